@@ -142,9 +142,9 @@ def nvme(elements: int, rounds: int, folder: Path) -> list[str]:
     def each_way() -> None:
         """The fastest requests that were found: every byte written, then every byte read."""
         for part in parts:
-            wait(large.exchange(buffer, write=part.whole))
+            wait(large.exchange(buffer, write=part.extent))
         for part in parts:
-            wait(large.exchange(buffer, read=part.whole))
+            wait(large.exchange(buffer, read=part.extent))
 
     def tiles() -> None:
         for _ in binding._visited(writing=True):

@@ -257,7 +257,7 @@ def measured(host: "machine.HostFacts") -> "machine.HostFacts":
     try:
         from dsengine.tiers import speeds
 
-        return speeds.measured(host)
+        return speeds.measure_rates(host)
     except ImportError as error:
         raise UsageError("measuring needs torch: pip install 'dsconfig-zero[engine]'") from error
     except OSError as error:

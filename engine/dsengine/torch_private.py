@@ -45,7 +45,7 @@ _torch = cast(Any, torch)
 
 
 def load_compiler() -> None:
-    """Import what every optimizer of torch imports when it is first used (``torch._dynamo``)."""
+    """Import ``torch._dynamo``, which every torch optimizer imports on first use."""
     if "torch._dynamo" not in sys.modules:
         with gc_disabled():
             import torch._dynamo as _  # noqa: F401
@@ -53,13 +53,13 @@ def load_compiler() -> None:
 
 # Units of fully_shard
 #
-# Public: how a unit is made, and when it is gathered and reduced. Not public: which parameters a
-# unit has, where their shards lie, and their gradients before reduction. An optimizer below the
-# device, whole parameters between steps and the piece-wise start of zero.Init need those.
+# Public: creating units, and when they are gathered and reduced. Private: the parameters of a unit,
+# where their shards are stored, and their unreduced gradients. Offloaded optimizers, unsharded
+# parameters between steps and the unit-wise initialization of zero.Init need these.
 
 
 class ShardedParameter:
-    """torch's record of one parameter of a unit (``FSDPParam``), as far as the engine goes."""
+    """torch's record of one parameter of a unit (``FSDPParam``), as far as the engine uses it."""
 
     __slots__ = ("_record",)
 
@@ -68,39 +68,39 @@ class ShardedParameter:
 
     @property
     def owners(self) -> list[tuple[nn.Module, str]]:
-        """Every module that has the parameter, with its name there; more than one if tied."""
+        """Every (module, attribute) that has the parameter; several if it is tied."""
         info = self._record._module_info
         shared = zip(info.shared_modules, info.shared_param_names, strict=True)
         return [(info.module, info.param_name), *shared]
 
     @property
     def owner(self) -> nn.Module:
-        """The module that has the parameter; the first of them where it is tied."""
+        """The module that has the parameter; the first one if it is tied."""
         return self._record._module_info.module
 
     @property
     def shard(self) -> nn.Parameter:
-        """The DTensor that the optimizer steps; the same object until the shard is replaced."""
+        """The DTensor that the optimizer steps; the same object until it is replaced."""
         return self._record.sharded_param
 
     @property
-    def whole(self) -> Tensor:
-        """The gathered parameter. Valid while the unit is gathered."""
+    def unsharded(self) -> Tensor:
+        """The gathered parameter; valid while the unit is gathered."""
         return self._record.unsharded_param
 
     @property
     def flat_shard(self) -> Tensor:
-        """The memory of this rank's part, flat, padded to the size of the largest."""
+        """The memory of this rank's shard, flat, padded to the largest shard."""
         return self._record._sharded_param_data
 
     @property
-    def flat_whole(self) -> Tensor:
-        """The memory of the gathered parameter, flat: one padded part for each rank."""
+    def flat_unsharded(self) -> Tensor:
+        """The memory of the gathered parameter, flat: one padded shard per rank."""
         return self._record.all_gather_outputs[0]
 
     @property
     def rank(self) -> int:
-        """This rank's place among those that divide the parameter."""
+        """This rank's index among those that shard the parameter."""
         return self._record.mesh_info.shard_mesh_rank
 
     @property
@@ -113,122 +113,124 @@ class ShardedParameter:
 
     @property
     def was_gathered(self) -> bool:
-        """Whether there is a ``whole``; it is made by the first gather and stays an object."""
+        """Whether ``unsharded`` exists; the first gather creates it and it stays the same object."""
         return hasattr(self._record, "_unsharded_param")
 
     @property
     def leaves(self) -> list[Tensor]:
-        """What gradients may be on: the shard, and the whole parameter where there is one yet."""
-        whole = getattr(self._record, "_unsharded_param", None)
-        return [self.shard] if whole is None else [self.shard, whole]
+        """The tensors that may have gradients: the shard and the gathered parameter, if it exists."""
+        full = getattr(self._record, "_unsharded_param", None)
+        return [self.shard] if full is None else [self.shard, full]
 
     @property
     def has_late_gradient(self) -> bool:
-        """Whether a gradient has come in that no reduction has taken."""
-        whole = getattr(self._record, "_unsharded_param", None)
-        return whole is not None and whole.grad is not None
+        """Whether there is a gradient that no reduction has used."""
+        full = getattr(self._record, "_unsharded_param", None)
+        return full is not None and full.grad is not None
 
     def unreduced(self) -> Iterator[Tensor]:
-        """Yield what is held of gradients that are not reduced yet, each tensor once.
+        """Yield the unreduced gradients, each tensor once.
 
-        A window in another dtype than that of the weights is summed apart; since torch 2.15 in
-        ``grad`` itself, and the other name leads there too.
+        Gradients accumulated in another dtype than the weights' are stored separately; since torch
+        2.15 in ``grad`` itself, to which the other name refers too.
         """
-        whole = getattr(self._record, "_unsharded_param", None)
-        sums, gradient = self._record.unsharded_accumulated_grad, getattr(whole, "grad", None)
+        full = getattr(self._record, "_unsharded_param", None)
+        sums, gradient = self._record.unsharded_accumulated_grad, getattr(full, "grad", None)
         if sums is not None and sums is not gradient:
             yield sums
         if gradient is not None:
             yield gradient
 
     def drop_unreduced(self) -> None:
-        """Forget the gradients that are not reduced yet."""
-        whole = getattr(self._record, "_unsharded_param", None)
-        if whole is not None:
-            whole.grad = None
-        if self._record.unsharded_accumulated_grad is not None:  # since 2.15 it is ``grad``
+        """Drop the unreduced gradients."""
+        full = getattr(self._record, "_unsharded_param", None)
+        if full is not None:
+            full.grad = None
+        if self._record.unsharded_accumulated_grad is not None:  # since 2.15 an alias of ``grad``
             self._record.unsharded_accumulated_grad = None
 
     def replace(self, part: Tensor, *, requires_grad: bool = True) -> None:
-        """Let ``part``, this rank's, be the shard from now on, on every module that owns it.
+        """Make ``part`` this rank's shard on every module that owns the parameter.
 
-        Before the unit is first gathered: that is when torch settles on dtypes and memory.
+        Call it before the unit is first gathered, when torch fixes dtypes and memory.
         """
         shard = as_shard(part, cast(DTensor, self.shard))
         self._record._setattr_on_modules(nn.Parameter(shard, requires_grad))
         self._record.reset_sharded_param()
 
     def use_memory(self, flat: Tensor) -> None:
-        """Let the shard, still the same object, use the memory ``flat``, which has its values."""
+        """Make the shard, the same object, use the memory ``flat``, which has its values."""
         local = cast(DTensor, self.shard)._local_tensor
         self._record._sharded_param_data = flat
         cast(Any, self.shard)._local_tensor = flat[: local.numel()].view(local.shape)
 
     @property
-    def shown(self) -> nn.Parameter:
-        """What modules have where the shard would be: the shard, unless ``show`` was called."""
-        return vars(self._record).get("_dsengine_shown", self.shard)
-
-    def show(
-        self, shown: nn.Parameter, keep: Callable[[nn.Parameter, Tensor], None] | None = None
-    ) -> None:
-        """Let modules have ``shown`` wherever they would have the shard; the shard itself ends it.
-
-        torch reads the shard back from a module that was moved, cast or loaded, and finds it there.
-        ``keep`` is called, with ``shown`` and with what the module has, before a module gets
-        ``shown`` again: a cast swaps ``shown`` itself for a copy.
+    def view(self) -> nn.Parameter:
+        """The parameter that modules have instead of the shard: the shard, unless ``set_view`` was
+        called.
         """
-        record, shard, before = self._record, self.shard, self.shown
+        return vars(self._record).get("_dsengine_view", self.shard)
+
+    def set_view(
+        self, view: nn.Parameter, restore: Callable[[nn.Parameter, Tensor], None] | None = None
+    ) -> None:
+        """Give modules ``view`` instead of the shard; the shard itself removes the view.
+
+        torch reads the shard back from a module that was moved, cast or loaded. ``restore`` is
+        called with ``view`` and the module's current parameter before a module gets ``view`` again,
+        because a cast swaps ``view`` for a copy.
+        """
+        record, shard, before = self._record, self.shard, self.view
         info = record._module_info
-        for name in ("_setattr_on_modules", "reset_sharded_param", "_dsengine_shown"):
+        for name in ("_setattr_on_modules", "reset_sharded_param", "_dsengine_view"):
             vars(record).pop(name, None)
         register, reset = record._setattr_on_modules, record.reset_sharded_param
 
-        def held() -> Any:
+        def current() -> Any:
             return parameter_table(info.module).get(info.param_name)
 
-        def register_shown(parameter: nn.Parameter, found: Any = shown) -> None:
-            if parameter is shard and keep is not None:
-                keep(shown, found)
-            register(shown if parameter is shard else parameter)
+        def register_view(parameter: nn.Parameter, found: Any = view) -> None:
+            if parameter is shard and restore is not None:
+                restore(view, found)
+            register(view if parameter is shard else parameter)
 
         def reset_shard() -> None:
-            found = held()
+            found = current()
             register(shard)
             reset()
-            register_shown(shard, shown if found is shard else found)
+            register_view(shard, view if found is shard else found)
 
-        if shown is not shard:
-            record._setattr_on_modules, record.reset_sharded_param = register_shown, reset_shard
-            record._dsengine_shown = shown
-        if held() is before:
-            register(shown)
+        if view is not shard:
+            record._setattr_on_modules, record.reset_sharded_param = register_view, reset_shard
+            record._dsengine_view = view
+        if current() is before:
+            register(view)
 
     def keep_unsharded(self) -> None:
-        """Never free the memory of the whole parameter, also while its shard is registered."""
+        """Never free the memory of the full parameter, even while its shard is registered."""
         self._record.free_unsharded_param = lambda: None
 
 
 def parameter_groups(unit: FSDPModule) -> list[Any]:
-    """The groups of parameters that ``unit`` gathers itself."""
+    """Return the parameter groups that ``unit`` gathers itself."""
     state = unit._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:  # before torch 2.12 a module had at most one
+    if groups is None:  # before torch 2.12 a module had at most one group
         group = getattr(state, "_fsdp_param_group", None)
         return [] if group is None else [group]
     return list(groups)
 
 
 def sharded_parameters(unit: FSDPModule) -> Iterator[ShardedParameter]:
-    """Yield what ``unit`` gathers itself, not what units below it do."""
+    """Yield the parameters that ``unit`` gathers itself, without those of nested units."""
     for group in parameter_groups(unit):
         yield from map(ShardedParameter, group.fsdp_params)
 
 
 def sharded_parameters_of(units: Iterable[FSDPModule]) -> list[ShardedParameter]:
-    """Return the parameters of ``units``, in their order, each once.
+    """Return the parameters of ``units`` in order, each once.
 
-    Several modules can be one unit; torch gives each of them all parameters of it.
+    Several modules can form one unit; torch gives each of them all its parameters.
     """
     records = {
         id(record): record
@@ -248,24 +250,23 @@ def is_gathered(unit: FSDPModule) -> bool:
 
 
 def unshard_asynchronously(root: FSDPModule) -> None:
-    """Let gathers run beside the CPU's computation; only streams would do that by themselves."""
+    """Make gathers asynchronous on the CPU, where no streams overlap them."""
     root._set_unshard_async_op(True)
 
 
 def initialize_root(root: FSDPModule) -> None:
-    """Let ``root`` be the one that ends a backward, whichever module is called first.
+    """Make ``root`` the FSDP root, whichever module is called first.
 
-    Public is the first call alone, which makes a module that is called before it a second root.
+    The only public way is to call it first; a module called earlier becomes a second root.
     """
     cast(Any, root._get_fsdp_state())._lazy_init()
 
 
 def remove_state_dict_hooks(unit: FSDPModule) -> None:
-    """Take away the hooks by which state dicts swap the shards in.
+    """Remove the hooks with which state dicts swap in the shards.
 
-    For a unit that is whole at rest they would turn a plain state dict into one of shards,
-    and take a loaded whole parameter for a shard. Valid after the unit's first gather, which
-    registers the hooks once and for all.
+    For a unit that stays unsharded they would produce state dicts of shards, and treat a loaded
+    full parameter as a shard. Call after the unit's first gather, which registers the hooks once.
     """
     for group in parameter_groups(unit):
         for handles in (
@@ -279,7 +280,7 @@ def remove_state_dict_hooks(unit: FSDPModule) -> None:
 
 
 def reduce_late_gradients(unit: FSDPModule) -> None:
-    """Reduce gradients that came in late, and add them to the reduced ones. Collective."""
+    """Reduce gradients that arrived after the reduction, and add them. Collective."""
     for group in parameter_groups(unit):
         group.post_backward()
         group.finalize_backward()
@@ -287,10 +288,10 @@ def reduce_late_gradients(unit: FSDPModule) -> None:
 
 
 def abort_pass(root: FSDPModule) -> None:
-    """Let the next forward begin anew after an error has ended a forward or a backward.
+    """Reset FSDP's state after a failed forward or backward, so that forward can run again.
 
-    Otherwise torch waits for ever for the end of that backward: it has noted that what completes
-    one is queued, and queues it for no later one. Public since torch 2.13.
+    Otherwise torch would wait forever for the end of that backward: its completion callback is
+    marked as queued and is not queued again. Public since torch 2.13.
     """
     if (reset := getattr(root, "reset_iter_state", None)) is not None:
         with _gradients_kept(units_of(cast(nn.Module, root))):
@@ -298,12 +299,12 @@ def abort_pass(root: FSDPModule) -> None:
         return
     state = cast(Any, root._get_fsdp_state())
     if torch.cuda.is_available():
-        torch.cuda.synchronize()  # nothing reads what is let go of here
+        torch.cuda.synchronize()  # pending work may read what is freed here
     state._comm_ctx.all_gather_state = state._comm_ctx.reduce_scatter_state = None
     state._comm_ctx.post_forward_order.clear()
-    for each in state._state_ctx.all_states:
-        each._modules_to_run_forward.clear()
-        each._training_state = type(each._training_state).IDLE
+    for module_state in state._state_ctx.all_states:
+        module_state._modules_to_run_forward.clear()
+        module_state._training_state = type(module_state._training_state).IDLE
     for unit in units_of(cast(nn.Module, root)):
         for group in parameter_groups(unit):
             _abort_pass_of(group)
@@ -313,19 +314,19 @@ def abort_pass(root: FSDPModule) -> None:
 
 @contextmanager
 def _gradients_kept(units: Sequence[FSDPModule]) -> Iterator[None]:
-    """Let what is inside drop no gradient; which of them go is for who calls to say.
+    """Keep gradients that the code inside drops; the caller decides which to drop.
 
-    The reset does since torch 2.15: those of a window's earlier passes would be lost.
+    Since torch 2.15 the reset drops them, including those of a window's earlier micro batches.
     """
     leaves = [
         leaf
-        for each in sharded_parameters_of(units)
-        for leaf in each.leaves
+        for record in sharded_parameters_of(units)
+        for leaf in record.leaves
         if leaf.grad is not None
     ]
-    held = [(leaf, leaf.grad, getattr(leaf, "grad_dtype", None)) for leaf in leaves]
+    saved = [(leaf, leaf.grad, getattr(leaf, "grad_dtype", None)) for leaf in leaves]
     yield
-    for leaf, gradient, dtype in held:
+    for leaf, gradient, dtype in saved:
         if leaf.grad is None:
             if dtype is not None:
                 cast(Any, leaf).grad_dtype = dtype
@@ -347,16 +348,16 @@ def _abort_pass_of(group: Any) -> None:
 def inputs_to(
     device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Bring a forward's inputs to the device, by the function with which ``fully_shard`` does."""
+    """Move a forward's inputs to the device, with the function that ``fully_shard`` uses."""
     moved, named = _to_kwargs(args, kwargs, device, False)
     return (moved[0] if moved else ()), (named[0] if named else {})
 
 
 def reshard_within(unit: FSDPModule, mesh_info: Any = None) -> Any:
-    """Reshard ``unit`` after forward over ``mesh_info``, None for its own; return which it is.
+    """Reshard ``unit`` after forward over ``mesh_info`` (None: its own); return the one used.
 
-    Where units reshard to fewer ranks, ``fully_shard`` makes process groups for each of them. On
-    GPUs every one would open communicators, with buffers on the device, of its own.
+    If units reshard to fewer ranks, ``fully_shard`` creates process groups for each unit. On GPUs
+    each group would create its own communicators, with device buffers.
     """
     for group in parameter_groups(unit):
         if mesh_info is not None:
@@ -370,22 +371,22 @@ def reshard_within(unit: FSDPModule, mesh_info: Any = None) -> Any:
 
 
 _MARKS = ("__composable_api", "__deepcopy__", "_is_fsdp_managed", "_fsdp_use_orig")
-"""Beginnings of the entries by which ``fully_shard`` and this file mark a module."""
+"""Prefixes of the attributes with which ``fully_shard`` and this file mark a module."""
 
 
 def make_copyable(root: nn.Module) -> None:
-    """Let ``copy.deepcopy`` of ``root``, or of a module below it, give an ordinary module.
+    """Make ``copy.deepcopy`` of ``root`` or a submodule return an ordinary module.
 
-    ``fully_shard`` forbids copies, because a copy of shards would share its bookkeeping. Where
-    parameters are whole at rest there is nothing to share: the copy, for EMA, evaluation or
-    export, has its own whole parameters and no hooks.
+    ``fully_shard`` forbids copies, because copied shards would share its bookkeeping. Unsharded
+    parameters have nothing to share: the copy, for EMA, evaluation or export, has its own full
+    parameters and no hooks.
     """
     for module in root.modules():
         module.__dict__["__deepcopy__"] = partial(_ordinary_copy, module)
 
 
 def _ordinary_kind(module: nn.Module) -> type[nn.Module]:
-    """The class that ``fully_shard`` was given."""
+    """Return the module's class before ``fully_shard``."""
     kind = type(module)
     if issubclass(kind, FSDPModule):
         kind = next(base for base in kind.__mro__[1:] if not issubclass(base, FSDPModule))
@@ -417,11 +418,11 @@ def _copied_parameter(parameter: Tensor | None, memo: dict[int, Any]) -> nn.Para
 
 
 Hook = tuple[ReferenceType[nn.Module], str, int]
-"""A hook of a module: the module, the table of its kind, its key there."""
+"""A module hook: module, attribute of the hook table, key in it."""
 
 
 def hooks_below(root: nn.Module) -> set[Hook]:
-    """Return every hook of ``root`` and of the modules in it."""
+    """Return every hook of ``root`` and its submodules."""
     return {
         (ref(module), table, key)
         for module in root.modules()
@@ -432,46 +433,46 @@ def hooks_below(root: nn.Module) -> set[Hook]:
 
 
 def remove_fully_shard(root: nn.Module, hooks: Iterable[Hook]) -> None:
-    """Take ``fully_shard`` off ``root`` and the modules in it, and ``hooks`` off theirs.
+    """Remove ``fully_shard`` from ``root`` and its submodules, and remove ``hooks``.
 
-    ``fully_shard`` cannot be undone by itself. Its parameters stay where they are, shards or
-    gathered ones: who calls puts others in their places.
+    ``fully_shard`` has no undo. Its parameters, sharded or gathered, stay on the modules; the
+    caller replaces them.
     """
-    for known, table, key in hooks:
-        if (module := known()) is not None:
+    for reference, table, key in hooks:
+        if (module := reference()) is not None:
             vars(module)[table].pop(key, None)
     for module in root.modules():
         module.__class__ = _ordinary_kind(module)
         _module_state_mapping.pop(module, None)
-        for mark in [each for each in vars(module) if each.startswith(_MARKS)]:
+        for mark in [name for name in vars(module) if name.startswith(_MARKS)]:
             del vars(module)[mark]
         replace_parameter_table(module, dict(parameter_table(module)))
 
 
 # DTensor
 #
-# What makes a DTensor in public (``from_local``, ``distribute_tensor``) brings the part to the
-# mesh's device; shards of an offloaded optimizer rest on the host. What reads one in public
-# (``to_local``) makes a new tensor, whose version counter nobody else sees.
+# Public constructors (``from_local``, ``distribute_tensor``) move the shard to the mesh's device;
+# shards of an offloaded optimizer are on the host. The public accessor (``to_local``) returns a new
+# tensor with its own version counter.
 
 
 @torch.no_grad()
 def as_shard(part: Tensor, like: DTensor) -> DTensor:
-    """Return this rank's ``part`` as a shard divided as ``like`` is, in the same memory."""
+    """Return this rank's ``part`` as a DTensor sharded like ``like``, in the same memory."""
     spec = like._spec
     if spec.tensor_meta is None:
-        raise ValueError("a shard without shape and dtype divides nothing like it")
+        raise ValueError("expected a DTensor with shape and dtype")
     spec = replace(spec, tensor_meta=spec.tensor_meta._replace(dtype=part.dtype))
     return DTensor(part.detach(), spec, requires_grad=False)
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a DTensor, the very tensor that it holds, or the tensor itself."""
+    """Return the local tensor of a DTensor, the same object, or the tensor itself."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def shard_slices(like: DTensor) -> tuple[slice, ...]:
-    """Return which part of the whole tensor this rank holds, axis by axis."""
+    """Return this rank's slice of the full tensor, axis by axis."""
     shape, offset = compute_local_shape_and_global_offset(
         like.shape, like.device_mesh, like.placements
     )
@@ -482,13 +483,13 @@ def shard_slices(like: DTensor) -> tuple[slice, ...]:
 
 
 class MoveAwareModule(nn.Module):
-    """A module that is told when ``to``, ``cuda``, ``half`` ... go through its tensors.
+    """A module with a hook for ``to``, ``cuda``, ``half`` ...
 
-    Public hooks there are for calls and state dicts only.
+    Public hooks exist for calls and state dicts only.
     """
 
     def moving_tensors(self) -> AbstractContextManager[None]:
-        """Return the context inside which all tensors of the module are moved or cast."""
+        """Return the context in which all tensors of the module are moved or cast."""
         raise NotImplementedError
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -498,7 +499,7 @@ class MoveAwareModule(nn.Module):
 
 
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
-"""What torch.compile and activation checkpointing put into the names of parameters."""
+"""Path elements that torch.compile and activation checkpointing add to parameter names."""
 
 
 def persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -509,22 +510,22 @@ def persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def children_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield each child under each of its names; ``named_children`` leaves repetitions out."""
+    """Yield each child under each of its names; ``named_children`` skips repetitions."""
     for name, child in module._modules.items():
         if child is not None:
             yield name, child
 
 
 def parameter_table(module: nn.Module) -> dict[str, Any]:
-    """What ``module.weight`` is looked up in. No hook is run where a parameter is read.
+    """Return the dict in which ``module.weight`` is looked up; reading it runs no hook.
 
-    Writing here registers nothing: no hook of zero.Init, no ``__setattr__`` of a script's class.
+    Writing to it runs neither registration hooks of zero.Init nor a class's ``__setattr__``.
     """
     return module._parameters
 
 
 def buffer_table(module: nn.Module) -> dict[str, Tensor | None]:
-    """Where the buffers of ``module`` itself are. Setting one as an attribute may register it."""
+    """Return the dict of ``module``'s own buffers; setting an attribute may register a new one."""
     return module._buffers
 
 
@@ -533,22 +534,22 @@ def replace_parameter_table(module: nn.Module, table: dict[str, Any]) -> None:
 
 
 def is_functorch_tensor(tensor: Tensor) -> bool:
-    """Whether ``torch.func`` computes with ``tensor``: what it calls backward is none of a loss."""
+    """Whether ``tensor`` is a ``torch.func`` tensor, whose backward is not that of a loss."""
     return _torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often the tensor, or another one in its memory, was written to."""
+    """Return how often the tensor's memory was written to."""
     return tensor._version
 
 
 def preserve_versions(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
-    """Inside, writes to ``tensors`` and what shares their memory are not counted."""
+    """Return a context in which writes to ``tensors`` do not change version counters."""
     return cast(Any, torch.autograd)._unsafe_preserve_version_counter(tuple(tensors))
 
 
 def storage_key(tensor: Tensor | torch.UntypedStorage) -> int:
-    """What tensors in the same memory have in common. ``data_ptr`` is 0 for all that is empty."""
+    """Return a key of the tensor's storage. ``data_ptr`` is 0 for every empty storage."""
     storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else tensor
     return storage._cdata
 
@@ -559,44 +560,45 @@ def is_in_backward() -> bool:
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:
-    """Inside of a backward: call ``callback`` when all gradients of it are there."""
+    """Within a backward, call ``callback`` once all of its gradients are computed."""
     cast(Any, Variable)._execution_engine.queue_callback(callback)
 
 
 plain_tensors: Any = _torch._C.DisableTorchFunctionSubclass
-"""A context in which a subclass of Tensor meets its operations without ``__torch_function__``.
-The public one, ``DisableTorchFunction``, turns modes such as ``torch.device`` off as well."""
+"""A context in which Tensor subclasses do not dispatch to ``__torch_function__``. The public
+``DisableTorchFunction`` also disables modes such as ``torch.device``.
+"""
 
 backward_hooks_of: Any = _torch.Tensor._backward_hooks.__get__
-"""What ``deepcopy`` and pickle ask a parameter for."""
+"""The attribute of parameters that ``deepcopy`` and pickle read."""
 
 READ_OF_A_VALUE: Any = _torch.ops.aten._local_scalar_dense.default
-"""What ``item()`` and ``bool()`` of a tensor run."""
+"""The operator behind ``item()`` and ``bool()``."""
 
 
 @contextmanager
 def observe_resizes(seen: Callable[[torch.UntypedStorage, int], None]) -> Iterator[None]:
-    """Inside, call ``seen(storage, bytes before)`` after each resize of a storage in place.
+    """Inside, call ``seen(storage, bytes before)`` after each in-place resize of a storage.
 
-    ``fully_shard`` frees and refills what it gathers that way, which no dispatcher sees.
+    ``fully_shard`` frees and refills gathered parameters this way, without the dispatcher.
     """
     original = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
         before = storage.nbytes()
-        answer = original(storage, size)
+        result = original(storage, size)
         seen(storage, before)
-        return answer
+        return result
 
     with replaced(torch.UntypedStorage, "resize_", resize_):
         yield
 
 
-# Multi-tensor operations, which torch exports without types under private names
+# Multi-tensor operations, which torch exports untyped under private names
 
 
 def foreach_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The 2-norm of each tensor, as a scalar tensor."""
+    """Return the 2-norm of each tensor as a scalar tensor."""
     return list(_torch._foreach_norm(list(tensors), 2.0))
 
 
@@ -605,12 +607,12 @@ def foreach_mul_(tensors: Sequence[Tensor], factor: float) -> None:
 
 
 def foreach_copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy each source into its target, casting where their dtypes differ."""
+    """Copy each source into its target, casting if dtypes differ."""
     _torch._foreach_copy_(list(targets), list(sources))
 
 
 def foreach_lerp(starts: Sequence[Tensor], ends: Sequence[Any], weight: float) -> list[Tensor]:
-    """``start + weight (end - start)`` of each pair."""
+    """Return ``start + weight * (end - start)`` of each pair."""
     return list(_torch._foreach_lerp(list(starts), list(ends), weight))
 
 
@@ -621,55 +623,56 @@ def foreach_lerp_(starts: Sequence[Tensor], ends: Sequence[Any], weight: float) 
 def foreach_step_by_sign_(
     targets: Sequence[Tensor], directions: Sequence[Tensor], factor: float
 ) -> None:
-    """Add ``factor`` times the sign of each direction to its target; directions are used up."""
+    """Add ``factor`` times each direction's sign to its target; overwrites ``directions``."""
     _torch._foreach_sign_(list(directions))
     _torch._foreach_add_(list(targets), list(directions), alpha=factor)
 
 
 # Process groups
 #
-# Public: which ranks, which backend by name. Not public: which devices a group serves, the store
-# it was started with, the end of a communicator that hangs, a broadcast of many tensors at once,
-# what gloo's threads are doing.
+# Public: ranks and backend name. Private: the devices a group supports, the store it was created
+# with, aborting a hung communicator, broadcasting many tensors at once, the state of gloo's
+# threads.
 
 all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""Every rank's flat tensor into one. Public, but renamed in 2.13, where the old name warns."""
+"""Gathers every rank's flat tensor into one. Public, but renamed in 2.13, where the old name warns.
+"""
 
 
 def supports_device(group: dist.ProcessGroup | None, device: str) -> bool:
-    """Whether ``group``, None for all ranks, can move tensors of devices of that type."""
+    """Whether ``group`` (None: all ranks) supports tensors of that device type."""
     group = dist.distributed_c10d._get_default_group() if group is None else group
     return torch.device(device) in group._device_types
 
 
 def default_store() -> Any:
-    """The store by which the ranks found each other."""
+    """Return the store of the default group."""
     return dist.distributed_c10d._get_default_store()
 
 
 def broadcast_coalesced(tensors: list[Tensor], bytes_at_once: int) -> None:
-    """Give every rank the values of rank 0, many tensors in one message."""
+    """Broadcast rank 0's values, many tensors per message."""
     group = dist.distributed_c10d._get_default_group()
     cast(Any, dist)._broadcast_coalesced(group, tensors, bytes_at_once, 0)
 
 
 def abort_communicators() -> None:
-    """Make collectives on an accelerator that wait for a lost rank return with an error."""
+    """Make accelerator collectives that wait for a lost rank fail with an error."""
     for group in list(dist.distributed_c10d._world.pg_names):
         try:
             group._get_backend(torch.device("cuda")).abort()
-        except RuntimeError:  # a group without an accelerator's backend
+        except RuntimeError:  # a group without an accelerator backend
             continue
 
 
 GLOO_THREAD = "pt_gloo_runloop"
-"""What torch calls the threads that run gloo's collectives, where threads have names (Linux)."""
+"""Name of the threads that run gloo's collectives, where threads have names (Linux)."""
 
 
 def arm_reducer(parallel: DistributedDataParallel, loss: Tensor) -> None:
-    """Let the coming backward of ``loss`` reduce, whatever the last forward has said.
+    """Make the coming backward of ``loss`` reduce, whatever the last forward set.
 
-    In public only a forward, run outside of ``no_sync``, arms it.
+    The public way is a forward outside ``no_sync``.
     """
     parallel.reducer._rebuild_buckets()
     parallel.reducer.prepare_for_backward([loss])
@@ -684,22 +687,22 @@ COLLECTIVES: Mapping[str, str] = {
     "broadcast_": "broadcast",
     "barrier": "barrier",
 }
-"""By the dispatcher's name, the public one."""
+"""Public names by dispatcher name."""
 
 
 def collective_of(operation: Any) -> str | None:
-    """Return the dispatcher's name of a collective or message, None for other operations."""
+    """Return the dispatcher's name of a collective or message, None for other operators."""
     communicates = operation.namespace in ("c10d", "_c10d_functional")
     return operation._opname if communicates else None
 
 
 # Dry runs
 #
-# In public, fake tensors are a debugging aid of torch.compile, and there is no fake group.
+# Fake tensors are public only as a debugging aid of torch.compile; there is no public fake group.
 
 
 def fake_tensors() -> "FakeTensorMode":
-    """A mode in which tensors have a shape and no values; real ones become fake when used."""
+    """Return a mode in which tensors have no data; real tensors become fake when used."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(allow_non_fake_inputs=True)
@@ -713,9 +716,9 @@ def is_fake(tensor: Any) -> bool:
 
 @contextmanager
 def fake_process_group(rank: int, ranks: int, backend: str) -> Iterator[None]:
-    """Inside, a default group whose collectives do nothing, on a machine without a GPU.
+    """Inside, create a default group whose collectives do nothing, on a machine without a GPU.
 
-    It passes for one of ``backend``: what the engine asks is ``torch.distributed.get_backend``.
+    ``torch.distributed.get_backend``, which the engine queries, returns ``backend``.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -732,7 +735,7 @@ def fake_process_group(rank: int, ranks: int, backend: str) -> Iterator[None]:
 
 @contextmanager
 def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
-    """Inside, let ``holder.name`` be ``value``."""
+    """Set ``holder.name`` to ``value`` inside."""
     original = getattr(holder, name)
     setattr(holder, name, value)
     try:
@@ -743,12 +746,12 @@ def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
 
 # Hooks on an optimizer's step
 #
-# Public: to add and remove them, and a wrapper that runs them around any function. Not public:
-# where they are, to leave them out where one step of the training is many of the optimizer's.
+# Public: adding and removing them, and a wrapper that runs them around a function. Private: the
+# hook tables, needed to skip hooks if one training step consists of many optimizer steps.
 
 
 def step_hooks_once(optimizer: Optimizer, step: Callable[[], None]) -> None:
-    """Run the hooks on steps of ``optimizer`` around ``step``, and in none of its calls inside."""
+    """Run ``optimizer``'s step hooks once around ``step``, and not in its calls inside."""
     tables: list[dict[int, Any]] = [
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
@@ -757,39 +760,39 @@ def step_hooks_once(optimizer: Optimizer, step: Callable[[], None]) -> None:
     ]
 
     def without_hooks(_: Optimizer) -> None:
-        held = [dict(table) for table in tables]
+        saved = [dict(table) for table in tables]
         for table in tables:
             table.clear()
         try:
             step()
         finally:
-            for table, hooks in zip(tables, held, strict=True):
+            for table, hooks in zip(tables, saved, strict=True):
                 table.update(hooks)
 
     Optimizer.profile_hook_step(without_hooks)(optimizer)
 
 
-# Files that torch has written, read without running code: what their pickles name
+# Names in pickles of files written by torch, which are read without running code
 
 
-_LAYOUTS = {str(each): each for each in vars(torch).values() if isinstance(each, torch.layout)}
+_LAYOUTS = {str(v): v for v in vars(torch).values() if isinstance(v, torch.layout)}
 
 
 def _layout(name: str) -> torch.layout:
-    """Look among layouts alone: whatever else of torch a file named could be called by it."""
+    """Return a layout by name; only layouts, so that files cannot call other torch functions."""
     if name not in _LAYOUTS:
-        raise pickle.UnpicklingError(f"{name!r} is no layout of a tensor")
+        raise pickle.UnpicklingError(f"{name!r} is not a tensor layout")
     return _LAYOUTS[name]
 
 
 def _rebuild_plain(rebuild: Any, kind: Any, arguments: tuple[Any, ...], state: Any) -> Any:
-    """Rebuild a tensor; a subclass it may have had, and Python attributes, are left out."""
+    """Rebuild a tensor without its subclass and Python attributes."""
     del kind, state
     return rebuild(*arguments)
 
 
 def named_in_tensor_files() -> dict[tuple[str, str], Any]:
-    """By module and name, what a file of ``torch.save`` rebuilds tensors with."""
+    """Return the globals that rebuild tensors in ``torch.save`` files, by module and name."""
     return {
         ("torch", "Size"): torch.Size,
         ("torch", "Tensor"): torch.Tensor,
@@ -803,7 +806,7 @@ def named_in_tensor_files() -> dict[tuple[str, str], Any]:
 
 
 def named_in_checkpoint_metadata() -> dict[tuple[str, str], Any]:
-    """By module and name, what the metadata of a ``torch.distributed.checkpoint`` is made of."""
+    """Return the classes in ``torch.distributed.checkpoint`` metadata, by module and name."""
     from torch.distributed.checkpoint import filesystem, metadata
 
     classes = (
@@ -823,5 +826,5 @@ def named_in_checkpoint_metadata() -> dict[tuple[str, str], Any]:
 
 
 def metadata_path(reader: Any, rank: Any) -> Any:
-    """Where a ``FileSystemReader`` finds its metadata."""
+    """Return the path of a ``FileSystemReader``'s metadata."""
     return reader._get_metadata_path(rank)

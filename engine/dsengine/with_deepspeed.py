@@ -16,11 +16,11 @@ from torch import Tensor
 
 from dsengine.communication.gloo_exit import wait_for_gloo_at_exit
 from dsengine.observation.events import (
-    BETWEEN_STEPS,
-    End,
+    STEP_INTERVAL,
+    EndEvent,
     emit_failures,
     emit_from_rank_0,
-    held_bytes,
+    peak_bytes,
 )
 from dsengine.programs import run_program
 
@@ -38,7 +38,7 @@ class _Steps:
         self._backward, engine.backward = engine.backward, self.backward
         self._step, engine.step = engine.step, self.step
         emit_from_rank_0("engine")
-        self._end = End(engine)
+        self._end = EndEvent(engine)
 
     def backward(self, *arguments: Any, **named: Any) -> Any:
         """Run backward; its result is this micro batch's share of the step's loss."""
@@ -56,7 +56,7 @@ class _Steps:
         self._end.step = done
         self._steps += 1
         losses, self._losses = self._losses, []
-        if not self._has_reported or now - self._since > BETWEEN_STEPS:
+        if not self._has_reported or now - self._since > STEP_INTERVAL:
             seconds = (now - self._since) / self._steps
             rates = self._engine.get_lr() if self._engine.optimizer is not None else []
             rate = float(rates[0]) if rates else None
@@ -66,7 +66,7 @@ class _Steps:
                 seconds=seconds,
                 loss=float(torch.stack(losses).sum()) if losses else None,
                 lr=rate,
-                memory=held_bytes(self._engine.device),
+                memory=peak_bytes(self._engine.device),
             )
             self._has_reported, self._since, self._steps = True, now, 0
         return result

@@ -29,13 +29,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_measured_is_there_and_nothing_is_left(quick: None, tmp_path: Path) -> None:
-    host = speeds.measured(dsconfig.HostFacts(nvme_path=str(tmp_path), cores=3))
+    host = speeds.measure_rates(dsconfig.HostFacts(nvme_path=str(tmp_path), cores=3))
     assert host.cores == 3
     for rate in (host.copy_gb_per_second, host.nvme_read_gb_per_second):
         assert rate is not None and rate > 0
     assert host.nvme_write_gb_per_second
     assert list(tmp_path.iterdir()) == []
-    assert speeds.measured(dsconfig.HostFacts()).nvme_read_gb_per_second is None
+    assert speeds.measure_rates(dsconfig.HostFacts()).nvme_read_gb_per_second is None
 
 
 def test_doctor_measures_when_it_is_asked_to(quick: None, tmp_path: Path) -> None:

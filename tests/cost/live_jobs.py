@@ -65,14 +65,14 @@ def _run(config: dict[str, Any], windows: int) -> list[dict[str, dict[str, int]]
     live.start("init")
     engine, *_ = dsengine.initialize(model=Model(), config=config)
     live.enter("outside")
-    seen = [{"peaks": live.peaks, "rests": live.rests}]
+    seen = [{"peaks": live.peaks, "rests": live.at_exit}]
     steps = config["gradient_accumulation_steps"]
     for window in range(windows):
-        live.peaks, live.rests = {}, {}
+        live.peaks, live.at_exit = {}, {}
         for micro in range(steps):
             _micro_batch(engine, live, counted=micro == steps - 1)
         if window:
-            seen.append({"peaks": live.peaks, "rests": live.rests})
+            seen.append({"peaks": live.peaks, "rests": live.at_exit})
     live.stop()
     engine.destroy()
     return seen

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dsengine.loop.planning import refuse_divided_layers
+from dsengine.loop.planning import refuse_split_layers
 from training import models
 from training.ranks import Ranks
 
@@ -40,7 +40,7 @@ def test_a_wrong_start_is_one_clear_error_on_every_rank(
 
 @pytest.mark.parametrize("mesh", [None, (2,), (2, 1)])
 def test_a_mesh_whose_ranks_have_whole_samples_is_taken(mesh: tuple[int, ...] | None) -> None:
-    refuse_divided_layers(models.tied(), None, mesh)
+    refuse_split_layers(models.tied(), None, mesh)
 
 
 @pytest.mark.parametrize(

@@ -99,10 +99,10 @@ def test_a_run_can_save_in_deepspeeds_files(ranks: Ranks, tmp_path: Path, name: 
 
 def test_whose_files_are_saved_can_be_said_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(saving.FILES, "deepspeed")
-    assert saving.asks_for_deepspeeds_files()
+    assert saving.requests_deepspeed_files()
     monkeypatch.setenv(saving.FILES, "torch")
     with pytest.raises(ValueError, match="DSENGINE_CHECKPOINTS is 'torch': dsengine or deepspeed"):
-        saving.asks_for_deepspeeds_files()
+        saving.requests_deepspeed_files()
 
 
 @pytest.mark.live

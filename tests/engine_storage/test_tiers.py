@@ -16,7 +16,7 @@ from dsengine.optimizers.binding import proves_elementwise
 from dsengine.optimizers.lion import Lion
 from dsengine.tiers import HostBinding, NvmeBinding
 from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, UnnamedFile, fresh_directory, wait
-from dsengine.tiers.host import BEGUN_AT_ONCE
+from dsengine.tiers.host import FIRST_STEP_ELEMENTS
 from dsengine.tiers.tiles import Piece, divide_into_tiles
 from engine_storage.offloading import offload_settings
 from training.ranks import Ranks, SharedRanks
@@ -49,10 +49,10 @@ def test_a_tile_comes_back_from_its_file(tmp_path: Path, threads: int) -> None:
     size = 5 * ALIGNMENT + 12
     file, buffer, io = UnnamedFile(tmp_path / "tile", size), Buffer(size), FileIO(threads, 5000)
     buffer.elements.copy_(torch.arange(buffer.elements.numel()))
-    wait(io.exchange(buffer, write=file.whole))
+    wait(io.exchange(buffer, write=file.extent))
     expected = buffer.elements.clone()
     buffer.elements.zero_()
-    wait(io.exchange(buffer, read=file.whole))
+    wait(io.exchange(buffer, read=file.extent))
     assert torch.equal(buffer.elements, expected)
     assert buffer.elements.data_ptr() % ALIGNMENT == 0
     io.close()
@@ -225,7 +225,7 @@ def test_what_is_frozen_at_first_is_trained_when_it_thaws(
 
 @pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
 def test_a_first_step_makes_few_states_at_a_time(tmp_path: Path, tier: type[HostBinding]) -> None:
-    elements = 6 * BEGUN_AT_ONCE
+    elements = 6 * FIRST_STEP_ELEMENTS
     held = {"w": nn.Parameter(torch.zeros(elements))}
     settings = offload_settings(nvme_path=str(tmp_path))
     binding = tier(torch.optim.AdamW([held["w"]], fused=True), held, settings, {})
@@ -233,7 +233,7 @@ def test_a_first_step_makes_few_states_at_a_time(tmp_path: Path, tier: type[Host
     live = LiveBytes(torch.device("cpu"))
     with live.measure("step"):
         step_of(binding)
-    assert live.peaks["step"] - live.rests["step"] <= 4 * 2 * BEGUN_AT_ONCE + 2**16
+    assert live.peaks["step"] - live.at_exit["step"] <= 4 * 2 * FIRST_STEP_ELEMENTS + 2**16
     binding.close()
 
 
@@ -304,7 +304,7 @@ def test_a_state_that_the_file_has_no_room_for_is_refused(tmp_path: Path) -> Non
 
 
 def step_of(binding: HostBinding) -> None:
-    binding.offloaded_gradients.take_in()
+    binding.offloaded_gradients.accumulate_late()
     binding.gradients(iter(binding.offloaded_gradients.items()))
     binding.step()
     binding.drop_gradients()
@@ -336,7 +336,7 @@ def test_a_step_in_tiles_is_a_step(
         torch.testing.assert_close(got[name], weight, msg=lambda text, name=name: f"{name}: {text}")
     with binding.as_sharded():
         for name, weight in expected.items():
-            state = tiled.state.get(binding.held[name]) or {}
+            state = tiled.state.get(binding.sharded_parts[name]) or {}
             assert state.keys() == plain.state[weight].keys()
             for key, value in plain.state[weight].items():
                 torch.testing.assert_close(state[key], value)

@@ -120,13 +120,13 @@ class TestUnits:
         unit.unshard()
         assert private.is_gathered(unit)
         assert parameter.was_gathered
-        assert parameter.whole.data_ptr() == parameter.flat_whole.data_ptr(), (
+        assert parameter.unsharded.data_ptr() == parameter.flat_unsharded.data_ptr(), (
             "FSDPParam.all_gather_outputs[0] is not the memory of the whole parameter: stages 1 "
             "and 2 would compute with the weights of the first step"
         )
         unit.reshard()
         assert not private.is_gathered(unit)
-        assert parameter.flat_whole.untyped_storage().nbytes() == 0, (
+        assert parameter.flat_unsharded.untyped_storage().nbytes() == 0, (
             "resharding does not empty the storage of the gather any more: memory is held"
         )
 
@@ -138,7 +138,7 @@ class TestUnits:
         place.fill_(2.0)
         unit.unshard()
         assert parameter.shard is shard
-        assert parameter.whole.eq(2.0).all(), (
+        assert parameter.unsharded.eq(2.0).all(), (
             "a gather does not read FSDPParam._sharded_param_data any more: parameters on NVMe, "
             "or inside whole ones, would not be what is gathered"
         )
@@ -153,8 +153,10 @@ class TestUnits:
         )
         assert parameter.shard.dtype is torch.bfloat16
         unit.unshard()
-        assert parameter.whole.dtype is torch.bfloat16
-        assert parameter.whole.eq(3.0).all(), "FSDPParam.reset_sharded_param keeps the old values"
+        assert parameter.unsharded.dtype is torch.bfloat16
+        assert parameter.unsharded.eq(3.0).all(), (
+            "FSDPParam.reset_sharded_param keeps the old values"
+        )
 
     def test_modules_can_show_another_parameter(self) -> None:
         model = Tied()
@@ -162,8 +164,8 @@ class TestUnits:
         (parameter,) = private.sharded_parameters(unit)
         shard, shown = parameter.shard, nn.Parameter(torch.zeros(2))
         seen: list[bool] = []
-        parameter.show(shown)
-        assert model.first.weight is model.second.weight is parameter.shown is shown
+        parameter.set_view(shown)
+        assert model.first.weight is model.second.weight is parameter.view is shown
         cast(Any, unit)(torch.ones(1, 4)).backward()
         assert shard.grad is not None and model.first.weight is shown, (
             "FSDPParam._setattr_on_modules is not how a module gets its shards back"
@@ -172,13 +174,13 @@ class TestUnits:
         assert parameter.shard is shard and model.first.weight is shown, (
             "FSDPParam.reset_sharded_param is not what reads a shard back from a module"
         )
-        parameter.show(shown, lambda _, found: seen.append(found is shown))
+        parameter.set_view(shown, lambda _, found: seen.append(found is shown))
         model.load_state_dict({"first.weight": torch.ones(2)}, strict=False, assign=True)
         assert not all(seen) and model.second.weight is shown and parameter.shard is shard, (
             "FSDPParam.reset_sharded_param is not what reads a shard back from a module"
         )
-        parameter.show(shard)
-        assert model.first.weight is parameter.shown is shard
+        parameter.set_view(shard)
+        assert model.first.weight is parameter.view is shard
 
     def test_a_whole_parameter_can_be_kept(self) -> None:
         unit = unit_of(Tied())
@@ -186,7 +188,7 @@ class TestUnits:
         (parameter,) = private.sharded_parameters(unit)
         parameter.keep_unsharded()
         unit.reshard()
-        assert parameter.flat_whole.untyped_storage().nbytes(), (
+        assert parameter.flat_unsharded.untyped_storage().nbytes(), (
             "resharding frees by another way than FSDPParam.free_unsharded_param: shards that "
             "rest inside whole parameters would be freed with them"
         )
@@ -198,7 +200,7 @@ class TestUnits:
         once = private.local_part(cast(Tensor, parameter.shard.grad)).clone()
         assert not parameter.has_late_gradient
         unit.unshard()
-        parameter.whole.grad = torch.ones_like(parameter.whole)
+        parameter.unsharded.grad = torch.ones_like(parameter.unsharded)
         assert parameter.has_late_gradient, (
             "FSDPParam._unsharded_param is not where late gradients arrive: what a forward read "
             "directly would lose them"
@@ -236,7 +238,7 @@ class TestUnits:
         model.load_state_dict({name: torch.zeros_like(value) for name, value in values.items()})
         (parameter,) = private.sharded_parameters(unit)
         assert private.is_gathered(unit)
-        assert parameter.whole.eq(0.0).all()
+        assert parameter.unsharded.eq(0.0).all()
 
     def test_a_model_that_is_whole_can_be_copied(self) -> None:
         model = Tied()

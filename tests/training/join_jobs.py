@@ -34,7 +34,7 @@ def trained(
         else:
             engine.backward(loss)
         engine.step()
-    assert engine.share == 1.0
+    assert engine.loss_weight == 1.0
     return is_new, _weights(engine)
 
 

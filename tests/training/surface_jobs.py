@@ -619,7 +619,7 @@ def moved_away(settings: dict[str, Any]) -> dict[str, Any]:
         "freed": freed,
         "held": total,
         "empty": [str(kind) for kind in empty],
-        "rests": dict(live.rests),
+        "rests": dict(live.at_exit),
     }
 
 

@@ -1,1 +1,1 @@
-"""The training loop: from ``initialize`` to the end of a step, and what an engine can be asked."""
+"""The training loop: ``initialize``, the engine and its queries."""

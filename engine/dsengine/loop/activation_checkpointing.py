@@ -1,10 +1,10 @@
-"""Activation checkpointing: by config on the blocks of a model, or function by function.
+"""Activation checkpointing, from the config or per function.
 
     dsengine.checkpointing.configure(None, deepspeed_config=config)
     y = dsengine.checkpointing.checkpoint(block, x)
 
-Without model parallelism there is nobody to share a saved activation with, so
-``partition_activations`` and ``contiguous_memory_optimization`` change nothing here.
+``partition_activations`` and ``contiguous_memory_optimization`` have no effect without model
+parallelism.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The block ``activation_checkpointing`` of a config."""
+    """The ``activation_checkpointing`` block of a config."""
 
     partition_activations: bool
     cpu_checkpointing: bool
@@ -45,7 +45,7 @@ class Settings:
 
 @cache
 def unconfigured() -> Settings:
-    """What holds where no config says anything."""
+    """Return the defaults."""
     return Settings.of(dsconfig.Effective(batch=None))
 
 
@@ -62,10 +62,10 @@ def configure(
     synchronize: bool | None = None,
     profile: bool | None = None,
 ) -> None:
-    """Set what ``checkpoint`` does from now on; arguments overrule the config's block.
+    """Configure ``checkpoint``; arguments override the config block.
 
-    ``deepspeed_config``: a dict, or a file. Raises ValueError when the config cannot be read,
-    or asks for contiguous memory without partitioning or without a number of checkpoints.
+    ``deepspeed_config``: a dict or a path. Raises ValueError if the config cannot be read, or if
+    contiguous memory is requested without partitioning or without a number of checkpoints.
     """
     del mpu_
     block = _block(deepspeed_config)
@@ -82,12 +82,12 @@ def configure(
 
 
 def use(settings: Settings) -> None:
-    """Set what ``checkpoint`` does from now on, from a plan."""
+    """Configure ``checkpoint`` from a plan's settings."""
     global _settings
     if settings.contiguous_memory_optimization and not settings.partition_activations:
-        raise ValueError("contiguous_memory_optimization needs partition_activations: true")
+        raise ValueError("contiguous_memory_optimization requires partition_activations: true")
     if settings.contiguous_memory_optimization and settings.number_checkpoints is None:
-        raise ValueError("contiguous_memory_optimization needs number_checkpoints")
+        raise ValueError("contiguous_memory_optimization requires number_checkpoints")
     _settings = settings
 
 
@@ -96,23 +96,23 @@ def is_configured() -> bool:
 
 
 def reset() -> None:
-    """Forget what belongs to one forward pass; nothing is kept between passes here."""
+    """Do nothing: no state is kept between forward passes."""
 
 
 def checkpoint(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Call ``function`` and compute it again in backward instead of keeping its activations.
+    """Call ``function`` and recompute its activations in backward instead of storing them.
 
-    Random numbers and autocast are the same the second time.
+    The random state and autocast settings of the first run are restored for the recomputation.
     """
     settings = _settings or unconfigured()
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
     synchronizes = settings.synchronize_checkpoint_boundary and torch.cuda.is_available()
-    with ExitStack() as around:
-        if settings.cpu_checkpointing:  # what is saved, the inputs, is on the host until backward
-            around.enter_context(save_on_cpu(pin_memory=torch.cuda.is_available()))
+    with ExitStack() as stack:
+        if settings.cpu_checkpointing:  # saved inputs stay on the host until backward
+            stack.enter_context(save_on_cpu(pin_memory=torch.cuda.is_available()))
         if settings.profile:
-            around.enter_context(record_function("dsengine.checkpoint"))
+            stack.enter_context(record_function("dsengine.checkpoint"))
         if synchronizes:
             torch.cuda.synchronize()
         result = torch_checkpoint(function, *args, use_reentrant=False, **kwargs)
@@ -125,13 +125,14 @@ non_reentrant_checkpoint = checkpoint
 
 
 def every_other_product() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Keep attention and every other matrix product of a block, and compute the rest again.
+    """Return contexts that save attention and every second matmul of a block and recompute the
+    rest.
 
-    What torch's ``checkpoint`` takes as ``context_fn``; a model of transformers hands it on:
+    For use as ``context_fn`` of torch's ``checkpoint``. A transformers model passes it through:
 
-        model.gradient_checkpointing_enable(
-            dict(use_reentrant=False, context_fn=dsengine.checkpointing.every_other_product)
-        )
+            model.gradient_checkpointing_enable(
+                dict(use_reentrant=False, context_fn=dsengine.checkpointing.every_other_product)
+            )
     """
     seen = {False: 0, True: 0}
 
@@ -148,37 +149,37 @@ def every_other_product() -> tuple[AbstractContextManager[Any], AbstractContextM
 
 
 _PRODUCTS = frozenset(("aten::mm", "aten::addmm", "aten::_scaled_mm", "aten::_grouped_mm"))
-"""What the linear layers of a block come to."""
+"""Operators that linear layers dispatch to."""
 
 
 def checkpoint_blocks(module: nn.Module, settings: Settings, blocks: Iterable[str]) -> list[str]:
-    """Let the named blocks of ``module`` recompute their activations; return their names.
+    """Make the named blocks of ``module`` recompute their activations; return their names.
 
-    Call it before the model is sharded. A Hugging Face model is asked to do it itself: its
-    blocks would otherwise fill the key-value cache twice. Names and parameters stay as they are.
+    Call it before sharding. A Hugging Face model enables checkpointing itself, because its blocks
+    would otherwise fill the key-value cache twice. Module and parameter names do not change.
     """
     use(settings)
     names = list(blocks)
-    # The second name is that of transformers before 5.
+    # transformers before 5 uses the second name.
     for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
         enable: Any = getattr(module, name, None)
         if enable is None:
             continue
         enable({"use_reentrant": False})
-        for part in module.modules():
-            if hasattr(part, "_gradient_checkpointing_func"):
-                part._gradient_checkpointing_func = checkpoint  # type: ignore[assignment]
+        for submodule in module.modules():
+            if hasattr(submodule, "_gradient_checkpointing_func"):
+                submodule._gradient_checkpointing_func = checkpoint  # type: ignore[assignment]
         return names
     for name in names:
         block = module.get_submodule(name)
-        # The instance's own forward, not a wrapper module: names in checkpoints do not change,
-        # and hooks of the sharding run once around both computations.
+        # Replace the instance's forward instead of wrapping the module: checkpoint names do not
+        # change, and sharding hooks run once around both computations.
         block.forward = partial(_recomputed, block, type(block).forward)
     return names
 
 
 def release_blocks(module: nn.Module) -> None:
-    """Take back what ``checkpoint_blocks`` has done to blocks for an earlier engine."""
+    """Undo ``checkpoint_blocks`` of an earlier engine."""
     for block in module.modules():
         forward = vars(block).get("forward")
         if isinstance(forward, partial) and forward.func is _recomputed:
@@ -197,7 +198,7 @@ def _block(config: Any) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         document = dsconfig.read(config)
         if not isinstance(document.value, Mapping):
-            raise ValueError(f"{config} holds no config")
+            raise ValueError(f"{config} does not contain a config object")
         config = document.value
     block = dict(config.get("activation_checkpointing", {}))
     unknown = sorted(block.keys() - Settings.__dataclass_fields__.keys())

@@ -1,4 +1,4 @@
-"""What a run has done so far, counted as DeepSpeed counts it; where an accumulation window ends."""
+"""Step and sample counters, counted as in DeepSpeed, and accumulation boundaries."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 
 @dataclass(slots=True)
 class Counters:
-    """``micro_steps`` counts calls of step(); ``global_steps`` boundaries, skipped ones too."""
+    """``micro_steps`` counts step() calls; ``global_steps`` counts boundaries, including skipped
+    ones.
+    """
 
     micro_steps: int = 0
     global_steps: int = 0
@@ -22,16 +24,16 @@ class Counters:
 
 
 class Accumulation:
-    """Decides, from the counters alone, whether the micro batch in work ends a window.
+    """Decides from the counters whether the current micro batch ends an accumulation window.
 
-    The n-th call of step() is a boundary when n is a multiple of the accumulation steps, unless
-    the script says itself where boundaries are, or the config turns the counting off.
+    The n-th step() call is a boundary if n is a multiple of the accumulation steps, unless the
+    script sets boundaries itself or the config turns counting off.
     """
 
     def __init__(self, steps: int, managed: bool, counters: Counters) -> None:
         self.steps = steps
         self.forced: bool | None = None
-        """Set by the script; holds until it is set again."""
+        """Set by the script; applies until it is set again."""
         self._managed = managed
         self._counters = counters
 
@@ -44,16 +46,16 @@ class Accumulation:
         return (self._counters.micro_steps + 1) % self.steps == 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The counters', from which all the rest follows."""
+        """Return the counters' state."""
         return self._counters.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the counters; a window begins there, for a checkpoint holds no gradients."""
+        """Load the counters and start a new window, because checkpoints contain no gradients."""
         self._counters.load_state_dict(state)
         if self._managed:
             self._counters.micro_steps = self._counters.global_steps * self.steps
 
-    def begin_window_anew(self) -> None:
-        """Let the next micro batch be the first of a window, where the counters say what is."""
+    def restart_window(self) -> None:
+        """Make the next micro batch the first of a window, if windows are counted."""
         if self._managed and self.forced is None:
             self._counters.micro_steps -= self._counters.micro_steps % self.steps

@@ -1,7 +1,7 @@
-"""The training loader: each rank its own part of the data, from where it stopped.
+"""Data loader for training: each rank's share of the data, resumable.
 
-Samples come as DeepSpeed hands them out: ``DistributedSampler`` with seed 0, shuffled, the same
-order in every pass (``set_epoch`` is never called).
+Samples are distributed as in DeepSpeed: ``DistributedSampler`` with seed 0, shuffled, the same
+order in every epoch (``set_epoch`` is never called).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,26 +16,26 @@ T = TypeVar("T")
 
 
 class _Resumed(Sampler[int]):
-    """A sampler that leaves out, once, the ``skip`` samples that all ranks have consumed before.
+    """A sampler that skips, once, the ``skip`` samples that all ranks have already consumed.
 
-    ``whole`` gives the samples of all ranks; what is left of them is dealt out as
-    DistributedSampler does it, the first ones again where the ranks cannot share it evenly.
-    Without ``whole`` the sampler is a script's: the samples left out are this rank's.
+    ``full_order`` yields the samples of all ranks; the remaining ones are distributed like
+    DistributedSampler does, padded with the first ones. Without ``full_order`` the sampler is the
+    script's own and ``skip`` counts this rank's samples.
     """
 
-    def __init__(self, sampler: Sampler[int], whole: DistributedSampler[Any] | None) -> None:
+    def __init__(self, sampler: Sampler[int], full_order: DistributedSampler[Any] | None) -> None:
         self.sampler = sampler
         self.skip = 0
-        self._whole = whole
+        self._full_order = full_order
 
     def __iter__(self) -> Iterator[int]:
         skip, self.skip = self.skip, 0
-        if skip == 0 or self._whole is None:
+        if skip == 0 or self._full_order is None:
             yield from islice(self.sampler, skip, None)
             return
         assert isinstance(self.sampler, DistributedSampler)
-        self._whole.epoch = self.sampler.epoch
-        order, ranks = list(self._whole), self.sampler.num_replicas
+        self._full_order.epoch = self.sampler.epoch
+        order, ranks = list(self._full_order), self.sampler.num_replicas
         rest = order[skip:]
         rest += islice(cycle(order), -len(rest) % ranks)
         yield from rest[self.sampler.rank :: ranks]
@@ -45,11 +45,11 @@ class _Resumed(Sampler[int]):
 
 
 class TrainingLoader:
-    """A loader whose position is part of a checkpoint, and carries over to other world sizes.
+    """A loader whose position is saved in checkpoints and valid at other world sizes.
 
-    The position counts samples over all ranks: a DistributedSampler deals one list out in turn,
-    so the first ``p`` samples of the list are the same at any world size. With the ``sampler`` of
-    a script, of which only that knows what other ranks draw, it counts those of this rank.
+    The position counts samples over all ranks: DistributedSampler deals out one list in turn, so
+    the first ``p`` samples are the same at any world size. With the script's own ``sampler`` it
+    counts this rank's samples.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class TrainingLoader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         sampler: Sampler[int] | None = None,
     ) -> None:
-        whole: DistributedSampler[Any] | None = None
+        full_order: DistributedSampler[Any] | None = None
         if sampler is None:
-            # Padded, not cut, to a multiple of the ranks: drop_last is about batches only.
+            # Padded rather than truncated: drop_last applies to batches only.
             sampler = DistributedSampler(dataset, world_size, rank, shuffle=shuffle, seed=0)
-            whole = DistributedSampler(dataset, 1, 0, shuffle=shuffle, seed=0)
+            full_order = DistributedSampler(dataset, 1, 0, shuffle=shuffle, seed=0)
         self.micro_batch = micro_batch
-        self.world_size = 1 if whole is None else world_size
+        self.world_size = 1 if full_order is None else world_size
         self.sampler = sampler
-        self._resumed = _Resumed(sampler, whole)
+        self._resumed = _Resumed(sampler, full_order)
         self.loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_size=micro_batch,
@@ -85,9 +85,9 @@ class TrainingLoader:
             collate_fn=collate_fn,
         )
         self.passes = 0
-        """Completed passes over the data."""
+        """Completed epochs."""
         self.post_process_func: Callable[[Any, dict[str, Any]], Any] | None = None
-        """What every batch goes through, with the loader's state, before it is handed out."""
+        """Called with every batch and the loader's state; returns the batch to yield."""
         self._batches = 0
         self._offset = 0
 
@@ -97,22 +97,22 @@ class TrainingLoader:
 
     @property
     def position(self) -> int:
-        """Samples of this pass handed out so far, over all ranks."""
+        """Samples of this epoch yielded so far, over all ranks."""
         return self._offset + self._batches * self.micro_batch * self.world_size
 
     def __len__(self) -> int:
-        """Return the batches of a whole pass."""
+        """Return the number of batches per epoch."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the rest of a pass that was resumed, else a whole pass."""
+        """Yield the rest of a resumed epoch, otherwise a full epoch."""
         self._offset, self._batches = self._resumed.skip, 0
         for batch in self.loader:
             self._batches += 1
             if self.post_process_func is not None:
-                # DeepSpeed's functions look for its curriculum's difficulties: here there are none.
-                told = {"consumed_samples": self.position, "current_difficulties": {}}
-                batch = self.post_process_func(batch, self.state_dict() | told)
+                # DeepSpeed's functions read the curriculum difficulties; there are none here.
+                extra = {"consumed_samples": self.position, "current_difficulties": {}}
+                batch = self.post_process_func(batch, self.state_dict() | extra)
             yield batch
         self.passes += 1
         self._offset, self._batches = 0, 0
@@ -121,18 +121,18 @@ class TrainingLoader:
         return {"position": self.position, "passes": self.passes}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue at a saved position, on any number of ranks, at the next ``iter``."""
-        position, whole = state["position"], len(self) * self.micro_batch * self.world_size
+        """Resume at a saved position, at any world size, at the next ``iter``."""
+        position, per_epoch = state["position"], len(self) * self.micro_batch * self.world_size
         self.passes = state["passes"]
-        if position >= min(whole, len(self._resumed) * self.world_size):
-            # Saved behind the last batch of a pass: the next one begins.
+        if position >= min(per_epoch, len(self._resumed) * self.world_size):
+            # Saved after the last batch of an epoch: start the next one.
             self.passes, position = self.passes + 1, 0
         self._offset, self._batches = position, 0
         self._resumed.skip = position
 
 
 class RepeatingLoader(Generic[T]):
-    """An endless iterator over a loader that starts again when it is through."""
+    """An endless iterator that restarts its loader when it is exhausted."""
 
     def __init__(self, loader: Iterable[T]) -> None:
         self.loader = loader

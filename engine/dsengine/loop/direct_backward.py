@@ -1,15 +1,15 @@
-"""``loss.backward()`` in the place of ``engine.backward(loss)``.
+"""Support for ``loss.backward()`` instead of ``engine.backward(loss)``.
 
 [Note: direct backward]
-While gradients are recorded, the tensors that forward returns carry a hook. In a backward the
-engine did not start, the first hook that runs prepares the reduction, and each multiplies its
-gradient by what ``engine.backward`` would have put on the loss: the loss scale over the
-accumulation steps. With a dynamic loss scale the script has to scale the loss itself,
-``engine.scale(loss).backward()``, because it may have used the loss for more than gradients.
+While gradients are recorded, the outputs of forward carry a hook. In a backward that the engine did
+not start, the first hook to run prepares the reduction, and every hook multiplies its gradient by
+the factor that ``engine.backward`` would apply to the loss: the loss scale divided by the
+accumulation steps. With a dynamic loss scale the script must scale the loss itself,
+``engine.scale(loss).backward()``, because it may use the loss for more than gradients.
 
-A hook has to know its output, which knows the hook: the two would keep each other, and logits
-are large, until Python's collector comes by. So after a backward that frees the graph the hooks
-that ran let go of theirs.
+A hook refers to its output, which refers to the hook. This cycle would keep large tensors such as
+logits alive until the garbage collector runs, so hooks drop their output after a backward that
+frees the graph.
 """
 
 from collections.abc import Iterator
@@ -28,36 +28,36 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _OutputHook:
-    """Stands on one output of forward."""
+    """The hook on one output of forward."""
 
     watcher: "DirectBackward"
     output: Tensor | None
 
     def __call__(self, gradient: Tensor) -> Tensor | None:
-        return self.watcher.passed(self, gradient)
+        return self.watcher.on_gradient(self, gradient)
 
 
 class DirectBackward:
-    """Watches the outputs of an engine's forward."""
+    """Installs hooks on the outputs of an engine's forward."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
         self._inside_engine = False
         self._prepared = False
         self._scaled = False
-        self._passed: list[_OutputHook] = []
+        self._fired: list[_OutputHook] = []
 
     @contextmanager
-    def of_engine(self, *, frees_graph: bool) -> Iterator[None]:
-        """While ``engine.backward`` runs, the hooks do nothing."""
+    def in_engine_backward(self, *, frees_graph: bool) -> Iterator[None]:
+        """Disable the hooks while ``engine.backward`` runs."""
         self._inside_engine = True
         try:
             yield
         finally:
             self._inside_engine = False
-            for hook in self._passed if frees_graph else ():
+            for hook in self._fired if frees_graph else ():
                 hook.output = None
-            self._passed.clear()
+            self._fired.clear()
 
     def watch(self, outputs: Any) -> None:
         leaves = (outputs,) if isinstance(outputs, Tensor) else tree_leaves(outputs)
@@ -66,19 +66,19 @@ class DirectBackward:
                 leaf.register_hook(_OutputHook(self, leaf))
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Multiply by the loss scale, for a direct backward."""
+        """Return ``loss`` multiplied by the loss scale, for a direct backward."""
         self._scaled = True
         return loss.float() * self._engine.loss_scaler.scale
 
-    def passed(self, hook: _OutputHook, gradient: Tensor) -> Tensor | None:
-        """Backward has come to an output; return what its gradient is replaced by."""
+    def on_gradient(self, hook: _OutputHook, gradient: Tensor) -> Tensor | None:
+        """Return the gradient to use for an output, None to keep it."""
         if self._inside_engine:
-            self._passed.append(hook)
+            self._fired.append(hook)
             return None
         engine = self._engine
         if not self._prepared and hook.output is not None:
             self._prepare(hook.output)
-        factor = engine.share / engine.gradient_accumulation_steps()
+        factor = engine.loss_weight / engine.gradient_accumulation_steps()
         if not self._scaled:
             factor *= engine.loss_scaler.scale
         return gradient * factor if factor != 1.0 else None
@@ -92,18 +92,18 @@ class DirectBackward:
             )
         self._prepared = True
         engine.prepare_backward(output)
-        # FSDP's own callback is queued later and has to run before gradients are complete.
+        # FSDP queues its own callback later, and it must run before gradients are complete.
         at_end_of_backward(lambda: at_end_of_backward(self._complete))
 
     @property
     def has_begun(self) -> bool:
-        """Whether a script's own backward has begun and not come to its end."""
+        """Whether a backward started by the script is still running."""
         return self._prepared
 
-    def forget(self) -> None:
-        """Take the last backward for over."""
+    def reset(self) -> None:
+        """Mark the last backward as finished."""
         self._prepared = self._scaled = False
 
     def _complete(self) -> None:
         self._engine.sharding.after_backward()
-        self.forget()
+        self.reset()

@@ -1,4 +1,4 @@
-"""The engine: what ``initialize`` returns, and what a training loop calls."""
+"""The engine that ``initialize`` returns and a training loop calls."""
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 active_engines: "WeakSet[Engine]" = WeakSet()
-"""The engines of this process that are not destroyed."""
+"""Engines of this process that are not destroyed."""
 
 
 class Engine(SavingEngine):
-    """A model together with everything that trains it, as the plan decided.
+    """A model with everything that trains it, as planned.
 
     The loop is ``loss = engine(batch)``, ``engine.backward(loss)``, ``engine.step()`` for each
-    micro batch: accumulation, clipping, overflow, schedule and zeroing happen in ``step``.
-    Attributes the engine does not have are looked up in the model.
+    micro batch; ``step`` handles accumulation, clipping, overflow, the schedule and zeroing
+    gradients. Attributes the engine does not have are looked up in the model.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Engine(SavingEngine):
         effective = plan.effective
         self._policy = policy
         self.collate_fn: Callable[[list[Any]], Any] | None = None
-        """What loaders make batches with, where they are given nothing else."""
+        """Default collate function of loaders."""
         self._stepper = (
             Stepper(sharding, self._binding, scaler, effective, policy) if optimizer else None
         )
@@ -68,14 +68,14 @@ class Engine(SavingEngine):
         self._step_applied = False
         self._global_grad_norm: float | None = None
         self._reduces = True
-        self._begun, self._is_passing = "", False
-        """"forward" or "backward" while it lasts, and after an error has ended it."""
-        self._ended_by = ""
-        """That error, in words."""
-        self.share = 1.0
-        """What the loss of the batch in work weighs beside the other ranks': set by ``join``."""
+        self._last_pass, self._in_pass = "", False
+        """"forward" or "backward" while it runs and after it has failed, otherwise ""."""
+        self._pass_error = ""
+        """The message of the error that ended it."""
+        self.loss_weight = 1.0
+        """Weight of the current batch's loss relative to other ranks'; set by ``join``."""
         self._backwards = 0
-        """Since the last boundary."""
+        """Backwards since the last boundary."""
         self._is_destroyed = False
         self._collects_garbage = bool(effective.config.get("disable_python_gc", False))
         if self._collects_garbage:
@@ -83,21 +83,21 @@ class Engine(SavingEngine):
         self._direct = DirectBackward(self)
         self._reporter = Reporter(plan, self)
         self.tput_timer = self._reporter.throughput
-        self._tell_optimizer(overflow=False)
+        self._publish_optimizer_state(overflow=False)
         active_engines.add(self)
 
     # The loop
 
     @in_phase("forward")
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self.need(MODEL, "forward()")
-        if self._unfinished_pass:
-            self._abort_pass(self._unfinished_pass)
+        self.require_states(MODEL, "forward()")
+        if self._failed_pass:
+            self._abort_pass(self._failed_pass)
         with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
-            self._reporter.takes(*args, *kwargs.values())
+            self._reporter.record_inputs(*args, *kwargs.values())
             if self._policy.casts_inputs:
                 args, kwargs = self._policy.cast((args, kwargs))
-            with self._passing("forward"):
+            with self._run_pass("forward"):
                 outputs = self.sharding.forward(*args, **kwargs)
         if torch.is_grad_enabled():
             self._direct.watch(outputs)
@@ -111,115 +111,119 @@ class Engine(SavingEngine):
         scale_wrt_gas: bool = True,
         **kwargs: Any,
     ) -> Tensor:
-        """Compute gradients of ``loss``; return it divided by the accumulation steps."""
-        self.need(GRADIENTS, "backward()")
+        """Compute gradients of ``loss``; return ``loss`` divided by the accumulation steps."""
+        self.require_states(GRADIENTS, "backward()")
         if not isinstance(loss, Tensor):
-            raise TypeError(f"backward() needs a loss tensor, not {type(loss).__name__}")
-        if self._unfinished_pass == "forward":
+            raise TypeError(f"backward() expects a loss tensor, not {type(loss).__name__}")
+        if self._failed_pass == "forward":
             self._abort_pass("forward")
         if scale_wrt_gas and self.accumulation.steps > 1:
             loss = loss / self.accumulation.steps
         self.prepare_backward(loss)
-        inside = self._direct.of_engine(frees_graph=not retain_graph)
-        with inside, self._passing("backward"), self._reporter.phase("backward"):
-            scale = self.loss_scaler.scale * self.share
+        inside = self._direct.in_engine_backward(frees_graph=not retain_graph)
+        with inside, self._run_pass("backward"), self._reporter.phase("backward"):
+            scale = self.loss_scaler.scale * self.loss_weight
             scaled = loss if scale == 1.0 else loss.float() * scale
             scaled.backward(retain_graph=retain_graph, **kwargs)
             self.sharding.after_backward()
-        self._reporter.saw(loss)
+        self._reporter.record_loss(loss)
         return loss
 
     @contextmanager
-    def _passing(self, name: str) -> Iterator[None]:
-        """Note which pass has begun until it has ended.
+    def _run_pass(self, name: str) -> Iterator[None]:
+        """Record the running pass until it completes.
 
-        What runs inside of one, a recomputation or a call of the engine in a hook, is part of it;
-        checkpointing leaves a recomputation by an exception when it has what it needs.
+        Nested passes, such as a recomputation or an engine call in a hook, belong to the outer one;
+        checkpointing ends a recomputation with an exception once it has what it needs.
         """
-        if self._is_passing or is_in_backward():
+        if self._in_pass or is_in_backward():
             yield
             return
-        self._begun, self._is_passing = name, True
+        self._last_pass, self._in_pass = name, True
         try:
             yield
         except BaseException as error:
-            self._ended_by = cause_of(error)
+            self._pass_error = cause_of(error)
             raise
         finally:
-            self._is_passing = False
-        self._begun = ""
+            self._in_pass = False
+        self._last_pass = ""
 
     @property
-    def _unfinished_pass(self) -> str:
-        """The pass that an error has ended, "" for none."""
-        if self._is_passing or is_in_backward():
+    def _failed_pass(self) -> str:
+        """The pass that ended with an error, "" for none."""
+        if self._in_pass or is_in_backward():
             return ""
-        return "backward" if self._direct.has_begun else self._begun
+        return "backward" if self._direct.has_begun else self._last_pass
 
     def _abort_pass(self, name: str) -> None:
-        """Get over a pass that an error has ended, which the script has caught.
+        """Recover from a failed pass whose error the script has caught.
 
-        After a backward the gradients of its window are in part those of another one: they are
-        dropped, and the window begins anew. All ranks have to give up the same pass, unless it was
-        one in which they do not meet. Should this fail itself, for want of memory, the next forward
-        tries again.
+        After a failed backward the gradients of its window are incomplete: they are dropped and the
+        window restarts. All ranks must abort the same pass, unless it has no collectives. If this
+        fails itself (out of memory), the next forward tries again.
 
-        Raises RankFailedError when other ranks do not give it up.
+        Raises RankFailedError if other ranks do not abort it.
         """
         was_backward = name == "backward"
         if was_backward or self.sharding.has_forward_collectives:
-            place = f"{name}() of micro step {self.counters.micro_steps + 1}"
-            agree_to_abort(place, self._ended_by or "an error of the script's own backward")
+            phase = f"{name}() of micro step {self.counters.micro_steps + 1}"
+            agree_to_abort(phase, self._pass_error or "an error in the script's own backward")
         if was_backward:
             self.sharding.drop_gradients()
         self.sharding.abort_pass(in_backward=was_backward)
         if was_backward:
             self.sharding.drop_gradients()
-            self.accumulation.begin_window_anew()
+            self.accumulation.restart_window()
             self._backwards = 0
-            self._reporter.forget_window()
-            print_rank0("an error has ended a backward: the gradients of its window are dropped")
-        self._begun = self._ended_by = ""
-        self._direct.forget()
+            self._reporter.discard_window()
+            print_rank0(
+                "a backward has failed: the gradients of its accumulation window are dropped"
+            )
+        self._last_pass = self._pass_error = ""
+        self._direct.reset()
 
     def prepare_backward(self, loss: Tensor) -> None:
-        """Settle whether the coming backward of ``loss`` reduces gradients.
+        """Decide whether the coming backward of ``loss`` reduces gradients.
 
-        Raises RuntimeError where it would train what has no master.
+        Raises RuntimeError if it would train a parameter without a master.
         """
         for name, owner in self._without_masters:
             parameter = parameter_table(owner).get(name.rpartition(".")[2])
             if parameter is not None and parameter.requires_grad:
                 raise RuntimeError(
-                    f"{name} was frozen when this engine was built, so it has no fp32 master to "
-                    "train: have it require a gradient before initialize()"
+                    f"{name} was frozen when this engine was built and has no fp32 master: set "
+                    "requires_grad before initialize()"
                 )
         self._backwards += 1
         reduce = self._reduces and self.is_gradient_accumulation_boundary()
         self.sharding.before_backward(loss, reduce)
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Multiply by the loss scale (1 outside fp16), for ``loss.backward()`` of a script."""
+        """Return ``loss`` times the loss scale (1 outside fp16), for the script's
+        ``loss.backward()``.
+        """
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise MisuseError("scale() needs a scalar tensor: the loss that backward() begins at")
+            raise MisuseError("scale() expects a scalar tensor: the loss to call backward() on")
         return self._direct.scale(loss)
 
     @in_phase("step")
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
-        """End a micro batch; at a boundary, update the weights and go on with the schedule.
+        """End a micro batch; at a boundary, update the weights and step the schedule.
 
-        ``lr_kwargs`` go to the schedule's ``step``: ``{"metrics": loss}`` for one that watches it.
+        ``lr_kwargs`` are passed to the schedule's ``step``: ``{"metrics": loss}`` for one that
+        monitors it.
         """
-        self.need(EVERYTHING, "step()")
+        self.require_states(EVERYTHING, "step()")
         if self._stepper is None:
             raise RuntimeError(
-                "this engine has no optimizer to step: give `optimizer` in the config or pass "
-                "one to initialize()"
+                "this engine has no optimizer: set `optimizer` in the config or pass one to "
+                "initialize()"
             )
-        if self._unfinished_pass == "backward":
+        if self._failed_pass == "backward":
             raise RuntimeError(
-                "step() after a backward that an error has ended: go on with the next forward, "
-                "which drops the gradients of this window"
+                "step() was called after a failed backward: continue with the next forward, which "
+                "drops the gradients of this accumulation window"
             )
         if not self._reduces:
             raise MisuseError(
@@ -240,7 +244,7 @@ class Engine(SavingEngine):
         outcome = stepper.step(self.counters.global_steps + 1)
         self._step_applied = outcome.applied
         self._global_grad_norm = outcome.norm
-        self._tell_optimizer(overflow=not outcome.applied)
+        self._publish_optimizer_state(overflow=not outcome.applied)
         if outcome.applied and self.lr_scheduler is not None:
             self.lr_scheduler.step(**lr_kwargs)
         if not outcome.applied:
@@ -250,12 +254,12 @@ class Engine(SavingEngine):
         self._backwards = 0
 
     def _samples_of_window(self) -> int:
-        """Those of a whole window; of the micro batches there were, where nobody counts windows."""
+        """Return the samples of a window, or of its micro batches if windows are not counted."""
         if self._effective.gradients.managed_accumulation:
             return self.train_batch_size()
         return self.train_micro_batch_size_per_gpu() * self.dp_world_size * self._backwards
 
-    def _tell_optimizer(self, *, overflow: bool) -> None:
+    def _publish_optimizer_state(self, *, overflow: bool) -> None:
         if self.optimizer is not None:
             publish_state(
                 self.optimizer,
@@ -266,10 +270,10 @@ class Engine(SavingEngine):
             )
 
     def allreduce_gradients(self, bucket_size: int | None = None) -> None:
-        """Nothing: ``backward`` has reduced the gradients at the end of a window."""
+        """Do nothing: ``backward`` reduces gradients at the end of a window."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients. ``step`` does it by itself."""
+        """Drop all gradients. ``step`` does this itself."""
         self.sharding.drop_gradients()
 
     def was_step_applied(self) -> bool:
@@ -283,50 +287,51 @@ class Engine(SavingEngine):
     # Accumulation
 
     def join(self, batches: Iterable[T], *, until: Until = "last") -> Iterator[T]:
-        """Yield this rank's ``batches``, as often on every rank: for data that is uneven.
+        """Yield this rank's ``batches`` equally often on every rank, for uneven data.
 
-        ``until`` "first": the ranks end together when the first of them has run out. "last": when
-        the last one has; until then a rank without data is given its last batch again, whose loss
-        weighs nothing, and a gradient is the mean over the ranks that have data. Each batch costs
-        a sum of two integers over the ranks. Collective.
+        ``until`` "first": all ranks stop once the first one runs out. "last": once the last one
+        does; until then a rank without data repeats its last batch with loss weight 0, and
+        gradients are means over the ranks with data. Each batch costs an all-reduce of two
+        integers. Collective.
 
-        Raises ValueError when a rank has no batch at all, or for another ``until``.
+        Raises ValueError if a rank has no batch at all, or for another ``until``.
         """
         if until not in ("last", "first"):
-            raise ValueError(f'join(until={until!r}): give "last" or "first"')
+            raise ValueError(f'join(until={until!r}): expected "last" or "first"')
         return joined(self, batches, until)
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether the micro batch in work ends an accumulation window."""
+        """Whether the current micro batch ends an accumulation window."""
         return self.accumulation.is_boundary
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
-        """Say where windows end; holds until it is called again.
+        """Set whether the current micro batch ends a window; applies until the next call.
 
-        Raises MisuseError with ``managed_gradient_accumulation`` false: there ``step`` ends them.
+        Raises MisuseError if ``managed_gradient_accumulation`` is false: then each ``step`` ends a
+        window.
         """
         if not self.managed_gradient_accumulation():
             raise MisuseError(
-                "set_gradient_accumulation_boundary() with managed_gradient_accumulation false: "
-                "there every step() ends a window; leave one of the two out"
+                "set_gradient_accumulation_boundary() conflicts with managed_gradient_accumulation "
+                "false, where every step() ends a window; use one of the two"
             )
         self.accumulation.forced = is_boundary
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Leave gradients unreduced inside; only where they are not divided (stages 0, 1)."""
+        """Skip gradient reduction inside; only for stages 0 and 1, which do not shard gradients."""
         if self.zero_optimization_stage() >= 2:
             raise MisuseError(
                 "no_sync context manager is incompatible with gradient partitioning logic of ZeRO "
-                f"stage {self.zero_optimization_stage()}: coalesce_grad_reduction() reduces once "
-                "at its end"
+                f"stage {self.zero_optimization_stage()}: use coalesce_grad_reduction(), which "
+                "reduces once at its end"
             )
         with self._unreduced():
             yield
 
     @contextmanager
     def coalesce_grad_reduction(self) -> Iterator[None]:
-        """Let several backwards inside share one reduction, done on leaving.
+        """Reduce the gradients of several backwards once, on exit.
 
         At stages 2 and 3 they are summed in the dtype of the weights until then, as in DeepSpeed.
         """
@@ -351,11 +356,11 @@ class Engine(SavingEngine):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load whole weights, named as the model names them or with ``module.`` before.
+        """Load full weights, with names as in the model or prefixed with ``module.``.
 
-        They reach the fp32 masters too. Raises RuntimeError for keys that do not match.
+        The fp32 masters are updated too. Raises RuntimeError for keys that do not match.
         """
-        self.need(EVERYTHING, "load_state_dict()")
+        self.require_states(EVERYTHING, "load_state_dict()")
         prefixed = all(name.startswith("module.") for name in state_dict)
         own = {
             name.removeprefix("module.") if prefixed else name: value
@@ -367,18 +372,18 @@ class Engine(SavingEngine):
         return self.module.state_dict()
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile the model's forward with torch.compile; arguments go to it."""
+        """Compile the model's forward with torch.compile; arguments are passed to it."""
         kwargs |= kwargs.pop("compile_kwargs", None) or {}
         self.sharding.prepare_for_compile()
         self.module.compile(*args, **kwargs)
 
     def empty_partition_cache(self) -> None:
-        """Free units that are gathered although nothing uses them (stage 3)."""
+        """Reshard gathered units that are not in use (stage 3)."""
         self.sharding.release()
 
     @in_phase("destroy", allow_after_failure=True)
     def destroy(self) -> None:
-        """Finish what is being written and let go of gradients and process groups."""
+        """Finish pending writes and release gradients and process groups."""
         if not self._is_destroyed:
             self._is_destroyed = True
             active_engines.discard(self)
@@ -403,11 +408,12 @@ class Engine(SavingEngine):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_local_io_workers: int | None = None,
     ) -> "TrainingLoader":
-        """Return this rank's loader over ``dataset``, in micro batches or of ``batch_size``.
+        """Return this rank's loader over ``dataset``, with micro batches or batches of
+        ``batch_size``.
 
-        ``route``: "train" shuffles; "eval" and "predict" keep the order. A ``data_sampler`` gives
-        this rank's samples in the place of both. Without ``num_local_io_workers`` two feed an
-        accelerator; on CPU, where they would compete with training, none.
+        ``route``: "train" shuffles; "eval" and "predict" keep the order. A ``data_sampler``
+        replaces both and yields this rank's samples. ``num_local_io_workers``: default 2 with an
+        accelerator, 0 on CPU, where they would compete with training.
         """
         from dsengine.loop.data import TrainingLoader
 
@@ -427,7 +433,7 @@ class Engine(SavingEngine):
         )
 
     def set_data_post_process_func(self, function: Any) -> None:
-        """Have the training loader pass every batch through ``function(batch, state)``."""
+        """Pass every training batch through ``function(batch, state)``."""
         if self.training_dataloader is not None:
             self.training_dataloader.post_process_func = function
 

@@ -1,4 +1,4 @@
-"""From a config and a model to an engine: read, validate, resolve, plan, run."""
+"""``initialize``: read, validate, resolve and plan a config, then build the engine."""
 
 import gc
 import os
@@ -24,8 +24,8 @@ from dsengine.loop.planning import (
     facts_of,
     plan_for,
     plan_from,
-    refuse_divided_layers,
     refuse_insufficient_memory,
+    refuse_split_layers,
     refuse_uncovered,
     refuse_unusable_files,
 )
@@ -64,19 +64,19 @@ def initialize(
     plan: Plan | str | Path | None = None,
     training: TrainingFacts | None = None,
 ) -> tuple[Engine, Optimizer | None, Any, Any]:
-    """Return (engine, optimizer, dataloader, scheduler); what was not asked for is None.
+    """Return (engine, optimizer, dataloader, scheduler); what was not requested is None.
 
-    Takes what ``deepspeed.initialize`` takes; ``plan``, or the path of one, in the place of a
-    config skips reading and resolving. With neither, the plan of ``dsconfig run`` is executed.
-    ``training`` is what the script knows beside the config (sequence
-    length, total steps ...): it settles "auto" and sharpens the memory estimate.
-    A model that another engine has is taken over from it, with the weights it has trained.
-    Raises ValueError with every finding when the config is refused, for a part of an engine's
-    model, with ``dist_init_required=False`` where no process group exists, and where ``mpu``,
-    ``mesh_param`` or the model print_rank0 that ranks divide layers.
+    Takes the arguments of ``deepspeed.initialize``. ``plan``, or the path of one, replaces the
+    config and skips reading and resolving. With neither, the plan of ``dsconfig run`` is used.
+    ``training``: facts that the config does not contain (sequence length, total steps ...), used to
+    resolve "auto" and to estimate memory. A model under another engine is taken over with its
+    trained weights.
+    Raises ValueError with every finding if the config is refused; for a submodule of an engine's
+    model; with ``dist_init_required=False`` if no process group exists; and if ``mpu``,
+    ``mesh_param`` or the model indicate that ranks split layers.
     """
     if model is None:
-        raise ArgumentError("initialize() needs a model: pass model=...")
+        raise ArgumentError("initialize() requires a model: pass model=...")
     if not dist.is_initialized():
         from dsengine.communication.start import init_distributed
 
@@ -84,7 +84,7 @@ def initialize(
     load_compiler()
     wait_for_gloo_at_exit()
     select_device()
-    refuse_divided_layers(model, mpu, mesh_param)
+    refuse_split_layers(model, mpu, mesh_param)
     named = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
     configs = (config, config_params, named)
     with registered():
@@ -92,7 +92,7 @@ def initialize(
             model,
             lambda: _planned(
                 plan,
-                [each for each in configs if each is not None],
+                [given for given in configs if given is not None],
                 model=model,
                 optimizer=optimizer,
                 lr_scheduler=lr_scheduler,
@@ -120,7 +120,7 @@ def _build(
     _checkpoint_activations(plan, model)
     sharding = distribute(model, plan, precision, device)
     bound = _bound_optimizer(plan, sharding, optimizer, as_groups(parameters))
-    sharding.originals.clear()  # they would keep whole parameters beside the shards
+    sharding.originals.clear()  # they would keep full parameters alive next to the shards
     return Engine(
         plan=plan,
         sharding=sharding,
@@ -133,17 +133,17 @@ def _build(
 
 
 def _refuse_shared(model: nn.Module, *, replaces: bool) -> None:
-    """Raise ValueError for weights of a model that another engine goes on to train.
+    """Raise ValueError for weights that another engine would continue to train.
 
-    ``replaces``: the optimizer is going to update others in their places. Only engines that both
-    update the very parameters of the model can share some.
+    ``replaces``: the new optimizer updates masters instead of the parameters themselves. Only
+    engines that both update the model's own parameters can share some.
     """
     if any(_shares(engine, model, replaces) for engine in active_engines):
-        gc.collect()  # those that the script has dropped, on all ranks alike
+        gc.collect()  # collect engines the script has dropped, on all ranks alike
     if any(_shares(engine, model, replaces) for engine in active_engines):
         raise ValueError(
-            "parameters of this model are under an engine that goes on training them: destroy() "
-            "that engine, or build the model anew for another initialize()"
+            "another engine still trains parameters of this model: destroy() that engine, or "
+            "build a new model for another initialize()"
         )
 
 
@@ -156,7 +156,7 @@ def _shares(engine: Engine, model: nn.Module, replaces: bool) -> bool:
 
 
 def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
-    """Plan on every rank. A rank that cannot says so on all, and none waits for it."""
+    """Plan on every rank; a failure on one rank is raised on all."""
     plan, failure = None, None
     try:
         plan = planned()
@@ -167,12 +167,12 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
         failure = error
     check_agreement(plan, model, failure)
     if plan is None or failure is not None:
-        raise failure or ValueError("there is no plan")
+        raise failure or ValueError("no plan was made")
     return plan
 
 
 def _planned(plan: Plan | str | Path | None, configs: list[Config], **script: Any) -> Plan:
-    """What was given, else what the launcher names, as the plan for this script's model."""
+    """Return the given plan, or the launcher's, for this script's model."""
     if plan is None and not configs:
         plan = os.environ.get(launch_env.PLAN)
         if plan is None and launch_env.CONFIG in os.environ:
@@ -180,7 +180,7 @@ def _planned(plan: Plan | str | Path | None, configs: list[Config], **script: An
     given = len(configs) + (plan is not None)
     if given != 1:
         raise ValueError(
-            "initialize() needs exactly one config or plan: pass config=... or plan=..., or "
+            "initialize() requires exactly one config or plan: pass config=... or plan=..., or "
             "--deepspeed_config on the command line, or start the script with `dsconfig run` "
             f"({given} given)"
         )
@@ -206,7 +206,7 @@ def _bound_optimizer(
     plan: Plan, sharding: Sharding, optimizer: Any, groups: list[dict[str, Any]]
 ) -> Optimizer | None:
     if optimizer is not None:
-        rebind(optimizer, sharding.originals, sharding.masters, sharding.divide)
+        rebind(optimizer, sharding.originals, sharding.masters, sharding.shard)
         return optimizer
     named = plan.effective.optimizer
     if named is None:

@@ -1,10 +1,9 @@
-"""Batches of ranks that do not have equally many.
+"""Training with uneven numbers of batches per rank.
 
 [Note: join]
-Every pass over a divided model is one of all ranks. So before each batch the ranks tell each other
-who has one. A rank that has run out goes through its last batch again, for the others' sake: its
-loss weighs nothing, and theirs so much more that a gradient is the mean over the ranks that have
-data (``Engine.share``).
+Every forward and backward of a sharded model is collective, so before each batch the ranks exchange
+who has one. A rank without data repeats its last batch with loss weight 0; the other ranks' losses
+are weighted up so that a gradient is the mean over the ranks with data (``Engine.loss_weight``).
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,28 +21,28 @@ _NONE: Any = object()
 
 
 class Join:
-    """The ranks' knowledge of who has a batch. Construction is collective."""
+    """Counts the ranks that have a batch. Construction is collective."""
 
     def __init__(self, counters: Any) -> None:
         self.counters = counters
-        """Those of the engine: what a rank that waits here is told to do."""
+        """The engine's, reported for a rank that waits here."""
         self._ranks = dist.get_world_size()
         self._group: Any = dist.new_group(backend="gloo") if self._ranks > 1 else None
 
     @in_phase("join")
-    def ask(self, has_batch: bool, has_had_one: bool) -> int:
-        """Return how many ranks have a batch. Collective.
+    def count(self, has_batch: bool, has_had_one: bool) -> int:
+        """Return the number of ranks that have a batch. Collective.
 
-        Raises ValueError on all ranks when one has never had a batch and others have.
+        Raises ValueError on all ranks if one has never had a batch while others have.
         """
-        answer = torch.tensor([has_batch, has_batch or has_had_one], dtype=torch.int64)
+        counts = torch.tensor([has_batch, has_batch or has_had_one], dtype=torch.int64)
         if self._group is not None:
-            dist.all_reduce(answer, group=self._group)
-        with_batch, with_any = answer.tolist()
+            dist.all_reduce(counts, group=self._group)
+        with_batch, with_any = counts.tolist()
         if with_batch and with_any < self._ranks:
             raise ValueError(
-                f"{self._ranks - with_any} of {self._ranks} ranks have no batch at all: join() "
-                "needs one of each, to go through it with the others"
+                f"{self._ranks - with_any} of {self._ranks} ranks have no batch: join() "
+                "needs at least one batch on every rank"
             )
         return with_batch
 
@@ -53,19 +52,19 @@ class Join:
 
 
 def joined(engine: Any, batches: Iterable[T], until: Until) -> Iterator[T]:
-    """What ``Engine.join`` does."""
+    """Implement ``Engine.join``."""
     ranks = dist.get_world_size()
     join = Join(engine.counters)
     own, batch = iter(batches), _NONE
     try:
         while True:
             upcoming = next(own, _NONE)
-            with_batch = join.ask(upcoming is not _NONE, batch is not _NONE)
+            with_batch = join.count(upcoming is not _NONE, batch is not _NONE)
             if with_batch == 0 or (until == "first" and with_batch < ranks):
                 return
-            engine.share = ranks / with_batch if upcoming is not _NONE else 0.0
+            engine.loss_weight = ranks / with_batch if upcoming is not _NONE else 0.0
             batch = batch if upcoming is _NONE else upcoming
             yield batch
     finally:
-        engine.share = 1.0
+        engine.loss_weight = 1.0
         join.close()

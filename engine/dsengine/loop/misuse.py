@@ -1,9 +1,9 @@
-"""Calls that come at the wrong time, or with what cannot be. DeepSpeed asserts that they do not."""
+"""Errors for invalid calls; AssertionErrors too, as DeepSpeed raises."""
 
 
 class MisuseError(RuntimeError, AssertionError):
-    """A call that cannot be answered now; an AssertionError too, which DeepSpeed raises there."""
+    """The call is invalid in the current state."""
 
 
 class ArgumentError(ValueError, AssertionError):
-    """A call that cannot be answered for what it was given; DeepSpeed raises AssertionError."""
+    """The call's arguments are invalid."""

@@ -1,4 +1,4 @@
-"""What an engine does to make room on the device: its states leave, and come back."""
+"""``engine.offload_states`` and ``reload_states``."""
 
 import gc
 from collections.abc import Iterable, Iterator
@@ -17,11 +17,11 @@ from dsengine.torch_private import sharded_parameters_of, units_of
 MODEL = frozenset({State.lp_params})
 GRADIENTS = frozenset({State.lp_params, State.lp_grads})
 EVERYTHING = frozenset(set(State) - {State.contiguous_grad_buffer})
-"""What a phase has to find on the device; the last kind is made anew whenever it is needed."""
+"""States that a phase needs on the device; reduction buffers are allocated when needed."""
 
 
 class OffloadingEngine(EngineState):
-    """An engine whose states move between device and host."""
+    """An engine whose states can be offloaded to the host and reloaded."""
 
     _offloaded: OffloadedStates | None = None
 
@@ -32,26 +32,25 @@ class OffloadingEngine(EngineState):
         pin_memory: bool = True,
         non_blocking: bool = False,
     ) -> None:
-        """Take states from the accelerator to host memory, until ``reload_states``.
+        """Offload states from the accelerator to host memory until ``reload_states``.
 
-        ``include``: names (OffloadStateTypeEnum); None means all. ``device``: ``cpu``, or
-        ``none``, which does nothing. All copies are issued together and waited for once, with
-        ``non_blocking`` too: memory cannot be free before. States that rest on the host already
-        stay. Raises ValueError for another device or name, and where the config keeps
-        parameters off the device.
+        ``include``: names (OffloadStateTypeEnum); None means all. ``device``: ``cpu``, or ``none``,
+        which does nothing. All copies are issued together and synchronized once, even with
+        ``non_blocking``, because memory is freed only then. States already on the host are skipped.
+        Raises ValueError for other devices or names, and if the config offloads parameters.
         """
         target = str(getattr(device, "value", device))
         del non_blocking
         if target == "none":
             return
         if target != "cpu":
-            raise ValueError(f"offload_states: states can go to 'cpu', not to {target!r}")
+            raise ValueError(f"offload_states: device must be 'cpu' or 'none', not {target!r}")
         if self.zero_offload_param() is not None:
             raise ValueError(
-                "offload_states: with zero_optimization.offload_param parameters rest on the "
-                "host already; remove one of the two"
+                "offload_states: zero_optimization.offload_param already keeps parameters on the "
+                "host; remove one of the two"
             )
-        kinds = set(State) if include is None else {_state(each) for each in include}
+        kinds = set(State) if include is None else {_state(name) for name in include}
         if self._offloaded is None:
             self._offloaded = OffloadedStates(self.device)
         self.sharding.release()
@@ -63,26 +62,26 @@ class OffloadingEngine(EngineState):
         torch.cuda.empty_cache()
 
     def reload_states(self, non_blocking: bool = False) -> None:
-        """Bring back what ``offload_states`` has taken away; returns when it is there."""
+        """Copy the offloaded states back; return when they are on the device."""
         del non_blocking
         if self._offloaded is not None:
             self._offloaded.restore()
 
-    def need(self, states: frozenset[State], what: str) -> None:
-        """Raise RuntimeError when ``what`` cannot be done because states are away."""
+    def require_states(self, states: frozenset[State], call: str) -> None:
+        """Raise RuntimeError if ``states``, required by ``call``, are offloaded."""
         if not self.sharding.has_model:
             raise RuntimeError(
-                f"{what}: another initialize() has taken over the model of this engine: use the "
-                "engine that it has returned"
+                f"{call}: another initialize() has taken over this engine's model; use the engine "
+                "it returned"
             )
         if self._offloaded is not None and self._offloaded.states & states:
-            away = ", ".join(sorted(self._offloaded.states & states))
-            raise RuntimeError(f"{what}: {away} are offloaded; call reload_states() first")
+            offloaded = ", ".join(sorted(self._offloaded.states & states))
+            raise RuntimeError(f"{call}: {offloaded} are offloaded; call reload_states() first")
 
     @contextmanager
     def moving_tensors(self) -> Iterator[None]:
-        """``to``, ``cuda``, ``half`` ...: move what can be moved, then restore the layout."""
-        self.need(EVERYTHING, "moving or casting the model")
+        """Move or cast tensors (``to``, ``cuda``, ``half`` ...), then restore the layout."""
+        self.require_states(EVERYTHING, "moving or casting the model")
         with self.optimizer_on_shards():
             self.sharding.before_move()
             yield
@@ -96,16 +95,16 @@ def _state(name: Any) -> State:
     except ValueError:
         known = ", ".join(State)
         raise ValueError(
-            f"offload_states: no states are called {value!r}; known: {known}"
+            f"offload_states: unknown states {value!r}; expected one of: {known}"
         ) from None
 
 
 def offloadable_states(engine: EngineState) -> dict[State, list[Tensor]]:
-    """Every tensor that a kind of an engine's states is made of, on any device."""
+    """Return all tensors of each kind of state, on any device."""
     module, optimizer = engine.module, engine.optimizer
     masters = [*engine.sharding.masters.values(), *engine.optimizer_parameters()]
     units = units_of(module)
-    gradients = [each.grad for each in (*module.parameters(), *masters) if each.grad is not None]
+    gradients = [p.grad for p in (*module.parameters(), *masters) if p.grad is not None]
     gradients += engine.sharding.unreduced_sums()
     state = optimizer.state if optimizer is not None else {}
     return {
@@ -116,7 +115,7 @@ def offloadable_states(engine: EngineState) -> dict[State, list[Tensor]]:
             if isinstance(value, Tensor)
         ],
         State.hp_params: list(masters),
-        State.lp_params: [shard_of(each) for each in module.parameters()],
+        State.lp_params: [shard_of(p) for p in module.parameters()],
         State.lp_grads: [
             *gradients,
             *(g for each in sharded_parameters_of(units) for g in each.unreduced()),

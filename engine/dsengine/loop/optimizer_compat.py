@@ -1,7 +1,7 @@
-"""What programs read from the optimizer that ``initialize`` returns, as from DeepSpeed's."""
+"""Attributes that programs read from DeepSpeed's optimizers, on the one ``initialize`` returns."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import proxy
 
@@ -14,47 +14,47 @@ from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.torch_private import local_part
 
 
-class _WithoutHooks(nn.Module):
-    """Has no parameters of which a program would have to forget who uses them."""
+class _WithoutExternalParameters(nn.Module):
+    """A module without external parameters, as programs that remove hooks expect one."""
 
     def ds_external_parameters(self) -> Iterator[tuple[str, Tensor]]:
         return iter(())
 
 
-def _removes_nothing() -> RemovableHandle:
+def _inert_handle() -> RemovableHandle:
     return RemovableHandle(OrderedDict())
 
 
 class ParameterOffload:
-    """Where programs take DeepSpeed's hooks off a model before it generates, and put them back.
+    """The object on which programs such as TRL remove and register DeepSpeed's gather hooks.
 
-    TRL does. Those that gather parameters here are torch's, which stay on and are right in both:
-    for all of them stands one handle that removes nothing.
+    They do so around generation. dsengine gathers with torch's hooks, which work in both modes and
+    stay installed; one inert handle represents them.
     """
 
     def __init__(self) -> None:
-        self.module = _WithoutHooks()
+        self.module = _WithoutExternalParameters()
         self._register_deepspeed_module(self.module)
 
     def _register_deepspeed_module(self, module: nn.Module) -> None:
-        """Show that hooks are on (again)."""
+        """Show hooks as registered."""
         del module
-        self.forward_hooks: list[Any] = [_removes_nothing()]
-        self.backward_hooks: list[Any] = [_removes_nothing()]
+        self.forward_hooks: list[Any] = [_inert_handle()]
+        self.backward_hooks: list[Any] = [_inert_handle()]
 
     def remove_hooks(self) -> None:
-        """Show that none is on."""
+        """Show hooks as removed."""
         self.forward_hooks, self.backward_hooks = [], []
 
 
 class LossScaleView:
-    """The scale of the loss as it is now, by DeepSpeed's names."""
+    """The current loss scale under DeepSpeed's attribute names."""
 
     def __init__(self, scaler: LossScaler) -> None:
         self._scaler = scaler
 
     def is_needed(self) -> bool:
-        """Whether a script that calls ``loss.backward()`` itself has to scale the loss."""
+        """Whether a script that calls ``loss.backward()`` itself must scale the loss."""
         return self._scaler.dynamic
 
     def is_of(self, scaler: LossScaler) -> bool:
@@ -68,7 +68,7 @@ class LossScaleView:
 
     @property
     def cur_iter(self) -> int:
-        """Boundaries until now; of a fixed scale nobody counts them."""
+        """Boundaries so far; 0 for a static scale, which does not count them."""
         return getattr(self._scaler, "iteration", 0)
 
     @property
@@ -79,7 +79,7 @@ class LossScaleView:
 
     @property
     def scale_window(self) -> int | None:
-        """Boundaries without overflow until the scale is doubled; None of a fixed scale."""
+        """Boundaries without overflow until the scale doubles; None for a static scale."""
         return getattr(self._scaler, "window", None)
 
     @property
@@ -90,9 +90,9 @@ class LossScaleView:
 
 
 class MasterViews(Sequence[Tensor]):
-    """This rank's parts of the fp32 masters, flat; one for each parameter that is updated.
+    """This rank's fp32 master shards, flat, one for each updated parameter.
 
-    DeepSpeed lays those of a group end to end in one tensor.
+    DeepSpeed concatenates those of a group in one tensor.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -101,14 +101,14 @@ class MasterViews(Sequence[Tensor]):
     def __len__(self) -> int:
         return sum(len(group["params"]) for group in self._optimizer.param_groups)
 
-    def __getitem__(self, place: Any) -> Any:
-        parts = [part for group in self._optimizer.param_groups for part in group["params"]]
-        chosen = parts[place]
-        return [_flat(each) for each in chosen] if isinstance(place, slice) else _flat(chosen)
+    def __getitem__(self, index: Any) -> Any:
+        shards = [shard for group in self._optimizer.param_groups for shard in group["params"]]
+        chosen = shards[index]
+        return [_flat(shard) for shard in chosen] if isinstance(index, slice) else _flat(chosen)
 
 
-def _flat(part: Tensor) -> Tensor:
-    return local_part(part).detach().view(-1)
+def _flat(shard: Tensor) -> Tensor:
+    return local_part(shard).detach().view(-1)
 
 
 _MASTERS = {
@@ -117,30 +117,39 @@ _MASTERS = {
     2: "single_partition_of_fp32_groups",
     3: "fp32_partitioned_groups_flat",
 }
-"""By stage, what DeepSpeed calls them; at stage 0 there are some beside weights of 16 bits."""
+"""DeepSpeed's attribute for the masters, by stage; stage 0 has masters only in 16-bit training."""
 
 
 def publish_state(
     optimizer: Optimizer, scaler: LossScaler, *, overflow: bool, stage: int, dtype: torch.dtype
 ) -> None:
-    """Let ``optimizer``, at this ``stage`` of ZeRO, print_rank0 how its last step went.
+    """Set DeepSpeed's attributes on ``optimizer`` after a step at ZeRO ``stage``.
 
-    ``dtype`` is that of the weights in forward and backward.
+    ``dtype``: the compute dtype.
     """
-    told: Any = optimizer
-    told.zero_stage = stage
-    told.low_precision_dtype = None if dtype is torch.float32 else dtype
-    told.overflow = overflow
-    told.cur_scale = told.loss_scale = scaler.scale
-    known = getattr(told, "loss_scaler", None)
-    if not isinstance(known, LossScaleView) or not known.is_of(scaler):  # another engine's
-        told.loss_scaler = told.loss_scale_config = LossScaleView(scaler)
-        told.dynamic_loss_scale = scaler.dynamic
-        told.needs_scaler = told.loss_scaler.is_needed
-    if not hasattr(told, "optimizer"):
-        told.optimizer = proxy(optimizer)  # DeepSpeed's has torch's within; a cycle would stay
-    has_masters = stage > 0 or told.low_precision_dtype is not None
-    if has_masters and not hasattr(told, _MASTERS[stage]):
-        setattr(told, _MASTERS[stage], MasterViews(optimizer))
-    if stage == 3 and not hasattr(told, "parameter_offload"):
-        told.parameter_offload = ParameterOffload()
+    low_precision = None if dtype is torch.float32 else dtype
+    attributes: dict[str, Any] = {
+        "zero_stage": stage,
+        "low_precision_dtype": low_precision,
+        "overflow": overflow,
+        "cur_scale": scaler.scale,
+        "loss_scale": scaler.scale,
+    }
+    published = getattr(optimizer, "loss_scaler", None)
+    if not isinstance(published, LossScaleView) or not published.is_of(scaler):
+        view = LossScaleView(scaler)
+        attributes |= {
+            "loss_scaler": view,
+            "loss_scale_config": view,
+            "dynamic_loss_scale": scaler.dynamic,
+            "needs_scaler": view.is_needed,
+        }
+    # Set once. DeepSpeed's optimizers wrap torch's; a proxy avoids a reference cycle.
+    once: dict[str, Callable[[], Any]] = {"optimizer": lambda: proxy(optimizer)}
+    if stage > 0 or low_precision is not None:
+        once[_MASTERS[stage]] = lambda: MasterViews(optimizer)
+    if stage == 3:
+        once["parameter_offload"] = ParameterOffload
+    attributes |= {name: make() for name, make in once.items() if not hasattr(optimizer, name)}
+    for name, value in attributes.items():
+        setattr(optimizer, name, value)

@@ -1,4 +1,4 @@
-"""From a config in any form, or a plan made elsewhere, to a plan for this model and ranks."""
+"""Make a plan for this model and these ranks from a config or from an existing plan."""
 
 import math
 import os
@@ -20,15 +20,15 @@ from dsengine.parameters.model_tree import describe
 from dsengine.tiers import files, memory
 from dsengine.tiers.memory import GIBI
 
-NODE, PROCESS = "this node has", "the limit of this process leaves"
+NODE, PROCESS = "this node has", "this process may use"
 
 Config = str | Path | Mapping[str, Any]
 
 
 class DeepSpeedConfigError(ArgumentError):
-    """A config that cannot be run, with every finding; scripts know it by this name.
+    """The config cannot be run; the message lists every finding.
 
-    Of some keys DeepSpeed raises AssertionError instead, which this is too.
+    Also an AssertionError, which DeepSpeed raises for some keys.
     """
 
 
@@ -41,7 +41,7 @@ def plan_for(
 ) -> Plan:
     """Read, validate, resolve and plan.
 
-    Raises ValueError with everything that is refused, at once; what else is found is said.
+    Raises ValueError listing everything that is refused; other findings are printed.
     """
     facts = facts_of(model, optimizer, lr_scheduler, training)
     document = dsconfig.read(_without_infinity(config))
@@ -49,32 +49,32 @@ def plan_for(
     refuse(report.refusals)
     resolution = dsconfig.resolve(document, facts)
     refuse(resolution.refusals)
-    say_findings([*report.errors, *report.warnings, *resolution.diagnostics])
+    print_findings([*report.errors, *report.warnings, *resolution.diagnostics])
     return dsconfig.plan(resolution, facts)
 
 
-_DIVIDED = ("tensor_model_parallel", "model_parallel")
-"""What Megatron and DeepSpeed mark the parameters with of which each rank has another part."""
-_PARTS_OF_LAYERS = (
+_SPLIT_MARKS = ("tensor_model_parallel", "model_parallel")
+"""Attributes with which Megatron and DeepSpeed mark parameters split across ranks."""
+_TENSOR_DEGREES = (
     "get_model_parallel_world_size",
     "get_tensor_model_parallel_world_size",
 )
 _DEGREES = (
-    *_PARTS_OF_LAYERS,
+    *_TENSOR_DEGREES,
     "get_pipeline_model_parallel_world_size",
     "get_pipe_parallel_world_size",
     "get_sequence_parallel_world_size",
 )
-"""What an ``mpu`` may be asked, by Megatron's names and DeepSpeed's."""
+"""Methods an ``mpu`` may have, by Megatron's and DeepSpeed's names."""
 
 
-def refuse_divided_layers(model: nn.Module, mpu: Any, mesh_param: Any) -> None:
-    """Raise ValueError where ranks hold parts of layers or of samples: all are averaged here."""
+def refuse_split_layers(model: nn.Module, mpu: Any, mesh_param: Any) -> None:
+    """Raise ValueError if ranks split layers or samples: dsengine averages over all ranks."""
     found = [f"mpu.{name}() is {n}" for name in _DEGREES if (n := _degree(mpu, name)) > 1]
     if mesh_param is not None and tuple(mesh_param)[1:] not in ((), (1,)):
         found.append(f"mesh_param is {tuple(mesh_param)}")
-    # Megatron marks them even where one rank has all of each: there the mpu says so.
-    marks = () if any(hasattr(mpu, name) for name in _PARTS_OF_LAYERS) else _DIVIDED
+    # Megatron marks them even if one rank has all of each; then the mpu shows it.
+    marks = () if any(hasattr(mpu, name) for name in _TENSOR_DEGREES) else _SPLIT_MARKS
     found += [
         f"{name!r} is marked {mark}"
         for name, parameter in model.named_parameters()
@@ -83,8 +83,8 @@ def refuse_divided_layers(model: nn.Module, mpu: Any, mesh_param: Any) -> None:
     ][:1]
     if found:
         raise ValueError(
-            f"{found[0]}, but dsengine divides no layers and no samples among ranks and would "
-            "average gradients that belong to different parts: give a whole model and "
+            f"{found[0]}, but dsengine does not split layers or samples across ranks and would "
+            "average gradients of different shards: pass a full model with "
             "zero_optimization.stage 3, or train with DeepSpeed"
         )
 
@@ -94,7 +94,7 @@ def _degree(mpu: Any, name: str) -> int:
 
 
 def _without_infinity(config: Config) -> Config:
-    """Say "never" as a file does: accelerate says that lines are infinitely many steps apart."""
+    """Replace accelerate's infinite steps_per_print with null, as a file would."""
     if isinstance(config, Mapping) and config.get("steps_per_print") == math.inf:
         return {**config, "steps_per_print": None}
     return config
@@ -107,30 +107,30 @@ def plan_from(
     lr_scheduler: Any = None,
     training: TrainingFacts | None = None,
 ) -> Plan:
-    """The plan, or that in a file, with what this model adds; nothing is decided anew, but how
-    other ranks share the global batch where nodes were lost.
+    """Return the given plan, or the one in a file, completed for this model.
 
-    Raises ValueError when it was made for other ranks, other nodes or another model.
+    Nothing is decided anew, except how the remaining ranks share the global batch after nodes were
+    lost. Raises ValueError if the plan was made for other ranks, nodes or another model.
     """
     made = plan if isinstance(plan, Plan) else _read(Path(plan))
     facts = facts_of(model, optimizer, lr_scheduler, training)
     if os.environ.get(launch_env.ELASTIC) and made.mesh.world_size != dist.get_world_size():
-        made = _for_ranks_left(made, facts)
+        made = _replanned(made, facts)
         batch = made.batch
         print_rank0(
-            f"{made.mesh.world_size} ranks go on with the global batch of {batch.global_batch} = "
+            f"continuing on {made.mesh.world_size} ranks: global batch {batch.global_batch} = "
             f"{batch.micro_batch} x {batch.accumulation} accumulation x {batch.data_parallel} ranks"
         )
-    _insist_on_these_ranks(made)
+    _check_ranks(made)
     return dsconfig.complete(made, facts)
 
 
-def _for_ranks_left(made: Plan, facts: Facts) -> Plan:
-    """The plan for other ranks; a refusal is told to who would start them again, in vain."""
+def _replanned(made: Plan, facts: Facts) -> Plan:
+    """Replan for the current ranks; report a refusal to the launcher, which would retry in vain."""
     try:
         return dsconfig.replan(made, facts)
     except ValueError as error:
-        events.emit("refused", why=f"the ranks that are left cannot go on: {error}", again=True)
+        events.emit("refused", why=f"the remaining ranks cannot continue: {error}", again=True)
         raise
 
 
@@ -141,17 +141,17 @@ def _read(path: Path) -> Plan:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _insist_on_these_ranks(plan: Plan) -> None:
+def _check_ranks(plan: Plan) -> None:
     planned, running = plan.mesh.world_size, dist.get_world_size()
     if planned != running:
         raise ValueError(
             f"the plan is for {planned} ranks, but {running} are running: start {planned}, or "
-            f"plan again with --gpus {running}"
+            f"make a new plan with --gpus {running}"
         )
     nodes = node_count(running)
     if nodes > plan.nodes:
         raise ValueError(
-            f"the plan is for ranks on {plan.nodes} nodes, but they run on {nodes}: plan again "
+            f"the plan is for {plan.nodes} nodes, but the ranks run on {nodes}: make a new plan "
             f"with --nodes {nodes}"
         )
 
@@ -184,55 +184,55 @@ def _device_facts() -> DeviceFacts:
 
 
 def refuse_uncovered(plan: Plan) -> None:
-    """Raise ValueError naming every key of the config that this engine cannot honour."""
+    """Raise ValueError listing every key of the config that dsengine refuses."""
     rows = [row for row in plan.coverage if row.status is Status.REFUSED]
     if rows:
         lines = [f"  {row.pointer}: {row.by}" for row in rows]
         raise DeepSpeedConfigError(
-            "this config asks for what dsengine refuses:\n" + "\n".join(lines)
+            "dsengine refuses these keys of the config:\n" + "\n".join(lines)
         )
 
 
 def refuse_insufficient_memory(plan: Plan, facts: Facts) -> None:
-    """Raise ValueError, before a byte is taken, when main memory cannot hold what is offloaded.
+    """Raise ValueError if offloaded states do not fit host memory.
 
-    What is compared is what training keeps there; on the CPU that is not all it takes.
+    The comparison covers what training keeps there; on CPU, training needs more than that.
     """
     on_node = plan.memory.get("host_bytes", 0)
     in_process = on_node // max(1, plan.mesh.world_size // plan.nodes)
-    for whose, needed, available in (
+    for limit, needed, available in (
         (NODE, on_node, memory.available_on_node()),
         (PROCESS, in_process, memory.available_in_process()),
     ):
         if available is not None and needed > available:
             ways = dsconfig.ways_to_fit(
-                plan.effective, facts, available, in_process=whose is PROCESS
+                plan.effective, facts, available, in_process=limit is PROCESS
             )
-            remedy = ", or ".join(ways) or "train a smaller model, or give it more memory"
+            fix = ", or ".join(ways) or "train a smaller model, or add host memory"
             raise ValueError(
-                f"zero_optimization: offloaded states need {needed / GIBI:.1f} GiB of main memory, "
-                f"and {whose} {available / GIBI:.1f} GiB: {remedy}"
+                f"zero_optimization: offloaded states need {needed / GIBI:.1f} GiB of host memory, "
+                f"but {limit} {available / GIBI:.1f} GiB: {fix}"
             )
 
 
 def refuse_unusable_files(plan: Plan) -> None:
-    """Raise ValueError, before a byte is written, where states cannot go into files on this node.
+    """Raise ValueError if this node cannot store offloaded states in files.
 
-    Space is compared with what the ranks of a node keep there, if they share one file system.
+    Assumes that the ranks of a node share one file system when checking free space.
     """
     zero = plan.effective.zero
     tiers = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_param}
-    places = {
+    directories = {
         f"zero_optimization.{block}.nvme_path": Path(tier.nvme_path)
         for block, tier in tiers.items()
         if zero.stage > 0 and tier is not None and str(tier.tier) == "nvme" and tier.nvme_path
     }
-    # What each of two disks gets is not in the plan: the sum is held against one that has both.
-    needed = plan.memory.get("nvme_bytes", 0) if len({*places.values()}) == 1 else 0
-    for key, place in places.items():
-        wrong = files.unusable(place, needed)
-        if wrong:
-            raise ValueError(f"{key}: {place}: {wrong}")
+    # The plan does not split its total by path: compare it only if there is one path.
+    needed = plan.memory.get("nvme_bytes", 0) if len({*directories.values()}) == 1 else 0
+    for key, directory in directories.items():
+        problem = files.unusable(directory, needed)
+        if problem:
+            raise ValueError(f"{key}: {directory}: {problem}")
 
 
 def refuse(refusals: Sequence[Diagnostic]) -> None:
@@ -240,21 +240,21 @@ def refuse(refusals: Sequence[Diagnostic]) -> None:
         raise DeepSpeedConfigError("this config cannot be run:\n" + _listed(refusals))
 
 
-_SAID: set[tuple[str, str | None, str]] = set()
-"""What this process was told of configs, by code, place and words."""
+_PRINTED: set[tuple[str, str | None, str]] = set()
+"""Findings already printed by this process: (code, pointer, message)."""
 
 
-def say_findings(found: Sequence[Diagnostic]) -> None:
-    """What does not stop the run, in one message, and of several engines' configs each once."""
-    fresh = [each for each in found if (each.code, each.pointer, each.message) not in _SAID]
-    _SAID.update((each.code, each.pointer, each.message) for each in fresh)
-    if fresh:
-        print_rank0("about this config:\n" + _listed(fresh))
+def print_findings(findings: Sequence[Diagnostic]) -> None:
+    """Print the findings that do not stop the run, each once per process."""
+    new = [f for f in findings if (f.code, f.pointer, f.message) not in _PRINTED]
+    _PRINTED.update((f.code, f.pointer, f.message) for f in new)
+    if new:
+        print_rank0("findings in the config:\n" + _listed(new))
 
 
-def _listed(found: Sequence[Diagnostic]) -> str:
+def _listed(findings: Sequence[Diagnostic]) -> str:
     return "\n".join(
-        f"  {each.code} {each.pointer or '(file)'}: {each.message}"
-        + (f"\n    {each.help}" if each.help else "")
-        for each in found
+        f"  {finding.code} {finding.pointer or '(file)'}: {finding.message}"
+        + (f"\n    {finding.help}" if finding.help else "")
+        for finding in findings
     )

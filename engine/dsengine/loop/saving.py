@@ -1,4 +1,4 @@
-"""What an engine does with files: checkpoints, whole weights, weights read into shards."""
+"""Checkpoints, weight export and weight loading of an engine."""
 
 import os
 from collections.abc import Mapping
@@ -20,15 +20,15 @@ from dsengine.optimizers.precision import DTYPES
 
 Path = str | PathLike[str]
 FILES = "DSENGINE_CHECKPOINTS"
-"""The variable of the environment that names whose files checkpoints are."""
+"""Environment variable: the file format of checkpoints, "dsengine" or "deepspeed"."""
 
 
 def training_state(engine: OffloadingEngine) -> TrainingState:
-    """Return everything of an engine that a checkpoint holds.
+    """Return everything of an engine that a checkpoint contains.
 
     Raises RuntimeError while states are offloaded.
     """
-    engine.need(EVERYTHING, "saving and loading")
+    engine.require_states(EVERYTHING, "saving and loading")
     parts = {
         "lr_scheduler": engine.lr_scheduler,
         "loss_scale": engine.loss_scaler,
@@ -52,20 +52,20 @@ def training_state(engine: OffloadingEngine) -> TrainingState:
 
 
 class SavingEngine(OffloadingEngine):
-    """An engine that reads and writes files. All of it is collective."""
+    """An engine that reads and writes files. All methods are collective."""
 
     _checkpointer: Checkpointer | None = None
 
     def checkpointer(self) -> Checkpointer:
         """Return the object that saves and loads.
 
-        Set ``asynchronous``, ``keep`` or ``for_deepspeed`` on it; the last one can be asked for
-        from outside, with DSENGINE_CHECKPOINTS=deepspeed.
+        Its attributes ``asynchronous``, ``keep`` and ``for_deepspeed`` can be set;
+        DSENGINE_CHECKPOINTS=deepspeed sets the last.
         """
         if self._checkpointer is None:
             validation = self.plan.effective.checkpointing.tag_validation
             self._checkpointer = Checkpointer(
-                tag_validation=validation, for_deepspeed=asks_for_deepspeeds_files()
+                tag_validation=validation, for_deepspeed=requests_deepspeed_files()
             )
         return self._checkpointer
 
@@ -78,10 +78,10 @@ class SavingEngine(OffloadingEngine):
         save_latest: bool = True,
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """Save everything needed to go on, under ``save_dir/tag`` (``global_step{N}``).
+        """Save everything needed to resume under ``save_dir/tag`` (default ``global_step{N}``).
 
-        Raises CheckpointError on every rank when one cannot write; the checkpoints that exist
-        stay as they are.
+        Raises CheckpointError on every rank if one cannot write; existing checkpoints are
+        unchanged.
         """
         name = f"global_step{self.global_steps}" if tag is None else str(tag)
         with self.optimizer_on_shards():
@@ -107,15 +107,15 @@ class SavingEngine(OffloadingEngine):
         load_module_only: bool = False,
         verify: bool = True,
     ) -> tuple[str | None, dict[str, Any]]:
-        """Load ``tag`` or what ``latest`` names, saved at any world size and stage.
+        """Load ``tag``, or the one named in ``latest``, saved at any world size and stage.
 
-        A directory that DeepSpeed wrote (stages 0 to 3) is taken over.
-        Returns (path, client state); (None, {}) when there is nothing to load. Raises
-        CheckpointError or CheckpointMismatchError on every rank, before anything is changed.
-        ``verify``: compare the checksum of every piece that is read; DeepSpeed wrote none.
+        Directories written by DeepSpeed (stages 0 to 3) can be loaded too. Returns (path, client
+        state), or (None, {}) if there is nothing to load. Raises CheckpointError or
+        CheckpointMismatchError on every rank before anything is changed. ``verify``: check the
+        checksum of all data read (DeepSpeed's files have none).
         """
         name = None if tag is None else str(tag)
-        how = {
+        options = {
             "strict": load_module_strict,
             "optimizer_states": load_optimizer_states,
             "lr_scheduler_states": load_lr_scheduler_states,
@@ -128,10 +128,12 @@ class SavingEngine(OffloadingEngine):
         with self.optimizer_on_shards():
             state = training_state(self)
             if not foreign:
-                return checkpointer.load(state, load_dir, name, verify=verify, **how)
+                return checkpointer.load(state, load_dir, name, verify=verify, **options)
             from dsengine.checkpoints.deepspeed_layout import load_deepspeed_checkpoint
 
-            return load_deepspeed_checkpoint(state, load_dir, name, group=checkpointer.group, **how)
+            return load_deepspeed_checkpoint(
+                state, load_dir, name, group=checkpointer.group, **options
+            )
 
     @in_phase("save_16bit_model")
     def save_16bit_model(
@@ -141,11 +143,11 @@ class SavingEngine(OffloadingEngine):
         exclude_frozen_parameters: bool = False,
         max_file_bytes: int = DEFAULT_FILE_BYTES,
     ) -> bool:
-        """Write whole weights in the dtype of training, as ``from_pretrained`` reads them.
+        """Write full weights in the training dtype, readable with ``from_pretrained``.
 
-        A name that does not end in ``.safetensors`` gives one of torch's files. At stage 3,
-        ``stage3_gather_16bit_weights_on_model_save`` must be set; without it nothing is written
-        and False returned.
+        A name without the suffix ``.safetensors`` writes torch's format. At stage 3
+        ``stage3_gather_16bit_weights_on_model_save`` must be set; otherwise nothing is written and
+        False is returned.
         """
         if self.zero_optimization_stage() == 3 and not (
             self.zero_gather_16bit_weights_on_model_save()
@@ -166,7 +168,7 @@ class SavingEngine(OffloadingEngine):
 
     @in_phase("load_pretrained")
     def load_pretrained(self, source: Path, strict: bool = True) -> None:
-        """Fill the model from Hugging Face safetensors; each rank reads only its shards."""
+        """Load Hugging Face safetensors into the model; each rank reads only its shards."""
         group = self.checkpointer().group
         with self.optimizer_on_shards():
             load_weights(training_state(self), source, group=group, strict=strict)
@@ -175,7 +177,7 @@ class SavingEngine(OffloadingEngine):
     def _zero3_consolidated_16bit_state_dict(
         self, exclude_frozen_parameters: bool = False
     ) -> dict[str, Tensor] | None:
-        """Return the whole state dict on rank 0, None on the others."""
+        """Return the full state dict on rank 0, None on other ranks."""
         state = whole_state_dict(
             training_state(self),
             dtype=_model_dtype(self),
@@ -186,21 +188,21 @@ class SavingEngine(OffloadingEngine):
     _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
 
     def _close_files(self) -> None:
-        """Finish what is being written; part of ``destroy``."""
+        """Finish pending writes; part of ``destroy``."""
         if self._checkpointer is not None:
             self._checkpointer.close()
             self._checkpointer = None
 
 
-def asks_for_deepspeeds_files() -> bool:
-    """Whether the environment wants checkpoints in DeepSpeed's own files.
+def requests_deepspeed_files() -> bool:
+    """Whether DSENGINE_CHECKPOINTS requests DeepSpeed's file format.
 
-    Raises ValueError for words that it does not know.
+    Raises ValueError for unknown values.
     """
-    asked = os.environ.get(FILES, "")
-    if asked not in ("", "dsengine", "deepspeed"):
-        raise ValueError(f"{FILES} is {asked!r}: dsengine or deepspeed, whose files to save")
-    return asked == "deepspeed"
+    value = os.environ.get(FILES, "")
+    if value not in ("", "dsengine", "deepspeed"):
+        raise ValueError(f"{FILES} is {value!r}; expected dsengine or deepspeed")
+    return value == "deepspeed"
 
 
 def _written_by_deepspeed(load_dir: Path, tag: str | None) -> bool:
@@ -211,6 +213,6 @@ def _written_by_deepspeed(load_dir: Path, tag: str | None) -> bool:
 
 
 def _model_dtype(engine: OffloadingEngine) -> torch.dtype | None:
-    """The dtype in which the model computes; None leaves each tensor its own."""
+    """Return the compute dtype; None keeps each tensor's own."""
     name = str(engine.plan.effective.numerics.precision)
     return None if name == "fp32" else DTYPES[name]

@@ -1,8 +1,7 @@
-"""What an engine holds, and what it can be asked: settings, counters, ranks, parts.
+"""State and queries of an engine: settings, counters, ranks, components.
 
-The names are DeepSpeed's. ``EngineState`` is the ground floor of the one engine class: above it
-states leave the device (``offload_states``), files are written and read (``saving``), and on top
-the model trains (``engine``).
+The names are DeepSpeed's. ``EngineState`` is the base of the engine's classes: ``offload_states``
+adds offloading, ``saving`` adds files, ``engine`` adds training.
 """
 
 import os
@@ -25,7 +24,7 @@ from dsengine.torch_private import MoveAwareModule
 
 
 class EngineState(MoveAwareModule):
-    """The parts of an engine, and read-only answers from the plan, the counters, the optimizer."""
+    """An engine's components and its read-only queries."""
 
     def __init__(
         self,
@@ -96,15 +95,15 @@ class EngineState(MoveAwareModule):
 
     @property
     def sparse_tensor_module_names(self) -> set[str]:
-        """Names of the weights whose gradients may be sparse: embeddings, where the config asks."""
+        """Names of weights with sparse gradients: embeddings, with ``sparse_gradients``."""
         if not self._effective.config.get("sparse_gradients"):
             return set()
         tables = (nn.Embedding, nn.EmbeddingBag)
         named = self.module.named_modules()
-        return {f"{name}.weight" for name, each in named if isinstance(each, tables)}
+        return {f"{name}.weight" for name, module in named if isinstance(module, tables)}
 
     def optimizer_name(self) -> str | None:
-        """The config's name for the optimizer, else the class of the one that was passed."""
+        """Return the config's name for the optimizer, or the class of the one passed in."""
         named, optimizer = self._effective.optimizer, self.optimizer
         if optimizer is None:
             return None
@@ -128,7 +127,7 @@ class EngineState(MoveAwareModule):
         return self.accumulation.steps
 
     def managed_gradient_accumulation(self) -> bool:
-        """Whether windows end by counting; else where the script calls ``step``."""
+        """Whether windows end by counting micro batches; otherwise at each ``step``."""
         return self._effective.gradients.managed_accumulation
 
     def train_batch_size(self) -> int:
@@ -240,40 +239,42 @@ class EngineState(MoveAwareModule):
 
     @property
     def config(self) -> dict[str, Any]:
-        """The config as a dict in DeepSpeed's language, nothing "auto"."""
+        """The config as a dict in DeepSpeed's format, without "auto"."""
         return dict(self._effective.config)
 
-    # What the optimizer steps
+    # Optimizer parameters
 
     def optimizer_parameters(self) -> list[nn.Parameter]:
-        """Return what the optimizer holds between steps."""
+        """Return the parameters that the optimizer holds between steps."""
         return list(self._binding.parts.values())
 
     def optimizer_parameter(self, name: str) -> Tensor:
-        """Return what the optimizer steps of master ``name``: it, or this rank's part of it."""
+        """Return what the optimizer steps for master ``name``: the master or this rank's shard."""
         return self._binding.parts.get(name, self.sharding.masters[name])
 
     def states_materialized(self) -> AbstractContextManager[None]:
-        """Let what the optimizer holds have its values, wherever it rests."""
+        """Return a context in which optimizer parameters and states have their values in memory."""
         return self._binding.materialized()
 
     def mark_in_sync(self, name: str) -> None:
-        """Hear that master ``name`` and what is stepped of it have been given the same value."""
+        """Record that master ``name`` and its optimizer parameter were given the same value."""
         self._binding.mark_in_sync(name)
 
     def state_load_target(self, name: str, entry: str) -> Tensor | None:
-        """Return what a state is to be loaded into, inside ``optimizer_on_shards``."""
+        """Return the tensor to load a state into, inside ``optimizer_on_shards``."""
         return self._binding.load_target(name, entry)
 
     @property
     def states_in_files(self) -> bool:
-        """Whether the optimizer's states are in files between steps."""
+        """Whether optimizer states are stored in files between steps."""
         return self._effective.zero.optimizer_tier == "nvme"
 
     def optimizer_on_shards(self) -> AbstractContextManager[None]:
-        """Let the optimizer hold the (sharded) parameters by which checkpoints know them."""
+        """Return a context in which the optimizer holds the sharded parameters that checkpoints
+        save.
+        """
         return self._binding.as_sharded()
 
     def checkpointed_masters(self) -> Mapping[str, Tensor]:
-        """Return what a checkpoint holds of the masters, inside ``optimizer_on_shards``."""
+        """Return the masters as checkpoints save them, inside ``optimizer_on_shards``."""
         return self._binding.checkpointed()

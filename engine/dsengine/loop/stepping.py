@@ -1,11 +1,11 @@
-"""One optimizer step at the end of an accumulation window.
+"""The optimizer step at the end of an accumulation window.
 
 [Note: order of a step]
-norm over the reduced, still scaled gradients -> overflow? then drop them and lower the scale
--> unscale and clip in one multiplication, by the scale used in backward -> optimizer ->
-parameters brought up to date -> gradients dropped -> loss scale updated. DeepSpeed updates
-the scale before it unscales, which halves the gradient of a step at which the scale doubles;
-that is not copied.
+Compute the norm of the reduced, still scaled gradients -> on overflow drop them and lower the scale
+-> unscale and clip in one multiplication, with the scale used in backward -> optimizer step ->
+refresh the parameters -> drop the gradients -> update the loss scale. DeepSpeed updates the scale
+before unscaling, which halves the gradients of a step at which the scale doubles; dsengine does
+not.
 """
 
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ INFINITE = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``norm`` is that of the true gradients before clipping; None when it was not taken."""
+    """``norm``: of the unscaled gradients before clipping; None if not computed."""
 
     applied: bool
     norm: float | None
 
 
 class Stepper:
-    """Applies the optimizer to the gradients a sharding holds."""
+    """Applies the optimizer to the reduced gradients of a sharding."""
 
     def __init__(
         self,
@@ -60,21 +60,21 @@ class Stepper:
         )
 
     def step(self, number: int) -> Outcome:
-        """Update the masters and the module. ``number`` is the step's, for messages."""
+        """Update the masters and the module. ``number``: the step's, for messages."""
         if not self._tolerates_unused:
             self._check_all_used()
         gradients = self._binding.gradients(self._sharding.gradients())
         scale = self._scaler.scale
         norm = None
         if self._needs_norm:
-            counted = self._sharding.counted_in_norm
-            norm = global_norm(counted(gradients), self._sharding.norm_group) / scale
+            own = self._sharding.counted_in_norm(gradients)
+            norm = global_norm(own, self._sharding.norm_group) / scale
             if not norm < INFINITE:
                 return self._skip(number)
             scale_gradients(gradients, clipping_factor(norm, self._clipping) / scale)
         elif scale != 1.0:
             scale_gradients(gradients, 1.0 / scale)
-        del gradients  # they go before what is whole is brought up to date
+        del gradients  # free them before full parameters are refreshed
         self._binding.hand_over_gradients()
         self._binding.step()
         self._binding.drop_gradients()
@@ -87,21 +87,21 @@ class Stepper:
         unused = self._sharding.names_without_gradient()
         if unused:
             raise RuntimeError(
-                f"no gradient has reached {unused[0]!r} and {len(unused) - 1} more parameters; "
-                "zero_optimization.ignore_unused_parameters: true lets them be"
+                f"{unused[0]!r} and {len(unused) - 1} more parameters have no gradient; set "
+                "zero_optimization.ignore_unused_parameters: true to allow this"
             )
 
     def _skip(self, number: int) -> Outcome:
-        """Leave the weights alone. In fp16 an overflow is how the scale finds its size."""
+        """Skip the update. In fp16 an overflow lowers the loss scale."""
         if not self._is_fp16:
-            what = f"{describe_non_finite(self._sharding.gradients())} at step {number}"
+            problem = f"{describe_non_finite(self._sharding.gradients())} at step {number}"
             if not self._skips_overflow:
                 raise NonFiniteGradientError(
-                    f"{what}; the weights are unchanged. Look at the loss and the data of this "
+                    f"{problem}; the weights are unchanged. Check the loss and the data of this "
                     "step, or lower the learning rate"
                 )
             print_rank0(
-                f"{what}: the step is skipped. Look at the loss and the data if this goes on"
+                f"{problem}: skipping the step. Check the loss and the data if this persists"
             )
         self._sharding.drop_gradients()
         self._scaler.update(overflow=True)

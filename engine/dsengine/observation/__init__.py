@@ -1,1 +1,1 @@
-"""What is seen of a run: memory, time, FLOPs, collectives, monitors, progress; changes nothing."""
+"""Observation of a run: memory, time, FLOPs, collectives, monitors, progress."""

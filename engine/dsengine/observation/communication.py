@@ -1,4 +1,4 @@
-"""comms_logger: how often which collective ran, with how many bytes."""
+"""``comms_logger``: counts and sizes of collectives."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from dsengine.communication.exchange import GATHER, REDUCE
 from dsengine.observation.printing import print_rank0
 from dsengine.torch_private import COLLECTIVES, collective_of
 
-PIECES = {GATHER: "all_gather_into_tensor", REDUCE: "reduce_scatter_tensor"}
-"""Over gloo each piece of these travels as a message, told by its tag."""
+MESSAGES = {GATHER: "all_gather_into_tensor", REDUCE: "reduce_scatter_tensor"}
+"""Over gloo these collectives are sent as messages, identified by their tag."""
 
 
 class CommunicationLog(TorchDispatchMode):
-    """Counts the collectives that run while it is entered, by name and bytes sent.
+    """Counts the collectives that run inside the context, by name and bytes.
 
-    ``settings`` is the whole block ``comms_logger``: ``prof_all``, ``prof_ops`` (names counted
-    where not all are), ``verbose`` (print_rank0 each one).
+    ``settings``: the ``comms_logger`` block with ``prof_all``, ``prof_ops`` (names to count if not
+    all) and ``verbose`` (print each one).
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -32,24 +32,24 @@ class CommunicationLog(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if (operation := collective_of(func)) is not None:
-            self._note(operation, args)
+            self._record(operation, args)
         return func(*args, **(kwargs or {}))
 
-    def _note(self, operation: str, args: Any) -> None:
+    def _record(self, operation: str, args: Any) -> None:
         name = COLLECTIVES.get(operation, operation.strip("_"))
-        if operation in ("send", "recv_") and args[-1] in PIECES:
+        if operation in ("send", "recv_") and args[-1] in MESSAGES:
             if operation == "recv_":
-                return  # noted where it is sent
-            name = PIECES[args[-1]]
+                return  # counted by the sender
+            name = MESSAGES[args[-1]]
         if not (self._all or name in self._chosen):
             return
         tensors = (leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))
-        size = max((each.numel() * each.element_size() for each in tensors), default=0)
+        size = max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
         self.counts[name, size] += 1
         if self._verbose:
             print_rank0(f"comm op: {name}, {size:,} bytes")
 
     def summary(self) -> str:
-        """A table of operation, bytes of the larger side, and count."""
+        """Return a table: operation, bytes of the larger side, count."""
         rows = [f"{name:24} {size:>16,} {n:>8}" for (name, size), n in sorted(self.counts.items())]
         return "\n".join([f"{'operation':24} {'bytes':>16} {'count':>8}", *rows])

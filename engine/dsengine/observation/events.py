@@ -1,8 +1,9 @@
-"""What happens in a run, told to who started it: lines of JSON in the file DSCONFIG_EVENTS names.
+"""Run events as JSON lines, appended to the file named by DSCONFIG_EVENTS.
 
-`dsconfig run` sets the variable, reads the lines while the ranks train, and shows them. Rank 0
-tells of the engine, of steps (at most one a second: to read a loss is to wait for the device) and
-of checkpoints; every rank tells how it failed. Without the variable nothing is done.
+`dsconfig run` sets the variable, reads the lines while the ranks train and displays them. Rank 0
+writes events for the engine, for steps (at most one per second, because reading a loss synchronizes
+the device) and for checkpoints; every rank writes its failure. Without the variable nothing is
+written.
 """
 
 import json
@@ -26,12 +27,12 @@ from dsengine.observation.memory import peak_resident
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine
 
-BETWEEN_STEPS = 1.0
-"""Seconds between two steps that are told."""
+STEP_INTERVAL = 1.0
+"""Minimum seconds between two step events."""
 
 
 def emit(event: str, **fields: Any) -> None:
-    """Append one line. Short lines of several processes do not mix in a file opened to append."""
+    """Append one line. Short lines appended by several processes do not interleave."""
     path = os.environ.get(launch_env.EVENTS)
     if path:
         line = json.dumps({"event": event, "rank": _rank(), **fields}) + "\n"
@@ -40,7 +41,7 @@ def emit(event: str, **fields: Any) -> None:
 
 
 def emit_from_rank_0(event: str, **fields: Any) -> None:
-    """The same on rank 0 alone."""
+    """Call ``emit`` on rank 0."""
     if _rank() == 0:
         emit(event, **fields)
 
@@ -50,11 +51,11 @@ def _rank() -> int:
 
 
 class StepEvents:
-    """The steps of one engine as they are told: loss, rate, tokens, time, memory."""
+    """Step events of one engine: loss, learning rate, tokens, time, memory."""
 
     @classmethod
     def of(cls, engine: "Engine") -> "StepEvents | None":
-        """None where nobody listens."""
+        """Return None if DSCONFIG_EVENTS is not set."""
         if not os.environ.get(launch_env.EVENTS):
             return None
         emit_failures()
@@ -67,35 +68,35 @@ class StepEvents:
         self._steps = 0
         self._since = time.perf_counter()
         emit("engine", estimated=engine.plan.memory.get("peak_bytes"))
-        self._end = End(engine)
+        self._end = EndEvent(engine)
 
-    def takes(self, arguments: Any) -> None:
-        """Count the tokens of a micro batch to learn from: the first matrix of whole numbers."""
+    def record_inputs(self, arguments: Any) -> None:
+        """Count a training micro batch's tokens: the elements of the first 2-D integer tensor."""
         if not torch.is_grad_enabled():
             return
-        for each in arguments:
-            if isinstance(each, Tensor) and each.dim() == 2 and not each.is_floating_point():
-                self._tokens = None if self._tokens is None else self._tokens + each.numel()
+        for value in arguments:
+            if isinstance(value, Tensor) and value.dim() == 2 and not value.is_floating_point():
+                self._tokens = None if self._tokens is None else self._tokens + value.numel()
                 return
         self._tokens = None
 
-    def saw(self, loss: Tensor) -> None:
-        """Note the share of one micro batch in the loss of its step."""
+    def record_loss(self, loss: Tensor) -> None:
+        """Record a micro batch's contribution to the loss of its step."""
         self._losses.append(loss.detach().float().mean())
 
-    def forget_window(self) -> None:
+    def discard_window(self) -> None:
         self._losses.clear()
 
     def boundary(self) -> None:
         self._steps += 1
         self._end.step = self._engine.global_steps
         losses, self._losses = self._losses, []
-        if self._engine.global_steps > 1 and time.perf_counter() - self._since < BETWEEN_STEPS:
+        if self._engine.global_steps > 1 and time.perf_counter() - self._since < STEP_INTERVAL:
             return
         rates = self._engine.get_lr()
         loss = float(torch.stack(losses).sum()) if losses else None
-        now = time.perf_counter()  # the loss is read: the device has done its work
-        # Ranks that share a sample count its tokens once.
+        now = time.perf_counter()  # after reading the loss, which synchronizes the device
+        # Count tokens once per data-parallel rank.
         ranks = self._engine.plan.batch.data_parallel
         tokens = None if self._tokens is None else self._tokens * ranks / (now - self._since)
         emit(
@@ -103,41 +104,41 @@ class StepEvents:
             step=self._engine.global_steps,
             seconds=(now - self._since) / self._steps,
             tokens_per_second=tokens,
-            memory=held_bytes(self._engine.device),
+            memory=peak_bytes(self._engine.device),
             loss=loss,
             lr=float(rates[0]) if rates else None,
         )
         self._since, self._steps, self._tokens = now, 0, 0
 
     def close(self) -> None:
-        """Tell of the end, once."""
+        """Emit the end event, once."""
         self._end.emit()
 
 
-class End:
-    """The end of an engine, told once: by ``emit``, when nothing holds it any more, or at exit."""
+class EndEvent:
+    """The end event of an engine, emitted once: by ``emit``, on garbage collection or at exit."""
 
     def __init__(self, engine: Any) -> None:
         self.step = 0
         self._device = engine.device
-        self.emit = finalize(engine, self._tell)  # which keeps no engine
+        self.emit = finalize(engine, self._emit)  # holds no reference to the engine
 
-    def _tell(self) -> None:
-        with suppress(Exception):  # the process may be ending because of a failure
-            emit_from_rank_0("end", step=self.step, memory=held_bytes(self._device))
+    def _emit(self) -> None:
+        with suppress(Exception):  # the process may be exiting after a failure
+            emit_from_rank_0("end", step=self.step, memory=peak_bytes(self._device))
 
 
-def held_bytes(device: torch.device | str) -> int:
-    """The most that this rank has held: allocated on its GPU, else resident (bytes)."""
+def peak_bytes(device: torch.device | str) -> int:
+    """Return peak bytes of this rank: allocated on its GPU, otherwise resident."""
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return peak_resident()
 
 
 def emit_failures() -> None:
-    """Have an exception that ends the process told, with the phase it was in."""
+    """Emit an event for an uncaught exception, with the phase in which it was raised."""
     previous = sys.excepthook
-    if getattr(previous, "tells", False):
+    if getattr(previous, "emits", False):
         return
 
     def hook(kind: Any, error: BaseException, traceback: Any) -> None:
@@ -148,5 +149,5 @@ def emit_failures() -> None:
             emit("failure", cause=cause, phase=phase or "the script", follows=follows)
         previous(kind, error, traceback)
 
-    hook.tells = True  # type: ignore[attr-defined]
+    hook.emits = True  # type: ignore[attr-defined]
     sys.excepthook = hook

@@ -1,4 +1,4 @@
-"""The FLOPs profiler: what one forward costs, module by module, by torch's own counter."""
+"""The FLOPs profiler: FLOPs of one forward by module, from torch's counter."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 class FlopsProfile:
-    """Counts the forward of one step and writes a table.
+    """Counts the FLOPs of one forward and writes a table.
 
-    ``settings`` is the whole block ``flops_profiler``: ``profile_step`` (1 is the first),
+    ``settings``: the ``flops_profiler`` block with ``profile_step`` (1 is the first),
     ``module_depth`` (-1: all), ``top_modules`` per depth, ``detailed``, ``output_file``,
     ``recompute_fwd_factor``.
     """
@@ -25,30 +25,30 @@ class FlopsProfile:
         self._counter: FlopCounterMode | None = None
         self._seconds = 0.0
 
-    def wants(self, step: int) -> bool:
-        """Whether the forward of optimizer step ``step`` (from 1) is to be counted."""
+    def is_due(self, step: int) -> bool:
+        """Whether to profile the forward of optimizer step ``step`` (from 1)."""
         return step == self._settings["profile_step"] and self._counter is None
 
     @contextmanager
     def counting(self) -> Iterator[None]:
         self._counter = FlopCounterMode(display=False)
-        _finish_device()
+        _synchronize()
         started = time.perf_counter()
         try:
             with self._counter:
                 yield
         finally:
-            _finish_device()
+            _synchronize()
             self._seconds = time.perf_counter() - started
 
     @property
     def flops(self) -> int:
-        """What was counted: multiply-adds times two."""
+        """Counted FLOPs (two per multiply-add)."""
         assert self._counter is not None
         return self._counter.get_total_flops()
 
     def report(self) -> str:
-        """Return the table; FLOPs are multiply-adds times two, of one micro batch on one rank."""
+        """Return the table, for one micro batch on one rank."""
         total = self.flops
         factor = 3.0 + self._settings["recompute_fwd_factor"]
         rate = total / self._seconds / 1e12 if self._seconds else 0.0
@@ -56,12 +56,12 @@ class FlopsProfile:
         lines = [
             f"flops profile: forward {total:,} FLOPs, {self._seconds * 1e3:.1f} ms, "
             f"{rate:.3f} TFLOPS; forward and backward {total * factor:,.0f} FLOPs; "
-            f"{parameters:,} parameter elements here",
+            f"{parameters:,} parameter elements on this rank",
         ]
         return "\n".join(lines + self._rows(total))
 
     def write(self) -> bool:
-        """Write to ``output_file`` where one is named; return whether it was."""
+        """Write to ``output_file`` if it is set; return whether it is."""
         target = self._settings["output_file"]
         if not target:
             return False
@@ -88,7 +88,7 @@ class FlopsProfile:
         return rows
 
 
-def _finish_device() -> None:
-    """On a GPU a call returns when its work is queued, which says nothing of its time."""
+def _synchronize() -> None:
+    """Wait for queued GPU work, so that elapsed time includes it."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

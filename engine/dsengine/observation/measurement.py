@@ -1,7 +1,7 @@
-"""Estimate against measurement, on this rank: bytes by phase, time by phase.
+"""Estimated and measured memory and time by phase, on this rank.
 
-Time and memory are measured on two different accumulation windows, because following every
-tensor (which the CPU needs) slows the window down.
+Time and memory are measured in two separate accumulation windows, because tracking every tensor
+(needed on CPU) slows a window down.
 """
 
 import time
@@ -26,9 +26,9 @@ PHASES = (*IN_LOOP,)
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One accumulation window of one rank. Bytes are live tensor storage, at its peak.
+    """Peak live tensor bytes and seconds by phase of one accumulation window on one rank.
 
-    On CUDA they are the allocator's; ``resident_bytes`` is the whole process (RSS) afterwards.
+    On CUDA the bytes are the allocator's. ``resident_bytes``: RSS of the process afterwards.
     """
 
     seconds: Mapping[str, float]
@@ -47,16 +47,16 @@ class Measurement:
 
 
 def measure(engine: "Engine", window: Callable[[], None]) -> Measurement:
-    """Measure ``window``, which trains exactly one accumulation window; it is called twice.
+    """Measure ``window``, which trains exactly one accumulation window and is called twice.
 
-    Every rank must call it. The estimate is the plan's own (``plan.memory``).
+    Every rank must call this. The estimate is the plan's own (``plan.memory``).
     """
     seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-    with _observed(engine, lambda phase: _timed(engine.device, seconds, phase)):
+    with _wrapped_phases(engine, lambda phase: _timed(engine.device, seconds, phase)):
         window()
     live = LiveBytes(engine.device)
     live.start("between")
-    with _observed(engine, lambda phase: _inside(live, phase)):
+    with _wrapped_phases(engine, lambda phase: _inside(live, phase)):
         window()
     live.stop()
     return Measurement(
@@ -68,10 +68,10 @@ def measure(engine: "Engine", window: Callable[[], None]) -> Measurement:
 
 
 @contextmanager
-def _observed(engine: "Engine", during: Callable[[str], Any]) -> Iterator[None]:
-    """Put a context around each forward, backward and step of the engine."""
+def _wrapped_phases(engine: "Engine", during: Callable[[str], Any]) -> Iterator[None]:
+    """Wrap each forward, backward and step of the engine in a context."""
 
-    def wrapped(phase: str) -> Callable[..., Any]:
+    def wrap(phase: str) -> Callable[..., Any]:
         original = getattr(engine, phase)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ def _observed(engine: "Engine", during: Callable[[str], Any]) -> Iterator[None]:
         return call
 
     for phase in PHASES:
-        engine.__dict__[phase] = wrapped(phase)
+        engine.__dict__[phase] = wrap(phase)
     try:
         yield
     finally:

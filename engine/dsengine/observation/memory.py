@@ -1,9 +1,8 @@
-"""What a rank really holds: live tensor bytes by phase, against the plan's estimate.
+"""Live tensor bytes of a rank by phase.
 
-On CUDA the caching allocator is asked. On CPU there is no such counter, so a dispatch mode
-sees every tensor that an operator returns and follows its storage until it dies: exact for
-tensors, blind to buffers inside an operator. It costs some microseconds per operator, so it
-is switched on for the steps that are measured only.
+On CUDA the caching allocator reports them. On CPU a dispatch mode records every tensor an operator
+returns and follows its storage until it is freed: exact for tensors, but not for buffers inside
+operators. It adds microseconds to each operator, so it is active only in measured steps.
 """
 
 import gc
@@ -22,10 +21,11 @@ from dsengine.torch_private import observe_resizes, storage_key
 
 
 class LiveBytes:
-    """Peak and remaining bytes of each phase between ``start`` and ``stop``.
+    """Peak and final bytes of each phase between ``start`` and ``stop``.
 
-    ``existing`` False leaves out what was there before ``start``; ``counts``, not on CUDA, storages
-    that it denies. ``watches`` False is for who watches operations too, and calls ``see``.
+    ``existing`` False excludes tensors from before ``start``. ``counts``: whether to count a
+    storage (not on CUDA). ``watches`` False: the caller observes operators itself and calls
+    ``see``.
     """
 
     def __init__(
@@ -38,33 +38,34 @@ class LiveBytes:
     ) -> None:
         self.device = device
         self.peaks: dict[str, int] = {}
-        """Highest bytes during each phase; a phase entered again keeps its maximum."""
-        self.rests: dict[str, int] = {}
-        """Bytes held when each phase was last left."""
+        """Peak bytes of each phase; a phase entered again keeps its maximum."""
+        self.at_exit: dict[str, int] = {}
+        """Live bytes when each phase last ended."""
         self._phase: str | None = None
         self._existing = existing
         self._before = 0
-        """On CUDA, the bytes that are left out."""
+        """Bytes to exclude, on CUDA."""
         self._tracker = None if device.type == "cuda" else _StorageTracker(device, counts)
         self._watching = ExitStack()
         self._watches = watches
 
     def start(self, phase: str, existing: Iterable[torch.Tensor] | None = None) -> None:
-        """Begin to measure. ``existing``: the tensors that there are, where the caller knows them;
-        not on CUDA."""
+        """Start measuring. ``existing``: the current tensors, if the caller knows them; not on
+        CUDA.
+        """
         if self._tracker is not None:
             self._tracker.see(
                 _existing_tensors() if existing is None else existing, counted=self._existing
             )
             self._watching.enter_context(observe_resizes(self._tracker.resized))
             if self._watches:
-                self._watching.enter_context(_Watch(self._tracker))
+                self._watching.enter_context(_ObserveResults(self._tracker))
         elif not self._existing:
             self._before = torch.cuda.memory_allocated(self.device)
         self._begin(phase)
 
     def see(self, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor]) -> None:
-        """Take note of what an operation has returned; what it was given was there before."""
+        """Record the tensors that an operator took and returned."""
         if self._tracker is not None and self._phase is not None:
             self._tracker.see(given, counted=self._existing)
             self._tracker.see(made)
@@ -102,14 +103,15 @@ class LiveBytes:
             peak = torch.cuda.max_memory_allocated(self.device) - self._before
             live = torch.cuda.memory_allocated(self.device) - self._before
         self.peaks[self._phase] = max(peak, self.peaks.get(self._phase, 0))
-        self.rests[self._phase] = live
+        self.at_exit[self._phase] = live
         self._phase = None
 
 
 class _StorageTracker:
-    """Counts each storage once, from the first tensor seen on it to its death.
+    """Counts each storage once, from the first tensor on it until it is freed.
 
-    FSDP empties and refills storages in place, so ``UntypedStorage.resize_`` is watched too.
+    ``fully_shard`` frees and refills storages in place, so ``UntypedStorage.resize_`` is observed
+    too.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class _StorageTracker:
         if self._counts is not None and not self._counts(storage):
             return
         size = storage.nbytes() if counted else 0
-        reference = weakref.ref(storage, lambda gone, key=key: self._died(key, gone))
+        reference = weakref.ref(storage, lambda gone, key=key: self._freed(key, gone))
         self._known[key] = (reference, size)
         self._add(size)
 
@@ -148,7 +150,7 @@ class _StorageTracker:
         if known is not None:
             self.live -= known[1]
 
-    def _died(self, key: int, gone: "weakref.ref[Any]") -> None:
+    def _freed(self, key: int, gone: "weakref.ref[Any]") -> None:
         known = self._known.get(key)
         if known is not None and known[0] is gone:
             self._forget(key)
@@ -161,8 +163,8 @@ class _StorageTracker:
             self._add(storage.nbytes() - before)
 
 
-class _Watch(TorchDispatchMode):
-    """Shows a tracker what operations return."""
+class _ObserveResults(TorchDispatchMode):
+    """Reports the results of operators to a tracker."""
 
     def __init__(self, tracker: _StorageTracker) -> None:
         super().__init__()
@@ -177,7 +179,7 @@ class _Watch(TorchDispatchMode):
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors that an operation was given or returns; of containers it has only torch's own."""
+    """Yield the tensors in an operator's arguments or results, also from lists and dicts."""
     if isinstance(values, torch.Tensor):
         yield values
     elif isinstance(values, list | tuple):
@@ -188,7 +190,7 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors with storage inside a wrapper such as DTensor, or the tensor itself."""
+    """Yield the tensors with storage in a wrapper such as DTensor, or the tensor itself."""
     if hasattr(tensor, "__tensor_flatten__"):
         names, _ = cast(Any, tensor).__tensor_flatten__()
         for name in names:
@@ -201,36 +203,44 @@ def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _existing_tensors() -> list[torch.Tensor]:
     gc.collect()
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for candidate in gc.get_objects():
         try:
             # type(), because isinstance() would touch lazy deprecated objects.
             if issubclass(type(candidate), torch.Tensor):
-                found.append(candidate)
+                tensors.append(candidate)
                 if candidate.is_leaf and candidate.grad is not None:
-                    found.append(candidate.grad)
+                    tensors.append(candidate.grad)
         except (ReferenceError, RuntimeError):
-            continue  # a dead weak proxy, or a grad that may not be asked for
-    return found
+            continue  # a dead weak proxy, or a grad that cannot be accessed
+    return tensors
 
 
 def resident() -> int:
-    """Bytes of main memory that this process holds; 0 where the system does not print_rank0."""
+    """Return the resident bytes of this process; 0 if the system does not report them."""
     try:
-        with open("/proc/self/statm") as file:  # noqa: PTH123 - one line of numbers, often asked
+        with open("/proc/self/statm") as file:  # noqa: PTH123 - called often
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 
 
 def peak_resident() -> int:
-    """The most bytes of main memory that this process has held; they cannot be reset."""
+    """Return the peak resident bytes of this process, which cannot be reset."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIBI
 
 
 def memory_line(phase: str, device: torch.device) -> str:
-    """Allocated and peak GiB: the allocator's on CUDA, else those of the process."""
+    """Return a line with allocated and peak GiB: of the allocator on CUDA, otherwise of the
+    process.
+    """
     if device.type == "cuda":
-        held, peak = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
-        return f"memory after {phase}: {held / GIBI:.2f} GiB allocated, peak {peak / GIBI:.2f} GiB"
+        allocated, peak = (
+            torch.cuda.memory_allocated(device),
+            torch.cuda.max_memory_allocated(device),
+        )
+        return (
+            f"memory after {phase}: {allocated / GIBI:.2f} GiB allocated, "
+            f"peak {peak / GIBI:.2f} GiB"
+        )
     return f"memory after {phase}: peak resident {peak_resident() / GIBI:.2f} GiB"

@@ -1,9 +1,9 @@
-"""Monitors: where the numbers of a run go. Only rank 0 writes.
+"""Monitors: write metrics of a run, on rank 0 only.
 
-monitors = build_monitors(plan.effective.reporting.monitors)
-monitors.write_events([("Train/Samples/lr", 1e-4, engine.global_samples)])
+    monitors = build_monitors(plan.effective.reporting.monitors)
+    monitors.write_events([("Train/Samples/lr", 1e-4, engine.global_samples)])
 
-A monitor imports the package that it needs when it is built.
+A monitor imports its package when it is built.
 """
 
 import csv
@@ -18,7 +18,7 @@ Event = tuple[str, float, int]
 LEARNING_RATE = "Train/Samples/lr"
 LOSS_SCALE = "Train/Samples/loss_scale"
 TRAIN_LOSS = "Train/Samples/train_loss"
-_COMET_STARTED_WITH = ("api_key", "project", "workspace", "experiment_key", "mode", "online")
+_COMET_ARGUMENTS = ("api_key", "project", "workspace", "experiment_key", "mode", "online")
 
 
 def elapsed_tag(timer: str) -> str:
@@ -33,12 +33,12 @@ class Monitor(Protocol):
 
 
 class MissingPackageError(ImportError):
-    """A monitor is switched on whose package is not installed."""
+    """The package of an enabled monitor is not installed."""
 
     def __init__(self, block: str, package: str) -> None:
         super().__init__(
             f"{block}.enabled is true, but the package {package} is not installed: "
-            f"pip install {package}, or switch the monitor off"
+            f"pip install {package}, or disable the monitor"
         )
 
 
@@ -47,7 +47,7 @@ def _log_directory(block: Mapping[str, Any]) -> Path:
 
 
 class TensorboardMonitor:
-    """Event files under ``{output_path}/{job_name}``."""
+    """TensorBoard event files under ``{output_path}/{job_name}``."""
 
     def __init__(self, block: Mapping[str, Any]) -> None:
         try:
@@ -66,7 +66,7 @@ class TensorboardMonitor:
 
 
 class WandbMonitor:
-    """Weights & Biases: a step goes out in one call, for steps must not go backwards there."""
+    """Weights & Biases; logs a step's values in one call, because steps must not decrease."""
 
     def __init__(self, block: Mapping[str, Any]) -> None:
         try:
@@ -89,14 +89,14 @@ class WandbMonitor:
 
 
 class CometMonitor:
-    """At least ``samples_log_interval`` samples lie between two values of a tag."""
+    """Comet; logs each tag at most once per ``samples_log_interval`` samples."""
 
     def __init__(self, block: Mapping[str, Any]) -> None:
         try:
             comet = import_module("comet_ml")
         except ImportError:
             raise MissingPackageError("comet", "comet_ml") from None
-        self._experiment = comet.start(**{name: block[name] for name in _COMET_STARTED_WITH})
+        self._experiment = comet.start(**{name: block[name] for name in _COMET_ARGUMENTS})
         if block["experiment_name"] is not None:
             self._experiment.set_name(block["experiment_name"])
         self._interval: int = block["samples_log_interval"]
@@ -114,9 +114,9 @@ class CometMonitor:
 
 
 class CsvMonitor:
-    """One file a tag, ``{output_path}/{job_name}/Train_Samples_lr.csv``, of ``step,value``.
+    """One CSV file per tag, ``{output_path}/{job_name}/Train_Samples_lr.csv``, with ``step,value``.
 
-    It begins with a header and is appended to, also over several runs.
+    New files start with a header; existing ones are appended to, across runs.
     """
 
     def __init__(self, block: Mapping[str, Any]) -> None:
@@ -142,11 +142,11 @@ BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], Monitor]] = {
     "comet": CometMonitor,
     "csv_monitor": CsvMonitor,
 }
-"""By block of a config, its monitor, which takes the block with its defaults filled in."""
+"""Monitor by config block; takes the block with its defaults filled in."""
 
 
 class Monitors:
-    """All monitors that are switched on; none on ranks other than 0."""
+    """All enabled monitors; none on ranks other than 0."""
 
     def __init__(self, monitors: list[Monitor]) -> None:
         self.monitors = monitors
@@ -167,14 +167,15 @@ class Monitors:
 
 
 def build_monitors(blocks: Mapping[str, Mapping[str, Any]], rank: int | None = None) -> Monitors:
-    """Return the monitors of the enabled blocks, by name, for this rank.
+    """Return this rank's monitors for the enabled blocks.
 
-    Raises MissingPackageError when one needs a package that is not installed, and ValueError
-    for a block that is no monitor.
+    Raises MissingPackageError if a package is not installed, and ValueError for an unknown monitor.
     """
     unknown = sorted(set(blocks) - set(BLOCKS))
     if unknown:
-        raise ValueError(f"no such monitor: {', '.join(unknown)}; there are {', '.join(BLOCKS)}")
+        raise ValueError(
+            f"unknown monitor: {', '.join(unknown)}; expected one of {', '.join(BLOCKS)}"
+        )
     if rank is None:
         import torch.distributed as dist
 

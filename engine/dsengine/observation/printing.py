@@ -1,4 +1,4 @@
-"""Lines for a person; rank 0 speaks."""
+"""Messages to the user, from rank 0."""
 
 import logging
 import sys
@@ -7,10 +7,10 @@ import torch.distributed as dist
 
 logger = logging.getLogger("dsengine")
 script_logger = logging.getLogger("dsengine.script")
-"""What scripts import from ``deepspeed.utils``, which sets it up; nobody hears it before."""
+"""The logger scripts import from ``deepspeed.utils``, which configures it."""
 
 
 def print_rank0(message: str) -> None:
-    """Print one line on standard error, on rank 0 only."""
+    """Print one line to stderr, on rank 0 only."""
     if dist.get_rank() == 0:
         print(f"dsengine: {message}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What a person watches while training: a bar on a terminal, lines in a log."""
+"""Training progress: a bar on a terminal, lines in a log."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,15 +10,15 @@ from torch import Tensor
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine
 
-LINES_IN_A_LOG = 10
-"""Lines printed over a whole run when the output is not a terminal."""
+LOG_LINES = 10
+"""Lines printed per run if the output is not a terminal."""
 
 
 class Progress:
     """Shows loss, learning rate and tokens per second on rank 0.
 
-    Call ``update(loss)`` after every ``engine.step()``. The loss shown is the mean over the
-    micro batches of the last step on this rank, in the unit of the loss itself.
+    Call ``update(loss)`` after every ``engine.step()``. The loss shown is the mean over this
+    rank's micro batches of the last step.
     """
 
     def __init__(self, engine: "Engine", *, steps: int, tokens_per_step: int) -> None:
@@ -46,14 +46,14 @@ class Progress:
             self._bar.stop()
 
     def update(self, loss: Tensor) -> None:
-        """Take note of one micro batch; redraw when it completed an optimizer step."""
+        """Record one micro batch; redraw if it completed an optimizer step."""
         self._losses.append(loss.detach())
         done = self._engine.global_steps - self._first_step
         if self._engine.micro_steps % self._engine.gradient_accumulation_steps():
             return
         losses, self._losses = self._losses, []
         if not (self._shows and self._is_due(done)):
-            return  # to read a loss is to wait for the device
+            return  # reading a loss synchronizes the device
         mean = float(torch.stack(losses).mean())
         rate = done * self._tokens / (time.perf_counter() - self._started)
         status = f"loss {mean:.4f}  lr {self._engine.get_lr()[0]:.2e}  {rate:,.0f} tokens/s"
@@ -63,12 +63,12 @@ class Progress:
             print(f"step {self._engine.global_steps}  {status}", flush=True)
 
     def _is_due(self, done: int) -> bool:
-        every = 1 if self._bar is not None else max(1, self._steps // LINES_IN_A_LOG)
-        return done in (1, self._steps) or done % every == 0
+        interval = 1 if self._bar is not None else max(1, self._steps // LOG_LINES)
+        return done in (1, self._steps) or done % interval == 0
 
 
 def _bar() -> Any:
-    """A rich progress bar, or None where the output is not a terminal."""
+    """Return a rich progress bar, or None if the output is not a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -1,4 +1,4 @@
-"""Everything a plan wants to see of a run: lines, times, profiles, monitors."""
+"""Reports configured in a plan: step lines, times, profiles, monitors."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -19,7 +19,7 @@ NOTHING = nullcontext()
 
 
 class Reporter:
-    """Watches the phases of an engine. Costs nothing for what the plan does not ask for."""
+    """Observes the phases of an engine. Reports that are not enabled cost nothing."""
 
     def __init__(self, plan: dsconfig.Plan, engine: "Engine") -> None:
         settings = plan.effective.reporting
@@ -50,65 +50,65 @@ class Reporter:
             from dsengine.observation.monitors import build_monitors
 
             self._monitors = build_monitors(settings.monitors)
-        self._told = StepEvents.of(engine)
-        self._watches = bool(self._timers or self.communication or settings.memory_breakdown)
+        self._events = StepEvents.of(engine)
+        self._observes = bool(self._timers or self.communication or settings.memory_breakdown)
         if settings.dump_state:
-            print_rank0(f"the plan of this run\n{plan.to_json()}")
+            print_rank0(f"plan of this run:\n{plan.to_json()}")
         level = plan.effective.config.get("log_level")
         if isinstance(level, str):
-            for each in (logger, script_logger):
-                each.setLevel(level.upper())
+            for target in (logger, script_logger):
+                target.setLevel(level.upper())
 
     def phase(self, name: str) -> AbstractContextManager[Any]:
-        """The context in which the engine runs forward, backward or step."""
-        return self._watched(name) if self._watches else NOTHING
+        """Return the context in which the engine runs forward, backward or step."""
+        return self._observed(name) if self._observes else NOTHING
 
     @contextmanager
-    def _watched(self, name: str) -> Iterator[None]:
-        with ExitStack() as watching:
+    def _observed(self, name: str) -> Iterator[None]:
+        with ExitStack() as stack:
             if self._timers is not None:
-                watching.enter_context(self._timers.phase(name))
+                stack.enter_context(self._timers.phase(name))
             if self.communication is not None:
-                watching.enter_context(self.communication)
+                stack.enter_context(self.communication)
             if self._flops is not None and name == "forward" and self._engine.training:
                 step = self._engine.global_steps + 1
-                if self._flops.wants(step) and self._engine.global_rank == 0:
-                    watching.enter_context(self._flops.counting())
+                if self._flops.is_due(step) and self._engine.global_rank == 0:
+                    stack.enter_context(self._flops.counting())
                     self._flops_due = True
             yield
         if self._settings.memory_breakdown:
             print_rank0(memory_line(name, self._engine.device))
 
-    def takes(self, *arguments: Any) -> None:
-        """Note what a micro batch is made of, for who watches the run."""
-        if self._told is not None:
-            self._told.takes(arguments)
+    def record_inputs(self, *arguments: Any) -> None:
+        """Record the inputs of a micro batch."""
+        if self._events is not None:
+            self._events.record_inputs(arguments)
 
-    def saw(self, loss: Tensor) -> None:
-        """Note the loss of a micro batch, divided by the accumulation steps."""
-        if self._told is not None:
-            self._told.saw(loss)
+    def record_loss(self, loss: Tensor) -> None:
+        """Record the loss of a micro batch, divided by the accumulation steps."""
+        if self._events is not None:
+            self._events.record_loss(loss)
 
-    def forget_window(self) -> None:
-        """The micro batches since the last boundary count no more."""
-        if self._told is not None:
-            self._told.forget_window()
+    def discard_window(self) -> None:
+        """Drop what was recorded since the last boundary."""
+        if self._events is not None:
+            self._events.discard_window()
 
     def boundary(self) -> None:
-        """Report on the optimizer step that has just been taken or skipped."""
+        """Report the optimizer step that was just taken or skipped."""
         engine = self._engine
         self.throughput.boundary()
-        if self._told is not None:
-            self._told.boundary()
+        if self._events is not None:
+            self._events.boundary()
         times = self._timers.take() if self._timers is not None else {}
         if self._flops_due:
             self._flops_due = False
             if not self._flops.write():
                 print_rank0(self._flops.report())
         if self._monitors is not None and self._monitors.enabled:
-            self._monitors.write_events(self._events(times))
-        every = self._settings.steps_per_print
-        if every and engine.global_steps % every == 0:
+            self._monitors.write_events(self._monitor_events(times))
+        interval = self._settings.steps_per_print
+        if interval and engine.global_steps % interval == 0:
             self._print(times)
 
     def _print(self, times: dict[str, float]) -> None:
@@ -121,9 +121,9 @@ class Reporter:
             parts = " | ".join(f"{name}: {value:.2f}" for name, value in times.items())
             print_rank0(f"time (ms) | {parts}")
         if self.communication is not None:
-            print_rank0(f"collectives so far\n{self.communication.summary()}")
+            print_rank0(f"collectives so far:\n{self.communication.summary()}")
 
-    def _events(self, times: dict[str, float]) -> list[tuple[str, float, int]]:
+    def _monitor_events(self, times: dict[str, float]) -> list[tuple[str, float, int]]:
         from dsengine.observation.monitors import LEARNING_RATE, LOSS_SCALE, elapsed_tag
 
         engine = self._engine
@@ -136,7 +136,7 @@ class Reporter:
         return events
 
     def close(self) -> None:
-        if self._told is not None:
-            self._told.close()
+        if self._events is not None:
+            self._events.close()
         if self._monitors is not None:
             self._monitors.close()

@@ -1,4 +1,4 @@
-"""Time of forward, backward and step, and samples per second."""
+"""Timers of forward, backward and step, and samples per second."""
 
 import time
 from collections.abc import Iterator
@@ -6,19 +6,19 @@ from contextlib import contextmanager
 
 import torch
 
-WARM_STEPS = 2
-"""Steps left out of the average rate: allocation and caching distort them."""
+WARMUP_STEPS = 2
+"""Steps excluded from the average rate, which allocation and caching distort."""
 
 
 def finished_at(device: torch.device) -> float:
-    """The time when ``device`` has done what was asked of it, in seconds."""
+    """Return the time in seconds after ``device`` has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 class Timers:
-    """Milliseconds by phase, summed since they were last taken; the device is synchronised."""
+    """Milliseconds by phase since the last ``take``; the device is synchronized."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -34,15 +34,15 @@ class Timers:
             self._sums[name] = self._sums.get(name, 0.0) + passed * 1e3
 
     def take(self) -> dict[str, float]:
-        """Return the sums and start anew."""
+        """Return the sums and reset them."""
         sums, self._sums = self._sums, {}
         return sums
 
 
 class Throughput:
-    """Samples per second over the boundaries seen, the first few left out.
+    """Samples per second over the boundaries so far, excluding warmup.
 
-    ``synchronized``: the device has finished its work when the rate is taken.
+    ``synchronized``: synchronize the device before taking the rate.
     """
 
     def __init__(self, samples_per_step: int, device: torch.device, *, synchronized: bool) -> None:
@@ -57,19 +57,19 @@ class Throughput:
     def boundary(self) -> None:
         self._boundaries += 1
         self._last = time.perf_counter()
-        if self._boundaries == WARM_STEPS:
+        if self._boundaries == WARMUP_STEPS:
             self._began = self._end()
 
     def update_epoch_count(self) -> None:
-        """Count a pass over the data, as scripts tell at the end of one; rates go on."""
+        """Count an epoch, which scripts report at its end; the rate is unaffected."""
         self.epoch_count += 1
 
     def avg_samples_per_sec(self) -> float:
-        """The mean rate over all ranks; 0 while it is still warming up."""
-        steps, seconds = self._boundaries - WARM_STEPS, self._end() - self._began
+        """Return the mean rate over all ranks; 0 during warmup."""
+        steps, seconds = self._boundaries - WARMUP_STEPS, self._end() - self._began
         return steps * self.batch_size / seconds if steps > 0 and seconds > 0 else 0.0
 
     def _end(self) -> float:
-        # Waiting at every boundary would keep work from being queued up.
+        # Synchronizing at every boundary would prevent work from being queued.
         waits = self._synchronized and self._device.type == "cuda"
         return finished_at(self._device) if waits else self._last

@@ -1,1 +1,1 @@
-"""Parameters as plain facts: their names, their shards, how a tensor is cut; needs no engine."""
+"""Parameter names, shards and chunks, independent of the engine."""

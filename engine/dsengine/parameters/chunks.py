@@ -1,4 +1,4 @@
-"""Cutting a tensor along its first axis, as ``fully_shard`` does, and putting it together."""
+"""Chunking a tensor along its first axis, as ``fully_shard`` does, and gathering it."""
 
 import torch
 import torch.distributed as dist
@@ -7,28 +7,28 @@ from torch import Tensor
 from dsengine.torch_private import all_gather_flat, supports_device
 
 
-def chunk_of(whole: Tensor, rank: int, ranks: int) -> Tensor:
-    """Return a view of rank's piece; empty where there are more ranks than rows."""
-    pieces = whole.chunk(ranks)
-    return pieces[rank] if rank < len(pieces) else whole[:0]
+def chunk_of(full: Tensor, rank: int, ranks: int) -> Tensor:
+    """Return a view of the rank's chunk; empty if there are more ranks than rows."""
+    chunks = full.chunk(ranks)
+    return chunks[rank] if rank < len(chunks) else full[:0]
 
 
-def gather_chunks(piece: Tensor, shape: torch.Size, group: dist.ProcessGroup | None) -> Tensor:
-    """Return the whole tensor of ``shape`` from every rank's piece. Collective."""
+def gather_chunks(chunk: Tensor, shape: torch.Size, group: dist.ProcessGroup | None) -> Tensor:
+    """Gather the full tensor of ``shape`` from every rank's chunk. Collective."""
     ranks = dist.get_world_size(group)
     rows = -(-shape[0] // ranks)
-    padded = piece.new_zeros((rows, *shape[1:]))
-    padded[: piece.shape[0]] = piece
-    whole = piece.new_empty((rows * ranks, *shape[1:]))
-    all_gather_flat(whole, padded, group=group)
-    return whole[: shape[0]].contiguous()
+    padded = chunk.new_zeros((rows, *shape[1:]))
+    padded[: chunk.shape[0]] = chunk
+    full = chunk.new_empty((rows * ranks, *shape[1:]))
+    all_gather_flat(full, padded, group=group)
+    return full[: shape[0]].contiguous()
 
 
 _host_group: list[dist.ProcessGroup] = []
 
 
 def group_for(tensor: Tensor) -> dist.ProcessGroup | None:
-    """Return a group that can move ``tensor``: the default one, or gloo for host tensors."""
+    """Return a group that supports ``tensor``'s device: the default, or gloo on the host."""
     if supports_device(None, tensor.device.type):
         return None
     if not _host_group:

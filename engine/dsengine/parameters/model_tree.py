@@ -1,4 +1,4 @@
-"""A live module as plain data, for the compiler: shapes, dtypes, shared storage, blocks."""
+"""Description of a live module as plain data for dsconfig."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from dsengine.parameters.names import own_parameters
 from dsengine.torch_private import buffer_table, children_of
 
 STACKS = (nn.ModuleList, nn.Sequential)
-"""Containers whose children, when alike, are the layers of a model."""
+"""Containers whose children of one class are the layers of a model."""
 
 
 def describe(module: nn.Module, name: str | None = None) -> ModelTree:
-    """Return what the compiler needs to know of ``module``; no tensor is copied or read.
+    """Return the tree of ``module``; no tensor is copied or read.
 
-    A block is a child of a ModuleList or Sequential that has parameters and of whose class
-    the container holds at least two. Blocks inside blocks are not marked again.
+    A block is a child of a ModuleList or Sequential that has parameters and whose class occurs at
+    least twice in the container. Blocks inside blocks are not marked.
     """
     root = _fact(module, "", _blocks(module))
     parameters = {id(parameter): parameter for parameter in module.parameters()}
@@ -40,25 +40,25 @@ def describe(module: nn.Module, name: str | None = None) -> ModelTree:
 
 
 def _blocks(root: nn.Module) -> set[nn.Module]:
-    """The repeated blocks of the outermost stacks."""
-    found: set[nn.Module] = set()
+    """Return the repeated blocks of the outermost stacks."""
+    blocks: set[nn.Module] = set()
 
     def search(module: nn.Module) -> None:
         children = list(module.children())
-        alike = Counter(type(child) for child in children)
+        counts = Counter(type(child) for child in children)
         for child in children:
-            repeated = isinstance(module, STACKS) and alike[type(child)] > 1
+            repeated = isinstance(module, STACKS) and counts[type(child)] > 1
             if repeated and _is_block(child):
-                found.add(child)
+                blocks.add(child)
             else:
                 search(child)
 
     search(root)
-    return found
+    return blocks
 
 
 def _is_block(module: nn.Module) -> bool:
-    """A layer is made of modules and has weights; a lone Linear in a Sequential is a leaf."""
+    """Whether a module has submodules and weights; a Linear in a Sequential does not."""
     return next(module.children(), None) is not None and any(True for _ in module.parameters())
 
 
@@ -77,7 +77,7 @@ def _fact(module: nn.Module, name: str, blocks: set[nn.Module]) -> ModuleFact:
 
 
 def _type_name(module: nn.Module) -> str:
-    """The class name; subclasses of classes with a special role carry that role's name."""
+    """Return the class name; subclasses of classes with a special role get that role's name."""
     for role in (nn.MultiheadAttention, nn.ModuleList, nn.ModuleDict):
         if isinstance(module, role):
             return role.__name__
@@ -99,7 +99,7 @@ def _tensors(tensors: Mapping[str, Tensor | None]) -> tuple[TensorFact, ...]:
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:
-    """The whole shape, also where only a part of the tensor is here."""
+    """Return the full shape of a tensor that may be partitioned."""
     return tuple(getattr(tensor, "ds_shape", tensor.shape))
 
 
@@ -108,7 +108,7 @@ def _elements(tensor: Tensor) -> int:
 
 
 def _architecture(module: nn.Module) -> Architecture | None:
-    """The sizes a model's own ``config`` gives (a mapping, or Hugging Face's object)."""
+    """Return the sizes in the model's ``config`` (a mapping or a Hugging Face config)."""
     config = getattr(module, "config", None)
     as_dict = getattr(config, "to_dict", None)
     config = as_dict() if as_dict is not None else config
@@ -117,15 +117,15 @@ def _architecture(module: nn.Module) -> Architecture | None:
     try:
         return architecture_of(config)
     except ValueError:
-        return None  # a config of another kind: the sizes stay unknown
+        return None  # another kind of config: sizes unknown
 
 
 def _hidden_size(module: nn.Module) -> int | None:
-    """As Hugging Face's integration finds it: from the model's own config."""
+    """Return the hidden size from the model's config, as Hugging Face's integration does."""
     config = getattr(module, "config", None)
     text = getattr(config, "text_config", None)
-    for holder in (config, text):
-        size = getattr(holder, "hidden_size", None)
+    for source in (config, text):
+        size = getattr(source, "hidden_size", None)
         if isinstance(size, int):
             return size
     sizes = getattr(config, "hidden_sizes", None)

@@ -1,4 +1,4 @@
-"""Parameters by name, as the optimizer knows them: shards where the model is sharded."""
+"""Named parameters as the optimizer holds them: shards if the model is sharded."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def clean_name(name: str) -> str:
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters of ``module`` itself, each under each of its names."""
+    """Yield the parameters of ``module`` itself under each of their names."""
     for name, parameter in parameter_table(module).items():  # named_parameters can be overridden
         if parameter is not None:
             yield name, parameter
@@ -31,16 +31,16 @@ def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def named_shards(
     root: nn.Module, *, remove_duplicate: bool = True
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield (name, parameter) with the sharded parameter wherever one exists.
+    """Yield (name, parameter), with the sharded parameter if one exists.
 
-    ``module.named_parameters()`` yields whole tensors while a unit is gathered, and always so
-    below stage 3; the optimizer holds the shards. A tied weight comes once, under its first
-    name, unless ``remove_duplicate`` is False.
+    ``module.named_parameters()`` yields full tensors while a unit is gathered, and always below
+    stage 3; the optimizer holds the shards. A tied weight is yielded once, under its first name,
+    unless ``remove_duplicate`` is False.
     """
     shards = {
-        (id(owner), name): each.shard
-        for each in sharded_parameters_of(units_of(root))
-        for owner, name in each.owners
+        (id(owner), name): record.shard
+        for record in sharded_parameters_of(units_of(root))
+        for owner, name in record.owners
     }
     seen: set[int] = set()
     for prefix, module in root.named_modules():
@@ -61,16 +61,15 @@ def named_persistent_buffers(root: nn.Module) -> Iterator[tuple[str, torch.Tenso
 
 @contextmanager
 def units_resharded(root: nn.Module) -> Iterator[None]:
-    """Gather again, on leaving, every unit that was whole on entering.
+    """Reshard gathered units inside, and gather them again on exit.
 
-    The shards are written to inside; a unit kept whole at rest would otherwise go on with
-    the weights it had before.
+    Shards are written inside; a unit that stayed gathered would keep its old weights.
     """
-    whole = [unit for unit in units_of(root) if is_gathered(unit)]
-    for unit in whole:
+    gathered = [unit for unit in units_of(root) if is_gathered(unit)]
+    for unit in gathered:
         unit.reshard()
     try:
         yield
     finally:
-        for unit in whole:
+        for unit in gathered:
             unit.unshard()

@@ -1,8 +1,8 @@
-"""Shards that may rest on another device than that of their mesh, as offloaded ones do.
+"""Shards stored on another device than their mesh's, as with offloading.
 
-torch brings what it makes a shard of to the mesh's device (``from_local``, ``distribute_tensor``),
-and gathers shards where they are: those on the host over the host's backend, which is slow, and
-which a group started with ``nccl`` does not have.
+torch moves what it makes a shard of to the mesh's device (``from_local``, ``distribute_tensor``),
+and gathers shards where they are stored: on the host it uses the host backend, which is slow and
+missing in a group started with ``nccl``.
 """
 
 import torch
@@ -13,24 +13,24 @@ from dsengine.torch_private import as_shard, local_part, shard_slices
 
 
 def is_indivisible(parameter: Tensor) -> bool:
-    """Whether there is nothing to divide: no dimension, or no element."""
+    """Whether the parameter cannot be sharded: it has no dimension or no element."""
     return parameter.dim() == 0 or parameter.numel() == 0
 
 
 @torch.no_grad()
-def local_slice_of(whole: Tensor, like: DTensor) -> Tensor:
-    """Return a view of what this rank holds of ``whole``, where ``whole`` is.
+def local_slice_of(full: Tensor, like: DTensor) -> Tensor:
+    """Return a view of this rank's slice of ``full``, sharded like ``like``.
 
-    Raises ValueError when ``whole`` has not the shape of ``like``.
+    Raises ValueError if the shapes differ.
     """
-    if whole.shape != like.shape:
-        raise ValueError(f"a tensor of shape {tuple(whole.shape)} for one of {tuple(like.shape)}")
-    return whole.detach()[shard_slices(like)]
+    if full.shape != like.shape:
+        raise ValueError(f"expected shape {tuple(like.shape)}, not {tuple(full.shape)}")
+    return full.detach()[shard_slices(like)]
 
 
 @torch.no_grad()
 def full_tensor_of(shard: DTensor) -> Tensor:
-    """Gather the whole tensor on the mesh's device. Collective."""
+    """Gather the full tensor on the mesh's device. Collective."""
     local, device = shard.to_local(), shard.device_mesh.device_type
     if local.device.type != device:
         shard = as_shard(local.to(device), shard)
@@ -38,8 +38,6 @@ def full_tensor_of(shard: DTensor) -> Tensor:
 
 
 @torch.no_grad()
-def copy_local_slice(target: Tensor, whole: Tensor) -> None:
-    """Copy into ``target`` its part of ``whole``; no communication."""
-    local_part(target).copy_(
-        local_slice_of(whole, target) if isinstance(target, DTensor) else whole
-    )
+def copy_local_slice(target: Tensor, full: Tensor) -> None:
+    """Copy this rank's slice of ``full`` into ``target``; no communication."""
+    local_part(target).copy_(local_slice_of(full, target) if isinstance(target, DTensor) else full)

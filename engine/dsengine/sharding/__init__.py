@@ -1,4 +1,4 @@
-"""How a model lies on the ranks: one mechanism per file, chosen by stage and precision."""
+"""Distribution of a model over ranks: one mechanism per file, chosen by stage and precision."""
 
 import torch
 from torch import nn
@@ -13,29 +13,29 @@ from dsengine.sharding.optimizer_sharded import OptimizerSharded
 from dsengine.sharding.replicated import Replicated
 from dsengine.sharding.restoration import record_distribution, restore_model, snapshot
 from dsengine.sharding.to_device import broadcast_from_rank_0, move_and_broadcast, move_buffers
-from dsengine.sharding.zero.adoption import is_partitioned, restore_whole
+from dsengine.sharding.zero.adoption import gather_all, is_partitioned
 from dsengine.sharding.zero.rounded import restore_exact
 
 __all__ = ["FullySharded", "OptimizerSharded", "Replicated", "Sharding", "distribute"]
 
 
 def distribute(module: nn.Module, plan: Plan, policy: Policy, device: torch.device) -> Sharding:
-    """Put ``module`` on ``device`` and distribute it as the plan says.
+    """Move ``module`` to ``device`` and distribute it as planned.
 
-    Every rank ends up with the weights of rank 0, or with those zero.Init has divided.
-    A model that an engine has had is taken over, with the values of training. Raises ValueError
-    for one that something else has divided.
+    Every rank gets rank 0's weights, or those partitioned by zero.Init. A model of an earlier
+    engine is taken over with its trained weights. Raises ValueError for a model sharded by other
+    code.
     """
-    known = restore_model(module)
-    if any(isinstance(each, FSDPModule) for each in module.modules()):
+    replaced = restore_model(module)
+    if any(isinstance(submodule, FSDPModule) for submodule in module.modules()):
         raise ValueError(
-            "this model is under fully_shard, or part of one that is under an engine: build it "
-            "anew for another initialize()"
+            "this model is already under fully_shard, or is a submodule of an engine's model: "
+            "build a new model for another initialize()"
         )
     before = snapshot(module)
     sharding = _distributed(module, plan, policy, device)
     record_distribution(sharding, before)
-    sharding.originals |= {old: sharding.originals[new] for old, new in known.items()}
+    sharding.originals |= {old: sharding.originals[new] for old, new in replaced.items()}
     return sharding
 
 
@@ -44,10 +44,10 @@ def _distributed(module: nn.Module, plan: Plan, policy: Policy, device: torch.de
     for parameter in module.parameters():
         restore_exact(parameter)
     if is_partitioned(module) and stage < 3:
-        restore_whole(module)
+        gather_all(module)
     if stage == 0:
         move_and_broadcast(module, device, policy.before_masters)
-    else:  # parameters follow unit by unit
+    else:  # parameters are moved unit by unit
         move_buffers(module, device)
         broadcast_from_rank_0(module.buffers())
     if policy.buffers is not None:

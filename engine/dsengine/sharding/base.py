@@ -1,4 +1,4 @@
-"""What every way of distributing a model offers to the engine."""
+"""The interface between the engine and the mechanisms that distribute a model."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ from dsengine.torch_private import local_part, persistent_buffers
 
 
 class LoadResult(NamedTuple):
-    """As ``nn.Module.load_state_dict`` returns it."""
+    """The return type of ``nn.Module.load_state_dict``."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -23,16 +23,16 @@ class LoadResult(NamedTuple):
 class Sharding(ABC):
     """A module distributed over ranks.
 
-    ``module``: the user's model, its parameters as the stage leaves them between steps.
-    ``masters``: by the names they had at first, the parameters that the optimizer updates,
-    each shared one once. ``originals``: those names by the parameters of the undistributed
-    module. ``aliases``: every name a parameter has, with the name of its master.
+    ``module``: the user's model; its parameters are as the stage keeps them between steps.
+    ``masters``: the parameters that the optimizer updates, by original name, each shared one once.
+    ``originals``: original names by parameter of the undistributed module. ``aliases``: master name
+    by each name of a parameter.
     """
 
     has_forward_collectives: bool = True
-    """Ranks wait for each other in forward, or in getting over one that has failed."""
+    """Whether forward, or recovery from a failed one, has collectives."""
     reduces_every_micro_step: bool = False
-    """Gradients are reduced in each backward, so a window's sum is one of reduced parts."""
+    """Whether each backward reduces gradients, so that a window sums reduced shards."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -45,80 +45,82 @@ class Sharding(ABC):
         }
         self.masters: dict[str, nn.Parameter] = {}
         self.host_masters: dict[str, Tensor] = {}
-        """This rank's fp32 parts of an offloaded optimizer, where the shards are of 16 bits."""
+        """This rank's fp32 shards for an offloaded optimizer if the device shards are 16-bit."""
         self.offloaded_gradients: OffloadedGradients | None = None
-        """Reduced gradients that have left for an offloaded optimizer."""
+        """Reduced gradients offloaded to the optimizer's tier."""
         self.has_model = True
-        """Until another ``initialize`` takes the model over."""
+        """False once another ``initialize`` has taken the model over."""
 
     @abstractmethod
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model with the hooks that distribution needs."""
+        """Run the model."""
 
     @abstractmethod
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
-        """Say whether the coming backward has to leave reduced gradients."""
+        """Prepare a backward; ``reduce``: whether it must reduce gradients."""
 
     def after_backward(self) -> None:
-        """Do what the reduced gradients need after each backward."""
+        """Finish a backward's reductions."""
         return
 
     @abstractmethod
     def after_update(self, *, frozen: bool = True) -> None:
-        """Bring the module up to date with the masters; ``frozen``: with all, not only with those
-        that an optimizer updates.
+        """Copy the masters' values into the module; ``frozen``: also those that no optimizer
+        updates.
         """
 
     @contextmanager
     def reduced_at_end(self) -> Iterator[None]:
-        """Reduce on leaving what the backwards inside have left unreduced."""
-        raise RuntimeError("coalesce_grad_reduction() needs ZeRO stage 1 or above: use no_sync()")
+        """Reduce on exit the gradients of all backwards inside."""
+        raise RuntimeError(
+            "coalesce_grad_reduction() requires ZeRO stage 1 or above: use no_sync()"
+        )
         yield
 
-    def divide(self, name: str, tensor: Tensor) -> Tensor:
-        """Return what this rank keeps of a whole tensor shaped like parameter ``name``."""
+    def shard(self, name: str, tensor: Tensor) -> Tensor:
+        """Return this rank's shard of a full tensor shaped like parameter ``name``."""
         del name
         return tensor
 
     def before_move(self) -> None:
-        """Let the module have what can be moved or cast."""
+        """Prepare the module for a move or cast of its tensors."""
         return
 
     def restore(self) -> None:
-        """Bring the module back to its state at rest, after it was moved or cast."""
+        """Restore the module's layout between steps after it was moved or cast."""
         return
 
     def release(self) -> None:
-        """Free what is gathered and not in use."""
+        """Reshard gathered units that are not in use."""
         return
 
     def detach(self) -> None:
-        """Leave the model to another engine: this one trains it no more."""
+        """Release the model to another engine."""
         self.drop_gradients()
         self.has_model = False
 
     def abort_pass(self, *, in_backward: bool) -> None:
-        """Be ready for a forward after an error has ended a pass, on all ranks alike.
+        """Reset after a failed pass, on all ranks alike, so that forward can run again.
 
-        ``in_backward``: and be rid of what it has left of gradients, which are not reduced yet.
+        ``in_backward``: also drop its unreduced gradients.
         """
         return
 
     def prepare_for_compile(self) -> None:
-        """Take away what torch.compile cannot trace."""
+        """Remove hooks that torch.compile cannot trace."""
         return
 
     @property
     def norm_group(self) -> dist.ProcessGroup | None:
-        """The ranks that hold different parts of one gradient; None when each holds all."""
+        """The ranks that hold different shards of a gradient; None if each rank holds all of it."""
         return None
 
     def counted_in_norm(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Return which of the reduced gradients this rank adds to the norm over ``norm_group``."""
+        """Return the reduced gradients that this rank adds to the norm over ``norm_group``."""
         return gradients
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and local parts of the reduced gradients."""
+        """Yield names and local shards of the reduced gradients."""
         for name, master in self.masters.items():
             if master.grad is not None:
                 yield name, local_part(master.grad)
@@ -126,27 +128,27 @@ class Sharding(ABC):
                 yield name, self.offloaded_gradients[name]
 
     def names_without_gradient(self) -> list[str]:
-        """Names of trainable parameters that no gradient has reached."""
-        reached = {name for name, _ in self.gradients()}
-        return [n for n, m in self.masters.items() if m.requires_grad and n not in reached]
+        """Return the names of trainable parameters without a gradient."""
+        present = {name for name, _ in self.gradients()}
+        return [n for n, m in self.masters.items() if m.requires_grad and n not in present]
 
     def unreduced(self) -> Mapping[str, Tensor] | None:
-        """This rank's own sums of gradients by the names of masters; None where none are held."""
+        """Return this rank's unreduced gradient sums by master name; None if there are none."""
         return None
 
     def unreduced_sums(self) -> Iterable[Tensor]:
-        """What is held of a window's gradients beside those of the parameters."""
+        """Return a window's gradient sums that are stored apart from the parameters."""
         return ()
 
     def drop_reduced(self) -> None:
-        """Forget the gradients the optimizer has used."""
+        """Drop the reduced gradients."""
         for master in self.masters.values():
             master.grad = None
         if self.offloaded_gradients is not None:
             self.offloaded_gradients.clear()
 
     def drop_gradients(self) -> None:
-        """Forget reduced and unreduced gradients, unless they are those of another engine."""
+        """Drop reduced and unreduced gradients, unless another engine has the model."""
         if not self.has_model:
             return
         self.drop_reduced()
@@ -155,10 +157,10 @@ class Sharding(ABC):
 
     @torch.no_grad()
     def load_full(self, state: Mapping[str, Tensor], *, strict: bool) -> LoadResult:
-        """Load whole tensors by name into masters, parameters and buffers.
+        """Load full tensors by name into masters, parameters and buffers.
 
-        Of tied weights one name is enough. Raises RuntimeError for tensors of other shapes,
-        and, when ``strict``, for names that are missing or unknown.
+        One name suffices for tied weights. Raises RuntimeError for wrong shapes and, if ``strict``,
+        for missing or unknown names.
         """
         buffers = self._persistent_buffers()
         by_alias = {name: self.masters[master] for name, master in self.aliases.items()}
@@ -173,14 +175,14 @@ class Sharding(ABC):
         ]
         if wrong or (strict and (missing or unknown)):
             raise RuntimeError(
-                f"these weights do not fit the model: missing {missing}, unknown {unknown}, "
-                f"of another shape {wrong}"
+                f"the weights do not match the model: missing {missing}, unknown {unknown}, "
+                f"wrong shape {wrong}"
             )
         for name, tensor in state.items():
             if name in self.aliases:
                 master = self.masters[self.aliases[name]]
-                part = self.divide(self.aliases[name], tensor.to(master.device, master.dtype))
-                local_part(master).copy_(local_part(part))
+                shard = self.shard(self.aliases[name], tensor.to(master.device, master.dtype))
+                local_part(master).copy_(local_part(shard))
             elif name in buffers:
                 buffers[name].copy_(tensor)
         self.after_update()

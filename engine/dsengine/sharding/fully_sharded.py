@@ -1,15 +1,14 @@
-"""Stages 1 to 3 on ``fully_shard``.
+"""Stages 1 to 3, built on ``fully_shard``.
 
 [Note: order of construction]
-Each step of ``FullySharded.__init__`` needs the one before and rules out the one after. Marks of
-leaves are read while classes have their own names: ``fully_shard`` gives a module another class.
-Pieces of zero.Init leave the module before it is divided (meta parameters take their place) and
-come back right after. Inner units come before the root, or the root would take their parameters.
-Masters go to the host from the unit that is being divided, so that its shards have 16 bits from
-the start. Shards go into files before the first gather: there torch settles dtypes and memory.
-``masters`` are read when no shard is replaced any more, collectives are set when there is no unit
-to come, and only then are units gathered that are whole at rest. A watch over direct use is last,
-for it counts on units that are divided.
+Each step of ``FullySharded.__init__`` depends on the previous ones. Leaf marks are read while
+modules have their own classes: ``fully_shard`` changes them. Partitioned parameters of zero.Init
+are replaced by meta parameters before the module is sharded, and restored right after. Inner units
+are created before the root, which would otherwise take their parameters. Masters are copied to the
+host from the unit being sharded, so its shards are 16-bit from the start. Shards are moved to files
+before the first gather, where torch fixes dtypes and memory. ``masters`` are read once no shard is
+replaced any more; collectives are set once all units exist; only then are unsharded units gathered.
+Direct-use detection is last, because it requires sharded units.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +43,7 @@ from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
 from dsengine.sharding.indivisible import Indivisible
 from dsengine.sharding.leaves import (
-    leaves_in_parts,
+    leaves_across_units,
     mark_configured,
     reduce_unused_of_leaves,
     reduce_unused_of_lists,
@@ -53,10 +52,10 @@ from dsengine.sharding.mesh import SHARD
 from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
 from dsengine.sharding.to_device import on_device
 from dsengine.sharding.unsharded_units import UnshardedUnits
-from dsengine.sharding.zero.adoption import put_pieces, take_pieces
+from dsengine.sharding.zero.adoption import attach_shards, replace_partitioned
 from dsengine.sharding.zero.dtype_view import restore_view, view_as_dtype
 from dsengine.sharding.zero.external import uses_external
-from dsengine.sharding.zero.registry import remember
+from dsengine.sharding.zero.registry import register_model
 from dsengine.sharding.zero.status import set_gathered_attributes, watch_writes
 from dsengine.tiers.mapped import move_shards_to_files
 from dsengine.tiers.masters import HostMasters
@@ -76,21 +75,22 @@ from dsengine.torch_private import (
 )
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-"""Modules that are never called, so no hook of theirs would gather anything."""
+"""Modules that are never called, so their hooks would gather nothing."""
 
 
 class FullySharded(Sharding):
-    """Units of the plan under ``fully_shard``; the optimizer updates shards.
+    """The plan's units under ``fully_shard``; the optimizer updates shards.
 
-    In mixed precision the shards of what is trained are fp32 and a gathered unit is of the compute
-    dtype; frozen weights rest in that, or in their own where it is narrower. A unit
-    the plan does not gather around its use is whole at rest: never resharded in forward or
-    backward, resharded and gathered once after the optimizer has updated the shards.
+    In mixed precision the shards of trained parameters are fp32 and gathered units have the compute
+    dtype; frozen weights are stored in the compute dtype, or in their own if it is narrower. A unit
+    that the plan does not gather around its use stays unsharded between steps: it is not resharded
+    in forward or backward, and is refreshed after the optimizer has updated the shards.
     """
 
     cast_inputs = True
-    """A unit's floating-point inputs are cast to its dtype: scripts cast them to the dtype of
-    a weight, and at rest that is the dtype of the shards."""
+    """Cast a unit's floating-point inputs to its dtype: scripts cast them to the dtype of a weight,
+    which between steps is that of the shards.
+    """
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class FullySharded(Sharding):
         super().__init__(module)
         self.policy = policy
         self.mesh = mesh
-        self._sharing = mesh if mesh.ndim == 1 else mesh[SHARD]
+        self._shard_mesh = mesh if mesh.ndim == 1 else mesh[SHARD]
         """The ranks that share one copy of the states."""
         self._device = device
         zero = plan.effective.zero
@@ -113,38 +113,37 @@ class FullySharded(Sharding):
             self.reduces_every_micro_step and policy.accumulation is not torch.float32
         )
         self._has_sums = False
-        """Gradients were reduced in this window; a script may set where windows end."""
-        self._defers = False
+        """Whether gradients were reduced in this window; a script may set where windows end."""
+        self._defers_reduction = False
         self._reduces = True
         self._is_stage_3 = zero.stage == 3
         self._offload = zero.offload_param if self._is_stage_3 else None
         self._reshard_meshes: dict[int, Any] = {}
-        """By number of ranks: where units reshard to fewer than all."""
-        self.whole: list[FSDPModule] = []
-        """Units that are whole at rest, one module for each."""
+        """Meshes for resharding to fewer ranks, by number of ranks."""
+        self.unsharded: list[FSDPModule] = []
+        """Units that stay unsharded between steps, one module for each."""
         self._in_leaves: set[nn.Module] = set()
-        self._shown: dict[nn.Parameter, nn.Parameter] = {}
-        """By shard, what modules have in its place."""
+        self._views: dict[nn.Parameter, nn.Parameter] = {}
+        """Compute-dtype views that modules have instead of fp32 shards, by shard."""
         averaging = Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate)
-        heads = self._divide(plan, averaging)
-        self._gather_as_planned(plan.units, heads, averaging)
+        heads = self._shard_model(plan, averaging)
+        self._configure_units(plan.units, heads, averaging)
         if self._is_stage_3:
             block = plan.effective.config.get("zero_optimization", {})
-            self._tell_whole(watches=bool(block.get("enable_sanity_checks")))
-            self._show_compute_dtype()
-        gathered = self._gathered_in_use()
-        self._direct_use = DirectUse(self.module, gathered) if gathered else None
+            self._publish_status(watches=bool(block.get("enable_sanity_checks")))
+            self._set_views()
+        resharded = self._resharded_units()
+        self._direct_use = DirectUse(self.module, resharded) if resharded else None
 
-    def _divide(self, plan: Plan, averaging: Averaging) -> list[FSDPModule | None]:
-        """Divide the model, and let masters be what is stepped; return what stands for each unit
-        of the plan."""
+    def _shard_model(self, plan: Plan, averaging: Averaging) -> list[FSDPModule | None]:
+        """Shard the model and set ``masters``; return the head module of each planned unit."""
         module = self.module
         self._masters = self._host_masters(plan.effective)
-        mark_configured(module, plan.effective.config)  # while classes have their own names
-        built_in_pieces = take_pieces(module)
+        mark_configured(module, plan.effective.config)  # while modules have their own classes
+        partitioned = replace_partitioned(module)
         self._set_dtypes_of_meta(module)
         self._indivisible = Indivisible(module, averaging)
-        for leaf in leaves_in_parts(module, plan.units):
+        for leaf in leaves_across_units(module, plan.units):
             self._shard_leaf(leaf)
         heads = [self._shard_unit(unit) for unit in plan.units]
         if not isinstance(module, FSDPModule):
@@ -152,64 +151,64 @@ class FullySharded(Sharding):
         reduce_unused_of_leaves(module, self._units())
         if plan.effective.zero.ignore_unused_parameters:
             reduce_unused_of_lists(module, self._units())
-        put_pieces(module, built_in_pieces, self._device, self._masters)
+        attach_shards(module, partitioned, self._device, self._masters)
         self._indivisible.settle(module, self._device, self.policy)
         if self._masters is not None:
             self.host_masters = self._masters.parts
         self._move_shards_to_files()
-        apart = self._indivisible.masters
-        self.masters = {name: apart.get(p, p) for name, p in module.named_parameters()}
-        remember(module, self.originals, self.masters)
+        replicated = self._indivisible.masters
+        self.masters = {name: replicated.get(p, p) for name, p in module.named_parameters()}
+        register_model(module, self.originals, self.masters)
         return heads
 
-    def _gather_as_planned(
+    def _configure_units(
         self,
         units: Sequence[PlannedUnit],
         heads: Sequence[FSDPModule | None],
         averaging: Averaging,
     ) -> None:
-        """Set how units are gathered and reduced; gather those that are whole at rest."""
+        """Set how units are gathered and reduced; gather the unsharded ones."""
         self._exchanges = can_exchange(self.norm_group, self._device)
         self._all_gather = UnitAllGather()
         self._reductions = Reductions()
         self._set_collectives(averaging)
         _set_prefetch(units, heads)
         gather = start_gather if self._exchanges else all_gather_flat
-        self._at_rest = UnshardedUnits(self.whole, self.norm_group, gather)
-        self._gather()
+        self._unsharded_units = UnshardedUnits(self.unsharded, self.norm_group, gather)
+        self._ensure_gathered()
         if self._exchanges:
             unshard_asynchronously(self.root)
         initialize_root(self.root)
 
-    def _tell_whole(self, *, watches: bool) -> None:
-        """Let what stays whole say so: scripts ask every parameter of stage 3."""
-        for each in (*self.module.parameters(), *self.masters.values()) if watches else ():
-            watch_writes(each)
-        for each in self._indivisible.parameters:
-            set_gathered_attributes(each, each, persists=True)
-        for each in sharded_parameters_of(self.whole):
-            set_gathered_attributes(each.whole, each.shard, persists=True)
+    def _publish_status(self, *, watches: bool) -> None:
+        """Set DeepSpeed's status attributes, which scripts read from every parameter of stage 3."""
+        for parameter in (*self.module.parameters(), *self.masters.values()) if watches else ():
+            watch_writes(parameter)
+        for parameter in self._indivisible.parameters:
+            set_gathered_attributes(parameter, parameter, persists=True)
+        for record in sharded_parameters_of(self.unsharded):
+            set_gathered_attributes(record.unsharded, record.shard, persists=True)
 
-    def _show_compute_dtype(self) -> None:
-        """Let modules show what is gathered in its use in the dtype in which it is gathered."""
+    def _set_views(self) -> None:
+        """Give modules views of resharded parameters in the dtype they have when gathered."""
         compute = self.policy.compute
-        for each in sharded_parameters_of(self._gathered_in_use()):
-            shard = each.shard
+        for record in sharded_parameters_of(self._resharded_units()):
+            shard = record.shard
             if self.policy.is_mixed and shard.is_floating_point() and shard.dtype is not compute:
-                if shard not in self._shown or self._shown[shard].device != shard.device:
-                    self._shown[shard] = view_as_dtype(shard, compute)
-                keep = partial(restore_view, shard=shard, dtype=compute)
-                each.show(self._shown[shard], keep)
+                if shard not in self._views or self._views[shard].device != shard.device:
+                    self._views[shard] = view_as_dtype(shard, compute)
+                restore = partial(restore_view, shard=shard, dtype=compute)
+                record.set_view(self._views[shard], restore)
 
     def _units(self) -> list[FSDPModule]:
         return units_of(self.module)
 
-    def _gathered_in_use(self) -> list[FSDPModule]:
-        """The units that are not whole at rest."""
-        return [unit for unit in self._units() if unit not in self.whole]
+    def _resharded_units(self) -> list[FSDPModule]:
+        """Return the units that are sharded between steps."""
+        return [unit for unit in self._units() if unit not in self.unsharded]
 
     def _set_collectives(self, averaging: Averaging) -> None:
-        """Exchange pieces over gloo; elsewhere see to what is not a plain mean."""
+        """Set direct exchange over gloo; elsewhere, reductions other than a plain mean."""
         wire = self.policy.wire
         if averaging.is_plain_mean and not self._exchanges and self._reduce_dtype is wire:
             return
@@ -218,28 +217,31 @@ class FullySharded(Sharding):
             unit.set_force_sum_reduction_for_comms(True)
             reduce: Any = ScaledReduceScatter(averaging, wire)
             if self._exchanges:
-                factor, may_wait = averaging.before * averaging.after, partial(self._may_wait, unit)
+                factor, may_wait = (
+                    averaging.before * averaging.after,
+                    partial(self._may_wait, unit),
+                )
                 reduce = UnitReduceScatter(self._reductions, factor, wire, may_wait)
                 unit.set_custom_all_gather(cast(Any, self._all_gather))
             unit.set_custom_reduce_scatter(reduce)
 
     def _may_wait(self, unit: FSDPModule) -> bool:
-        """Whether nothing reads the reduced gradients of ``unit`` before backward ends.
+        """Whether the reduced gradients of ``unit`` are not read before backward ends.
 
-        A cast, a second reduction over replicas, and the sum with earlier gradients would.
+        They are read by a cast, a second reduction over replicas, or accumulation.
         """
         return (
             self.mesh.ndim == 1
             and self._offload is None
             and self.offloaded_gradients is None
             and all(
-                each.shard.grad is None and each.shard.dtype is self._reduce_dtype
-                for each in sharded_parameters(unit)
+                record.shard.grad is None and record.shard.dtype is self._reduce_dtype
+                for record in sharded_parameters(unit)
             )
         )
 
     def _shard_leaf(self, leaf: nn.Module) -> None:
-        """Make one unit of a leaf and all below it."""
+        """Make one unit of a leaf and its submodules."""
         self._in_leaves.update(leaf.modules())
         is_root = leaf is self.module
         self._shard(
@@ -249,15 +251,16 @@ class FullySharded(Sharding):
         )
 
     def _shard_unit(self, unit: PlannedUnit) -> FSDPModule | None:
-        """Shard one unit; return the module that stands for it, None when it has none.
+        """Shard one unit; return its head module, or None if it has no modules.
 
-        A layer that a model has under several names is of the unit of the first of them.
+        A layer with several names belongs to the unit of its first name.
         """
-        named = dict.fromkeys(self.module.get_submodule(name) for name in unit.modules)
+        explicit = dict.fromkeys(self.module.get_submodule(name) for name in unit.modules)
         modules = [
-            each
-            for each in named
-            if each not in self._in_leaves and not isinstance(each, (*CONTAINERS, FSDPModule))
+            submodule
+            for submodule in explicit
+            if submodule not in self._in_leaves
+            and not isinstance(submodule, (*CONTAINERS, FSDPModule))
         ]
         if not modules:
             return None
@@ -276,30 +279,30 @@ class FullySharded(Sharding):
         self, modules: list[nn.Module], *, reshard_after_forward: bool | int, cast_inputs: bool
     ) -> None:
         to_fewer = not isinstance(reshard_after_forward, bool)
-        known = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
-        with on_device(modules, self._device, self.policy.storage_dtype) as whole:
+        mesh = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
+        with on_device(modules, self._device, self.policy.storage_dtype) as full:
             if self._masters is not None:
-                self._masters.take(whole)
+                self._masters.extract(full)
             fully_shard(
                 modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
                 mesh=self.mesh,
-                reshard_after_forward=True if known else reshard_after_forward,
+                reshard_after_forward=True if mesh else reshard_after_forward,
                 mp_policy=self._mixed_precision(cast_inputs),
                 offload_policy=self._offload_policy(),
                 ignored_params=set(self._indivisible.parameters),
             )
-        for each in modules:
-            _keep_class_name(type(each))
+        for submodule in modules:
+            _keep_class_name(type(submodule))
         if to_fewer:
-            self._reshard_meshes[reshard_after_forward] = reshard_within(_unit(modules[0]), known)
+            self._reshard_meshes[reshard_after_forward] = reshard_within(_unit(modules[0]), mesh)
 
     def _mixed_precision(self, cast_inputs: bool) -> MixedPrecisionPolicy:
         compute, reduce = self.policy.compute, self._reduce_dtype
-        # Left out it means the dtype of the computation, since torch 2.15 that of the shards.
-        named = self.policy.is_mixed or reduce is not compute
+        # If omitted, it is the compute dtype, and since torch 2.15 the dtype of the shards.
+        explicit = self.policy.is_mixed or reduce is not compute
         return MixedPrecisionPolicy(
             param_dtype=compute if self.policy.is_mixed else None,
-            reduce_dtype=reduce if named else None,
+            reduce_dtype=reduce if explicit else None,
             cast_forward_inputs=cast_inputs,
         )
 
@@ -310,40 +313,40 @@ class FullySharded(Sharding):
         return CPUOffloadPolicy(pin_memory=pin and self._offload.tier != "nvme")
 
     def _host_masters(self, effective: Effective) -> HostMasters | None:
-        """Masters of an offloaded optimizer, where reduced gradients need no more than 16 bits."""
+        """Return host masters for an offloaded optimizer, if gradients are reduced in 16 bits."""
         policy, offload = self.policy, OffloadSettings.of(effective)
         if offload is None or not policy.is_mixed or policy.wire is not policy.compute:
             return None
         pin = offload.pin_memory and torch.cuda.is_available()
-        rank, ranks = self._sharing.get_local_rank(), self._sharing.size()
+        rank, ranks = self._shard_mesh.get_local_rank(), self._shard_mesh.size()
         return HostMasters(self.originals, rank, ranks, dtype=policy.compute, pin=pin)
 
     def _set_dtypes_of_meta(self, module: nn.Module) -> None:
-        """What stands for pieces of zero.Init has the dtype that the shards will have."""
+        """Give the meta parameters of partitioned ones the dtype of their future shards."""
         for parameter in module.parameters():
             if parameter.is_meta:
-                leaves = self._masters is not None and self._masters.have(parameter)
-                dtype = self.policy.compute if leaves else self.policy.storage_dtype(parameter)
+                has_master = self._masters is not None and self._masters.have(parameter)
+                dtype = self.policy.compute if has_master else self.policy.storage_dtype(parameter)
                 parameter.data = parameter.data.to(dtype)
 
     def _move_shards_to_files(self) -> None:
         if self._offload is None or self._offload.tier != "nvme":
             return
         if not self._offload.nvme_path:
-            raise ValueError("zero_optimization.offload_param.device is nvme: give nvme_path")
+            raise ValueError("zero_optimization.offload_param.device is nvme: set nvme_path")
         move_shards_to_files(self._units(), self._offload.nvme_path, self._offload.max_in_cpu)
 
     def _keep_whole(self, module: nn.Module) -> None:
         unit = _unit(module)
         unit.set_reshard_after_backward(False, recurse=False)
-        self.whole.append(unit)
+        self.unsharded.append(unit)
 
-    def _gather(self) -> None:
-        """Make units whole one by one: only of one are there shards beside what is whole."""
-        for unit in self.whole:
+    def _ensure_gathered(self) -> None:
+        """Gather the unsharded units one by one, so that only one has separate shards at a time."""
+        for unit in self.unsharded:
             unit.unshard()
             if self._offload is None:
-                self._at_rest.settle(unit)
+                self._unsharded_units.alias_full(unit)
 
     @property
     def root(self) -> FSDPModule:
@@ -351,25 +354,25 @@ class FullySharded(Sharding):
 
     @property
     def norm_group(self) -> dist.ProcessGroup | None:
-        return self._sharing.get_group() if self._sharing.size() > 1 else None
+        return self._shard_mesh.get_group() if self._shard_mesh.size() > 1 else None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
 
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         del loss
-        reduce = reduce or (self.reduces_every_micro_step and not self._defers)
-        if reduce is not self._reduces:  # it visits every module
+        reduce = reduce or (self.reduces_every_micro_step and not self._defers_reduction)
+        if reduce is not self._reduces:  # visits every module
             self.root.set_requires_gradient_sync(reduce)
             self._reduces = reduce
 
     @contextmanager
     def reduced_at_end(self) -> Iterator[None]:
-        self._defers = True
+        self._defers_reduction = True
         try:
             yield
         finally:
-            self._defers = False
+            self._defers_reduction = False
         self.root.set_requires_gradient_sync(True)
         self._reduces = True
         for unit in self._units():
@@ -383,35 +386,35 @@ class FullySharded(Sharding):
         self._all_gather.release()
         if self._direct_use is not None:
             self._direct_use.after_backward(reduced=True)
-        self._indivisible.take_in()
+        self._indivisible.accumulate()
         if self._reduces:
             self._indivisible.reduce()
             if self.offloaded_gradients is not None:
-                self.offloaded_gradients.take_in()
+                self.offloaded_gradients.accumulate_late()
         if self._reduces and self._rounds_sums and self.offloaded_gradients is None:
             if self._has_sums or self.policy.wire is not self.policy.accumulation:
                 self._round_sums()
             self._has_sums = True
 
     def _round_sums(self) -> None:
-        """Keep the sum over a window to the precision of the accumulation dtype."""
+        """Round the sums of a window to the accumulation dtype."""
         sums = [gradient for _, gradient in self.gradients()]
-        if sums:  # none where all of this backward's wait
-            foreach_copy_(sums, [each.to(self.policy.accumulation) for each in sums])
+        if sums:  # empty if all of this backward's reductions are deferred
+            foreach_copy_(sums, [total.to(self.policy.accumulation) for total in sums])
 
     def unreduced(self) -> Mapping[str, Tensor] | None:
         if self._reduces:
             return None
         names = {master: name for name, master in self.masters.items()}
         sums = {
-            names[each.shard]: held[0]
-            if len(held) == 1
-            else torch.stack([h.float() for h in held]).sum(0)
-            for each in sharded_parameters_of(self._units())
-            if (held := list(each.unreduced()))
+            names[record.shard]: parts[0]
+            if len(parts) == 1
+            else torch.stack([part.float() for part in parts]).sum(0)
+            for record in sharded_parameters_of(self._units())
+            if (parts := list(record.unreduced()))
         }
-        whole = self._indivisible.unreduced()
-        return sums | {names[master]: total for master, total in whole.items()}
+        replicated = self._indivisible.unreduced()
+        return sums | {names[master]: total for master, total in replicated.items()}
 
     def drop_reduced(self) -> None:
         super().drop_reduced()
@@ -420,52 +423,52 @@ class FullySharded(Sharding):
     def drop_gradients(self) -> None:
         super().drop_gradients()
         self._indivisible.drop_unreduced()
-        for each in sharded_parameters_of(self._units()) if self.has_model else ():
-            each.drop_unreduced()
+        for record in sharded_parameters_of(self._units()) if self.has_model else ():
+            record.drop_unreduced()
 
     def counted_in_norm(self, gradients: list[Tensor]) -> list[Tensor]:
         group = self.norm_group
         if not self._indivisible.parameters or group is None or group.rank() == 0:
             return gradients
-        return [each for each in gradients if each.dim() > 0]
+        return [gradient for gradient in gradients if gradient.dim() > 0]
 
     def after_update(self, *, frozen: bool = True) -> None:
-        self._at_rest.refresh(frozen=frozen)
+        self._unsharded_units.refresh(frozen=frozen)
         self._indivisible.refresh()
 
     def before_move(self) -> None:
-        for each in sharded_parameters_of(self._units()):
-            each.show(each.shard)
+        for record in sharded_parameters_of(self._units()):
+            record.set_view(record.shard)
 
     def restore(self) -> None:
-        for unit in self.whole:
+        for unit in self.unsharded:
             unit.reshard()
-        self._gather()
+        self._ensure_gathered()
         self._indivisible.restore()
         if self._is_stage_3:
-            self._show_compute_dtype()
+            self._set_views()
 
     def abort_pass(self, *, in_backward: bool) -> None:
         self._reductions.finish()
         self._reductions.buffers.clear()
         abort_pass(self.root)
-        for each in sharded_parameters_of(self._units()) if in_backward else ():
-            each.drop_unreduced()
+        for record in sharded_parameters_of(self._units()) if in_backward else ():
+            record.drop_unreduced()
         self._all_gather.release()
         if self._direct_use is not None:
             self._direct_use.after_backward(reduced=False)
-        self._gather()
+        self._ensure_gathered()
 
     def release(self) -> None:
-        for unit in self._gathered_in_use():
+        for unit in self._resharded_units():
             unit.reshard()
 
     def prepare_for_compile(self) -> None:
         if self._direct_use is not None:
-            self._direct_use.stop()
+            self._direct_use.remove()
             self._direct_use = None
 
-    def divide(self, name: str, tensor: Tensor) -> Tensor:
+    def shard(self, name: str, tensor: Tensor) -> Tensor:
         master = self.masters[name]
         if not isinstance(master, DTensor):
             return tensor
@@ -473,30 +476,30 @@ class FullySharded(Sharding):
 
 
 def _set_prefetch(units: Sequence[PlannedUnit], heads: Sequence[FSDPModule | None]) -> None:
-    """Gather ahead as the plan says; in backward the other way round, nearest first."""
-    before: dict[int, list[FSDPModule]] = {}
+    """Set the planned forward prefetch; backward prefetch is its reverse, nearest unit first."""
+    backward_prefetch: dict[int, list[FSDPModule]] = {}
     for index, unit in enumerate(units):
         head = heads[index]
-        ahead = [each for each in unit.prefetch if units[each].gather and heads[each] is not None]
+        ahead = [i for i in unit.prefetch if units[i].gather and heads[i] is not None]
         if head is None or not ahead:
             continue
-        head.set_modules_to_forward_prefetch([_unit(cast(nn.Module, heads[e])) for e in ahead])
-        for each in ahead:
-            before.setdefault(each, []).append(head)
-    for index, earlier in before.items():
+        head.set_modules_to_forward_prefetch([_unit(cast(nn.Module, heads[i])) for i in ahead])
+        for i in ahead:
+            backward_prefetch.setdefault(i, []).append(head)
+    for index, earlier in backward_prefetch.items():
         later = heads[index]
         if later is not None:
             later.set_modules_to_backward_prefetch(list(reversed(earlier)))
 
 
 def _keep_class_name(kind: type[nn.Module]) -> None:
-    """Name the class that ``fully_shard`` has made after the one that was given.
+    """Give the class made by ``fully_shard`` the name of the original class.
 
-    Programs show it, choose by it and write it into the files of a model.
+    Programs display it, dispatch on it and write it into model files.
     """
-    given = kind.__mro__[2]  # behind the class itself and FSDPModule
-    kind.__name__, kind.__qualname__ = given.__name__, given.__qualname__
-    kind.__module__ = given.__module__
+    original = kind.__mro__[2]  # after the class itself and FSDPModule
+    kind.__name__, kind.__qualname__ = original.__name__, original.__qualname__
+    kind.__module__ = original.__module__
 
 
 def _unit(module: nn.Module) -> FSDPModule:

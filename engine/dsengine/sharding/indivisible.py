@@ -1,10 +1,9 @@
-"""Parameters that nothing can divide: whole on every rank at every stage.
+"""Parameters that cannot be sharded: replicated on every rank at every stage.
 
-Those without a dimension (CLIP's ``logit_scale``), which ``fully_shard`` refuses, and those without
-an element (DINOv3's register tokens when there are none), whose gradients it cannot reduce. They
-stay the parameters they were, and their gradients are summed over all ranks in one collective of
-their own. In mixed precision they are of the compute dtype like all others, as DeepSpeed casts
-them; what is trained has an fp32 master beside it.
+These have no dimension (CLIP's ``logit_scale``), which ``fully_shard`` refuses, or no element
+(DINOv3's register tokens if there are none), whose gradients it cannot reduce. They remain the
+original parameters; their gradients are summed over all ranks in a separate collective. In mixed
+precision they have the compute dtype, as in DeepSpeed, and trained ones have an fp32 master.
 """
 
 from functools import partial
@@ -24,122 +23,128 @@ from dsengine.torch_private import foreach_copy_, parameter_table
 
 
 class Indivisible:
-    """The ``parameters`` of a model that stay whole, and their ``masters``: most often themselves.
+    """The replicated ``parameters`` of a model and their ``masters``, usually the same objects.
 
-    ``masters`` are those from before until ``settle``.
+    Until ``settle``, ``masters`` are the original parameters.
     """
 
     def __init__(self, module: nn.Module, averaging: Averaging) -> None:
-        self.parameters = [each for each in module.parameters() if is_indivisible(each)]
-        self.masters = {each: each for each in self.parameters}
-        self._apart: list[tuple[nn.Parameter, nn.Parameter]] = []
-        """Parameters of the compute dtype, with the masters of fp32 that are trained."""
-        self._trained = [each for each in self.parameters if each.requires_grad]
+        self.parameters = [p for p in module.parameters() if is_indivisible(p)]
+        self.masters = {parameter: parameter for parameter in self.parameters}
+        self._with_master: list[tuple[nn.Parameter, nn.Parameter]] = []
+        """(parameter in the compute dtype, its trained fp32 master)."""
+        self._trained = [p for p in self.parameters if p.requires_grad]
         self._factor = averaging.before * averaging.after
-        self._waiting: dict[nn.Parameter, Tensor] = {}
-        """Of those with a master apart, this rank's own sums, which are not reduced yet: fp32."""
+        self._unreduced: dict[nn.Parameter, Tensor] = {}
+        """This rank's unreduced fp32 sums, of parameters with a separate master."""
         self._reduced: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
-        """Of the others, gradients as the last reduction left them, and their values then."""
+        """Of the other parameters, the gradient of the last reduction and its value then."""
         self._compute = torch.float32
 
     def settle(self, module: nn.Module, device: torch.device, policy: Policy) -> None:
-        """Bring them to the device, alike on all ranks, in the dtypes of training. Collective."""
+        """Move the parameters to the device, alike on all ranks, in the training dtypes.
+        Collective.
+        """
         move_parameters(self.parameters, device, policy.storage_dtype)
         self._compute = policy.compute
         for parameter in self._trained:
             if policy.is_mixed and parameter.dtype is torch.float32:
                 self.masters[parameter] = nn.Parameter(parameter.detach().clone())
                 parameter.data = parameter.data.to(policy.compute)
-        self._apart = [(each, m) for each, m in self.masters.items() if each is not m]
+        self._with_master = [(p, m) for p, m in self.masters.items() if p is not m]
         for owner in module.modules():
             for name, parameter in own_parameters(owner):
                 if parameter is not self.masters.get(parameter, parameter):
-                    follow = partial(self._follow, owner, name, parameter)
-                    owner.register_load_state_dict_post_hook(follow)
+                    hook = partial(self._after_load, owner, name, parameter)
+                    owner.register_load_state_dict_post_hook(hook)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Give the parameters the values of their masters."""
-        if self._apart:
-            foreach_copy_([each for each, _ in self._apart], [m for _, m in self._apart])
+        """Copy the masters' values into the parameters."""
+        if self._with_master:
+            foreach_copy_([p for p, _ in self._with_master], [m for _, m in self._with_master])
 
     def restore(self) -> None:
-        """Bring the masters to where the parameters are, which were moved or cast; undo a cast."""
-        for parameter, master in self._apart:
+        """Move the masters to the device of the parameters, after a move or cast; undo a cast."""
+        for parameter, master in self._with_master:
             master.data = master.data.to(parameter.device)
             parameter.data = parameter.data.to(self._compute)
         self.refresh()
 
     @torch.no_grad()
-    def _follow(self, owner: nn.Module, name: str, parameter: nn.Parameter, *_: object) -> None:
-        """Take into the master what ``load_state_dict`` has given, an object of its own perhaps.
+    def _after_load(self, owner: nn.Module, name: str, parameter: nn.Parameter, *_: object) -> None:
+        """Copy what ``load_state_dict`` loaded, maybe as a new object, into the master.
 
-        The others' turn may be to come: they keep what they were given until then.
+        The other parameters may not be loaded yet; they are unchanged.
         """
         write(self.masters[parameter], parameter_table(owner)[name])
         parameter_table(owner)[name] = parameter
         parameter.copy_(self.masters[parameter])
 
-    def _take_writes(self) -> None:
-        """Take into the masters what a script has written to the parameters (CLIP clamps its)."""
-        if self._apart:
-            values, exact = (torch.stack(each) for each in zip(*self._apart, strict=True))
-            foreach_copy_([m for _, m in self._apart], [*keep_fp32_where_unchanged(exact, values)])
+    def _copy_writes(self) -> None:
+        """Copy what a script wrote to the parameters into their masters (CLIP clamps its scale)."""
+        if self._with_master:
+            values, exact = (
+                torch.stack(tensors) for tensors in zip(*self._with_master, strict=True)
+            )
+            foreach_copy_(
+                [m for _, m in self._with_master], [*keep_fp32_where_unchanged(exact, values)]
+            )
 
     @torch.no_grad()
-    def take_in(self) -> None:
-        """Add what a backward has left to this rank's own sums, where these are apart."""
-        for parameter, _ in self._apart:
+    def accumulate(self) -> None:
+        """Add a backward's gradients to this rank's sums, for parameters with a separate master."""
+        for parameter, _ in self._with_master:
             if parameter.grad is not None:
-                before = self._waiting.get(parameter, 0.0)
-                self._waiting[parameter] = parameter.grad.float() + before
+                before = self._unreduced.get(parameter, 0.0)
+                self._unreduced[parameter] = parameter.grad.float() + before
                 parameter.grad = None
 
     @torch.no_grad()
     def reduce(self) -> None:
-        """Sum over ranks what has come since the last time. Collective where there are any."""
+        """Sum new gradients over ranks. Collective if there are trained parameters."""
         if not self._trained:
             return
-        self.take_in()
-        self._take_writes()
-        fresh = [self._fresh(each).flatten() * self._factor for each in self._trained]
+        self.accumulate()
+        self._copy_writes()
+        new = [self._new_gradient(p).flatten() * self._factor for p in self._trained]
         used = torch.tensor(
-            [float(p in self._waiting or p.grad is not None) for p in self._trained]
+            [float(p in self._unreduced or p.grad is not None) for p in self._trained]
         )
-        both = torch.cat([*fresh, used.to(fresh[0].device)])
-        dist.all_reduce(both)
-        *values, were_used = both.split([*map(len, fresh), len(fresh)])
+        message = torch.cat([*new, used.to(new[0].device)])
+        dist.all_reduce(message)
+        *values, were_used = message.split([*map(len, new), len(new)])
         for parameter, value, was_used in zip(self._trained, values, were_used, strict=True):
             if was_used:
                 self._add(parameter, value.view(parameter.shape))
-        self._waiting.clear()
+        self._unreduced.clear()
 
     def unreduced(self) -> dict[nn.Parameter, Tensor]:
-        """By master, this rank's own sums."""
-        own = ((each, self._waiting.get(each, each.grad)) for each in self.parameters)
-        return {self.masters[each]: total for each, total in own if total is not None}
+        """Return this rank's unreduced sums by master."""
+        own = ((p, self._unreduced.get(p, p.grad)) for p in self.parameters)
+        return {self.masters[p]: total for p, total in own if total is not None}
 
     def drop_unreduced(self) -> None:
-        self._waiting.clear()
+        self._unreduced.clear()
 
     def _add(self, parameter: nn.Parameter, value: Tensor) -> None:
         master = self.masters[parameter]
         if master is not parameter:
             master.grad = value.clone() if master.grad is None else master.grad + value
         else:
-            total = self._before(parameter) + value
+            total = self._reduced_gradient(parameter) + value
             parameter.grad = total.to(parameter.dtype)
             self._reduced[parameter] = (parameter.grad, total.clone())
 
-    def _fresh(self, parameter: nn.Parameter) -> Tensor:
-        if parameter in self._waiting:
-            return self._waiting[parameter]
+    def _new_gradient(self, parameter: nn.Parameter) -> Tensor:
+        if parameter in self._unreduced:
+            return self._unreduced[parameter]
         if parameter.grad is None:
             return torch.zeros_like(parameter, dtype=torch.float32)
-        return parameter.grad.float() - self._before(parameter)
+        return parameter.grad.float() - self._reduced_gradient(parameter)
 
-    def _before(self, parameter: nn.Parameter) -> Tensor:
-        """What ranks have in common of a gradient that is still being summed up."""
+    def _reduced_gradient(self, parameter: nn.Parameter) -> Tensor:
+        """Return the already reduced part of a gradient that is still being accumulated."""
         gradient, value = self._reduced.get(parameter, (None, None))
         if value is None or gradient is not parameter.grad:
             return torch.zeros_like(parameter, dtype=torch.float32)

@@ -1,12 +1,11 @@
-"""Units with modules in them of which each rank may use other parts.
+"""Leaf modules, of which each rank may use different submodules.
 
-[Note: what ranks have to do alike]
-A unit's gradients are reduced in one collective, of those parameters that have one. Where ranks
-have used different experts the pieces would not belong together; torch (since 2.13) can put a
-zero in the place of each gradient that is not there. That costs nothing where every gradient is
-there, so units that hold a list of modules do it unasked, and those that a script or the config
-names as leaves do it or are refused. A gather is alike when the list lies in one unit: a leaf that
-would be gathered in several parts becomes a unit of its own.
+[Note: collectives must match across ranks]
+A unit's gradients are reduced in one collective over the parameters that have one. If ranks used
+different experts, the shards would not match; torch (since 2.13) can substitute zeros for missing
+gradients. This costs nothing if no gradient is missing, so units that contain a list of modules do
+it by default, and leaves named by a script or the config do it or are refused. Gathers match if the
+list is in one unit: a leaf that would be gathered in several parts becomes one unit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +18,11 @@ from dsconfig import PlannedUnit
 from dsengine.torch_private import sharded_parameters
 
 _LEAF = "_z3_leaf"
-"""DeepSpeed's name for the mark, which other programs read."""
+"""DeepSpeed's marker attribute, which other programs read."""
 
 
 def mark_leaf(module: nn.Module, flag: bool = True) -> None:
-    """Say, before ``initialize``, that ranks may use different parts of ``module``."""
+    """Mark ``module`` as a leaf, before ``initialize``."""
     setattr(module, _LEAF, flag)
 
 
@@ -33,13 +32,13 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 def is_of_class(module: nn.Module, name: str) -> bool:
-    """Whether ``name`` is the name of the module's class, or its full path."""
+    """Whether ``name`` is the class name of the module, or its full path."""
     kind = type(module)
     return name in (kind.__name__, f"{kind.__module__}.{kind.__qualname__}")
 
 
 def mark_configured(root: nn.Module, config: Mapping[str, Any]) -> None:
-    """Mark what ``zero_optimization.leaf_module`` of a ds_config names, if anything."""
+    """Mark the modules named in ``zero_optimization.leaf_module`` of a ds_config."""
     block = config.get("zero_optimization")
     settings = block.get("leaf_module") if isinstance(block, Mapping) else None
     if not settings:
@@ -49,7 +48,7 @@ def mark_configured(root: nn.Module, config: Mapping[str, Any]) -> None:
         for key in ("classes", "names", "name_suffixes")
     )
     for name, module in root.named_modules():
-        of_class = any(is_of_class(module, each) for each in classes)
+        of_class = any(is_of_class(module, kind) for kind in classes)
         if of_class or name in names or (name and name.endswith(tuple(suffixes))):
             mark_leaf(module)
 
@@ -61,66 +60,68 @@ def leaves(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def leaves_in_parts(root: nn.Module, units: Sequence[PlannedUnit]) -> list[nn.Module]:
-    """The outermost leaves that the plan would gather in parts: each has to be a unit by itself."""
+def leaves_across_units(root: nn.Module, units: Sequence[PlannedUnit]) -> list[nn.Module]:
+    """Return the outermost leaves that the plan would gather in several units."""
     unit_of = {name: index for index, unit in enumerate(units) for name in unit.modules}
     inside: set[nn.Module] = set()
-    found: list[nn.Module] = []
+    across: list[nn.Module] = []
     for name, leaf in leaves(root):
         if leaf in inside:
             continue
-        owners = {
-            owner
+        indices = {
+            index
             for below, module in leaf.named_modules(prefix=name)
             if next(module.parameters(recurse=False), None) is not None
-            if (owner := _owner(below, unit_of)) is None or units[owner].gather
+            if (index := _unit_index(below, unit_of)) is None or units[index].gather
         }
-        if len(owners) > 1:
-            found.append(leaf)
+        if len(indices) > 1:
+            across.append(leaf)
             inside.update(leaf.modules())
-    return found
+    return across
 
 
-def _owner(name: str, unit_of: Mapping[str, int]) -> int | None:
-    """The unit that the module of this name is in, None where the plan names none."""
+def _unit_index(name: str, unit_of: Mapping[str, int]) -> int | None:
+    """Return the index of the unit that contains the named module, None if there is none."""
     while name and name not in unit_of:
         name = name.rpartition(".")[0]
     return unit_of.get(name)
 
 
 def reduce_unused_of_leaves(root: nn.Module, units: Sequence[FSDPModule]) -> None:
-    """Let the units of leaves reduce every parameter.
+    """Make the units of leaves reduce every parameter.
 
-    Raises ValueError when torch has no zeros.
+    Raises ValueError if torch cannot.
     """
     for _, leaf in leaves(root):
         for unit in _units_of(leaf, units):
             if not _reduce_unused(unit):
                 raise ValueError(
-                    "set_z3_leaf_modules and leaf_module need torch 2.13 at stages 1 to 3: or use "
-                    "stage 0"
+                    "set_z3_leaf_modules and leaf_module require torch 2.13 at stages 1 to 3: "
+                    "upgrade torch or use stage 0"
                 )
 
 
 def reduce_unused_of_lists(root: nn.Module, units: Sequence[FSDPModule]) -> None:
-    """Let each unit that holds a whole list of modules reduce every parameter, where torch can."""
-    for each in root.modules():
-        if isinstance(each, nn.ModuleList | nn.ModuleDict) and len(each) > 1:
-            own = _units_of(each, units)
+    """Make each unit that contains a full list of modules reduce every parameter, if torch can."""
+    for module in root.modules():
+        if isinstance(module, nn.ModuleList | nn.ModuleDict) and len(module) > 1:
+            own = _units_of(module, units)
             if len(own) == 1:
                 _reduce_unused(own[0])
 
 
 def _units_of(module: nn.Module, units: Sequence[FSDPModule]) -> list[FSDPModule]:
-    """The units that parameters of ``module`` belong to."""
-    below = {id(each) for each in module.modules()}
+    """Return the units that contain parameters of ``module``."""
+    below = {id(submodule) for submodule in module.modules()}
     return [
-        unit for unit in units if any(id(each.owner) in below for each in sharded_parameters(unit))
+        unit
+        for unit in units
+        if any(id(record.owner) in below for record in sharded_parameters(unit))
     ]
 
 
 def _reduce_unused(unit: FSDPModule) -> bool:
-    """Whether this torch can."""
+    """Enable zeros for missing gradients; return whether torch supports it."""
     switch = getattr(unit, "set_reduce_scatter_unused_params", None)
     if switch is not None:
         switch(True, recurse=False)

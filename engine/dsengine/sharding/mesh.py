@@ -1,4 +1,4 @@
-"""Process groups of a run: which ranks share one copy of the states, which hold copies."""
+"""The device mesh: ranks that share one copy of the states, and their replicas."""
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -9,9 +9,9 @@ REPLICATE, SHARD = "replicate", "shard"
 
 
 def device_mesh(plan: Plan, device: torch.device) -> DeviceMesh:
-    """One axis when all ranks share the states, (replicate, shard) when there are copies."""
-    world, shard = plan.mesh.data_parallel, plan.mesh.shard
-    if shard == world:
-        return init_device_mesh(device.type, (world,), mesh_dim_names=(SHARD,))
-    shape = (world // shard, shard)
-    return init_device_mesh(device.type, shape, mesh_dim_names=(REPLICATE, SHARD))
+    """Return a mesh with axes (shard,), or (replicate, shard) if there are replicas."""
+    shard = plan.mesh.shard
+    replicas = plan.mesh.data_parallel // shard
+    if replicas == 1:
+        return init_device_mesh(device.type, (shard,), mesh_dim_names=(SHARD,))
+    return init_device_mesh(device.type, (replicas, shard), mesh_dim_names=(REPLICATE, SHARD))

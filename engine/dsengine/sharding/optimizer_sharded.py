@@ -1,4 +1,4 @@
-"""Stages 1 and 2: parameters whole at rest."""
+"""Stages 1 and 2: sharded optimizer states, unsharded parameters."""
 
 import torch
 from torch import nn
@@ -18,11 +18,11 @@ from dsengine.torch_private import (
 
 
 class OptimizerSharded(FullySharded):
-    """Every unit is whole between steps, and stays what the script knew.
+    """Every unit stays unsharded between steps, with the module's own parameters.
 
-    The module holds plain parameters of the compute dtype: submodules can be called, weights
-    read and written by ``load_state_dict``, and a state dict taken on any one rank, without a
-    collective.
+    The module has plain parameters of the compute dtype: submodules can be called, weights read and
+    written with ``load_state_dict``, and a state dict taken on any single rank, without
+    collectives.
     """
 
     cast_inputs = False
@@ -36,10 +36,10 @@ class OptimizerSharded(FullySharded):
         device: torch.device,
     ) -> None:
         super().__init__(module, plan, policy, mesh, device)
-        if self.root not in self.whole:
+        if self.root not in self.unsharded:
             self._keep_whole(module)
-            self._gather()
-        for unit in self.whole:
+            self._ensure_gathered()
+        for unit in self.unsharded:
             remove_state_dict_hooks(unit)
             for parameter in sharded_parameters(unit):
                 _write_through(parameter)
@@ -47,11 +47,11 @@ class OptimizerSharded(FullySharded):
 
 
 def _write_through(parameter: ShardedParameter) -> None:
-    """Let ``load_state_dict`` of a whole parameter reach the shard that is trained."""
+    """Copy what ``load_state_dict`` loads into a full parameter to its trained shard."""
 
     @torch.no_grad()
     def refresh(*_: object) -> None:
-        own = chunk_of(parameter.whole, parameter.rank, parameter.ranks)
+        own = chunk_of(parameter.unsharded, parameter.rank, parameter.ranks)
         local_part(parameter.shard).copy_(own)
 
     parameter.owner.register_load_state_dict_post_hook(refresh)

@@ -1,8 +1,8 @@
-"""Reducing gradients otherwise than by a plain mean in their own dtype.
+"""Gradient reductions other than a plain mean in the gradients' own dtype.
 
 ``gradient_predivide_factor`` f: divide by f, sum, divide by world / f. ``prescale_gradients``:
-divide by the world size, then sum. ``gradient_allreduce_op: sum``: no division. On the wire
-gradients have the dtype of ``communication_data_type``.
+divide by the world size, then sum. ``gradient_allreduce_op: sum``: no division. Gradients are
+communicated in ``communication_data_type`` ("wire").
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from torch import Tensor
 from dsconfig import Effective
 
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-"""Renamed in torch 2.13; the old name warns there."""
+"""Renamed in torch 2.13, where the old name warns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
-    """Factors on gradients before and after they are summed."""
+    """Factors applied to gradients before and after the sum."""
 
     before: float
     after: float
@@ -28,7 +28,7 @@ class Averaging:
 
     @classmethod
     def of(cls, effective: Effective, ranks: int, copies: int = 1) -> "Averaging":
-        """``ranks`` share in the sum, which is then summed over ``copies``."""
+        """Return the factors for a sum over ``ranks``, then over ``copies``."""
         world = ranks * copies
         settings = effective.gradients
         if settings.allreduce_op == "sum":
@@ -40,7 +40,7 @@ class Averaging:
 
 
 def all_reduce_hook(averaging: Averaging, wire: torch.dtype) -> Any:
-    """A communication hook for DistributedDataParallel."""
+    """Return a communication hook for DistributedDataParallel."""
 
     def hook(
         group: dist.ProcessGroup,
@@ -66,7 +66,7 @@ def all_reduce_hook(averaging: Averaging, wire: torch.dtype) -> Any:
 
 
 class ScaledReduceScatter:
-    """A reduce-scatter for ``fully_shard``, with factors before and after the sum, in ``wire``."""
+    """A reduce-scatter for ``fully_shard`` in dtype ``wire``, with factors before and after it."""
 
     def __init__(self, averaging: Averaging, wire: torch.dtype) -> None:
         self.averaging = averaging

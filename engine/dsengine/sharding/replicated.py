@@ -1,4 +1,4 @@
-"""Stage 0: DistributedDataParallel, every rank holds everything."""
+"""Stage 0: DistributedDataParallel; every rank holds the full model."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -19,12 +19,12 @@ from dsengine.torch_private import arm_reducer, foreach_copy_, inputs_to
 
 
 class Replicated(Sharding):
-    """Whole parameters of the compute dtype; in mixed precision, fp32 masters of what is trained.
+    """Parameters in the compute dtype; in mixed precision, fp32 masters of the trained ones.
 
-    [Note: when DistributedDataParallel is told to reduce]
-    Its forward decides whether the next backward reduces. A script may say only between
-    forward and backward that a window ends (accelerate does), and may run forward several
-    times before one backward. So forward never arms the reducer; ``before_backward`` does.
+    [Note: when DistributedDataParallel reduces]
+    Its forward decides whether the next backward reduces. A script may declare the end of a window
+    only between forward and backward (as accelerate does), and may run forward several times before
+    one backward. So forward never arms the reducer; ``before_backward`` does.
     """
 
     has_forward_collectives = False
@@ -45,10 +45,10 @@ class Replicated(Sharding):
         ]
         self._sums = self._window_sums(plan.effective, policy)
         self._reduced = False
-        self._waits = False
-        """Whether the last backward has left gradients for a later one to reduce."""
-        self._wrapped = partial(self._wrap, plan.effective, policy)
-        self._parallel = self._wrapped()
+        self._has_unreduced = False
+        """Whether gradients of the last backward are to be reduced by a later one."""
+        self._wrap_model = partial(self._wrap, plan.effective, policy)
+        self._parallel = self._wrap_model()
         self._has_reducer = self._parallel is not None
 
     def _window_sums(self, effective: Effective, policy: Policy) -> WindowSums | None:
@@ -64,43 +64,46 @@ class Replicated(Sharding):
             return None
         bucket_bytes = effective.zero.reduce_bucket_size * trainable[0].element_size()
         parallel = DistributedDataParallel(
-            _Carrier(self.module, trainable[0]),
+            _WithUnusedParameter(self.module, trainable[0]),
             init_sync=False,
-            bucket_cap_mb=min(bucket_bytes / MEBI, 25.0),  # its own default is the most
+            bucket_cap_mb=min(
+                bucket_bytes / MEBI, 25.0
+            ),  # at most DistributedDataParallel's default
             find_unused_parameters=True,
             gradient_as_bucket_view=True,
         )
         averaging = Averaging.of(effective, ranks)
-        own_reduction = not averaging.is_plain_mean or policy.wire is not policy.compute
-        # The reducer's own collectives pass by the dispatcher, where they are counted.
+        custom = not averaging.is_plain_mean or policy.wire is not policy.compute
+        # The reducer's own collectives bypass the dispatcher, which counts them.
         if self._sums is not None:
             parallel.register_comm_hook(None, self._sums.hook)
-        elif own_reduction or effective.reporting.comms_logger is not None:
+        elif custom or effective.reporting.comms_logger is not None:
             parallel.register_comm_hook(None, all_reduce_hook(averaging, policy.wire))
         return parallel
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        place = next((p.device for p in self._parameters.values()), torch.device("cpu"))
-        if place.type != "cpu":
-            args, kwargs = inputs_to(place, args, kwargs)
+        device = next((p.device for p in self._parameters.values()), torch.device("cpu"))
+        if device.type != "cpu":
+            args, kwargs = inputs_to(device, args, kwargs)
         return self.module(*args, **kwargs)
 
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         self._reduced = self._parallel is not None and reduce
-        self._waits = not reduce
+        self._has_unreduced = not reduce
         if self._parallel is not None and reduce:
             arm_reducer(self._parallel, loss)
 
     def abort_pass(self, *, in_backward: bool) -> None:
-        """A reducer that has not finished cannot be armed again, and remembers over a window which
-        parameters were used."""
+        """Rebuild the reducer: an unfinished one cannot be armed again, and it tracks used
+        parameters over a window.
+        """
         if in_backward and self._has_reducer:
-            self._parallel = None  # its buckets go before there are others
-            self._parallel = self._wrapped()
+            self._parallel = None  # free its buckets before allocating new ones
+            self._parallel = self._wrap_model()
 
     def detach(self) -> None:
         super().detach()
-        self._parallel = None  # with its reducer go the hooks on the parameters
+        self._parallel = None  # also removes the reducer's hooks on the parameters
         with torch.no_grad():
             for parameter, master in self._pairs:
                 parameter.data = master.data
@@ -111,10 +114,10 @@ class Replicated(Sharding):
         if self._reduced:
             self._sums.keep_reduced()
         else:
-            self._sums.take_in()
+            self._sums.accumulate()
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        self._give_to_masters()
+        self._move_to_masters()
         for name, gradient in super().gradients():
             if gradient.is_sparse:
                 # Values of a coalesced gradient can be scaled in place.
@@ -123,8 +126,8 @@ class Replicated(Sharding):
             else:
                 yield name, gradient
 
-    def _give_to_masters(self) -> None:
-        """Let the masters have the gradients; without effect when they have them already."""
+    def _move_to_masters(self) -> None:
+        """Move gradients from the parameters to their masters, if not done yet."""
         if self._sums is not None and self._sums:
             totals = {name: self._sums.of(p) for name, p in self._parameters.items()}
             self._sums.clear()
@@ -137,16 +140,16 @@ class Replicated(Sharding):
                 parameter.grad = None
 
     def names_without_gradient(self) -> list[str]:
-        self._give_to_masters()
+        self._move_to_masters()
         return super().names_without_gradient()
 
     def unreduced(self) -> Mapping[str, Tensor] | None:
-        if not self._waits:
+        if not self._has_unreduced:
             return None
         return {
-            name: held
+            name: total
             for name, parameter in self._parameters.items()
-            if (held := self._own_sum(parameter)) is not None
+            if (total := self._own_sum(parameter)) is not None
         }
 
     def _own_sum(self, parameter: nn.Parameter) -> Tensor | None:
@@ -162,16 +165,16 @@ class Replicated(Sharding):
 
     @torch.no_grad()
     def after_update(self, *, frozen: bool = True) -> None:
-        del frozen  # what is frozen is its own master
+        del frozen  # a frozen parameter is its own master
         if self._pairs:
             foreach_copy_([p for p, _ in self._pairs], [m for _, m in self._pairs])
 
 
-class _Carrier(nn.Module):
-    """The model beside one parameter that no forward uses.
+class _WithUnusedParameter(nn.Module):
+    """The model plus one parameter that forward never uses.
 
-    Models may leave parameters unused, so DistributedDataParallel has to look for such; where
-    it finds none it advises on standard error not to look. Here it always finds one.
+    Models may leave parameters unused, so DistributedDataParallel must search for them; if it finds
+    none it prints a warning on stderr. With this wrapper it always finds one.
     """
 
     def __init__(self, module: nn.Module, like: Tensor) -> None:
@@ -181,7 +184,7 @@ class _Carrier(nn.Module):
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:
-    """The fp32 copy that is updated; the parameter itself where none is."""
+    """Return the fp32 copy to update, or the parameter itself if it needs none."""
     if not (parameter.requires_grad and parameter.is_floating_point()):
         return parameter
     return nn.Parameter(parameter.detach().float().clone())

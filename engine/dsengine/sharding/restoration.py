@@ -1,9 +1,9 @@
-"""A model as it was before it was distributed, for another ``initialize`` of it.
+"""Restoring a model to its state before distribution, for another ``initialize``.
 
-[Note: what is left of an engine]
-Nothing has to be: a script may have dropped it. So what distribution adds to a model is noted
-beside the model, and the parameters come from the shards that the model holds. The
-mechanism that still lives lets go by itself, and its engine refuses from then on.
+[Note: what remains of an engine]
+The script may have dropped the earlier engine. So what distribution adds to a model is recorded
+next to the model, and the values come from the shards that the model holds. If the sharding still
+exists it is detached, and its engine refuses further use.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from dsengine.parameters.names import own_parameters
 from dsengine.parameters.shards import full_tensor_of
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.zero.partitioned import is_partitioned_parameter
-from dsengine.sharding.zero.registry import forget, master_of
+from dsengine.sharding.zero.registry import master_of, unlink
 from dsengine.torch_private import (
     Hook,
     ShardedParameter,
@@ -30,22 +30,22 @@ from dsengine.torch_private import (
     units_of,
 )
 
-_Place = tuple[ReferenceType[nn.Module], str]
-"""Where a parameter is, whatever the module is called since."""
+_Location = tuple[ReferenceType[nn.Module], str]
+"""Module and attribute of a parameter, independent of the module's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What cannot be seen on a distributed model."""
+    """State that a distributed model no longer shows."""
 
     hooks: set[Hook]
-    parameters: dict[_Place, ReferenceType[nn.Parameter]]
-    dtypes: dict[_Place, torch.dtype]
+    parameters: dict[_Location, ReferenceType[nn.Parameter]]
+    dtypes: dict[_Location, torch.dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class _Distributed:
-    """A model's ``before``, the hooks it has got since, and what has distributed it."""
+    """A model's state ``before``, the hooks added since, and its sharding."""
 
     before: _Before
     hooks: set[Hook]
@@ -56,8 +56,8 @@ _DISTRIBUTED: WeakKeyDictionary[nn.Module, _Distributed] = WeakKeyDictionary()
 
 
 def snapshot(root: nn.Module) -> _Before:
-    """Return what is noted of ``root``, which is about to be distributed."""
-    placed = {
+    """Return the state of ``root``, which is about to be distributed."""
+    parameters = {
         (ref(module), name): parameter
         for module in root.modules()
         for name, parameter in own_parameters(module)
@@ -65,16 +65,16 @@ def snapshot(root: nn.Module) -> _Before:
     return _Before(
         hooks_below(root),
         {
-            place: ref(p)
-            for place, p in placed.items()
+            location: ref(p)
+            for location, p in parameters.items()
             if type(p) is nn.Parameter or is_partitioned_parameter(p)
         },
-        {place: each.dtype for place, each in placed.items()},
+        {location: p.dtype for location, p in parameters.items()},
     )
 
 
 def record_distribution(sharding: Sharding, before: _Before) -> None:
-    """Let ``restore_model`` know the model of ``sharding``, which has just distributed it."""
+    """Record the model of ``sharding``, just distributed, for ``restore_model``."""
     added = hooks_below(sharding.module) - before.hooks
     _DISTRIBUTED[sharding.module] = _Distributed(before, added, ref(sharding))
 
@@ -83,53 +83,53 @@ def record_distribution(sharding: Sharding, before: _Before) -> None:
 def restore_model(
     root: nn.Module, values: Mapping[str, Tensor] | None = None
 ) -> dict[Tensor, nn.Parameter]:
-    """Make ``root``, and what is in it, ordinary modules again, whichever engines have had them.
+    """Turn ``root`` and its submodules into ordinary modules again, whichever engines had them.
 
-    Parameters have the values of training, as precise as the shards are, and the dtypes from
-    before; they are the objects from before where someone still holds these. Returns which
-    parameter is in the place of what a script knows, shard or whole. Collective, but for those
-    whose whole ``values`` are given by their names in ``root``.
+    Parameters have the trained values, in the precision of the shards, and the original dtypes; the
+    original objects are reused if a script still holds them. Returns the new parameter by each
+    object a script may hold, shard or full. Collective, except for parameters whose full ``values``
+    are given by name in ``root``.
     """
     replaced: dict[Tensor, nn.Parameter] = {}
     for module in list(root.modules()):
-        if (noted := _DISTRIBUTED.pop(module, None)) is not None:
-            replaced |= _restore_model(module, noted, values or {})
+        if (record := _DISTRIBUTED.pop(module, None)) is not None:
+            replaced |= _restore_model(module, record, values or {})
     return replaced
 
 
 def _restore_model(
-    root: nn.Module, noted: _Distributed, values: Mapping[str, Tensor]
+    root: nn.Module, distributed: _Distributed, values: Mapping[str, Tensor]
 ) -> dict[Tensor, nn.Parameter]:
-    before = noted.before
-    if (sharding := noted.sharding()) is not None:
+    before = distributed.before
+    if (sharding := distributed.sharding()) is not None:
         sharding.detach()
     names = {module: name for name, module in root.named_modules()}
     ordinary: list[tuple[nn.Module, str, nn.Parameter]] = []
     replaced: dict[Tensor, nn.Parameter] = {}
     for record in sharded_parameters_of(units_of(root)):
-        owners = [place for place in record.owners if place[0] in names and _has(record, *place)]
-        if not owners:  # the script has put others in their places
+        owners = [owner for owner in record.owners if owner[0] in names and _has(record, *owner)]
+        if not owners:  # the script has replaced the parameter
             continue
         module, attribute = owners[0]
         shard = record.shard
-        whole = values.get(".".join(filter(None, (names[module], attribute))))
-        if whole is None or whole.shape != shard.shape:
-            whole = full_tensor_of(cast(DTensor, shard))
+        full = values.get(".".join(filter(None, (names[module], attribute))))
+        if full is None or full.shape != shard.shape:
+            full = full_tensor_of(cast(DTensor, shard))
         trains = parameter_table(module)[attribute].requires_grad
-        parameter = _as_before(whole, (ref(module), attribute), before, trains)
+        parameter = _as_before(full, (ref(module), attribute), before, trains)
         ordinary += [(module, attribute, parameter) for module, attribute in owners]
-        replaced[shard] = replaced[record.shown] = parameter
+        replaced[shard] = replaced[record.view] = parameter
         if record.was_gathered:
-            replaced[record.whole] = parameter
-    remove_fully_shard(root, noted.hooks)
+            replaced[record.unsharded] = parameter
+    remove_fully_shard(root, distributed.hooks)
     for module, attribute, parameter in ordinary:
         parameter_table(module)[attribute] = parameter
     for module in root.modules():
-        for name, parameter in own_parameters(module):  # what nothing has divided
+        for name, parameter in own_parameters(module):  # parameters that are not sharded
             master = master_of(parameter)
             if master is not None and not isinstance(master, DTensor):
                 parameter.data = master.detach()
-                forget(parameter)
+                unlink(parameter)
             dtype = before.dtypes.get((ref(module), name), parameter.dtype)
             parameter.data = parameter.data.to(dtype)
             parameter.grad = None
@@ -137,17 +137,17 @@ def _restore_model(
 
 
 def _has(record: ShardedParameter, module: nn.Module, name: str) -> bool:
-    """Whether ``module`` still has the parameter there, divided or whole."""
-    held = parameter_table(module).get(name)
-    return held is record.shown or (record.was_gathered and held is record.whole)
+    """Whether ``module`` still has the parameter, sharded or gathered."""
+    current = parameter_table(module).get(name)
+    return current is record.view or (record.was_gathered and current is record.unsharded)
 
 
-def _as_before(whole: Tensor, place: _Place, before: _Before, trains: bool) -> nn.Parameter:
-    whole = whole.detach().to(before.dtypes.get(place, whole.dtype), copy=True)
-    known = before.parameters.get(place)
-    original = None if known is None else known()
+def _as_before(full: Tensor, location: _Location, before: _Before, trains: bool) -> nn.Parameter:
+    full = full.detach().to(before.dtypes.get(location, full.dtype), copy=True)
+    reference = before.parameters.get(location)
+    original = None if reference is None else reference()
     if original is None:
-        return nn.Parameter(whole, trains)
-    forget(original)
-    original.data, original.requires_grad = whole, trains
+        return nn.Parameter(full, trains)
+    unlink(original)
+    original.data, original.requires_grad = full, trains
     return original

@@ -1,4 +1,4 @@
-"""How a model comes from the host to the device: unit by unit, so that it need not fit whole."""
+"""Moving a model from host to device, unit by unit, so that it need not fit unsharded."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from dsengine.torch_private import broadcast_coalesced, buffer_table
 def move_and_broadcast(
     module: nn.Module, device: torch.device, dtype_of: Callable[[nn.Parameter], torch.dtype]
 ) -> None:
-    """Bring a whole model to the device, with the weights of rank 0 on every rank."""
+    """Move a full model to the device and broadcast rank 0's weights."""
     move_parameters(unsharded_parameters([module]), device, dtype_of)
     move_buffers(module, device)
     broadcast_from_rank_0(module.buffers())
@@ -36,7 +36,9 @@ def move_parameters(
     device: torch.device,
     dtype_of: Callable[[nn.Parameter], torch.dtype],
 ) -> None:
-    """Bring whole parameters to the device, each in the dtype that ``dtype_of`` says."""
+    """Move full parameters to the device in the dtype ``dtype_of`` returns; broadcast rank 0's
+    values.
+    """
     moved = list(parameters)
     for parameter in moved:
         parameter.data = parameter.data.to(device, dtype_of(parameter))
@@ -49,35 +51,30 @@ def on_device(
     device: torch.device,
     dtype_of: Callable[[nn.Parameter], torch.dtype],
 ) -> Iterator[list[nn.Parameter]]:
-    """Have the unsharded_parameters parameters of ``modules`` on the device, alike on all ranks.
+    """Move the unsharded parameters of ``modules`` to the device, alike on all ranks, for sharding.
 
-    Each is of the dtype that ``dtype_of`` says; what nothing divides stays away. Inside, they are
-    sharded.
-    Afterwards the parameters from before, which a script may still hold, have the memory that
-    they came in: on the device they would keep the whole model beside its shards.
+    Each gets the dtype that ``dtype_of`` returns; parameters that cannot be sharded are skipped. On
+    exit the original parameters, which a script may still hold, get their host memory back, so that
+    they do not keep the full model on the device.
     """
-    whole = [
-        parameter for parameter in unsharded_parameters(modules) if not is_indivisible(parameter)
-    ]
-    before = [parameter.data for parameter in whole]
-    move_parameters(whole, device, dtype_of)
-    yield whole
-    for parameter, data in zip(whole, before, strict=True):
+    full = [p for p in unsharded_parameters(modules) if not is_indivisible(p)]
+    on_host = [parameter.data for parameter in full]
+    move_parameters(full, device, dtype_of)
+    yield full
+    for parameter, data in zip(full, on_host, strict=True):
         parameter.data = data
 
 
 def broadcast_from_rank_0(tensors: Iterable[Tensor]) -> None:
-    """Give every rank the values that rank 0 has."""
-    real = [
-        each.detach() for each in tensors if not (each.is_meta or is_partitioned_parameter(each))
-    ]
+    """Broadcast the values of rank 0."""
+    real = [t.detach() for t in tensors if not (t.is_meta or is_partitioned_parameter(t))]
     if dist.get_world_size() > 1 and real:
         broadcast_coalesced(real, tiles.BROADCAST_BYTES)
 
 
 def unsharded_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """The parameters that are still whole and real, each once."""
-    found = {
+    """Return the parameters that are neither sharded nor meta, each once."""
+    parameters = {
         id(parameter): parameter
         for module in modules
         for parameter in module.parameters()
@@ -87,4 +84,4 @@ def unsharded_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
             or is_partitioned_parameter(parameter)
         )
     }
-    return list(found.values())
+    return list(parameters.values())

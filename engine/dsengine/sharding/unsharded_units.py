@@ -1,11 +1,11 @@
-"""Units that are whole between steps: bringing them up to date with what the optimizer updated.
+"""Units that stay unsharded between steps, and their refresh after an optimizer step.
 
-[Note: shards inside whole parameters]
-``fully_shard`` would free a unit and gather it anew. These stay where they are: each rank
-writes its part into its place and the other ranks' parts arrive around it, without another
-copy. An optimizer leaves frozen parameters as they are, so a step brings only the others.
-Where the shards have the dtype and the device of the whole parameter, they *are* that part of
-it, and rest nowhere else.
+[Note: shards inside full parameters]
+``fully_shard`` would free a unit and gather it again. These units keep their memory: each rank
+writes its shard in place and the other ranks' shards are gathered around it, without another copy.
+Optimizers do not change frozen parameters, so a step refreshes only the others. If shards have the
+dtype and device of the full parameter, they alias their slice of it and have no memory of their
+own.
 """
 
 from collections import defaultdict
@@ -28,56 +28,57 @@ from dsengine.torch_private import (
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """One parameter: ``place`` is where this rank's ``shard`` belongs in the ``whole``, flat."""
+class _Entry:
+    """One parameter; ``own`` is this rank's slice of the flat ``full`` parameter."""
 
     parameter: ShardedParameter
     shard: Tensor
-    whole: Tensor
-    place: Tensor
+    full: Tensor
+    own: Tensor
 
     @property
-    def has_moved(self) -> bool:
-        """Whether the module was moved or cast since."""
+    def is_stale(self) -> bool:
+        """Whether the module has been moved or cast since."""
         return self.shard is not self.parameter.flat_shard
 
     @property
     def is_trained(self) -> bool:
-        """Whether an optimizer may update it; scripts freeze the whole or the shard."""
+        """Whether an optimizer may update it; scripts freeze the full parameter or the shard."""
         return any(leaf.requires_grad for leaf in self.parameter.leaves)
 
     @property
-    def is_apart(self) -> bool:
-        return self.shard.data_ptr() != self.place.data_ptr()
+    def is_separate(self) -> bool:
+        """Whether the shard has its own memory."""
+        return self.shard.data_ptr() != self.own.data_ptr()
 
 
 @dataclass(frozen=True, slots=True)
-class _Writing:
-    """Parts by how they are written: ``apart`` are copied into their place first, ``large`` are
-    gathered one by one, ``small`` together, by dtype.
+class _Batch:
+    """Entries by how they are refreshed: ``separate`` shards are copied into place first, ``large``
+    parameters are gathered one by one, ``small`` ones packed by dtype.
     """
 
-    apart: Sequence[_Part] = ()
-    large: Sequence[_Part] = ()
-    small: Sequence[Sequence[_Part]] = ()
+    separate: Sequence[_Entry] = ()
+    large: Sequence[_Entry] = ()
+    small: Sequence[Sequence[_Entry]] = ()
 
     @classmethod
-    def of(cls, parts: Sequence[_Part]) -> "_Writing":
-        small = defaultdict[torch.dtype, list[_Part]](list)
-        for part in parts:
-            if part.whole.nbytes < tiles.PACKED_BELOW:
-                small[part.whole.dtype].append(part)
+    def of(cls, entries: Sequence[_Entry]) -> "_Batch":
+        small = defaultdict[torch.dtype, list[_Entry]](list)
+        for entry in entries:
+            if entry.full.nbytes < tiles.PACKED_BELOW:
+                small[entry.full.dtype].append(entry)
         return cls(
-            apart=[each for each in parts if each.is_apart],
-            large=[each for each in parts if each.whole.nbytes >= tiles.PACKED_BELOW],
+            separate=[entry for entry in entries if entry.is_separate],
+            large=[entry for entry in entries if entry.full.nbytes >= tiles.PACKED_BELOW],
             small=list(small.values()),
         )
 
 
 class UnshardedUnits:
-    """``units`` are gathered, and stay it; ``group`` shares their shards, None for one rank.
+    """Keeps ``units`` gathered; ``group`` shares their shards, None for one rank.
 
-    ``all_gather(whole, own, group=..., async_op=True)`` begins a gather of flat tensors.
+    ``all_gather(full, own, group=..., async_op=True)`` starts a gather of flat tensors.
     """
 
     def __init__(
@@ -91,71 +92,71 @@ class UnshardedUnits:
         self._all_gather = all_gather
         self._rank = group.rank() if group is not None else 0
         self._ranks = group.size() if group is not None else 1
-        self._parts: list[_Part] = []
-        self._all = self._trained = _Writing()
+        self._entries: list[_Entry] = []
+        self._all = self._trained = _Batch()
         self._trains: list[bool] = []
-        """By part, what was trained when ``_trained`` was put together."""
+        """By entry, whether it was trained when ``_trained`` was built."""
 
     @torch.no_grad()
-    def settle(self, unit: FSDPModule) -> None:
-        """Let the shards of a gathered unit live inside it where they can."""
-        for part in map(self._part, sharded_parameters_of([unit])):
-            if part.shard.dtype is part.whole.dtype and part.shard.device == part.whole.device:
-                part.parameter.keep_unsharded()
-                part.parameter.use_memory(part.place)
-        self._parts = []  # to be surveyed anew
+    def alias_full(self, unit: FSDPModule) -> None:
+        """Make the shards of a gathered unit alias its full parameters where possible."""
+        for entry in map(self._entry, sharded_parameters_of([unit])):
+            if entry.shard.dtype is entry.full.dtype and entry.shard.device == entry.full.device:
+                entry.parameter.keep_unsharded()
+                entry.parameter.use_memory(entry.own)
+        self._entries = []  # rebuilt by the next refresh
 
     @torch.no_grad()
     def refresh(self, *, frozen: bool) -> None:
-        """Write the shards of all ranks into the whole parameters. Collective.
+        """Write the shards of all ranks into the full parameters. Collective.
 
-        ``frozen``: into those too that no optimizer updates. Shards that lie inside do not count
-        as written to: nothing of theirs changes.
+        ``frozen``: also into those that no optimizer updates. Writes to aliased shards do not
+        change their version counters, because their values do not change.
         """
-        if not self._parts or any(part.has_moved for part in self._parts):
-            self._survey()
-        self._note_trained()
-        with preserve_versions([part.whole for part in self._parts]):
-            self._write(self._all if frozen else self._trained)
+        if not self._entries or any(entry.is_stale for entry in self._entries):
+            self._rebuild()
+        self._update_trained()
+        with preserve_versions([entry.full for entry in self._entries]):
+            self._refresh(self._all if frozen else self._trained)
 
-    def _write(self, writing: "_Writing") -> None:
-        if writing.apart:
-            foreach_copy_([e.place for e in writing.apart], [e.shard for e in writing.apart])
+    def _refresh(self, batch: _Batch) -> None:
+        if batch.separate:
+            foreach_copy_([e.own for e in batch.separate], [e.shard for e in batch.separate])
         if self._group is None:
             return
-        under_way = [self._start_gather(part.whole, part.place) for part in writing.large]
-        for together in writing.small:
-            self._gather_packed(together)
-        for gather in under_way:
+        pending = [self._start_gather(entry.full, entry.own) for entry in batch.large]
+        for entries in batch.small:
+            self._gather_packed(entries)
+        for gather in pending:
             gather.wait()
 
-    def _survey(self) -> None:
-        self._parts = [self._part(each) for each in sharded_parameters_of(self._units)]
-        self._all = _Writing.of(self._parts)
+    def _rebuild(self) -> None:
+        self._entries = [self._entry(record) for record in sharded_parameters_of(self._units)]
+        self._all = _Batch.of(self._entries)
         self._trains = []
 
-    def _note_trained(self) -> None:
-        """Look which parts are trained now: a script may freeze some, and go on with others."""
-        trains = [part.is_trained for part in self._parts]
+    def _update_trained(self) -> None:
+        """Update which entries are trained; a script may freeze some at any time."""
+        trains = [entry.is_trained for entry in self._entries]
         if trains != self._trains:
-            pairs = zip(self._parts, trains, strict=True)
-            trained = [part for part, is_trained in pairs if is_trained]
-            self._trains, self._trained = trains, _Writing.of(trained)
+            pairs = zip(self._entries, trains, strict=True)
+            trained = [entry for entry, is_trained in pairs if is_trained]
+            self._trains, self._trained = trains, _Batch.of(trained)
 
-    def _part(self, parameter: ShardedParameter) -> _Part:
-        whole = parameter.flat_whole
-        place = whole.view(self._ranks, -1)[self._rank]
-        return _Part(parameter, parameter.flat_shard, whole, place)
+    def _entry(self, parameter: ShardedParameter) -> _Entry:
+        full = parameter.flat_unsharded
+        own = full.view(self._ranks, -1)[self._rank]
+        return _Entry(parameter, parameter.flat_shard, full, own)
 
-    def _gather_packed(self, together: Sequence[_Part]) -> None:
+    def _gather_packed(self, entries: Sequence[_Entry]) -> None:
         """Gather small parameters in one flat buffer."""
-        sizes = [part.place.numel() for part in together]
-        flat = together[0].whole.new_empty(self._ranks, sum(sizes))
+        sizes = [entry.own.numel() for entry in entries]
+        flat = entries[0].full.new_empty(self._ranks, sum(sizes))
         own = flat[self._rank]
-        torch.cat([part.place for part in together], out=own)
+        torch.cat([entry.own for entry in entries], out=own)
         self._start_gather(flat.view(-1), own).wait()
-        wholes = [part.whole.view(self._ranks, -1) for part in together]
-        torch.split_with_sizes_copy(flat, sizes, dim=1, out=wholes)
+        targets = [entry.full.view(self._ranks, -1) for entry in entries]
+        torch.split_with_sizes_copy(flat, sizes, dim=1, out=targets)
 
-    def _start_gather(self, whole: Tensor, own: Tensor) -> Any:
-        return self._all_gather(whole, own, group=self._group, async_op=True)
+    def _start_gather(self, full: Tensor, own: Tensor) -> Any:
+        return self._all_gather(full, own, group=self._group, async_op=True)

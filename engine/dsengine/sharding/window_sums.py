@@ -1,9 +1,9 @@
-"""Stage 0: a window's gradients summed in another dtype than that of the model.
+"""Stage 0: gradient accumulation in another dtype than the model's.
 
 [Note: where the sums are reduced]
-DistributedDataParallel reduces what one backward leaves. Gradients of earlier micro batches are
-taken out and added up after each of their backwards; in the last one the hook adds what comes to
-the sums and reduces those, in the dtype of the wire, in the place of its bucket.
+DistributedDataParallel reduces the gradients of one backward. Gradients of earlier micro batches
+are moved to the sums after each of their backwards; in the last backward the hook adds each bucket
+to the sums and reduces those in the communication dtype instead of the bucket.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from dsengine.torch_private import foreach_copy_, foreach_mul_
 
 
 class WindowSums:
-    """By parameter, the sum of its gradients over the window, in ``dtype``."""
+    """Gradient sums over the window by parameter, in ``dtype``."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class WindowSums:
         self._sums: dict[nn.Parameter, Tensor] = {}
 
     @torch.no_grad()
-    def take_in(self) -> None:
-        """Add the gradients of a backward that was not reduced, and leave zeros.
+    def accumulate(self) -> None:
+        """Add the gradients of an unreduced backward and leave zeros.
 
-        Not None: the reducer remembers over a window which parameters have had a gradient, and
-        insists on finding one there.
+        Zeros instead of None: the reducer tracks over a window which parameters had a gradient and
+        requires one there.
         """
         for parameter in self._parameters:
             if parameter.grad is not None:
@@ -46,7 +46,7 @@ class WindowSums:
                 parameter.grad.zero_()
 
     def keep_reduced(self) -> None:
-        """After a reduction: drop what the hook added for parameters without any gradient."""
+        """After a reduction, drop sums that the hook added for parameters without a gradient."""
         for parameter in self._parameters:
             if parameter.grad is None:
                 self._sums.pop(parameter, None)
@@ -72,7 +72,7 @@ class WindowSums:
         group: dist.ProcessGroup,
         bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
     ) -> torch.futures.Future[Tensor]:
-        """The communication hook: what it returns goes to ``.grad``, which nobody reads."""
+        """The communication hook; its result goes to ``.grad``, which is not read."""
         parameters: list[Any] = bucket.parameters()
         gradients = bucket.gradients()
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -81,7 +81,7 @@ class WindowSums:
         sent, parts = bucket.buffer(), gradients
         if sent.dtype is not self._wire:
             sent = torch.empty_like(sent, dtype=self._wire)
-            sizes = [each.numel() for each in sums]
+            sizes = [total.numel() for total in sums]
             parts = [p.view_as(s) for p, s in zip(sent.split(sizes), sums, strict=True)]
         foreach_copy_(parts, sums)
         sent.mul_(self._averaging.before)
@@ -98,8 +98,8 @@ class WindowSums:
     def _add(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         if gradient.is_sparse:
             raise ValueError(
-                "sparse gradients are summed in the dtype of the model: remove "
-                "data_types.grad_accum_dtype, or the sparse embedding"
+                "sparse gradients cannot be accumulated in another dtype: remove "
+                "data_types.grad_accum_dtype or sparse embeddings"
             )
         if parameter in self._sums:
             self._sums[parameter].add_(gradient)

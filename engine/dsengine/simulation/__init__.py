@@ -1,1 +1,1 @@
-"""The engine's own code on fake tensors and a fake process group."""
+"""Dry runs: the engine on fake tensors and a fake process group."""

@@ -1,9 +1,9 @@
-"""Dry run: the engine's own code on fake tensors and a fake process group, at any world size.
+"""Dry run: the engine on fake tensors and a fake process group, at any world size.
 
-No GPU, no memory, no rank but this process: what the engine would hold and send is counted
-while ``initialize``, forward, backward and step run as they are. Given the model's tensors
-only, the module is a stand-in with its tree, shapes and dtypes whose forward uses each
-parameter once: activations are not in its figures, everything the engine holds itself is.
+It needs no GPU, memory or other process: ``initialize``, forward, backward and step run unchanged,
+and what the engine allocates and sends is counted. If only the model's tensors are known, the
+module is a stand-in with the same tree, shapes and dtypes whose forward uses each parameter once;
+the figures then exclude activations.
 """
 
 import warnings
@@ -23,13 +23,13 @@ from dsconfig import ModelTree, Plan
 from dsengine.observation.communication import CommunicationLog
 from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers import build as optimizer_building
-from dsengine.simulation.fakes import OperationObserver, stand_in
+from dsengine.simulation.fakes import OperationObserver, stand_in_module
 from dsengine.simulation.memory_placement import MemoryPlacement
 from dsengine.tiers import memory
 from dsengine.torch_private import fake_process_group, fake_tensors, replaced
 
 STEPS = 2
-"""The second step has the optimizer's state, which the first one makes."""
+"""The second step includes the optimizer state that the first one creates."""
 PHASES = ("init", "forward", "backward", "step")
 
 
@@ -41,82 +41,84 @@ def simulate(
     rank: int = 0,
     device: str = "cuda",
 ) -> dict[str, Any]:
-    """Peak bytes of one rank by phase, and bytes sent in one step by collective.
+    """Return peak bytes of one rank by phase, and bytes sent in one step by collective.
 
-    ``model``: a catalogue name, a tree, or what builds the module; with the last, ``loss`` runs
-    one forward: it gets the engine and returns a scalar. ``device``: on ``cpu`` ranks exchange
-    as over gloo, and all is in the same memory; elsewhere the model comes from main memory, and
-    ``host`` tells by phase what this rank has there, and ``nvme`` what it has in files, of which
-    none is written. Raises ValueError for a model whose tensors are not known, for files where all
-    is in the same memory, and where a process group is already running.
+    ``model``: a catalogue name, a tree, or a function that builds the module; with a function,
+    ``loss`` runs one forward: it takes the engine and returns a scalar. ``device``: on ``cpu``
+    ranks communicate as over gloo and there is one memory; otherwise the model starts in host
+    memory, and ``host`` and ``nvme`` report by phase what this rank has in host memory and in files
+    (none is written). Raises ValueError for a model whose tensors are unknown, for files with
+    ``device`` cpu, and if a process group is running.
     """
     if model is None:
-        raise ValueError("a dry run needs the tensors of the model: give --model")
-    zero, apart = plan.effective.zero, device != "cpu"
+        raise ValueError("a dry run requires the tensors of the model: specify --model")
+    zero, has_host = plan.effective.zero, device != "cpu"
     files = "nvme" in (zero.optimizer_tier, zero.parameter_tier)
-    if files and not apart:
-        raise ValueError("a dry run on the CPU writes no files: set the device of offload_* to cpu")
+    if files and not has_host:
+        raise ValueError(
+            "a dry run on the CPU cannot simulate files: set the device of offload_* to cpu"
+        )
     if dist.is_initialized():
-        raise ValueError("a dry run needs a process group of its own; one is already running")
+        raise ValueError("a dry run requires its own process group, but one is already running")
     if not callable(model):
-        model = partial(stand_in, _tree(model))
-    places, sent = MemoryPlacement(), CommunicationLog(_every_collective())
-    live = _Live(places, files=files)
+        model = partial(stand_in_module, _tree(model))
+    placement, sent = MemoryPlacement(), CommunicationLog(_every_collective())
+    live = _Live(placement, files=files)
     with (
         warnings.catch_warnings(),
         _fake_world(plan, rank, device),
         fake_tensors(),
-        OperationObserver([places.mark, live.see] if apart else [live.see]),
-        places.simulated() if apart else replaced(memory, "empty_on_host", _plainly),
+        OperationObserver([placement.mark, live.see] if has_host else [live.see]),
+        placement.simulated() if has_host else replaced(memory, "empty_on_host", _empty_tensor),
     ):
-        # Nothing has an address here, so that what asks for one finds all in their places.
+        # Fake tensors have no address; code that compares addresses sees them as equal.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
-        engine = _initialized(_quiet(plan), model, live, places, device)
+        engine = _initialized(_quiet(plan), model, live, placement, device)
         _train(engine, plan.batch.accumulation, loss or (lambda e: e(torch.zeros(1))), live, sent)
     return {
         "world_size": plan.mesh.world_size,
         "phases": {phase: live.device.peaks[phase] for phase in PHASES},
-        **(_below(live) if apart else {}),
+        **(_tier_peaks(live) if has_host else {}),
         "traffic": _by_collective(sent),
     }
 
 
 class _Live:
-    """What is held on the device, and in main memory where that is another one."""
+    """Live bytes on the device, in host memory and in files."""
 
-    def __init__(self, places: MemoryPlacement, *, files: bool) -> None:
+    def __init__(self, placement: MemoryPlacement, *, files: bool) -> None:
         cpu = torch.device("cpu")
-        self.device = LiveBytes(cpu, existing=False, counts=places.is_on_device, watches=False)
-        self.host = LiveBytes(cpu, counts=places.is_on_host, watches=False)
-        self.files = LiveBytes(cpu, counts=places.is_in_file, watches=False)
-        self._all = (self.device, self.host, self.files)[: 3 if files else 2]
+        self.device = LiveBytes(cpu, existing=False, counts=placement.is_on_device, watches=False)
+        self.host = LiveBytes(cpu, counts=placement.is_on_host, watches=False)
+        self.files = LiveBytes(cpu, counts=placement.is_in_file, watches=False)
+        self._tiers = (self.device, self.host, self.files)[: 3 if files else 2]
 
     def start(self, phase: str, existing: Sequence[Tensor]) -> None:
-        for each in self._all:
-            each.start(phase, existing)
+        for tier in self._tiers:
+            tier.start(phase, existing)
 
     def see(self, given: Sequence[Tensor], made: Sequence[Tensor]) -> None:
-        for each in self._all:
-            each.see(given, made)
+        for tier in self._tiers:
+            tier.see(given, made)
 
     def enter(self, phase: str) -> None:
-        for each in self._all:
-            each.enter(phase)
+        for tier in self._tiers:
+            tier.enter(phase)
 
     def stop(self) -> None:
-        for each in reversed(self._all):
-            each.stop()
+        for tier in reversed(self._tiers):
+            tier.stop()
 
 
-def _below(live: _Live) -> dict[str, dict[str, int]]:
+def _tier_peaks(live: _Live) -> dict[str, dict[str, int]]:
     tiers = {"host": live.host, "nvme": live.files}
-    return {n: {phase: each.peaks.get(phase, 0) for phase in PHASES} for n, each in tiers.items()}
+    return {n: {phase: tier.peaks.get(phase, 0) for phase in PHASES} for n, tier in tiers.items()}
 
 
 def _initialized(
-    plan: Plan, build: Callable[[], nn.Module], live: _Live, places: MemoryPlacement, device: str
+    plan: Plan, build: Callable[[], nn.Module], live: _Live, placement: MemoryPlacement, device: str
 ) -> Any:
-    """The engine, measured from the building of the model on where main memory is the device."""
+    """Return the engine; with host memory as the device, building the model is measured too."""
     from dsengine.loop.initialization import initialize
 
     if device == "cpu":
@@ -125,7 +127,7 @@ def _initialized(
         return engine
     module = build()
     built = [*module.parameters(), *module.buffers()]
-    places.put_on_host(built)
+    placement.put_on_host(built)
     live.start("init", existing=built)
     del built
     with replaced(optimizer_building, "device_types", lambda groups: {device}):
@@ -133,7 +135,7 @@ def _initialized(
     del module
     for group in engine.optimizer.param_groups if engine.optimizer else ():
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-            group["foreach"] = True  # torch's default on a GPU, which tensors of the CPU hide
+            group["foreach"] = True  # torch's default on a GPU; here all tensors are on the CPU
     return engine
 
 
@@ -147,7 +149,7 @@ def _train(
     for step in range(STEPS):
         for micro in range(accumulation):
             last = step == STEPS - 1
-            # As in the estimate, a phase is that of the micro batch that ends the window.
+            # As in the estimate, measure the micro batch that ends the window.
             counted = last and micro == accumulation - 1
             with sent if last else nullcontext():
                 live.enter("forward" if counted else "before")
@@ -161,17 +163,17 @@ def _train(
     engine.destroy()
 
 
-def _plainly(shape: Sequence[int], *, pin: bool) -> Tensor:
-    """Memory that a fake tensor can be in."""
+def _empty_tensor(shape: Sequence[int], *, pin: bool) -> Tensor:
+    """Replace ``empty_on_host``: fake tensors cannot use mapped memory."""
     del pin
     return torch.empty(shape, dtype=torch.float32)
 
 
 def _quiet(plan: Plan) -> Plan:
-    """The plan without what would print or write.
+    """Return the plan without reports that print or write.
 
-    Reductions are counted by the log, past which the reducer of stage 0 goes on its own: asked
-    for a log, the engine does them itself.
+    The communication log is enabled because stage 0's reducer bypasses the dispatcher; with a log,
+    the engine runs its collectives itself.
     """
     reporting = replace(
         plan.effective.reporting,
@@ -183,12 +185,12 @@ def _quiet(plan: Plan) -> Plan:
 
 
 def _every_collective() -> dict[str, Any]:
-    """The block of a log of all collectives, which a config has to say nothing for."""
+    """Return the ``comms_logger`` block with its defaults, which counts all collectives."""
     return dsconfig.block_values("comms_logger", {})
 
 
 def _by_collective(sent: CommunicationLog) -> dict[str, int]:
-    """Bytes each collective moves through one rank: the whole of what is reduced or gathered."""
+    """Return bytes per collective on one rank, counting the full tensor reduced or gathered."""
     total: Counter[str] = Counter()
     for (name, size), count in sent.counts.items():
         total[name] += size * count
@@ -205,11 +207,11 @@ def _tree(model: str | ModelTree) -> ModelTree:
 
 @contextmanager
 def _fake_world(plan: Plan, rank: int, device: str) -> Iterator[None]:
-    """A process group whose collectives do nothing; on the CPU it passes for one of gloo's.
+    """A fake process group; on the CPU it reports backend gloo.
 
-    Two things of ``initialize`` need real values and are taken out of it: the mesh is made
-    here, and the ranks (there is one) are not asked whether they agree. Devices and memory of
-    this machine play no part: every tensor counts as one of the host.
+    Two parts of ``initialize`` need real values and are replaced: the mesh is created here, and
+    ranks do not check agreement. This machine's devices and memory are ignored: every tensor is on
+    the host.
     """
     from dsengine import sharding
     from dsengine.loop import initialization

@@ -1,4 +1,4 @@
-"""What stands for the real thing in a dry run: the values of tensors, and a model's forward."""
+"""Fakes for a dry run: values read from tensors, and a model built from a tree."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,17 +13,19 @@ from dsengine.torch_private import READ_OF_A_VALUE, is_fake
 
 
 class OperationObserver(TorchDispatchMode):
-    """Every operation of a dry run: reads of values are answered, of the others all is told.
+    """Answers reads of values in a dry run and reports all other operators.
 
-    ``told`` take the tensors that an operation was given and those that it has made. A value is
-    0.5: norms are finite, no step is skipped, and one less it can divide. Whole numbers are 0,
-    with which the reducer of DistributedDataParallel takes what has no gradient here for unused
+    ``observers`` take the tensors an operator was given and those it returned. A read returns 0.5:
+    norms are finite, no step is skipped, and one minus it can be divided by. Integers are 0, with
+    which DistributedDataParallel's reducer treats parameters without a gradient here as unused
     everywhere.
     """
 
-    def __init__(self, told: Sequence[Callable[[list[Tensor], list[Tensor]], None]] = ()) -> None:
+    def __init__(
+        self, observers: Sequence[Callable[[list[Tensor], list[Tensor]], None]] = ()
+    ) -> None:
         super().__init__()
-        self._told = told
+        self._observers = observers
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -32,22 +34,25 @@ class OperationObserver(TorchDispatchMode):
             return 0.5 if args[0].dtype.is_floating_point else 0
         result = func(*args, **(kwargs or {}))
         given, made = [*tensors_in((args, kwargs))], [*tensors_in(result)]
-        for tell in self._told:
-            tell(given, made)
+        for observe in self._observers:
+            observe(given, made)
         return result
 
 
-def stand_in(tree: ModelTree) -> nn.Module:
-    """A module with this tree's modules and parameters. Raises ValueError without a layout."""
+def stand_in_module(tree: ModelTree) -> nn.Module:
+    """Return a module with this tree's modules and parameters.
+
+    Raises ValueError if the tree has no layout.
+    """
     if tree.root is None:
         raise ValueError(
-            f"{tree.name}: the tensors of this model are not known; a dry run needs --model"
+            f"{tree.name}: the tensors of this model are unknown; a dry run requires --model"
         )
     return _Module(tree.root, {})
 
 
 class _Module(nn.Module):
-    """One module of the tree; its forward adds up its own parameters, then runs its children."""
+    """One module of the tree; forward sums its own parameters, then runs its children."""
 
     def __init__(self, fact: ModuleFact, shared: dict[str, nn.Parameter]) -> None:
         super().__init__()

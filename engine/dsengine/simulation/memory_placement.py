@@ -1,11 +1,11 @@
-"""Main memory, files and device as three, in a dry run whose tensors are all of the CPU.
+"""Simulated host memory, files and device in a dry run, where every tensor is on the CPU.
 
 [Note: where a tensor is]
-Autograd refuses tensors of a device that torch was not built for, fakes too. So every tensor is
-one of the CPU, and what is in main memory is marked: the model as it was built, what the tiers
-ask main memory for, and whatever an operation makes of marked tensors alone. To move a tensor
-would do nothing here; it is a copy instead, which is marked or not. Files are tensors that are
-marked as such; nothing is read or written, and what threads would do is done at once.
+Autograd refuses tensors of devices that torch was not built for, even fake ones. So every tensor is
+on the CPU, and those in host memory are marked: the model as built, what the tiers allocate on the
+host, and results of operators whose inputs are all marked. Moves between devices, which would do
+nothing here, become copies with or without a mark. Files are tensors marked as such; nothing is
+read or written, and work of threads is done immediately.
 """
 
 import weakref
@@ -25,45 +25,51 @@ from dsengine.tiers.files import Buffer, View
 from dsengine.torch_private import local_part, replaced, storage_key
 
 _Table = dict[int, "weakref.ref[Any]"]
-"""Storages, by their keys."""
+"""Storages by key."""
 
 
 class MemoryPlacement:
-    """Which storages are in main memory, and which in files."""
+    """Tracks which storages are in host memory and which in files."""
 
     def __init__(self) -> None:
         self._on_host: _Table = {}
         self._in_files: _Table = {}
-        self._made_at: _Table | None = None
-        """Where new storages are noted; None where their inputs are, if they all are below."""
+        self._target: _Table | None = None
+        """Table for new storages; None: the table of their inputs, if all of these are off the
+        device.
+        """
 
     def is_on_host(self, storage: torch.UntypedStorage) -> bool:
-        return _knows(self._on_host, storage)
+        return _contains(self._on_host, storage)
 
     def is_in_file(self, storage: torch.UntypedStorage) -> bool:
-        return _knows(self._in_files, storage)
+        return _contains(self._in_files, storage)
 
     def is_on_device(self, storage: torch.UntypedStorage) -> bool:
         return not (self.is_on_host(storage) or self.is_in_file(storage))
 
     def put_on_host(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
-            _note(self._on_host, tensor)
+            _add(self._on_host, tensor)
 
     def in_file(self, elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return a tensor that counts as a file."""
-        with self._making(self._in_files):
+        """Return a tensor that represents a file."""
+        with self._creating_in(self._in_files):
             return torch.empty(elements, dtype=dtype)
 
     @contextmanager
     def simulated(self) -> Iterator[None]:
-        """Mark what the tiers make inside, and let moves be copies."""
+        """Mark what the tiers allocate inside, and turn moves into copies."""
         with ExitStack() as stack:
             for holder, name, other in (
                 (memory, "empty_on_host", self._empty_on_host),
                 (memory, "empty_on_device_of", self._empty_beside),
-                (memory, "in_same_memory", lambda one, other: self.has(one) is self.has(other)),
-                (staging, "ThreadPoolExecutor", AtOnce),
+                (
+                    memory,
+                    "in_same_memory",
+                    lambda one, other: self.is_off_device(one) is self.is_off_device(other),
+                ),
+                (staging, "ThreadPoolExecutor", ImmediateExecutor),
                 (nvme, "UnnamedFile", partial(_File, self)),
                 (nvme, "Buffer", _Buffer),
                 (nvme, "FileIO", _NoIO),
@@ -76,50 +82,50 @@ class MemoryPlacement:
             stack.enter_context(_moves(self))
             yield
 
-    def has(self, tensor: Tensor) -> bool:
-        """Whether ``tensor`` is in main memory, or in a file, which is seen through that."""
+    def is_off_device(self, tensor: Tensor) -> bool:
+        """Whether ``tensor`` is in host memory or in a file."""
         return not self.is_on_device(local_part(tensor).untyped_storage())
 
     def copied(self, move: Any, tensor: Tensor, dtype: torch.dtype, *, to_host: bool) -> Tensor:
-        with self._making(self._on_host if to_host else {}):
+        with self._creating_in(self._on_host if to_host else {}):
             return move(tensor, dtype, copy=True)
 
     def mark(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Take note of where the storages are that an operation has made."""
+        """Record where the new storages of an operator's results are."""
         inputs, results = [*map(local_part, inputs)], [*map(local_part, results)]
-        known = {storage_key(each) for each in inputs}
-        table = self._made_at
+        known = {storage_key(tensor) for tensor in inputs}
+        table = self._target
         if table is None:
-            table = self._on_host if inputs and all(map(self.has, inputs)) else {}
-        for each in results:
-            if storage_key(each) not in known:
-                _note(table, each)
+            table = self._on_host if inputs and all(map(self.is_off_device, inputs)) else {}
+        for tensor in results:
+            if storage_key(tensor) not in known:
+                _add(table, tensor)
 
     def _empty_on_host(self, shape: Sequence[int], *, pin: bool) -> Tensor:
         del pin
-        with self._making(self._on_host):
+        with self._creating_in(self._on_host):
             return torch.empty(shape, dtype=torch.float32)
 
     def _empty_beside(self, part: Tensor, shape: Sequence[int], *, pin: bool) -> Tensor:
         del pin
-        with self._making(self._on_host if self.has(part) else {}):
+        with self._creating_in(self._on_host if self.is_off_device(part) else {}):
             return torch.empty(shape, dtype=torch.float32)
 
     @contextmanager
-    def _making(self, table: _Table) -> Iterator[None]:
-        before, self._made_at = self._made_at, table
+    def _creating_in(self, table: _Table) -> Iterator[None]:
+        before, self._target = self._target, table
         try:
             yield
         finally:
-            self._made_at = before
+            self._target = before
 
 
-def _knows(table: _Table, storage: torch.UntypedStorage) -> bool:
+def _contains(table: _Table, storage: torch.UntypedStorage) -> bool:
     reference = table.get(storage_key(storage))
     return reference is not None and reference() is storage
 
 
-def _note(table: _Table, tensor: Tensor) -> None:
+def _add(table: _Table, tensor: Tensor) -> None:
     storage = local_part(tensor).untyped_storage()
     key = storage_key(storage)
 
@@ -130,11 +136,11 @@ def _note(table: _Table, tensor: Tensor) -> None:
     table[key] = weakref.ref(storage, forget)
 
 
-class AtOnce:
-    """An executor that does what it is given before it returns."""
+class ImmediateExecutor:
+    """An executor that runs each task in ``submit``."""
 
     def __init__(self, *_: Any) -> None:
-        """As ThreadPoolExecutor."""
+        """Accept ThreadPoolExecutor's arguments."""
 
     def submit(self, do: Callable[..., Any], *args: Any) -> "Future[Any]":
         done = Future[Any]()
@@ -146,21 +152,21 @@ class AtOnce:
 
 
 class _File:
-    """In the place of ``UnnamedFile``."""
+    """Replaces ``UnnamedFile``."""
 
-    def __init__(self, places: MemoryPlacement, path: Path, size: int) -> None:
+    def __init__(self, placement: MemoryPlacement, path: Path, size: int) -> None:
         del path
-        self._elements = places.in_file(size // tiles.ELEMENT_BYTES)
+        self._elements = placement.in_file(size // tiles.ELEMENT_BYTES)
 
     def part(self, *_: Any) -> None:
-        """There is nothing to be read or written."""
+        """Nothing is read or written."""
 
     @contextmanager
     def mapped(self) -> Iterator[View]:
         yield lambda start, count: self._elements[start : start + count]
 
     def close(self) -> None:
-        """It has no descriptor."""
+        """There is no descriptor."""
 
 
 class _Buffer(Buffer):
@@ -170,10 +176,10 @@ class _Buffer(Buffer):
 
 
 class _NoIO:
-    """In the place of ``FileIO``."""
+    """Replaces ``FileIO``."""
 
     def __init__(self, *_: Any) -> None:
-        """Without threads."""
+        """Accept FileIO's arguments."""
 
     def exchange(self, *_: Any, **__: Any) -> list[Any]:
         return []
@@ -183,34 +189,34 @@ class _NoIO:
 
 
 @contextmanager
-def _moves(places: MemoryPlacement) -> Iterator[None]:
-    """Let ``tensor.to(device)`` and ``tensor.cpu()`` copy from one place to the other.
+def _moves(placement: MemoryPlacement) -> Iterator[None]:
+    """Make ``tensor.to(device)`` and ``tensor.cpu()`` copy between device and host.
 
-    Patched on the class: in backward there is no mode that functions would pass by.
+    Patched on the class, because no function mode is active in backward.
     """
-    move, bring = Tensor.to, Tensor.cpu
+    to_original, cpu_original = Tensor.to, Tensor.cpu
 
     def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Where a device is named it is that of units, or the host if the copy is not waited for.
+        """Copy to the device if one is given; to the host if the copy is non-blocking.
 
-        That is how ``fully_shard`` brings gradients to the host.
+        ``fully_shard`` moves gradients to the host with non-blocking copies.
         """
         named = [*args, *kwargs.values()]
-        on_host = places.has(tensor)
-        is_move = any(isinstance(each, torch.device) for each in named)
+        on_host = placement.is_off_device(tensor)
+        is_move = any(isinstance(value, torch.device) for value in named)
         if is_move and (on_host or "non_blocking" in kwargs):
-            dtype = next((each for each in named if isinstance(each, torch.dtype)), tensor.dtype)
-            return places.copied(move, tensor, dtype, to_host=not on_host)
-        return move(tensor, *args, **kwargs)
+            dtype = next((value for value in named if isinstance(value, torch.dtype)), tensor.dtype)
+            return placement.copied(to_original, tensor, dtype, to_host=not on_host)
+        return to_original(tensor, *args, **kwargs)
 
     def cpu(tensor: Tensor) -> Tensor:
-        if places.has(tensor):
-            return bring(tensor)
-        return places.copied(move, tensor, tensor.dtype, to_host=True)
+        if placement.is_off_device(tensor):
+            return cpu_original(tensor)
+        return placement.copied(to_original, tensor, tensor.dtype, to_host=True)
 
     patched: Any = Tensor
     patched.to, patched.cpu = to, cpu
     try:
         yield
     finally:
-        del patched.to, patched.cpu  # what is inherited shows again
+        del patched.to, patched.cpu  # the inherited methods apply again

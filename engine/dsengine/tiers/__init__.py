@@ -1,4 +1,4 @@
-"""Optimizers below the device: in host memory, on NVMe."""
+"""Offloaded optimizers: in host memory or on NVMe."""
 
 from collections.abc import Mapping
 
@@ -20,11 +20,11 @@ def bind(
     effective: dsconfig.Effective,
     host_masters: dict[str, Tensor] | None = None,
 ) -> Binding:
-    """Hold an optimizer to the tensors it steps, on the tier that the config names.
+    """Bind an optimizer to the tensors it steps, on the tier that the config selects.
 
-    ``host_masters``: fp32 parts that are on the host already, which are taken out of it; others
-    are copied there.
-    Raises ValueError for an optimizer that cannot be offloaded, OSError when NVMe space is short.
+    ``host_masters``: fp32 shards already on the host; used ones are removed from it. Others are
+    copied there. Raises ValueError for an optimizer that cannot be offloaded, OSError if NVMe space
+    is insufficient.
     """
     if optimizer is None:
         return Unbound(masters)

@@ -1,7 +1,7 @@
-"""Tiles on NVMe: a file without a name, aligned buffers, reads and writes in threads.
+"""Tile I/O on NVMe: unlinked files, aligned buffers, reads and writes in threads.
 
-``os.preadv`` and ``os.pwritev`` release the interpreter; with buffers and offsets aligned to the
-page size they go past the page cache (O_DIRECT) where the file system allows it.
+``os.preadv`` and ``os.pwritev`` release the GIL; with buffers and offsets aligned to the page size
+they bypass the page cache (O_DIRECT) where the file system allows it.
 """
 
 import mmap
@@ -22,7 +22,7 @@ from dsengine.tiers.memory import GIBI
 
 View = Callable[[int, int], Tensor]
 ALIGNMENT = 4096
-"""Bytes; what O_DIRECT asks of addresses, offsets and lengths."""
+"""Bytes; alignment that O_DIRECT requires of addresses, offsets and lengths."""
 
 
 def aligned(size: int) -> int:
@@ -30,10 +30,10 @@ def aligned(size: int) -> int:
 
 
 class Buffer:
-    """Page-aligned host memory, seen as bytes and as fp32 elements.
+    """Page-aligned host memory, viewed as bytes and as fp32 elements.
 
-    It stays out of processes that are forked, for what a disk writes into a page that two share
-    may reach the wrong one.
+    It is excluded from forked processes, because direct reads into a page shared after a fork may
+    reach the wrong process.
     """
 
     def __init__(self, size: int) -> None:
@@ -45,13 +45,13 @@ class Buffer:
         self.elements: Tensor = torch.frombuffer(self._memory, dtype=torch.float32)
 
     def segments(self, count: int, elements: int) -> Tensor:
-        """Return (count, elements): the beginnings of ``count`` equal parts."""
+        """Return (count, elements): the start of each of ``count`` equal parts."""
         return self.elements.view(count, -1)[:, :elements]
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Segments of a file, of ``size`` bytes each, that begin at ``starts``."""
+    """Segments of a file: ``size`` bytes from each of ``starts``."""
 
     descriptor: int
     starts: tuple[int, ...]
@@ -59,9 +59,9 @@ class Extent:
 
 
 class UnnamedFile:
-    """A file of fixed size, without a name: it vanishes with the process, however that ends.
+    """An unlinked file of fixed size, which is removed however the process ends.
 
-    Raises OSError, before anything is written, when space is short.
+    Raises OSError if space is insufficient, before anything is written.
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -69,7 +69,7 @@ class UnnamedFile:
         flags = os.O_RDWR | os.O_CREAT
         try:
             self.descriptor = os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o600)
-        except OSError:  # tmpfs and some network file systems know no direct access
+        except OSError:  # tmpfs and some network file systems have no direct I/O
             self.descriptor = os.open(path, flags, 0o600)
         path.unlink()
         try:
@@ -78,63 +78,63 @@ class UnnamedFile:
             os.close(self.descriptor)
             raise OSError(
                 error.errno,
-                f"{error.strerror}: nvme_path refuses a file of {self.size / GIBI:.3g} GiB; free "
-                "space there, raise the limit on files, or name a larger disk",
+                f"{error.strerror}: cannot create {self.size / GIBI:.3g} GiB in nvme_path; "
+                "free space there, raise the file size limit, or use a larger disk",
                 str(path.parent),
             ) from error
 
     @property
-    def whole(self) -> Extent:
+    def extent(self) -> Extent:
         return self.part((0,), self.size)
 
     def part(self, starts: tuple[int, ...], size: int) -> Extent:
-        """``size`` bytes, a multiple of ALIGNMENT, from each of ``starts`` on."""
+        """Return an extent of ``size`` bytes, a multiple of ALIGNMENT, from each of ``starts``."""
         return Extent(self.descriptor, starts, size)
 
     @contextmanager
     def mapped(self) -> Iterator[View]:
-        """Yield what makes tensors of (start, count) elements of the file, paged by the kernel.
+        """Yield a function that maps (start, count) elements of the file as a tensor.
 
-        Each is a storage of its own: of a part of one a checkpoint would take a copy. All is on
-        the disk on leaving; nothing else may be under way on the file meanwhile.
+        Each tensor has its own storage, because checkpoints copy slices of a shared one. The data
+        is on disk on exit; no other I/O on the file may run inside.
         """
-        held = mmap.mmap(self.descriptor, self.size)
+        mapping = mmap.mmap(self.descriptor, self.size)
 
         def view(start: int, count: int) -> Tensor:
             if not count:
                 return torch.empty(0)
-            return torch.frombuffer(held, dtype=torch.float32, count=count, offset=4 * start)
+            return torch.frombuffer(mapping, dtype=torch.float32, count=count, offset=4 * start)
 
         yield view
-        held.flush()
+        mapping.flush()
 
     def close(self) -> None:
         os.close(self.descriptor)
 
 
 def unusable(directory: Path, needed: int) -> str:
-    """Why ``needed`` bytes of files cannot be below ``directory`` (made if need be); "" if so."""
+    """Return why ``needed`` bytes cannot be stored in ``directory`` (created if missing), or ""."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=directory):
             free = shutil.disk_usage(directory).free
     except OSError as error:
-        return f"cannot hold files: {error.strerror}; name a directory on a local disk"
+        return f"cannot create files: {error.strerror}; use a directory on a local disk"
     if needed <= free:
         return ""
     return (
-        f"{free / GIBI:.3g} GiB are free and the ranks of this node need {needed / GIBI:.3g} GiB; "
-        "name a larger disk, or train on more nodes"
+        f"{free / GIBI:.3g} GiB are free, but the ranks of this node need {needed / GIBI:.3g} GiB; "
+        "use a larger disk, or train on more nodes"
     )
 
 
 class FileIO:
-    """Moves whole tiles between files and buffers, ``block_bytes`` at a time, in threads.
+    """Transfers tiles between files and buffers in threads, ``block_bytes`` at a time.
 
     [Note: one buffer, two tiles]
-    A block of a buffer is free for another tile as soon as it is written: ``exchange`` writes one
-    tile and reads the next block by block, in one request each. So two buffers keep a disk busy in
-    both directions while a tile is updated, and nobody waits but for the tile that is needed next.
+    A block of a buffer can be reused as soon as it is written: ``exchange`` writes one tile and
+    reads the next, block by block, in one request each. So two buffers keep a disk busy in both
+    directions while a tile is updated, and only the next tile is waited for.
     """
 
     def __init__(self, in_flight: int, block_bytes: int) -> None:
@@ -145,17 +145,17 @@ class FileIO:
     def exchange(
         self, buffer: Buffer, *, write: Extent | None = None, read: Extent | None = None
     ) -> list[Future[None]]:
-        """Write the buffer to segments of a file, then read others into it.
+        """Write the buffer to the segments of ``write``, then read those of ``read`` into it.
 
         The buffer has an equal part for each segment.
         """
-        extents = [each for each in (write, read) if each is not None]
-        count, size = len(extents[0].starts), max(each.size for each in extents)
-        room = buffer.size // count
+        extents = [extent for extent in (write, read) if extent is not None]
+        count, size = len(extents[0].starts), max(extent.size for extent in extents)
+        part = buffer.size // count
         return [
             self._pool.submit(
                 _exchange_block,
-                buffer.bytes[segment * room : (segment + 1) * room],
+                buffer.bytes[segment * part : (segment + 1) * part],
                 (start, start + self._block),
                 None if write is None else (write.descriptor, write.starts[segment], write.size),
                 None if read is None else (read.descriptor, read.starts[segment], read.size),
@@ -168,19 +168,19 @@ class FileIO:
         self._pool.shutdown()
 
 
-Place = tuple[int, int, int]
-"""A file's descriptor, and where in it a segment begins, of how many bytes."""
+FileRange = tuple[int, int, int]
+"""File descriptor, offset and bytes of a segment."""
 
 
 def _exchange_block(
-    memory: memoryview, block: tuple[int, int], write: Place | None, read: Place | None
+    memory: memoryview, block: tuple[int, int], write: FileRange | None, read: FileRange | None
 ) -> None:
     start, stop = block
-    for place, move in ((write, _write_block), (read, _read_block)):
-        if place is not None:
-            descriptor, offset, size = place
+    for file_range, transfer in ((write, _write_block), (read, _read_block)):
+        if file_range is not None:
+            descriptor, offset, size = file_range
             if start < size:
-                move(descriptor, memory[start : min(stop, size)], offset + start)
+                transfer(descriptor, memory[start : min(stop, size)], offset + start)
 
 
 def _read_block(descriptor: int, block: memoryview, offset: int) -> None:
@@ -196,20 +196,20 @@ def _write_block(descriptor: int, block: memoryview, offset: int) -> None:
 
 
 def wait(futures: list[Future[None]]) -> None:
-    """Return when all are done; raise what one failed with."""
+    """Wait for all futures; raise the first error."""
     for future in futures:
         future.result()
 
 
 def remove_directory(directory: Path) -> None:
-    """Remove what ``fresh_directory`` has made."""
+    """Remove a directory made by ``fresh_directory``."""
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def fresh_directory(nvme_path: str, content: str, needed: int) -> Path:
-    """Return this rank's directory for ``content``, emptied of what an earlier run left.
+    """Return this rank's directory for ``content``, emptied of an earlier run's files.
 
-    Raises OSError when fewer than ``needed`` bytes are free.
+    Raises OSError if fewer than ``needed`` bytes are free.
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
     directory = Path(nvme_path) / "dsengine" / content / f"rank{rank}"

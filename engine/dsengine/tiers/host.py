@@ -1,13 +1,13 @@
-"""The optimizer in host memory: fp32 parts, moments and the update; shards are copied back.
+"""The optimizer in host memory: fp32 master shards, moments and the update.
 
 [Note: what is copied when]
 Gradients arrive during backward (``offloaded_gradients``); ``gradients`` waits for the last one
-because the norm reads them next. ``step`` goes tile by tile (``tiles.py``): the update reads parts
-and gradients of a tile on the host; the result is cast piece by piece into staging buffers, whose
-copies to the device run while the next tile is computed. Nothing waits for the last of them: the
-next use of a shard is on the same stream, behind it. Shards can be written to from outside in
-between (a load, GatheredParameters); one whose version is not the one that ``_copy_back`` left
-when a step begins is taken over before it is updated.
+because the norm reads them next. ``step`` updates tile by tile (``tiles.py``): it reads a tile's
+parts and gradients on the host, and casts the result piece by piece into staging buffers whose
+copies to the device run while the next tile is computed. Nothing waits for the last copy: the next
+use of a shard is queued behind it on the same stream. Shards can be written from outside between
+steps (a load, GatheredParameters); a shard whose version differs from the one ``_copy_back`` left
+is copied to its part before the update.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,27 +29,27 @@ from dsengine.tiers.tiles import (
     Piece,
     Tile,
     divide_into_tiles,
-    in_parts,
+    split_pieces,
     states_per_element,
     stepping_pieces,
 )
 from dsengine.torch_private import as_shard, local_part, step_hooks_once, version_of
 
-BEGUN_AT_ONCE = 2**20
-"""Elements whose states a first step makes before they go to their places: twice for so few."""
+FIRST_STEP_ELEMENTS = 2**20
+"""Elements per group in a first step, whose new states exist twice until they are copied."""
 
 
 class HostBinding(Binding):
-    """Holds an optimizer to fp32 copies of this rank's parts, on the host.
+    """Binds an optimizer to fp32 copies ("parts") of this rank's shards, on the host.
 
-    A step updates tile by tile (``sub_group_size``, and no more than a staging buffer holds), and
-    copies each updated tile to the device while the next one is computed. The first ``1 - ratio``
-    of the elements stay on the device. Only optimizers that treat each element alone can be
-    divided so. Raises ValueError for any other.
+    A step updates tile by tile (``sub_group_size``, limited by a staging buffer) and copies each
+    updated tile to the device while the next one is computed. The first ``1 - ratio`` of the
+    elements stay on the device. Raises ValueError for optimizers that are not elementwise, which
+    cannot be split into tiles.
     """
 
     PINS_PARTS = True
-    """Whether the parts are pinned where the config pins memory; gradients always are then."""
+    """Whether parts are pinned if the config pins memory; gradients always are."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class HostBinding(Binding):
     ) -> None:
         if not proves_elementwise(optimizer):
             raise ValueError(
-                f"{type(optimizer).__name__} cannot be offloaded: its update of one element needs "
-                "others, or cannot be tried. Use AdamW, Adam, SGD or Adagrad, or remove "
+                f"{type(optimizer).__name__} cannot be offloaded: its update is not elementwise, "
+                "or cannot be tested. Use AdamW, Adam, SGD or Adagrad, or remove "
                 "offload_optimizer"
             )
         self.optimizer = optimizer
@@ -88,16 +88,16 @@ class HostBinding(Binding):
             pin=self._pin,
         )
         self._gradients: dict[str, Tensor] = {}
-        """Those of the step that is under way."""
+        """Gradients of the current step."""
         self._written = {n: self._version(n) for n in sizes}
-        """What the shards' versions were when they were last copied from their parts."""
+        """Versions of the shards when they were last copied from their parts."""
         self._changed: set[str] = set()
-        """The shards that others had written to when the step that is under way began."""
-        self._begun: dict[str, dict[str, Tensor]] = {}
-        """States of parts some of whose pieces have made their first step."""
-        self._is_torn = False
-        """From the first tile of a step to the last; for good when an error has ended it."""
-        self.held: dict[str, nn.Parameter] = {}
+        """Shards written from outside before the current step."""
+        self._new_states: dict[str, dict[str, Tensor]] = {}
+        """States of parts of which only some pieces have made their first step."""
+        self._is_inconsistent = False
+        """True during a step, and after an error has interrupted one."""
+        self.sharded_parts: dict[str, nn.Parameter] = {}
 
     def _names_in_order(self) -> list[str]:
         names = {id(master): name for name, master in self.masters.items()}
@@ -115,19 +115,21 @@ class HostBinding(Binding):
         return nn.Parameter(part, requires_grad=master.requires_grad)
 
     def _adopt(self, parts: dict[str, nn.Parameter]) -> None:
-        """Let the optimizer hold ``parts`` in the place of the masters."""
+        """Replace the masters by ``parts`` in the optimizer."""
         self.parts = parts
         self._exchange({self.masters[name]: part for name, part in parts.items()}, _to_part)
 
     def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> list[Tensor]:
-        """Return the sums of the offloaded ones, in fp32, where their parts are."""
-        self._gradients = {name: each for name, each in reduced if name in self.offloaded_gradients}
+        """Return the fp32 sums of the offloaded gradients, on the devices of their parts."""
+        self._gradients = {
+            name: total for name, total in reduced if name in self.offloaded_gradients
+        }
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return list(self._gradients.values())
 
     def hand_over_gradients(self) -> None:
-        """Nothing: each tile is given its gradients when it is updated."""
+        """Do nothing: each tile gets its gradients when it is updated."""
 
     def drop_gradients(self) -> None:
         self._gradients = {}
@@ -136,35 +138,35 @@ class HostBinding(Binding):
         return tiles.tile_elements(self.settings.sub_group_size)
 
     def step(self) -> None:
-        """Update all tiles, those of the device first.
+        """Update all tiles, those on the device first.
 
-        Raises RuntimeError when an error has ended an earlier step between two tiles.
+        Raises RuntimeError if an error has interrupted an earlier step.
         """
-        self._refuse_torn()
-        self._learn_entries()
+        self._refuse_inconsistent()
+        self._update_entries()
         step_hooks_once(self.optimizer, self._step_tiles)
         memory.trim_heap()
 
-    def _learn_entries(self) -> None:
-        """Hear of what the optimizer keeps for each element by now: a load may bring options."""
+    def _update_entries(self) -> None:
+        """Update the per-element states of the optimizer: a load may change its options."""
         self._entries = [*dict.fromkeys([*self._entries, *states_per_element(self.optimizer)])]
 
     def _step_tiles(self) -> None:
-        self._note_changes()
-        self._is_torn = True
-        for tile in self._to_update():
+        self._find_changes()
+        self._is_inconsistent = True
+        for tile in self._tiles_in_order():
             self._update(tile)
-        self._is_torn = False
+        self._is_inconsistent = False
 
-    def _to_update(self) -> Iterator[Tile]:
+    def _tiles_in_order(self) -> Iterator[Tile]:
         yield from self.device_tiles
         yield from self.host_tiles
 
-    def _refuse_torn(self) -> None:
-        if self._is_torn:
+    def _refuse_inconsistent(self) -> None:
+        if self._is_inconsistent:
             raise RuntimeError(
-                "an error has ended a step of the offloaded optimizer: some weights are updated, "
-                "others are not. Build the engine anew and load the last checkpoint"
+                "an error interrupted a step of the offloaded optimizer: some weights are updated, "
+                "others are not. Build a new engine and load the last checkpoint"
             )
 
     @torch.no_grad()
@@ -174,21 +176,21 @@ class HostBinding(Binding):
     def mark_in_sync(self, name: str) -> None:
         self._written[name] = self._version(name)
 
-    def _note_changes(self) -> None:
+    def _find_changes(self) -> None:
         self._changed = {n for n in self.parts if self._version(n) != self._written[n]}
 
-    def _take_all_changes(self) -> None:
-        self._note_changes()
+    def _copy_all_changes(self) -> None:
+        self._find_changes()
         for tile in [*self.device_tiles, *self.host_tiles]:
-            self._take_changes(tile)
+            self._copy_changes(tile)
         for name in self._changed:
             self.mark_in_sync(name)
 
     def _update(self, tile: Tile) -> None:
-        self._take_changes(tile)
+        self._copy_changes(tile)
         due = [piece for piece in tile.pieces if piece.name in self._gradients]
         self._step_pieces([piece for piece in due if self._has_state(piece)])
-        for pieces in in_parts([e for e in due if not self._has_state(e)], BEGUN_AT_ONCE):
+        for pieces in split_pieces([p for p in due if not self._has_state(p)], FIRST_STEP_ELEMENTS):
             self._step_pieces(pieces)
         self._copy_back(tile)
 
@@ -196,65 +198,65 @@ class HostBinding(Binding):
         return bool(self.optimizer.state.get(self.parts[piece.name]))
 
     def _step_pieces(self, pieces: Sequence[Piece]) -> None:
-        """Update them by the optimizer's own step, which sees nothing else."""
+        """Update the pieces with the optimizer's own step, which sees only them."""
         stepped = {piece: self._stepped(piece) for piece in pieces}
-        in_groups = {self.parts[piece.name]: each for piece, each in stepped.items()}
+        in_groups = {self.parts[piece.name]: parameter for piece, parameter in stepped.items()}
         with stepping_pieces(self.optimizer, in_groups):
             self.optimizer.step()
-        for piece, each in stepped.items():
-            self._keep(piece, self.optimizer.state.pop(each, {}))
+        for piece, parameter in stepped.items():
+            self._store_state(piece, self.optimizer.state.pop(parameter, {}))
 
     def _stepped(self, piece: Piece) -> nn.Parameter:
-        """A parameter of this piece alone, with its gradient and its state."""
+        """Return a parameter for this piece, with its gradient and state."""
         part = self.parts[piece.name]
-        each = nn.Parameter(self._weights(piece), requires_grad=part.requires_grad)
-        each.grad = piece.of(self._gradients[piece.name])
+        parameter = nn.Parameter(self._weights(piece), requires_grad=part.requires_grad)
+        parameter.grad = piece.of(self._gradients[piece.name])
         state = self.optimizer.state.get(part)
         if state:
             own = self._moments(piece)
-            self.optimizer.state[each] = {
-                name: own[name] if name in own else _own(value) for name, value in state.items()
+            self.optimizer.state[parameter] = {
+                name: own[name] if name in own else _cloned(value) for name, value in state.items()
             }
-        return each
+        return parameter
 
-    def _keep(self, piece: Piece, state: dict[str, Any]) -> None:
-        """Bring what a step has made anew to its place; keep a part's state when it is whole."""
-        places = self._moments(piece) if state else {}
-        for name, place in places.items():
-            if name in state and state[name] is not place:
-                place.copy_(state[name])
+    def _store_state(self, piece: Piece, state: dict[str, Any]) -> None:
+        """Copy new state tensors into place; after the last piece, set the part's state."""
+        moments = self._moments(piece) if state else {}
+        for name, moment in moments.items():
+            if name in state and state[name] is not moment:
+                moment.copy_(state[name])
         if state and piece.last:
             part = self.parts[piece.name]
-            whole = self._at_rest(piece.name)
+            stored = self._stored_states(piece.name)
             self.optimizer.state[part] = {
-                name: whole[name] if name in places else value for name, value in state.items()
+                name: stored[name] if name in moments else value for name, value in state.items()
             }
-            self._begun.pop(piece.name, None)
+            self._new_states.pop(piece.name, None)
 
     def _weights(self, piece: Piece) -> Tensor:
-        """This piece of its part: a flat view, in memory while its tile is updated."""
+        """Return a flat view of this piece of its part, in memory while its tile is updated."""
         return piece.of(self.parts[piece.name].detach())
 
     def _moments(self, piece: Piece) -> dict[str, Tensor]:
-        """By name, its pieces of the states that are kept for each element; views as well."""
-        whole = self._at_rest(piece.name)
-        return {name: piece.of(whole[name]) for name in self._entries if name in whole}
+        """Return flat views of this piece of the per-element states by name."""
+        stored = self._stored_states(piece.name)
+        return {name: piece.of(stored[name]) for name in self._entries if name in stored}
 
-    def _at_rest(self, name: str) -> dict[str, Tensor]:
-        """By name, what holds a part's states for each element between steps; made if need be."""
+    def _stored_states(self, name: str) -> dict[str, Tensor]:
+        """Return the storage of a part's per-element states by name, created if missing."""
         part = self.parts[name]
         if state := self.optimizer.state.get(part):
             return state
-        if name not in self._begun:
-            self._begun[name] = {
+        if name not in self._new_states:
+            self._new_states[name] = {
                 entry: memory.empty_on_device_of(part, part.shape, pin=False)
                 for entry in self._entries
             }
-        return self._begun[name]
+        return self._new_states[name]
 
     @torch.no_grad()
-    def _take_changes(self, tile: Tile) -> None:
-        """Take over shards that were written to from outside (a load, GatheredParameters)."""
+    def _copy_changes(self, tile: Tile) -> None:
+        """Copy shards written from outside (a load, GatheredParameters) to their parts."""
         for piece in tile.pieces:
             if piece.name in self._changed:
                 shard = local_part(self.masters[piece.name])
@@ -267,52 +269,54 @@ class HostBinding(Binding):
             if memory.in_same_memory(weights, shard):
                 piece.of(shard).copy_(weights)
             else:
-                self._staging.bring(weights, piece.of(shard))
+                self._staging.to_device(weights, piece.of(shard))
             self._written[piece.name] = self._version(piece.name)
 
     def sharded(self) -> dict[str, Tensor]:
-        """Return the fp32 parts as shards of whole parameters, by name; same memory."""
+        """Return the fp32 parts as shards of full parameters by name, in the same memory."""
         return {n: sharded_like(part.detach(), self.masters[n]) for n, part in self.parts.items()}
 
     @contextmanager
     def materialized(self) -> Iterator[None]:
-        self._take_all_changes()
+        self._copy_all_changes()
         yield
 
     @contextmanager
     def as_sharded(self) -> Iterator[None]:
-        """Let the optimizer hold the sharded fp32 parts inside; its state follows.
+        """Make the optimizer hold the sharded fp32 parts inside, with their states.
 
-        Raises RuntimeError when an error has ended a step between two tiles.
+        Raises RuntimeError if an error has interrupted a step.
         """
-        self._refuse_torn()
+        self._refuse_inconsistent()
         parts = self.parts
-        self._take_all_changes()
-        self.held = {name: nn.Parameter(tensor) for name, tensor in self.sharded().items()}
-        self._exchange({part: self.held[name] for name, part in parts.items()}, _to_shard)
+        self._copy_all_changes()
+        self.sharded_parts = {name: nn.Parameter(tensor) for name, tensor in self.sharded().items()}
+        self._exchange({part: self.sharded_parts[name] for name, part in parts.items()}, _to_shard)
         try:
             yield
         finally:
-            self._exchange({self.held[name]: part for name, part in parts.items()}, _to_part)
-            self.held = {}
+            self._exchange(
+                {self.sharded_parts[name]: part for name, part in parts.items()}, _to_part
+            )
+            self.sharded_parts = {}
             for tile in [*self.device_tiles, *self.host_tiles]:
                 self._copy_back(tile)
 
     def checkpointed(self) -> Mapping[str, Tensor]:
-        return {**self.masters, **self.held}
+        return {**self.masters, **self.sharded_parts}
 
     def close(self) -> None:
         self.offloaded_gradients.close()
         self._staging.close()
 
 
-def _own(value: Any) -> Any:
-    """A state that counts for all elements, for one piece: in place it would count twice."""
+def _cloned(value: Any) -> Any:
+    """Return a copy of a state that is not per element, which each piece updates."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def sharded_like(part: Tensor, master: Tensor) -> Tensor:
-    """Return a part of a master as a shard, where that is one; same memory."""
+    """Return a part as a shard if its master is one, in the same memory."""
     return as_shard(part, master) if isinstance(master, DTensor) else part
 
 
@@ -323,9 +327,9 @@ def _to_shard(value: Tensor, old: Tensor, new: Any) -> Tensor:
 
 
 def _to_part(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """Return a state tensor's part, where the parameter's part is.
+    """Return this rank's part of a state tensor on the device of the parameter's part.
 
-    A step count is there too, or on the host: fused kernels want it beside the parameter.
+    Step counts may stay on the host; fused kernels need them on the parameter's device.
     """
     part = local_part(value)
     stays = part.dim() == 0 and part.device.type != old.device.type

@@ -1,4 +1,4 @@
-"""fp32 masters on the host, made from each unit while it is in hand; the device keeps 16 bits."""
+"""fp32 masters on the host, copied from each unit while it is sharded; the device keeps 16 bits."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,10 +10,10 @@ from dsengine.tiers import memory
 
 
 class HostMasters:
-    """This rank's fp32 ``parts`` by the names that ``originals`` gives to whole parameters.
+    """This rank's fp32 master shards, ``parts``, by the names in ``originals``.
 
-    Whole parameters are divided along their first axis, as ``fully_shard`` divides them; ``rank``
-    of ``ranks`` is this one's place. ``dtype``: what is left of them for the device.
+    Full parameters are chunked along their first axis, as in ``fully_shard``; this is ``rank`` of
+    ``ranks``. ``dtype``: the dtype of the parameters left on the device.
     """
 
     def __init__(
@@ -33,19 +33,19 @@ class HostMasters:
 
     @staticmethod
     def have(parameter: nn.Parameter) -> bool:
-        """Whether there is a master of ``parameter``."""
+        """Whether ``parameter`` has a master."""
         return parameter.requires_grad and parameter.is_floating_point()
 
     @torch.no_grad()
-    def take(self, whole: Iterable[nn.Parameter]) -> None:
-        """Keep this rank's part of each; leave whole parameters of ``dtype`` in their place."""
-        for parameter in whole:
+    def extract(self, full: Iterable[nn.Parameter]) -> None:
+        """Store this rank's shard of each full parameter, and cast the parameter to ``dtype``."""
+        for parameter in full:
             if self.have(parameter):
                 own = chunk_of(parameter.data, self._rank, self._ranks)
-                self.keep(self._originals[parameter], own)
+                self.store(self._originals[parameter], own)
                 parameter.data = parameter.data.to(self.dtype)
 
     @torch.no_grad()
-    def keep(self, name: str, part: Tensor) -> None:
-        """Copy this rank's part of parameter ``name``, in whatever dtype it comes."""
+    def store(self, name: str, part: Tensor) -> None:
+        """Copy this rank's shard of parameter ``name``, of any dtype."""
         self.parts[name] = memory.empty_on_host(part.shape, pin=self._pin).copy_(part)

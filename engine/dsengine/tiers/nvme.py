@@ -1,17 +1,17 @@
-"""The optimizer on NVMe: fp32 parts and moments rest in a file and visit host memory by tile.
+"""The optimizer on NVMe: fp32 parts and moments are stored in a file and loaded by tile.
 
-[Note: the way of a tile]
-The file holds segments one after the other: the fp32 parts, then each kind of moment, each of them
-with the tiles in order. While a tile is updated its pieces of the segments lie in one of a few
-buffers, and what the optimizer steps are views of it. When it is done its buffer is written, block
-by block, and each block that is written is filled from the next tile that has no buffer yet; so
-tiles are read ahead and written behind while the others are updated. A slow disk slows the step
-down instead of filling the memory. Gradients stay in host memory.
+[Note: how a tile moves]
+The file has one segment for the fp32 parts and one for each kind of moment, each with the tiles in
+order. While a tile is updated, its slices of the segments are in one of a few buffers, and the
+optimizer steps views of it. When it is done its buffer is written block by block, and each written
+block is refilled from the next tile without a buffer; so tiles are read ahead and written behind
+while others are updated. A slow disk slows the step down but does not use more memory. Gradients
+stay in host memory.
 
-[Note: whole states]
-A parameter's states lie in one stretch of a segment each, through tiles. So whoever asks for them
-as they are (a checkpoint, a script) gets views of the file itself, mapped for as long as they are
-looked at: the kernel brings what is read, page by page, and takes it away again.
+[Note: full states]
+A parameter's states are contiguous in each segment, across tiles. So code that needs them in full
+(a checkpoint, a script) gets views of the file itself, mapped while they are in use: the kernel
+pages data in and out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,10 +42,10 @@ from dsengine.torch_private import local_part
 
 
 class NvmeBinding(HostBinding):
-    """A HostBinding whose host tiles are in a file between their updates."""
+    """A HostBinding that stores its host tiles in a file between updates."""
 
     PINS_PARTS = False
-    """They leave for their file at once, and torch keeps what was pinned for ever."""
+    """Parts are moved to the file immediately, and torch never frees pinned memory."""
 
     def __init__(
         self,
@@ -55,161 +55,161 @@ class NvmeBinding(HostBinding):
         host_masters: dict[str, Tensor],
     ) -> None:
         super().__init__(optimizer, masters, settings, host_masters)
-        self._places: dict[str, int] = {}
-        """Where a parameter's elements begin in each segment."""
+        self._offsets: dict[str, int] = {}
+        """Offset of a parameter's elements in each segment."""
         elements = 0
         for tile in self.host_tiles:
             for piece in tile.pieces:
-                self._places.setdefault(piece.name, elements)
+                self._offsets.setdefault(piece.name, elements)
                 elements += piece.elements
         self._segment_bytes = aligned(elements * tiles.ELEMENT_BYTES)
-        needed = self._visiting * self._segment_bytes
+        needed = self._tensors_per_tile * self._segment_bytes
         self.directory = fresh_directory(settings.nvme_path or ".", "optimizer", needed)
         self._file = UnnamedFile(self.directory / "states", needed)
         self._io = FileIO(settings.in_flight, settings.block_bytes)
-        count = tiles.buffers(settings.buffer_count, self._visiting, len(self.host_tiles))
-        size = self._visiting * _bytes_of(self.host_tiles[0]) if self.host_tiles else 0
+        count = tiles.buffers(settings.buffer_count, self._tensors_per_tile, len(self.host_tiles))
+        size = self._tensors_per_tile * _bytes_of(self.host_tiles[0]) if self.host_tiles else 0
         self._buffers = [Buffer(size) for _ in range(count)]
-        self._moving: dict[int, list[Future[None]]] = {}
-        """By buffer: what must end before the tile in it is touched."""
-        self._in_hand: dict[str, tuple[int, Tensor]] = {}
-        """By parameter: where its piece of the visiting tile begins, and the segments of that."""
-        self._shown: View | None = None
-        """Views of the file, while it is mapped."""
+        self._transfers: dict[int, list[Future[None]]] = {}
+        """Pending transfers by buffer."""
+        self._loaded: dict[str, tuple[int, Tensor]] = {}
+        """By parameter: the start of its piece in the loaded tile, and the segments of that piece.
+        """
+        self._view: View | None = None
+        """The mapped file inside ``materialized``, otherwise None."""
         with self._file.mapped() as view:
-            self._leave_memory(view)
+            self._move_to_file(view)
 
     @property
-    def _visiting(self) -> int:
-        """How many tensors of a tile's size move when it is updated."""
+    def _tensors_per_tile(self) -> int:
+        """Number of tile-sized tensors that are transferred per update."""
         return 1 + len(self._entries)
 
     def _tile_elements(self) -> int:
-        return tiles.filed_tile_elements(self.settings.sub_group_size, self._visiting)
+        return tiles.filed_tile_elements(self.settings.sub_group_size, self._tensors_per_tile)
 
     def _extent(self, number: int | None) -> Extent | None:
-        """Where a tile is in the file; None for none, and for one that there is not."""
+        """Return a tile's extent in the file; None for no tile or a nonexistent one."""
         if number is None or number >= len(self.host_tiles):
             return None
         first = number * _bytes_of(self.host_tiles[0])
-        starts = (each * self._segment_bytes + first for each in range(self._visiting))
+        starts = (i * self._segment_bytes + first for i in range(self._tensors_per_tile))
         return self._file.part(tuple(starts), _bytes_of(self.host_tiles[number]))
 
-    def _to_update(self) -> Iterator[Tile]:
-        """Those of the device; then the others one by one, each in hand until the next is asked
-        for, and written behind."""
+    def _tiles_in_order(self) -> Iterator[Tile]:
+        """Yield the device tiles, then each host tile while it is loaded."""
         yield from self.device_tiles
         count = len(self._buffers)
         for number in range(count):
-            self._move(number, read=number)
+            self._transfer(number, read=number)
         for number, tile in enumerate(self.host_tiles):
-            self._take_in_hand(tile, number % count)
+            self._load_tile(tile, number % count)
             yield tile
-            self._in_hand = {}
-            self._move(number % count, write=number, read=number + count)
-        self._settle()
+            self._loaded = {}
+            self._transfer(number % count, write=number, read=number + count)
+        self._wait_all()
 
-    def _move(self, buffer: int, *, write: int | None = None, read: int | None = None) -> None:
-        """Begin to write a tile from ``buffer``, and to read another, if there is one, into it."""
+    def _transfer(self, buffer: int, *, write: int | None = None, read: int | None = None) -> None:
+        """Start writing a tile from ``buffer`` and reading another one, if any, into it."""
         source, target = self._extent(read), self._extent(write)
         if source or target:
-            self._moving[buffer] = self._io.exchange(
+            self._transfers[buffer] = self._io.exchange(
                 self._buffers[buffer], write=target, read=source
             )
 
-    def _take_in_hand(self, tile: Tile, buffer: int) -> None:
-        wait(self._moving.pop(buffer, []))
-        segments, start = self._buffers[buffer].segments(self._visiting, tile.elements), 0
+    def _load_tile(self, tile: Tile, buffer: int) -> None:
+        wait(self._transfers.pop(buffer, []))
+        segments, start = self._buffers[buffer].segments(self._tensors_per_tile, tile.elements), 0
         for piece in tile.pieces:
-            self._in_hand[piece.name] = piece.start, segments[:, start : start + piece.elements]
+            self._loaded[piece.name] = piece.start, segments[:, start : start + piece.elements]
             start += piece.elements
 
-    def _settle(self) -> None:
-        for buffer in list(self._moving):
-            wait(self._moving.pop(buffer))
+    def _wait_all(self) -> None:
+        for buffer in list(self._transfers):
+            wait(self._transfers.pop(buffer))
 
     def _weights(self, piece: Piece) -> Tensor:
-        held = self._held(piece)
-        return super()._weights(piece) if held is None else held[0]
+        segments = self._loaded_segments(piece)
+        return super()._weights(piece) if segments is None else segments[0]
 
     def _moments(self, piece: Piece) -> dict[str, Tensor]:
-        held = self._held(piece)
-        if held is None:
+        segments = self._loaded_segments(piece)
+        if segments is None:
             return super()._moments(piece)
-        return dict(zip(self._entries, held[1:], strict=True))
+        return dict(zip(self._entries, segments[1:], strict=True))
 
-    def _held(self, piece: Piece) -> Tensor | None:
-        """(segments, elements) of a piece in the buffer of the tile that is visiting."""
-        if piece.name not in self._in_hand:
+    def _loaded_segments(self, piece: Piece) -> Tensor | None:
+        """Return (segments, elements) of a piece in the loaded tile; None if it is not loaded."""
+        if piece.name not in self._loaded:
             return None
-        start, segments = self._in_hand[piece.name]
+        start, segments = self._loaded[piece.name]
         return segments[:, piece.start - start : piece.stop - start]
 
-    def _at_rest(self, name: str) -> dict[str, Tensor]:
-        if name not in self._places:
-            return super()._at_rest(name)
-        return {entry: _nothing() for entry in self._entries}
+    def _stored_states(self, name: str) -> dict[str, Tensor]:
+        if name not in self._offsets:
+            return super()._stored_states(name)
+        return {entry: _empty() for entry in self._entries}
 
     def _views_of(self, name: str, view: View) -> tuple[Tensor, dict[str, Tensor]]:
-        """Views of the file for a part, and for each of its states."""
+        """Return views of the file for a part and its states."""
         shape, length = local_part(self.masters[name]).shape, self._segment_bytes
         starts = (
-            self._places[name] + each * length // tiles.ELEMENT_BYTES
-            for each in range(self._visiting)
+            self._offsets[name] + i * length // tiles.ELEMENT_BYTES
+            for i in range(self._tensors_per_tile)
         )
         weights, *moments = (view(start, shape.numel()).view(shape) for start in starts)
         return weights, dict(zip(self._entries, moments, strict=True))
 
     @torch.no_grad()
-    def _leave_memory(self, view: View) -> None:
-        """Write what is not in the file yet; leave empty tensors in the place of all."""
-        for name in self._places:
+    def _move_to_file(self, view: View) -> None:
+        """Write tensors that are not in the file yet, and replace all by empty ones."""
+        for name in self._offsets:
             part, (weights, moments) = self.parts[name], self._views_of(name, view)
-            _bring(part.detach(), weights)
-            part.data = _nothing()
+            _copy_to_file(part.detach(), weights)
+            part.data = _empty()
             state = self.optimizer.state.get(part) or {}
             for entry in state.keys() & moments.keys():
-                _bring(state[entry], moments[entry])
-                state[entry] = _nothing()
+                _copy_to_file(state[entry], moments[entry])
+                state[entry] = _empty()
 
     @contextmanager
     def materialized(self) -> Iterator[None]:
-        """Let parts and states be views of the file."""
+        """Make parts and states views of the file inside."""
         with self._file.mapped() as view:
-            for name in self._places:
+            for name in self._offsets:
                 self.parts[name].data, moments = self._views_of(name, view)
                 state = self.optimizer.state.get(self.parts[name]) or {}
                 state.update({entry: moments[entry] for entry in state.keys() & moments.keys()})
-            self._shown = view
+            self._view = view
             try:
-                self._take_all_changes()
+                self._copy_all_changes()
                 yield
             finally:
-                self._shown = None
-                self._leave_memory(view)
+                self._view = None
+                self._move_to_file(view)
 
     @contextmanager
     def as_sharded(self) -> Iterator[None]:
-        self._refuse_torn()
+        self._refuse_inconsistent()
         with self.materialized(), super().as_sharded():
             yield
 
     def load_target(self, name: str, entry: str) -> Tensor | None:
-        if self._shown is None or name not in self._places:
+        if self._view is None or name not in self._offsets:
             return None
         self._refuse_unfiled({entry})
-        return sharded_like(self._views_of(name, self._shown)[1][entry], self.masters[name])
+        return sharded_like(self._views_of(name, self._view)[1][entry], self.masters[name])
 
-    def _learn_entries(self) -> None:
+    def _update_entries(self) -> None:
         self._refuse_unfiled(states_per_element(self.optimizer))
 
     def _refuse_unfiled(self, entries: Iterable[str]) -> None:
-        """Raise ValueError for a state that the file, which is made once, has no segment for."""
-        if unfiled := [each for each in entries if each not in self._entries]:
+        """Raise ValueError for a state without a segment in the file, whose layout is fixed."""
+        if unfiled := [entry for entry in entries if entry not in self._entries]:
             raise ValueError(
-                f"the optimizer's file at nvme_path has no room for {', '.join(unfiled)}: give "
-                "optimizer.params the options that ask for it (momentum, amsgrad ...), or leave "
-                "the states out with load_optimizer_states=False"
+                f"the optimizer's file at nvme_path has no segment for {', '.join(unfiled)}: set "
+                "the options in optimizer.params that require it (momentum, amsgrad ...), or "
+                "skip the states with load_optimizer_states=False"
             )
 
     def close(self) -> None:
@@ -221,14 +221,14 @@ class NvmeBinding(HostBinding):
 
 
 def _bytes_of(tile: Tile) -> int:
-    """Of one segment of it, in a file or in a buffer."""
+    """Return the bytes of one segment of a tile, in a file or buffer."""
     return aligned(tile.elements * tiles.ELEMENT_BYTES)
 
 
-def _nothing() -> Tensor:
+def _empty() -> Tensor:
     return memory.empty_on_host((0,), pin=False)
 
 
-def _bring(value: Tensor, place: Tensor) -> None:
-    if value.data_ptr() != place.data_ptr():
-        place.copy_(value)
+def _copy_to_file(value: Tensor, target: Tensor) -> None:
+    if value.data_ptr() != target.data_ptr():
+        target.copy_(value)

@@ -1,12 +1,12 @@
-"""Reduced gradients that leave while backward runs, and their sums over a window, in fp32.
+"""Reduced gradients offloaded during backward, and their fp32 sums over a window.
 
-[Note: the way of a gradient]
-``fully_shard`` calls the hooks of a shard when its gradient is reduced, on the stream of the
-reduction. There the gradient is copied to the host, piece by piece, and let go: the next unit's
-may have its memory, for that is used on the same stream. A thread waits for each piece and adds
-it to the sum while backward goes on (``staging.py``). Where shards rest on the host themselves
-``fully_shard`` has copied the gradient already, without waiting only if no hook is there to see
-it: these are taken in when backward is over.
+[Note: how gradients are offloaded]
+``fully_shard`` calls a shard's hooks when its gradient is reduced, on the reduction stream. There
+the gradient is copied to the host in pieces and released; the next unit's gradient can reuse its
+memory, because it is used on the same stream. A thread waits for each piece and adds it to the sum
+while backward continues (``staging.py``). If the shards themselves are on the host, ``fully_shard``
+has already copied the gradient, without waiting only if there is no hook to read it: these are
+accumulated after backward.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,15 +20,15 @@ from dsengine.tiers import memory
 from dsengine.tiers.staging import Staging
 from dsengine.torch_private import local_part
 
-ROUNDED_AT_ONCE = 2**20
-"""Elements: few, so that their copy stays in the processor's cache."""
+ROUNDING_ELEMENTS = 2**20
+"""Elements rounded at a time, few enough for the processor's cache."""
 
 
 class OffloadedGradients(Mapping[str, Tensor]):
-    """By name, this rank's parts of the gradients of a window, where ``parts`` of masters are.
+    """This rank's gradient sums of a window by name, on the device of the masters' ``parts``.
 
-    ``rounding``: the dtype to whose precision a sum is kept. ``copied``: shards rest on the host,
-    and so do their gradients when backward is over.
+    ``rounding``: the dtype to whose precision sums are kept. ``copied``: shards are on the host,
+    and so are their gradients after backward.
     """
 
     def __init__(
@@ -47,32 +47,32 @@ class OffloadedGradients(Mapping[str, Tensor]):
         self._pin = pin
         self._staging = staging
         self._sums: dict[str, Tensor] = {}
-        """The memory is kept for the next window."""
+        """The memory is reused for the next window."""
         self._arrived: dict[str, None] = {}
-        # What nothing divides is nobody's shard: its gradient is reduced when backward is over.
+        # Gradients of indivisible parameters are reduced after backward.
         self._late = [name for name in parts if copied or is_indivisible(masters[name])]
-        self._hooks = [self._hooked(name) for name in parts if name not in self._late]
+        self._hooks = [self._register_hook(name) for name in parts if name not in self._late]
 
-    def take_in(self) -> None:
-        """Take what was reduced and has called no hook; backward is over."""
+    def accumulate_late(self) -> None:
+        """Accumulate the gradients without hooks, after backward."""
         for name in self._late:
             self._receive(name)
 
     def clear(self) -> None:
-        """Forget the sums."""
-        self._staging.settle()
+        """Drop the sums."""
+        self._staging.wait()
         self._arrived.clear()
 
     def close(self) -> None:
-        """Receive no more."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
-        self._staging.settle()
+        self._staging.wait()
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._arrived:
             raise KeyError(name)
-        self._staging.settle()
+        self._staging.wait()
         return self._sums[name]
 
     def __contains__(self, name: object) -> bool:
@@ -84,8 +84,8 @@ class OffloadedGradients(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._arrived)
 
-    def _hooked(self, name: str) -> Any:
-        """A hook on the master; one that is frozen now may be trained later."""
+    def _register_hook(self, name: str) -> Any:
+        """Register a hook on the master, also on a frozen one, which may be trained later."""
         master = self._masters[name]
         is_trained = master.requires_grad
         hook = master.requires_grad_(True).register_post_accumulate_grad_hook(
@@ -105,7 +105,7 @@ class OffloadedGradients(Mapping[str, Tensor]):
         if memory.in_same_memory(gradient, total):
             self._add(total, gradient, is_first)
         else:
-            self._staging.send(
+            self._staging.to_host(
                 gradient, total, lambda into, piece: self._add(into, piece, is_first)
             )
 
@@ -121,5 +121,5 @@ class OffloadedGradients(Mapping[str, Tensor]):
         else:
             total.add_(gradient)
         if self._rounding is not total.dtype:
-            for piece in total.view(-1).split(ROUNDED_AT_ONCE):
+            for piece in total.view(-1).split(ROUNDING_ELEMENTS):
                 piece.copy_(piece.to(self._rounding))

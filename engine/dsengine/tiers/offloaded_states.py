@@ -1,10 +1,10 @@
-"""States that leave the device for a while: ``engine.offload_states`` and ``reload_states``.
+"""Storage of ``engine.offload_states`` and ``reload_states``.
 
 [Note: empty storages]
-What leaves is a storage: its bytes are copied to host memory and it is emptied in its place, as
-``fully_shard`` frees what it has gathered. Every tensor on it (a parameter, its shard, what the
-optimizer or the reducer holds) stays the same object, and is what it was once the bytes are back.
-PyTorch refuses operations on a tensor whose storage is empty.
+Storages are offloaded: their bytes are copied to host memory and they are emptied in place, as
+``fully_shard`` does with gathered parameters. Every tensor on a storage (a parameter, its shard,
+what the optimizer or reducer holds) stays the same object and is valid again after the bytes are
+copied back. PyTorch refuses operations on tensors with an empty storage.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,22 +17,22 @@ from dsengine.torch_private import local_part, storage_key
 
 
 class OffloadStateTypeEnum(StrEnum):
-    """Kinds of states; the names are DeepSpeed's."""
+    """Kinds of states, with DeepSpeed's names."""
 
     optim_states = "optim_states"
-    """What the optimizer keeps of each parameter."""
+    """Optimizer states."""
     hp_params = "hp_params"
     """The fp32 masters, or this rank's shards of them."""
     lp_params = "lp_params"
-    """The parameters that the model computes with, as they rest between steps."""
+    """The model's parameters, as stored between steps."""
     lp_grads = "lp_grads"
-    """Gradients of a window that is not complete yet."""
+    """Gradients of an incomplete accumulation window."""
     contiguous_grad_buffer = "contiguous_grad_buffer"
-    """Buffers of the reduction: not held between steps, so there is nothing to move."""
+    """Reduction buffers; not kept between steps, so nothing is offloaded."""
 
 
 class OffloadDeviceEnum(StrEnum):
-    """Where states can go; the names are DeepSpeed's."""
+    """Targets for states, with DeepSpeed's names."""
 
     none = "none"
     cpu = "cpu"
@@ -44,63 +44,63 @@ Tensors = Mapping[State, Iterable[Tensor]]
 
 
 class OffloadedStates:
-    """The storages that have left the device ``origin``, and which states have been asked to."""
+    """The storages offloaded from the device ``origin``, and the states requested so far."""
 
     def __init__(self, origin: torch.device) -> None:
         self._origin = origin
         self.states: set[State] = set()
-        self._away: list[tuple[torch.UntypedStorage, Tensor]] = []
+        self._offloaded: list[tuple[torch.UntypedStorage, Tensor]] = []
         self._buffers: dict[int, list[Tensor]] = {}
-        """By bytes: pinned host memory of earlier times. To pin takes longer than to copy."""
+        """Pinned host buffers for reuse, by bytes: pinning takes longer than copying."""
 
     def offload(self, tensors: Tensors, include: Iterable[State], *, pin: bool) -> int:
-        """Take the storages of these states to the host; return the bytes freed on the device.
+        """Offload the storages of these states; return the bytes freed on the device.
 
-        A storage that serves two kinds of states (at stage 3 shards are master and parameter)
-        leaves when both have been asked to.
+        A storage used by two kinds of states (at stage 3 shards are master and parameter) is
+        offloaded once both are requested.
         """
         self.states.update(include)
-        leaving = self._leaving(tensors)
-        copies = [(storage, self._copied(storage, pin)) for storage in leaving]
+        selected = self._select(tensors)
+        copies = [(storage, self._copied(storage, pin)) for storage in selected]
         self._synchronize()
         for storage, _ in copies:
             storage.resize_(0)
-        self._away += copies
+        self._offloaded += copies
         return sum(copy.numel() for _, copy in copies)
 
     def restore(self) -> None:
-        """Bring everything back to where it was."""
-        for storage, copy in self._away:
+        """Copy all storages back to the device."""
+        for storage, copy in self._offloaded:
             storage.resize_(copy.numel())
             _bytes_of(storage).copy_(copy, non_blocking=True)
         self._synchronize()
-        for _, copy in self._away:
+        for _, copy in self._offloaded:
             if copy.is_pinned():
                 self._buffers.setdefault(copy.numel(), []).append(copy)
-        self._away.clear()
+        self._offloaded.clear()
         self.states.clear()
 
-    def _leaving(self, tensors: Tensors) -> list[torch.UntypedStorage]:
-        """The storages all of whose states are to leave, each once."""
-        found: dict[int, torch.UntypedStorage] = {}
+    def _select(self, tensors: Tensors) -> list[torch.UntypedStorage]:
+        """Return the storages all of whose states are requested, each once."""
+        storages: dict[int, torch.UntypedStorage] = {}
         kinds: dict[int, set[State]] = {}
         for kind, members in tensors.items():
             for tensor in members:
                 storage = local_part(tensor).untyped_storage()
                 if storage.device.type == self._origin.type and storage.nbytes():
-                    found[storage_key(storage)] = storage
+                    storages[storage_key(storage)] = storage
                     kinds.setdefault(storage_key(storage), set()).add(kind)
         return [
             storage
-            for key, storage in found.items()
+            for key, storage in storages.items()
             if kinds[key] <= self.states and storage.resizable()
         ]
 
     def _copied(self, storage: torch.UntypedStorage, pin: bool) -> Tensor:
         size = storage.nbytes()
-        kept = self._buffers.get(size)
-        if kept:
-            copy = kept.pop()
+        buffers = self._buffers.get(size)
+        if buffers:
+            copy = buffers.pop()
         else:
             pin = pin and self._origin.type == "cuda"
             copy = torch.empty(size, dtype=torch.uint8, pin_memory=pin)
@@ -112,5 +112,5 @@ class OffloadedStates:
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
-    """The whole storage as a tensor. Its version counter is its own: no view is marked changed."""
+    """Return the storage as a byte tensor with its own version counter."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -1,4 +1,4 @@
-"""What a plan says about the optimizer's tier, in one place."""
+"""Settings of the optimizer's tier, from a plan."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from dsengine.optimizers.precision import policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadSettings:
-    """``sub_group_size``: most elements updated at a time; ``ratio``: their share on the host.
+    """``sub_group_size``: maximum elements per tile; ``ratio``: share of elements on the host.
 
-    ``nvme_path`` is None for the host tier. ``block_bytes`` are those of one read or write on
-    NVMe, of which ``in_flight`` run at a time; ``buffer_count`` counts tensors, as the config
-    does. ``rounding``: the dtype to whose precision a window's gradients are summed.
-    ``shards_on_host``: the shards of parameters rest below the device too.
+    ``nvme_path`` is None for the host tier. ``block_bytes``: size of one read or write on NVMe, of
+    which ``in_flight`` run at a time. ``buffer_count`` counts tensors, as in the config.
+    ``rounding``: the dtype to whose precision gradients are accumulated. ``shards_on_host``:
+    parameter shards are offloaded too.
     """
 
     sub_group_size: int
@@ -38,7 +38,7 @@ class OffloadSettings:
         aio = dsconfig.block_values("aio", effective.config.get("aio") or {})
         on_nvme = str(offload.tier) == "nvme"
         if on_nvme and not offload.nvme_path:
-            raise ValueError("zero_optimization.offload_optimizer.device is nvme: give nvme_path")
+            raise ValueError("zero_optimization.offload_optimizer.device is nvme: set nvme_path")
         return cls(
             sub_group_size=zero.sub_group_size,
             ratio=offload.ratio,

@@ -1,4 +1,4 @@
-"""How fast this machine moves what is offloaded: main memory, a disk, the way to a card."""
+"""Measured transfer rates of this machine: host memory, disk, host to GPU."""
 
 import tempfile
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from dsengine.tiers.files import Buffer, FileIO, UnnamedFile, wait
 from dsengine.tiers.memory import MEBI
 
 MOVED_BYTES = 256 * MEBI
-"""More than caches hold, and a staging buffer's size."""
+"""Larger than caches, and than a staging buffer."""
 DISK_BLOCK, DISK_IN_FLIGHT = 8 * MEBI, 4
-"""Large requests, several at a time: what sequential direct I/O is fastest with."""
+"""Large concurrent requests, fastest for sequential direct I/O."""
 ROUNDS = 3
 
 
-def measured(host: dsconfig.HostFacts) -> dsconfig.HostFacts:
-    """Return ``host`` with the rates of this machine, in GB/s; takes seconds.
+def measure_rates(host: dsconfig.HostFacts) -> dsconfig.HostFacts:
+    """Return ``host`` with this machine's measured rates in GB/s; takes seconds.
 
-    The disk is the one below its ``nvme_path``, if it has one, which is left as it was. Raises
-    OSError where that cannot hold 256 MiB.
+    The disk is that of ``nvme_path``, if set; it is left unchanged. Raises OSError if it cannot
+    store 256 MiB.
     """
     read, write = (None, None) if host.nvme_path is None else disk(Path(host.nvme_path))
     return replace(
@@ -36,20 +36,20 @@ def measured(host: dsconfig.HostFacts) -> dsconfig.HostFacts:
 
 
 def memory_copy() -> float:
-    """GB/s that a copy of main memory reads and writes, both counted, on torch's threads."""
+    """Return GB/s of a host memory copy, counting reads and writes, on torch's threads."""
     source = torch.ones(MOVED_BYTES, dtype=torch.uint8)
     target = torch.ones_like(source)
     return 2 * _fastest(lambda: target.copy_(source))
 
 
 def disk(directory: Path) -> tuple[float, float]:
-    """GB/s of sequential direct (reads, writes) below ``directory``."""
+    """Return GB/s of sequential direct (reads, writes) in ``directory``."""
     with tempfile.TemporaryDirectory(dir=directory) as folder:
         file, buffer = UnnamedFile(Path(folder) / "measured", MOVED_BYTES), Buffer(MOVED_BYTES)
         io = FileIO(DISK_IN_FLIGHT, DISK_BLOCK)
         try:
-            write = _fastest(lambda: wait(io.exchange(buffer, write=file.whole)))
-            read = _fastest(lambda: wait(io.exchange(buffer, read=file.whole)))
+            write = _fastest(lambda: wait(io.exchange(buffer, write=file.extent)))
+            read = _fastest(lambda: wait(io.exchange(buffer, read=file.extent)))
         finally:
             io.close()
             file.close()
@@ -57,7 +57,7 @@ def disk(directory: Path) -> tuple[float, float]:
 
 
 def gpu_copy() -> float:
-    """GB/s of a copy from page-locked memory to the card."""
+    """Return GB/s of a copy from page-locked host memory to the GPU."""
     source = torch.ones(MOVED_BYTES, dtype=torch.uint8, pin_memory=True)
     target = torch.empty_like(source, device="cuda")
 
@@ -68,12 +68,12 @@ def gpu_copy() -> float:
     return _fastest(copy)
 
 
-def _fastest(move: Callable[[], object]) -> float:
-    """GB/s of the fastest of a few moves of MOVED_BYTES; one before them is not counted."""
-    move()
+def _fastest(transfer: Callable[[], object]) -> float:
+    """Return GB/s of the fastest of ROUNDS transfers of MOVED_BYTES, after a warmup."""
+    transfer()
     seconds = []
     for _ in range(ROUNDS):
         start = perf_counter()
-        move()
+        transfer()
         seconds.append(perf_counter() - start)
     return MOVED_BYTES / min(seconds) / 1e9

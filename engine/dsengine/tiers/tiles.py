@@ -1,12 +1,11 @@
-"""Dividing an optimizer's parameters into tiles that are updated one after the other.
+"""Division of an optimizer's parameters into tiles that are updated one after the other.
 
 [Note: pieces]
-Optimizers that are offloaded treat each element alone, so a tile need not hold whole parameters:
-tiles are equal but for the last, whatever the sizes of parameters are, and what visits host
-memory for one is bounded by that. While a tile is updated the optimizer's groups hold its pieces
-in the place of the parameters. A piece has views of the states that are kept for each element,
-and copies of those that count for all of them (the number of the step): all pieces of a parameter
-start from the same ones, and its last one's are kept.
+Offloaded optimizers are elementwise, so a tile need not contain full parameters: tiles are equal
+except for the last, whatever the parameter sizes, which bounds the host memory for one. While a
+tile is updated, the optimizer's groups contain its pieces instead of the parameters. A piece has
+views of per-element states and copies of the others (the step count): all pieces of a parameter
+start from the same ones, and those of its last piece are kept.
 """
 
 from collections import defaultdict
@@ -26,7 +25,10 @@ from dsconfig import OPTIMIZER_CLASSES
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Elements ``start`` to ``stop`` of this rank's part of parameter ``name``; ``last`` of it."""
+    """Elements ``start`` to ``stop`` of this rank's part of parameter ``name``.
+
+    ``last``: it is the part's last piece.
+    """
 
     name: str
     start: int
@@ -38,13 +40,13 @@ class Piece:
         return self.stop - self.start
 
     def of(self, part: Tensor) -> Tensor:
-        """Return a flat view of this piece of ``part``, or of a tensor of its shape."""
+        """Return a flat view of this piece of ``part``, or of a tensor of the same shape."""
         return part.view(-1)[self.start : self.stop]
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What is updated at a time: pieces of different parameters."""
+    """Pieces of different parameters that are updated together."""
 
     pieces: tuple[Piece, ...]
 
@@ -54,57 +56,57 @@ class Tile:
 
 
 def divide_into_tiles(sizes: Mapping[str, int], tile_elements: int) -> list[Tile]:
-    """Fill tiles in order; a parameter may begin in one and end in another."""
+    """Return tiles filled in order; a parameter may span several."""
     tiles: list[Tile] = []
     pieces: list[Piece] = []
-    room = tile_elements
+    remaining = tile_elements
     for name, size in sizes.items():
         start = 0
         while True:
-            stop = min(size, start + room)
+            stop = min(size, start + remaining)
             pieces.append(Piece(name, start, stop, last=stop == size))
-            room -= stop - start
+            remaining -= stop - start
             start = stop
             if start == size:
                 break
             tiles.append(Tile(tuple(pieces)))
-            pieces, room = [], tile_elements
+            pieces, remaining = [], tile_elements
     return [*tiles, Tile(tuple(pieces))] if pieces else tiles
 
 
-def in_parts(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
-    """Yield the pieces, in order, no more than ``most`` elements at a time."""
-    taken: list[Piece] = []
-    room = most
+def split_pieces(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
+    """Yield the pieces in order, in lists of at most ``most`` elements."""
+    batch: list[Piece] = []
+    remaining = most
     for piece in pieces:
         start = piece.start
-        while piece.stop - start > room:
-            taken.append(Piece(piece.name, start, start + room, last=False))
-            yield taken
-            start, taken, room = start + room, [], most
-        taken.append(Piece(piece.name, start, piece.stop, last=piece.last))
-        room -= piece.stop - start
-        if not room:
-            yield taken
-            taken, room = [], most
-    if taken:
-        yield taken
+        while piece.stop - start > remaining:
+            batch.append(Piece(piece.name, start, start + remaining, last=False))
+            yield batch
+            start, batch, remaining = start + remaining, [], most
+        batch.append(Piece(piece.name, start, piece.stop, last=piece.last))
+        remaining -= piece.stop - start
+        if not remaining:
+            yield batch
+            batch, remaining = [], most
+    if batch:
+        yield batch
 
 
 @contextmanager
 def stepping_pieces(
     optimizer: Optimizer, pieces: Mapping[nn.Parameter, nn.Parameter]
 ) -> Iterator[None]:
-    """Let ``optimizer.step`` see only ``pieces``, each in the place of its parameter.
+    """Make ``optimizer.step`` see only ``pieces`` instead of their parameters.
 
-    Groups keep their options, but for one: on the host torch's fused kernels run wherever no
-    other implementation is asked for. They read and write each state once.
+    Groups keep their options, except that on the host torch's fused kernels are used unless another
+    implementation is requested: they read and write each state once.
     """
     on_host = all(piece.device.type == "cpu" for piece in pieces.values())
     fuses = on_host and _is_fused_on_host(type(optimizer))
     before = [(group, group["params"], group.get("fused")) for group in optimizer.param_groups]
     for group, parameters, _ in before:
-        group["params"] = [pieces[each] for each in parameters if each in pieces]
+        group["params"] = [pieces[parameter] for parameter in parameters if parameter in pieces]
         if fuses and _leaves_choice(group):
             group["fused"] = True
     try:
@@ -117,42 +119,42 @@ def stepping_pieces(
 
 
 def _is_fused_on_host(kind: type[Optimizer]) -> bool:
-    names = (f"torch.{each.__name__}" for each in kind.__mro__)
+    names = (f"torch.{base.__name__}" for base in kind.__mro__)
     known = next((OPTIMIZER_CLASSES[name] for name in names if name in OPTIMIZER_CLASSES), None)
     return known is not None and known.is_torch_fused_on("cpu")
 
 
 def _leaves_choice(group: Mapping[str, Any]) -> bool:
-    chosen = ("fused", "foreach", "differentiable", "capturable")
-    return "fused" in group and not any(group.get(each) for each in chosen)
+    implementations = ("fused", "foreach", "differentiable", "capturable")
+    return "fused" in group and not any(group.get(name) for name in implementations)
 
 
 def states_per_element(optimizer: Optimizer) -> list[str]:
-    """Return the names of the states that this optimizer keeps for each element, in any group."""
-    found: dict[str, None] = {}
+    """Return the names of the per-element states of this optimizer, in any group."""
+    names: dict[str, None] = {}
     for group in optimizer.param_groups:
-        states = {each: optimizer.state.get(each) for each in group["params"]}
-        begun = {each: state for each, state in states.items() if state}
-        for parameter, state in (begun or _first_states(optimizer, group)).items():
-            found.update(dict.fromkeys(state_entries(state, parameter)))
-    return [*found]
+        states = {parameter: optimizer.state.get(parameter) for parameter in group["params"]}
+        existing = {parameter: state for parameter, state in states.items() if state}
+        for parameter, state in (existing or _first_states(optimizer, group)).items():
+            names.update(dict.fromkeys(state_entries(state, parameter)))
+    return [*names]
 
 
 @torch.no_grad()
 def _first_states(optimizer: Optimizer, group: Mapping[str, Any]) -> dict[Tensor, Any]:
-    """What a first step with the options of ``group`` leaves for a parameter of one element."""
+    """Return the states of a one-element parameter after a first step with ``group``'s options."""
     probe = nn.Parameter(torch.zeros(1))
     probe.grad = torch.zeros(1)
     trial = copy(optimizer)
     trial.state = defaultdict(dict)
     trial.param_groups = [{**group, "params": [probe]}]
-    # Without what users and schedules have hung on ``step``.
+    # Bypass wrappers that users and schedules put around ``step``.
     unwrap(type(optimizer).step)(trial)
     return dict(trial.state)
 
 
 def state_entries(state: Mapping[str, object], parameter: Tensor) -> list[str]:
-    """Return the names of the state tensors that have an element for each of the parameter's."""
+    """Return the names of state tensors with the parameter's shape."""
     return [
         name
         for name, value in state.items()

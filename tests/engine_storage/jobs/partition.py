@@ -10,9 +10,14 @@ from dsengine.zero import GatheredParameters, Init
 from torch import Tensor, nn
 
 import dsengine
-from dsengine.sharding.zero.adoption import is_partitioned, put_pieces, restore_whole, take_pieces
+from dsengine.sharding.zero.adoption import (
+    attach_shards,
+    gather_all,
+    is_partitioned,
+    replace_partitioned,
+)
 from dsengine.sharding.zero.partitioned import PartitionedParameter
-from dsengine.sharding.zero.registry import remember
+from dsengine.sharding.zero.registry import register_model
 from engine_storage.jobs.toy import ToyModel, shard
 from training.models import place
 
@@ -73,7 +78,7 @@ def equal_construction(said: dict[str, Any]) -> None:
             model = kind(*arguments)
         said[f"partitioned {kind.__name__}"] = is_partitioned(model)
         said[f"equal {kind.__name__}"] = same(whole_state(model), expected.state_dict())
-    said["piece is a share"] = model.linear1.weight._piece.shape[0] == 4
+    said["piece is a share"] = model.linear1.weight._shard.shape[0] == 4
     said["buffers whole"] = not any(b.numel() == 0 for b in built(Inventive, 5).buffers())
 
 
@@ -98,7 +103,7 @@ def gathering(said: dict[str, Any]) -> None:
         said["called"] = "ran"
     except RuntimeError as error:
         said["called"] = str(error)
-    restore_whole(model)
+    gather_all(model)
     said["restored"] = same(model.state_dict(), {n: t + 1 for n, t in before.items()})
 
 
@@ -109,11 +114,11 @@ def handover(said: dict[str, Any]) -> None:
     model = built(ToyModel, 5)
     held = model.blocks[0].up.weight
     originals = {p: n for n, p in model.named_parameters()}
-    names = take_pieces(model)
+    names = replace_partitioned(model)
     shard(model, 3)
-    put_pieces(model, names, torch.device(place()))
+    attach_shards(model, names, torch.device(place()))
     masters = dict(model.named_parameters())
-    remember(model, originals, masters)
+    register_model(model, originals, masters)
     whole = {n: p.detach().full_tensor() for n, p in masters.items()}
     said["handed over"] = all(torch.equal(whole[n], p) for n, p in expected.named_parameters())
     tokens = torch.arange(8).view(1, 8)
@@ -152,7 +157,7 @@ def under_16_bits(said: dict[str, Any]) -> None:
     dtypes = {p.dtype for p in model.parameters() if p.dim()}
     said["of 16 bits"] = dtypes == {torch.bfloat16} == {p.data.dtype for p in [model.early]}
     restored = copy.deepcopy(model)
-    restore_whole(restored)
+    gather_all(restored)
     said["built unrounded"] = same(restored.state_dict(), expected.state_dict())
     given = {n: t + 1 for n, t in expected.state_dict().items()}
     rounded = {n: t.bfloat16().float() for n, t in given.items()}

@@ -62,7 +62,7 @@ class _Held(NamedTuple):
 
     def divided(self, whole: Tensor) -> Tensor:
         """What this rank keeps of a tensor that is shaped as the master."""
-        return local_part(self.engine.sharding.divide(self.name, whole.to(self.master.device)))
+        return local_part(self.engine.sharding.shard(self.name, whole.to(self.master.device)))
 
     def write_master(self, part: Tensor) -> None:
         with self.engine.states_materialized():

@@ -1,1 +1,1 @@
-"""``zero.Init`` and its kin: parameters that are divided before and beside an engine."""
+"""``zero.Init`` and ``GatheredParameters``: parameters partitioned outside an engine."""

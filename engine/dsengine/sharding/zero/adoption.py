@@ -1,7 +1,7 @@
-"""From zero.Init to the engine: the model is sharded without storage, then takes its pieces.
+"""Handing partitioned parameters of zero.Init over to the engine.
 
-The engine calls, in this order: ``take_pieces`` before it shards a module, ``put_pieces`` right
-after; below stage 3, ``restore_whole`` alone.
+The engine calls ``replace_partitioned`` before sharding a module and ``attach_shards`` right after,
+so that the model is sharded without storage; below stage 3 it calls only ``gather_all``.
 """
 
 from typing import cast
@@ -24,63 +24,64 @@ def is_partitioned(module: nn.Module) -> bool:
     return any(isinstance(p, PartitionedParameter) for p in _owned(module).values())
 
 
-def restore_whole(module: nn.Module) -> None:
-    """Make every parameter whole again, the same objects; collective."""
+def gather_all(module: nn.Module) -> None:
+    """Restore every parameter to a full one, the same object. Collective."""
     for parameter in {id(p): p for p in _owned(module).values()}.values():
         if isinstance(parameter, PartitionedParameter):
             restore(parameter)
 
 
-def take_pieces(module: nn.Module) -> dict[str, PartitionedParameter]:
-    """Put meta parameters in the place of partitioned ones; return those by name.
+def replace_partitioned(module: nn.Module) -> dict[str, PartitionedParameter]:
+    """Replace partitioned parameters by meta parameters; return the former by name.
 
-    Tied weights stay tied, and come once.
+    Tied weights stay tied and are returned once.
     """
-    replaced: dict[int, nn.Parameter] = {}
-    taken = {n: p for n, p in module.named_parameters() if isinstance(p, PartitionedParameter)}
+    metas: dict[int, nn.Parameter] = {}
+    partitioned = {
+        n: p for n, p in module.named_parameters() if isinstance(p, PartitionedParameter)
+    }
     for (owner, name), parameter in _owned(module).items():
         if not isinstance(parameter, PartitionedParameter):
             continue
-        if id(parameter) not in replaced:
-            like = torch.empty_like(parameter._like, dtype=parameter._piece.dtype)
+        if id(parameter) not in metas:
+            like = torch.empty_like(parameter._meta, dtype=parameter._shard.dtype)
             meta = nn.Parameter(like, parameter.requires_grad)
             inherit(meta, parameter)
-            replaced[id(parameter)] = meta
-        parameter_table(owner)[name] = replaced[id(parameter)]
-    return taken
+            metas[id(parameter)] = meta
+        parameter_table(owner)[name] = metas[id(parameter)]
+    return partitioned
 
 
-def put_pieces(
+def attach_shards(
     module: nn.Module,
     names: dict[str, PartitionedParameter],
     device: torch.device,
     masters: HostMasters | None = None,
 ) -> None:
-    """Give each sharded parameter, still without storage, its piece; free the piece's origin.
+    """Give each sharded meta parameter its shard and free the partitioned original.
 
-    ``names``: the partitioned parameters by the names of the module's parameters. ``masters``
-    keep theirs where there are such. Collective where the module is divided otherwise than
-    zero.Init did.
+    ``names``: partitioned parameters by parameter name; emptied. ``masters`` get fp32 copies.
+    Collective if the module is sharded differently than by zero.Init.
     """
-    places = {id(each.shard): each for each in sharded_parameters_of(units_of(module))}
+    records = {id(record.shard): record for record in sharded_parameters_of(units_of(module))}
     for name, parameter in dict(module.named_parameters()).items():
         if name not in names:
             continue
-        place = places[id(parameter)]
-        home = torch.device("cpu") if place.is_on_host else device
+        record = records[id(parameter)]
+        storage_device = torch.device("cpu") if record.is_on_host else device
         origin = names.pop(name)
-        local = _local_piece(origin, cast(DTensor, place.shard))
+        local = _local_shard(origin, cast(DTensor, record.shard))
         retire(origin)
         if masters is not None and masters.have(parameter):
-            masters.keep(name, local)
-        local = local.to(home, place.shard.dtype)
-        place.replace(local, requires_grad=parameter.requires_grad)
+            masters.store(name, local)
+        local = local.to(storage_device, record.shard.dtype)
+        record.replace(local, requires_grad=parameter.requires_grad)
 
 
-def _local_piece(source: PartitionedParameter, target: DTensor) -> Tensor:
+def _local_shard(source: PartitionedParameter, target: DTensor) -> Tensor:
     if target.device_mesh.ndim > 1 or target.device_mesh.size() != dist.get_world_size():
         return local_slice_of(gather(source), target).clone().contiguous()
-    return source._piece
+    return source._shard
 
 
 def _owned(module: nn.Module) -> dict[tuple[nn.Module, str], nn.Parameter]:

@@ -1,17 +1,16 @@
-"""What a module shows of a shard that is not of the dtype in which the model computes.
+"""Views of fp32 shards in the compute dtype, which modules have as parameters.
 
-[Note: shown shards]
-In mixed precision ``fully_shard`` keeps shards of fp32, which the optimizer steps, and casts them
-when it gathers. What scripts ask a model's parameters is about the model that computes: ``dtype``,
-which programs write into its config.json, or what GatheredParameters yields. So at stage 3 modules
-show another parameter than the one that is stepped: a shard of the compute dtype that takes no
-memory. Its values are those of the fp32 shard, cast when they are read. What is written to it goes
-to the fp32 shard, where an element that is given the value it shows stays as exact as it was.
-Gradients and hooks are those of the fp32 shard.
+[Note: dtype views]
+In mixed precision ``fully_shard`` keeps fp32 shards, which the optimizer steps, and casts them when
+it gathers. Scripts expect a model's parameters to have its compute dtype: for ``dtype``, which
+programs write into config.json, or in GatheredParameters. So at stage 3 modules have another
+parameter than the one that is stepped: a shard of the compute dtype without memory. Reads cast the
+fp32 shard. Writes go to the fp32 shard; an element written with its rounded value keeps the fp32
+one. Gradients and hooks are those of the fp32 shard.
 
-What a state_dict holds leads to the shard as well, until its local part is asked for: to that
-torch.distributed.checkpoint writes what it loads, for load_state_dict to take it from there. So
-from then on it has values of its own.
+State dict entries refer to the shard too, until their local part is requested:
+torch.distributed.checkpoint loads into that, and load_state_dict reads it. From then on the entry
+has its own values.
 """
 
 from collections.abc import Callable
@@ -25,8 +24,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dsengine.parameters.shards import local_slice_of
 from dsengine.sharding.zero.partitioned import (
-    PLAIN_QUESTIONS,
-    SHAPE_QUESTIONS,
+    PLAIN_QUERIES,
+    SHAPE_QUERIES,
     intercepted,
     writes,
 )
@@ -44,17 +43,17 @@ _OF_THE_SHARD = {
     _T.register_post_accumulate_grad_hook,
     backward_hooks_of,
 }
-"""Asked of the shard, and done to it."""
-_OWN = (PLAIN_QUESTIONS | SHAPE_QUESTIONS) - _OF_THE_SHARD - {_T.requires_grad_}
+"""Functions that are run on the shard."""
+_OWN = (PLAIN_QUERIES | SHAPE_QUERIES) - _OF_THE_SHARD - {_T.requires_grad_}
 _CONVERSIONS = {_T.to, _T.cpu, _T.cuda, _T.half, _T.bfloat16}
-"""Where they change nothing, they return what they were asked of."""
+"""Functions that return their argument if they change nothing."""
 _ALIASES = {_T.detach, _T.detach_, torch.detach, _T.data.__get__}
 _REPLACES = {_T.data.__set__, _T.copy_}
-"""Give new values, whatever the old ones are."""
+"""Functions that replace all values."""
 
 
-def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run ``func``, which is asked of what is shown, or writes to it."""
+def _dispatch(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run ``func``, which reads or writes a view."""
     self = args[0] if args else None
     if "out" in kwargs or (writes(func) and func not in _ALIASES | _REPLACES):
         return _write_to(kwargs.get("out", self), func, args, kwargs)
@@ -67,7 +66,7 @@ def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if func in _ALIASES:
         if self._loaded is not None:
             return func(self._loaded)
-        return _stand_in(cast(DTensor, self._shard.detach()), self.dtype)
+        return _empty_view(cast(DTensor, self._shard.detach()), self.dtype)
     if func in _REPLACES:
         write(self, _read(args[1]))
         return self
@@ -83,17 +82,17 @@ def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 class DtypeView(DTensor):
-    """Made by ``view_as_dtype``."""
+    """A shard viewed in another dtype; made by ``view_as_dtype``."""
 
     _shard: DTensor
     _loaded: DTensor | None = None
-    """The values of its own that what was detached has, once its local part was asked for."""
+    """Own values of a detached view, once its local part was requested."""
 
-    __torch_function__ = intercepted(_answer)
+    __torch_function__ = intercepted(_dispatch)
 
     @property
     def computed(self) -> DTensor:
-        """The shard in the dtype that is shown."""
+        """The shard, cast to the view's dtype."""
         if self._loaded is not None:
             return self._loaded
         return cast(DTensor, self._shard.to(self.dtype))
@@ -102,8 +101,9 @@ class DtypeView(DTensor):
         return repr(self.computed)
 
     def to_local(self, **kwargs: Any) -> Tensor:
-        """Return a copy of this rank's part. What is written to it is seen in this object alone,
-        and for a parameter nowhere."""
+        """Return a copy of this rank's shard. Writes to it affect only this object, and nothing for
+        a parameter.
+        """
         if not isinstance(self, nn.Parameter):
             self._loaded = self.computed
         return self.computed.to_local(**kwargs)
@@ -116,79 +116,78 @@ class DtypeView(DTensor):
 
 
 def view_as_dtype(shard: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
-    """Return the parameter of ``dtype`` that a module shows in the place of ``shard``."""
-    stand_in = _stand_in(cast(DTensor, shard), dtype)
-    parameter = nn.Parameter(stand_in, shard.requires_grad)
+    """Return a parameter of ``dtype`` that replaces ``shard`` in a module."""
+    view = _empty_view(cast(DTensor, shard), dtype)
+    parameter = nn.Parameter(view, shard.requires_grad)
     cast(Any, parameter).__class__ = DtypeView
-    vars(parameter).update(vars(stand_in) | vars(shard))
+    vars(parameter).update(vars(view) | vars(shard))
     return parameter
 
 
 def restore_view(
-    parameter: nn.Parameter, found: Tensor, *, shard: nn.Parameter, dtype: torch.dtype
+    parameter: nn.Parameter, current: Tensor, *, shard: nn.Parameter, dtype: torch.dtype
 ) -> None:
-    """Let ``parameter`` go on being what is shown of ``shard``, where a module has ``found``.
+    """Keep ``parameter`` as the view of ``shard`` after a module got ``current`` in its place.
 
-    A cast of the module alone swaps what it shows for a copy: it is undone, for the dtypes are the
-    engine's. Another parameter in its place (``load_state_dict(assign=True)``) gives its values.
+    A cast of the module swaps the view for a copy; it is undone, because the engine sets dtypes.
+    Another parameter in its place (``load_state_dict(assign=True)``) is copied to the shard.
     """
     if not isinstance(parameter, DtypeView):
         swap_tensors(parameter, view_as_dtype(shard, dtype))
-    elif found is not parameter:
-        write(parameter, found)
+    elif current is not parameter:
+        write(parameter, current)
 
 
 def shard_of(parameter: Tensor) -> Tensor:
-    """Return what is stepped of a parameter that a module shows: most often itself."""
+    """Return the shard behind a view, or the parameter itself."""
     return parameter._shard if isinstance(parameter, DtypeView) else parameter
 
 
 @torch.no_grad()
 def write(parameter: Tensor, value: Tensor) -> None:
-    """Let ``value``, whole or divided alike, be that of a master or of what is shown of a shard.
+    """Write ``value``, full or sharded alike, to a master or through a view.
 
-    No communication. An element that is given the value it shows already keeps its own, which
-    may be more exact.
+    No communication. An element written with its rounded value keeps the exact one.
     """
     shard = shard_of(parameter)
     if isinstance(parameter, DtypeView):
         parameter._loaded = None
-    local = local_part(shard)  # its version tells others of the change
+    local = local_part(shard)  # in place, so that its version changes
     if isinstance(shard, DTensor) and not isinstance(value, DTensor):
         value = local_slice_of(value, shard)
-    given = local_part(value).to(local.device)
-    changed = given != local.to(given.dtype)
-    local.copy_(torch.where(changed, given.to(local.dtype), local))
+    new = local_part(value).to(local.device)
+    changed = new != local.to(new.dtype)
+    local.copy_(torch.where(changed, new.to(local.dtype), local))
 
 
-def _stand_in(shard: DTensor, dtype: torch.dtype) -> DtypeView:
-    """A DTensor shaped as ``shard``, of one element's memory, that leads to it."""
+def _empty_view(shard: DTensor, dtype: torch.dtype) -> DtypeView:
+    """Return a DTensor shaped like ``shard`` that uses one element's memory and refers to it."""
     local = local_part(shard)
-    nothing = local.new_full((), float("nan"), dtype=dtype)  # seen where a read goes past ``_read``
-    stand_in: Any = as_shard(nothing.expand(local.shape), shard)
-    stand_in.__class__ = DtypeView
-    stand_in._shard = shard
-    return stand_in
+    element = local.new_full((), float("nan"), dtype=dtype)  # visible if a read bypasses ``_read``
+    view: Any = as_shard(element.expand(local.shape), shard)
+    view.__class__ = DtypeView
+    view._shard = shard
+    return view
 
 
 def _read(tree: Any) -> Any:
-    return tree_map_only(DtypeView, lambda each: each.computed, tree)
+    return tree_map_only(DtypeView, lambda view: view.computed, tree)
 
 
-def _write_to(place: Any, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-    """Call ``func``, which writes to ``place``: its first argument or ``out``, maybe a list.
+def _write_to(target: Any, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call ``func``, which writes to ``target``: its first argument or ``out``, maybe a list.
 
-    The shards are written to, with operands of the dtype that is shown brought to theirs.
+    The shards are written, with operands of the view's dtype cast to theirs.
     """
-    told = [each for each in tree_leaves(place) if isinstance(each, DtypeView)]
-    for each in told:
-        each._loaded = None
-    dtypes = {each.dtype: each._shard.dtype for each in told}
+    views = [leaf for leaf in tree_leaves(target) if isinstance(leaf, DtypeView)]
+    for view in views:
+        view._loaded = None
+    dtypes = {view.dtype: view._shard.dtype for view in views}
 
-    def operand(each: Any) -> Any:
-        if each is place:
-            return tree_map_only(DtypeView, shard_of, place)
-        return tree_map_only(Tensor, lambda t: t.to(dtypes.get(t.dtype, t.dtype)), _read(each))
+    def operand(value: Any) -> Any:
+        if value is target:
+            return tree_map_only(DtypeView, shard_of, target)
+        return tree_map_only(Tensor, lambda t: t.to(dtypes.get(t.dtype, t.dtype)), _read(value))
 
-    result = func(*map(operand, args), **{name: operand(each) for name, each in kwargs.items()})
-    return None if result is None else place
+    result = func(*map(operand, args), **{name: operand(value) for name, value in kwargs.items()})
+    return None if result is None else target

@@ -1,8 +1,8 @@
-"""zero.GatheredParameters: whole parameters for a while, on the objects a script holds.
+"""``zero.GatheredParameters``: full parameters inside a context.
 
-A script may hold a parameter of a model built under ``zero.Init``, a shard of a stage-3 engine
-(what ``engine.parameters()`` yields), a parameter that is whole at rest (stages 1 and 2), or one
-from before ``initialize``. Each is whole inside, and each is brought up to date on leaving.
+It accepts parameters of a model built under ``zero.Init``, shards of a stage-3 engine (what
+``engine.parameters()`` yields), parameters that stay unsharded (stages 1 and 2), and those from
+before ``initialize``. Each is full inside and updated on exit.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,39 +22,39 @@ from dsengine.sharding.zero.partitioned import (
     keep_fp32_where_unchanged,
     partition,
     restore,
-    show_as,
+    set_dtype,
 )
-from dsengine.sharding.zero.registry import Held, Lookup
+from dsengine.sharding.zero.registry import Counterparts, Lookup
 from dsengine.sharding.zero.rounded import drop_rounding, round_parameter
 from dsengine.sharding.zero.status import is_watched, partitioned_attributes, set_available
 from dsengine.torch_private import version_of
 
 
-def _on_whole(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _on_full(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if func is Tensor.__deepcopy__:
-        return nn.Parameter.__deepcopy__(_WHOLE[id(args[0])], *args[1:])
-    args, kwargs = tree_map_only(WholeShard, lambda p: _WHOLE[id(p)], (args, kwargs))
+        return nn.Parameter.__deepcopy__(_FULL[id(args[0])], *args[1:])
+    args, kwargs = tree_map_only(GatheredShard, lambda p: _FULL[id(p)], (args, kwargs))
     return func(*args, **kwargs)
 
 
-class WholeShard(DTensor):
-    """A sharded parameter that, for a while, behaves as the whole tensor it belongs to."""
+class GatheredShard(DTensor):
+    """A sharded parameter that temporarily behaves as its full tensor."""
 
-    __torch_function__ = intercepted(_on_whole)
+    __torch_function__ = intercepted(_on_full)
 
 
-_WHOLE: dict[int, nn.Parameter] = {}
-"""The whole tensor of each WholeShard, by its id; kept while it is one."""
+_FULL: dict[int, nn.Parameter] = {}
+"""Full tensor of each GatheredShard, by the shard's id."""
 
 
 class GatheredParameters:
-    """Inside, the given parameters are whole on every rank.
+    """Makes the given parameters full on every rank inside the context.
 
-    ``modifier_rank``: the rank whose changes are kept; None discards all changes. Collective:
-    every rank enters and leaves. ``enabled=False`` does nothing.
+    ``modifier_rank``: the rank whose changes are kept; None discards all changes. Collective: every
+    rank enters and exits. ``enabled=False`` does nothing.
 
-    Leaving raises RuntimeError, on all ranks, where ``zero_optimization.enable_sanity_checks`` is
-    on and a rank has written to a parameter whose changes are discarded.
+    Raises RuntimeError on exit, on all ranks, if ``zero_optimization.enable_sanity_checks`` is set
+    and a rank has written to a parameter whose changes are discarded.
     """
 
     def __init__(
@@ -71,109 +71,110 @@ class GatheredParameters:
             params = [params]
         self._parameters = list({id(p): p for p in params}.values()) if enabled else []
         self._modifier_rank = modifier_rank
-        self._leave: list[Callable[[], None]] = []
+        self._exits: list[Callable[[], None]] = []
         self._unwritten: list[tuple[Tensor, tuple[int, int]]] = []
-        """Whole parameters to which nobody is to write, and what tells that somebody has."""
+        """Full parameters that must not be written, with their write markers at entry."""
 
     def __enter__(self) -> None:
         engines = Lookup()
         for parameter in self._parameters:
-            if isinstance(parameter, WholeShard):
-                continue  # gathered by an enclosing context, which will also divide it
+            if isinstance(parameter, GatheredShard):
+                continue  # an enclosing context has gathered it and will reshard it
             if isinstance(parameter, PartitionedParameter):
                 self._gather_partitioned(parameter)
             elif isinstance(parameter, DTensor):
                 self._gather_shard(cast(nn.Parameter, parameter))
-            elif (held := engines.find(parameter)) is not None:
-                self._watch_whole(parameter, held)
+            elif (counterparts := engines.find(parameter)) is not None:
+                self._refresh_full(parameter, counterparts)
         if self._modifier_rank is None:
-            wholes = [_WHOLE.get(id(p), p) for p in self._parameters if is_watched(p)]
-            self._unwritten = [(whole, _writing_of(whole)) for whole in wholes]
+            checked = [_FULL.get(id(p), p) for p in self._parameters if is_watched(p)]
+            self._unwritten = [(full, _write_marker(full)) for full in checked]
 
     def __exit__(self, kind: object = None, *error: object) -> None:
-        written = any(_writing_of(whole) != before for whole, before in self._unwritten)
-        asks = bool(self._unwritten)  # also where an error, perhaps of this rank alone, ends it
-        for leave in reversed(self._leave):
-            leave()
-        self._leave, self._unwritten = [], []
-        if asks and _anywhere(written) and kind is None:
+        written = any(_write_marker(full) != before for full, before in self._unwritten)
+        checks = bool(self._unwritten)  # collective, even after an error on this rank only
+        for restore_one in reversed(self._exits):
+            restore_one()
+        self._exits, self._unwritten = [], []
+        if checks and _any_rank(written) and kind is None:
             raise RuntimeError(
                 "in-place modification of parameters in GatheredParameters without modifier_rank, "
-                "which discards it: give the rank whose changes are to be kept"
+                "which discards changes: pass modifier_rank, the rank whose changes to keep"
             )
 
     def _gather_partitioned(self, parameter: PartitionedParameter) -> None:
-        piece, dtype, answers = parameter._piece, parameter.dtype, partitioned_attributes(parameter)
+        shard, dtype = parameter._shard, parameter.dtype
+        attributes = partitioned_attributes(parameter)
         exact = restore(parameter)
-        is_finer = exact.dtype is not dtype
-        if is_finer:
+        has_fp32 = exact.dtype is not dtype
+        if has_fp32:
             round_parameter(parameter, dtype)
-        vars(parameter).update(answers)
+        vars(parameter).update(attributes)
         set_available(parameter, True)
 
-        def leave() -> None:
+        def restore_shard() -> None:
             drop_rounding(parameter)
-            _take_from(parameter.data, self._modifier_rank)
-            is_cast = parameter.dtype is not dtype  # by the script, which replaced its data
-            if is_finer and not is_cast:
-                _take_from(exact, self._modifier_rank)
+            _broadcast_from(parameter.data, self._modifier_rank)
+            is_cast = parameter.dtype is not dtype  # by the script, which has replaced its data
+            if has_fp32 and not is_cast:
+                _broadcast_from(exact, self._modifier_rank)
                 parameter.data = keep_fp32_where_unchanged(exact, parameter.data)
             partition(parameter)
-            if is_finer and not is_cast:
-                show_as(parameter, dtype)
+            if has_fp32 and not is_cast:
+                set_dtype(parameter, dtype)
             if self._modifier_rank is None:
-                cast(PartitionedParameter, parameter)._piece = piece
+                cast(PartitionedParameter, parameter)._shard = shard
 
-        self._leave.append(leave)
+        self._exits.append(restore_shard)
 
     def _gather_shard(self, shard: nn.Parameter) -> None:
         kind = type(shard)
         sharded = cast(DTensor, shard.detach())
-        whole = nn.Parameter(full_tensor_of(sharded).clone(), shard.requires_grad)
-        _WHOLE[id(shard)] = whole
-        cast(Any, shard).__class__ = WholeShard
+        full = nn.Parameter(full_tensor_of(sharded).clone(), shard.requires_grad)
+        _FULL[id(shard)] = full
+        cast(Any, shard).__class__ = GatheredShard
         set_available(shard, True)
 
-        def leave() -> None:
+        def restore_shard() -> None:
             cast(Any, shard).__class__ = kind
             set_available(shard, False)
-            del _WHOLE[id(shard)]
+            del _FULL[id(shard)]
             if self._modifier_rank is not None:
-                _take_from(whole.data, self._modifier_rank)
-                write(shard, whole.data)
+                _broadcast_from(full.data, self._modifier_rank)
+                write(shard, full.data)
 
-        self._leave.append(leave)
+        self._exits.append(restore_shard)
 
-    def _watch_whole(self, parameter: nn.Parameter, held: Held) -> None:
-        """A parameter with a shard elsewhere: bring it up to date, later write the shard."""
+    def _refresh_full(self, parameter: nn.Parameter, counterparts: Counterparts) -> None:
+        """Refresh a full parameter from its shard; write the shard on exit."""
         was_empty = parameter.numel() == 0
-        held.refresh(parameter)
+        counterparts.refresh(parameter)
         before = parameter.data.clone() if self._modifier_rank is None and not was_empty else None
 
-        def leave() -> None:
+        def restore_shard() -> None:
             if self._modifier_rank is not None:
-                _take_from(parameter.data, self._modifier_rank)
-                held.write(parameter.data)
+                _broadcast_from(parameter.data, self._modifier_rank)
+                counterparts.write(parameter.data)
             elif before is not None:
                 parameter.data.copy_(before)
             if was_empty:
                 parameter.data = parameter.data.new_empty(0)
 
-        self._leave.append(leave)
+        self._exits.append(restore_shard)
 
 
-def _writing_of(whole: Tensor) -> tuple[int, int]:
-    """How often it was written to, and where it is, which ``data = ...`` changes."""
-    return version_of(whole), whole.data_ptr()
+def _write_marker(full: Tensor) -> tuple[int, int]:
+    """Return values that change if ``full`` is written or its data is replaced."""
+    return version_of(full), full.data_ptr()
 
 
-def _anywhere(flag: bool) -> bool:
-    """Whether it is set on any rank. Collective."""
+def _any_rank(flag: bool) -> bool:
+    """Whether ``flag`` is set on any rank. Collective."""
     flags = [False] * dist.get_world_size()
     dist.all_gather_object(flags, flag)
     return any(flags)
 
 
-def _take_from(whole: Tensor, rank: int | None) -> None:
+def _broadcast_from(full: Tensor, rank: int | None) -> None:
     if rank is not None and dist.get_world_size() > 1:
-        dist.broadcast(whole, rank, group=group_for(whole))
+        dist.broadcast(full, rank, group=group_for(full))

@@ -1,4 +1,4 @@
-"""zero.Init: builds a model of which each rank keeps its share."""
+"""``zero.Init``: build a model with its parameters partitioned over ranks."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -10,30 +10,31 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 import dsconfig
-from dsengine.sharding.zero.partitioned import is_partitioned_parameter, partition, show_as
+from dsengine.sharding.zero.partitioned import is_partitioned_parameter, partition, set_dtype
 from dsengine.sharding.zero.rounded import round_parameter
 from dsengine.sharding.zero.status import watch_writes
 from dsengine.tiers import memory
 
 TRIM_BYTES = 16 * memory.MEBI
-"""Freed, and then given back to the system: the small pieces that stay of large parameters lie
-between what glibc keeps for later, and would keep a whole model's worth of memory."""
+"""Freed bytes after which the heap is trimmed: glibc would otherwise keep the freed full
+parameters' memory, because the small shards are allocated between them.
+"""
 
 
 class Init:
-    """Inside, every module built is divided among the ranks as soon as it is finished.
+    """Partitions every module built inside the context as soon as it is complete.
 
-        with dsengine.zero.Init(config_dict_or_path=config):
-            model = Model()
+            with dsengine.zero.Init(config_dict_or_path=config):
+                model = Model()
 
-    The weights are those that rank 0 would have without it. At no time does a rank hold more
-    than its share and one module's own parameters. A module counts as finished when the next
-    one begins; dividing one too early costs a gather, never a wrong value (see ``partitioned``).
+    The weights equal those rank 0 would have without it. A rank never holds more than its shards
+    and one module's own parameters. A module counts as complete once the next one starts;
+    partitioning one too early costs a gather but does not change values (see ``partitioned``).
     ``dtype`` casts floating-point parameters; ``enabled=False`` does nothing. ``module``: an
-    existing one to divide. Of the config two things count already: under bf16 or fp16 the
-    parameters of the finished model have that dtype (``initialize`` gets them unrounded), and
-    ``enable_sanity_checks``. The rest of it and the remaining arguments are decided by the config
-    given to ``initialize``.
+    existing module to partition. Two settings of the config apply here: under bf16 or fp16 the
+    parameters of the complete model have that dtype (``initialize`` gets the unrounded values), and
+    ``enable_sanity_checks``. The other settings and arguments come from the config given to
+    ``initialize``.
     """
 
     def __init__(
@@ -52,23 +53,25 @@ class Init:
     ) -> None:
         del data_parallel_group, mem_efficient_linear, remote_device, pin_memory
         del mpu, unused
-        given = config_dict_or_path if config_dict_or_path is not None else config
-        settings = _read(given) if enabled and given is not None else {}
-        self._watches = _block(settings, "zero_optimization").get("enable_sanity_checks") is True
-        self._shows = _dtype_shown(settings) if dtype is None else None
-        self._divided: list[ref[nn.Parameter]] = []
-        """Parameters that are going to show another dtype, once the model is finished."""
+        config_argument = config_dict_or_path if config_dict_or_path is not None else config
+        settings = _read(config_argument) if enabled and config_argument is not None else {}
+        self._checks_writes = (
+            _block(settings, "zero_optimization").get("enable_sanity_checks") is True
+        )
+        self._view_dtype = _compute_dtype(settings) if dtype is None else None
+        self._partitioned: list[ref[nn.Parameter]] = []
+        """Parameters that get the compute dtype once the model is complete."""
         self.enabled = enabled
         self.dtype = dtype
         self._building: nn.Module | None = None
-        self._whole: list[nn.Parameter] = []
-        """Parameters of the module in work."""
+        self._pending: list[nn.Parameter] = []
+        """Parameters of the module under construction."""
         self._freed = 0
         if enabled and module is not None:
             _join_process_group()
-            self._whole = list(module.parameters())
-            self._divide()
-            self._show()
+            self._pending = list(module.parameters())
+            self._partition()
+            self._apply_dtype()
 
     def __enter__(self) -> "Init":
         if not self.enabled:
@@ -76,13 +79,13 @@ class Init:
         _join_process_group()
         self._hook = register_module_parameter_registration_hook(self._registered)
         self._module_init = nn.Module.__init__
-        begin = self._begin
+        begin = self._begin_module
 
-        def announced(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        def init(module: nn.Module, *args: Any, **kwargs: Any) -> None:
             begin(module)
             self._module_init(module, *args, **kwargs)
 
-        nn.Module.__init__ = announced  # type: ignore[method-assign]
+        nn.Module.__init__ = init  # type: ignore[method-assign]
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
@@ -91,44 +94,44 @@ class Init:
         nn.Module.__init__ = self._module_init  # type: ignore[method-assign]
         self._hook.remove()
         if kind is None:
-            self._divide()
-            self._show()
+            self._partition()
+            self._apply_dtype()
             memory.trim_heap()
-        self._whole, self._building = [], None
+        self._pending, self._building = [], None
 
-    def _begin(self, module: nn.Module) -> None:
-        """Another module begins: the one in work has its parameters, divide them."""
-        self._divide()
+    def _begin_module(self, module: nn.Module) -> None:
+        """Start a module: the previous one has its parameters, so partition them."""
+        self._partition()
         self._building = module
 
     def _registered(self, module: nn.Module, name: str, parameter: nn.Parameter) -> None:
         if module is not self._building:
-            self._begin(module)
-        self._whole.append(parameter)
+            self._begin_module(module)
+        self._pending.append(parameter)
 
-    def _divide(self) -> None:
-        whole, self._whole = self._whole, []
-        for parameter in whole:
+    def _partition(self) -> None:
+        pending, self._pending = self._pending, []
+        for parameter in pending:
             partition(parameter, self.dtype)
-            self._divided.append(ref(parameter))
-            if self._watches:
+            self._partitioned.append(ref(parameter))
+            if self._checks_writes:
                 watch_writes(parameter)
             self._freed += parameter.nbytes
             if self._freed >= TRIM_BYTES:
                 memory.trim_heap()
                 self._freed = 0
 
-    def _show(self) -> None:
-        """Constructors, which draw and scale weights, have seen the dtype that they chose."""
-        divided, self._divided = self._divided, []
-        if self._shows is not None:
-            for parameter in divided:
-                if (alive := parameter()) is None:
+    def _apply_dtype(self) -> None:
+        """Set the compute dtype; constructors have seen the dtype they chose."""
+        partitioned, self._partitioned = self._partitioned, []
+        if self._view_dtype is not None:
+            for reference in partitioned:
+                if (parameter := reference()) is None:
                     continue
-                if is_partitioned_parameter(alive):
-                    show_as(alive, self._shows)
-                elif alive.is_floating_point() and not alive.is_meta:  # nothing divides it
-                    round_parameter(alive, self._shows)
+                if is_partitioned_parameter(parameter):
+                    set_dtype(parameter, self._view_dtype)
+                elif parameter.is_floating_point() and not parameter.is_meta:  # not sharded
+                    round_parameter(parameter, self._view_dtype)
 
 
 def _read(config: Any) -> Mapping[str, Any]:
@@ -141,8 +144,8 @@ def _block(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return cast(Mapping[str, Any], block) if isinstance(block, Mapping) else {}
 
 
-def _dtype_shown(settings: Mapping[str, Any]) -> torch.dtype | None:
-    """The dtype of 16 bits in which a model of this config computes, if it does."""
+def _compute_dtype(settings: Mapping[str, Any]) -> torch.dtype | None:
+    """Return the 16-bit compute dtype of a config, None if it has none."""
     bf16 = "bf16" if settings.get("bf16") is not None else "bfloat16"  # its former name
     for name, dtype in ((bf16, torch.bfloat16), ("fp16", torch.float16)):
         if dsconfig.block_values(name, _block(settings, name))["enabled"] is True:

@@ -1,18 +1,18 @@
-"""A Parameter of which each rank holds one piece, and which is whole whenever it is touched.
+"""A Parameter of which each rank holds one shard, gathered whenever it is accessed.
 
-[Note: whole when touched]
-Constructors do more with a weight than create it: parents initialise their children's weights,
-``apply`` walks over the finished tree, weights are tied, scaled, copied. Under ``zero.Init`` all
-of that finds parameters that are divided already. So any operation on one gathers it first,
-runs, and, when it wrote to it, takes rank 0's result and divides it again. What such an operation
-returns may share memory with the gathered weight (``.data``, ``.detach()``, a view); that is an
-``Alias``, through which writes find their way back. Shapes and dtypes are answered without
-gathering. Every rank must do the same, as it does when it builds the same model.
+[Note: gathered on access]
+Constructors do more with a weight than create it: parents initialize their children's weights,
+``apply`` walks the complete tree, weights are tied, scaled, copied. Under ``zero.Init`` all of this
+meets parameters that are already partitioned. So every operation on one gathers it first, runs and,
+if it wrote, takes rank 0's result and partitions it again. Results may share memory with the
+gathered weight (``.data``, ``.detach()``, a view); they are ``Alias`` tensors, whose writes are
+propagated back. Shape and dtype queries do not gather. Every rank must run the same operations, as
+it does when it builds the same model.
 
-[Note: pieces keep_fp32_where_unchanged than what they show]
-Under a config of 16 bits a finished model shows the dtype in which it is going to compute, and
-the pieces stay what the model was built with: masters begin with those. A read gives the values
-rounded. Of what is written, an element that is given the value it shows stays as exact as it was.
+[Note: shards more precise than their dtype]
+Under a 16-bit config a complete model reports its compute dtype, while the shards keep the dtype
+the model was built with, from which masters are initialized. Reads return rounded values. Writing
+an element with its rounded value keeps the precise one.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from dsengine.sharding.zero.status import clear_partitioned_attributes, set_part
 from dsengine.torch_private import backward_hooks_of, plain_tensors, storage_key, version_of
 
 _T: Any = torch.Tensor
-SHAPE_QUESTIONS = {
+SHAPE_QUERIES = {
     _T.shape.__get__,
     _T.ndim.__get__,
     _T.nbytes.__get__,
@@ -43,9 +43,9 @@ SHAPE_QUESTIONS = {
     _T.__len__,
     torch.numel,
 }
-"""Answered by a meta tensor of the whole shape."""
+"""Queries answered by a meta tensor of the full shape."""
 
-PLAIN_QUESTIONS = {
+PLAIN_QUERIES = {
     _T.dtype.__get__,
     _T.device.__get__,
     _T.layout.__get__,
@@ -69,139 +69,139 @@ PLAIN_QUESTIONS = {
     torch.is_floating_point,
     torch.is_complex,
 }
-"""Answered by the empty tensor that stands in the parameter's place."""
+"""Queries answered by the parameter's own, empty tensor."""
 
 
-def intercepted(answer: Callable[[Callable[..., Any], Any, Any], Any]) -> Any:
-    """A ``__torch_function__`` by which ``answer(func, args, kwargs)`` does what is asked."""
+def intercepted(handler: Callable[[Callable[..., Any], Any, Any], Any]) -> Any:
+    """Return a ``__torch_function__`` that calls ``handler(func, args, kwargs)``."""
 
     def __torch_function__(
         cls: type, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         del cls, types
         with plain_tensors():
-            return answer(func, args, kwargs or {})
+            return handler(func, args, kwargs or {})
 
     return classmethod(__torch_function__)
 
 
-def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run ``func``, which is asked of divided parameters."""
-    if func in PLAIN_QUESTIONS:
+def _dispatch(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run ``func`` on partitioned parameters."""
+    if func in PLAIN_QUERIES:
         return func(*args, **kwargs)
-    if func in SHAPE_QUESTIONS:
-        args, kwargs = tree_map_only(PartitionedParameter, lambda p: p._like, (args, kwargs))
+    if func in SHAPE_QUERIES:
+        args, kwargs = tree_map_only(PartitionedParameter, lambda p: p._meta, (args, kwargs))
         return func(*args, **kwargs)
     if func is _T.__repr__:
         self = args[0]
-        return f"PartitionedParameter(shape={tuple(self._like.shape)}, dtype={self.dtype})"
-    return _touch(func, args, kwargs)
+        return f"PartitionedParameter(shape={tuple(self._meta.shape)}, dtype={self.dtype})"
+    return _run_gathered(func, args, kwargs)
 
 
 class PartitionedParameter(nn.Parameter):
     """Made by ``partition`` from an ordinary Parameter; stays the same object."""
 
-    _piece: Tensor
-    """Of the dtype that is shown, or keep_fp32_where_unchanged. See the note above."""
-    _like: Tensor
-    """A meta tensor of the whole shape, and of the dtype that is shown."""
+    _shard: Tensor
+    """In the reported dtype or a more precise one; see the note above."""
+    _meta: Tensor
+    """A meta tensor of the full shape and the reported dtype."""
 
-    __torch_function__ = intercepted(_answer)
+    __torch_function__ = intercepted(_dispatch)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "PartitionedParameter":
         if id(self) not in memo:
             with plain_tensors():
                 copy: Any = nn.Parameter(self.data.clone(), self.requires_grad)
                 copy.__class__ = PartitionedParameter
-                copy._piece, copy._like = self._piece.clone(), self._like
-                set_partitioned_attributes(copy, self._like.shape)
+                copy._shard, copy._meta = self._shard.clone(), self._meta
+                set_partitioned_attributes(copy, self._meta.shape)
             memo[id(self)] = copy
         return memo[id(self)]
 
 
 def partition(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
-    """Keep this rank's piece of rank 0's values and free the rest; collective.
+    """Keep this rank's shard of rank 0's values and free the rest. Collective.
 
-    What has nothing to divide stays whole.
+    Parameters that cannot be sharded are unchanged.
     """
-    is_piece_already = isinstance(parameter, PartitionedParameter)
-    if is_piece_already or parameter.is_meta or is_indivisible(parameter):
+    is_partitioned = isinstance(parameter, PartitionedParameter)
+    if is_partitioned or parameter.is_meta or is_indivisible(parameter):
         return
-    whole = parameter.data
-    if dtype is not None and whole.is_floating_point():
-        whole = whole.to(dtype)
-    like = torch.empty_like(whole, device="meta")
-    piece = _piece_of_first_rank(whole)
-    parameter.data = whole.new_empty(0)
+    full = parameter.data
+    if dtype is not None and full.is_floating_point():
+        full = full.to(dtype)
+    meta = torch.empty_like(full, device="meta")
+    shard = _shard_of_rank_0(full)
+    parameter.data = full.new_empty(0)
     cast(Any, parameter).__class__ = PartitionedParameter
     partitioned = cast(PartitionedParameter, parameter)
-    partitioned._piece, partitioned._like = piece, like
-    set_partitioned_attributes(parameter, like.shape)
+    partitioned._shard, partitioned._meta = shard, meta
+    set_partitioned_attributes(parameter, meta.shape)
 
 
 def is_partitioned_parameter(tensor: Tensor) -> bool:
-    """Whether ``tensor`` is a parameter of which this rank holds one piece."""
+    """Whether ``tensor`` is a partitioned parameter."""
     return isinstance(tensor, PartitionedParameter)
 
 
-def show_as(parameter: nn.Parameter, dtype: torch.dtype) -> None:
-    """Let a divided parameter of floating point be one of ``dtype``; its piece stays."""
+def set_dtype(parameter: nn.Parameter, dtype: torch.dtype) -> None:
+    """Let a partitioned floating-point parameter report ``dtype``; its shard is unchanged."""
     if isinstance(parameter, PartitionedParameter) and parameter.is_floating_point():
         with plain_tensors():
-            parameter._like = parameter._like.to(dtype)
+            parameter._meta = parameter._meta.to(dtype)
             parameter.data = parameter.data.to(dtype)
 
 
-def keep_fp32_where_unchanged(exact: Tensor, shown: Tensor) -> Tensor:
-    """Return ``shown``, with what is in ``exact`` where that rounds to it."""
-    if exact.shape != shown.shape:
-        return shown.to(exact.dtype)
-    return torch.where(exact.to(shown.dtype) == shown, exact, shown.to(exact.dtype))
+def keep_fp32_where_unchanged(exact: Tensor, rounded: Tensor) -> Tensor:
+    """Return ``rounded`` in ``exact``'s dtype, with ``exact``'s values where they round to it."""
+    if exact.shape != rounded.shape:
+        return rounded.to(exact.dtype)
+    return torch.where(exact.to(rounded.dtype) == rounded, exact, rounded.to(exact.dtype))
 
 
 def gather(parameter: PartitionedParameter) -> Tensor:
-    """Return the whole tensor, as exact as its pieces are; collective."""
+    """Return the full tensor in the shards' precision. Collective."""
     with plain_tensors():
-        return gather_chunks(parameter._piece, parameter._like.shape, group_for(parameter._piece))
+        return gather_chunks(parameter._shard, parameter._meta.shape, group_for(parameter._shard))
 
 
 def restore(parameter: PartitionedParameter) -> Tensor:
-    """Make it an ordinary, whole Parameter again; collective. Return its data."""
-    whole = gather(parameter)
+    """Turn ``parameter`` into an ordinary full Parameter; return its data. Collective."""
+    full = gather(parameter)
     retire(parameter)
-    parameter.data = whole
-    return whole
+    parameter.data = full
+    return full
 
 
-def _take(parameter: PartitionedParameter, current: Tensor) -> None:
-    """Keep this rank's piece of what rank 0 has in ``current``."""
-    piece = _piece_of_first_rank(current)
-    if current.dtype == parameter._like.dtype:  # else the script has cast it
-        piece = keep_fp32_where_unchanged(parameter._piece, piece)
-    parameter._piece = piece
-    parameter._like = torch.empty_like(current, device="meta")
+def _repartition(parameter: PartitionedParameter, current: Tensor) -> None:
+    """Keep this rank's shard of rank 0's ``current``."""
+    shard = _shard_of_rank_0(current)
+    if current.dtype == parameter._meta.dtype:  # otherwise the script has cast it
+        shard = keep_fp32_where_unchanged(parameter._shard, shard)
+    parameter._shard = shard
+    parameter._meta = torch.empty_like(current, device="meta")
 
 
 def retire(parameter: PartitionedParameter) -> None:
-    """Make it an ordinary, empty Parameter: its piece has gone elsewhere."""
+    """Turn ``parameter`` into an ordinary empty Parameter."""
     cast(Any, parameter).__class__ = nn.Parameter
     clear_partitioned_attributes(parameter)
-    del parameter._piece, parameter._like
+    del parameter._shard, parameter._meta
 
 
-def _piece_of_first_rank(whole: Tensor) -> Tensor:
-    whole = whole.contiguous()
-    group = group_for(whole)
-    dist.broadcast(whole, 0, group=group)
-    return chunk_of(whole, dist.get_rank(group), dist.get_world_size(group)).clone()
+def _shard_of_rank_0(full: Tensor) -> Tensor:
+    full = full.contiguous()
+    group = group_for(full)
+    dist.broadcast(full, 0, group=group)
+    return chunk_of(full, dist.get_rank(group), dist.get_world_size(group)).clone()
 
 
-def _touch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run ``func`` with every parameter whole, then divide what was written to."""
+def _run_gathered(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run ``func`` with every parameter gathered, then repartition those it wrote to."""
     leaves = tree_leaves((args, kwargs))
     parameters = list({id(p): p for p in leaves if isinstance(p, PartitionedParameter)}.values())
-    aliases = [each for each in leaves if isinstance(each, Alias)]
-    with _whole(parameters) as wholes:
+    aliases = [leaf for leaf in leaves if isinstance(leaf, Alias)]
+    with _gathered(parameters) as tensors:
         before = [version_of(parameter) for parameter in parameters]
         result = func(*args, **kwargs)
         if torch.is_grad_enabled() and _needs_graph(result):
@@ -209,30 +209,30 @@ def _touch(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
                 "a model built under zero.Init was called before dsengine.initialize; call the "
                 "engine, or gather the parameters with zero.GatheredParameters first"
             )
-        for parameter, whole, version in zip(parameters, wholes, before, strict=True):
+        for parameter, full, version in zip(parameters, tensors, before, strict=True):
             current = parameter.data
-            replaced = not _share_memory(current, whole)  # by ``parameter.data = x``
+            replaced = not _share_memory(current, full)  # by ``parameter.data = x``
             if replaced or version_of(parameter) != version:
-                _take(parameter, current)
+                _repartition(parameter, current)
         if aliases and (writes(func) or "out" in kwargs):
             for alias in aliases:
-                _take(alias._owner, alias._whole)
-    owners = list(zip(parameters, wholes, strict=True))
-    owners += [(alias._owner, alias._whole) for alias in aliases]
+                _repartition(alias._owner, alias._full)
+    owners = list(zip(parameters, tensors, strict=True))
+    owners += [(alias._owner, alias._full) for alias in aliases]
     return tree_map_only(Tensor, lambda t: _aliased(t, owners), result)
 
 
 @contextmanager
-def _whole(parameters: list[PartitionedParameter]) -> Iterator[list[Tensor]]:
-    """Yield what lies in them meanwhile: what they show."""
-    wholes = [gather(parameter).to(parameter._like.dtype) for parameter in parameters]
-    for parameter, whole in zip(parameters, wholes, strict=True):
-        parameter.data = whole
+def _gathered(parameters: list[PartitionedParameter]) -> Iterator[list[Tensor]]:
+    """Gather the parameters inside; yield their data in the reported dtype."""
+    tensors = [gather(parameter).to(parameter._meta.dtype) for parameter in parameters]
+    for parameter, full in zip(parameters, tensors, strict=True):
+        parameter.data = full
     try:
-        yield wholes
+        yield tensors
     finally:
-        for parameter, whole in zip(parameters, wholes, strict=True):
-            parameter.data = whole.new_empty(0, dtype=parameter._like.dtype)
+        for parameter, full in zip(parameters, tensors, strict=True):
+            parameter.data = full.new_empty(0, dtype=parameter._meta.dtype)
 
 
 def writes(func: Callable[..., Any]) -> bool:
@@ -255,22 +255,22 @@ def _needs_graph(result: Any) -> bool:
 
 
 class Alias(Tensor):
-    """A tensor that shares memory with a gathered parameter, which writes must go back to."""
+    """A tensor that shares memory with a gathered parameter; writes to it are propagated back."""
 
     _owner: PartitionedParameter
-    _whole: Tensor
+    _full: Tensor
 
-    __torch_function__ = intercepted(_touch)
+    __torch_function__ = intercepted(_run_gathered)
 
 
 def _aliased(tensor: Tensor, owners: list[tuple[PartitionedParameter, Tensor]]) -> Tensor:
-    """Return ``tensor`` as an Alias when it lies in the memory of a gathered parameter."""
+    """Return ``tensor`` as an Alias if it shares memory with a gathered parameter."""
     if isinstance(tensor, (PartitionedParameter, Alias)) or tensor.is_meta:
         return tensor
-    for owner, whole in owners:
-        if _share_memory(tensor, whole):
+    for owner, full in owners:
+        if _share_memory(tensor, full):
             alias = tensor.as_subclass(Alias)
-            alias._owner, alias._whole = owner, whole
+            alias._owner, alias._full = owner, full
             return alias
     return tensor
 

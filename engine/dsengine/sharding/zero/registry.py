@@ -1,4 +1,4 @@
-"""Which shard belongs to a whole parameter that a script holds."""
+"""Lookup of the shard that belongs to a full parameter of a script."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,38 +19,38 @@ _MASTER = "_dsengine_master"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A whole parameter's counterparts: the shard that is trained, the gathered copy in use."""
+class Counterparts:
+    """Counterparts of a full parameter: the trained shard, the gathered copy in use."""
 
     master: Tensor
     gathered: Tensor | None = None
 
     @torch.no_grad()
     def refresh(self, parameter: nn.Parameter) -> None:
-        """Give ``parameter`` the values of training; collective unless it is in use itself."""
+        """Copy the trained values into ``parameter``. Collective unless it is in use itself."""
         if self.gathered is parameter:
             return
         master = self.master.detach()
-        whole = full_tensor_of(master) if isinstance(master, DTensor) else master
-        if parameter.data.shape == whole.shape:
-            parameter.data.copy_(whole)
+        full = full_tensor_of(master) if isinstance(master, DTensor) else master
+        if parameter.data.shape == full.shape:
+            parameter.data.copy_(full)
         else:
-            parameter.data = whole.to(parameter.dtype).clone()
+            parameter.data = full.to(parameter.dtype).clone()
 
     @torch.no_grad()
-    def write(self, whole: Tensor) -> None:
-        """Take over what is now in ``whole``, alike on all ranks."""
-        write(self.master, whole)
+    def write(self, full: Tensor) -> None:
+        """Write ``full``, alike on all ranks, to the counterparts."""
+        write(self.master, full)
         if self.gathered is not None:
-            self.gathered.copy_(whole)
+            self.gathered.copy_(full)
 
 
-def remember(
+def register_model(
     root: nn.Module, originals: Mapping[Any, str], masters: Mapping[str, nn.Parameter]
 ) -> None:
-    """Note an engine's model, so that parameters from before it can be gathered too.
+    """Register an engine's model, so that parameters from before it can be gathered too.
 
-    An original that a script still holds leads to its master from now on.
+    Links the originals that a script still holds to their masters.
     """
     _ENGINES.add(root)
     for master in masters.values():
@@ -61,29 +61,30 @@ def remember(
             setattr(original, _MASTER, masters[name])
 
 
-def forget(parameter: Tensor) -> None:
-    """Let ``parameter`` lead to itself again: the engine that has had its model has it no more."""
+def unlink(parameter: Tensor) -> None:
+    """Remove the link from ``parameter`` to a master of an earlier engine."""
     vars(parameter).pop(_MASTER, None)
 
 
 def master_of(parameter: Tensor) -> Tensor | None:
-    """Return what an engine trains in the place of a parameter from before ``initialize``."""
+    """Return the master that an engine trains for a parameter from before ``initialize``."""
     return getattr(parameter, _MASTER, None)
 
 
 class Lookup:
-    """Finds the counterparts of whole parameters in all engines of this process."""
+    """Finds the counterparts of full parameters in all engines of this process."""
 
     def __init__(self) -> None:
-        self._gathered: dict[int, Held] = {}
+        self._gathered: dict[int, Counterparts] = {}
         for root in _ENGINES:
-            for each in sharded_parameters_of(units_of(root)):
-                if each.was_gathered:
-                    self._gathered[id(each.whole)] = Held(each.shard, each.whole)
+            for record in sharded_parameters_of(units_of(root)):
+                if record.was_gathered:
+                    counterparts = Counterparts(record.shard, record.unsharded)
+                    self._gathered[id(record.unsharded)] = counterparts
 
-    def find(self, parameter: Tensor) -> Held | None:
-        found = self._gathered.get(id(parameter))
-        if found is not None:
-            return found
+    def find(self, parameter: Tensor) -> Counterparts | None:
+        counterparts = self._gathered.get(id(parameter))
+        if counterparts is not None:
+            return counterparts
         master = master_of(parameter)
-        return None if master is None else Held(master)
+        return None if master is None else Counterparts(master)

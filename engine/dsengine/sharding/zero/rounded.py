@@ -1,7 +1,8 @@
-"""A whole parameter of 16 bits that has come in fp32: gathered, or one that nothing divides.
+"""A full 16-bit parameter with fp32 values: gathered, or one that is not sharded.
 
-Loading a model copies fp32 weights into gathered parameters, as transformers does at stage 3. What
-is copied is kept as it came, for masters to begin with; all else happens to the rounded values.
+Loading a model copies fp32 weights into gathered parameters, as transformers does at stage 3.
+Copied values are kept in their own precision to initialize the masters; all other operations use
+the rounded values.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from dsengine.sharding.zero.partitioned import intercepted, keep_fp32_where_unchanged
 
 
-def _on_both(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _copy_to_both(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     result = func(*args, **kwargs)
     exact = getattr(args[0], "_exact", None) if func is Tensor.copy_ else None
     if exact is not None:
@@ -23,17 +24,17 @@ def _on_both(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 class RoundedParameter(nn.Parameter):
-    """Made by ``round_parameter`` from an ordinary Parameter; stays the same object."""
+    """Made by ``round_parameter`` from an ordinary Parameter; the same object."""
 
     _exact: Tensor | None = None
 
-    __torch_function__ = intercepted(_on_both)
+    __torch_function__ = intercepted(_copy_to_both)
 
 
 def round_parameter(parameter: nn.Parameter, dtype: torch.dtype) -> None:
-    """Give ``parameter`` its values rounded; what is copied into it goes to the exact ones too.
+    """Round ``parameter``'s values; copies into it also go to the exact ones.
 
-    Its data until now are the exact ones, which stay those that the caller holds.
+    The exact values are its previous data, which the caller may hold.
     """
     restore_exact(parameter)
     exact = parameter.data
@@ -43,14 +44,14 @@ def round_parameter(parameter: nn.Parameter, dtype: torch.dtype) -> None:
 
 
 def drop_rounding(parameter: nn.Parameter) -> None:
-    """Make it an ordinary Parameter again."""
+    """Turn it into an ordinary Parameter."""
     if isinstance(parameter, RoundedParameter):
         parameter._exact = None
         cast(Any, parameter).__class__ = nn.Parameter
 
 
 def restore_exact(parameter: nn.Parameter) -> None:
-    """Make it an ordinary Parameter again, as exact as it has come."""
+    """Turn it into an ordinary Parameter with its exact values."""
     if isinstance(parameter, RoundedParameter):
         exact, rounded = parameter._exact, parameter.data
         drop_rounding(parameter)

@@ -1,10 +1,9 @@
-"""What a divided parameter says of itself: ``ds_id``, ``ds_shape``, ``ds_numel``, ``ds_status``
+"""DeepSpeed's status attributes of parameters: ``ds_id``, ``ds_shape``, ``ds_numel``, ``ds_status``
 and ``ds_persist``.
 
-Scripts written for stage 3 ask ``hasattr(p, "ds_id")`` whether a parameter is divided,
-``p.ds_status`` whether it is whole just now, before they gather it, and ``p.ds_persist`` whether it
-stays whole: at stage 3 every parameter says so, those of a unit that stays whole too, and inside
-forward. Below stage 3 none has any of these.
+Scripts for stage 3 check ``hasattr(p, "ds_id")`` for a partitioned parameter, ``p.ds_status``
+before they gather it, and ``p.ds_persist`` for one that stays gathered. At stage 3 every parameter
+has them, also in units that stay unsharded and inside forward. Below stage 3 none has.
 """
 
 from enum import Enum, auto
@@ -19,40 +18,40 @@ _NAMES = ("ds_id", "ds_shape", "ds_numel", "ds_status", "ds_persist")
 
 
 class ZeroParamStatus(Enum):
-    """Whether a divided parameter is whole on this rank."""
+    """Whether a partitioned parameter is gathered on this rank."""
 
     AVAILABLE = auto()
     NOT_AVAILABLE = auto()
     INFLIGHT = auto()
-    """DeepSpeed's, for a gather that is not awaited; here nobody gets to see that."""
+    """DeepSpeed's, for a pending gather; never used here."""
 
 
 def set_partitioned_attributes(parameter: Tensor, shape: torch.Size) -> None:
-    """Let ``parameter``, of which this rank holds a part, answer scripts; its number stays."""
-    told = cast(Any, parameter)
-    if not hasattr(told, "ds_id"):
-        told.ds_id = next(_numbers)
-    told.ds_shape = shape
-    told.ds_numel = shape.numel()
-    told.ds_status = ZeroParamStatus.NOT_AVAILABLE
-    told.ds_persist = False
+    """Set the attributes of a partitioned ``parameter``; an existing ``ds_id`` is kept."""
+    target = cast(Any, parameter)
+    if not hasattr(target, "ds_id"):
+        target.ds_id = next(_numbers)
+    target.ds_shape = shape
+    target.ds_numel = shape.numel()
+    target.ds_status = ZeroParamStatus.NOT_AVAILABLE
+    target.ds_persist = False
 
 
 def set_gathered_attributes(parameter: Tensor, shard: Tensor, *, persists: bool = False) -> None:
-    """Let a whole parameter of stage 3 answer as the ``shard`` that it is gathered from.
+    """Set the attributes of a gathered stage-3 parameter, with the ``ds_id`` of its ``shard``.
 
-    ``persists``: it stays whole between steps.
+    ``persists``: it stays gathered between steps.
     """
     if hasattr(parameter, "ds_id"):
         return
     set_partitioned_attributes(parameter, shard.shape)
-    told = cast(Any, parameter)
-    told.ds_id = getattr(shard, "ds_id", told.ds_id)
-    told.ds_status, told.ds_persist = ZeroParamStatus.AVAILABLE, persists
+    target = cast(Any, parameter)
+    target.ds_id = getattr(shard, "ds_id", target.ds_id)
+    target.ds_status, target.ds_persist = ZeroParamStatus.AVAILABLE, persists
 
 
 def watch_writes(parameter: Tensor) -> None:
-    """Let GatheredParameters refuse writes to ``parameter`` that it is going to discard."""
+    """Make GatheredParameters raise for writes to ``parameter`` that it discards."""
     cast(Any, parameter).ds_enable_sanity_checks = True
 
 
@@ -61,19 +60,19 @@ def is_watched(parameter: Tensor) -> bool:
 
 
 def partitioned_attributes(parameter: Tensor) -> dict[str, Any]:
-    """Return what a divided parameter says of itself, by name."""
+    """Return the attributes of a partitioned parameter by name."""
     return {name: getattr(parameter, name) for name in _NAMES}
 
 
 def set_available(parameter: Tensor, available: bool) -> None:
-    """Say whether a divided parameter is whole; nothing for one that never is divided."""
+    """Set whether a partitioned parameter is gathered; no effect for other parameters."""
     if hasattr(parameter, "ds_id"):
         status = ZeroParamStatus.AVAILABLE if available else ZeroParamStatus.NOT_AVAILABLE
         cast(Any, parameter).ds_status = status
 
 
 def clear_partitioned_attributes(parameter: Tensor) -> None:
-    """Take the answers back: ``parameter`` is an ordinary one from now on."""
+    """Remove the attributes from ``parameter``."""
     for name in _NAMES:
         if hasattr(parameter, name):
             delattr(parameter, name)
