@@ -113,12 +113,12 @@ class ShardedParameter:
 
     @property
     def was_gathered(self) -> bool:
-        """Whether ``unsharded`` exists; the first gather creates it and it stays the same object."""
+        """Whether ``unsharded`` exists; created by the first gather, it stays the same object."""
         return hasattr(self._record, "_unsharded_param")
 
     @property
     def leaves(self) -> list[Tensor]:
-        """The tensors that may have gradients: the shard and the gathered parameter, if it exists."""
+        """The tensors that may have gradients: the shard and, if it exists, the full parameter."""
         full = getattr(self._record, "_unsharded_param", None)
         return [self.shard] if full is None else [self.shard, full]
 

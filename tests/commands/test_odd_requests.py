@@ -76,7 +76,7 @@ def test_a_starter_has_no_impossible_numbers(flags: tuple[object, ...]) -> None:
     ("flags", "said"),
     [
         ((), "optimizer.type=AdamW"),
-        (ADAM, "give --model"),
+        (ADAM, "specify --model"),
         ((*ADAM, "--params", "1e9"), "--simulate"),
     ],
 )

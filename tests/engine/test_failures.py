@@ -27,7 +27,10 @@ pytestmark = pytest.mark.engine
         ("an_mpu_of_divided_layers", ["ValueError", "get_tensor_model_parallel_world_size() is 2"]),
         ("a_mesh_of_divided_samples", ["ValueError", "mesh_param is (1, 2)"]),
         ("a_marked_parameter", ["ValueError", "'twice.weight' is marked tensor_model_parallel"]),
-        ("a_part_of_an_engines_model", ["ValueError", "under an engine", "build it anew"]),
+        (
+            "a_part_of_an_engines_model",
+            ["ValueError", "is already under fully_shard", "build a new model"],
+        ),
     ],
 )
 def test_a_wrong_start_is_one_clear_error_on_every_rank(

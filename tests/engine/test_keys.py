@@ -219,7 +219,7 @@ REPORTS = [
     Case("steps_per_print", 2, shows("step=2")),
     Case("wall_clock_breakdown", True, shows("time (ms) |"), base=STEPS),
     Case("memory_breakdown", True, shows("memory after forward")),
-    Case("dump_state", True, shows("the plan of this run")),
+    Case("dump_state", True, shows("plan of this run")),
     Case("log_level", "error", "level"),
     Case("flops_profiler.enabled", True, shows("flops profile")),
     Case("flops_profiler.profile_step", 99, shows("flops profile"), base=FLOPS),

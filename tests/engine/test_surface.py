@@ -95,7 +95,7 @@ def test_a_call_at_the_wrong_time_is_an_error_of_deepspeeds_kind(ranks: Ranks, s
     settings = config(stage, managed_gradient_accumulation=False, zero=zero)
     told = ranks.run("training.surface_jobs:misused", settings=settings)[0]
     said, managed, samples, stepped = told
-    words = ("no_sync", "no_sync", "scalar", "managed_gradient_accumulation", "needs a model")
+    words = ("no_sync", "no_sync", "scalar", "managed_gradient_accumulation", "requires a model")
     assert [word in each for word, each in zip(words, said, strict=True)] == [True] * 5
     assert not managed and samples == 8 and stepped
 

@@ -42,7 +42,7 @@ def test_the_model_is_an_ordinary_one_again(ranks: Ranks, stage: int) -> None:
         assert told["dtypes"] == ["torch.float32"] and told["hooks"] == 0
         assert list(told["refused"]) == ["forward", "step"]
         for words in told["refused"].values():
-            assert "another initialize() has taken over the model" in words
+            assert "another initialize() has taken over this engine's model" in words
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
@@ -121,7 +121,7 @@ def test_weights_that_another_engine_trains_are_refused(
 ) -> None:
     """Until it is destroyed: it would train what no forward reads, or overwrite what is trained."""
     for said in ranks.run(f"{JOBS}:a_part_of_replicas", stage=stage, more=more):
-        assert "under an engine that goes on training them: destroy() that engine" in said
+        assert "another engine still trains parameters of this model: destroy() that engine" in said
     assert ranks.run(f"{JOBS}:a_part_of_replicas", stage=0, more={}) == ["accepted"] * 2
 
 

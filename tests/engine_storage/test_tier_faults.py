@@ -30,7 +30,7 @@ def test_a_full_disk_is_told_before_anything_is_written(ranks: Ranks, small_disk
     (small_disk / "full").write_bytes(bytes(60 * 1024))
     with pytest.raises(RankError) as told:
         ranks.run(f"{JOBS}:started", nvme=str(small_disk))
-    assert str(told.value).count("GiB are free and the ranks of this node need") >= 2
+    assert str(told.value).count("GiB are free, but the ranks of this node need") >= 2
     assert [each.name for each in small_disk.iterdir()] == ["full"]
 
 
