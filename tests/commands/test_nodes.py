@@ -390,7 +390,7 @@ def test_a_lost_node_is_done_without_and_one_that_comes_is_taken(bed: Bed) -> No
     torch.manual_seed(1)
     losses = list(trained_by_torch(model, torch.randn(9, 12, 4)))
     assert [loss for _, loss in found.values()] == pytest.approx(losses, abs=1e-6)
-    assert "global batch of 12 = 3 x 2 accumulation x 2 ranks" in said, said
+    assert "global batch 12 = 3 x 2 accumulation x 2 ranks" in said, said
 
 
 @pytest.mark.engine
@@ -403,7 +403,7 @@ def test_ranks_that_cannot_share_the_batch_say_so_and_are_not_started_again(bed:
     (code, said), (other_code, _) = ended(host, other)
     assert code == 2 and other_code != 0, said
     assert (
-        "the ranks that are left cannot go on: 2 ranks cannot share a train_batch_size of 3 evenly"
+        "the remaining ranks cannot continue: 2 ranks cannot share a train_batch_size of 3 evenly"
         in said
     ), said
 

@@ -63,7 +63,7 @@ def test_stage_0_in_16_bits_names_an_unused_parameter(ranks: Ranks, summed: str)
         data_types={"grad_accum_dtype": summed},
         zero={"ignore_unused_parameters": False},
     )
-    with pytest.raises(Exception, match=r"no gradient has reached .unused\.weight. and 1 more"):
+    with pytest.raises(Exception, match=r".unused\.weight. and 1 more parameters have no gradient"):
         ranks.run("training.jobs:losses", config=settings, steps=1)
 
 
@@ -75,7 +75,7 @@ def test_an_fp32_model_may_sum_in_bf16(ranks: Ranks) -> None:
     assert summed == pytest.approx(exact, rel=1e-2)
     assert summed != exact
     strict = config(0, **settings, zero={"ignore_unused_parameters": False})
-    with pytest.raises(Exception, match=r"no gradient has reached .unused\.weight. and 1 more"):
+    with pytest.raises(Exception, match=r".unused\.weight. and 1 more parameters have no gradient"):
         ranks.run("training.jobs:losses", config=strict, steps=1)
 
 

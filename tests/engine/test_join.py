@@ -49,5 +49,5 @@ def test_the_first_that_has_run_out_may_end_it(ranks: Ranks, stage: int) -> None
 
 def test_what_cannot_be_joined_is_refused_on_all_ranks(ranks: Ranks) -> None:
     for nothing_here, unknown in ranks.run("training.join_jobs:refused", config=config(2)):
-        assert "1 of 2 ranks have no batch at all" in nothing_here
+        assert "1 of 2 ranks have no batch:" in nothing_here
         assert '"last" or "first"' in unknown

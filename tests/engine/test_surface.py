@@ -299,7 +299,7 @@ def test_a_skipped_overflow_leaves_the_weights(ranks: Ranks, stage: int) -> None
     settings = config(stage, bf16={"enabled": True})
     results = ranks.run("training.surface_jobs:failure", settings=settings, kind="nan")
     assert [result[:3] for result in results] == [("", "", True)] * 2
-    assert "'scale'" in results[0][3] and "step 2: the step is skipped" in results[0][3]
+    assert "'scale'" in results[0][3] and "step 2: skipping the step" in results[0][3]
 
 
 def test_an_unused_parameter_is_an_error_where_the_config_says_so(ranks: Ranks) -> None:

@@ -64,7 +64,7 @@ def test_a_node_too_small_is_refused_by_the_byte(
     monkeypatch.setattr(memory, "available_on_node", lambda: needed)
     refuse_insufficient_memory(plan, FACTS)
     monkeypatch.setattr(memory, "available_on_node", lambda: needed - 1)
-    with pytest.raises(ValueError, match=f"main memory, and this node has .*{advice}"):
+    with pytest.raises(ValueError, match=f"host memory, but this node has .*{advice}"):
         refuse_insufficient_memory(plan, FACTS)
     monkeypatch.setattr(memory, "available_on_node", lambda: None)
     refuse_insufficient_memory(plan, FACTS)

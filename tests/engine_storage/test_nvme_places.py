@@ -17,8 +17,8 @@ def test_a_directory_is_made_and_left_as_it_is(tmp_path: Path) -> None:
 def test_what_cannot_hold_files_is_named(tmp_path: Path) -> None:
     there = tmp_path / "file"
     there.write_text("")
-    assert "cannot hold files: File exists" in files.unusable(there, 0)
-    assert "cannot hold files: Not a directory" in files.unusable(there / "below", 0)
+    assert "cannot create files: File exists" in files.unusable(there, 0)
+    assert "cannot create files: Not a directory" in files.unusable(there / "below", 0)
 
 
 def test_too_little_space_is_told_in_numbers(tmp_path: Path) -> None:
@@ -33,5 +33,5 @@ def test_every_rank_hears_of_it(ranks: Ranks, tmp_path: Path, block: str) -> Non
     zero = {block: {"device": "nvme", "nvme_path": str(there)}}
     with pytest.raises(RuntimeError) as told:
         ranks.run("training.jobs:losses", config=config(3, zero=zero), steps=1)
-    words = f"ValueError: zero_optimization.{block}.nvme_path: {there}: cannot hold files"
+    words = f"ValueError: zero_optimization.{block}.nvme_path: {there}: cannot create files"
     assert str(told.value).count(words) == 2

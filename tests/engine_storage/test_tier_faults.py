@@ -40,7 +40,7 @@ def test_a_read_only_disk_is_told(ranks: Ranks, small_disk: Path) -> None:
     subprocess.run(remounted, check=True)
     with pytest.raises(RankError) as told:
         ranks.run(f"{JOBS}:started", nvme=str(small_disk))
-    assert str(told.value).count("cannot hold files: Read-only file system") >= 2
+    assert str(told.value).count("cannot create files: Read-only file system") >= 2
 
 
 @pytest.mark.engine
@@ -92,7 +92,7 @@ def test_less_memory_than_the_states_need_is_enough_with_nvme_alone(tmp_path: Pa
     assert on_nvme.returncode == 0, on_nvme.stderr
     on_host = limited("cpu", tmp_path, 1650)
     assert on_host.returncode == 1
-    assert "main memory, and the limit of this process leaves" in on_host.stderr
+    assert "host memory, but this process may use" in on_host.stderr
     assert "set offload_optimizer.device to nvme" in on_host.stderr
     with_more = limited("cpu", tmp_path, 5000)
     assert with_more.stdout == on_nvme.stdout, with_more.stderr

@@ -291,7 +291,7 @@ def test_a_state_that_the_file_has_no_room_for_is_refused(tmp_path: Path) -> Non
     held = weights()
     optimizer = torch.optim.SGD(held.values(), lr=0.1)
     binding = NvmeBinding(optimizer, held, offload_settings(nvme_path=str(tmp_path)), {})
-    refusal = "no room for momentum_buffer: give optimizer.params"
+    refusal = "no segment for momentum_buffer: set the options in optimizer.params"
     with binding.as_sharded(), pytest.raises(ValueError, match=refusal):
         binding.load_target("a", "momentum_buffer")
     optimizer.param_groups[0]["momentum"] = 0.9
