@@ -1,8 +1,8 @@
-"""The rules: everything DeepSpeed checks itself, and everything it lets pass.
+"""The rules: mistakes that DeepSpeed rejects, and mistakes that it accepts silently.
 
-judging        a config and facts in, findings out
-registry       all rules by code, and what triggers them
-rule           what a rule is; context: what rules ask about a config
-page, examples the page of a rule, and its two examples judged
-The others hold the rules, a family each.
+runner          check a config: document and facts in, findings out
+registry        all rules by code, and their triggers
+rule, context   types of rules and findings; the config as rules see it
+page, examples  documentation page of a rule; check of its two examples
+Each other module contains the rules of one topic.
 """

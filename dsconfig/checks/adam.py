@@ -1,9 +1,9 @@
-"""Adam, AdamW, Lamb and Muon: what their names hide."""
+"""Rules for Adam, AdamW, Lamb and Muon."""
 
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.optimizer import PARAMS, what_is_built
+from dsconfig.checks.optimizer import PARAMS, built_optimizer
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.report import Effect
@@ -13,8 +13,9 @@ from dsconfig.runtimes.read_config import ZERO
 
 @rule("DSC608", Effect.INERT, triggers="optimizer")
 def adam_is_adamw(config: Context) -> Iterator[Finding]:
-    """Type Adam makes no difference to AdamW, unless `adam_w_mode` is false: the decay is decoupled
-    from the gradient.
+    """Optimizer type `Adam` behaves as `AdamW`
+
+    Unless `adam_w_mode` is false, DeepSpeed's `Adam` applies decoupled weight decay.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001,
         "weight_decay": 0.1}}}
@@ -25,15 +26,18 @@ def adam_is_adamw(config: Context) -> Iterator[Finding]:
     if config.is_optimizer("Adam") and decay and not config.has(*PARAMS, "adam_w_mode"):
         yield Finding(
             path=("optimizer", "type"),
-            message=f"Adam in place of AdamW has no effect: weight_decay {decay:g} is decoupled "
-            "from the gradient, as in AdamW",
-            help='write "type": "AdamW", or "adam_w_mode": false for plain Adam',
+            message=f"Adam already behaves as AdamW: weight_decay {decay:g} is decoupled from the "
+            "gradient",
+            help='write "type": "AdamW", or set "adam_w_mode": false for Adam with L2 '
+            "regularization",
         )
 
 
 @rule("DSC609", Effect.INERT, triggers="optimizer")
 def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
-    """adam_w_mode false on type AdamW has no effect; type Adam reads it.
+    """`adam_w_mode: false` has no effect on optimizer type `AdamW`
+
+    Only type `Adam` reads it.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001,
         "adam_w_mode": false}}}
@@ -43,34 +47,36 @@ def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
     if config.is_optimizer("AdamW") and config.get(*PARAMS, "adam_w_mode") is False:
         yield Finding(
             path=(*PARAMS, "adam_w_mode"),
-            message="adam_w_mode false has no effect on type AdamW",
+            message="adam_w_mode false has no effect on optimizer type AdamW",
             help='write "type": "Adam"',
         )
 
 
 @refusal("DSC610", triggers="optimizer", late=True)
 def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
-    """DeepSpeed's own Adam and Lamb kernels have no AMSGrad; torch's Adam has it.
+    """`amsgrad` is not supported by DeepSpeed's Adam and Lamb kernels
+
+    torch's Adam, selected by `torch_adam`, supports it.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "amsgrad":
         true}}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "amsgrad":
         true, "torch_adam": true}}}
     """
-    target = what_is_built(config)
+    target = built_optimizer(config)
     if target is None or target.kind.name not in ("FusedAdam", "DeepSpeedCPUAdam", "FusedLamb"):
         return
     if config.switch(*PARAMS, "amsgrad"):
         yield Finding(
             path=(*PARAMS, "amsgrad"),
-            message=f"{target.kind.name} has no AMSGrad: {AT_INIT}",
+            message=f"{target.kind.name} does not support amsgrad: {AT_INIT}",
             help='delete it, or add "torch_adam": true',
         )
 
 
 @refusal("DSC611", triggers="optimizer", late=True)
 def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
-    """Lamb works with dynamic loss scaling only.
+    """Lamb requires dynamic loss scaling
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, "fp16":
         {"enabled": true, "loss_scale": 128}}
@@ -80,7 +86,7 @@ def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
     if config.is_optimizer("Lamb") and (scale := config.in_force(("fp16",), "loss_scale")) != 0:
         yield Finding(
             path=("fp16", "loss_scale"),
-            message=f"Lamb needs a dynamic loss scale, and it is fixed at {scale:g}: {AT_INIT}",
+            message=f"Lamb requires dynamic loss scaling, but loss_scale is {scale:g}: {AT_INIT}",
             help='write "loss_scale": 0',
         )
 
@@ -92,19 +98,19 @@ LIMITS = {
     "momentum": (0.0, None),
     "betas": (0.0, 1.0),
 }
-"""The least value, and the one it must stay below."""
+"""Inclusive minimum and exclusive maximum."""
 
 
 @rule("DSC614", Effect.ALTERED, also=(Effect.REFUSED,), triggers="optimizer")
 def optimizer_argument_range(config: Context) -> Iterator[Finding]:
-    """An argument outside the range it makes sense in.
+    """Optimizer argument out of range
 
-    torch's classes check and stop; DeepSpeed's own kernels do not and train on.
+    torch's optimizers raise an error; DeepSpeed's kernels do not check the value and use it.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": -0.001}}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
     """
-    target = what_is_built(config)
+    target = built_optimizer(config)
     stops = target is not None and target.kind.is_torch
     for name, (least, below) in LIMITS.items():
         several = config.items(*PARAMS, name)
@@ -113,12 +119,12 @@ def optimizer_argument_range(config: Context) -> Iterator[Finding]:
                 continue
             if value >= least and (below is None or value < below):
                 continue
-            limit = "0 or more" if below is None else f"from {least:g} to less than {below:g}"
+            limit = "0 or more" if below is None else f"at least {least:g} and below {below:g}"
             yield Finding(
                 path=(*PARAMS, name, str(index)) if several else (*PARAMS, name),
-                message=f"{name} is {value:g}, and must be {limit}: "
-                + (AT_INIT if stops else "it is not checked, and used as it is"),
-                help=f"write {limit}",
+                message=f"{name} is {value:g}, but must be {limit}: "
+                + (AT_INIT if stops else "DeepSpeed does not check it and uses it"),
+                help=f"set it to {limit}" if below is None else f"set it to a value {limit}",
                 effect=Effect.REFUSED if stops else None,
                 late=stops,
             )
@@ -126,8 +132,9 @@ def optimizer_argument_range(config: Context) -> Iterator[Finding]:
 
 @refusal("DSC621", triggers="optimizer", late=True)
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
-    """Muon at stage 3 needs whole gradients: reduce_scatter, which is on by default, and
-    quantised gradients must be off.
+    """Muon at ZeRO stage 3 requires unsharded gradients
+
+    `reduce_scatter`, enabled by default, and quantized gradients must be disabled.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "optimizer": {"type": "Muon",
         "params": {"lr": 0.02}}}
@@ -142,16 +149,16 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
         path = (*ZERO, "reduce_scatter")
         yield Finding(
             path=path if config.has(*path) else ("optimizer", "type"),
-            message="Muon at ZeRO stage 3 does not go with "
-            + ("reduce_scatter, the default" if scatters else "quantised gradients")
-            + ": DeepSpeed stops when the engine is built",
+            message="Muon at ZeRO stage 3 does not support "
+            + ("reduce_scatter, enabled by default" if scatters else "quantized gradients")
+            + f": {AT_INIT}",
             help='add "reduce_scatter": false to zero_optimization',
         )
 
 
 @rule("DSC622", Effect.REFUSED, triggers="optimizer", late=True)
 def muon_method(config: Context) -> Iterator[Finding]:
-    """ns_method, the way Muon orthogonalises, is gram or standard.
+    """Muon's `ns_method` must be `gram` or `standard`
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02, "ns_method":
         "fast"}}}
@@ -165,6 +172,6 @@ def muon_method(config: Context) -> Iterator[Finding]:
     if known and value not in (*known.choices, AUTO):
         yield Finding(
             path=path,
-            message=f"ns_method {value!r} is neither gram nor standard: {AT_INIT}",
+            message=f"ns_method must be gram or standard, not {value!r}: {AT_INIT}",
             help='write "gram" or "standard"',
         )

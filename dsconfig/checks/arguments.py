@@ -1,4 +1,4 @@
-"""TrainingArguments that are given beside a config: names that transformers does not take."""
+"""Rule for TrainingArguments that transformers does not accept."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,7 +17,7 @@ with lazy_imports():
     from dsconfig.facts import distributed_config, yaml_text
 
 MOST_NAMED = 3
-"""Names of a script's own fields in one note."""
+"""Names listed in one note."""
 
 
 @rule(
@@ -28,12 +28,15 @@ MOST_NAMED = 3
     applies_to=reads_training_arguments,
 )
 def training_argument(config: Context) -> Iterator[Finding]:
-    """A name that the TrainingArguments of this transformers do not take: release 5 dropped it, or
-    it is misspelt. What may be a field of the script's own class is a note.
+    """Unknown or removed TrainingArgument
 
-    In the YAML of another trainer a dropped name is `deprecated`: that trainer may run on an
-    earlier transformers. In a YAML, 1e-4 without the dot is a text: HfArgumentParser keeps it, and
-    scripts that hand their YAML on as arguments of a command line (TRL's) make a number of it.
+    transformers 5 removed the name, or it is misspelled. A name that may be a field of the script's
+    own class is reported as a `note`.
+
+    In the YAML file of another trainer, a removed name is `deprecated`, because that trainer may
+    use an earlier transformers. In YAML, `1e-4` (without a decimal point) is a string:
+    HfArgumentParser keeps it, while scripts that pass the YAML values on as command-line arguments
+    (such as TRL's) convert it to a number.
 
     with: runtime="transformers", training_args={"warmup_ratio": 0.1}, world_size=1
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
@@ -44,44 +47,49 @@ def training_argument(config: Context) -> Iterator[Finding]:
     if training is None:
         return
     holder = config.document.container
-    held = bool(holder) and not is_accelerate_config(holder)
+    is_embedded = bool(holder) and not is_accelerate_config(holder)
     for name in training.arguments.keys() & FORMER.keys():
-        stops = "it may run on an earlier one" if held else "it stops"
+        consequence = (
+            "the trainer may use an earlier release"
+            if is_embedded
+            else "transformers raises a TypeError"
+        )
         yield config.argument_finding(
             name,
-            f" is no TrainingArgument of transformers {Transformers.release}: {stops}",
+            f" was removed from the TrainingArguments of transformers {Transformers.release}: "
+            f"{consequence}",
             FORMER[name],
-            effect=Effect.DEPRECATED if held else None,
+            effect=Effect.DEPRECATED if is_embedded else None,
         )
-    if held:
+    if is_embedded:
         return
     yield from _unknown(config, training.arguments)
-    yield from _texts(config)
+    yield from _strings(config)
 
 
 def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Finding]:
-    """Names that are misspelt; one note of them all where some may be of a script's own class."""
-    told_elsewhere = {distributed_config.MODEL_INIT, distributed_config.BLOCK}
-    unknown = sorted(arguments.keys() - TAKEN - FORMER.keys() - OF_SCRIPTS - told_elsewhere)
+    """Yield misspelled names, or one note if some may be fields of the script's own class."""
+    checked_elsewhere = {distributed_config.MODEL_INIT, distributed_config.BLOCK}
+    unknown = sorted(arguments.keys() - TAKEN - FORMER.keys() - OF_SCRIPTS - checked_elsewhere)
     meant = {name: spelling.closest(name, sorted(TAKEN)) for name in unknown}
     if None not in meant.values():
-        for name, alike in meant.items():
-            said = " is no TrainingArgument: transformers stops"
-            yield config.argument_finding(name, said, f'did you mean "{alike}"?')
+        for name, closest in meant.items():
+            problem = " is not a TrainingArgument: transformers raises a TypeError"
+            yield config.argument_finding(name, problem, f'did you mean "{closest}"?')
         return
     others = "".join(f", {name}" for name in unknown[1:MOST_NAMED])
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
     yield config.argument_finding(
         unknown[0],
-        f"{others}{more}: no TrainingArguments, at which transformers stops where the script has "
-        "no class with such fields",
-        "delete them where it has none",
+        f"{others}{more}: not TrainingArguments; transformers raises a TypeError unless the "
+        "script's own class defines them",
+        "delete them unless the script defines them",
         effect=Effect.NOTE,
     )
 
 
-def _texts(config: Context) -> Iterator[Finding]:
-    """Numbers of a YAML of arguments that are texts to PyYAML, which follows YAML 1.1."""
+def _strings(config: Context) -> Iterator[Finding]:
+    """Yield numbers in a YAML file that PyYAML, which follows YAML 1.1, reads as strings."""
     file = config.facts.origins.get("training", "")
     if not file.endswith((".yaml", ".yml")):
         return
@@ -89,8 +97,8 @@ def _texts(config: Context) -> Iterator[Finding]:
         if name in TAKEN and name in NUMBERS:
             yield config.argument_finding(
                 name,
-                f" is the text {text!r} to PyYAML, and HfArgumentParser leaves it one: the "
-                "optimizer stops",
+                f" is the string {text!r} in YAML 1.1, and HfArgumentParser does not convert it: "
+                "the optimizer raises an error",
                 f"write {yaml_text.as_number(text)}",
                 effect=Effect.NOTE,
             )

@@ -1,4 +1,4 @@
-"""The word "auto", and who puts a value in its place."""
+"""Rules for "auto" values."""
 
 from collections.abc import Iterator, Mapping
 
@@ -21,27 +21,29 @@ def _names(fates: Mapping[Runtime, AutoHandling], *wanted: AutoHandling) -> list
     return [runtime.name for runtime, fate in fates.items() if fate in wanted]
 
 
-def _where(fates: Mapping[Runtime, AutoHandling], *wanted: AutoHandling) -> AppliesTo:
-    """The programs that make one of these of the "auto"."""
+def _programs_with(fates: Mapping[Runtime, AutoHandling], *wanted: AutoHandling) -> AppliesTo:
+    """Return a predicate for programs that handle the "auto" in one of these ways."""
     return lambda runtime: fates[runtime] in wanted
 
 
-def _consequence(config: Context, path: Path, fate: AutoHandling, who: str) -> str:
+def _consequence(config: Context, path: Path, fate: AutoHandling, program: str) -> str:
     if fate is AutoHandling.DEFAULT:
-        return f"{who} drops the key and uses the default{config.default_of(path)}"
+        return f"{program} ignores it and uses the default{config.default_of(path)}"
     if fate is AutoHandling.KEPT:
-        return f"{who} keeps the text, which counts as true where a switch is expected"
-    when = "is built or steps" if fate is AutoHandling.REFUSED_LATE else "reads the file"
-    return f"{who} stops when it {when}"
+        return f"{program} keeps the string, which counts as true for a boolean key"
+    if fate is AutoHandling.REFUSED_LATE:
+        return f"{program} fails at engine initialization or at the first step"
+    return f"{program} rejects the config"
 
 
 @rule("DSC101", Effect.ALTERED, also=(Effect.REFUSED,), applies_to=reaches_deepspeed)
 def auto_unresolved(config: Context) -> Iterator[Finding]:
-    """No program that is going to read this file puts a value in place of "auto".
+    """Unresolved value "auto"
 
-    DeepSpeed itself knows no "auto": in its checked blocks the key is dropped and the default
-    applies (`stage: "auto"` switches ZeRO off), elsewhere the text reaches code that wants a
-    number. `dsconfig resolve` writes the values, with a reason for each.
+    None of the programs that read this config replaces this "auto" with a value. DeepSpeed itself
+    does not support "auto": in validated blocks it ignores the key and uses the default
+    (`stage: "auto"` disables ZeRO), elsewhere the string reaches code that expects a number.
+    `dsconfig resolve` writes the values, with a reason for each.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_bucket_size":
@@ -53,7 +55,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
         runtime, fate = next(iter(fates.items()))
         yield Finding(
             path=path,
-            message=f'"auto" in {".".join(path)} is not resolved: '
+            message=f'"auto" in {".".join(path)} is unresolved: '
             + _consequence(config, path, fate, runtime.name),
             help=f"run `dsconfig resolve {config.document.name}`, or write a value",
             effect=_EFFECTS.get(fate),
@@ -63,10 +65,10 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
 
 @rule("DSC102", Effect.INERT, also=(Effect.REFUSED, Effect.ALTERED), applies_to=reaches_deepspeed)
 def auto_needs_resolve(config: Context) -> Iterator[Finding]:
-    """Only `dsconfig resolve` (and so dsengine) puts a value in place of this "auto".
+    """Value "auto" that only dsengine resolves
 
-    In other programs it has no effect where they drop the key, and the default applies; a text
-    that is kept where a switch is expected counts as true (`altered`), and at a number they stop.
+    Other programs ignore the key and use the default, keep the string, which counts as true for a
+    boolean key (`altered`), or fail where a number is expected. `dsconfig resolve` writes a value.
 
     with: runtime=None
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "allgather_bucket_size": "auto"}}
@@ -78,24 +80,25 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
     for path, fates in config.autos.items():
         if _names(fates, AutoHandling.FILLED) != [OURS]:
             continue
-        runtime, fate = next(each for each in fates.items() if each[0].name != OURS)
+        runtime, fate = next(item for item in fates.items() if item[0].name != OURS)
         yield Finding(
             path=path,
-            message=f'"auto" in {".".join(path)} is filled by dsengine only: '
+            message=f'"auto" in {".".join(path)} is resolved by dsengine only: '
             + _consequence(config, path, fate, runtime.name),
             help=f"run `dsconfig resolve {config.document.name}` before other programs read it",
             effect=_EFFECTS.get(fate),
             late=fate is AutoHandling.REFUSED_LATE,
-            applies_to=_where(fates, fate),
+            applies_to=_programs_with(fates, fate),
         )
 
 
-# Filled by the program itself, or with what `dsconfig resolve` chooses.
+# Filled in by the program itself, or by `dsconfig resolve`.
 @rule("DSC103", Effect.NOTE, applies_to=lambda one: fills_auto(one) or not one.fills_auto)
 def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
-    """transformers or accelerate fill this "auto"; a plain DeepSpeed script does not.
+    """Value "auto" that requires transformers or accelerate
 
-    A note to those it works for; with `--runtime deepspeed` it is DSC101.
+    They fill in this "auto"; a plain DeepSpeed script does not, and `--runtime deepspeed` reports
+    it as DSC101.
 
     with: runtime=None
     bad: {"train_batch_size": "auto"}
@@ -107,40 +110,39 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
         filling = [name for name in _names(fates, AutoHandling.FILLED) if name != OURS]
         if not filling:
             continue
-        left = [
-            each
-            for each in fates.items()
-            if each[1] not in (AutoHandling.FILLED, AutoHandling.NATIVE)
-        ]
-        told = "; ".join(_consequence(config, path, fate, each.name) for each, fate in left)
+        others = "; ".join(
+            _consequence(config, path, fate, runtime.name)
+            for runtime, fate in fates.items()
+            if fate not in (AutoHandling.FILLED, AutoHandling.NATIVE)
+        )
         yield Finding(
             path=path,
-            message=f'"auto" in {".".join(path)} is filled by {" and ".join(filling)}; {told}',
-            help=f"for a plain DeepSpeed script run `dsconfig resolve {config.document.name}`",
-            applies_to=_where(fates, AutoHandling.FILLED),
+            message=f'"auto" in {".".join(path)} is filled in by {" and ".join(filling)}; {others}',
+            help=f"for a plain DeepSpeed script, run `dsconfig resolve {config.document.name}`",
+            applies_to=_programs_with(fates, AutoHandling.FILLED),
         )
 
 
 @rule("DSC104", Effect.REFUSED, also=(Effect.NOTE,), late=True, applies_to=fills_auto)
 def auto_native_refused(config: Context) -> Iterator[Finding]:
-    """ "auto" is a setting of DeepSpeed's own here, and accelerate stops at it.
+    """accelerate rejects an "auto" that DeepSpeed supports
 
-    accelerate refuses every "auto" it has no value for, also where DeepSpeed gives the word a
-    meaning. Leaving the key out means the same.
+    accelerate rejects every "auto" it has no value for, even where "auto" is a valid value in
+    DeepSpeed. Omitting the key has the same meaning.
 
     with: runtime="accelerate"
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "pipeline": {"stages": "auto"}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "pipeline": {}}
     """
     for path, fates in config.autos.items():
-        stopping = [each.name for each, fate in fates.items() if fate in REFUSALS]
+        stopping = [runtime.name for runtime, fate in fates.items() if fate in REFUSALS]
         if not stopping or not config.is_native_auto(path):
             continue
         yield Finding(
             path=path,
-            message=f'"auto" in {".".join(path)} is a setting of DeepSpeed, at which '
-            f"{' and '.join(stopping)} stops",
-            help="leave the key out: auto is its default",
+            message=f'"auto" in {".".join(path)} is valid in DeepSpeed, but '
+            f"{' and '.join(stopping)} rejects it",
+            help="delete the key: auto is its default",
             effect=None if set(fates.values()) <= set(REFUSALS) else Effect.NOTE,
-            applies_to=_where(fates, *REFUSALS),
+            applies_to=_programs_with(fates, *REFUSALS),
         )

@@ -1,4 +1,4 @@
-"""torch_autocast."""
+"""Rules for torch_autocast."""
 
 from collections.abc import Iterator
 
@@ -17,11 +17,11 @@ HALF_DTYPES = (*DTYPES["fp16"], *DTYPES["bf16"])
 
 @rule("DSC302", Effect.ALTERED, triggers="torch_autocast")
 def autocast_with_half(config: Context) -> Iterator[Finding]:
-    """torch_autocast is on beside fp16 or bf16.
+    """`torch_autocast` together with `fp16` or `bf16`
 
-    Autocast is made for fp32 weights, which it casts for single operations; fp16 and bf16 cast the
-    whole model. With both on, the weights and what passes between operations are of 16 bits, and
-    autocast still computes its list of sensitive operations in fp32, from rounded inputs.
+    Autocast expects fp32 weights and casts them per operation; `fp16` and `bf16` cast the model.
+    With both enabled, weights and activations are 16-bit, and autocast computes sensitive
+    operations in fp32 from rounded inputs.
 
     bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, "bf16":
         {"enabled": true}}
@@ -34,15 +34,17 @@ def autocast_with_half(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=("torch_autocast", "enabled"),
                 message=f"torch_autocast and {block} are both enabled: the model is cast to "
-                "16 bits, and autocast computes sensitive operations in fp32 from rounded inputs",
-                help=f'switch one of them off: "{block}": {{"enabled": false}}',
+                "16-bit, and autocast computes sensitive operations in fp32 from rounded inputs",
+                help=f'disable one of them: "{block}": {{"enabled": false}}',
             )
 
 
 @rule("DSC303", Effect.NOTE, triggers="torch_autocast")
 def autocast_dtype_missing(config: Context) -> Iterator[Finding]:
-    """torch_autocast is on and no dtype is chosen: torch takes its own default of the device
-    (float16 on CUDA, bfloat16 on the CPU), without loss scaling.
+    """`torch_autocast` without `dtype`
+
+    torch uses the default of the device (float16 on CUDA, bfloat16 on the CPU), without loss
+    scaling.
 
     bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true}}
     good: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}
@@ -50,8 +52,9 @@ def autocast_dtype_missing(config: Context) -> Iterator[Finding]:
     if config.switch("torch_autocast", "enabled") and config.get("torch_autocast", "dtype") is None:
         yield Finding(
             path=AUTOCAST,
-            message="torch_autocast is enabled without a dtype: torch's default of the device "
-            "applies (float16 on CUDA)",
+            message="torch_autocast is enabled without a dtype: torch uses the default of the "
+            "device "
+            "(float16 on CUDA)",
             help='add "dtype": "bfloat16"',
             on_key=True,
         )
@@ -59,8 +62,9 @@ def autocast_dtype_missing(config: Context) -> Iterator[Finding]:
 
 @rule("DSC304", Effect.ALTERED, triggers="torch_autocast")
 def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
-    """The dtype is one DeepSpeed knows and torch cannot autocast to: torch switches autocast
-    off with a warning, and training runs in fp32.
+    """`dtype` that torch autocast does not support
+
+    DeepSpeed accepts the dtype; torch disables autocast with a warning, and training runs in fp32.
 
     bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "int8"}}
     good: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}
@@ -72,16 +76,17 @@ def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
     if dtype not in HALF_DTYPES and path not in config.failed_check:
         yield Finding(
             path=path,
-            message=f'torch cannot autocast to "{dtype}": it switches autocast off',
+            message=f'torch autocast does not support "{dtype}": torch disables it and trains in '
+            "fp32",
             help='write "bfloat16" or "float16"',
         )
 
 
 @refusal("DSC305", triggers="torch_autocast", late=True)
 def autocast_module_unknown(config: Context) -> Iterator[Finding]:
-    """An entry of lower_precision_safe_modules names no class that can be imported.
+    """Entry of `lower_precision_safe_modules` that cannot be imported
 
-    Each entry is `package.Class`. A bare text in place of the list is taken letter by letter.
+    Each entry is `package.Class`. A string instead of a list is read letter by letter.
 
     bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16",
         "lower_precision_safe_modules": ["torch.nn.Linaer"]}}
@@ -95,8 +100,8 @@ def autocast_module_unknown(config: Context) -> Iterator[Finding]:
     if isinstance(modules, str):
         yield Finding(
             path=path,
-            message=f'"{modules}" is a text and not a list: DeepSpeed tries to import its '
-            "letters and stops when the engine is built",
+            message=f'"{modules}" is a string, not a list: DeepSpeed imports each letter and '
+            "fails at engine initialization",
             help=f'write ["{modules}"]',
             fix=as_fix(replace_value(config.document, "/" + "/".join(path), [modules])),
         )
@@ -105,7 +110,7 @@ def autocast_module_unknown(config: Context) -> Iterator[Finding]:
             if not isinstance(name, str):
                 continue
             package, _, class_name = name.rpartition(".")
-            # Told only where it is certain that the name leads nowhere.
+            # Only names that are certain to be wrong are reported.
             if not package or (package == "torch.nn" and class_name not in NN_CLASSES):
                 meant = config.closest(class_name, NN_CLASSES)
                 yield Finding(
@@ -117,7 +122,7 @@ def autocast_module_unknown(config: Context) -> Iterator[Finding]:
 
 @rule("DSC306", Effect.REFUSED, triggers="torch_autocast", late=True)
 def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
-    """torch_autocast does not go with zero_quantized_weights; the engine is not built.
+    """`torch_autocast` and `zero_quantized_weights` are mutually exclusive
 
     bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"},
         "zero_optimization": {"stage": 3, "zero_quantized_weights": true}}
@@ -128,6 +133,6 @@ def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
     if config.switch("torch_autocast", "enabled") and quantized:
         yield Finding(
             path=(*ZERO, "zero_quantized_weights"),
-            message=f"zero_quantized_weights and torch_autocast exclude each other: {AT_INIT}",
-            help='use "bf16": {"enabled": true} in place of torch_autocast',
+            message=f"zero_quantized_weights and torch_autocast are mutually exclusive: {AT_INIT}",
+            help='use "bf16": {"enabled": true} instead of torch_autocast',
         )

@@ -1,4 +1,4 @@
-"""Batch: global batch = micro batch x accumulation x data-parallel ranks."""
+"""Batch rules: global batch = micro batch x accumulation steps x data-parallel ranks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,28 +11,28 @@ from dsconfig.report import Effect
 from dsconfig.schema.markers import integral
 
 HUGE_MICRO_BATCH = 1_000_000
-"""Samples on one device; no accelerator holds the activations of so many."""
+"""Samples per device whose activations exceed the memory of any accelerator."""
 
 
 def _ranks(config: Context) -> float | None:
-    """The data-parallel ranks; None where nobody said how many."""
+    """Return the number of data-parallel ranks, or None if it is not specified."""
     known = config.facts.data_parallel
     if known is None or config.facts.world_size is None:
         return None
     degree = config.number("sequence_parallel_size")
-    told = config.facts.sequence_parallel != 1 or not config.since("0.17.0")
-    if degree and degree > 0 and not told and not config.has("data_parallel_size"):
+    is_counted = config.facts.sequence_parallel != 1 or not config.since("0.17.0")
+    if degree and degree > 0 and not is_counted and not config.has("data_parallel_size"):
         return integral(ranks_sharing(known, degree))
     return known
 
 
 @refusal("DSC201")
 def batch_missing(config: Context) -> Iterator[Finding]:
-    """Neither the global nor the micro batch is given.
+    """Neither `train_batch_size` nor `train_micro_batch_size_per_gpu` is set
 
-    DeepSpeed derives the third of the three batch numbers from the other two and takes 1
-    for a missing accumulation, but it has to be told either `train_batch_size` or
-    `train_micro_batch_size_per_gpu`. Without both it stops with an AssertionError.
+    DeepSpeed derives the missing one of the three batch values from the other two, and uses 1 for
+    missing accumulation steps, but it requires one of these two keys. Without them it raises an
+    AssertionError.
 
     bad: {"gradient_accumulation_steps": 4}
     good: {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
@@ -40,14 +40,16 @@ def batch_missing(config: Context) -> Iterator[Finding]:
     if config.get(GLOBAL) is None and config.get(MICRO) is None:
         yield Finding(
             path=(),
-            message=f"neither {GLOBAL} nor {MICRO} is set: DeepSpeed stops while reading the file",
-            help=f'add "{MICRO}": 1 (samples per device); the file then works at any world size',
+            message=f"neither {GLOBAL} nor {MICRO} is set: DeepSpeed rejects the config",
+            help=f'add "{MICRO}": 1 (samples per device), which works with any world size',
         )
 
 
 @rule("DSC202", Effect.REFUSED, triggers=" ".join(KEYS))
 def batch_not_positive(config: Context) -> Iterator[Finding]:
-    """A batch number is zero or negative. All three must be at least 1.
+    """Batch value is zero or negative
+
+    All three batch values must be at least 1.
 
     bad: {"train_micro_batch_size_per_gpu": 0}
     good: {"train_micro_batch_size_per_gpu": 1}
@@ -57,21 +59,20 @@ def batch_not_positive(config: Context) -> Iterator[Finding]:
         if isinstance(value, (int, float)) and not value > 0:
             yield Finding(
                 path=(key,),
-                message=f"{key} is {value}: the program stops, it must be at least 1",
-                help=f'write "{key}": 1 or more, or leave the key out to have it derived',
+                message=f"{key} is {value}, but must be at least 1: the config is rejected",
+                help=f'set "{key}" to 1 or more, or delete it to have it derived',
             )
 
 
 @rule("DSC203", Effect.REFUSED, triggers=GLOBAL)
 def batch_mismatch(config: Context) -> Iterator[Finding]:
-    """The batch numbers contradict each other.
+    """Inconsistent batch values
 
     `train_batch_size` must equal `train_micro_batch_size_per_gpu` x
-    `gradient_accumulation_steps` x the number of data-parallel ranks. A missing number is
-    derived by floor division and the product checked afterwards, so a global batch that
-    does not divide is refused with numbers nobody wrote. With a known world size
-    (`--world-size`) the check is exact; without one only what fails on every number of
-    ranks is reported.
+    `gradient_accumulation_steps` x the number of data-parallel ranks. DeepSpeed derives a missing
+    value by floor division and checks the product afterwards, so its error message may contain
+    values that are not in the config. With `--world-size` the check is exact; without it, only
+    values that fail for every number of ranks are reported.
 
     with: world_size=8
     bad: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 3}
@@ -88,9 +89,9 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=(GLOBAL,),
                 message=f"{GLOBAL} {given.global_batch} is not a multiple of {given.unit(1)} "
-                "(micro batch x accumulation): no number of ranks makes the product right, and "
-                "DeepSpeed stops",
-                help=f"leave {GLOBAL} out; it is derived from the other two and the world size",
+                "(micro batch x accumulation steps): no number of ranks matches, and DeepSpeed "
+                "rejects the config",
+                help=f"delete {GLOBAL}; it is derived from the other two and the world size",
             )
         return
     solved = solve(given, ranks)
@@ -99,19 +100,18 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
         nearest = " or ".join(map(str, given.nearest(ranks)))
         yield Finding(
             path=(GLOBAL,),
-            message=f"{GLOBAL} {total} is not {micro} (micro batch) x {steps} (accumulation) "
-            f"x {ranks} (data-parallel ranks): DeepSpeed stops while reading the file",
-            help=f"leave {GLOBAL} out" + (f", or write {nearest}" if nearest else ""),
+            message=f"{GLOBAL} {total} is not {micro} (micro batch) x {steps} (accumulation steps) "
+            f"x {ranks} (data-parallel ranks): DeepSpeed rejects the config",
+            help=f"delete {GLOBAL}" + (f", or set it to {nearest}" if nearest else ""),
         )
 
 
 @rule("DSC204", Effect.ALTERED, also=(Effect.REFUSED,), triggers=" ".join(KEYS))
 def batch_not_whole(config: Context) -> Iterator[Finding]:
-    """A batch number has a fraction, or is a bool.
+    """Batch value is not an integer
 
-    DeepSpeed does not check the type. A fraction is kept and takes part in the arithmetic:
-    an accumulation of 1.5 divides the loss by 1.5 and steps every third micro batch; `true`
-    counts as 1.
+    DeepSpeed does not check the type. It computes with a fraction: 1.5 accumulation steps divide
+    the loss by 1.5 and step every third micro batch. `true` counts as 1.
 
     bad: {"train_micro_batch_size_per_gpu": 2.5}
     good: {"train_micro_batch_size_per_gpu": 2}
@@ -121,9 +121,10 @@ def batch_not_whole(config: Context) -> Iterator[Finding]:
         if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
             yield Finding(
                 path=(key,),
-                message=f"{key} is {_shown(value)}: it is kept and counted with as it is",
-                help="write a whole number",
-                dsengine_message=f"{key} is {_shown(value)}: dsengine requires integers",
+                message=f"{key} is {_shown(value)}: DeepSpeed does not check it and computes "
+                "with it",
+                help="write an integer",
+                dsengine_message=f"{key} is {_shown(value)}: dsengine requires an integer",
             )
 
 
@@ -133,7 +134,7 @@ def _shown(value: object) -> str:
 
 @rule("DSC205", Effect.COSTLY, triggers=MICRO)
 def batch_huge(config: Context) -> Iterator[Finding]:
-    """A micro batch so large that no device holds its activations.
+    """Micro batch too large for any device
 
     bad: {"train_micro_batch_size_per_gpu": 1000000000000}
     good: {"train_micro_batch_size_per_gpu": 16}
@@ -142,7 +143,7 @@ def batch_huge(config: Context) -> Iterator[Finding]:
     if value is not None and value >= HUGE_MICRO_BATCH:
         yield Finding(
             path=(MICRO,),
-            message=f"{MICRO} is {value:g} samples per device: the activations of "
-            "so many are more than a device holds",
-            help="write the number of samples one device runs at a time",
+            message=f"{MICRO} is {value:g} samples per device: their activations exceed the "
+            "memory of any device",
+            help="write the number of samples per device and micro step",
         )

@@ -1,4 +1,4 @@
-"""Checkpoints, and checkpointing of activations."""
+"""Rules for checkpoints and activation checkpointing."""
 
 from collections.abc import Iterator
 
@@ -13,10 +13,10 @@ ACTIVATIONS: Path = ("activation_checkpointing",)
 
 @rule("DSC901", Effect.INERT, triggers="activation_checkpointing", applies_to=reaches_deepspeed)
 def contiguous_activations(config: Context) -> Iterator[Finding]:
-    """contiguous_memory_optimization needs partition_activations and number_checkpoints.
+    """`contiguous_memory_optimization` requires `partition_activations` and `number_checkpoints`
 
-    A script that calls `deepspeed.checkpointing.configure()` stops there without them; in one
-    that never calls it the block does nothing.
+    Without them, `deepspeed.checkpointing.configure()` fails. If the script does not call it, the
+    block has no effect.
 
     bad: {"train_batch_size": 8, "activation_checkpointing": {"contiguous_memory_optimization":
         true}}
@@ -27,25 +27,26 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
         return
     missing = [
         name
-        for name, there in (
+        for name, is_set in (
             ("partition_activations", config.switch(*ACTIVATIONS, "partition_activations")),
             ("number_checkpoints", config.get(*ACTIVATIONS, "number_checkpoints") is not None),
         )
-        if not there
+        if not is_set
     ]
     if missing:
         yield Finding(
             path=(*ACTIVATIONS, "contiguous_memory_optimization"),
-            message=f"contiguous_memory_optimization needs {' and '.join(missing)}: a script that "
-            "calls deepspeed.checkpointing.configure() stops there, and in any other the block "
-            "does nothing",
-            help='add "partition_activations": true and "number_checkpoints": the number of layers',
+            message=f"contiguous_memory_optimization requires {' and '.join(missing)}: "
+            "deepspeed.checkpointing.configure() fails; without that call the block has no effect",
+            help='add "partition_activations": true and "number_checkpoints": <number of layers>',
         )
 
 
 @refusal("DSC902", triggers="zero_optimization.pipeline_loading_checkpoint", late=True)
 def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
-    """pipeline_loading_checkpoint is for stage 3; below, loading a checkpoint stops.
+    """`pipeline_loading_checkpoint` requires ZeRO stage 3
+
+    At stages 1 and 2, loading a checkpoint fails.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "pipeline_loading_checkpoint":
         true}}
@@ -55,16 +56,18 @@ def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
     if config.in_force(ZERO, "pipeline_loading_checkpoint") and config.stage in (1, 2):
         yield Finding(
             path=(*ZERO, "pipeline_loading_checkpoint"),
-            message=f"pipeline_loading_checkpoint at ZeRO stage {config.stage}: DeepSpeed "
-            "stops when it loads a checkpoint",
+            message=f"pipeline_loading_checkpoint requires ZeRO stage 3, not {config.stage}: "
+            "DeepSpeed "
+            "fails when it loads a checkpoint",
             help="delete it",
         )
 
 
 @rule("DSC903", Effect.NOTE, triggers="checkpoint")
 def universal_without_zero(config: Context) -> Iterator[Finding]:
-    """load_universal reads converted checkpoints of ZeRO or pipeline runs; a plain run has
-    nothing to convert.
+    """`load_universal` without ZeRO
+
+    It reads converted checkpoints of ZeRO or pipeline runs; other runs have nothing to convert.
 
     bad: {"train_batch_size": 8, "checkpoint": {"load_universal": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "checkpoint":
@@ -81,10 +84,14 @@ def universal_without_zero(config: Context) -> Iterator[Finding]:
 
 @refusal("DSC904", triggers="aio")
 def gds_not_on_device(config: Context) -> Iterator[Finding]:
-    """aio.use_gds, reads past the CPU, is for NVIDIA cards (`--device`); others stop.
+    """`aio.use_gds` requires an NVIDIA GPU
+
+    GPUDirect Storage reads bypass the CPU. The device is set by `--device`.
 
     with: device="cpu", world_size=8
     bad: {"train_batch_size": 8, "aio": {"use_gds": true}}
     good: {"train_batch_size": 8, "aio": {"use_gds": false}}
     """
-    yield from config.violation_findings("gds-not-on-device", "DeepSpeed stops", "delete it")
+    yield from config.violation_findings(
+        "gds-not-on-device", "DeepSpeed rejects the config", "delete it"
+    )

@@ -1,4 +1,4 @@
-"""DeepCompile and engine.compile()."""
+"""Rules for DeepCompile and engine.compile()."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
 from dsconfig.report import Effect
 
 COMPILE: Path = ("compile",)
-LATER = "DeepSpeed stops when the script calls engine.compile()"
+LATER = "engine.compile() fails"
 TARGETS = ("offload_activation", "offload_parameters", "offload_opt_states")
 
 
@@ -22,7 +22,9 @@ def _passes(config: Context) -> list[str]:
 
 @refusal("DSC471", triggers="compile", late=True)
 def compile_offload_targets(config: Context) -> Iterator[Finding]:
-    """DeepCompile offloads one thing per run, and not what ZeRO offloads already.
+    """DeepCompile supports one offload target
+
+    It must not be one that ZeRO already offloads.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": {"deepcompile": true,
         "offload_activation": true, "offload_parameters": true}}
@@ -33,20 +35,20 @@ def compile_offload_targets(config: Context) -> Iterator[Finding]:
     if len(chosen) > 1:
         yield Finding(
             path=(*COMPILE, chosen[0]),
-            message=f"compile.{' and compile.'.join(chosen)} exclude each other: {LATER}",
+            message=f"compile.{' and compile.'.join(chosen)} are mutually exclusive: {LATER}",
             help="keep one of them",
         )
     if _on(config, "offload_opt_states") and config.offload("offload_optimizer") != "none":
         yield Finding(
             path=(*COMPILE, "offload_opt_states"),
-            message=f"offload_opt_states and offload_optimizer move the same states: {LATER}",
+            message=f"offload_opt_states and offload_optimizer offload the same states: {LATER}",
             help="keep one of them",
         )
 
 
 @refusal("DSC472", triggers="compile", late=True)
 def compile_passes(config: Context) -> Iterator[Finding]:
-    """The pass autotp runs alone.
+    """DeepCompile pass `autotp` cannot be combined with others
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": {"deepcompile": true,
         "passes": ["autotp", "z1"]}}
@@ -57,16 +59,17 @@ def compile_passes(config: Context) -> Iterator[Finding]:
     if "autotp" in passes and len(set(passes)) > 1:
         yield Finding(
             path=(*COMPILE, "passes"),
-            message=f"the pass autotp does not go with others: {LATER}",
+            message=f"the pass autotp cannot be combined with others: {LATER}",
             help='write "passes": ["autotp"]',
         )
 
 
 @rule("DSC473", Effect.INERT, triggers="compile", applies_to=reaches_deepspeed)
 def compile_falls_back(config: Context) -> Iterator[Finding]:
-    """DeepCompile cannot work here, and engine.compile() uses plain torch.compile.
+    """DeepCompile falls back to `torch.compile`
 
-    DeepCompile needs ZeRO, the pass autosp stage 0 or 1, the pass autotp an autotp_size.
+    DeepCompile requires ZeRO; the pass `autosp` requires stage 0 or 1, and the pass `autotp`
+    requires `autotp_size`.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 0}, "compile": {"deepcompile":
         true}}
@@ -76,25 +79,27 @@ def compile_falls_back(config: Context) -> Iterator[Finding]:
     passes = _passes(config)
     split = config.in_force(("tensor_parallel",), "autotp_size")
     if "autosp" in passes and config.stage > 1:
-        yield _fallback("passes", f"the pass autosp does not go with ZeRO stage {config.stage}")
+        yield _fallback("passes", f"the pass autosp does not support ZeRO stage {config.stage}")
     elif "autotp" in passes and split <= 1:
-        yield _fallback("passes", "the pass autotp needs tensor_parallel.autotp_size above 1")
+        yield _fallback("passes", "the pass autotp requires tensor_parallel.autotp_size above 1")
     elif _on(config, "deepcompile") and config.stage == 0 and not passes:
-        yield _fallback("deepcompile", "DeepCompile needs ZeRO stage 1, 2 or 3")
+        yield _fallback("deepcompile", "DeepCompile requires ZeRO stage 1, 2 or 3")
 
 
-def _fallback(name: str, why: str) -> Finding:
+def _fallback(name: str, reason: str) -> Finding:
     return Finding(
         path=(*COMPILE, name),
-        message=f"{why}: engine.compile() falls back to torch.compile",
-        help="delete it, or set what it needs",
+        message=f"{reason}: engine.compile() falls back to torch.compile",
+        help="delete it, or set what it requires",
     )
 
 
 @refusal("DSC474", triggers="compile", late=True)
 def compile_around_experts(config: Context) -> Iterator[Finding]:
-    """autoep_non_moe compiles with torch.compile around expert layers; it goes with neither
-    DeepCompile, tensor or sequence parallelism, stage 3, nor offload.
+    """`autoep_non_moe` cannot be combined with this feature
+
+    `autoep_non_moe` applies torch.compile around expert layers. It does not support DeepCompile,
+    tensor or sequence parallelism, ZeRO stage 3 or offload.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "compile": {"autoep_non_moe":
         true}}
@@ -116,14 +121,14 @@ def compile_around_experts(config: Context) -> Iterator[Finding]:
         if applies:
             yield Finding(
                 path=(*COMPILE, "autoep_non_moe"),
-                message=f"autoep_non_moe does not go with {reason}: {LATER}",
-                help="switch one of the two off",
+                message=f"autoep_non_moe does not support {reason}: {LATER}",
+                help="disable one of the two",
             )
 
 
 @rule("DSC475", Effect.NOTE, triggers="compile", applies_to=reaches_deepspeed)
 def compile_only_on_call(config: Context) -> Iterator[Finding]:
-    """deepcompile does nothing until the script calls engine.compile().
+    """`deepcompile` requires a call of `engine.compile()`
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "compile": {"deepcompile":
         true}}
@@ -132,6 +137,6 @@ def compile_only_on_call(config: Context) -> Iterator[Finding]:
     if _on(config, "deepcompile") and config.stage:
         yield Finding(
             path=(*COMPILE, "deepcompile"),
-            message="deepcompile takes effect when the script calls engine.compile()",
+            message="deepcompile has no effect unless the script calls engine.compile()",
             help="call engine.compile() after deepspeed.initialize()",
         )

@@ -1,4 +1,4 @@
-"""One config on the bench: its values as DeepSpeed reads them, the facts, the programs."""
+"""The config under test: its values as DeepSpeed reads them, the facts and the programs."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=4096)
 def key_at(path: tuple[str, ...], of_type: str | None = None) -> "Key | None":
-    """The known key at a path, or None; ``of_type`` names the optimizer or scheduler."""
-    # A file without mistakes, for the newest release, asks for no key.
+    """Return the known key at a path, or None; ``of_type`` names the optimizer or scheduler."""
+    # Imported here because a file without mistakes needs no key.
     from dsconfig.schema import find
 
     return find(path, of_type=of_type)
 
 
 MOST_COMPARED = 200
-"""Names of one file that are compared with all known ones: a file with more unknown names than
-that is not misspelt but something else, and each comparison may take half a millisecond."""
+"""Names per file that are compared with all known ones: a file with more unknown names is a
+different kind of file, and each comparison may take half a millisecond."""
 
 
 class Context(ReadConfig):
-    """What the rules look at. Every question has an answer, also for a broken config."""
+    """The input of the rules. Every method works for a broken config as well."""
 
     def __init__(
         self,
@@ -59,52 +59,52 @@ class Context(ReadConfig):
         self.runtimes = runtimes
         self._compared = 0
         self.is_refused = False
-        """Whether a rule before found what the program stops at."""
+        """Whether an earlier rule reported an error."""
 
     @cached_property
     def triggers(self) -> frozenset[str]:
-        """What triggers rules: the top-level keys, some nested ones, and the facts there are."""
+        """Triggers that are present: top-level keys, some nested keys, and known facts."""
         nested = (path for path in NESTED if self.has(*path.split(".")))
         facts = (MODEL,) if self.facts.model is not None else ()
-        beside = (EMBEDDED_IN_YAML,) if self.document.container else ()
+        embedded = (EMBEDDED_IN_YAML,) if self.document.container else ()
         training = self.facts.training
         arguments = (TRAINING,) if training is not None and training.arguments else ()
-        named = (*facts, *beside, *arguments, *self.facts.releases)
-        return frozenset((*self.config, *nested, *named))
+        known = (*facts, *embedded, *arguments, *self.facts.releases)
+        return frozenset((*self.config, *nested, *known))
 
     @property
     def release(self) -> Version:
-        """The DeepSpeed that verdicts are about: the newest known for those that come after it."""
+        """DeepSpeed release that messages name: at most the newest known."""
         return min(self.version, NEWEST)
 
     @property
     def is_unscaled(self) -> bool:
-        """Whether this is fp16 at stage 0 with a loss scale, by which recent releases divide what
-        they have not multiplied (DSC845).
+        """Whether this is fp16 at stage 0 with a loss scale, by which recent releases divide the
+        gradients without having scaled the loss (DSC845).
         """
         at_stage_0 = self.stage == 0 and self.stage_is_known
-        in_fp16 = self.fp16 and not self.bf16  # no run has both
+        in_fp16 = self.fp16 and not self.bf16
         return at_stage_0 and in_fp16 and self.number("fp16", "loss_scale") != 1
 
     @cached_property
     def optimizer(self) -> str | None:
-        """The optimizer's type as written."""
+        """Optimizer type as written."""
         value = self.get("optimizer", "type")
         return value if isinstance(value, str) else None
 
     @property
     def optimizer_type(self) -> "OptimizerType | None":
-        """The known type that is written, in whatever spelling DeepSpeed takes."""
+        """Known optimizer type, in any spelling that DeepSpeed accepts."""
         return optimizers.optimizer_type(self.optimizer or "")
 
     def is_optimizer(self, *names: str) -> bool:
-        """Whether the file's optimizer is one of these types."""
-        found = self.optimizer_type
-        return found is not None and found.name in names
+        """Return whether the config's optimizer is one of these types."""
+        known = self.optimizer_type
+        return known is not None and known.name in names
 
     @property
     def builds_cpu_adam(self) -> bool:
-        """Whether the file's optimizer, offloaded, is DeepSpeed's CPU Adam."""
+        """Whether the config's optimizer, offloaded, is DeepSpeedCPUAdam."""
         found = self.optimizer_type
         params = self.block("optimizer", "params")
         built = found.class_in_deepspeed(params, offloaded=True) if found is not None else None
@@ -116,17 +116,18 @@ class Context(ReadConfig):
         return value if isinstance(value, str) else None
 
     def violations(self, rule: str) -> Iterator[conditions.Violation]:
-        """Where the condition between keys that a rule tells about is not met."""
+        """Yield violations of the condition between keys that a rule reports."""
         return conditions.CONDITIONS[rule].find(self)
 
-    def violation_findings(self, rule: str, then: str, help: str) -> Iterator[Finding]:
-        """A finding at each such place: what is said of it, what happens ``then``, what to do."""
+    def violation_findings(self, rule: str, consequence: str, help: str) -> Iterator[Finding]:
+        """Yield a finding per violation, with its consequence and the action to take."""
         for violation in self.violations(rule):
-            yield Finding(path=violation.path, message=f"{violation.said}: {then}", help=help)
+            message = f"{violation.said}: {consequence}"
+            yield Finding(path=violation.path, message=message, help=help)
 
     @cached_property
     def runs_deepspeed(self) -> bool:
-        """Whether DeepSpeed is among the programs, or below one of them."""
+        """Whether one of the programs is DeepSpeed or uses it."""
         return any(runtime.runs_deepspeed for runtime in self.runtimes)
 
     @cached_property
@@ -136,14 +137,14 @@ class Context(ReadConfig):
         )
 
     def is_unknown(self, path: tuple[str, ...]) -> bool:
-        """Whether no program has a key at this path, or at one above it."""
+        """Return whether this path, or a block above it, is unknown to every program."""
         return bool(self._unknown) and any(
             join(*path[:depth]) in self._unknown for depth in range(1, len(path) + 1)
         )
 
     @cached_property
     def autos(self) -> Mapping[tuple[str, ...], Mapping[Runtime, AutoHandling]]:
-        """What each program makes of each "auto" whose key is known."""
+        """How each program handles each "auto" of a known key."""
         return {
             path: {runtime: runtime.on_auto(path, self.config) for runtime in self.runtimes}
             for path in self.paths
@@ -151,7 +152,7 @@ class Context(ReadConfig):
         }
 
     def is_unread(self, path: tuple[str, ...]) -> bool:
-        """Whether a key is documented by DeepSpeed and read by no release of it."""
+        """Return whether DeepSpeed documents a key that none of its releases reads."""
         if is_live(path):
             return False
         from dsconfig.schema import KeyStatus
@@ -160,12 +161,12 @@ class Context(ReadConfig):
         return found is not None and found.status is KeyStatus.DOCS_ONLY
 
     def key_at(self, path: tuple[str, ...]) -> "Key | None":
-        """The known key at a path, or None; among the arguments of this optimizer."""
+        """Return the known key at a path, or None, given the optimizer or scheduler type."""
         of_type = self.get(path[0], "type") if len(path) > 2 else None
         return key_at(path, of_type if isinstance(of_type, str) else None)
 
     def accepts(self, path: tuple[str, ...], value: Any) -> bool:
-        """Whether this release reads a key there, of this optimizer, and such a value for it."""
+        """Return whether this release reads a key at this path and accepts the value."""
         known = self.key_at(path)
         if known is None or known.declared.replaced_by or not known.read_at(self.version):
             return False
@@ -182,62 +183,65 @@ class Context(ReadConfig):
         return entry is None or not entry.refused
 
     def is_in_force(self, block: tuple[str, ...]) -> bool:
-        """Whether a file has a block, and no switch in it or around it is off."""
+        """Return whether a block is present and neither it nor an outer block is disabled."""
         if block and not self.has(*block):
             return False
-        around = (block[:depth] for depth in range(1, len(block) + 1))
-        return all(self.get(*path, "enabled") is not False for path in around)
+        blocks = (block[:depth] for depth in range(1, len(block) + 1))
+        return all(self.get(*path, "enabled") is not False for path in blocks)
 
     def is_native_auto(self, path: tuple[str, ...]) -> bool:
-        """Whether "auto" is a setting of DeepSpeed's own at this path."""
+        """Return whether DeepSpeed itself accepts "auto" at this path."""
         known = self.key_at(path)
         return known is not None and known.means_auto
 
     def default_of(self, path: tuple[str, ...]) -> str:
-        """The default in words, with a blank before it; empty where none is known."""
+        """Return the default as text with a leading space, or an empty string."""
         known = self.key_at(path)
         value = None if known is None or known.is_block else known.default_at(self.version)
         return "" if value is None else f" {json.dumps(value)}"
 
     def argument_location(self, path: str) -> str:
-        """A TrainingArgument with its place."""
+        """Return a TrainingArgument's name with its file and line."""
         file = self.facts.origins.get("training")
         return f"{yaml_text.place(file, path) if file else ARGUMENTS}: {path}"
 
     def argument_finding(
         self,
         path: str,
-        said: str,
+        problem: str,
         help: str,
         *,
         late: bool | None = None,
         effect: Effect | None = None,
     ) -> Finding:
-        """A finding about a TrainingArgument, which stands in another file or in none."""
-        message, in_file = f"{self.argument_location(path)}{said}", "training" in self.facts.origins
+        """Return a finding about a TrainingArgument, which has no location in the config."""
+        message, in_file = (
+            f"{self.argument_location(path)}{problem}",
+            "training" in self.facts.origins,
+        )
         return Finding((), message, help, effect, late, in_other_file=in_file)
 
     def closest(self, name: str, known: Iterable[str]) -> str | None:
-        """The known name that is spelled most alike; None where none is close.
+        """Return the known name with the closest spelling, or None.
 
-        Only the first ``MOST_COMPARED`` names of a file get an answer.
+        Only the first ``MOST_COMPARED`` names of a file are compared.
         """
         self._compared += 1
         return spelling.closest(name, known) if self._compared <= MOST_COMPARED else None
 
     def suggestion(self, name: str, known: Iterable[str]) -> str:
-        """What to do with a name that nothing reads."""
-        alike = self.closest(name, sorted(known))
-        return f'did you mean "{alike}"?' if alike else "delete it"
+        """Return the help for an unknown name."""
+        closest = self.closest(name, sorted(known))
+        return f'did you mean "{closest}"?' if closest else "delete it"
 
     @cached_property
     def schema_errors(self) -> list[SchemaError]:
-        """What the strict models refuse, whoever would take it."""
+        """Errors of the strict schema, independent of what the programs accept."""
         return errors(self.config)
 
     @cached_property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """The path of every key, outer ones first."""
+        """Path of every key, outer keys first."""
         return tuple(_paths_in(self.config, ()))
 
 

@@ -1,4 +1,4 @@
-"""Data efficiency: curriculum learning, dynamic batching, random layer token dropping."""
+"""Rules for curriculum learning, dynamic batching and random layer token dropping."""
 
 import math
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ NEEDED_BY_SCHEDULE = {
 
 @refusal("DSC911", triggers="data_efficiency")
 def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
-    """Curriculum learning is enabled and curriculum_metrics is missing; DeepSpeed stops.
+    """Curriculum learning requires `curriculum_metrics`
 
     bad: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning":
         {"enabled": true}}}}
@@ -33,42 +33,43 @@ def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     """
     yield from config.violation_findings(
         "curriculum-without-metrics",
-        "DeepSpeed stops while it reads the file",
+        "DeepSpeed rejects the config",
         'add "curriculum_metrics": {...}',
     )
 
 
 @rule("DSC912", Effect.INERT, triggers="data_efficiency", applies_to=reaches_deepspeed)
 def switched_off_above(config: Context) -> Iterator[Finding]:
-    """A part is enabled inside a block that is not: the outer switches have no effect, and the
-    part runs.
+    """Enabled feature inside a disabled block
+
+    The outer `enabled` switches have no effect, and the feature runs.
 
     bad: {"train_batch_size": 8, "data_efficiency": {"enabled": false, "data_sampling": {"enabled":
         false, "curriculum_learning": {"enabled": true, "curriculum_metrics": {}}}}}
     good: {"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": {"enabled":
         true, "curriculum_learning": {"enabled": true, "curriculum_metrics": {}}}}}
     """
-    for part, parents in (
+    for feature, parents in (
         (CURRICULUM, (SAMPLING, SAMPLING[:1])),
         (BATCHING, (SAMPLING, SAMPLING[:1])),
         (RANDOM_LTD, (RANDOM_LTD[:2], RANDOM_LTD[:1])),
     ):
-        if not config.switch(*part, "enabled"):
+        if not config.switch(*feature, "enabled"):
             continue
-        off = [".".join(each) for each in parents if not config.switch(*each, "enabled")]
+        off = [".".join(block) for block in parents if not config.switch(*block, "enabled")]
         if off:
             yield Finding(
-                path=(*part, "enabled"),
-                message=f"{part[-1]} is enabled although {' and '.join(off)} "
+                path=(*feature, "enabled"),
+                message=f"{feature[-1]} is enabled although {' and '.join(off)} "
                 f"{'is' if len(off) == 1 else 'are'} not: the outer switch has no "
-                "effect, and it runs",
-                help=f"enable {' and '.join(off)} as well, or switch {part[-1]} off",
+                f"effect, and {feature[-1]} runs",
+                help=f"enable {' and '.join(off)} as well, or disable {feature[-1]}",
             )
 
 
 @refusal("DSC913", triggers="data_efficiency")
 def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
-    """dynamic_batching is enabled without max_tokens, or with one that is no number.
+    """Dynamic batching requires a numeric `max_tokens`
 
     bad: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching":
         {"enabled": true}}}}
@@ -77,16 +78,17 @@ def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     """
     yield from config.violation_findings(
         "dynamic-batching-without-tokens",
-        "DeepSpeed stops while it reads the file",
-        'add "max_tokens": the tokens of one micro batch',
+        "DeepSpeed rejects the config",
+        'add "max_tokens": <tokens per micro batch>',
     )
 
 
 @refusal("DSC915", triggers="data_efficiency", late=True)
 def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
-    """random_ltd is enabled and lacks what its scheduler reads; the engine is not built.
+    """`random_ltd` is incomplete
 
-    `layer_token_lr_schedule` must be there, with enabled false: the feature was never finished.
+    Its scheduler requires more keys. `layer_token_lr_schedule.enabled` must be false, because
+    DeepSpeed does not implement that schedule.
 
     bad: {"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_routing": {"enabled":
         true, "random_ltd": {"enabled": true}}}}
@@ -99,21 +101,23 @@ def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
         if not config.has(*RANDOM_LTD, name):
             yield Finding(
                 path=(*RANDOM_LTD, name),
-                message=f"random_ltd needs {name}: {AT_INIT}",
+                message=f"random_ltd requires {name}: {AT_INIT}",
                 help=f'add "{name}"',
             )
     if config.switch(*RANDOM_LTD, "layer_token_lr_schedule", "enabled"):
         yield Finding(
             path=(*RANDOM_LTD, "layer_token_lr_schedule", "enabled"),
-            message=f"layer_token_lr_schedule was never finished: {AT_INIT}",
+            message=f"layer_token_lr_schedule is not implemented: {AT_INIT}",
             help='write "enabled": false',
         )
 
 
 @refusal("DSC916", triggers="data_efficiency", late=True)
 def curriculum_metric_incomplete(config: Context) -> Iterator[Finding]:
-    """A curriculum metric lacks its difficulties, its schedule, or what the schedule needs; the
-    data loader stops when it is built.
+    """Curriculum metric is incomplete
+
+    Without its difficulties, its schedule or the keys that the schedule requires, creating the data
+    loader fails.
 
     bad: {"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": {"enabled":
         true, "curriculum_learning": {"enabled": true, "curriculum_metrics": {"seqlen":
@@ -135,40 +139,40 @@ def _length(value: Any) -> int:
 
 
 def _metric(path: Path, metric: dict[str, Any]) -> Iterator[Finding]:
-    stop = "the data loader stops when it is built"
+    consequence = "creating the data loader fails"
     for name in ("min_difficulty", "max_difficulty", "schedule_type"):
         if name not in metric:
             yield Finding(
                 path=(*path, name),
-                message=f"the curriculum metric {path[-1]} needs {name}: {stop}",
+                message=f"the curriculum metric {path[-1]} requires {name}: {consequence}",
                 help=f'add "{name}"',
             )
     schedule = metric.get("schedule_type")
     details = metric.get("schedule_config")
     if not isinstance(schedule, str) or schedule not in NEEDED_BY_SCHEDULE:
         return
-    there = details if is_block(details) else {}
+    config = details if is_block(details) else {}
     for name in NEEDED_BY_SCHEDULE[schedule]:
-        if name not in there:
+        if name not in config:
             yield Finding(
                 path=(*path, "schedule_config", name),
-                message=f"the schedule {schedule} needs schedule_config.{name}: {stop}",
+                message=f"the schedule {schedule} requires schedule_config.{name}: {consequence}",
                 help=f'add "{name}" to schedule_config',
             )
-    levels, ends = _length(there.get("difficulty")), _length(there.get("max_step"))
+    levels, ends = _length(config.get("difficulty")), _length(config.get("max_step"))
     if schedule == "fixed_discrete" and levels and ends and levels != ends + 1:
         yield Finding(
             path=(*path, "schedule_config", "max_step"),
-            message=f"max_step must be one shorter than difficulty: {stop}",
-            help="leave out the end of the last difficulty; it lasts for ever",
+            message=f"max_step must have one entry fewer than difficulty: {consequence}",
+            help="delete the last entry of max_step; the last difficulty has no end",
         )
 
 
 @rule("DSC917", Effect.COSTLY, triggers="vocabulary_size", applies_to=reaches_deepspeed)
 def vocabulary_not_aligned(config: Context) -> Iterator[Finding]:
-    """vocabulary_size is no multiple of 8, which tensor cores want; DeepSpeed warns and goes on.
+    """`vocabulary_size` is not a multiple of 8
 
-    Nothing else reads the key.
+    Tensor cores require multiples of 8. DeepSpeed logs a warning; nothing else reads the key.
 
     bad: {"train_batch_size": 8, "vocabulary_size": 50257}
     good: {"train_batch_size": 8, "vocabulary_size": 50264}
@@ -177,7 +181,7 @@ def vocabulary_not_aligned(config: Context) -> Iterator[Finding]:
     if value and math.isfinite(value) and value % 8:
         yield Finding(
             path=("vocabulary_size",),
-            message=f"vocabulary_size {value:g} is no multiple of 8: matrix products of the "
-            "output layer miss the tensor cores",
+            message=f"vocabulary_size {value:g} is not a multiple of 8: matrix products of the "
+            "output layer cannot use tensor cores efficiently",
             help=f"pad the vocabulary to {int(value) // 8 * 8 + 8}, or delete the key",
         )

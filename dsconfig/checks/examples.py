@@ -1,4 +1,4 @@
-"""The bad and the good example of a rule, judged as its page says."""
+"""Check the examples of a rule with the options on its page."""
 
 from dsconfig.checks.rule import Example
 from dsconfig.checks.runner import check
@@ -10,7 +10,7 @@ from dsconfig.source.ignores import without_ignored
 
 
 def facts_of(example: Example) -> Facts:
-    """The world of an example."""
+    """Return the facts of an example."""
     return gather(
         world_size=example.world_size,
         device=example.device,
@@ -22,17 +22,17 @@ def facts_of(example: Example) -> Facts:
     )
 
 
-def judge(example: Example) -> tuple[Diagnostic, ...]:
-    """Everything found in an example."""
+def check_example(example: Example) -> tuple[Diagnostic, ...]:
+    """Return all findings for an example."""
     version = Version.parse(example.version) if example.version else None
     form = "yaml" if example.name.endswith(".yaml") else None
     document = read(example.config, name=example.name, format=form)
-    found = check(document, facts_of(example), runtime=example.runtime, version=version)
-    return without_ignored(document, found, report_unused=example.runtime is None)
+    diagnostics = check(document, facts_of(example), runtime=example.runtime, version=version)
+    return without_ignored(document, diagnostics, report_unused=example.runtime is None)
 
 
 def flags_of(example: Example) -> str:
-    """The options of ``dsconfig validate`` that set the world of an example."""
+    """Return the options of ``dsconfig validate`` that set the facts of an example."""
     flags = {
         "--runtime": example.runtime or "all",
         "--deepspeed-version": example.version,

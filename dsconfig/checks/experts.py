@@ -1,4 +1,4 @@
-"""Mixtures of experts: expert_parallel, and experts at stage 3."""
+"""Rules for mixtures of experts: expert_parallel, and experts at ZeRO stage 3."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ EP: Path = ("expert_parallel",)
 
 @refusal("DSC465", triggers="expert_parallel", late=True)
 def expert_parallel_values(config: Context) -> Iterator[Finding]:
-    """What expert_parallel refuses when it is enabled: sizes and pairs that do not fit.
+    """Invalid value or combination in `expert_parallel`
 
     bad: {"train_batch_size": 8, "expert_parallel": {"enabled": true, "num_expert_groups": 2,
         "num_limited_groups": 4}}
@@ -27,14 +27,14 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
     if not config.switch("expert_parallel", "enabled"):
         return
     tp = config.in_force(TP, "autotp_size")
-    faults = _unfit(config, tp)
-    told = [name for name, wrong, _ in faults if wrong]
-    for name, wrong, what in (*faults, *_wrong_values(config, told)):
+    faults = _invalid(config, tp)
+    reported = [name for name, wrong, _ in faults if wrong]
+    for name, wrong, problem in (*faults, *_wrong_values(config, reported)):
         if wrong:
             yield Finding(
                 path=(*EP, name),
-                message=f"expert_parallel.{name} {what}: {AT_INIT}",
-                help="correct it, or leave it out for the default",
+                message=f"expert_parallel.{name} {problem}: {AT_INIT}",
+                help="fix it, or delete it to use the default",
             )
     yield from _with_others(config, tp)
     world, size = config.facts.world_size, config.get(*EP, "autoep_size")
@@ -42,12 +42,12 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(*EP, "autoep_size"),
             message=f"autoep_size {size} does not divide {world} ranks: {AT_INIT}",
-            help="write a divisor of the number of ranks",
+            help="set it to a divisor of the number of ranks",
         )
 
 
-def _unfit(config: Context, tp: int) -> tuple[tuple[str, bool, str], ...]:
-    """Sizes and pairs by the name of the key: whether they do not fit, and what has to be."""
+def _invalid(config: Context, tp: int) -> tuple[tuple[str, bool, str], ...]:
+    """Return key, whether it is invalid, and the problem, for sizes and combinations."""
     block = config.block("expert_parallel")
     size = block.get("autoep_size", 1)
     comm = block.get("comm_backend", "comm")
@@ -60,9 +60,9 @@ def _unfit(config: Context, tp: int) -> tuple[tuple[str, bool, str], ...]:
         (
             "expert_tensor_parallel_size",
             block.get("expert_tensor_parallel_size", 1) != 1,
-            "must be 1, nothing else is supported",
+            "must be 1, the only supported value",
         ),
-        ("num_limited_groups", limited > groups, "is more than num_expert_groups"),
+        ("num_limited_groups", limited > groups, "must not exceed num_expert_groups"),
         (
             "comm_max_tokens_per_rank",
             comm == "deepep" and not block.get("comm_max_tokens_per_rank"),
@@ -71,38 +71,38 @@ def _unfit(config: Context, tp: int) -> tuple[tuple[str, bool, str], ...]:
         (
             "row_weighting_impl",
             fused_rows and (comm != "deepep" or size == 1),
-            "fused needs comm_backend deepep and autoep_size above 1",
+            "fused requires comm_backend deepep and autoep_size above 1",
         ),
         (
             "gate_up_impl",
             block.get("gate_up_impl") == "fused" and not block.get("use_grouped_mm", True),
-            "fused needs use_grouped_mm",
+            "fused requires use_grouped_mm",
         ),
         (
             "combine_impl",
             fused_sum and (tp > 1 or (comm == "deepep" and size != 1)),
-            "fused_weighted_sum goes neither with tensor parallelism nor with deepep",
+            "fused_weighted_sum does not support tensor parallelism or deepep",
         ),
-        ("autoep_size", tp > 1 and size == 1, "must be above 1 together with autotp_size"),
+        ("autoep_size", tp > 1 and size == 1, "must be above 1 if autotp_size is set"),
         (
             "async_split_plan",
             bool(block.get("async_split_plan")) and tp > 1 and size != 1,
-            "does not go with tensor parallelism",
+            "does not support tensor parallelism",
         ),
     )
 
 
-def _wrong_values(config: Context, told: list[str]) -> Iterator[tuple[str, bool, str]]:
-    """Values of a wrong type or none of the known words."""
+def _wrong_values(config: Context, reported: list[str]) -> Iterator[tuple[str, bool, str]]:
+    """Yield values of a wrong type or outside the known choices."""
     for error in config.schema_errors:
         path = split(error.pointer)
         is_set = error.value is not None
         if path[:1] == EP and len(path) == 2 and error.kind in VALUE_KINDS and is_set:
-            yield path[1], path[1] not in told, f"must be {error.expected}"
+            yield path[1], path[1] not in reported, f"must be {error.expected}"
 
 
 def _with_others(config: Context, tp: int) -> Iterator[Finding]:
-    """Features that do not go with expert parallelism."""
+    """Yield features that expert parallelism does not support."""
     offloaded = "none" not in (config.offload("offload_param"), config.offload("offload_optimizer"))
     stage3 = config.stage == 3
     faults = (
@@ -125,22 +125,23 @@ def _with_others(config: Context, tp: int) -> Iterator[Finding]:
         if wrong:
             yield Finding(
                 path=path,
-                message=f"{'.'.join(path)} does not go with expert_parallel here: {AT_INIT}",
-                help="switch one of the two off",
+                message=f"expert_parallel does not support {'.'.join(path)} here: {AT_INIT}",
+                help="disable one of the two",
             )
 
 
 LEAVES_KNOWN = ("mixtral", "qwen2_moe", "qwen3_moe")
-"""Families whose blocks of experts are leaves by default, since 0.18.0."""
+"""Families whose expert blocks are leaf modules by default, since 0.18.0."""
 
 
 @rule("DSC468", Effect.NOTE, triggers=MODEL, applies_to=reaches_deepspeed)
 def moe_at_stage_3(config: Context) -> Iterator[Finding]:
-    """A mixture of experts at stage 3 needs each block of experts to be one unit.
+    """Mixture of experts at ZeRO stage 3 without leaf modules
 
-    Otherwise ranks run different experts, fetch different weights, and wait for each other for
-    ever. `leaf_module` (since 0.18.0; earlier `set_z3_leaf_modules` in the script) makes a block
-    a unit; three families are units by default, and so are experts that one module computes.
+    If each expert is gathered separately, ranks that run different experts gather different weights
+    and deadlock. `leaf_module` (since 0.18.0; earlier, `set_z3_leaf_modules` in the script) makes
+    an expert block one unit. Three model families are leaf modules by default, as are experts that
+    a single module computes.
 
     with: model="mixtral-8x7b", version="0.17.6"
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
@@ -153,17 +154,18 @@ def moe_at_stage_3(config: Context) -> Iterator[Finding]:
     if (model.architecture.experts or 0) > 1 and not known and not config.has(*ZERO, "leaf_module"):
         yield Finding(
             path=ZERO,
-            message=f"{model.name} is a mixture of experts: at stage 3, unless the script makes "
-            "each block of experts a leaf, ranks that use different ones wait for each other for "
-            "ever",
-            help='add "leaf_module": {"classes": ["the class of the expert block"]}',
+            message=f"{model.name} is a mixture of experts: at ZeRO stage 3, ranks that use "
+            "different experts deadlock unless each expert block is a leaf module",
+            help='add "leaf_module": {"classes": ["<class of the expert block>"]}',
             on_key=True,
         )
 
 
 @rule("DSC469", Effect.INERT, triggers=MODEL)
 def leaf_module_matches_nothing(config: Context) -> Iterator[Finding]:
-    """No module of the model (`--model`) has a name that leaf_module lists.
+    """`leaf_module` matches no module of the model
+
+    The model is set by `--model`.
 
     with: model="gpt2"
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "leaf_module":
@@ -177,10 +179,10 @@ def leaf_module_matches_nothing(config: Context) -> Iterator[Finding]:
     names = tuple(module.name for module in model.root.walk())
     for key in ("names", "name_suffixes"):
         for index, name in enumerate(config.items(*block, key)):
-            ends = [each for each in names if each == name or key != "names"]
-            if not any(each.endswith(str(name)) for each in ends):
+            candidates = [each for each in names if each == name or key != "names"]
+            if not any(each.endswith(str(name)) for each in candidates):
                 yield Finding(
                     path=(*block, key, str(index)),
-                    message=f'no module of {model.name} is called "{name}": it becomes no leaf',
-                    help="write a name of model.named_modules()",
+                    message=f'{model.name} has no module "{name}": the entry has no effect',
+                    help="write a name from model.named_modules()",
                 )

@@ -1,4 +1,4 @@
-"""What transformers and accelerate do with the file before DeepSpeed sees it."""
+"""Rules for what transformers and accelerate do with the config before DeepSpeed reads it."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -29,8 +29,10 @@ def _wants_zero(runtime: Runtime) -> bool:
     "DSC701", Effect.REFUSED, also=(Effect.NOTE,), applies_to=_reads_strict_json, on_templates=True
 )
 def not_strict_json(config: Context) -> Iterator[Finding]:
-    """transformers and accelerate read the file as strict JSON and stop at comments, unquoted
-    keys, missing or trailing commas and a byte order mark; DeepSpeed reads HJSON.
+    """Config is not strict JSON
+
+    transformers and accelerate read strict JSON and reject comments, unquoted keys, missing or
+    trailing commas and a byte order mark. DeepSpeed reads HJSON.
 
     with: runtime="transformers"
     bad: {"train_batch_size": 8,}
@@ -42,9 +44,9 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
     alone = all(_reads_strict_json(runtime) for runtime in config.runtimes)
     yield Finding(
         path=(),
-        message=f"{json_error.message} is no strict JSON: transformers and accelerate stop while "
-        "they read the file",
-        help="write strict JSON if the file is for them: `dsconfig convert --to json`",
+        message=f"{json_error.message} is not valid JSON: transformers and accelerate reject the "
+        "config",
+        help="convert it to strict JSON for them: `dsconfig convert --to json`",
         effect=None if alone else Effect.NOTE,
         fix=strict.strict_fix(config.document) if alone else None,
         range=json_error.range,
@@ -53,7 +55,9 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
 
 @rule("DSC702", Effect.REFUSED, also=(Effect.NOTE,), late=True, applies_to=_wants_zero)
 def zero_block_missing(config: Context) -> Iterator[Finding]:
-    """accelerate, and so the Trainer, wants a zero_optimization block, if only with stage 0.
+    """accelerate requires a `zero_optimization` block
+
+    This includes the transformers Trainer, which uses accelerate. `"stage": 0` is sufficient.
 
     with: runtime="accelerate"
     bad: {"train_batch_size": 8}
@@ -64,7 +68,7 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
     alone = all(_wants_zero(runtime) for runtime in config.runtimes)
     yield Finding(
         path=(),
-        message="there is no zero_optimization: accelerate stops before training",
+        message="zero_optimization is missing: accelerate fails before training",
         help='add "zero_optimization": {"stage": 0} if the file is for accelerate',
         effect=None if alone else Effect.NOTE,
     )
@@ -72,10 +76,10 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
 
 @rule("DSC703", Effect.REFUSED, also=(Effect.ALTERED,), late=True)
 def sources_disagree(config: Context) -> Iterator[Finding]:
-    """The config, TrainingArguments (`--training-args`) and the accelerate config say different
-    things about one setting.
+    """Conflicting settings in the config, TrainingArguments and accelerate config
 
-    transformers compares most of them and stops; accelerate lets one win without a word.
+    transformers compares most of them and raises an error; accelerate silently uses one of them.
+    TrainingArguments are set by `--training-args`.
 
     with: runtime="transformers", training_args={"max_grad_norm": 1.0}, world_size=1
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_clipping": 0.5}
@@ -94,26 +98,26 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
             and found.left is None
             and found.right.file == agreement.LAUNCH
         ):
-            continue  # it was made from there
+            continue  # the config was generated from it
         stops = compared and found.stops_trainer
         consequence = agreement.DEPENDS if others else follows(found)
         if stops:
-            consequence = "transformers stops before training"
+            consequence = "transformers raises an error before training"
         yield Finding(
             path=tuple(found.path.split(".")),
             message=agreement.said(config.document.name, found, config.config, facts, consequence),
-            help='write "auto" in the config and keep the value in the other place',
+            help='write "auto" in the config and keep the other value',
             effect=None if stops else Effect.ALTERED,
         )
 
 
 @rule("DSC704", Effect.REFUSED, late=True, applies_to=fills_auto, last=True)
 def integration_stops(config: Context) -> Iterator[Finding]:
-    """transformers or accelerate stops over what no other rule tells: its own code meets a value
-    that it cannot handle, or a value of the run that differs.
+    """transformers or accelerate raises an error
 
-    Judged where one program and its run (`--training-args`) are known, by going through what it
-    does with the file.
+    The program cannot handle a value, or a value of the run differs, and no other rule reports it.
+    Checked by replaying how one program processes the config, if its TrainingArguments
+    (`--training-args`) are known.
 
     with: runtime="transformers", training_args={"per_device_train_batch_size": 8}, world_size=1
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",
@@ -136,6 +140,6 @@ def integration_stops(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=tuple(path.split(".")) if path else (),
             message=f"{program} raises {failure.exception}: {failure.message}",
-            help="mend the key, or train with the output of `dsconfig resolve`",
+            help="fix the key, or train with the output of `dsconfig resolve`",
             late=failure.late,
         )

@@ -1,4 +1,4 @@
-"""Keys nobody reads: unknown, misspelt, misplaced, renamed, doubled, or mere comments."""
+"""Rules for unknown, misspelled, misplaced, renamed, duplicate and comment keys."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -6,7 +6,12 @@ from typing import Any, NamedTuple
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
-from dsconfig.checks.stray_names import NEVER_READ, called, is_script_setting, of_another_place
+from dsconfig.checks.stray_names import (
+    NEVER_READ,
+    common_mistake,
+    foreign_name_help,
+    is_script_setting,
+)
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Applicability, Edit, Effect, Fix
 from dsconfig.runtimes.read_config import ZERO
@@ -22,12 +27,12 @@ with lazy_imports():
 
 COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")
 COMMENT_WORDS = ("comment", "comments", "note", "notes", "description")
-IGNORED = "it is ignored without a word"
+IGNORED = "it is silently ignored"
 PARAMETERS = (("optimizer", "params"), ("scheduler", "params"))
 
 
 class Renamed(NamedTuple):
-    """``new`` is None where a plain rename would not keep the meaning."""
+    """A renamed key; ``new`` is None if a plain rename would change the meaning."""
 
     since: Version
     new: Path | None
@@ -39,7 +44,7 @@ def _dotted(path: Path) -> str:
 
 
 def renamed(config: Context, path: Path) -> Renamed | None:
-    """What became of an old name; None for a path that never was one."""
+    """Return what replaced an old name, or None if the path is not one."""
     known = config.key_at(path)
     if known is None or not known.declared.renamed or known.replaced_by is None:
         return None
@@ -51,12 +56,12 @@ def renamed(config: Context, path: Path) -> Renamed | None:
 
 
 def is_comment(name: str) -> bool:
-    """Whether a key is written as a remark rather than as a setting."""
+    """Return whether a key is a comment instead of a setting."""
     return name.startswith(COMMENT_MARKS) or name.strip().lower() in COMMENT_WORDS
 
 
 def _unknown(config: Context) -> Iterator[tuple[Path, SchemaError]]:
-    """Keys without a meaning, outside the arguments of optimizer and scheduler."""
+    """Yield unknown keys outside the arguments of optimizer and scheduler."""
     for error in config.schema_errors:
         path = split(error.pointer)
         if error.kind is not ErrorKind.UNKNOWN or path[:2] in PARAMETERS:
@@ -73,7 +78,7 @@ def _refused(config: Context, path: Path) -> bool:
 
 def _consequence(config: Context, path: Path, otherwise: str) -> str:
     if _refused(config, path):
-        return f"DeepSpeed {config.release} refuses unknown keys in {_dotted(path[:-1])}"
+        return f"DeepSpeed {config.release} rejects unknown keys in {_dotted(path[:-1])}"
     return otherwise
 
 
@@ -82,11 +87,11 @@ UNKNOWN = "DSC021"
 
 @rule(UNKNOWN, Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
 def unknown_key(config: Context) -> Iterator[Finding]:
-    """No release of DeepSpeed, transformers or accelerate reads this key.
+    """Unknown key
 
-    At the top level and in blocks such as `optimizer`, `activation_checkpointing` or `aio`
-    DeepSpeed ignores it without a word, so the run is not the one the file asks for; in
-    `zero_optimization`, `fp16`, `bf16` and other checked blocks it stops.
+    No release of DeepSpeed, transformers or accelerate reads this key. At the top level and in
+    blocks such as `optimizer`, `activation_checkpointing` or `aio`, DeepSpeed silently ignores it.
+    In `zero_optimization`, `fp16`, `bf16` and other validated blocks, DeepSpeed rejects the config.
 
     bad: {"train_batch_size": 8, "gradient_cliping": 0.5}
     good: {"train_batch_size": 8, "gradient_clipping": 0.5}
@@ -94,69 +99,72 @@ def unknown_key(config: Context) -> Iterator[Finding]:
     for path, error in _unknown(config):
         if is_comment(path[-1]) or path == ("$schema",) or renamed(config, path):
             continue
-        if path not in NEVER_READ and valid_places(config, path):
+        if path not in NEVER_READ and valid_paths(config, path):
             continue
         refused = _refused(config, path)
-        meant = _meant(config, path, error)
+        suggestion = _suggestion(config, path, error)
         yield Finding(
             path=path,
             message=f'unknown key "{_dotted(path)}": ' + _consequence(config, path, IGNORED),
-            help=meant.help,
+            help=suggestion.help,
             effect=Effect.REFUSED if refused else None,
-            fix=_write_as(config, path, meant.new, refused and meant.surely) if meant.new else None,
+            fix=_write_as(config, path, suggestion.new, refused and suggestion.is_certain)
+            if suggestion.new
+            else None,
             on_key=True,
         )
 
 
-NO_IDEA = "delete it, or look for its new name"
+NO_SUGGESTION = "delete it, or look up its current name"
 
 
-class _Meant(NamedTuple):
-    """What a key without a meaning was meant to be; ``surely`` where only its spelling is odd."""
+class _Suggestion(NamedTuple):
+    """Replacement of an unknown key; ``is_certain`` if only the spelling differs."""
 
     help: str
     new: Path | None = None
-    surely: bool = False
+    is_certain: bool = False
 
 
-def _meant(config: Context, path: Path, error: SchemaError) -> _Meant:
-    handed_around = called(config, path)
-    if handed_around is not None:
-        return _Meant(handed_around.advice, handed_around.new, surely=True)
-    if path in NEVER_READ:  # what it stands for is not in this release
-        return _Meant("delete it")
-    elsewhere = of_another_place(path)
-    if elsewhere is not None:
-        return _Meant(elsewhere)
+def _suggestion(config: Context, path: Path, error: SchemaError) -> _Suggestion:
+    mistake = common_mistake(config, path)
+    if mistake is not None:
+        return _Suggestion(mistake.advice, mistake.new, is_certain=True)
+    if path in NEVER_READ:  # its replacement is not in this release
+        return _Suggestion("delete it")
+    foreign = foreign_name_help(path)
+    if foreign is not None:
+        return _Suggestion(foreign)
     value = config.get(*path)
-    alike = config.closest(path[-1], error.known)
-    if alike and (
-        not spelling.is_longer_or_shorter(path[-1], alike)
-        or (path[-1] in alike[: len(path[-1])] and config.accepts((*path[:-1], alike), value))
+    closest = config.closest(path[-1], error.known)
+    if closest and (
+        not spelling.is_longer_or_shorter(path[-1], closest)
+        or (path[-1] in closest[: len(path[-1])] and config.accepts((*path[:-1], closest), value))
     ):
-        surely = spelling.same_letters(path[-1], alike)
-        return _Meant(f'did you mean "{alike}"?', (*path[:-1], alike), surely)
-    for place in spelling.flattened(path):
-        if config.accepts(place, value):
-            works = place[-1] == "enabled" or config.is_in_force(place[:-1])
-            said = f'write it as "{place[-1]}" in {_dotted(place[:-1])}'
-            return _Meant(said, place if works else None)
-    return _Meant(NO_IDEA)
+        is_certain = spelling.same_letters(path[-1], closest)
+        return _Suggestion(f'did you mean "{closest}"?', (*path[:-1], closest), is_certain)
+    for nested in spelling.flattened(path):
+        if config.accepts(nested, value):
+            works = nested[-1] == "enabled" or config.is_in_force(nested[:-1])
+            help = f'write it as "{nested[-1]}" in {_dotted(nested[:-1])}'
+            return _Suggestion(help, nested if works else None)
+    return _Suggestion(NO_SUGGESTION)
 
 
-def valid_places(config: Context, path: Path) -> tuple[Path, ...]:
-    """Where the key at ``path`` would be read: in blocks of which the file's types have it."""
-    places = () if is_script_setting(path) else spelling.other_places(path)
+def valid_paths(config: Context, path: Path) -> tuple[Path, ...]:
+    """Return the paths at which the name is read, given the types in the config."""
+    paths = () if is_script_setting(path) else spelling.other_paths(path)
     return tuple(
-        place for place in places if place[:2] not in PARAMETERS or config.key_at(place) is not None
+        other for other in paths if other[:2] not in PARAMETERS or config.key_at(other) is not None
     )
 
 
 @rule("DSC029", Effect.REFUSED, also=(Effect.INERT,), on_templates=True)
 def documented_and_unread(config: Context) -> Iterator[Finding]:
-    """DeepSpeed's documentation has this key, and no release reads it.
+    """Documented key that no release reads
 
-    In a checked block DeepSpeed stops at it; elsewhere it does nothing.
+    DeepSpeed's documentation lists this key. In a validated block DeepSpeed rejects it; elsewhere
+    it has no effect.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "grad_hooks": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
@@ -166,8 +174,8 @@ def documented_and_unread(config: Context) -> Iterator[Finding]:
             refused = _refused(config, path)
             yield Finding(
                 path=path,
-                message=f'"{_dotted(path)}" is documented, and no release of DeepSpeed reads it: '
-                + _consequence(config, path, "it does nothing"),
+                message=f'"{_dotted(path)}" is documented, but no release of DeepSpeed reads it: '
+                + _consequence(config, path, "it has no effect"),
                 help="delete it",
                 effect=None if refused else Effect.INERT,
                 fix=as_fix(delete_entry(config.document, join(*path)), safe=refused),
@@ -177,7 +185,7 @@ def documented_and_unread(config: Context) -> Iterator[Finding]:
 
 @rule("DSC022", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
 def misplaced_key(config: Context) -> Iterator[Finding]:
-    """The key exists, but in another block; here nothing reads it.
+    """Key in the wrong block
 
     bad: {"train_batch_size": 8, "reduce_bucket_size": 5e7}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e7}}
@@ -185,23 +193,23 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
     for path, error in _unknown(config):
         if is_comment(path[-1]) or path in NEVER_READ or renamed(config, path):
             continue
-        places = valid_places(config, path)
-        if not places:
+        paths = valid_paths(config, path)
+        if not paths:
             continue
-        alike = config.closest(path[-1], error.known)
-        hint = f', or did you mean "{alike}"?' if alike else ""
-        named = " or ".join(_dotted(place[:-1]) or "the top level" for place in places)
+        closest = config.closest(path[-1], error.known)
+        hint = f', or did you mean "{closest}"?' if closest else ""
+        blocks = " or ".join(_dotted(other[:-1]) or "the top level" for other in paths)
         refused = _refused(config, path)
-        is_home = len(places) == 1 and config.is_in_force(places[0][:-1])
-        is_misspelt = alike is not None and spelling.same_letters(alike, path[-1])
+        is_movable = len(paths) == 1 and config.is_in_force(paths[0][:-1])
+        is_misspelled = closest is not None and spelling.same_letters(closest, path[-1])
         yield Finding(
             path=path,
-            message=f'"{path[-1]}" belongs in {named}: '
-            + _consequence(config, path, "here it is ignored without a word"),
-            help=f"move it to {' or '.join(_dotted(place) for place in places)}{hint}",
+            message=f'"{path[-1]}" belongs in {blocks}: '
+            + _consequence(config, path, "here it is silently ignored"),
+            help=f"move it to {' or '.join(_dotted(other) for other in paths)}{hint}",
             effect=Effect.REFUSED if refused else None,
-            fix=_write_as(config, path, places[0], safe=False)
-            if is_home and not is_misspelt
+            fix=_write_as(config, path, paths[0], safe=False)
+            if is_movable and not is_misspelled
             else None,
             on_key=True,
         )
@@ -209,7 +217,9 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
 
 @rule("DSC023", Effect.ALTERED, also=(Effect.REFUSED,), on_templates=True)
 def renamed_key(config: Context) -> Iterator[Finding]:
-    """The key has a new name; the old one is ignored or refused.
+    """Renamed key
+
+    The old name is ignored or rejected.
 
     bad: {"train_batch_size": 8, "aio": {"thread_count": 4}}
     good: {"train_batch_size": 8, "aio": {"intra_op_parallelism": 4}}
@@ -219,10 +229,10 @@ def renamed_key(config: Context) -> Iterator[Finding]:
         if old is None or config.version < old.since:
             continue
         refused = _refused(config, path)
-        what = f"DeepSpeed {config.release} refuses it" if refused else IGNORED
+        consequence = f"DeepSpeed {config.release} rejects it" if refused else IGNORED
         yield Finding(
             path=path,
-            message=f'"{_dotted(path)}" was renamed in DeepSpeed {old.since}: {what}',
+            message=f'"{_dotted(path)}" was renamed in DeepSpeed {old.since}: {consequence}',
             help=old.advice,
             effect=Effect.REFUSED if refused else None,
             fix=_write_as(config, path, old.new, refused) if old.new else None,
@@ -231,7 +241,7 @@ def renamed_key(config: Context) -> Iterator[Finding]:
 
 
 def _write_as(config: Context, path: Path, new: Path, safe: bool) -> Fix | None:
-    """The fix that gives an entry another name or place; None where its value does not fit."""
+    """Return the fix that renames or moves an entry, or None if its value is invalid there."""
     if config.has(*new) or not config.accepts(new, config.get(*path)):
         return None
     pointer = join(*path)
@@ -243,38 +253,37 @@ def _write_as(config: Context, path: Path, new: Path, safe: bool) -> Fix | None:
 
 
 class Deprecated(NamedTuple):
-    """What a deprecated key does today."""
+    """Behavior of a deprecated key."""
 
     consequence: str
     new: str | None = None
-    """What it is called now, where a name says the same thing."""
+    """Current name, if it has the same meaning."""
     idle: str | None = None
-    """What it does where it is off, of a switch that became a block with a device."""
+    """Consequence of false, for a switch that became a block with a device."""
     works: bool = True
-    """False where no value does anything any more."""
+    """Whether some value still has an effect."""
 
 
 DEPRECATED: Mapping[Path, Deprecated] = {
     (*ZERO, "cpu_offload"): Deprecated(
-        'DeepSpeed takes it for "offload_optimizer": {"device": "cpu"}',
+        'DeepSpeed reads it as "offload_optimizer": {"device": "cpu"}',
         "offload_optimizer",
-        "it does nothing",
+        "it has no effect",
     ),
     (*ZERO, "cpu_offload_param"): Deprecated(
-        'DeepSpeed takes it for "offload_param": {"device": "cpu"}',
+        'DeepSpeed reads it as "offload_param": {"device": "cpu"}',
         "offload_param",
-        "it does nothing",
+        "it has no effect",
     ),
-    (*ZERO, "cpu_offload_use_pin_memory"): Deprecated("its value is dropped", works=False),
+    (*ZERO, "cpu_offload_use_pin_memory"): Deprecated("its value is ignored", works=False),
     (*ZERO, "stage3_gather_fp16_weights_on_model_save"): Deprecated(
-        "DeepSpeed takes it for stage3_gather_16bit_weights_on_model_save",
+        "DeepSpeed reads it as stage3_gather_16bit_weights_on_model_save",
         "stage3_gather_16bit_weights_on_model_save",
     ),
     (*ZERO, "elastic_checkpoint"): Deprecated(
-        "universal checkpoints replaced it, and at stage 3, where DeepSpeed logs that elastic "
-        "checkpointing is deprecated, it does nothing"
+        "universal checkpoints replace it, and at stage 3 it has no effect"
     ),
-    ("bfloat16",): Deprecated("it is read only where bf16 is absent", "bf16"),
+    ("bfloat16",): Deprecated("it is read only if bf16 is absent", "bf16"),
 }
 
 
@@ -286,10 +295,10 @@ DEPRECATED: Mapping[Path, Deprecated] = {
     on_templates=True,
 )
 def deprecated_key(config: Context) -> Iterator[Finding]:
-    """The key is on its way out; DeepSpeed says so in its log.
+    """Deprecated key
 
-    Most still work. Where the value does nothing any more (`cpu_offload: false`), the effect is
-    `inert`.
+    DeepSpeed logs a warning. Most deprecated keys still work; where the value no longer has any
+    effect (`cpu_offload: false`), the effect is `inert`.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
@@ -300,12 +309,12 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
         if since is None or config.version < Version.parse(since):
             continue
         value, old = config.get(*path), DEPRECATED[path]
-        edits = _as_today(config, path, old, value)
+        edits = _modernized(config, path, old, value)
         is_off = old.idle is not None and not value
-        says = old.idle if is_off else old.consequence
+        consequence = old.idle if is_off else old.consequence
         yield Finding(
             path=path,
-            message=f'"{_dotted(path)}" is deprecated: {says}',
+            message=f'"{_dotted(path)}" is deprecated: {consequence}',
             help="delete it" if is_off else key.declared.instead,
             effect=Effect.INERT if is_off or not old.works else None,
             fix=Fix(Applicability.SAFE, edits) if edits else None,
@@ -313,13 +322,15 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
         )
 
 
-def _as_today(config: Context, path: Path, old: Deprecated, value: Any) -> tuple[Edit, ...]:
-    """What writes a deprecated key the new way, where the file has that not as well."""
+def _modernized(config: Context, path: Path, old: Deprecated, value: Any) -> tuple[Edit, ...]:
+    """Return edits that replace a deprecated key, unless its replacement is also present."""
     document, pointer, block = config.document, join(*path), path[:-1]
-    today = config.key_at((*block, old.new)) if old.new else None
-    if today is None or any(config.has(*block, name) for name in (today.name, *today.aliases)):
+    current = config.key_at((*block, old.new)) if old.new else None
+    if current is None or any(
+        config.has(*block, name) for name in (current.name, *current.aliases)
+    ):
         return ()
-    renaming = rename_key(document, pointer, today.name)
+    renaming = rename_key(document, pointer, current.name)
     if old.idle is None:
         return renaming
     if value is True:
@@ -329,7 +340,9 @@ def _as_today(config: Context, path: Path, old: Deprecated, value: Any) -> tuple
 
 @rule("DSC025", Effect.REFUSED, triggers="zero_optimization tensor_parallel", on_templates=True)
 def key_under_two_names(config: Context) -> Iterator[Finding]:
-    """A key is given under both of its names; DeepSpeed calls the short one an extra input.
+    """Key set under both of its names
+
+    DeepSpeed rejects the second name as an extra input.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size":
         100, "prefetch_bucket_size": 200}}
@@ -341,7 +354,7 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=path,
                 message=f'"{path[-1]}" and "{entry.field.name}" are two names of one key: '
-                "DeepSpeed stops and calls the first an extra input",
+                "DeepSpeed rejects the first as an extra input",
                 help=f'keep "{entry.field.name}"',
                 on_key=True,
             )
@@ -349,7 +362,7 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
 
 @rule("DSC026", Effect.REFUSED, triggers="zero_optimization")
 def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
-    """A deprecated key stands beside the key that replaced it; DeepSpeed stops.
+    """Deprecated key together with its replacement
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true,
         "offload_optimizer": {"device": "cpu"}}}
@@ -359,7 +372,7 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     for violation in config.violations("deprecated-and-replacement"):
         yield Finding(
             path=violation.path,
-            message=f"{violation.said}: DeepSpeed stops",
+            message=f"{violation.said}: DeepSpeed rejects the config",
             help=f'delete "{violation.path[-1]}"',
             fix=as_fix(delete_entry(config.document, join(*violation.path))),
             on_key=True,
@@ -368,11 +381,11 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
 
 @rule("DSC027", Effect.REFUSED, also=(Effect.NOTE,), on_templates=True)
 def comment_key(config: Context) -> Iterator[Finding]:
-    """A key that is a remark.
+    """Key used as a comment
 
-    At the top level and in blocks that ignore unknown keys it does no harm. In a checked
-    block DeepSpeed refuses it, and among the arguments of an optimizer or scheduler it
-    reaches the constructor, which stops with a TypeError.
+    At the top level, and in blocks that ignore unknown keys, it has no effect. In a validated block
+    DeepSpeed rejects it, and in the arguments of an optimizer or scheduler the constructor raises a
+    TypeError.
 
     bad: {"train_batch_size": 8, "fp16": {"enabled": true, "_comment": "V100"}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true}}
@@ -385,14 +398,14 @@ def comment_key(config: Context) -> Iterator[Finding]:
             continue
         argument = path[:2] in PARAMETERS
         refused = _refused(config, path) or argument
-        where = _dotted(path[:-1]) or "the top level"
-        what = "the constructor refuses" if argument else f"DeepSpeed {config.release} refuses"
+        block = _dotted(path[:-1]) or "the top level"
+        program = "the constructor" if argument else f"DeepSpeed {config.release}"
         yield Finding(
             path=path,
-            message=f'"{path[-1]}" is a comment in {where}, where {what} it'
+            message=f'"{path[-1]}" is a comment in {block}: {program} rejects it'
             if refused
-            else f'"{path[-1]}" is a comment; {where} tolerates it',
-            help="move the remark to the top level, or into a // comment" if refused else None,
+            else f'"{path[-1]}" is a comment; it is ignored in {block}',
+            help="move the comment to the top level, or write a // comment" if refused else None,
             effect=None if refused else Effect.NOTE,
             late=argument,
             fix=as_fix(delete_entry(config.document, error.pointer)) if refused else None,
@@ -402,9 +415,10 @@ def comment_key(config: Context) -> Iterator[Finding]:
 
 @rule("DSC028", Effect.INERT, applies_to=reaches_deepspeed)
 def swallowed_key(config: Context) -> Iterator[Finding]:
-    """`strict` in a checked block is an argument of DeepSpeed's own model class.
+    """Key consumed by DeepSpeed's config class
 
-    It does not end up in the config; true means that "auto" is not dropped but refused.
+    `strict` in a validated block is an argument of DeepSpeed's own config class and sets nothing;
+    true makes DeepSpeed reject "auto" instead of ignoring it.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "strict": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
@@ -413,7 +427,8 @@ def swallowed_key(config: Context) -> Iterator[Finding]:
         if entry.outcome is Outcome.SWALLOWED:
             yield Finding(
                 path=path,
-                message=f'"{_dotted(path)}" is taken by DeepSpeed for itself and sets nothing',
+                message=f'"{_dotted(path)}" is an argument of DeepSpeed\'s config class and sets '
+                "nothing",
                 help="delete it",
                 on_key=True,
             )

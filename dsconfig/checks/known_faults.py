@@ -1,9 +1,9 @@
-"""Releases of DeepSpeed that are known to train something else with a config, or may.
+"""Rules for known bugs of DeepSpeed releases that change what a config trains.
 
-Each fault was found in the thread that its message names and then read in DeepSpeed's own sources
-at the first release with the faulty lines, at the last one, and at the release that cured it;
-``tests/checks/record_known_faults.py`` looks for the lines in a clone and prints the ranges again.
-What the config decides is ``altered``; what takes a script, a card or a race as well is a note.
+Each bug is reported in the thread that its message names. Its range of releases was read in
+DeepSpeed's sources; ``tests/checks/record_known_faults.py`` searches a clone and prints the ranges
+again. A bug that the config alone triggers is ``altered``; one that also depends on the script, the
+GPU or a race is a note.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,11 +28,11 @@ STAGE: Path = (*ZERO, "stage")
 
 
 class FaultFinding(NamedTuple):
-    """A place and what goes wrong there; ``sure`` where the config alone decides it."""
+    """A key and the faulty behavior; ``certain`` if the config alone triggers it."""
 
     path: Path
-    said: str
-    sure: bool = True
+    behavior: str
+    certain: bool = True
 
 
 Fault = Callable[[Context], Iterator[FaultFinding]]
@@ -49,9 +49,9 @@ def fault(
     program: str = DEEPSPEED,
     applies_to: AppliesTo = reaches_deepspeed,
 ) -> Callable[[Fault], Fault]:
-    """Make a rule of what the releases of a ``span`` do, from the first to the last that does it.
+    """Register a rule for a bug of the releases in ``span`` (first and last, inclusive).
 
-    Those of another ``program`` than DeepSpeed are told where the facts name its release.
+    Bugs of a ``program`` other than DeepSpeed are reported if the facts include its release.
     """
     start, end = map(Version.parse, span.split(" to "))
 
@@ -64,12 +64,12 @@ def fault(
                 release = config.version
             if release is None or not start <= release <= end:
                 return
-            for told in find(config):
+            for found in find(config):
                 yield Finding(
-                    path=told.path,
-                    message=f"{program} {span} {told.said} ({thread})",
+                    path=found.path,
+                    message=f"{program} {span} {found.behavior} ({thread})",
                     help=remedy,
-                    effect=None if told.sure else Effect.NOTE,
+                    effect=None if found.certain else Effect.NOTE,
                 )
 
         also = () if effect is Effect.NOTE else (Effect.NOTE,)
@@ -82,17 +82,17 @@ def fault(
 
 
 RANGES: dict[str, tuple[Version, Version]] = {}
-"""The first and last release with each fault, by code."""
+"""First and last release with each bug, by code."""
 
 
 def _accumulation(config: Context) -> float | None:
-    """Micro steps of a step; None where a program fills them in, or the ranks decide."""
+    """Return the accumulation steps, or None if they depend on a program or on the ranks."""
     steps = config.number(STEPS)
     if steps is not None:
         return steps
     total, micro = config.number(GLOBAL), config.number(MICRO)
     if AUTO in (config.get(STEPS), config.get(GLOBAL), config.get(MICRO)):
-        # The Trainer fills it in: by its default where arguments were given and do not say.
+        # The Trainer fills it in, with its default if the arguments do not set it.
         training = config.facts.training
         given = training.gradient_accumulation_steps if training is not None else None
         default = runs.DEFAULTS[STEPS] if training is not None and training.arguments else None
@@ -104,14 +104,14 @@ def _accumulation(config: Context) -> float | None:
     return solved.accumulation if solved is not None else None
 
 
-def lost_steps(config: Context, path: Path, said: str, beyond: int) -> Iterator[FaultFinding]:
-    """A fault that shows with more micro steps than ``beyond``."""
+def lost_steps(config: Context, path: Path, behavior: str, beyond: int) -> Iterator[FaultFinding]:
+    """Yield a bug that appears with more accumulation steps than ``beyond``."""
     steps = _accumulation(config)
     if steps is None:
-        where = "where it accumulates" if beyond == 1 else f"with more than {beyond} micro steps"
-        yield FaultFinding(path, f"{said}, {where}", sure=False)
+        condition = f"with more than {beyond} gradient accumulation step{'s' * (beyond > 1)}"
+        yield FaultFinding(path, f"{behavior}, {condition}", certain=False)
     elif steps > beyond:
-        yield FaultFinding(path, said)
+        yield FaultFinding(path, behavior)
 
 
 def _offloads(config: Context) -> bool:
@@ -124,11 +124,11 @@ def _clips(config: Context) -> bool:
 
 @fault("DSC830", "0.17.6 to 0.18.2", "deepspeedai/DeepSpeed#7718", "use DeepSpeed 0.18.3 or later")
 def accumulation_lost_at_stage_2(config: Context) -> Iterator[FaultFinding]:
-    """0.17.6 to 0.18.2 keep the gradient of the last micro step alone at stage 2.
+    """DeepSpeed 0.17.6 to 0.18.2 keep only the last micro step's gradient at stage 2
 
-    The sums of a step are made anew at each micro step, since what tells that there are some is set
-    at the boundary only. Norms come out smaller, and gradient accumulation trains worse. Offloaded
-    optimizers take another road.
+    The accumulation buffers are recreated at each micro step, because the flag that marks them as
+    present is set only at the boundary. Gradient norms are too small, and gradient accumulation
+    trains worse. Offloaded optimizers are not affected.
 
     with: version="0.18.0"
     bad: {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,
@@ -137,21 +137,21 @@ def accumulation_lost_at_stage_2(config: Context) -> Iterator[FaultFinding]:
         "zero_optimization": {"stage": 2}}
     """
     if config.stage == 2 and not _offloads(config):
-        said = "drop the gradients of every micro step but the last at stage 2"
-        yield from lost_steps(config, STAGE, said, 1)
+        behavior = "drop the gradients of all micro steps except the last at stage 2"
+        yield from lost_steps(config, STAGE, behavior, 1)
 
 
 @fault(
     "DSC831",
     "0.8.0 to 0.15.1",
     "deepspeedai/DeepSpeed#6550",
-    "use DeepSpeed 0.19.0 or later, or offload nothing while accumulating",
+    "use DeepSpeed 0.19.0 or later, or accumulate gradients without offload",
 )
 def offloaded_accumulation_wrong(config: Context) -> Iterator[FaultFinding]:
-    """Up to 0.15.1, gradients of an optimizer offloaded at stage 2 are summed wrongly.
+    """DeepSpeed up to 0.15.1 accumulates gradients incorrectly with optimizer offload at stage 2
 
-    The number of the micro step starts at 0 in the first step and at -1 in later ones, and the sums
-    are copied over at steps that are no boundary.
+    The micro step counter starts at 0 in the first step and at -1 in later ones, and accumulated
+    gradients are copied at steps that are not a boundary.
 
     with: version="0.14.4"
     bad: {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,
@@ -160,21 +160,21 @@ def offloaded_accumulation_wrong(config: Context) -> Iterator[FaultFinding]:
         "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
     """
     if config.stage == 2 and _offloads(config):
-        said = "sum the gradients of micro steps wrongly where the optimizer is offloaded"
-        yield from lost_steps(config, (*ZERO, "offload_optimizer"), said, 1)
+        behavior = "accumulate gradients incorrectly if the optimizer is offloaded"
+        yield from lost_steps(config, (*ZERO, "offload_optimizer"), behavior, 1)
 
 
 @fault(
     "DSC832",
     "0.15.2 to 0.18.9",
     "deepspeedai/DeepSpeed#7967",
-    "use DeepSpeed 0.19.0 or later, or accumulate over two micro steps at most",
+    "use DeepSpeed 0.19.0 or later, or use at most two gradient accumulation steps",
 )
 def offloaded_micro_steps_dropped(config: Context) -> Iterator[FaultFinding]:
-    """0.15.2 to 0.18.9 drop the gradients of micro steps between the first and the last.
+    """DeepSpeed 0.15.2 to 0.18.9 drop gradients between the first and last micro step
 
-    With an optimizer offloaded at stage 2, sums go to main memory at the first micro step of a
-    step only, so that what later ones add is lost but for the last. Norms come out smaller.
+    With an optimizer offloaded at stage 2, accumulated gradients are copied to host memory only at
+    the first micro step, so later ones are lost except the last. Gradient norms are too small.
 
     with: version="0.16.4"
     bad: {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,
@@ -183,8 +183,8 @@ def offloaded_micro_steps_dropped(config: Context) -> Iterator[FaultFinding]:
         "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
     """
     if config.stage == 2 and _offloads(config):
-        said = "drop the gradients of all micro steps between the first and the last"
-        yield from lost_steps(config, (*ZERO, "offload_optimizer"), said, 2)
+        behavior = "drop the gradients of all micro steps between the first and the last"
+        yield from lost_steps(config, (*ZERO, "offload_optimizer"), behavior, 2)
 
 
 @fault(
@@ -195,18 +195,18 @@ def offloaded_micro_steps_dropped(config: Context) -> Iterator[FaultFinding]:
     effect=Effect.NOTE,
 )
 def overlap_overwrites_bucket(config: Context) -> Iterator[FaultFinding]:
-    """Up to 0.14.2, overlap_comm at stages 1 and 2 may overwrite a bucket that is still reduced.
+    """DeepSpeed up to 0.14.2 with `overlap_comm` may overwrite a bucket during its reduction
 
-    The stream of the computation does not wait for that of the reduction, so gradients are wrong
-    where communication is slower than backward.
+    At stages 1 and 2 the compute stream does not wait for the reduction stream, so gradients are
+    wrong if communication is slower than backward.
 
     with: version="0.14.2"
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": false}}
     """
     if config.stage in (1, 2) and config.overlap_comm:
-        said = "may overwrite gradients that are still being reduced, on slow links above all"
-        yield FaultFinding((*ZERO, "overlap_comm"), said)
+        behavior = "may overwrite gradients that are still being reduced, especially on slow links"
+        yield FaultFinding((*ZERO, "overlap_comm"), behavior)
 
 
 @fault(
@@ -217,39 +217,40 @@ def overlap_overwrites_bucket(config: Context) -> Iterator[FaultFinding]:
     effect=Effect.NOTE,
 )
 def overlap_recycles_buffer(config: Context) -> Iterator[FaultFinding]:
-    """0.12.4 to 0.18.9 may hand the memory of a reduction to others before it is done.
+    """DeepSpeed 0.12.4 to 0.18.9 with `overlap_comm` may reuse a reduction buffer too early
 
-    With overlap_comm at stages 1 and 2 the stream of the reduction is not noted on its buffers.
-    Seen as a loss that becomes NaN at stage 2 alone.
+    At stages 1 and 2 the buffers are not recorded on the reduction stream. The symptom is a loss
+    that becomes NaN at stage 2 only.
 
     with: version="0.18.0"
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": false}}
     """
     if config.stage in (1, 2) and config.overlap_comm:
-        said = "may reuse the memory of a reduction that is under way: the loss can become NaN"
-        yield FaultFinding((*ZERO, "overlap_comm"), said)
+        behavior = "may reuse the memory of a reduction in progress: the loss can become NaN"
+        yield FaultFinding((*ZERO, "overlap_comm"), behavior)
 
 
 @fault(
     "DSC835",
     "0.9.0 to 0.18.7",
     "deepspeedai/DeepSpeed#7898",
-    "use DeepSpeed 0.18.8 or later, or a torch before 2.10",
+    "use DeepSpeed 0.18.8 or later, or torch before 2.10",
     effect=Effect.NOTE,
 )
 def stage_3_waits_for_wrong_stream(config: Context) -> Iterator[FaultFinding]:
-    """Up to 0.18.7, stage 3 copies gradients after a wait for the default stream.
+    """DeepSpeed up to 0.18.7 waits for the wrong stream at stage 3
 
-    From torch 2.10 on backward runs on another one, and weights become NaN at random.
+    Gradients are copied after a wait for the default stream. From torch 2.10, backward runs on
+    another stream, and weights randomly become NaN.
 
     with: version="0.18.7"
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     """
     if config.stage == 3:
-        said = "let weights become NaN at random at stage 3 with torch 2.10 or later"
-        yield FaultFinding(STAGE, said)
+        behavior = "randomly produce NaN weights at stage 3 with torch 2.10 or later"
+        yield FaultFinding(STAGE, behavior)
 
 
 @fault(
@@ -260,10 +261,10 @@ def stage_3_waits_for_wrong_stream(config: Context) -> Iterator[FaultFinding]:
     triggers="data_types",
 )
 def last_micro_step_not_reduced(config: Context) -> Iterator[FaultFinding]:
-    """0.18.3 to 0.18.9 leave the last micro step out of the average in bf16 at stage 1.
+    """DeepSpeed 0.18.3 to 0.18.9 do not reduce the last micro step in bf16 at stage 1
 
-    With sums in fp32 the gradient of the micro step at the boundary is added after the reduction,
-    so each rank keeps its own.
+    With fp32 accumulation, the gradient of the micro step at the boundary is added after the
+    reduction, so each rank keeps its own.
 
     with: version="0.18.5"
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1},
@@ -274,8 +275,8 @@ def last_micro_step_not_reduced(config: Context) -> Iterator[FaultFinding]:
     sums = config.get("data_types", "grad_accum_dtype")
     early = config.is_on((config.bf16_block,), "immediate_grad_update")
     if config.stage == 1 and config.bf16 and sums in ("fp32", "float32") and not early:
-        said = "do not reduce the gradient of the last micro step, so that ranks drift apart"
-        yield FaultFinding(("data_types", "grad_accum_dtype"), said)
+        behavior = "do not reduce the gradient of the last micro step, so ranks diverge"
+        yield FaultFinding(("data_types", "grad_accum_dtype"), behavior)
 
 
 @fault(
@@ -286,17 +287,17 @@ def last_micro_step_not_reduced(config: Context) -> Iterator[FaultFinding]:
     triggers="bf16 bfloat16",
 )
 def bf16_divided_at_stage_0(config: Context) -> Iterator[FaultFinding]:
-    """0.18.5 divides bf16 gradients of stage 0 by a loss scale that nobody applied.
+    """DeepSpeed 0.18.5 divides bf16 gradients at stage 0 by a loss scale that was not applied
 
-    They also pile up, since nobody clears them.
+    It also never clears them, so they accumulate.
 
     with: version="0.18.5"
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}}
     good: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}
     """
     if config.stage == 0 and config.stage_is_known and config.bf16:
-        said = "divide gradients by 65536 and never clear them in bf16 at stage 0"
-        yield FaultFinding((config.bf16_block,), said)
+        behavior = "divide gradients by 65536 and never clear them in bf16 at stage 0"
+        yield FaultFinding((config.bf16_block,), behavior)
 
 
 @fault(
@@ -307,10 +308,10 @@ def bf16_divided_at_stage_0(config: Context) -> Iterator[FaultFinding]:
     triggers="bf16 bfloat16",
 )
 def bf16_not_reduced_at_stage_0(config: Context) -> Iterator[FaultFinding]:
-    """Up to 0.13.2, stage 0 in bf16 reduces gradients that are not those of the step.
+    """DeepSpeed up to 0.13.2 does not reduce the gradients it steps with in bf16 at stage 0
 
-    The optimizer adds them to sums of its own right after backward, and the reduction takes the
-    bf16 copies: ranks train apart.
+    The optimizer accumulates gradients right after backward, and the reduction uses the bf16
+    copies, so ranks diverge.
 
     with: version="0.12.6"
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}}
@@ -318,8 +319,8 @@ def bf16_not_reduced_at_stage_0(config: Context) -> Iterator[FaultFinding]:
     """
     alone = config.facts.world_size == 1
     if config.stage == 0 and config.stage_is_known and config.bf16 and not alone:
-        said = "do not reduce the gradients that the step takes in bf16 at stage 0"
-        yield FaultFinding((config.bf16_block,), said)
+        behavior = "do not reduce the gradients that the step uses in bf16 at stage 0"
+        yield FaultFinding((config.bf16_block,), behavior)
 
 
 @fault(
@@ -330,9 +331,10 @@ def bf16_not_reduced_at_stage_0(config: Context) -> Iterator[FaultFinding]:
     triggers="gradient_clipping",
 )
 def clipping_inverted(config: Context) -> Iterator[FaultFinding]:
-    """0.13.2 multiplies small gradients up and leaves large ones as they are.
+    """DeepSpeed 0.13.2 inverts gradient clipping in fp32 at stage 0
 
-    In fp32 at stage 0 the factor is the larger of 1 and threshold / norm, not the smaller.
+    It scales small gradients up and leaves large ones unchanged: the factor is the larger of 1 and
+    threshold / norm instead of the smaller.
 
     with: version="0.13.2"
     bad: {"train_batch_size": 8, "gradient_clipping": 1.0}
@@ -340,8 +342,8 @@ def clipping_inverted(config: Context) -> Iterator[FaultFinding]:
     """
     in_fp32 = not (config.bf16 or config.fp16)
     if config.stage == 0 and config.stage_is_known and in_fp32 and _clips(config):
-        said = "raise small gradients to the threshold and clip none at stage 0"
-        yield FaultFinding(("gradient_clipping",), said)
+        behavior = "scale small gradients up to the threshold and clip none at stage 0"
+        yield FaultFinding(("gradient_clipping",), behavior)
 
 
 @fault(
@@ -353,18 +355,18 @@ def clipping_inverted(config: Context) -> Iterator[FaultFinding]:
     triggers="gradient_clipping",
 )
 def overflow_makes_norm_nan(config: Context) -> Iterator[FaultFinding]:
-    """0.13.2 to 0.16.5 make a NaN of an infinite norm at stages 1 and 2.
+    """DeepSpeed 0.13.2 to 0.16.5 turn an infinite gradient norm into NaN at stages 1 and 2
 
-    Zero times infinity stands in the sum that was to replace it, and clipping then multiplies all
-    gradients by NaN.
+    The replacement of the infinite norm computes zero times infinity, and clipping then multiplies
+    all gradients by NaN.
 
     with: version="0.16.4"
     bad: {"train_batch_size": 8, "gradient_clipping": 1.0, "zero_optimization": {"stage": 2}}
     good: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2}}
     """
     if config.stage in (1, 2) and _clips(config):
-        said = "clip with NaN once a norm is infinite at stages 1 and 2"
-        yield FaultFinding(("gradient_clipping",), said)
+        behavior = "multiply gradients by NaN if a norm is infinite at stages 1 and 2"
+        yield FaultFinding(("gradient_clipping",), behavior)
 
 
 @fault(
@@ -375,9 +377,10 @@ def overflow_makes_norm_nan(config: Context) -> Iterator[FaultFinding]:
     effect=Effect.NOTE,
 )
 def full_bucket_not_reduced(config: Context) -> Iterator[FaultFinding]:
-    """Up to 0.10.3, stage 3 without reduce_scatter leaves out a tensor as large as the bucket.
+    """DeepSpeed up to 0.10.3 skips a tensor as large as the bucket at stage 3
 
-    The Trainer's own size for the bucket, hidden_size squared, is that of many weights.
+    This affects runs without `reduce_scatter`. The Trainer's bucket size, hidden_size squared,
+    equals the size of many weights.
 
     with: version="0.10.0"
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": false}}
@@ -385,8 +388,8 @@ def full_bucket_not_reduced(config: Context) -> Iterator[FaultFinding]:
     """
     contiguous = config.in_force(ZERO, "contiguous_gradients")
     if config.stage == 3 and contiguous and not config.in_force(ZERO, "reduce_scatter"):
-        said = "do not reduce the gradient of a weight exactly as large as reduce_bucket_size"
-        yield FaultFinding((*ZERO, "reduce_scatter"), said)
+        behavior = "do not reduce the gradient of a weight whose size equals reduce_bucket_size"
+        yield FaultFinding((*ZERO, "reduce_scatter"), behavior)
 
 
 @fault(
@@ -397,7 +400,9 @@ def full_bucket_not_reduced(config: Context) -> Iterator[FaultFinding]:
     triggers="scheduler",
 )
 def stairs_without_effect(config: Context) -> Iterator[FaultFinding]:
-    """Up to 0.19.3, OneCycle takes the counts of stairs and goes up a ramp all the same.
+    """DeepSpeed up to 0.19.3 ignores the stair counts of OneCycle
+
+    The learning rate follows a ramp without stairs.
 
     with: version="0.19.3"
     bad: {"train_batch_size": 8, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1,
@@ -408,21 +413,22 @@ def stairs_without_effect(config: Context) -> Iterator[FaultFinding]:
     for name in ("cycle_first_stair_count", "cycle_second_stair_count"):
         path = ("scheduler", "params", name)
         if config.scheduler == "OneCycle" and (config.number(*path) or 0) > 0:
-            yield FaultFinding(path, f"ignore {name}: the rate goes up a ramp")
+            yield FaultFinding(path, f"ignore {name}: the learning rate follows a ramp")
 
 
 @fault(
     "DSC843",
     "0.17.2 to 0.19.3",
     "deepspeedai/DeepSpeed#8171",
-    'use DeepSpeed 0.19.4 or later, or write "warmup_max_lr" as a list, one rate for each group',
+    'use DeepSpeed 0.19.4 or later, or write "warmup_max_lr" as a list, one rate per group',
     effect=Effect.NOTE,
     triggers="scheduler",
 )
 def groups_warm_up_alike(config: Context) -> Iterator[FaultFinding]:
-    """0.17.2 to 0.19.3 warm every parameter group up to the rate of the first.
+    """DeepSpeed 0.17.2 to 0.19.3 warm up all parameter groups to the first group's rate
 
-    Without `warmup_max_lr` WarmupLR takes the optimizer's rate, and that of its first group only.
+    Without `warmup_max_lr`, WarmupLR uses the learning rate of the optimizer's first group for all
+    groups.
 
     with: version="0.18.9"
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params":
@@ -434,52 +440,52 @@ def groups_warm_up_alike(config: Context) -> Iterator[FaultFinding]:
         config.scheduler == "WarmupLR"
         and config.get("scheduler", "params", "warmup_max_lr") is None
     ):
-        said = "take the rate of the first parameter group for all"
-        yield FaultFinding(("scheduler", "params"), said)
+        behavior = "use the learning rate of the first parameter group for all"
+        yield FaultFinding(("scheduler", "params"), behavior)
 
 
 @fault(
     "DSC844",
     "0.18.3 to 0.19.5",
     "deepspeedai/DeepSpeed#8224",
-    "use DeepSpeed 0.19.6 or later, which have deepspeedai/DeepSpeed#8245, or stage 1 or 3",
+    "use DeepSpeed 0.19.6 or later (deepspeedai/DeepSpeed#8245), or stage 1 or 3",
     effect=Effect.NOTE,
 )
 def one_backward_loses_a_subgraph(config: Context) -> Iterator[FaultFinding]:
-    """0.18.3 to 0.19.5 may miss part of a gradient at stage 2 in bf16.
+    """DeepSpeed 0.18.3 to 0.19.5 may lose part of a gradient at stage 2 in bf16
 
-    Where a module is used twice in a step (a shared encoder, a second loss), a parameter becomes
-    ready twice in one backward, and the reduction leaves one of the parts out on several ranks.
-    0.19.6 counts the backwards that a graph is part of.
+    If a module is used twice in a step (a shared encoder, a second loss), a parameter becomes ready
+    twice in one backward, and the reduction omits one of the two on several ranks. 0.19.6 counts
+    the backward passes of a graph.
 
     with: version="0.19.3"
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}
     good: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}
     """
     if config.stage == 2 and config.bf16 and not _offloads(config):
-        said = "miss part of the gradient of a module that is used twice in a step"
-        yield FaultFinding(STAGE, said)
+        behavior = "may lose part of the gradient of a module that is used twice in a step"
+        yield FaultFinding(STAGE, behavior)
 
 
 @fault(
     "DSC845",
     "0.18.3 to 0.19.8",
     "deepspeedai/DeepSpeed#8393",
-    "use stage 1, which is scaled, or bf16",
+    "use stage 1, which scales the loss, or bf16",
     effect=Effect.NOTE,
     triggers="fp16",
 )
 def fp16_unscaled_at_stage_0(config: Context) -> Iterator[FaultFinding]:
-    """0.18.3 to 0.19.8 divide fp16 gradients of stage 0 by a loss scale that nobody applied.
+    """DeepSpeed 0.18.3 to 0.19.8 do not scale the loss in fp16 at stage 0
 
-    Only optimizers of ZeRO scale the loss since then. SGD stands still, clipping never acts, and
-    Adam works with moments near its eps. Measured with 0.19.8: weights unchanged at a scale of
-    2^20. A note, since Adam with a small eps hides it.
+    They divide gradients by the loss scale, but only ZeRO optimizers scale the loss. SGD barely
+    updates, clipping never applies, and Adam's moments are close to its eps. Measured with 0.19.8:
+    weights are unchanged at a scale of 2^20. A `note`, because Adam with a small eps hides it.
 
     with: version="0.19.8"
     bad: {"train_batch_size": 8, "fp16": {"enabled": true}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true}, "zero_optimization": {"stage": 1}}
     """
     if config.is_unscaled:
-        said = "divide gradients by the loss scale at stage 0 and never multiply the loss by it"
-        yield FaultFinding(("fp16",), said)
+        behavior = "divide gradients by the loss scale at stage 0 without scaling the loss"
+        yield FaultFinding(("fp16",), behavior)

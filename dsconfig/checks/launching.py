@@ -1,4 +1,4 @@
-"""The YAML of ``accelerate config`` that holds a config, names one, or stands in its place."""
+"""Rules for the YAML file of ``accelerate config`` that contains or names a config."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,11 +12,11 @@ from dsconfig.source import plugin_settings
 
 BLOCK = "deepspeed_config"
 MOST_SHOWN = 80
-"""Characters of a value in a message."""
-UNSAID = -1
-"""What accelerate takes where a file does not say how many processes there are."""
-BARE = " (YAML's word for false)"
-BY_TORCHRUN = ", which torchrun takes for no number of processes"
+"""Maximum length of a value in a message."""
+UNSET_PROCESSES = -1
+"""accelerate's default of num_processes."""
+YAML_FALSE = " (false in YAML)"
+BY_TORCHRUN = ", which torchrun rejects as a number of processes"
 
 
 @rule(
@@ -27,11 +27,11 @@ BY_TORCHRUN = ", which torchrun takes for no number of processes"
     applies_to=fills_auto,
 )
 def accelerate_setting(config: Context) -> Iterator[Finding]:
-    """A line of accelerate's YAML that accelerate does not take.
+    """Invalid setting in an accelerate config
 
-    An unknown name in `deepspeed_config` becomes an argument that nobody reads, so the default
-    holds; at the top level, or with a value that it cannot read, accelerate stops. Where
-    `distributed_type` is another than DEEPSPEED, the block is read by nobody.
+    accelerate ignores an unknown name in `deepspeed_config` and uses the default. It rejects an
+    unknown name at the top level, and values it cannot parse. If `distributed_type` is not
+    DEEPSPEED, the block is ignored.
 
     with: name="accelerate.yaml", runtime="accelerate"
     bad:
@@ -52,7 +52,7 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
     for name in unknown:
         yield Finding(
             path=(name,),
-            message=f'"{name}" is no setting of an accelerate config: accelerate stops',
+            message=f'"{name}" is not an accelerate setting: accelerate rejects the config',
             help=config.suggestion(name, plugin_settings.TOP_LEVEL),
             effect=Effect.REFUSED,
             on_key=True,
@@ -61,17 +61,17 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
     for name in block.keys() - plugin_settings.KNOWN:
         yield Finding(
             path=(BLOCK, name),
-            message=f'"{name}" is no setting of accelerate\'s DeepSpeed plugin: nothing reads it',
+            message=f'"{name}" is not a setting of accelerate\'s DeepSpeed plugin: it is ignored',
             help=config.suggestion(name, plugin_settings.KNOWN),
             on_key=True,
         )
     yield from _unreadable(config)
-    if not unknown:  # what is missing may be there under a name that is misspelt
+    if not unknown:  # a missing setting may be present under a misspelled name
         yield from _missing(launch)
 
 
 def _unreadable(config: Context) -> Iterator[Finding]:
-    """Values at which the launcher or the plugin stops."""
+    """Yield values that the launcher or the plugin rejects."""
     launch = config.document.container
     environment = plugin_settings.exported(launch)
     for name in plugin_settings.PATH_OF_SETTING:
@@ -81,106 +81,109 @@ def _unreadable(config: Context) -> Iterator[Finding]:
             written = plugin_settings.block_of(launch)[name]
             yield Finding(
                 path=(BLOCK, name),
-                message=f"{name} is {written!r}: accelerate stops ({error})",
+                message=f"{name} is {written!r}: accelerate raises an error ({error})",
                 help="write a number",
                 effect=Effect.REFUSED,
             )
     mixed, known = launch.get("mixed_precision"), plugin_settings.MIXED
     if mixed is not None and (isinstance(mixed, bool) or str(mixed).lower() not in known):
         help = f"write '{known[0]}' in quotes, {', '.join(known[1:-1])} or {known[-1]}"
-        yield _stops("mixed_precision", mixed, help, BARE if mixed is False else "")
-    yield from _unfit_kind(launch)
-    yield from _uncountable(launch)
+        yield _refused("mixed_precision", mixed, help, YAML_FALSE if mixed is False else "")
+    yield from _invalid_type(launch)
+    yield from _invalid_counts(launch)
 
 
-def _stops(name: str, value: object, help: str, because: str = "") -> Finding:
+def _refused(name: str, value: object, help: str, reason: str = "") -> Finding:
     return Finding(
         path=(name,),
-        message=f"{name} is {_shown(value)}{because}: accelerate stops",
+        message=f"{name} is {_shown(value)}{reason}: accelerate raises an error",
         help=help,
         effect=Effect.REFUSED,
     )
 
 
 def _shown(value: object) -> str:
-    """A value as it is written, cut where it is long."""
+    """Return a value as text, truncated if long."""
     try:
         shown = repr(value)
-    except ValueError:  # an integer, written in hexadecimal, of more digits than Python writes
+    except ValueError:  # a hexadecimal integer above Python's limit of digits
         return "an integer of thousands of digits"
     return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}..."
 
 
-def _unfit_kind(launch: Mapping[str, Any]) -> Iterator[Finding]:
-    """What the launcher starts: where, of which kind, and with a block of settings."""
-    where = launch.get("compute_environment", plugin_settings.LOCAL)
+def _invalid_type(launch: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield problems of the environment, the type and the block of settings."""
+    environment = launch.get("compute_environment", plugin_settings.LOCAL)
     kind, block = launch.get("distributed_type"), launch.get(BLOCK)
-    if where != plugin_settings.LOCAL:
-        because = ", where it launches no DeepSpeed"
-        yield _stops("compute_environment", where, f"write {plugin_settings.LOCAL}", because)
+    if environment != plugin_settings.LOCAL:
+        reason = ", which does not support DeepSpeed"
+        yield _refused("compute_environment", environment, f"write {plugin_settings.LOCAL}", reason)
     if isinstance(kind, str) and kind not in plugin_settings.KINDS:
-        yield _stops("distributed_type", kind, f"write {plugin_settings.DEEPSPEED}")
+        yield _refused("distributed_type", kind, f"write {plugin_settings.DEEPSPEED}")
     elif "distributed_type" in launch and kind != plugin_settings.DEEPSPEED and block:
-        said = "empty" if kind is None else f"{kind}{BARE if kind is False else ''}"
+        written = "empty" if kind is None else f"{kind}{YAML_FALSE if kind is False else ''}"
         yield Finding(
             path=("distributed_type",),
-            message=f"distributed_type is {said}: deepspeed_config is not read",
-            help=f"write {plugin_settings.DEEPSPEED}, or give accelerate launch --use_deepspeed",
+            message=f"distributed_type is {written}: deepspeed_config is ignored",
+            help=f"write {plugin_settings.DEEPSPEED}, or pass --use_deepspeed to accelerate launch",
             effect=Effect.INERT,
         )
     if block and not isinstance(block, Mapping):
         names = isinstance(block, str)
-        help = f"write {{deepspeed_config_file: {block}}}" if names else "write settings below it"
-        yield _stops(BLOCK, block, help, ", and no block of settings")
+        help = (
+            f"write {{deepspeed_config_file: {block}}}" if names else "write a mapping of settings"
+        )
+        yield _refused(BLOCK, block, help, ", not a mapping")
 
 
 def _missing(launch: Mapping[str, Any]) -> Iterator[Finding]:
-    """What accelerate does not start without."""
+    """Yield settings that accelerate requires."""
     if "distributed_type" not in launch:
         yield Finding(
             path=(),
-            message="there is no distributed_type: accelerate stops",
+            message="distributed_type is missing: accelerate raises an error",
             help=f"write distributed_type: {plugin_settings.DEEPSPEED}",
             effect=Effect.REFUSED,
         )
-    if launch.get("num_processes") in (None, UNSAID):
+    if launch.get("num_processes") in (None, UNSET_PROCESSES):
         yield Finding(
             path=("num_processes",) if "num_processes" in launch else (),
-            message="no num_processes is given: accelerate stops unless --num_processes is",
-            help="write how many processes there are",
+            message="num_processes is missing: accelerate raises an error without --num_processes",
+            help="set num_processes",
             effect=Effect.NOTE,
         )
 
 
-def _uncountable(launch: Mapping[str, Any]) -> Iterator[Finding]:
-    """Numbers of processes and machines with which nothing can be started."""
+def _invalid_counts(launch: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield invalid numbers of processes and machines."""
     processes = launch.get("num_processes")
-    if processes not in (None, UNSAID) and not plugin_settings.is_count(processes):
-        yield _stops("num_processes", processes, "write how many processes there are", BY_TORCHRUN)
-    # Who picks hosts by name hands on no number of machines or cards.
+    if processes not in (None, UNSET_PROCESSES) and not plugin_settings.is_count(processes):
+        yield _refused("num_processes", processes, "write a positive integer", BY_TORCHRUN)
+    # A launcher that selects hosts by name does not pass the number of machines on.
     block = plugin_settings.block_of(launch)
     filters = ("deepspeed_inclusion_filter", "deepspeed_exclusion_filter")
     is_standard = block.get("deepspeed_multinode_launcher") == "standard"
     names_hosts = not is_standard and any(block.get(name) is not None for name in filters)
-    machines, remedy = launch.get("num_machines", 1), "write how many machines there are"
+    machines, help = launch.get("num_machines", 1), "write a positive integer"
     if machines is not None and not isinstance(machines, int | float):
-        yield _stops("num_machines", machines, remedy, ", no number")
+        yield _refused("num_machines", machines, help, ", not a number")
     elif (machines == 0 or machines != machines) and launch.get("use_cpu"):
-        because = ", by which it divides the processes on a CPU where nobody sets OMP_NUM_THREADS"
-        yield _stops("num_machines", machines, remedy, because)
+        reason = ", a divisor of the processes on a CPU unless OMP_NUM_THREADS is set"
+        yield _refused("num_machines", machines, help, reason)
     elif isinstance(machines, float) and machines > 1 and not names_hosts:
-        yield _stops("num_machines", machines, remedy, ", which DeepSpeed and torchrun do not read")
+        yield _refused("num_machines", machines, help, ", which DeepSpeed and torchrun reject")
     elif machines is not None and (machines < 1 or machines != machines):
-        message = f"num_machines is {_shown(machines)}: accelerate starts one machine"
-        yield Finding(("num_machines",), message, help=remedy, effect=Effect.NOTE)
+        message = f"num_machines is {_shown(machines)}: accelerate uses one machine"
+        yield Finding(("num_machines",), message, help=help, effect=Effect.NOTE)
 
 
 @rule("DSC706", Effect.ALTERED, triggers=EMBEDDED_IN_YAML, applies_to=fills_auto)
 def nvme_path_not_launched(config: Context) -> Iterator[Finding]:
-    """accelerate's launcher hands on where to offload to, and never the path on the disk.
+    """accelerate's launcher drops the NVMe path
 
-    The plugin then takes the word `none` for the path, and swap files land in `./none` of the
-    working directory. A config file that `deepspeed_config_file` names is read whole.
+    It passes the offload device on to the training processes, but not the path. The plugin then
+    uses the string `none` as the path, and swap files are written to `./none` in the working
+    directory. A config named by `deepspeed_config_file` is not affected.
 
     with: name="accelerate.yaml", runtime="accelerate"
     bad:
@@ -198,12 +201,13 @@ def nvme_path_not_launched(config: Context) -> Iterator[Finding]:
     if not config.document.is_generated:
         return
     block = plugin_settings.block_of(config.document.container)
-    for what in ("offload_optimizer", "offload_param"):
-        if str(block.get(f"{what}_device")).lower() == "nvme":
-            name = f"{what}_nvme_path"
+    for offload in ("offload_optimizer", "offload_param"):
+        if str(block.get(f"{offload}_device")).lower() == "nvme":
+            name = f"{offload}_nvme_path"
             yield Finding(
-                path=(BLOCK, name if name in block else f"{what}_device"),
-                message=f"accelerate launch does not hand {name} on: swap files land in ./none",
+                path=(BLOCK, name if name in block else f"{offload}_device"),
+                message=f"accelerate launch does not pass {name} on: swap files are written to "
+                "./none",
                 help="name a config file with nvme_path in deepspeed_config_file, or set "
                 f"{plugin_settings.VARIABLES[name][0]} before the launch",
             )

@@ -1,4 +1,4 @@
-"""What the schedule does to the learning rate: who wins, and where it goes wrong."""
+"""Rules for the learning rate and its schedule."""
 
 from collections.abc import Iterator
 
@@ -17,17 +17,17 @@ def _schedule(config: Context) -> ScheduleType | None:
 
 
 def _warms_up(config: Context) -> bool:
-    found = _schedule(config)
-    return found is not None and found.warms_up
+    schedule = _schedule(config)
+    return schedule is not None and schedule.warms_up
 
 
 @rule("DSC641", Effect.ALTERED, triggers="scheduler")
 def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
-    """The schedule sets another learning rate than the optimizer block says.
+    """Schedule overrides the optimizer's learning rate
 
-    WarmupLR and WarmupDecayLR go to `warmup_max_lr`, whatever `optimizer.params.lr` is.
-    WarmupDecayLR without it goes to 1e-3, which is often twenty times too much; so did WarmupLR
-    before 0.17.2.
+    WarmupLR and WarmupDecayLR warm up to `warmup_max_lr`, regardless of `optimizer.params.lr`.
+    Its default in WarmupDecayLR, and in WarmupLR before 0.17.2, is 1e-3, which is often 20 times
+    too high.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}},
         "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.01}}}
@@ -41,26 +41,26 @@ def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
     path = (*PARAMS, schedule.peak)
     if config.has(*path):
         top = config.number(*path)
-        said = "warmup_max_lr"
+        source = "warmup_max_lr"
     else:
         known = config.key_at(path)
         top = known.default_at(config.version) if known else None
-        said = "the default warmup_max_lr"
+        source = "the default warmup_max_lr"
     if top is not None and abs(top - lr) > 1e-9 * max(abs(top), abs(lr)):
         yield Finding(
             path=path if config.has(*path) else PARAMS,
-            message=f"{said} {top:g} replaces the optimizer's lr {lr:g}: training runs at {top:g}",
-            help=f'write "warmup_max_lr": {lr:g}, or the same rate in both places',
+            message=f"{source} {top:g} overrides the optimizer's lr {lr:g}: training uses {top:g}",
+            help=f'write "warmup_max_lr": {lr:g}, or the same value in both keys',
             on_key=not config.has(*path),
         )
 
 
 @rule("DSC642", Effect.INERT, also=(Effect.NOTE,), triggers="scheduler")
 def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
-    """Warmup does not end before training does; the rate never reaches its top, and a decay after
-    it never comes.
+    """Warmup is longer than training
 
-    Without `total_num_steps` in the file the steps of `--training-args` count.
+    The learning rate never reaches its maximum, and a decay after the warmup never starts. The
+    number of steps is `total_num_steps`, or comes from `--training-args`.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
         {"total_num_steps": 5, "warmup_num_steps": 100}}}
@@ -80,16 +80,18 @@ def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
     decays = config.scheduler != "WarmupLR"
     yield Finding(
         path=path if config.has(*path) else (*PARAMS, "warmup_num_steps"),
-        message=f"training has {total:g} steps and warmup takes {warmup:g}: the rate never "
-        "reaches its top" + (", and the decay has no effect" if decays else ""),
-        help="lower warmup_num_steps; a few percent of training are usual",
+        message=f"training has {total:g} steps and warmup {warmup:g}: the learning rate never "
+        "reaches its maximum" + (", and the decay has no effect" if decays else ""),
+        help="lower warmup_num_steps; a few percent of the training steps are typical",
         effect=None if decays else Effect.NOTE,
     )
 
 
 @rule("DSC643", Effect.ALTERED, triggers="scheduler")
 def total_steps_not_positive(config: Context) -> Iterator[Finding]:
-    """total_num_steps is zero or negative: after warmup the rate is 0 at once.
+    """`total_num_steps` is zero or negative
+
+    The learning rate drops to its final value right after the warmup.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
         {"total_num_steps": -5, "warmup_num_steps": 2}}}
@@ -100,16 +102,16 @@ def total_steps_not_positive(config: Context) -> Iterator[Finding]:
     if value is not None and value <= 0 and _warms_up(config):
         yield Finding(
             path=(*PARAMS, "total_num_steps"),
-            message=f"total_num_steps is {value:g}: after warmup the learning rate falls to its "
-            "end at once",
-            help="write the number of optimizer steps of the whole training",
+            message=f"total_num_steps is {value:g}: the learning rate drops to its final value "
+            "right "
+            "after the warmup",
+            help="write the total number of optimizer steps",
         )
 
 
 @rule("DSC644", Effect.ALTERED, triggers="scheduler")
 def rate_out_of_range(config: Context) -> Iterator[Finding]:
-    """A learning rate of the schedule is negative (the model unlearns), or a ratio outside
-    0 to 1.
+    """Negative learning rate, or ratio outside 0 to 1
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr":
         -1.0}}}
@@ -121,23 +123,24 @@ def rate_out_of_range(config: Context) -> Iterator[Finding]:
         if value is not None and value < 0:
             yield Finding(
                 path=(*PARAMS, name),
-                message=f"{name} is {value:g}: with a negative learning rate the model unlearns",
-                help=f'write "{name}": 0 or more',
+                message=f"{name} is {value:g}: a negative learning rate maximizes the loss",
+                help=f'set "{name}" to 0 or more',
             )
     for name in ("warmup_min_ratio", "cos_min_ratio"):
         value = config.number(*PARAMS, name)
         if value is not None and not 0 <= value <= 1:
             yield Finding(
                 path=(*PARAMS, name),
-                message=f"{name} is {value:g}: it is a share of the optimizer's lr, from 0 to 1",
-                help=f'write "{name}" between 0 and 1',
+                message=f"{name} is {value:g}: it is a fraction of the optimizer's lr, from 0 to 1",
+                help=f'set "{name}" to a value from 0 to 1',
             )
 
 
 @rule("DSC645", Effect.ALTERED, triggers="scheduler")
 def schedule_upside_down(config: Context) -> Iterator[Finding]:
-    """The lower end of the schedule is above its upper end: the rate falls where it should
-    rise.
+    """Minimum of the schedule is above its maximum
+
+    The learning rate decreases where it should increase.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 0.1,
         "warmup_max_lr": 0.001}}}
@@ -150,14 +153,16 @@ def schedule_upside_down(config: Context) -> Iterator[Finding]:
         if bottom is not None and top is not None and bottom > top:
             yield Finding(
                 path=(*PARAMS, low),
-                message=f"{low} {bottom:g} is above {high} {top:g}: the schedule runs upside down",
-                help="swap the two",
+                message=f"{low} {bottom:g} is above {high} {top:g}: the schedule is inverted",
+                help="swap the two values",
             )
 
 
 @rule("DSC646", Effect.ALTERED, triggers="scheduler")
 def unknown_warmup_type(config: Context) -> Iterator[Finding]:
-    """warmup_type is log or linear; anything else is taken for log with a warning.
+    """Unknown `warmup_type`
+
+    It must be `log` or `linear`. DeepSpeed uses `log` for any other value and logs a warning.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_type":
         "cosine"}}}
@@ -171,15 +176,17 @@ def unknown_warmup_type(config: Context) -> Iterator[Finding]:
     if known and value not in (*known.choices, "auto"):
         yield Finding(
             path=path,
-            message=f"warmup_type {value!r} is unknown: log is used",
+            message=f"warmup_type {value!r} is unknown: DeepSpeed uses log",
             help='write "linear" or "log"',
         )
 
 
 @rule("DSC647", Effect.NOTE, triggers="scheduler")
 def warmup_of_one_step(config: Context) -> Iterator[Finding]:
-    """A warmup of one step counts as two: with warmup_type log the rates are the same, with linear
-    the second step has half the rate.
+    """Warmup of one step
+
+    DeepSpeed raises it to two steps. With `warmup_type` log the learning rates are the same; with
+    linear, the second step has half the learning rate.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps":
         1}}}
@@ -190,14 +197,14 @@ def warmup_of_one_step(config: Context) -> Iterator[Finding]:
     if _warms_up(config) and value == 1:
         yield Finding(
             path=(*PARAMS, "warmup_num_steps"),
-            message="warmup_num_steps 1 counts as 2, the least there is",
+            message="warmup_num_steps 1 is raised to 2, the minimum",
             help="write 2 or more",
         )
 
 
 @rule("DSC648", Effect.INERT, triggers="scheduler")
 def cycle_without_momentum(config: Context) -> Iterator[Finding]:
-    """OneCycle moves Adam's betas; an optimizer without betas has no momentum to move.
+    """OneCycle momentum requires an optimizer with betas
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "scheduler":
         {"type": "OneCycle", "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1}}}
@@ -215,14 +222,17 @@ def cycle_without_momentum(config: Context) -> Iterator[Finding]:
     if config.key_at(("optimizer", "params", "betas")) is None:
         yield Finding(
             path=(*PARAMS, "cycle_momentum"),
-            message=f"OneCycle moves betas, and {config.optimizer} has none: only the rate cycles",
+            message=f"OneCycle cycles betas, but {config.optimizer} has none: only the learning "
+            "rate cycles",
             help='write "cycle_momentum": false',
         )
 
 
 @rule("DSC649", Effect.INERT, triggers="optimizer")
 def learning_rate_zero(config: Context) -> Iterator[Finding]:
-    """The learning rate is 0 and no schedule raises it: nothing is trained.
+    """Learning rate is 0
+
+    No schedule raises it, so the weights do not change.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0}}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
@@ -232,16 +242,17 @@ def learning_rate_zero(config: Context) -> Iterator[Finding]:
     if config.number("optimizer", "params", "lr") == 0 and not raised:
         yield Finding(
             path=("optimizer", "params", "lr"),
-            message="the learning rate is 0: the optimizer has no effect, and nothing is trained",
+            message="the learning rate is 0: the optimizer has no effect, and the weights do not "
+            "change",
             help='write "lr": 1e-4',
         )
 
 
 @rule("DSC650", Effect.NOTE, triggers="scheduler")
 def scheduler_without_optimizer(config: Context) -> Iterator[Finding]:
-    """The file has a schedule and no optimizer: the script has to pass one.
+    """Scheduler without an optimizer
 
-    transformers refuses the other way round only by its own optimizer; see its documentation.
+    The script must pass an optimizer.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {}}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
@@ -251,8 +262,9 @@ def scheduler_without_optimizer(config: Context) -> Iterator[Finding]:
     if config.scheduler and alone:
         yield Finding(
             path=("scheduler",),
-            message="the file has a schedule and no optimizer: without one from the script the "
-            "first step stops",
-            help='add an "optimizer" block if the script passes none',
+            message="the config has a scheduler but no optimizer: unless the script passes one, "
+            "the "
+            "first step fails",
+            help='add an "optimizer" block if the script does not pass one',
             on_key=True,
         )

@@ -1,4 +1,4 @@
-"""Bytes: buckets against the model, states against host memory, batches against the card."""
+"""Memory rules: bucket size, host memory for offloaded states, NVMe buffers."""
 
 from collections.abc import Iterator
 
@@ -12,16 +12,16 @@ from dsconfig.runtimes.read_config import ZERO
 STATE_BYTES = 12
 """fp32 master weight and two Adam moments, per element."""
 GRADIENT_BYTES = 4
-"""An fp32 gradient per element, kept beside offloaded states."""
+"""fp32 gradient per element, kept with offloaded states."""
 BUCKET = "reduce_bucket_size"
 
 
 @rule("DSC501", Effect.COSTLY, triggers=MODEL)
 def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
-    """The bucket of the reduction holds more elements than the model has (`--model`).
+    """`reduce_bucket_size` larger than the model
 
-    The buffer is allocated at its full size, and nothing overlaps: the whole model is one
-    bucket.
+    The buffer is allocated at its full size, and communication does not overlap with backward,
+    because all gradients are in one bucket. The model is set by `--model`.
 
     with: model="gpt2"
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
@@ -40,19 +40,20 @@ def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
         advised = tenth // 10**digits * 10**digits or 1
         yield Finding(
             path=(*ZERO, BUCKET),
-            message=f"{BUCKET} {size} is more than the {model.parameters} parameters of "
-            f"{model.name}: one bucket holds everything, and nothing overlaps",
-            help=f"write about a tenth of the model, {advised}",
+            message=f"{BUCKET} {size} exceeds the {model.parameters} parameters of {model.name}: "
+            "all gradients are in one bucket, and communication does not overlap",
+            help=f"write about a tenth of the model size: {advised}",
         )
 
 
 @rule("DSC502", Effect.REFUSED, also=(Effect.COSTLY,), triggers=MODEL, late=True)
 def host_memory_too_small(config: Context) -> Iterator[Finding]:
-    """Offloaded optimizer states alone are more than the memory of a node (`--host-memory`).
+    """Offloaded optimizer states exceed host memory
 
-    A lower bound: 12 bytes of Adam states and master weight, and 4 of gradient, for each
-    trainable parameter, shared by all nodes. Where they fit only without what the system
-    needs for itself, that is a warning. `dsconfig estimate` counts everything.
+    The host memory of a node is set by `--host-memory`. The requirement is a lower bound: 12 bytes
+    of Adam states and master weight and 4 bytes of gradient per trainable parameter, divided by the
+    number of nodes. If it fits only without the operating system's share, this is a warning.
+    `dsconfig estimate` includes all memory.
 
     with: model="llama-2-13b", world_size=8, host_memory="64GiB"
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
@@ -71,13 +72,14 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
     if needed <= host.usable_bytes:
         return
     stops = needed > host.memory_bytes
-    has, left = gib(host.memory_bytes, 0), gib(host.usable_bytes, 0)
-    fate = "the system kills the processes" if stops else "it swaps, or kills the processes"
-    room = has if stops else f"{left} of {has} beside the system"
+    total, usable = gib(host.memory_bytes, 0), gib(host.usable_bytes, 0)
+    consequence = "kills the processes" if stops else "swaps or kills the processes"
+    available = total if stops else f"{usable} usable of {total}"
     yield Finding(
         path=(*ZERO, "offload_optimizer"),
-        message=f"offloaded states of {model.name} need {gib(needed, 0)} of each node, which has "
-        f"{room}: {fate}",
+        message=f"offloaded states of {model.name} require {gib(needed, 0)} of host memory per "
+        "node, "
+        f"which has {available}: the system {consequence}",
         help="use more nodes, offload to nvme at stage 3, or train fewer parameters",
         effect=None if stops else Effect.COSTLY,
         on_key=True,
@@ -86,7 +88,9 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
 
 @rule("DSC503", Effect.REFUSED, triggers=MODEL, late=True)
 def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
-    """A buffer of NVMe offload must hold one rank's share of the largest tensor of the model.
+    """NVMe `buffer_size` smaller than a parameter shard
+
+    The buffer must fit one rank's shard of the largest tensor of the model.
 
     with: model="llama-2-7b", world_size=8
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "offload_param":
@@ -105,7 +109,7 @@ def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
     if size < share and (world is not None or config.written(path, "buffer_size")):
         yield Finding(
             path=(*path, "buffer_size"),
-            message=f"buffer_size {size} is less than a rank's {share} elements of the largest "
-            f"tensor of {model.name}: DeepSpeed stops when it swaps",
-            help=f"write {share} or more",
+            message=f"buffer_size {size} is less than a rank's shard of the largest tensor of "
+            f"{model.name}, {share} elements: DeepSpeed fails when it swaps",
+            help=f"set it to at least {share}",
         )

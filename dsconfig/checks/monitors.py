@@ -1,4 +1,4 @@
-"""What is printed and logged."""
+"""Rules for monitors, checkpoint writers and timers."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,9 @@ PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 
 @rule("DSC921", Effect.NOTE, triggers="tensorboard wandb comet")
 def monitor_package(config: Context) -> Iterator[Finding]:
-    """A monitor needs its package; without it the engine is not built.
+    """Monitor requires a package
+
+    Without it, engine initialization fails.
 
     bad: {"train_batch_size": 8, "wandb": {"enabled": true}}
     good: {"train_batch_size": 8, "csv_monitor": {"enabled": true}}
@@ -21,17 +23,17 @@ def monitor_package(config: Context) -> Iterator[Finding]:
         if config.is_on((block,), "enabled"):
             yield Finding(
                 path=(block, "enabled"),
-                message=f"{block} needs the package {package} on every node",
+                message=f"{block} requires the package {package} on every node",
                 help=f"pip install {package}",
             )
 
 
 @rule("DSC922", Effect.INERT, triggers="datastates_ckpt", applies_to=reaches_deepspeed)
 def datastates_block(config: Context) -> Iterator[Finding]:
-    """datastates_ckpt asks for a checkpoint engine by its mere presence, unless it is false.
+    """`datastates_ckpt` enables the DataStates checkpoint engine by its presence
 
-    The engine needs the package datastates; without it DeepSpeed logs an error and writes
-    checkpoints as ever.
+    Any value except false enables it. It requires the package datastates; without it, DeepSpeed
+    logs an error and writes checkpoints with torch.save.
 
     bad: {"train_batch_size": 8, "datastates_ckpt": {}}
     good: {"train_batch_size": 8}
@@ -39,16 +41,18 @@ def datastates_block(config: Context) -> Iterator[Finding]:
     if config.get("datastates_ckpt") is not False:
         yield Finding(
             path=("datastates_ckpt",),
-            message="datastates_ckpt asks for DataStates by its mere presence: without the package "
-            "datastates it has no effect, and checkpoints are written by torch.save",
-            help="delete it, or write false",
+            message="datastates_ckpt is enabled by its presence: without the package datastates it "
+            "has no effect, and checkpoints are written with torch.save",
+            help="delete it, or set it to false",
             on_key=True,
         )
 
 
 @rule("DSC923", Effect.COSTLY, triggers="wall_clock_breakdown memory_breakdown")
 def profiler_on(config: Context) -> Iterator[Finding]:
-    """Breakdowns wait for the device at every timer, which costs speed.
+    """Timers synchronize with the device
+
+    `wall_clock_breakdown` and `memory_breakdown` slow training down.
 
     bad: {"train_batch_size": 8, "wall_clock_breakdown": true}
     good: {"train_batch_size": 8, "wall_clock_breakdown": false}
@@ -57,6 +61,6 @@ def profiler_on(config: Context) -> Iterator[Finding]:
         if config.get(name) is True:
             yield Finding(
                 path=(name,),
-                message=f"{name} waits for the device at every timer: training is slower",
-                help="switch it off once you have the numbers",
+                message=f"{name} synchronizes with the device at every timer: training is slower",
+                help="disable it after profiling",
             )

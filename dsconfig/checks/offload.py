@@ -1,4 +1,4 @@
-"""Offload to host memory and NVMe."""
+"""Rules for offload to host memory and NVMe."""
 
 from collections.abc import Iterator
 
@@ -15,9 +15,10 @@ BLOCKS = ("offload_param", "offload_optimizer")
 
 @rule("DSC431", Effect.ALTERED, also=(Effect.INERT,), triggers="zero_optimization")
 def offload_without_device(config: Context) -> Iterator[Finding]:
-    """An offload block without `device`: the default is none, and nothing is offloaded.
+    """Offload block without `device`
 
-    The documentation gives cpu as the default; up to 0.5.6 it was.
+    The default is none, so nothing is offloaded. DeepSpeed's documentation states cpu, which was
+    the default up to 0.5.6.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer":
         {"pin_memory": true}}}
@@ -27,19 +28,19 @@ def offload_without_device(config: Context) -> Iterator[Finding]:
     for name in BLOCKS:
         block = config.get(*ZERO, name)
         if is_block(block) and "device" not in block and config.since("0.7.0"):
-            asks = any(value is True for value in block.values())
+            has_effect = any(value is True for value in block.values())
             yield Finding(
                 path=(*ZERO, name),
                 message=f"{name} has no device: the default is none, and nothing is offloaded",
                 help='add "device": "cpu"',
-                effect=None if block and asks else Effect.INERT,
+                effect=None if block and has_effect else Effect.INERT,
                 on_key=True,
             )
 
 
 @rule("DSC432", Effect.REFUSED, triggers="zero_optimization", late=True)
 def nvme_without_path(config: Context) -> Iterator[Finding]:
-    """device is nvme and there is no nvme_path; the engine is not built.
+    """NVMe offload without `nvme_path`
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device":
         "nvme"}}}
@@ -53,14 +54,16 @@ def nvme_without_path(config: Context) -> Iterator[Finding]:
         if block.get("device") == "nvme" and block.get("nvme_path") is None:
             yield Finding(
                 path=(*ZERO, name, "device"),
-                message=f"{name} goes to nvme without an nvme_path: {AT_INIT}",
+                message=f"{name} to nvme requires nvme_path: {AT_INIT}",
                 help='add "nvme_path": "/local_nvme" (a directory on a local NVMe disk)',
             )
 
 
 @rule("DSC433", Effect.ALTERED, triggers="zero_optimization", applies_to=reaches_deepspeed)
 def nvme_below_stage_3(config: Context) -> Iterator[Finding]:
-    """At stages 1 and 2 nvme is taken for cpu: the states fill host memory instead.
+    """NVMe offload requires ZeRO stage 3
+
+    At stages 1 and 2, DeepSpeed offloads the states to host memory instead.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
         "nvme", "nvme_path": "/local_nvme"}}}
@@ -70,15 +73,18 @@ def nvme_below_stage_3(config: Context) -> Iterator[Finding]:
     if config.stage in (1, 2) and config.offload("offload_optimizer") == "nvme":
         yield Finding(
             path=(*ZERO, "offload_optimizer", "device"),
-            message=f"offload_optimizer to nvme at ZeRO stage {config.stage} goes to host memory; "
-            "the disk is never used",
+            message=f"offload_optimizer to nvme at ZeRO stage {config.stage} uses host memory; "
+            "the disk "
+            "is never used",
             help='set "stage": 3, or write "device": "cpu"',
         )
 
 
 @rule("DSC434", Effect.INERT, triggers="zero_optimization")
 def nvme_path_unused(config: Context) -> Iterator[Finding]:
-    """nvme_path is set and the device is another one.
+    """`nvme_path` is unused
+
+    The offload device is not nvme.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_param": {"device":
         "cpu", "nvme_path": "/local_nvme"}}}
@@ -91,7 +97,7 @@ def nvme_path_unused(config: Context) -> Iterator[Finding]:
         if block.get("nvme_path") is not None and not is_used:
             yield Finding(
                 path=(*ZERO, name, "nvme_path"),
-                message=f"{name}.nvme_path is not used: the device is {block['device']}",
+                message=f"{name}.nvme_path is unused: the device is {block['device']}",
                 help='delete it, or write "device": "nvme"',
                 on_key=True,
             )
@@ -99,7 +105,9 @@ def nvme_path_unused(config: Context) -> Iterator[Finding]:
 
 @rule("DSC435", Effect.INERT, triggers="aio")
 def aio_without_nvme(config: Context) -> Iterator[Finding]:
-    """aio tunes reads and writes of NVMe offload, and nothing is offloaded to NVMe.
+    """`aio` without NVMe offload
+
+    It configures reads and writes of NVMe offload.
 
     bad: {"train_batch_size": 8, "aio": {"block_size": 1048576}}
     good: {"train_batch_size": 8, "aio": {"block_size": 1048576}, "zero_optimization": {"stage": 3,
@@ -118,7 +126,9 @@ def aio_without_nvme(config: Context) -> Iterator[Finding]:
 
 @rule("DSC436", Effect.REFUSED, triggers="zero_optimization")
 def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
-    """offload_optimizer.ratio below 1 is for stage 3. Checked since 0.15.0.
+    """Partial optimizer offload requires ZeRO stage 3
+
+    DeepSpeed rejects `offload_optimizer.ratio` below 1 at other stages since 0.15.0.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
         "cpu", "ratio": 0.5}}}
@@ -127,14 +137,14 @@ def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     """
     yield from config.violation_findings(
         "partial-offload-needs-stage-3",
-        "DeepSpeed stops, partial offload is for stage 3",
+        "DeepSpeed rejects the config; partial offload requires stage 3",
         'delete it, or set "stage": 3',
     )
 
 
 @refusal("DSC437", triggers="zero_optimization", late=True)
 def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
-    """Partial offload works with DeepSpeed's CPU Adam only.
+    """Partial optimizer offload requires DeepSpeedCPUAdam
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "Adagrad", "params": {"lr": 0.01}},
         "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}
@@ -148,29 +158,28 @@ def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     if ratio < 1 and not config.builds_cpu_adam:
         yield Finding(
             path=(*ZERO, "offload_optimizer", "ratio"),
-            message=f"offload_optimizer.ratio {ratio:g} needs DeepSpeed's CPU Adam: {AT_INIT}",
+            message=f"offload_optimizer.ratio {ratio:g} requires DeepSpeedCPUAdam: {AT_INIT}",
             help="use AdamW without torch_adam",
         )
 
 
 def _has_amsgrad(config: Context) -> bool:
-    """Whether the groups of the optimizer that is built say so, on or off; true for an unknown."""
-    found = config.optimizer_type
-    if found is None or config.builds_cpu_adam:
+    """Return whether the optimizer's groups have `amsgrad`; true for an unknown optimizer."""
+    known = config.optimizer_type
+    if known is None or config.builds_cpu_adam:
         return True
     params = config.block("optimizer", "params")
-    built = OPTIMIZER_CLASSES[found.class_in_deepspeed(params, offloaded=True)]
+    built = OPTIMIZER_CLASSES[known.class_in_deepspeed(params, offloaded=True)]
     return "amsgrad" in built.states_with
 
 
 @refusal("DSC438", triggers="zero_optimization", late=True)
 def super_offload_without_device(config: Context) -> Iterator[Finding]:
-    """super_offload at stage 3 is on and cannot work: no device is named to offload to, the
-    optimizer is no Adam, or the card (`--device`) is not NVIDIA's.
+    """`super_offload` cannot be used with this config
 
-    It hands the optimizer's `amsgrad` to a CPU Adam in a process of its own: other optimizers have
-    none, nor has the fused Adam that is built without offload. torch's Adam has, and gets as far as
-    the first step, which asks where each group was offloaded to.
+    At stage 3 it requires an offload device, Adam, and an NVIDIA GPU (`--device`). It passes the
+    optimizer's `amsgrad` to a CPU Adam in its own process: other optimizers do not have it, nor
+    does the fused Adam that DeepSpeed uses without offload. With torch's Adam the first step fails.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
         "none", "super_offload": true}}}
@@ -184,7 +193,7 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
     if device is not None and device.kind != "cuda":
         yield Finding(
             path=(*path, "super_offload"),
-            message=f"super_offload runs on NVIDIA cards only: on {device.name} {AT_INIT}",
+            message=f"super_offload requires an NVIDIA GPU, not {device.name}: {AT_INIT}",
             help="delete it",
         )
     elif config.offload("offload_optimizer") == "none":
@@ -197,16 +206,17 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
     elif not _has_amsgrad(config):
         yield Finding(
             path=(*path, "super_offload"),
-            message="super_offload updates with a CPU Adam, and the optimizer is "
-            f"{config.optimizer}: {AT_INIT}",
+            message=f"super_offload requires Adam, but the optimizer is {config.optimizer}: "
+            f"{AT_INIT}",
             help="use AdamW, or delete it",
         )
 
 
 @rule("DSC439", Effect.COSTLY, triggers="optimizer", applies_to=reaches_deepspeed)
 def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
-    """The optimizer runs on the CPU, and torch_adam asks for torch's own loop there instead of
-    DeepSpeed's vectorised kernel.
+    """`torch_adam` with optimizer offload is slow
+
+    torch's Adam runs on the CPU instead of DeepSpeed's vectorized kernel.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"torch_adam": true}},
         "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
@@ -218,17 +228,17 @@ def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     if offloaded and adam and config.switch("optimizer", "params", "torch_adam"):
         yield Finding(
             path=("optimizer", "params", "torch_adam"),
-            message="torch_adam under optimizer offload: torch's Adam runs on the CPU, several "
-            "times slower than DeepSpeed's",
+            message="torch_adam with optimizer offload runs torch's Adam on the CPU, several times "
+            "slower than DeepSpeedCPUAdam",
             help="delete torch_adam",
         )
 
 
 @refusal("DSC440", triggers="zero_optimization", late=True)
 def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
-    """The script passes an optimizer of its own while the states are offloaded.
+    """Script's optimizer does not support optimizer offload
 
-    DeepSpeed takes DeepSpeedCPUAdam and DeepSpeedCPULion then, and no other unless
+    DeepSpeed accepts only DeepSpeedCPUAdam and DeepSpeedCPULion, unless
     `zero_force_ds_cpu_optimizer` is false.
 
     with: client_optimizer="AdamW"
@@ -245,7 +255,7 @@ def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     if forced is None or forced:
         yield Finding(
             path=(*ZERO, "offload_optimizer"),
-            message=f"the script's {client} is not made for optimizer offload: {AT_INIT}",
+            message=f"the script's {client} does not support optimizer offload: {AT_INIT}",
             help='pass DeepSpeedCPUAdam, or set "zero_force_ds_cpu_optimizer": false',
             on_key=True,
         )

@@ -1,4 +1,4 @@
-"""The optimizer block: what is built from it, and what keeps it from being built."""
+"""Rules for the optimizer block."""
 
 from collections.abc import Iterator
 
@@ -23,8 +23,8 @@ with lazy_imports():
 PARAMS = ("optimizer", "params")
 
 
-def what_is_built(config: Context) -> Built | None:
-    """The class behind the block; None for an unknown or absent type."""
+def built_optimizer(config: Context) -> Built | None:
+    """Return the class that the block creates, or None for an unknown or absent type."""
     if config.optimizer is None or config.optimizer == AUTO:
         return None
     offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
@@ -34,18 +34,20 @@ def what_is_built(config: Context) -> Built | None:
 
 @rule("DSC601", Effect.REFUSED, triggers="optimizer", late=True, on_templates=True)
 def unknown_optimizer(config: Context) -> Iterator[Finding]:
-    """The type is neither DeepSpeed's own (any letter case) nor a class of torch.optim (exact
-    case); the engine is not built.
+    """Unknown optimizer type
+
+    It must be an optimizer of DeepSpeed (in any letter case) or a class of torch.optim (exact
+    case).
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamWW", "params": {"lr": 0.001}}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
     """
     name = config.optimizer
-    if name is None or name == AUTO or what_is_built(config):
+    if name is None or name == AUTO or built_optimizer(config):
         return
     known = optimizer_type(name)
     if known is not None and known.until is not None and config.version > known.until:
-        message = f"{name} left DeepSpeed after {known.until}: {AT_INIT}"
+        message = f"{name} was removed from DeepSpeed after {known.until}: {AT_INIT}"
         meant = "Lamb" if "lamb" in name.lower() else "AdamW"
     elif known is not None:
         message = (
@@ -53,9 +55,9 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
         )
         meant = None
     else:
-        message = f'"{name}" is no optimizer of DeepSpeed or torch.optim: {AT_INIT}'
-        alive = (each for each, one in OPTIMIZERS.items() if one.is_known_at(config.version))
-        meant = config.closest(name, alive)
+        message = f'"{name}" is not an optimizer of DeepSpeed or torch.optim: {AT_INIT}'
+        current = (each for each, kind in OPTIMIZERS.items() if kind.is_known_at(config.version))
+        meant = config.closest(name, current)
     edits = replace_value(config.document, "/optimizer/type", meant) if meant else ()
     yield Finding(
         path=("optimizer", "type"),
@@ -67,9 +69,10 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
 
 @rule("DSC602", Effect.ALTERED, triggers="optimizer")
 def optimizer_without_type(config: Context) -> Iterator[Finding]:
-    """The optimizer block has no type: it counts as no optimizer at all.
+    """Optimizer block without `type`
 
-    Without one passed by the script, stages 1 and 2 stop when the engine is built.
+    DeepSpeed ignores the block. Unless the script passes an optimizer, engine initialization fails
+    at stages 1 and 2.
 
     bad: {"train_batch_size": 8, "optimizer": {"name": "AdamW", "params": {"lr": 0.001}}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
@@ -80,7 +83,7 @@ def optimizer_without_type(config: Context) -> Iterator[Finding]:
     edits = rename_key(config.document, "/optimizer/name", "type")
     yield Finding(
         path=("optimizer", "type") if config.has("optimizer", "type") else ("optimizer",),
-        message="the optimizer block has no type and counts as none: its params are not read",
+        message="the optimizer block has no type: DeepSpeed ignores it and its params",
         help='add "type": "AdamW"',
         fix=as_fix(edits) if not config.has("optimizer", "type") else None,
         on_key=True,
@@ -96,17 +99,17 @@ def optimizer_without_type(config: Context) -> Iterator[Finding]:
     on_templates=True,
 )
 def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
-    """An argument the constructor does not take; it stops with a TypeError.
+    """Unknown optimizer argument
 
-    Which class that is depends on the file: `Adam` and `AdamW` are DeepSpeed's fused kernel,
-    its CPU kernel under optimizer offload, and torch's classes with `torch_adam`. An argument
-    of torch, such as `foreach`, is unknown to the others, and nothing is wrong with it under
-    dsengine, which builds torch's classes. Muon drops what it does not know.
+    The constructor raises a TypeError. The class depends on the config: `Adam` and `AdamW` are
+    DeepSpeed's fused kernel, DeepSpeedCPUAdam with optimizer offload, and torch's classes with
+    `torch_adam`. Only torch's classes accept arguments such as `foreach`; dsengine uses torch's
+    classes. Muon ignores unknown arguments.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"learning_rate": 0.001}}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
     """
-    target = what_is_built(config)
+    target = built_optimizer(config)
     if target is None or target.arguments is None:
         return
     known, drops = target.arguments, target.kind.drops_unknown_arguments
@@ -118,10 +121,10 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
         meant = _SYNONYMS.get(name) or config.closest(name, known)
         taken = meant is not None and config.has(*PARAMS, meant)
         edits = () if meant is None or taken else rename_key(config.document, join(*path), meant)
-        what = "drops it without a word" if drops else f"does not take it: {AT_INIT}"
+        problem = "silently ignores it" if drops else f"does not accept it: {AT_INIT}"
         yield Finding(
             path=path,
-            message=f'unknown argument "{name}": {target.kind.name} {what}',
+            message=f'unknown argument "{name}": {target.kind.name} {problem}',
             help=f'did you mean "{meant}"?' if meant else "delete it",
             effect=Effect.ALTERED if drops else None,
             late=not drops,
@@ -140,9 +143,9 @@ _SYNONYMS = {"learning_rate": "lr", "epsilon": "eps", "wd": "weight_decay", "bet
 
 @rule("DSC604", Effect.REFUSED, also=(Effect.ALTERED,), triggers="optimizer", late=True)
 def optimizer_argument_value(config: Context) -> Iterator[Finding]:
-    """An argument of a wrong type or outside its range; the constructor stops.
+    """Invalid value of an optimizer argument
 
-    A number in quotes ("1e-5", as YAML writes it) is a text.
+    The constructor raises an error. A number in quotes ("1e-5") is a string.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": "1e-3"}}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
@@ -155,7 +158,7 @@ def optimizer_argument_value(config: Context) -> Iterator[Finding]:
             continue
         if path[2] in ("foreach", "fused") and config.get(*path) is None:
             continue  # null is their default
-        # The constructor compares numbers, and takes any switch.
+        # The constructor compares numbers, and accepts any boolean.
         checked = path[2] in _CHECKED and not isinstance(error.value, bool)
         yield wrong_argument(config, error, stops=checked)
 
@@ -165,7 +168,7 @@ _CHECKED = frozenset({"lr", "betas", "eps", "weight_decay", "momentum", "rho", "
 
 @rule("DSC605", Effect.REFUSED, triggers="optimizer")
 def params_not_a_block(config: Context) -> Iterator[Finding]:
-    """optimizer.params is no block of keys; DeepSpeed stops while it reads the file.
+    """`optimizer.params` is not an object
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": [0.001]}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
@@ -175,17 +178,18 @@ def params_not_a_block(config: Context) -> Iterator[Finding]:
         return
     yield Finding(
         path=PARAMS,
-        message=f"optimizer.params is {shown(value)}: DeepSpeed stops, it must be a block of keys",
+        message=f"optimizer.params is {shown(value)}, but must be an object: DeepSpeed rejects "
+        "the config",
         help='write "params": {"lr": 1e-4}',
     )
 
 
 @rule("DSC606", Effect.REFUSED, triggers="optimizer zero_allow_untested_optimizer", late=True)
 def untested_optimizer(config: Context) -> Iterator[Finding]:
-    """ZeRO takes a list of tested optimizers; others need `zero_allow_untested_optimizer`.
+    """Optimizer is not tested with ZeRO
 
-    Tested: Adam and AdamW in all forms, Adagrad, Lion, Muon. Lamb and SGD are not. dsengine takes
-    every optimizer unless the key says false.
+    Other optimizers than Adam and AdamW (in all forms), Adagrad, Lion and Muon require
+    `zero_allow_untested_optimizer`. dsengine accepts every optimizer unless that key is false.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "SGD",
         "params": {"lr": 0.1}}, "zero_allow_untested_optimizer": false}
@@ -196,30 +200,28 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
     if config.stage == 0:
         return
     is_false, help = config.get(key) is False, f'write "{key}": true'
-    classes = [each for each in OPTIMIZER_CLASSES.values() if each.is_tested]
-    # A class of a tested name counts, whoever's it is.
-    if is_false and passed and passed not in {each.name.rpartition(".")[2] for each in classes}:
+    tested = {kind.name.rpartition(".")[2] for kind in OPTIMIZER_CLASSES.values() if kind.is_tested}
+    if is_false and passed and passed not in tested:  # DeepSpeed compares class names
         yield Finding(
             path=(key,),
-            message=f"{passed}, the optimizer of the script, is not on ZeRO's list of tested "
-            f"optimizers: {AT_INIT}",
+            message=f"the script's {passed} is not tested with ZeRO: {AT_INIT}",
             help=help,
         )
-    target = what_is_built(config)
+    target = built_optimizer(config)
     if target is None or target.kind.is_tested:
         return
     path = ("optimizer", "type")
     if target.kind.refuses_zero:
         yield Finding(
             path=path,
-            message=f"{config.optimizer} does not go with ZeRO: {AT_INIT}",
+            message=f"{config.optimizer} does not support ZeRO: {AT_INIT}",
             help="use AdamW, or set zero_optimization.stage to 0",
             applies_to=reaches_deepspeed,
         )
     elif not config.switch(key):
         yield Finding(
             path=path,
-            message=f"{config.optimizer} is not on ZeRO's list of tested optimizers: {AT_INIT}",
+            message=f"{config.optimizer} is not tested with ZeRO: {AT_INIT}",
             help=help,
             applies_to=None if is_false else reaches_deepspeed,
         )
@@ -227,9 +229,9 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
 
 @rule("DSC607", Effect.REFUSED, triggers="optimizer", late=True)
 def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
-    """max_grad_norm among the arguments of the optimizer; clipping is `gradient_clipping`.
+    """`max_grad_norm` in the optimizer arguments
 
-    A value that is no number stops DeepSpeed already while it reads the file.
+    Use `gradient_clipping`. If the value is not a number, DeepSpeed rejects the config.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001,
         "max_grad_norm": 1.0}}}
@@ -244,8 +246,8 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
     edits = delete_entry(config.document, join(*path)) if config.has("gradient_clipping") else ()
     yield Finding(
         path=path,
-        message="max_grad_norm is no argument of an optimizer: DeepSpeed stops "
-        + ("while it reads the file" if early else "when the engine is built"),
+        message="max_grad_norm is not an optimizer argument: "
+        + ("DeepSpeed rejects the config" if early else AT_INIT),
         help=f'write "gradient_clipping": {shown(value)} at the top level',
         late=not early,
         fix=as_fix(edits, safe=False),
@@ -255,19 +257,20 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
 
 @rule("DSC612", Effect.NOTE, triggers="optimizer", applies_to=reaches_deepspeed)
 def package_needed(config: Context) -> Iterator[Finding]:
-    """The optimizer comes from a package of its own; without it DeepSpeed stops with an
-    UnboundLocalError.
+    """Optimizer requires a package
+
+    Without it, DeepSpeed raises an UnboundLocalError.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "MuAdam", "params": {"lr": 0.001}}}
     good: {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001}}}
     """
-    target = what_is_built(config)
+    target = built_optimizer(config)
     package = target.kind.package if target is not None else None
     if target is not None and package:
         yield Finding(
             path=("optimizer", "type"),
-            message=f"{target.kind.name} needs the package {package}: without it DeepSpeed stops "
-            "with an UnboundLocalError",
+            message=f"{target.kind.name} requires the package {package}: without it, DeepSpeed "
+            "raises an UnboundLocalError",
             help=f"pip install {package}",
         )
 
@@ -279,11 +282,11 @@ def package_needed(config: Context) -> Iterator[Finding]:
     applies_to=lambda runtime: not runtime.supplies_optimizer,
 )
 def no_optimizer(config: Context) -> Iterator[Finding]:
-    """The file has no optimizer, so the script must pass one.
+    """Config without an optimizer
 
-    Otherwise stages 1 and 2 stop when the engine is built, and stage 3 at the first backward.
-    Told where one program is asked about (on the command line: named). The Trainer always has one,
-    and who writes a script for accelerate hands one to `prepare`.
+    The script must pass an optimizer. Otherwise engine initialization fails at stages 1 and 2, and
+    the first backward at stage 3. Reported only if the target program is specified. The Trainer
+    creates an optimizer, and accelerate scripts pass one to `prepare`.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",
@@ -291,16 +294,17 @@ def no_optimizer(config: Context) -> Iterator[Finding]:
     """
     alone = not config.has("optimizer") and config.facts.client_optimizer is None
     if config.stage and alone and len(config.runtimes) == 1:
-        own = config.offload("offload_optimizer") != "none"
+        is_offloaded = config.offload("offload_optimizer") != "none"
         offloaded = (
-            "; a torch optimizer is refused where it is offloaded: pass DeepSpeedCPUAdam, or set "
+            "; offload rejects torch optimizers: pass DeepSpeedCPUAdam, or set "
             '"zero_force_ds_cpu_optimizer": false'
         )
         yield Finding(
             path=ZERO,
-            message=f"ZeRO stage {config.stage} needs an optimizer: the script has to pass one, "
-            "since the file has none",
+            message=f"ZeRO stage {config.stage} requires an optimizer, and the config has none: "
+            "the "
+            "script must pass one",
             help='add "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}} if it does not'
-            + (offloaded if own else ""),
+            + (offloaded if is_offloaded else ""),
             on_key=True,
         )

@@ -1,4 +1,4 @@
-"""Tensor, sequence, expert and pipeline parallelism."""
+"""Rules for tensor, sequence and pipeline parallelism."""
 
 from collections.abc import Iterator
 
@@ -14,8 +14,10 @@ EP: Path = ("expert_parallel",)
 
 @refusal("DSC461", also=(Effect.ALTERED,), triggers="sequence_parallel_size data_parallel_size")
 def sequence_parallel_size(config: Context) -> Iterator[Finding]:
-    """The number of ranks is divided by sequence_parallel_size, as a fraction where it does not
-    divide: 2 on one rank makes half a rank, and the batch shrinks without a word.
+    """Invalid sequence or data parallel size
+
+    DeepSpeed divides the number of ranks by `sequence_parallel_size` without checking that it
+    divides evenly: 2 on one rank gives half a rank, and silently shrinks the batch.
 
     bad: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": -2}
     good: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}
@@ -31,9 +33,8 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
         ):
             yield Finding(
                 path=(key,),
-                message=f"{key} is {value}: the number of ranks it leaves is not positive, and "
-                "DeepSpeed stops",
-                help=f'write "{key}": 1 or more',
+                message=f"{key} is {value}, but must be at least 1: DeepSpeed rejects the config",
+                help=f'set "{key}" to 1 or more',
                 late=key == "data_parallel_size",
             )
             return
@@ -43,8 +44,9 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
     if data is not None and data * degree > world:
         yield Finding(
             path=("sequence_parallel_size",),
-            message=f"data_parallel_size {data:g} x sequence_parallel_size {degree} is more than "
-            f"the {world} ranks there are: {AT_INIT}",
+            message=f"data_parallel_size {data:g} x sequence_parallel_size {degree} exceeds "
+            f"{world} "
+            f"ranks: {AT_INIT}",
             help="lower one of them",
             late=True,
         )
@@ -52,15 +54,17 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=("sequence_parallel_size",),
             message=f"sequence_parallel_size {degree} does not divide {world} ranks: DeepSpeed "
-            f"counts with {world / degree:g} data-parallel ranks",
-            help="write a divisor of the number of ranks",
+            f"computes with {world / degree:g} data-parallel ranks",
+            help="set it to a divisor of the number of ranks",
             effect=Effect.ALTERED,
         )
 
 
 @refusal("DSC462", also=(Effect.INERT,), triggers="tensor_parallel", late=True)
 def autotp_size(config: Context) -> Iterator[Finding]:
-    """autotp_size must divide the number of ranks (`--world-size`) and agree with tp.tp_size.
+    """Invalid `autotp_size`
+
+    It must divide the number of ranks (`--world-size`) and equal `tp.tp_size`.
 
     with: world_size=8
     bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}
@@ -72,8 +76,8 @@ def autotp_size(config: Context) -> Iterator[Finding]:
     if size < 0:
         yield Finding(
             path=path,
-            message=f"autotp_size is {size}: it counts as off",
-            help="delete it, or write the number of ranks one layer is split over",
+            message=f"autotp_size is {size}: tensor parallelism is disabled",
+            help="delete it, or write the number of ranks that share a layer",
             effect=Effect.INERT,
             late=False,
         )
@@ -81,7 +85,7 @@ def autotp_size(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=path,
             message=f"autotp_size {size} does not divide {world} ranks: {AT_INIT}",
-            help="write a divisor of the number of ranks",
+            help="set it to a divisor of the number of ranks",
         )
     inner = config.block(*TP, "tp") or config.block(*TP, "tensor_parallel")
     name = "tp" if config.has(*TP, "tp") else "tensor_parallel"
@@ -96,7 +100,9 @@ def autotp_size(config: Context) -> Iterator[Finding]:
 
 @refusal("DSC476", triggers="tensor_parallel", late=True)
 def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
-    """Releases from 0.16.4 to 0.19.3 do not split layers over ranks at stage 3.
+    """AutoTP at ZeRO stage 3 requires DeepSpeed 0.19.4
+
+    Releases 0.16.4 to 0.19.3 support stages up to 2.
 
     with: version="0.19.3"
     bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2},
@@ -109,16 +115,17 @@ def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
     if in_range and size > 1 and config.stage == 3:
         yield Finding(
             path=(*TP, "autotp_size"),
-            message=f"autotp_size {size} at stage 3: {AT_INIT}, since only stages up to 2 are "
-            "taken from 0.16.4 to 0.19.3",
+            message=f"autotp_size {size} at stage 3: {AT_INIT}; 0.16.4 to 0.19.3 support stages up "
+            "to 2",
             help="use stage 2, or DeepSpeed 0.19.4 or later",
         )
 
 
 @refusal("DSC464", triggers="tensor_parallel", late=True)
 def partition_config(config: Context) -> Iterator[Finding]:
-    """A layer_spec of partition_config has an unknown type, a bad shape, or a dimension outside
-    it.
+    """Invalid layer spec in `partition_config`
+
+    It has an unknown type, or a dimension outside its shape.
 
     bad: {"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "partition_config":
         {"layer_specs": [{"patterns": ["o_proj"], "partition_type": "rows"}]}}}
@@ -134,7 +141,7 @@ def partition_config(config: Context) -> Iterator[Finding]:
         if not isinstance(kind, str) or kind.lower() not in ("row", "column", "skip"):
             yield Finding(
                 path=(*here, "partition_type"),
-                message=f"partition_type {kind!r} is none of row, column and skip: {AT_INIT}",
+                message=f"partition_type must be row, column or skip, not {kind!r}: {AT_INIT}",
                 help='write "row", "column" or "skip"',
             )
             continue
@@ -144,15 +151,16 @@ def partition_config(config: Context) -> Iterator[Finding]:
             yield Finding(
                 path=(*here, "partition_dim") if "partition_dim" in spec else (*here, "shape"),
                 message=f"partition_dim {axis} is outside the shape: {AT_INIT}",
-                help="write an axis of the shape",
+                help="write a dimension of the shape",
             )
 
 
 @rule("DSC466", Effect.NOTE, triggers="pipeline")
 def pipeline_with_zero(config: Context) -> Iterator[Finding]:
-    """A pipeline model (`PipelineModule`) goes with ZeRO stages 0 and 1; with 2 and 3 it stops.
+    """Pipeline parallelism requires ZeRO stage 0 or 1
 
-    The block itself says little: `stages`, `partition` and `seed_layers` are not read.
+    Engine initialization of a `PipelineModule` fails at stages 2 and 3. Without a `PipelineModule`,
+    the block has no effect.
 
     bad: {"train_batch_size": 8, "pipeline": {"stages": 4}, "zero_optimization": {"stage": 2}}
     good: {"train_batch_size": 8, "pipeline": {"stages": 4}, "zero_optimization": {"stage": 1}}
@@ -160,8 +168,9 @@ def pipeline_with_zero(config: Context) -> Iterator[Finding]:
     if config.stage >= 2 and config.block("pipeline"):
         yield Finding(
             path=("pipeline",),
-            message=f"a PipelineModule at ZeRO stage {config.stage} stops when the engine is "
-            "built; without one the pipeline block does nothing",
+            message="with a PipelineModule, DeepSpeed fails at engine initialization at ZeRO "
+            "stage "
+            f"{config.stage}; without one, the pipeline block has no effect",
             help='set "stage": 1, or delete the block',
             on_key=True,
         )
@@ -169,7 +178,9 @@ def pipeline_with_zero(config: Context) -> Iterator[Finding]:
 
 @rule("DSC467", Effect.INERT, triggers="pipeline", applies_to=reaches_deepspeed)
 def pipeline_key_unread(config: Context) -> Iterator[Finding]:
-    """DeepSpeed keeps these keys and never reads them; PipelineModule takes them as arguments.
+    """Pipeline key that DeepSpeed does not read
+
+    `PipelineModule` takes these values as arguments.
 
     bad: {"train_batch_size": 8, "pipeline": {"partition": "uniform"}}
     good: {"train_batch_size": 8, "pipeline": {"activation_checkpoint_interval": 1}}
@@ -178,7 +189,7 @@ def pipeline_key_unread(config: Context) -> Iterator[Finding]:
         if config.has("pipeline", name) and config.get("pipeline", name) != "auto":
             yield Finding(
                 path=("pipeline", name),
-                message=f"pipeline.{name} is not read: PipelineModule takes it as an argument",
-                help="delete it and pass it in the script",
+                message=f"pipeline.{name} is ignored: PipelineModule takes it as an argument",
+                help="delete it and pass it to PipelineModule",
                 on_key=True,
             )

@@ -1,4 +1,4 @@
-"""How ranks are divided: accelerate's ``parallelism_config``, transformers' DistributedConfig."""
+"""Rules for accelerate's ``parallelism_config`` and transformers' DistributedConfig."""
 
 from collections.abc import Iterator
 
@@ -21,11 +21,11 @@ from dsconfig.report import Effect
     applies_to=fills_auto,
 )
 def parallelism_config(config: Context) -> Iterator[Finding]:
-    """Sizes in accelerate's `parallelism_config` at which it stops, or DeepSpeed behind it.
+    """Invalid `parallelism_config` in an accelerate config
 
-    With `sp_size` above 1 accelerate writes train_batch_size from `dp_shard_size` times
-    `dp_replicate_size`, and DeepSpeed from the processes divided by `sp_size`: they have to be
-    equal. A name that accelerate does not know is `altered`: nothing reads it.
+    With `sp_size` above 1, accelerate computes train_batch_size from `dp_shard_size` times
+    `dp_replicate_size`, and DeepSpeed from the number of processes divided by `sp_size`; they must
+    be equal. accelerate silently ignores a name it does not know (`altered`).
 
     with: name="accelerate.yaml", runtime="accelerate"
     bad:
@@ -50,17 +50,17 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
     if written and not block:
         yield Finding(
             path=(BLOCK,),
-            message=f"{BLOCK} is {written!r}, no block of settings: nothing reads it",
-            help="write settings below it, or delete it",
+            message=f"{BLOCK} is {written!r}, not a mapping: it is ignored",
+            help="write a mapping of settings, or delete it",
             effect=Effect.ALTERED,
         )
-    for name in (each for each in block if each not in parallelism.KNOWN):
-        whole = parallelism.written(str(name))
+    for name in (name for name in block if name not in parallelism.KNOWN):
+        full_name = parallelism.written(str(name))
         yield Finding(
             path=(BLOCK, name),
-            message=f'"{name}" is no setting of accelerate\'s {BLOCK}: nothing reads it',
-            help=f'did you mean "{whole}"?'
-            if whole in parallelism.KNOWN
+            message=f'"{name}" is not a setting of accelerate\'s {BLOCK}: it is ignored',
+            help=f'did you mean "{full_name}"?'
+            if full_name in parallelism.KNOWN
             else config.suggestion(name, parallelism.KNOWN),
             effect=Effect.ALTERED,
             on_key=True,
@@ -72,7 +72,7 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
         named = parallelism.written(violation.setting) if violation.setting else ""
         yield Finding(
             path=(BLOCK, named) if named in block else (BLOCK,),
-            message=f"{violation.setting or BLOCK} {violation.said}: the start stops",
+            message=f"{violation.setting or BLOCK} {violation.said}: startup fails",
             help=violation.help,
             on_key=not violation.setting,
         )
@@ -86,13 +86,13 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
     applies_to=reads_training_arguments,
 )
 def distributed_config(config: Context) -> Iterator[Finding]:
-    """The `distributed_config` with which transformers 5 divides a model while it is loaded, among
-    the arguments or in their `model_init_kwargs`.
+    """Invalid `distributed_config` in TrainingArguments
 
-    Sizes that do not fit each other or the processes stop `from_pretrained`, and a model that it
-    has divided stops DeepSpeed, which cannot move a DTensor (run with 0.19.8 and transformers 5.23
-    on two ranks, stages 0, 2 and 3). A name that DistributedConfig does not have is `altered`: it
-    is dropped without a word.
+    transformers 5 shards a model while loading it if the arguments, or their `model_init_kwargs`,
+    contain a `distributed_config`. Inconsistent sizes make `from_pretrained` fail. A sharded model
+    makes DeepSpeed fail, which cannot move a DTensor (tested with 0.19.8 and transformers 5.23 on
+    two ranks, stages 0, 2 and 3). Names unknown to DistributedConfig are silently ignored
+    (`altered`).
 
     with: runtime="transformers", world_size=4, training_args={"model_init_kwargs":
         {"distributed_config": {"tp_size": 3}}}
@@ -105,21 +105,21 @@ def distributed_config(config: Context) -> Iterator[Finding]:
     if training is None or not path:
         return
     block = division.block_of(training.arguments)
-    for name in (each for each in block if each not in division.KNOWN):
+    for name in (name for name in block if name not in division.KNOWN):
         yield config.argument_finding(
             f"{path}.{name}",
-            " is no setting of DistributedConfig: transformers drops it",
+            " is not a setting of DistributedConfig: transformers ignores it",
             config.suggestion(f"{name}", division.KNOWN),
             effect=Effect.ALTERED,
         )
     violations = list(division.violations(block, config.facts.world_size))
     for violation in violations:
-        said = f" {violation.said}: from_pretrained stops"
-        yield config.argument_finding(f"{path}.{violation.setting}", said, violation.help)
+        problem = f" {violation.said}: from_pretrained fails"
+        yield config.argument_finding(f"{path}.{violation.setting}", problem, violation.help)
     if not violations and division.divides(block, config.facts.world_size):
         yield config.argument_finding(
             path,
-            f" divides the model among ranks before DeepSpeed has it: {AT_INIT}",
-            'leave it out and let ZeRO divide the model, or set "tensor_parallel"',
+            f" shards the model before DeepSpeed receives it: {AT_INIT}",
+            'delete it and let ZeRO shard the model, or set "tensor_parallel"',
             late=True,
         )

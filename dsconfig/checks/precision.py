@@ -1,4 +1,4 @@
-"""Precision: fp16, bf16, torch_autocast, and what cannot go together."""
+"""Rules for fp16, bf16 and 16-bit master weights."""
 
 from collections.abc import Iterator
 
@@ -13,14 +13,14 @@ from dsconfig.source.edit import as_fix, replace_value
 
 @rule("DSC301", Effect.REFUSED, triggers="fp16")
 def fp16_with_bf16(config: Context) -> Iterator[Finding]:
-    """fp16 and bf16 are both on. One model has one 16-bit format; DeepSpeed stops.
+    """`fp16` and `bf16` are both enabled
 
     bad: {"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}}
     good: {"train_batch_size": 8, "fp16": {"enabled": false}, "bf16": {"enabled": true}}
     """
 
     def reads_as_written(runtime: Runtime) -> bool:
-        """Who fills an "auto" in has switched one of the two off."""
+        """Return whether the program leaves both values unchanged."""
         return all(
             config.get(block, "enabled") != AUTO
             or runtime.on_auto((block, "enabled"), config.config) is not AutoHandling.FILLED
@@ -31,8 +31,8 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
         edits = replace_value(config.document, "/fp16/enabled", False)
         yield Finding(
             path=violation.path,
-            message=f"{violation.said}: DeepSpeed stops while reading the file",
-            help='keep bf16 on cards that have it (A100, H100 and later): "fp16": '
+            message=f"{violation.said}: DeepSpeed rejects the config",
+            help='keep bf16 on GPUs that support it (A100, H100 and later): "fp16": '
             '{"enabled": false}',
             applies_to=reads_as_written,
             fix=as_fix(edits, safe=False),
@@ -41,9 +41,9 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
 
 @rule("DSC307", Effect.REFUSED, triggers="fp16 bf16 bfloat16")
 def master_weights_need_zero(config: Context) -> Iterator[Finding]:
-    """16-bit master weights or optimizer states are kept by the ZeRO optimizers only.
+    """16-bit master weights or optimizer states require ZeRO
 
-    Since 0.18.3 stages 1 to 3 have them; before, fp16 masters were for stage 2 alone.
+    Stages 1 to 3 support them since 0.18.3; before, only stage 2.
 
     bad: {"train_batch_size": 8, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true}}
     good: {"train_batch_size": 8, "bf16": {"enabled": true}}
@@ -52,14 +52,14 @@ def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     named = "1, 2 or 3" if len(stages) == 3 else "2"
     yield from config.violation_findings(
         "master-weights-need-zero",
-        f"DeepSpeed stops, it needs stage {named}",
+        f"DeepSpeed rejects the config; it requires stage {named}",
         f'delete it, or set "stage" to {named}',
     )
 
 
 @rule("DSC308", Effect.REFUSED, triggers="bf16 bfloat16")
 def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
-    """bf16_optimizer_states is on and bf16_master_weights_and_grads is not; DeepSpeed stops.
+    """`bf16_optimizer_states` requires `bf16_master_weights_and_grads`
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true,
         "bf16_optimizer_states": true}}
@@ -67,15 +67,17 @@ def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
         "bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}}
     """
     yield from config.violation_findings(
-        "bf16-states-need-masters", "DeepSpeed stops", 'add "bf16_master_weights_and_grads": true'
+        "bf16-states-need-masters",
+        "DeepSpeed rejects the config",
+        'add "bf16_master_weights_and_grads": true',
     )
 
 
 @rule("DSC309", Effect.REFUSED, triggers="fp16 bf16 bfloat16", late=True)
 def master_weights_need_offload(config: Context) -> Iterator[Finding]:
-    """16-bit master weights want the optimizer on the CPU, with DeepSpeed's own CPU Adam.
+    """16-bit master weights require optimizer offload with DeepSpeedCPUAdam
 
-    The exception: bf16_optimizer_states without any offload.
+    `bf16_optimizer_states` without offload is an exception.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true,
         "bf16_master_weights_and_grads": true}}
@@ -92,7 +94,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
         if keeps_masters(config, path) and not exempt and not (offloaded and on_host):
             yield Finding(
                 path=path,
-                message=f"{path[1]} needs offload_optimizer with DeepSpeed's CPU Adam: {AT_INIT}",
+                message=f"{path[1]} requires offload_optimizer with DeepSpeedCPUAdam: {AT_INIT}",
                 help='add "offload_optimizer": {"device": "cpu"} to zero_optimization and use '
                 "AdamW without torch_adam",
             )
@@ -100,7 +102,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
 
 @rule("DSC310", Effect.REFUSED, triggers="fp16", late=True)
 def both_master_weights(config: Context) -> Iterator[Finding]:
-    """fp16 and bf16 master weights are both asked for; the engine is not built.
+    """fp16 and bf16 master weights are both enabled
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
         "cpu"}}, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true}, "bf16":
@@ -111,17 +113,18 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
     if config.stage and all(keeps_masters(config, path) for path in MASTER_KEYS[:2]):
         yield Finding(
             path=MASTER_KEYS[0],
-            message=f"fp16 and bf16 master weights exclude each other: {AT_INIT}",
-            help="delete the one whose precision is off",
+            message=f"fp16 and bf16 master weights are mutually exclusive: {AT_INIT}",
+            help="delete the one whose precision is disabled",
         )
 
 
 @rule("DSC311", Effect.REFUSED, triggers="fp16", late=True)
 def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
-    """fp16.auto_cast casts the inputs to fp16 although fp16 is off.
+    """`fp16.auto_cast` without fp16
 
-    A model that takes numbers with a fraction stops at its first matrix product, whose sides have
-    unequal types. One that takes tokens alone has nothing to cast, and does not notice.
+    Inputs are cast to fp16 although fp16 is disabled. A model with floating-point inputs fails at
+    its first matrix product because of mismatched dtypes; integer inputs such as token ids are not
+    cast.
 
     bad: {"train_batch_size": 8, "fp16": {"enabled": false, "auto_cast": true}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true}}
@@ -134,14 +137,16 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     yield Finding(
         path=("fp16", "auto_cast"),
         message=f"fp16.auto_cast casts inputs to fp16 while the weights are {weights}: the first "
-        "step stops, unless the model takes no inputs but integers",
+        "step fails, unless all inputs are integers",
         help='delete it, or set "auto_cast": false',
     )
 
 
 @rule("DSC312", Effect.REFUSED, triggers="fp16 bf16 bfloat16 torch_autocast", late=True)
 def precision_not_on_device(config: Context) -> Iterator[Finding]:
-    """The card (`--device`) has no arithmetic in this format; the engine is not built.
+    """Device does not support the precision
+
+    The device is set by `--device`.
 
     with: device="v100", world_size=1
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}}
@@ -150,14 +155,14 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
     device = config.facts.device
     if device is None:
         return
-    wanted = (("fp16", config.fp16, device.fp16), (config.bf16_block, config.bf16, device.bf16))
-    for block, on, there in wanted:
-        if on and not there:
+    formats = (("fp16", config.fp16, device.fp16), (config.bf16_block, config.bf16, device.bf16))
+    for block, is_on, is_supported in formats:
+        if is_on and not is_supported:
             other = "fp16" if block != "fp16" and device.fp16 else None
             yield Finding(
                 path=(block, "enabled"),
-                message=f"{device.name} has no {block}: {AT_INIT}",
-                help=f'write "{other}": {{"enabled": true}} and switch {block} off'
+                message=f"{device.name} does not support {block}: {AT_INIT}",
+                help=f'write "{other}": {{"enabled": true}} and disable {block}'
                 if other
                 else "train in fp32 on this device",
             )
@@ -165,7 +170,9 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
 
 @rule("DSC313", Effect.ALTERED, also=(Effect.INERT,), triggers="bfloat16")
 def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
-    """The old block bfloat16 stands beside bf16 and says something else; only bf16 is read.
+    """`bfloat16` and `bf16` are both set
+
+    Only `bf16` is read.
 
     bad: {"train_batch_size": 8, "bf16": {"enabled": false}, "bfloat16": {"enabled": true}}
     good: {"train_batch_size": 8, "bf16": {"enabled": true}}
@@ -175,7 +182,7 @@ def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
         same = new == old
         yield Finding(
             path=("bfloat16",),
-            message="bfloat16 stands beside bf16 and is ignored"
+            message="bfloat16 is ignored because bf16 is set"
             + ("" if same else ", although the two differ"),
             help="delete it",
             effect=Effect.INERT if same or not config.switch("bfloat16", "enabled") else None,
@@ -185,10 +192,11 @@ def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
 
 @rule("DSC314", Effect.NOTE, triggers="fp16")
 def fp16_on_bf16_model(config: Context) -> Iterator[Finding]:
-    """A model trained in bf16 (`--model`) is trained on in fp16.
+    """fp16 training of a bf16 model
 
-    Its activations may exceed 65504, the largest number of fp16; then gradients overflow, and the
-    loss scale falls to its minimum, where DeepSpeed stops.
+    Activations of a model that was pretrained in bf16 (`--model`) may exceed 65504, the largest
+    fp16 number. Then gradients overflow until the loss scale reaches its minimum, where DeepSpeed
+    raises an error.
 
     with: model="llama-2-7b"
     bad: {"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true}}
@@ -199,6 +207,6 @@ def fp16_on_bf16_model(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=("fp16", "enabled"),
             message=f"{model.name} was trained in bf16: in fp16 its activations may overflow, and "
-            "the loss scale fall to its minimum",
-            help='write "bf16": {"enabled": true} where the card has it',
+            "the loss scale may drop to its minimum",
+            help='write "bf16": {"enabled": true} if the GPU supports it',
         )

@@ -1,4 +1,4 @@
-"""All rules, by code. Families are imported when the first config is judged."""
+"""Registry of all rules by code. Modules are imported when one of their triggers is present."""
 
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
@@ -8,13 +8,13 @@ from dsconfig.checks.rule import AppliesTo, Check, Rule, every_program, reaches_
 from dsconfig.report import Effect
 
 MODEL = "@model"
-"""Wakes what needs to know the model."""
+"""Trigger: the model is known."""
 EMBEDDED_IN_YAML = "@embedded"
-"""Wakes what looks at the YAML that holds a config, or names it."""
+"""Trigger: the config is embedded in, or named by, a YAML file."""
 TRAINING = "@training"
-"""Wakes what looks at TrainingArguments."""
+"""Trigger: TrainingArguments are known."""
 PAGE = "@page"
-"""Wakes nothing: the findings come with the document, and only pages need the rules."""
+"""Never present: the reader reports these findings, and the rules exist for their pages."""
 
 FAMILIES: Mapping[str, str] = {
     "0": "Syntax and keys",
@@ -28,7 +28,7 @@ FAMILIES: Mapping[str, str] = {
     "8": "Versions",
     "9": "Checkpoint, data and monitors",
 }
-"""The first digit of a code, and what its rules are about."""
+"""Topic of the rules by the first digit of their codes."""
 
 MODULES: Mapping[str, str] = {
     "keys": "",
@@ -66,13 +66,13 @@ MODULES: Mapping[str, str] = {
     "arguments": TRAINING,
     "syntax": PAGE,
 }
-"""The modules with rules, and what triggers each: one of the words, or anything.
+"""Modules with rules, and their triggers; a module without triggers is always imported.
 
-A word is a top-level key, a dotted path, or a fact. A module that sleeps is not imported.
+A trigger is a top-level key, a dotted path or a fact.
 """
 
-NESTED = tuple(word for words in MODULES.values() for word in words.split() if "." in word)
-"""The dotted paths among the words."""
+NESTED = tuple(name for names in MODULES.values() for name in names.split() if "." in name)
+"""Dotted paths among the triggers."""
 
 _RULES: dict[str, Rule] = {}
 
@@ -88,11 +88,11 @@ def rule(
     on_templates: bool = False,
     last: bool = False,
 ) -> Callable[[Check], Check]:
-    """Register a check under a code that is never used again for anything else.
+    """Register a check under a code, which is never reused.
 
-    The rule is called as the function is, with dashes: people write that name in what they ignore.
-    ``effect``, ``late`` and ``applies_to`` are what its findings have unless they say otherwise;
-    ``also`` lists the effects that they then may have. ``last``: it tells what no other does.
+    The rule's name is the function's, with dashes; users write it in ignore lists. ``effect``,
+    ``late`` and ``applies_to`` are defaults for its findings, ``also`` lists the other effects they
+    may have. ``last``: run after all other rules.
     """
 
     def register(check: Check) -> Check:
@@ -116,34 +116,34 @@ def rule(
 
 
 refusal = partial(rule, effect=Effect.REFUSED, applies_to=reaches_deepspeed)
-"""Register what DeepSpeed stops at, and no other program of itself."""
+"""Register a check for what DeepSpeed rejects and no other program does."""
 
 
 @cache
 def rules() -> Mapping[str, Rule]:
-    """Every rule by code, in order of code."""
+    """Return every rule by code, in order of code."""
     for module in MODULES:
         import_module(f"dsconfig.checks.{module}")
     return dict(sorted(_RULES.items()))
 
 
 def rule_of(code_or_name: str) -> Rule | None:
-    """The rule with this code (any letter case) or kebab name."""
-    for found in rules().values():
-        if code_or_name.upper() == found.code or code_or_name.lower() == found.name:
-            return found
+    """Return the rule with this code or name, in any letter case."""
+    for candidate in rules().values():
+        if code_or_name.upper() == candidate.code or code_or_name.lower() == candidate.name:
+            return candidate
     return None
 
 
 @lru_cache(maxsize=1024)
-def applicable_rules(words: frozenset[str]) -> tuple[Rule, ...]:
-    """The rules that have something to look at where these words hold."""
+def applicable_rules(present: frozenset[str]) -> tuple[Rule, ...]:
+    """Return the rules that one of these triggers activates, and those that need none."""
     for module, triggers in MODULES.items():
-        if not triggers or not words.isdisjoint(triggers.split()):
+        if not triggers or not present.isdisjoint(triggers.split()):
             import_module(f"dsconfig.checks.{module}")
-    woken = (
-        found
-        for _, found in sorted(_RULES.items())
-        if not found.triggers or not found.triggers.isdisjoint(words)
+    applicable = (
+        rule
+        for _, rule in sorted(_RULES.items())
+        if not rule.triggers or not rule.triggers.isdisjoint(present)
     )
-    return tuple(sorted(woken, key=lambda found: found.last))
+    return tuple(sorted(applicable, key=lambda rule: rule.last))

@@ -1,4 +1,4 @@
-"""Features that a release of DeepSpeed took out and refuses by name."""
+"""Rules for features that DeepSpeed removed and rejects by name."""
 
 from collections.abc import Iterator
 
@@ -19,10 +19,10 @@ def _removals(config: Context) -> Iterator[tuple[Path, Key, Version]]:
 
 @refusal("DSC801", on_templates=True)
 def removed_feature(config: Context) -> Iterator[Finding]:
-    """The release judged for refuses this key by name, whatever its value.
+    """Removed feature
 
-    Even `{"enabled": false}` and null stop the program: the mere presence counts. The block
-    worked, or was ignored, up to the release before.
+    DeepSpeed rejects this key regardless of its value, even `{"enabled": false}` and null. Earlier
+    releases support or ignore it.
 
     bad: {"train_batch_size": 8, "amp": {"enabled": false}}
     good: {"train_batch_size": 8, "bf16": {"enabled": true}}
@@ -30,12 +30,13 @@ def removed_feature(config: Context) -> Iterator[Finding]:
     for path, key, refused_from in _removals(config):
         if config.version >= refused_from:
             dotted, value = ".".join(path), config.get(*path)
-            # Where it was switched off, deleting it changes nothing.
+            # Deleting a disabled feature changes nothing.
             switch = value.get("enabled") if is_block(value) else value
             yield Finding(
                 path=path,
-                message=f"{dotted} was removed: DeepSpeed {refused_from} and later stop at its "
-                "mere presence",
+                message=f"{dotted} was removed: DeepSpeed {refused_from} and later reject it, "
+                "whatever "
+                "its value",
                 help=key.declared.instead,
                 fix=as_fix(
                     delete_entry(config.document, join(*path)),
@@ -47,7 +48,7 @@ def removed_feature(config: Context) -> Iterator[Finding]:
 
 @rule("DSC802", Effect.DEPRECATED)
 def will_be_removed(config: Context) -> Iterator[Finding]:
-    """The key works in the release judged for, and a later one refuses it by name.
+    """Feature removed in a later release
 
     with: version="0.19.6"
     bad: {"train_batch_size": 8, "amp": {"enabled": true}}
@@ -58,7 +59,7 @@ def will_be_removed(config: Context) -> Iterator[Finding]:
         if config.version < refused_from and not is_served:
             yield Finding(
                 path=path,
-                message=f"{'.'.join(path)} is refused from DeepSpeed {refused_from} on",
+                message=f"{'.'.join(path)} is rejected by DeepSpeed {refused_from} and later",
                 help=key.declared.instead,
                 on_key=True,
             )
@@ -66,7 +67,9 @@ def will_be_removed(config: Context) -> Iterator[Finding]:
 
 @rule("DSC803", Effect.REFUSED, applies_to=lambda runtime: not runtime.runs_deepspeed)
 def feature_not_in_engine(config: Context) -> Iterator[Finding]:
-    """dsengine serves none of DeepSpeed's removed features, except a few it lists.
+    """Feature not supported by dsengine
+
+    dsengine does not implement most of the features that DeepSpeed removed.
 
     with: runtime="dsengine"
     bad: {"train_batch_size": 8, "amp": {"enabled": true}}
@@ -78,7 +81,7 @@ def feature_not_in_engine(config: Context) -> Iterator[Finding]:
         if not key.declared.in_engine:
             yield Finding(
                 path=path,
-                message=f"dsengine has no {'.'.join(path)}: a plan for it is refused",
+                message=f"dsengine does not support {'.'.join(path)} and rejects the plan",
                 help=key.declared.instead,
                 on_key=True,
             )

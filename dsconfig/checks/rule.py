@@ -1,4 +1,4 @@
-"""What a rule is, and what it finds."""
+"""Types of rules and findings."""
 
 import ast
 import inspect
@@ -13,40 +13,40 @@ if TYPE_CHECKING:
     from dsconfig.checks.context import Context
 
 Path = tuple[str, ...]
-AT_INIT = "DeepSpeed stops when the engine is built"
-"""What most refusals come to that are late."""
+AT_INIT = "DeepSpeed fails at engine initialization"
+"""Consequence of most mistakes that DeepSpeed detects after reading the config."""
 AppliesTo = Callable[[Runtime], bool]
 
 
 def every_program(runtime: Runtime) -> bool:
-    """The fault is in the file, whoever reads it."""
+    """Return true: the finding applies to every program."""
     return True
 
 
 def reaches_deepspeed(runtime: Runtime) -> bool:
-    """The fault shows wherever DeepSpeed has the last word."""
+    """Return whether DeepSpeed itself ends up reading the config."""
     return runtime.runs_deepspeed
 
 
 def fills_auto(runtime: Runtime) -> bool:
-    """The fault shows where a program puts values into the file and hands it on."""
+    """Return whether the program replaces "auto" values before DeepSpeed reads the config."""
     return bool(runtime.auto_fills)
 
 
 def fills_auto_for_script(runtime: Runtime) -> bool:
-    """The fault shows where a program fills the file in for a script with a loop of its own."""
+    """Return whether the program fills in "auto" for a script with its own training loop."""
     return fills_auto(runtime) and not reads_training_arguments(runtime)
 
 
 def reads_training_arguments(runtime: Runtime) -> bool:
-    """The fault shows where a program reads TrainingArguments beside the file."""
+    """Return whether the program compares the config with TrainingArguments."""
     return runtime.compares_arguments
 
 
 class Finding(NamedTuple):
-    """One place where a rule does not hold. None means: as the rule says.
+    """One violation of a rule. None in a field means the value of the rule.
 
-    ``on_key`` points at the key, not at its value.
+    ``on_key`` selects the range of the key instead of its value.
     """
 
     path: Path
@@ -58,15 +58,15 @@ class Finding(NamedTuple):
     fix: Fix | None = None
     on_key: bool = False
     range: Range | None = None
-    """Where the place is not that of ``path``."""
+    """Overrides the range of ``path``."""
     in_other_file: bool = False
-    """Whether the place is in another file, which the message names."""
+    """Whether the location is in another file, which the message names."""
     dsengine_message: str | None = None
-    """What is said to who asks for dsengine alone, which stops where DeepSpeed goes on."""
+    """Message for dsengine, which rejects the value where DeepSpeed continues."""
 
 
 class Example(NamedTuple):
-    """A config (its text) with the world it is judged in."""
+    """The text of an example config, and the facts it is checked with."""
 
     config: str
     name: str = "ds.json"
@@ -85,26 +85,36 @@ Check = Callable[["Context"], Iterable[Finding]]
 
 
 class Rule(NamedTuple):
-    """A named, documented check. ``triggers`` lists top-level keys one of which must be present."""
+    """A named, documented check, run when one of ``triggers`` is present (or when it has none)."""
 
     code: str
     name: str
     effect: Effect
-    """What its bad example leads to, and most of its findings."""
+    """Effect of its bad example and of most findings."""
     also: tuple[Effect, ...]
-    """What a finding leads to where it says so itself."""
+    """Other effects that its findings may have."""
     check: Check
     triggers: frozenset[str]
     late: bool
     applies_to: AppliesTo
     on_templates: bool
-    """True where the rule looks at keys only, so that placeholders do not mislead it."""
+    """Whether the rule also runs on templates, because it reads keys and not values."""
     last: bool
-    """True where it tells what no other rule does, and so is asked behind them."""
+    """Whether the rule runs after all others, to report only what they do not."""
+
+    @property
+    def title(self) -> str:
+        """The problem in one line, the heading of its page."""
+        return self.doc.partition("\n\n")[0].replace("\n", " ")
+
+    @property
+    def explanation(self) -> str:
+        """Paragraphs of its page below the heading; may be empty."""
+        return self.doc.partition("\n\n")[2]
 
     @property
     def doc(self) -> str:
-        """What its page says, without the examples."""
+        """Text of its page, without the examples."""
         return _LABEL.split(self._docstring, maxsplit=1)[0].strip()
 
     @property
@@ -124,24 +134,24 @@ _LABEL = re.compile(r"^(with|bad|good):", re.MULTILINE)
 
 
 def examples_in(docstring: str) -> dict[str, Example]:
-    """The examples at the end of a rule's docstring, by label.
+    """Return the examples at the end of a rule's docstring, by label.
 
-    ``bad:`` and ``good:`` stand before a config; lines that go on are indented, and joined by a
-    blank, or kept as the lines of a file where the config begins on a line of its own.
-    ``with:`` sets other fields of the examples behind it, as keyword arguments.
+    ``bad:`` and ``good:`` precede a config. Indented continuation lines are joined by a space, or
+    kept as separate lines if the config starts on its own line. ``with:`` sets other fields of the
+    examples that follow, as keyword arguments.
     """
-    found: dict[str, Example] = {}
-    world: dict[str, Any] = {}
+    examples: dict[str, Example] = {}
+    fields: dict[str, Any] = {}
     _, *parts = _LABEL.split(docstring)
     for label, text in zip(parts[::2], parts[1::2], strict=True):
         if label == "with":
             call = ast.parse(f"_({text.strip()})", mode="eval").body
             assert isinstance(call, ast.Call), text
-            world = {each.arg or "": ast.literal_eval(each.value) for each in call.keywords}
+            fields = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
         else:
             lines = text.split("\n")
             first = lines[0].strip()
             joined = " ".join(line.strip() for line in lines).strip()
             config = joined if first else inspect.cleandoc(text) + "\n"
-            found[label] = Example(config, **world)
-    return found
+            examples[label] = Example(config, **fields)
+    return examples

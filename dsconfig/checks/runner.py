@@ -1,7 +1,7 @@
-"""All rules that have something to look at, asked about one config."""
+"""Run all applicable rules on one config."""
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.keys import NO_IDEA, UNKNOWN, is_comment
+from dsconfig.checks.keys import NO_SUGGESTION, UNKNOWN, is_comment
 from dsconfig.checks.registry import applicable_rules
 from dsconfig.checks.rule import Finding, Rule
 from dsconfig.facts import Facts
@@ -21,62 +21,67 @@ def check(
     runtime: str | Runtime | None = None,
     version: Version | None = None,
 ) -> tuple[Diagnostic, ...]:
-    """The reader's findings and those of every rule, in no particular order.
+    """Return the findings of the reader and of every rule, in no particular order.
 
-    Without ``runtime`` the config is judged for all of them. Raises ValueError for an
-    unknown runtime.
+    Without ``runtime`` the config is checked for all programs. Raises ValueError for an unknown
+    runtime.
     """
-    if runtime is None:
-        judged = every_runtime(version or NEWEST)
-    else:
-        judged = (runtime_of(runtime, version),)
-    names = tuple(each.name for each in judged)
-    # What the reader finds holds for whoever reads the file.
-    found = [_read_by(judged, each)._replace(runtimes=names) for each in document.diagnostics]
+    runtimes = (
+        every_runtime(version or NEWEST) if runtime is None else (runtime_of(runtime, version),)
+    )
+    names = tuple(target.name for target in runtimes)
+    # What the reader reports applies to every program.
+    diagnostics = [
+        _for_readers(runtimes, diagnostic)._replace(runtimes=names)
+        for diagnostic in document.diagnostics
+    ]
     if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):
-        return tuple(found)
-    context = Context(document, facts or Facts(), judged, version or judged[0].version)
+        return tuple(diagnostics)
+    context = Context(document, facts or Facts(), runtimes, version or runtimes[0].version)
     for rule in applicable_rules(context.triggers):
         if document.is_template and not rule.on_templates:
             continue
         for finding in rule.check(context):
             diagnostic = _diagnostic(rule, finding, context)
             if diagnostic is not None:
-                found.append(diagnostic)
+                diagnostics.append(diagnostic)
                 context.is_refused |= diagnostic.effect is Effect.REFUSED
-    return _of_another_kind(context, names, found) or tuple(found)
+    return _wrong_file_kind(context, names, diagnostics) or tuple(diagnostics)
 
 
-def _read_by(judged: tuple[Runtime, ...], found: Diagnostic) -> Diagnostic:
-    """A finding of the reader for these programs: plain JSON readers keep the last of two keys."""
-    if found.name != findings.TWICE or found.range is None:
-        return found
-    if any(runtime.reads_hjson for runtime in judged):
-        return found
-    return findings.duplicate_key(found.pointer, found.range, in_file=False)
+def _for_readers(runtimes: tuple[Runtime, ...], diagnostic: Diagnostic) -> Diagnostic:
+    """Return the reader's finding for these programs: strict JSON keeps the last duplicate key."""
+    if diagnostic.name != findings.TWICE or diagnostic.range is None:
+        return diagnostic
+    if any(runtime.reads_hjson for runtime in runtimes):
+        return diagnostic
+    return findings.duplicate_key(diagnostic.pointer, diagnostic.range, in_file=False)
 
 
-def _of_another_kind(
-    context: Context, names: tuple[str, ...], found: list[Diagnostic]
+def _wrong_file_kind(
+    context: Context, names: tuple[str, ...], diagnostics: list[Diagnostic]
 ) -> tuple[Diagnostic, ...]:
-    """One finding in the place of all, for a file that is no ds_config; else none.
+    """Return one finding instead of all others if the file is not a ds_config, else none.
 
-    It is as grave as the gravest, so that the verdict of the program stays what it is.
+    It has the effect of the most severe of them, so that the verdict does not change.
     """
-    kind = another_kind(context.config) or _strange(context, found)
-    if kind is None or not found:
+    kind = another_kind(context.config) or _without_known_keys(context, diagnostics)
+    if kind is None or not diagnostics:
         return ()
-    gravest = min(found, key=lambda each: (list(Effect).index(each.effect), each.late))
-    told = findings.another_kind(kind.name, gravest.effect, kind.help)
-    return (told._replace(runtimes=names, late=gravest.late),)
+    effects = list(Effect)
+    worst = min(diagnostics, key=lambda found: (effects.index(found.effect), found.late))
+    replacement = findings.another_kind(kind.name, worst.effect, kind.help)
+    return (replacement._replace(runtimes=names, late=worst.late),)
 
 
-def _strange(context: Context, found: list[Diagnostic]) -> FileKind | None:
-    """What a file is of whose keys, but for remarks, none means anything."""
-    told = [each for each in found if each.code == UNKNOWN and each.help == NO_IDEA]
-    outermost = sum(len(split(each.pointer)) == 1 for each in told)
+def _without_known_keys(context: Context, diagnostics: list[Diagnostic]) -> FileKind | None:
+    """Return the kind of a file in which every key, comments aside, is unknown."""
+    unknown = [
+        found for found in diagnostics if found.code == UNKNOWN and found.help == NO_SUGGESTION
+    ]
+    outermost = sum(len(split(found.pointer)) == 1 for found in unknown)
     keys = sum(not is_comment(name) for name in context.config)
-    return UNRELATED if told and outermost == keys else None
+    return UNRELATED if unknown and outermost == keys else None
 
 
 def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:

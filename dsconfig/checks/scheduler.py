@@ -1,4 +1,4 @@
-"""The scheduler block: what is built from it, and what keeps it from being built."""
+"""Rules for the scheduler block."""
 
 from collections.abc import Iterator
 
@@ -24,20 +24,21 @@ with lazy_imports():
 PARAMS = ("scheduler", "params")
 POSITIVE_STEPS = {
     "warmup_num_steps": ("0.19.3", "it is raised to 2"),
-    "lr_range_test_step_size": ("0.19.4", "it is used as it is, and 0 stops the first step"),
+    "lr_range_test_step_size": ("0.19.4", "it is used unchecked, and 0 makes the first step fail"),
 }
-"""The first release that checks them, and what happens before."""
+"""First release that checks the value, and the behavior of earlier releases."""
 
 
-def what_is_built(config: Context) -> Schedule | None:
-    """The schedule behind the block; None where there is none or its name is unknown."""
+def built_schedule(config: Context) -> Schedule | None:
+    """Return the schedule that the block creates, or None if absent or unknown."""
     return schedule_built(config.scheduler) if config.scheduler else None
 
 
 @rule("DSC631", Effect.REFUSED, triggers="scheduler", late=True, on_templates=True)
 def unknown_scheduler(config: Context) -> Iterator[Finding]:
-    """The type is neither one of DeepSpeed's schedules nor a class of
-    torch.optim.lr_scheduler, letter by letter; the engine is not built.
+    """Unknown scheduler type
+
+    It must be a schedule of DeepSpeed or a class of torch.optim.lr_scheduler, in exact case.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "CosineWarmup", "params": {}}}
     good: {"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR", "params":
@@ -59,7 +60,7 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
     edits = replace_value(config.document, "/scheduler/type", meant) if meant else ()
     yield Finding(
         path=("scheduler", "type"),
-        message=f"{shown(name)} is no schedule of DeepSpeed or torch: {AT_INIT}",
+        message=f"{shown(name)} is not a schedule of DeepSpeed or torch: {AT_INIT}",
         help=f'did you mean "{meant}"?' if meant else f"write one of {', '.join(OWN)}",
         fix=as_fix(edits, safe=meant is not None and spelling.same_letters(meant, str(name))),
     )
@@ -67,7 +68,9 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
 
 @rule("DSC632", Effect.ALTERED, triggers="scheduler")
 def scheduler_without_type(config: Context) -> Iterator[Finding]:
-    """The scheduler block has no type: no schedule is built, and the rate stays as it is.
+    """Scheduler block without `type`
+
+    No schedule is created, and the learning rate is constant.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW"}, "scheduler": {"name": "WarmupLR",
         "params": {}}}
@@ -80,7 +83,7 @@ def scheduler_without_type(config: Context) -> Iterator[Finding]:
     edits = rename_key(config.document, "/scheduler/name", "type")
     yield Finding(
         path=("scheduler", "type") if "type" in block else ("scheduler",),
-        message="the scheduler block has no type: no schedule is built",
+        message="the scheduler block has no type: no schedule is created",
         help='add "type": "WarmupLR"',
         fix=None if "type" in block else as_fix(edits),
         on_key=True,
@@ -89,16 +92,16 @@ def scheduler_without_type(config: Context) -> Iterator[Finding]:
 
 @rule("DSC633", Effect.REFUSED, triggers="scheduler", late=True, on_templates=True)
 def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
-    """An argument this schedule does not take; it stops with a TypeError.
+    """Unknown scheduler argument
 
-    WarmupLR has no `total_num_steps`, and WarmupCosineLR works with ratios to the optimizer's
-    learning rate in place of `warmup_min_lr` and `warmup_max_lr`.
+    The constructor raises a TypeError. WarmupLR has no `total_num_steps`, and WarmupCosineLR uses
+    ratios of the optimizer's learning rate instead of `warmup_min_lr` and `warmup_max_lr`.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_steps": 100}}}
     good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps":
         100}}}
     """
-    target = what_is_built(config)
+    target = built_schedule(config)
     if target is None:
         return
     for name, value in config.block(*PARAMS).items():
@@ -106,19 +109,19 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
             continue
         path = (*PARAMS, name)
         meant = _SYNONYMS.get(name) or config.closest(name, target.arguments)
-        built = [(each, schedule_built(each)) for each in OWN]
-        other = [each for each, schedule in built if schedule and name in schedule.arguments]
-        meant = None if other or meant not in target.arguments else meant
+        schedules = [(own, schedule_built(own)) for own in OWN]
+        others = [own for own, kind in schedules if kind and name in kind.arguments]
+        meant = None if others or meant not in target.arguments else meant
         edits = ()
         if meant and not config.has(*PARAMS, meant):
             edits = rename_key(config.document, join(*path), meant)
         elif value == AUTO:
             edits = delete_entry(config.document, join(*path))
-        fits = f"it belongs to {' and '.join(other)}" if other else "delete it"
+        alternative = f"it is an argument of {' and '.join(others)}" if others else "delete it"
         yield Finding(
             path=path,
-            message=f'unknown argument "{name}": {config.scheduler} does not take it: {AT_INIT}',
-            help=f'did you mean "{meant}"?' if meant else fits,
+            message=f'unknown argument "{name}": {config.scheduler} does not accept it: {AT_INIT}',
+            help=f'did you mean "{meant}"?' if meant else alternative,
             fix=as_fix(edits, safe=meant is not None and spelling.same_letters(name, meant)),
             on_key=True,
         )
@@ -136,14 +139,14 @@ _SYNONYMS = {
 
 @rule("DSC634", Effect.REFUSED, triggers="scheduler", late=True)
 def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
-    """The schedule cannot do without an argument, or without `params` as a whole.
+    """Required scheduler argument is missing
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
         {"warmup_num_steps": 100}}}
     good: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
         {"warmup_num_steps": 100, "total_num_steps": 1000}}}
     """
-    target = what_is_built(config)
+    target = built_schedule(config)
     if target is None:
         return
     params = config.get(*PARAMS)
@@ -159,22 +162,23 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
         if name not in params:
             yield Finding(
                 path=(*PARAMS, name),
-                message=f"{config.scheduler} needs {name}: {AT_INIT}",
+                message=f"{config.scheduler} requires {name}: {AT_INIT}",
                 help=f'add "{name}" to scheduler.params',
             )
 
 
 @refusal("DSC635", triggers="scheduler", late=True)
 def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
-    """torch's schedules want torch's optimizer; ZeRO, fp16 and bf16 put a wrapper in its place,
-    which they refuse.
+    """torch schedules do not support DeepSpeed's optimizer wrappers
+
+    ZeRO, fp16 and bf16 wrap the optimizer, and torch's schedules reject the wrapper.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "scheduler": {"type": "StepLR",
         "params": {"step_size": 2}}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "scheduler": {"type":
         "WarmupLR", "params": {}}}
     """
-    target = what_is_built(config)
+    target = built_schedule(config)
     if target is None or target.kind.is_own:
         return
     wraps = [
@@ -189,17 +193,18 @@ def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     if wraps:
         yield Finding(
             path=("scheduler", "type"),
-            message=f"{config.scheduler} of torch does not take the wrapped optimizer of "
-            f"{wraps[0]}: {AT_INIT}",
-            help=f"write one of {', '.join(OWN)}, or build the schedule in the script",
+            message=f"torch's {config.scheduler} does not accept the wrapped optimizer of "
+            f"{wraps[0]}: " + AT_INIT,
+            help=f"write one of {', '.join(OWN)}, or create the schedule in the script",
         )
 
 
 @rule("DSC636", Effect.REFUSED, also=(Effect.ALTERED,), triggers="scheduler", late=True)
 def steps_not_positive(config: Context) -> Iterator[Finding]:
-    """Steps of warmup or of a range test must be a positive integer (no float, no text).
+    """Number of steps must be a positive integer
 
-    Releases before 0.19.3 raised a warmup below 2 to 2 without a word.
+    This applies to the steps of a warmup or a range test. Releases before 0.19.3 silently raise a
+    warmup below 2 to 2.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps":
         0}}}
@@ -212,19 +217,19 @@ def steps_not_positive(config: Context) -> Iterator[Finding]:
         value = config.get(*PARAMS, name)
         if not config.has(*PARAMS, name) or value == AUTO:
             continue
-        # DeepSpeed's reader of files makes an integer of 100.0 and 1e2; a dict keeps the float.
+        # DeepSpeed reads 100.0 and 1e2 in a file as integers; a dict keeps the float.
         from_text = config.document.text is not None
-        whole = isinstance(value, int) or (
+        is_integer = isinstance(value, int) or (
             from_text and isinstance(value, float) and value.is_integer()
         )
-        if not whole or value <= 0:
+        if not is_integer or value <= 0:
             checked = config.since(release)
             meant, pointer = literal_of(value), join(*PARAMS, name)
             is_number = isinstance(meant, int)
             edits = replace_value(config.document, pointer, meant) if is_number else ()
             yield Finding(
                 path=(*PARAMS, name),
-                message=f"{name} is {shown(value)}, and must be a positive integer: "
+                message=f"{name} is {shown(value)}, but must be a positive integer: "
                 + (AT_INIT if checked else before),
                 help="write the number of steps, at least 1",
                 effect=None if checked else Effect.ALTERED,
@@ -235,7 +240,7 @@ def steps_not_positive(config: Context) -> Iterator[Finding]:
 
 @rule("DSC637", Effect.REFUSED, also=(Effect.ALTERED,), triggers="scheduler", late=True)
 def scheduler_argument_value(config: Context) -> Iterator[Finding]:
-    """An argument of a wrong type; the schedule stops when it calculates with it.
+    """Scheduler argument of a wrong type
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr":
         "1e-4"}}}
@@ -247,9 +252,9 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
     if config.has(*rate) and config.get(*rate) is None and not may_be_null:
         yield Finding(
             path=rate,
-            message=f"warmup_max_lr is null, which DeepSpeed takes since "
+            message=f"warmup_max_lr is null, which DeepSpeed accepts since "
             f"{deepspeed_step.RATE_OF_THE_OPTIMIZER}: {AT_INIT}",
-            help="write the rate, such as that of the optimizer",
+            help="write the learning rate, such as the optimizer's",
         )
     for error in config.schema_errors:
         path = split(error.pointer)
@@ -264,7 +269,9 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
 
 @rule("DSC638", Effect.REFUSED, triggers="scheduler", late=True)
 def one_cycle_steps(config: Context) -> Iterator[Finding]:
-    """The first half of a OneCycle must have steps, the second may not have less than none.
+    """Invalid OneCycle step size
+
+    `cycle_first_step_size` must be positive, and `cycle_second_step_size` must not be negative.
 
     bad: {"train_batch_size": 8, "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-5,
         "cycle_max_lr": 1e-3, "cycle_first_step_size": 0}}}

@@ -1,4 +1,4 @@
-"""What somebody may have meant by a key that does not exist."""
+"""Suggestions for misspelled and misplaced keys."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -8,24 +8,24 @@ from dsconfig.checks.rule import Path
 from dsconfig.schema.key_index import paths_of
 
 CLOSE = 0.8
-"""Least similarity (0 to 1) of a key to the one it is taken for."""
-MOST_PLACES = 3
-"""A name in more places than this (``enabled``, ``type``) says nothing about where it belongs."""
+"""Minimum similarity (0 to 1) of a suggestion."""
+MOST_PATHS = 3
+"""A name in more blocks than this (``enabled``, ``type``) does not suggest a block."""
 
 
 @lru_cache(maxsize=4096)
 def plain(name: str) -> str:
-    """A name without case, separators and surrounding blanks."""
+    """Return a name in lower case, without separators and spaces."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def same_letters(name: str, other: str) -> bool:
-    """Whether two names differ in case, blanks, dashes and underscores only."""
+    """Return whether two names differ only in case, spaces, dashes and underscores."""
     return plain(name) == plain(other)
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is spelled most alike, None where none is close."""
+    """Return the known name with the closest spelling, or None."""
     wanted = plain(name)
     best, best_score = None, 0.0
     for candidate in known:
@@ -42,40 +42,40 @@ def _similarity(wanted: str, candidate: str) -> float:
     if len(shorter) >= 6 and longer.startswith(shorter):
         return 0.85 + 0.1 * len(shorter) / len(longer)
     if 2 * len(shorter) < CLOSE * (len(shorter) + len(longer)):
-        return 0.0  # too different in length, whatever the letters
+        return 0.0  # too different in length
     matcher = SequenceMatcher(None, wanted, candidate)
     if matcher.quick_ratio() < CLOSE:
         return 0.0
     return matcher.ratio()
 
 
-def other_places(path: Path) -> tuple[Path, ...]:
-    """Where the key at ``path`` would be read: below its own block first."""
+def other_paths(path: Path) -> tuple[Path, ...]:
+    """Return the paths at which the name is a known key, preferring its own block."""
     block = path[:-1]
-    places = [place for place in paths_of(path[-1]) if place != path]
-    below = tuple(place for place in places if place[: len(block)] == block and block)
-    if below:
-        return below[:1]
-    return tuple(places) if len(places) <= MOST_PLACES else ()
+    paths = [other for other in paths_of(path[-1]) if other != path]
+    nested = tuple(other for other in paths if other[: len(block)] == block and block)
+    if nested:
+        return nested[:1]
+    return tuple(paths) if len(paths) <= MOST_PATHS else ()
 
 
 def is_longer_or_shorter(name: str, other: str) -> bool:
-    """Whether one of two names holds the other and more: alike, and often another thing."""
-    one, two = plain(name), plain(other)
-    return one != two and (one in two or two in one)
+    """Return whether one name contains the other: similar spelling, often another meaning."""
+    first, second = plain(name), plain(other)
+    return first != second and (first in second or second in first)
 
 
 def flattened(path: Path) -> tuple[Path, ...]:
-    """The keys that a name may mean which joins a block's name with a key's: ``fp16_enabled``."""
+    """Return the keys that a joined name such as ``fp16_enabled`` may stand for."""
     words = path[-1].split("_")
-    found: list[Path] = []
+    candidates: list[Path] = []
     for cut in range(1, len(words)):
         block, name = "_".join(words[:cut]), "_".join(words[cut:])
-        found += (
-            place
-            for place in paths_of(name)
-            if len(place) > len(path)
-            and place[: len(path) - 1] == path[:-1]
-            and f"{place[-2]}_".startswith(f"{block}_")
+        candidates += (
+            other
+            for other in paths_of(name)
+            if len(other) > len(path)
+            and other[: len(path) - 1] == path[:-1]
+            and f"{other[-2]}_".startswith(f"{block}_")
         )
-    return tuple(found)
+    return tuple(candidates)

@@ -1,4 +1,4 @@
-"""Names from elsewhere that stand in files: what they mean there, and where that is set."""
+"""Names from other programs found in configs, and where to set what they mean."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,83 +13,83 @@ with lazy_imports():
     from dsconfig.source import plugin_settings
 
 
-class Called(NamedTuple):
-    """What a name that no release ever read stands for.
+class CommonMistake(NamedTuple):
+    """Replacement of a name that no release ever read.
 
-    ``new`` is None where a plain rename would not keep the meaning.
+    ``new`` is None if a plain rename would change the meaning.
     """
 
     new: Path | None
     advice: str
 
 
-def _called(new: str, advice: str | None = None) -> Called:
+def _mistake(new: str, advice: str | None = None) -> CommonMistake:
     path = tuple(new.split("."))
-    return Called(path, f"write {advice}" if advice else f'write "{path[-1]}"')
+    return CommonMistake(path, f"write {advice}" if advice else f'write "{path[-1]}"')
 
 
-NEVER_READ: Mapping[Path, Called] = {
-    (*ZERO, "cpu_offload_pin_memory"): Called(
+NEVER_READ: Mapping[Path, CommonMistake] = {
+    (*ZERO, "cpu_offload_pin_memory"): CommonMistake(
         None, 'write "pin_memory" in offload_param or offload_optimizer'
     ),
-    (*ZERO, "reduce_scatter_bucket_size"): _called("zero_optimization.reduce_bucket_size"),
-    ("lr_scheduler",): _called("scheduler"),
-    ("max_grad_norm",): _called("gradient_clipping"),
-    ("zero_stage",): _called("zero_optimization.stage", '"zero_optimization": {"stage": ...}'),
-    ("gradient_accumulation_dtype",): _called(
+    (*ZERO, "reduce_scatter_bucket_size"): _mistake("zero_optimization.reduce_bucket_size"),
+    ("lr_scheduler",): _mistake("scheduler"),
+    ("max_grad_norm",): _mistake("gradient_clipping"),
+    ("zero_stage",): _mistake("zero_optimization.stage", '"zero_optimization": {"stage": ...}'),
+    ("gradient_accumulation_dtype",): _mistake(
         "data_types.grad_accum_dtype", '"data_types": {"grad_accum_dtype": ...}'
     ),
-    ("bf16", "check_overflow"): _called("bf16.check_grad_overflow"),
+    ("bf16", "check_overflow"): _mistake("bf16.check_grad_overflow"),
 }
-"""Names that are handed around, and that no release ever read."""
+"""Common names that no release ever read."""
 
 
-def called(config: Context, path: Path) -> Called | None:
-    """What a name that is handed around stands for, if this release has that."""
-    found = NEVER_READ.get(path)
-    if found is None or found.new is None:
-        return found
-    known = config.key_at(found.new)
-    return found if known is not None and known.read_at(config.version) else None
+def common_mistake(config: Context, path: Path) -> CommonMistake | None:
+    """Return the replacement of a common wrong name, if this release reads it."""
+    mistake = NEVER_READ.get(path)
+    if mistake is None or mistake.new is None:
+        return mistake
+    known = config.key_at(mistake.new)
+    return mistake if known is not None and known.read_at(config.version) else None
 
 
 def is_script_setting(path: Path) -> bool:
-    """Whether a name at the top level is one that scripts and trainers have for their own use."""
-    return len(path) == 1 and path[0] in OF_SCRIPTS
+    """Return whether a top-level name is a common setting of scripts and trainers."""
+    return len(path) == 1 and path[0] in SCRIPT_SETTINGS
 
 
-def of_another_place(path: Path) -> str | None:
-    """Where a name belongs that people write at the top level though it is an argument's."""
+def foreign_name_help(path: Path) -> str | None:
+    """Return where to set a top-level name that belongs to another program."""
     name, *inner = path
     if inner:
         return None
     if name == "gradient_checkpointing":
         return "set it in TrainingArguments, or call model.gradient_checkpointing_enable()"
-    if name in BY_HABIT:
-        return f"write {BY_HABIT[name]}"
+    if name in FOREIGN_NAMES:
+        return f"write {FOREIGN_NAMES[name]}"
     keys = [key for key, names in training.NAMES_OF.items() if name in names]
     if keys and name not in keys:
-        return f"it is a name of TrainingArguments; in a ds_config write {' or '.join(keys)}"
+        return f"it is a TrainingArgument; in a ds_config, write {' or '.join(keys)}"
     if name in (*trainer_fields.TAKEN, *trainer_fields.FORMER):
-        return "it is a name of TrainingArguments: set it there, DeepSpeed has no such setting"
+        return "it is a TrainingArgument: set it there, DeepSpeed has no such setting"
     if name in plugin_settings.KNOWN:
-        return "it is a line of deepspeed_config in accelerate's YAML, or an argument of its plugin"
-    if name in OF_SCRIPTS:
-        return "it is the script's own setting: pass it to the script, DeepSpeed has none of it"
+        return "it is a setting of deepspeed_config in accelerate's YAML, or of its plugin"
+    if name in SCRIPT_SETTINGS:
+        return "it is a setting of the script: pass it to the script, DeepSpeed does not read it"
     return None
 
 
-BY_HABIT = {
-    "batch_size": "train_micro_batch_size_per_gpu (of a GPU) or train_batch_size (of a step)",
-    "micro_batch_size": "train_micro_batch_size_per_gpu (of a GPU and a micro step)",
-    "global_batch_size": "train_batch_size (of all GPUs and a step)",
+FOREIGN_NAMES = {
+    "batch_size": "train_micro_batch_size_per_gpu (per GPU) or train_batch_size (per step)",
+    "micro_batch_size": "train_micro_batch_size_per_gpu (per GPU and micro step)",
+    "global_batch_size": "train_batch_size (all GPUs, per step)",
     "warmup_steps": '"scheduler": {"params": {"warmup_num_steps": ...}}',
     "lr": '"optimizer": {"params": {"lr": ...}}',
     "mixed_precision": '"bf16": {"enabled": true}',
 }
-"""What other programs call a setting."""
+"""Names of settings in other programs."""
 
-OF_SCRIPTS = frozenset(
+SCRIPT_SETTINGS = frozenset(
     (
         "seed",
         "epochs",
@@ -121,5 +121,5 @@ OF_SCRIPTS = frozenset(
         "patience",
     )
 )
-"""Names that stand somewhere in a ds_config, too, and mean nothing of it where a script's settings
-have strayed into the file: a seed at the top level is not that of the data sampler."""
+"""Settings of scripts whose names also exist in some block of a ds_config. At the top level they
+are not suggested to be misplaced: a ``seed`` there is not the data sampler's."""

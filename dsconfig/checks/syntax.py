@@ -1,6 +1,6 @@
-"""What the reader finds before any rule is asked: pages for its codes.
+"""Documentation pages for the reader's findings.
 
-The findings come with the document (``dsconfig.source``); the checks here find nothing more.
+The reader (``dsconfig.source``) reports them with the document; these checks report nothing.
 """
 
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ from dsconfig.report import Effect
 
 @rule("DSC001", Effect.REFUSED)
 def unreadable_input(config: Context) -> Iterator[Finding]:
-    """There is nothing to judge.
+    """Unreadable input
 
-    The file is missing, a directory, not UTF-8 text, larger than 64 MiB or nested deeper than
-    400 levels; or a YAML names a config that is not there. `dsconfig validate` exits with 2.
+    The file is missing, a directory, not UTF-8 text, larger than 64 MiB or nested deeper than 400
+    levels, or a YAML file names a missing config. `dsconfig validate` exits with 2.
 
     with: name="/no/such/ds_config.json"
     bad: /no/such/ds_config.json
@@ -28,11 +28,11 @@ def unreadable_input(config: Context) -> Iterator[Finding]:
 
 @rule("DSC002", Effect.REFUSED)
 def syntax_error(config: Context) -> Iterator[Finding]:
-    """The text is neither JSON nor HJSON.
+    """Syntax error
 
-    Judged as DeepSpeed's reader does, which takes comments, unquoted keys, and trailing or
-    missing commas. Reading goes on at the next sensible place, so that several mistakes are
-    told at once; rules that judge what is missing wait until the text can be read.
+    The text is neither JSON nor HJSON. DeepSpeed reads HJSON, which allows comments, unquoted keys,
+    and trailing or missing commas. Several syntax errors are reported at once; other rules run
+    after they are fixed.
 
     bad:
         {
@@ -50,11 +50,11 @@ def syntax_error(config: Context) -> Iterator[Finding]:
 
 @rule("DSC003", Effect.REFUSED, also=(Effect.ALTERED,))
 def duplicate_key(config: Context) -> Iterator[Finding]:
-    """A key stands twice in one object.
+    """Duplicate key
 
-    DeepSpeed refuses such a file. Plain JSON readers, among them those of transformers and
-    accelerate, keep the last value without a word; so does DeepSpeed for base64, and Python
-    for a dict literal (there the effect is `altered`).
+    DeepSpeed rejects the file. Strict JSON readers, such as transformers and accelerate, silently
+    keep the last value. So do DeepSpeed for base64 input and Python for a dict literal; there the
+    effect is `altered`.
 
     bad: {"train_batch_size": 8, "train_batch_size": 16}
     good: {"train_batch_size": 16}
@@ -64,10 +64,10 @@ def duplicate_key(config: Context) -> Iterator[Finding]:
 
 @rule("DSC004", Effect.REFUSED)
 def empty_config(config: Context) -> Iterator[Finding]:
-    """The file holds nothing but blanks and comments.
+    """Empty config
 
-    DeepSpeed reads that as `{}` and stops for want of a batch size; strict JSON readers stop
-    at once.
+    The file contains only whitespace and comments. DeepSpeed reads `{}` and rejects it because no
+    batch size is set; strict JSON readers raise a syntax error.
 
     bad:
         // nothing yet
@@ -78,7 +78,9 @@ def empty_config(config: Context) -> Iterator[Finding]:
 
 @rule("DSC005", Effect.REFUSED)
 def not_an_object(config: Context) -> Iterator[Finding]:
-    """The root of the config is a list or a single value, where every program wants an object.
+    """Config is not an object
+
+    The root is a list or a single value; every program requires an object.
 
     bad:
         ["train_batch_size", 8]
@@ -89,10 +91,10 @@ def not_an_object(config: Context) -> Iterator[Finding]:
 
 @rule("DSC006", Effect.ALTERED)
 def swallowed_line(config: Context) -> Iterator[Finding]:
-    """Text without quotes took punctuation or a comment into the value.
+    """Unquoted string includes punctuation or a comment
 
-    In HJSON a value without quotes that is no number, `true`, `false` or `null` is a text up
-    to the end of its line: `False,` is the text "False,", which counts as true.
+    In HJSON, an unquoted value that is not a number, `true`, `false` or `null` is a string up to
+    the end of its line: `False,` is the string "False,", which counts as true.
 
     bad:
         {
@@ -112,10 +114,10 @@ def swallowed_line(config: Context) -> Iterator[Finding]:
 
 @rule("DSC007", Effect.ALTERED)
 def nan_or_infinity(config: Context) -> Iterator[Finding]:
-    """NaN or Infinity without quotes.
+    """Unquoted NaN or Infinity
 
-    JSON has no such numbers. Python's `json` makes a float of them, DeepSpeed's reader a text,
-    so the programs disagree about the file.
+    JSON has no such numbers. Python's `json` reads a float and DeepSpeed a string, so programs read
+    different values.
 
     bad:
         {
@@ -133,10 +135,10 @@ def nan_or_infinity(config: Context) -> Iterator[Finding]:
 
 @rule("DSC008", Effect.NOTE)
 def template_file(config: Context) -> Iterator[Finding]:
-    """The file holds placeholders such as `${BATCH}`, `{{ batch }}` or `BATCH_SIZE`.
+    """Template with placeholders
 
-    Some other program fills them in, so the values in their place are not judged, and rules
-    that calculate with values stay silent.
+    The file contains placeholders such as `${BATCH}`, `{{ batch }}` or `BATCH_SIZE`, which another
+    program fills in. Their values are not checked, and rules that compute with values are skipped.
 
     bad:
         {
@@ -149,13 +151,13 @@ def template_file(config: Context) -> Iterator[Finding]:
 
 @rule("DSC009", Effect.REFUSED, also=(Effect.NOTE,))
 def no_config_inside(config: Context) -> Iterator[Finding]:
-    """A YAML or Python file neither holds nor names a ds_config.
+    """No ds_config in the file
 
-    Looked for are `deepspeed_config_file` (accelerate), `deepspeed`, `deepspeed_config` and
-    `ds_config`, and in Python a dict literal with keys of a ds_config. Settings of accelerate's
-    own plugin are judged as the config that accelerate makes of them. Of a trainer's or
-    accelerate's file that trains without DeepSpeed, or with a config that the trainer brings along,
-    it is a `note`.
+    A YAML or Python file neither contains nor names a ds_config. YAML files are searched for
+    `deepspeed_config_file` (accelerate), `deepspeed`, `deepspeed_config` and `ds_config`, Python
+    files for a dict literal with keys of a ds_config. Settings of accelerate's DeepSpeed plugin are
+    checked as the config that accelerate generates from them. A `note` for a file that trains
+    without DeepSpeed, or with a config that is part of the trainer.
 
     with: name="train.yaml"
     bad:
@@ -168,11 +170,11 @@ def no_config_inside(config: Context) -> Iterator[Finding]:
 
 @rule("DSC012", Effect.REFUSED, also=tuple(Effect))
 def another_kind_of_file(config: Context) -> Iterator[Finding]:
-    """The file is of another program: a GPT-NeoX or Megatron config, TrainingArguments, the config
-    of a model, an accelerate config or a JSON Schema.
+    """File is not a ds_config
 
-    One finding says what it is, in the place of one for each of its keys, and with the effect of
-    the gravest of those.
+    It is a file of another program: a GPT-NeoX or Megatron config, TrainingArguments, a model
+    config, an accelerate config or a JSON Schema. One finding replaces those for its keys and has
+    the effect of the most severe of them.
 
     bad: {"output_dir": "out", "num_train_epochs": 3, "per_device_train_batch_size": 4}
     good: {"train_micro_batch_size_per_gpu": 4}
@@ -182,10 +184,10 @@ def another_kind_of_file(config: Context) -> Iterator[Finding]:
 
 @rule("DSC010", Effect.INERT)
 def unused_ignore(config: Context) -> Iterator[Finding]:
-    """A request to ignore a rule that finds nothing here; it would hide a later finding.
+    """Unused ignore
 
-    Reported when the file is judged for all programs, because one program's view leaves rules
-    asleep.
+    The ignored rule reports nothing here; the ignore would hide later findings. Determined by
+    checking the file for all programs, because some rules do not apply to all of them.
 
     with: runtime=None
     bad: {"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC999"]}}
@@ -197,7 +199,9 @@ def unused_ignore(config: Context) -> Iterator[Finding]:
 
 @rule("DSC011", Effect.INERT)
 def malformed_ignore(config: Context) -> Iterator[Finding]:
-    """A `$dsconfig` section that is not understood, and so does nothing.
+    """Malformed `$dsconfig` section
+
+    It has no effect.
 
     bad: {"train_batch_size": 8, "$dsconfig": {"ignore": "DSC412"}}
     good: {"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC818"]}}

@@ -1,8 +1,8 @@
-"""Releases of transformers and accelerate that are known to train something else with DeepSpeed.
+"""Rules for known bugs of transformers and accelerate releases with DeepSpeed.
 
-Each was found in the thread that its message names, and read in the sources of the first release
-that does it, of the last one and of those on either side. They are told where the release is known:
-``dsconfig doctor`` looks for what is installed, ``validate --with transformers==4.48.0`` is told.
+Each bug is reported in the thread that its message names; its range was read in the sources of the
+first and last affected release and their neighbors. Checked if the release is known: ``dsconfig
+doctor`` detects the installed one, ``validate --with transformers==4.48.0`` specifies it.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from dsconfig.report import Effect
 from dsconfig.schema.version import Version
 
 ALL_MODELS = Version(4, 48, 0)
-"""From here on the Trainer divides the loss itself for every model."""
+"""First release whose Trainer divides the loss itself for every model."""
 
 
 @fault(
@@ -29,10 +29,10 @@ ALL_MODELS = Version(4, 48, 0)
     applies_to=reads_training_arguments,
 )
 def loss_not_divided(config: Context) -> Iterator[FaultFinding]:
-    """transformers 4.46.0 and 4.46.1 multiply the loss by the micro steps of a step.
+    """transformers 4.46.0 and 4.46.1 multiply the loss by the gradient accumulation steps
 
-    DeepSpeed divides it by as many, so gradients of a model that does not take the number of tokens
-    (`num_items_in_batch`) are sums over the micro steps, and no mean.
+    DeepSpeed divides it by the same number, so for a model that does not accept
+    `num_items_in_batch` the gradients are summed over micro steps instead of averaged.
 
     with: runtime="transformers", releases={"transformers": "4.46.1"}
     bad: {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,
@@ -40,8 +40,8 @@ def loss_not_divided(config: Context) -> Iterator[FaultFinding]:
     good: {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1,
         "zero_optimization": {"stage": 2}}
     """
-    said = "sum gradients over micro steps for models that do not take num_items_in_batch"
-    yield from lost_steps(config, (STEPS,), said, 1)
+    behavior = "sum gradients over micro steps for models that do not accept num_items_in_batch"
+    yield from lost_steps(config, (STEPS,), behavior, 1)
 
 
 @fault(
@@ -54,11 +54,11 @@ def loss_not_divided(config: Context) -> Iterator[FaultFinding]:
     applies_to=reads_training_arguments,
 )
 def loss_divided_twice(config: Context) -> Iterator[FaultFinding]:
-    """transformers 4.46.2 to 4.48.3 divide the loss by the micro steps, and so does DeepSpeed.
+    """transformers 4.46.2 to 4.48.3 and DeepSpeed both divide the loss by the accumulation steps
 
-    Gradients and their norms are smaller by that factor: clipping acts late, and SGD learns slower.
-    Before 4.48.0 that is so for models alone that take the number of tokens
-    (`num_items_in_batch`), as most decoders do.
+    Gradients and their norms are too small by that factor: clipping applies too late, and SGD
+    learns more slowly. Before 4.48.0 this affects only models that accept `num_items_in_batch`, as
+    most decoders do.
 
     with: runtime="transformers", releases={"transformers": "4.48.3"}
     bad: {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,
@@ -66,11 +66,13 @@ def loss_divided_twice(config: Context) -> Iterator[FaultFinding]:
     good: {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1,
         "zero_optimization": {"stage": 2}}
     """
-    said = "divide gradients by the micro steps twice"
-    sure = Version.parse(config.facts.releases["transformers"]) >= ALL_MODELS
-    for told in lost_steps(config, (STEPS,), said, 1):
-        of_some = "" if sure else ", for models that take num_items_in_batch"
-        yield told._replace(said=told.said + of_some, sure=told.sure and sure)
+    behavior = "divide gradients by the accumulation steps twice"
+    every_model = Version.parse(config.facts.releases["transformers"]) >= ALL_MODELS
+    models = "" if every_model else ", for models that accept num_items_in_batch"
+    for found in lost_steps(config, (STEPS,), behavior, 1):
+        yield found._replace(
+            behavior=found.behavior + models, certain=found.certain and every_model
+        )
 
 
 @fault(
@@ -84,10 +86,11 @@ def loss_divided_twice(config: Context) -> Iterator[FaultFinding]:
     applies_to=fills_auto_for_script,
 )
 def schedule_too_slow(config: Context) -> Iterator[FaultFinding]:
-    """accelerate 0.23.0 to 0.25.0 hand DeepSpeed the schedule of the script.
+    """accelerate 0.23.0 to 0.25.0 step the script's schedule too rarely
 
-    DeepSpeed takes one step of it where accelerate takes as many as there are processes, and by
-    which scripts count the steps of their schedule: the rate goes down that much more slowly.
+    They pass the schedule to DeepSpeed, which steps it once where accelerate steps it once per
+    process. Scripts compute the length of their schedule for the latter, so the learning rate
+    decays too slowly.
 
     with: runtime="accelerate", releases={"accelerate": "0.25.0"}, world_size=8
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
@@ -96,6 +99,4 @@ def schedule_too_slow(config: Context) -> Iterator[FaultFinding]:
     """
     own = config.optimizer is None and config.scheduler is None
     if own and config.facts.world_size != 1:
-        yield FaultFinding(
-            (), "step the script's own schedule once where accelerate steps it per process"
-        )
+        yield FaultFinding((), "step the script's schedule once instead of once per process")

@@ -1,4 +1,4 @@
-"""Values of a wrong type or size, and values that happen to work."""
+"""Rules for values of a wrong type or size."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from dsconfig.source.pointer import join, split
 VALUE_KINDS = (ErrorKind.TYPE, ErrorKind.BOUND, ErrorKind.CHOICE)
 
 
-TOLD_ELSEWHERE = frozenset(
+CHECKED_ELSEWHERE = frozenset(
     {
         ("fp16", "loss_scale_window"),
         ("fp16", "min_loss_scale"),
@@ -33,22 +33,22 @@ TOLD_ELSEWHERE = frozenset(
         ("zero_optimization", "zenflow", "update_interval"),
     }
 )
-"""Values with a rule of their own."""
+"""Values that have their own rule."""
 
 
-BLOCK = "a block of keys"
+BLOCK = "an object"
 
 
 def to_write(expected: str) -> str:
-    """The remedy for a value of a wrong kind; a mapping is shown, for not everybody calls it so."""
-    for word in ("a mapping", BLOCK):
-        if expected in (word, f"{word} "):
-            return f'write {word}, such as {{"enabled": true}}'
+    """Return the help for a value of a wrong type."""
+    for kind in ("a mapping", BLOCK):
+        if expected in (kind, f"{kind} "):
+            return f'write {kind}, such as {{"enabled": true}}'
     return f"write {expected}"
 
 
 def shown(value: Any) -> str:
-    """A value as JSON, shortened."""
+    """Return a value as JSON, truncated if long."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -57,8 +57,8 @@ def _dotted(path: Path) -> str:
     return ".".join(path)
 
 
-def _is_ours(config: Context, path: Path) -> bool:
-    """Whether these rules speak of a path: not of batch numbers, optimizer and scheduler."""
+def _is_covered(config: Context, path: Path) -> bool:
+    """Return whether these rules check a path: not batch values, optimizer and scheduler."""
     if path in (("optimizer",), ("scheduler",), ("optimizer", "type")):
         return True
     if path[0] in ("optimizer", "scheduler") or _is_removed(path):
@@ -67,7 +67,7 @@ def _is_ours(config: Context, path: Path) -> bool:
 
 
 def _is_removed(path: Path) -> bool:
-    """Whether it is a feature that DeepSpeed dropped, or lies in one."""
+    """Return whether a path is a feature that DeepSpeed removed, or inside one."""
     feature = key_at(path[:1])
     return feature is not None and feature.refused_from is not None
 
@@ -75,46 +75,50 @@ def _is_removed(path: Path) -> bool:
 def _faults(config: Context) -> Iterator[tuple[Path, SchemaError]]:
     for error in config.schema_errors:
         path = split(error.pointer)
-        if error.kind in VALUE_KINDS and path and _is_ours(config, path):
+        if error.kind in VALUE_KINDS and path and _is_covered(config, path):
             yield path, error
 
 
 @refusal("DSC031")
 def refused_value(config: Context) -> Iterator[Finding]:
-    """DeepSpeed stops at this value, because it is of another type, outside its limits, or
-    none of the words it knows.
+    """Invalid value
 
-    Most values are refused while the file is read; some (`gradient_clipping`,
-    `steps_per_print`, the names in `data_types`) only when the engine is built or steps.
+    DeepSpeed rejects a value of a wrong type, outside its limits, or not among its choices. It
+    checks most values when it reads the config, and some (`gradient_clipping`, `steps_per_print`,
+    names in `data_types`) only at engine initialization or at the first step.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 4}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     """
     expected = {path: error.expected for path, error in _faults(config)}
-    told: set[Path] = set()
+    reported: set[Path] = set()
     for path, entry in config.reading.entries.items():
         if entry.outcome in (Outcome.BAD_TYPE, Outcome.OUT_OF_BOUNDS, Outcome.NOT_A_BLOCK):
-            told.add(path)
+            reported.add(path)
             wanted = expected.get(path, BLOCK)
-            if entry.field is not None:  # with the limits of the release
+            if entry.field is not None:  # use the limits of the release
                 limits = entry.outcome is Outcome.OUT_OF_BOUNDS
                 wanted = expected_by_model(entry.field, config.version, limits=limits)
             yield _refusal(config, path, wanted, late=False)
     for path, wanted in config.failed_check.items():
-        ours = _is_ours(config, path) or _is_removed(path)
-        if path not in told and config.get(*path) != AUTO and ours:
+        is_covered = _is_covered(config, path) or _is_removed(path)
+        if path not in reported and config.get(*path) != AUTO and is_covered:
             yield _refusal(config, path, wanted.expected, late=wanted.late)
 
 
 def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding:
     value = config.get(*path)
-    when = "when the engine is built or steps" if late else "while it reads the file"
+    program = f"DeepSpeed {config.release}"
+    consequence = (
+        f"{program} fails at engine initialization or at the first step"
+        if late
+        else f"{program} rejects the config"
+    )
     null_block = value is None and wanted == BLOCK
     fix = as_fix(delete_entry(config.document, join(*path))) if null_block else None
     return Finding(
         path=path,
-        message=f"{_dotted(path)} is {shown(value)}, and must be {wanted}: "
-        f"DeepSpeed {config.release} stops {when}",
+        message=f"{_dotted(path)} is {shown(value)}, but must be {wanted}: {consequence}",
         help="delete the key" if null_block else to_write(wanted),
         late=late,
         fix=fix or _literal(config, path, value),
@@ -122,7 +126,7 @@ def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding
 
 
 def _literal(config: Context, path: Path, value: Any) -> Fix | None:
-    """Python's and other spellings of a value that JSON can hold, where they are plain."""
+    """Return the fix for a string that spells a number or boolean, else None."""
     meant = literal_of(value)
     if meant is None:
         return None
@@ -130,13 +134,13 @@ def _literal(config: Context, path: Path, value: Any) -> Fix | None:
 
 
 def wrong_argument(config: Context, error: SchemaError, *, stops: bool) -> Finding:
-    """A value that an optimizer or a schedule is not to be built with."""
+    """Return the finding for an invalid optimizer or scheduler argument."""
     meant, path = literal_of(error.value), split(error.pointer)
     edits = replace_value(config.document, error.pointer, meant) if meant is not None else ()
     return Finding(
         path=path,
-        message=f"{_dotted(path)} is {shown(error.value)}, and must be {error.expected}: "
-        + (AT_INIT if stops else "it is not checked, and used as it is"),
+        message=f"{_dotted(path)} is {shown(error.value)}, but must be {error.expected}: "
+        + (AT_INIT if stops else "DeepSpeed does not check it and uses it"),
         help=to_write(error.expected),
         effect=None if stops else Effect.ALTERED,
         late=stops,
@@ -145,7 +149,7 @@ def wrong_argument(config: Context, error: SchemaError, *, stops: bool) -> Findi
 
 
 def literal_of(value: Any) -> Any:
-    """The number or bool a text spells, None where it spells none."""
+    """Return the number or boolean that a string spells, or None."""
     if not isinstance(value, str):
         return None
     word = value.strip().lower()
@@ -162,64 +166,66 @@ def literal_of(value: Any) -> Any:
 
 @rule("DSC032", Effect.ALTERED, also=(Effect.REFUSED,))
 def kept_wrong_value(config: Context) -> Iterator[Finding]:
-    """DeepSpeed does not check this value and goes on with it.
+    """Invalid value that DeepSpeed does not check
 
-    A text where a switch is expected counts as on, whatever it says: "false" is true.
-    Numbers outside their sensible range are used as they are.
+    Any non-empty string counts as true for a boolean key, even "false". Numbers outside the valid
+    range are used unchanged.
 
     bad: {"train_batch_size": 8, "prescale_gradients": "false"}
     good: {"train_batch_size": 8, "prescale_gradients": false}
     """
     for path, error in _faults(config):
-        if _is_told(config, path):
+        if _is_reported(config, path):
             continue
         value, is_switch = error.value, "true or false" in error.expected
-        # Either program takes 0 or 1 in the place of false or true.
-        counts = type(value) is int and value in (0, 1) and is_switch
+        # DeepSpeed and dsengine both accept 0 and 1 as false and true.
+        is_boolean = type(value) is int and value in (0, 1) and is_switch
         is_text = error.kind is ErrorKind.TYPE and isinstance(value, str) and is_switch
-        what = "a text that is not empty counts as true" if is_text else "used as it is"
-        said = f"{_dotted(path)} is {shown(value)}, and must be {error.expected}: "
+        consequence = "a non-empty string counts as true" if is_text else "uses it"
+        problem = f"{_dotted(path)} is {shown(value)}, but must be {error.expected}: "
         yield Finding(
             path=path,
-            message=f"{said}it is not checked, and {what}",
+            message=f"{problem}DeepSpeed does not check it"
+            + (": " if is_text else " and ")
+            + consequence,
             help=to_write(error.expected),
-            dsengine_message=None if counts else f"{said}dsengine stops while it reads the file",
+            dsengine_message=None if is_boolean else f"{problem}dsengine rejects the config",
             fix=_literal(config, path, value),
         )
 
 
-def _is_told(config: Context, path: Path) -> bool:
-    """Whether another rule says what DeepSpeed does with the value."""
+def _is_reported(config: Context, path: Path) -> bool:
+    """Return whether another rule reports the value."""
     entry = config.reading.at(path) or config.reading.at(path[:-1])
     if path == ("fp16", "min_loss_scale") and 0 < (config.number(*path) or 0) < math.inf:
-        return True  # DSC031 where DeepSpeed refuses a fraction; dsengine takes one
+        return True  # DSC031 if DeepSpeed rejects a fraction; dsengine accepts one
     if entry is not None and (entry.refused or entry.outcome is Outcome.CONVERTED):
         return config.runs_deepspeed or not entry.refused
     if path[0] == "zero_optimization" and len(path) == 1:
         return True
     known, is_null = key_at(path), config.get(*path) is None
-    if path in TOLD_ELSEWHERE or (is_null and path in (("bf16",), ("aio",))):
+    if path in CHECKED_ELSEWHERE or (is_null and path in (("bf16",), ("aio",))):
         return True
     if is_null and known is not None and known.default is None:
         return True  # null is the default of the key
     if path[0] == "expert_parallel" and config.switch("expert_parallel", "enabled"):
         return True
-    # What DeepSpeed insists on for this very value, or of the list it stands in, is DSC031.
+    # DSC031 reports values and list entries that DeepSpeed checks itself.
     is_unmet = config.runs_deepspeed and not config.failed_check.keys().isdisjoint(
         {path, path[:-1]}
     )
-    # DeepSpeed takes one text for a list of one there.
+    # DeepSpeed accepts a string instead of a list of one there.
     is_leaf = path[:2] == ("zero_optimization", "leaf_module")
     return is_unmet or (is_leaf and isinstance(config.get(*path), str))
 
 
 @rule("DSC033", Effect.NOTE, also=(Effect.ALTERED,))
 def converted_value(config: Context) -> Iterator[Finding]:
-    """The value is of another type, and DeepSpeed converts it.
+    """Value of another type that DeepSpeed converts
 
-    "2" becomes 2, "yes" and 1 become true: it trains what was meant. A bool in place of a number
-    becomes 0 or 1, which rarely was. Other programs that read the same file (transformers
-    compares values with its own arguments) do not convert.
+    "2" becomes 2, "yes" and 1 become true, as intended. A boolean instead of a number becomes 0 or
+    1, which is rarely intended (`altered`). Other programs that read the same file do not convert;
+    transformers compares values with its own arguments.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": "2"}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
@@ -232,7 +238,7 @@ def converted_value(config: Context) -> Iterator[Finding]:
         edits = replace_value(config.document, join(*path), entry.value)
         yield Finding(
             path=path,
-            message=f"{_dotted(path)} is {shown(value)}: DeepSpeed takes it for "
+            message=f"{_dotted(path)} is {shown(value)}: DeepSpeed converts it to "
             f"{shown(entry.value)}",
             help=f"write {entry.field.kind.strip()}",
             effect=Effect.ALTERED if odd else None,
@@ -242,7 +248,9 @@ def converted_value(config: Context) -> Iterator[Finding]:
 
 @rule("DSC034", Effect.INERT, also=(Effect.NOTE,), triggers="bf16 aio")
 def null_block(config: Context) -> Iterator[Finding]:
-    """A block is null, which counts as absent: null for bf16 trains in fp32.
+    """Block is null
+
+    DeepSpeed treats it as absent: null for `bf16` trains in fp32.
 
     bad: {"train_batch_size": 8, "bf16": null}
     good: {"train_batch_size": 8, "bf16": {"enabled": true}}
@@ -251,7 +259,7 @@ def null_block(config: Context) -> Iterator[Finding]:
         if config.has(name) and config.get(name) is None and (name,) not in config.failed_check:
             yield Finding(
                 path=(name,),
-                message=f"{name} is null, which counts as no block at all",
+                message=f"{name} is null: DeepSpeed treats it as absent",
                 help=f'delete it, or write "{name}": {{...}}',
                 effect=effect,
                 fix=as_fix(delete_entry(config.document, f"/{name}")),
@@ -262,10 +270,10 @@ def null_block(config: Context) -> Iterator[Finding]:
     "DSC035", Effect.DEPRECATED, also=(Effect.INERT,), triggers="zero_optimization allgather_size"
 )
 def unused_old_form(config: Context) -> Iterator[Finding]:
-    """`zero_optimization` is a bare true or false, the form of 2020.
+    """`zero_optimization` is a boolean
 
-    true is stage 1 with `allgather_size` as the bucket; nothing else can be set that way. Beside
-    a block `allgather_size` is `inert`.
+    This form was deprecated in 2020. true is stage 1 with `allgather_size` as the bucket size. With
+    a `zero_optimization` object, `allgather_size` has no effect (`inert`).
 
     bad: {"train_batch_size": 8, "zero_optimization": true, "fp16": {"enabled": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "fp16": {"enabled": true}}
@@ -275,15 +283,14 @@ def unused_old_form(config: Context) -> Iterator[Finding]:
         edits = replace_value(config.document, "/zero_optimization", {"stage": int(value)})
         yield Finding(
             path=("zero_optimization",),
-            message=f"zero_optimization is {shown(value)}, which DeepSpeed takes for stage "
-            f"{int(value)} and calls deprecated",
+            message=f"zero_optimization is {shown(value)}, a deprecated form of stage {int(value)}",
             help=f'write "zero_optimization": {{"stage": {int(value)}}}',
             fix=as_fix(edits),
         )
     elif config.has("allgather_size"):
         yield Finding(
             path=("allgather_size",),
-            message="allgather_size is read only beside a bare zero_optimization: true",
+            message="allgather_size is read only with zero_optimization: true",
             help='write "allgather_bucket_size" in zero_optimization',
             effect=Effect.INERT,
             on_key=True,
@@ -292,10 +299,10 @@ def unused_old_form(config: Context) -> Iterator[Finding]:
 
 @rule("DSC036", Effect.REFUSED, also=(Effect.NOTE,), triggers="zero_optimization", late=True)
 def number_too_large(config: Context) -> Iterator[Finding]:
-    """A size above 2^63 - 1, which no tensor can have.
+    """Size above 2^63 - 1
 
-    DeepSpeed takes it. A reduce_bucket_size is allocated, and stops the first step; sizes that
-    are only compared with others mean no limit.
+    DeepSpeed accepts it. It allocates `reduce_bucket_size`, which makes the first step fail; other
+    sizes are only compared and mean no limit.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size":
         1000000000000000000000000000000}}
@@ -310,9 +317,9 @@ def number_too_large(config: Context) -> Iterator[Finding]:
                 path=path,
                 message=f"{_dotted(path)} has {len(str(abs(value)))} digits: "
                 + (
-                    "DeepSpeed stops when it allocates the bucket"
+                    "DeepSpeed fails when it allocates the bucket"
                     if allocated
-                    else "it is taken for no limit"
+                    else "DeepSpeed treats it as no limit"
                 ),
                 help="write a number of elements, such as 500000000",
                 effect=None if allocated else Effect.NOTE,

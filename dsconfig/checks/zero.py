@@ -1,4 +1,4 @@
-"""What the ZeRO optimizers refuse together."""
+"""Rules for combinations that the ZeRO optimizers reject or ignore."""
 
 from collections.abc import Iterator
 
@@ -14,22 +14,24 @@ from dsconfig.source.edit import as_fix, replace_value
 
 @refusal("DSC411", triggers="zero_optimization")
 def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
-    """compute_grad_norm can be switched off at ZeRO stages 1 and 2 only.
+    """`compute_grad_norm: false` requires ZeRO stage 1 or 2
 
     bad: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 3,
         "compute_grad_norm": false}}
     good: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2,
         "compute_grad_norm": false}}
     """
-    yield from config.violation_findings("grad-norm-needs-stage", "DeepSpeed stops", "delete it")
+    yield from config.violation_findings(
+        "grad-norm-needs-stage", "DeepSpeed rejects the config", "delete it"
+    )
 
 
 @rule("DSC412", Effect.REFUSED, triggers="zero_optimization", late=True)
 def grad_norm_needed(config: Context) -> Iterator[Finding]:
-    """compute_grad_norm is off, and something needs the norm.
+    """`compute_grad_norm: false` although the norm is required
 
-    Clipping does, and it is on by default (1.0); so do ZenFlow, optimizer offload, and stage 1
-    with bf16 weights and fp32 gradients.
+    Gradient clipping, enabled by default (1.0), requires the norm. So do ZenFlow, optimizer
+    offload, and stage 1 with bf16 weights and fp32 gradients.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "compute_grad_norm": false}}
     good: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2,
@@ -43,14 +45,14 @@ def grad_norm_needed(config: Context) -> Iterator[Finding]:
     reasons = (
         (
             clipping is not None and clipping > 0,
-            "gradient_clipping is on",
+            "gradient_clipping is enabled",
             '"gradient_clipping": 0',
         ),
-        (bool(config.block(*ZERO, "zenflow")), "ZenFlow is on", "no zenflow"),
+        (bool(config.block(*ZERO, "zenflow")), "ZenFlow is enabled", "no zenflow"),
         (offloaded, "the optimizer is offloaded", 'no "offload_optimizer"'),
         (
             config.stage == 1 and not offloaded and accumulates and model_dtype(config) == "bf16",
-            "stage 1 sums bf16 gradients in fp32",
+            "stage 1 accumulates bf16 gradients in fp32",
             '"stage": 2',
         ),
     )
@@ -65,7 +67,7 @@ def grad_norm_needed(config: Context) -> Iterator[Finding]:
 
 @refusal("DSC413", triggers="zero_optimization", late=True)
 def legacy_stage1(config: Context) -> Iterator[Finding]:
-    """legacy_stage1 asks for code that left with 0.5.9; the engine is not built.
+    """`legacy_stage1` was removed in DeepSpeed 0.5.9
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 1, "legacy_stage1": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}}
@@ -81,9 +83,10 @@ def legacy_stage1(config: Context) -> Iterator[Finding]:
 
 @refusal("DSC414", triggers="prescale_gradients gradient_predivide_factor", late=True)
 def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
-    """Stages 2 and 3 with reduce_scatter divide gradients after the reduction, all at once.
+    """Gradient prescaling does not support `reduce_scatter`
 
-    prescale_gradients and a gradient_predivide_factor other than 1 are for all-reduce.
+    With `reduce_scatter`, stages 2 and 3 divide gradients after the reduction. `prescale_gradients`
+    and a `gradient_predivide_factor` other than 1 require all-reduce.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "prescale_gradients": true}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 1}, "prescale_gradients": true}
@@ -101,7 +104,7 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
         if is_wrong:
             yield Finding(
                 path=(key,),
-                message=f"{key} does not go with reduce_scatter at ZeRO stage {config.stage}: "
+                message=f"{key} does not support reduce_scatter at ZeRO stage {config.stage}: "
                 + AT_INIT,
                 help=f'delete {key}, or set "reduce_scatter": false',
             )
@@ -109,7 +112,9 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
 
 @refusal("DSC415", triggers="zero_optimization", late=True)
 def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
-    """Stages 1 and 2 align the all-gather to 4 bytes: an odd number of elements is refused.
+    """`allgather_bucket_size` must be even
+
+    Stages 1 and 2 align the all-gather to 4 bytes.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "allgather_bucket_size":
         200000001}}
@@ -129,18 +134,23 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
 
 @refusal("DSC416", triggers="gradient_allreduce_op")
 def sum_not_supported(config: Context) -> Iterator[Finding]:
-    """gradient_allreduce_op sum does not go with stage 3, ZenFlow or DeepCompile.
+    """`gradient_allreduce_op: "sum"` is not supported with this feature
+
+    It does not support ZeRO stage 3, ZenFlow or DeepCompile.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_allreduce_op": "sum"}
     """
-    yield from config.violation_findings("sum-not-supported", "DeepSpeed stops", 'write "mean"')
+    yield from config.violation_findings(
+        "sum-not-supported", "DeepSpeed rejects the config", 'write "mean"'
+    )
 
 
 @refusal("DSC417", triggers="managed_gradient_accumulation", late=True)
 def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
-    """managed_gradient_accumulation false goes with overlap_comm from stage 2 on, and never with
-    DeepCompile.
+    """`managed_gradient_accumulation: false` is not supported with this feature
+
+    It supports `overlap_comm` only at stages 2 and 3, and does not support DeepCompile.
 
     bad: {"train_batch_size": 8, "managed_gradient_accumulation": false, "zero_optimization":
         {"stage": 1, "overlap_comm": true}}
@@ -158,14 +168,16 @@ def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
         if applies:
             yield Finding(
                 path=("managed_gradient_accumulation",),
-                message=f"managed_gradient_accumulation false does not go with {reason}: {AT_INIT}",
+                message=f"managed_gradient_accumulation false does not support {reason}: {AT_INIT}",
                 help='delete it, or set "overlap_comm": false',
             )
 
 
 @rule("DSC418", Effect.INERT, triggers="zero_optimization")
 def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
-    """Optimizer offload at stages 1 and 2 copies gradients contiguously, whatever the key says.
+    """`contiguous_gradients: false` has no effect with optimizer offload
+
+    Optimizer offload at stages 1 and 2 always copies gradients contiguously.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "contiguous_gradients": false,
         "offload_optimizer": {"device": "cpu"}}}
@@ -178,16 +190,16 @@ def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
     if given and not config.in_force(ZERO, "contiguous_gradients"):
         yield Finding(
             path=(*ZERO, "contiguous_gradients"),
-            message="contiguous_gradients false has no effect: optimizer offload switches it on",
+            message="contiguous_gradients false has no effect: optimizer offload enables it",
             help="delete it",
         )
 
 
 @rule("DSC419", Effect.REFUSED, also=(Effect.INERT,), triggers="zero_optimization", late=True)
 def hpz_group(config: Context) -> Iterator[Finding]:
-    """The secondary partition must divide the number of ranks (`--world-size`).
+    """`zero_hpz_partition_size` does not divide the number of ranks
 
-    A partition larger than the world is cut down to it without a word.
+    DeepSpeed silently reduces a larger partition to the number of ranks (`--world-size`).
 
     with: world_size=8
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,
@@ -202,9 +214,8 @@ def hpz_group(config: Context) -> Iterator[Finding]:
     if size > world:
         yield Finding(
             path=(*ZERO, "zero_hpz_partition_size"),
-            message=f"zero_hpz_partition_size {size} is more than the {world} ranks there are: "
-            f"{world} is used",
-            help="write the number of devices of one node",
+            message=f"zero_hpz_partition_size {size} exceeds {world} ranks: DeepSpeed uses {world}",
+            help="write the number of GPUs per node",
             effect=Effect.INERT,
             late=False,
         )
@@ -218,8 +229,7 @@ def hpz_group(config: Context) -> Iterator[Finding]:
 
 @rule("DSC420", Effect.REFUSED, triggers="zero_optimization", late=True)
 def quantized_gradients_group(config: Context) -> Iterator[Finding]:
-    """Quantised gradients are exchanged in place of a reduce-scatter; without reduce_scatter the
-    engine is not built.
+    """`zero_quantized_gradients` requires `reduce_scatter`
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_quantized_gradients": true,
         "reduce_scatter": false}}
@@ -230,19 +240,21 @@ def quantized_gradients_group(config: Context) -> Iterator[Finding]:
     if config.stage == 3 and quantized and not config.in_force(ZERO, "reduce_scatter"):
         yield Finding(
             path=(*ZERO, "zero_quantized_gradients"),
-            message=f"zero_quantized_gradients needs reduce_scatter, which is off: {AT_INIT}",
+            message="zero_quantized_gradients requires reduce_scatter, which is disabled: "
+            f"{AT_INIT}",
             help='set "reduce_scatter": true',
         )
 
 
 NO_CLIPPING = 1e9
-"""No gradient of a model that still trains has a norm like this."""
+"""Clipping norm above any realistic gradient norm."""
 
 
 @rule("DSC421", Effect.INERT, triggers="gradient_clipping")
 def clipping_without_effect(config: Context) -> Iterator[Finding]:
-    """The clipping norm is so large, infinite or no number at all, that nothing is ever clipped;
-    0 says so plainly.
+    """`gradient_clipping` so large that it has no effect
+
+    Infinity and NaN have no effect either. 0 disables clipping.
 
     bad: {"train_batch_size": 8, "gradient_clipping": 1e12}
     good: {"train_batch_size": 8, "gradient_clipping": 1.0}
@@ -251,6 +263,6 @@ def clipping_without_effect(config: Context) -> Iterator[Finding]:
     if value is not None and not value < NO_CLIPPING:  # also true of NaN, which YAML can write
         yield Finding(
             path=("gradient_clipping",),
-            message=f"gradient_clipping is {value:g}: nothing is ever clipped",
-            help='write "gradient_clipping": 0 to switch it off',
+            message=f"gradient_clipping is {value:g}: gradients are never clipped",
+            help='write "gradient_clipping": 0 to disable clipping',
         )

@@ -1,4 +1,4 @@
-"""ZeRO stages, and the keys that do nothing at the one that is set."""
+"""Rules for ZeRO stages and keys that have no effect at the selected stage."""
 
 from collections.abc import Iterator
 
@@ -13,9 +13,10 @@ from dsconfig.source.pointer import is_block
 
 @rule("DSC401", Effect.ALTERED, also=(Effect.INERT,), triggers="zero_optimization")
 def stage_missing(config: Context) -> Iterator[Finding]:
-    """zero_optimization has no `stage`; the default is 0, and ZeRO is off.
+    """`zero_optimization` without `stage`
 
-    Everything else in the block, offload included, then does nothing.
+    The default is 0, which disables ZeRO. The other keys of the block, including offload, have no
+    effect.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"overlap_comm": true}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}
@@ -25,7 +26,7 @@ def stage_missing(config: Context) -> Iterator[Finding]:
         return
     yield Finding(
         path=ZERO,
-        message="zero_optimization has no stage: the default is 0, and ZeRO is off",
+        message="zero_optimization has no stage: the default 0 disables ZeRO",
         help='add "stage": 1, 2 or 3',
         effect=None if block else Effect.INERT,
         on_key=True,
@@ -34,11 +35,11 @@ def stage_missing(config: Context) -> Iterator[Finding]:
 
 @rule("DSC402", Effect.INERT, triggers="zero_optimization")
 def no_effect_at_stage(config: Context) -> Iterator[Finding]:
-    """The key belongs to another ZeRO stage than the one that is set.
+    """Key has no effect at this ZeRO stage
 
-    `stage3_*`, `sub_group_size`, `offload_param` and ZeRO++ keys need stage 3; bucket sizes of
-    the all-gather and `round_robin_gradients` serve stages 1 and 2; at stage 0 nothing in the
-    block does anything.
+    `stage3_*`, `sub_group_size`, `offload_param` and ZeRO++ keys require stage 3;
+    `allgather_bucket_size` and `round_robin_gradients` apply to stages 1 and 2. At stage 0 no key
+    of the block has an effect.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "stage3_max_live_parameters":
         1e9}}
@@ -50,20 +51,20 @@ def no_effect_at_stage(config: Context) -> Iterator[Finding]:
     for key, value in config.block("zero_optimization").items():
         known = find((*ZERO, key))
         stages = known.declared.stages if known else ()
-        if not stages or config.stage in stages or _asks_nothing(value):
+        if not stages or config.stage in stages or _is_off(value):
             continue
         needed = " or ".join(str(stage) for stage in stages) if len(stages) < 3 else "1 or more"
         yield Finding(
             path=(*ZERO, key),
-            message=f"{key} has no effect at ZeRO stage {config.stage}: it needs stage {needed}",
+            message=f"{key} has no effect at ZeRO stage {config.stage}: it requires stage {needed}",
             help=f'delete it, or set "stage": {max(stages)}',
             on_key=True,
         )
     yield from _offload_details(config)
 
 
-def _asks_nothing(value: object) -> bool:
-    """A switch that is off, or an offload block that offloads nothing."""
+def _is_off(value: object) -> bool:
+    """Return whether a value is a disabled switch or an offload block without a device."""
     if value is None or value is False or value == "auto":
         return True
     return is_block(value) and value.get("device", "none") == "none"
@@ -75,11 +76,11 @@ def _offload_details(config: Context) -> Iterator[Finding]:
     block = config.block("zero_optimization", "offload_optimizer")
     for key, value in block.items():
         known = find((*ZERO, "offload_optimizer", key))
-        if known is not None and known.declared.stages == (3,) and not _asks_nothing(value):
+        if known is not None and known.declared.stages == (3,) and not _is_off(value):
             yield Finding(
                 path=(*ZERO, "offload_optimizer", key),
                 message=f"offload_optimizer.{key} has no effect at ZeRO stage {config.stage}: "
-                "only stage 3 reads it",
+                "it requires stage 3",
                 help='delete it, or set "stage": 3',
                 on_key=True,
             )
@@ -87,25 +88,27 @@ def _offload_details(config: Context) -> Iterator[Finding]:
 
 @rule("DSC403", Effect.NOTE, triggers="zero_optimization")
 def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
-    """At stage 3 `save_16bit_model` and `save_pretrained` write whole weights only with
-    `stage3_gather_16bit_weights_on_model_save`.
+    """Saved model contains placeholders at ZeRO stage 3
 
-    Without it a saved model holds placeholders of a few kilobytes; the weights are in the
-    checkpoint of all ranks, and `zero_to_fp32.py` puts them together.
+    `save_16bit_model` and `save_pretrained` write full weights only with
+    `stage3_gather_16bit_weights_on_model_save`. Without it, the saved model has placeholders of a
+    few kilobytes; the weights are in the sharded checkpoint, from which `zero_to_fp32.py` merges
+    them.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3,
         "stage3_gather_16bit_weights_on_model_save": true}}
     """
     gathered = ("gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
-    is_open = config.get(*ZERO, "stage3_gather_16bit_weights_on_model_save") == "auto"
-    if config.stage != 3 or is_open:
+    is_auto = config.get(*ZERO, "stage3_gather_16bit_weights_on_model_save") == "auto"
+    if config.stage != 3 or is_auto:
         return
     if not any(config.in_force(ZERO, name) for name in gathered):
         yield Finding(
             path=ZERO,
-            message="a model saved at stage 3 holds placeholders in place of its weights unless "
-            "they are gathered",
+            message="at stage 3, a saved model contains placeholders instead of weights unless "
+            "they "
+            "are gathered",
             help='add "stage3_gather_16bit_weights_on_model_save": true, or convert checkpoints '
             "with zero_to_fp32.py",
             on_key=True,
@@ -114,11 +117,11 @@ def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
 
 @rule("DSC404", Effect.COSTLY, also=(Effect.INERT,), triggers="zero_optimization")
 def odd_sizes(config: Context) -> Iterator[Finding]:
-    """A size of zero, or below zero, that DeepSpeed takes.
+    """Zero or negative size that DeepSpeed accepts
 
-    `sub_group_size` then makes a group of every parameter, and the optimizer steps once for each:
-    slow, and at the least memory. The other sizes do nothing: torch gathers without a bucket, and
-    a granularity or a secondary partition below 1 is off.
+    `sub_group_size` then puts every parameter in its own group, and the optimizer steps once per
+    group: slow, with the smallest footprint. Other sizes have no effect (`inert`): gathering uses
+    no bucket, and a granularity threshold or secondary partition below 1 is disabled.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 0}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 1e9}}
@@ -137,15 +140,15 @@ def odd_sizes(config: Context) -> Iterator[Finding]:
         if known.model_name == "sub_group_size":
             yield Finding(
                 path=(*ZERO, key),
-                message=f"{key} is {value}: every parameter is a group of its own, and the "
-                "optimizer steps once for each",
-                help="write a number of elements: a larger one is faster, a smaller one needs "
-                "less memory",
+                message=f"{key} is {value}: every parameter is its own group, and the optimizer "
+                "steps "
+                "once per group",
+                help="write a number of elements: larger is faster, smaller requires less memory",
             )
         else:
             yield Finding(
                 path=(*ZERO, key),
-                message=f"{key} is {value}: it counts as off and has no effect",
+                message=f"{key} is {value}: it is disabled and has no effect",
                 help="delete it, or write a number above 0",
                 effect=Effect.INERT,
             )
@@ -157,12 +160,11 @@ SIZES = NEVER_ZERO | {"module_granularity_threshold"}
 
 @rule("DSC405", Effect.COSTLY, also=(Effect.INERT,), triggers="zero_optimization")
 def no_parameter_may_live(config: Context) -> Iterator[Finding]:
-    """Stage 3 may fetch no parameter ahead, or keep fewer persistent ones than one small one has.
+    """Stage 3 limit prevents prefetching or persistence
 
-    `stage3_max_live_parameters` bounds what is fetched ahead, and so does
-    `stage3_prefetch_bucket_size`: where either is 0 each module waits for its weights. A
-    `stage3_param_persistence_threshold` above `stage3_model_persistence_threshold` asks for more
-    than it allows, and what goes beyond is `inert`.
+    `stage3_max_live_parameters` and `stage3_prefetch_bucket_size` limit prefetching: if either is
+    0, every module waits for its weights. A `stage3_param_persistence_threshold` above
+    `stage3_model_persistence_threshold` has no effect beyond the latter (`inert`).
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_max_live_parameters": 0}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage3_max_live_parameters":
@@ -175,23 +177,24 @@ def no_parameter_may_live(config: Context) -> Iterator[Finding]:
         ahead = config.in_force(ZERO, "prefetch_bucket_size")
         yield Finding(
             path=(*ZERO, _as_written(config, "max_live_parameters")),
-            message="stage3_max_live_parameters is 0: nothing is fetched ahead, and every module "
-            "waits for its weights",
+            message="stage3_max_live_parameters is 0: nothing is prefetched, and every module "
+            "waits "
+            "for its weights",
             help='write "stage3_max_live_parameters": 1e9' + (more if ahead == 0 else ""),
         )
-    one = config.in_force(ZERO, "param_persistence_threshold")
-    model = config.in_force(ZERO, "model_persistence_threshold")
-    if one > model:
+    per_param = config.in_force(ZERO, "param_persistence_threshold")
+    per_model = config.in_force(ZERO, "model_persistence_threshold")
+    if per_param > per_model:
         yield Finding(
             path=(*ZERO, _as_written(config, "param_persistence_threshold")),
-            message=f"parameters up to {one} elements are to stay whole, and all of them together "
-            f"may have {model}: a larger one never will",
-            help="lower stage3_param_persistence_threshold or raise the other",
+            message=f"stage3_param_persistence_threshold {per_param} exceeds "
+            f"stage3_model_persistence_threshold {per_model}: larger parameters never persist",
+            help="lower stage3_param_persistence_threshold, or raise the other",
             effect=Effect.INERT,
         )
 
 
 def _as_written(config: Context, name: str) -> str:
-    """The name of a key as the file has it."""
+    """Return the name of a key as written in the config."""
     long_name = f"stage3_{name}"
     return long_name if config.has(*ZERO, long_name) else name

@@ -82,7 +82,7 @@ def zero_needed_fp16(config: ReadConfig) -> Iterator[Violation]:
         return
     stage = old_stage(config)
     if stage is not None and stage > 0 and (config.version < ZERO_WITHOUT_FP16 or stage < 2):
-        said = f"DeepSpeed {config.version} runs ZeRO stage {stage:g} under fp16 only"
+        said = f"DeepSpeed {config.version} requires fp16 for ZeRO stage {stage:g}"
         yield Violation((ZERO,), said, "AssertionError")
 
 
@@ -93,12 +93,12 @@ def old_zero_limits(config: ReadConfig) -> Iterator[Violation]:
     block = config.get(*ZERO)
     if not is_block(block):
         if not isinstance(block, bool):
-            yield Violation((ZERO,), "zero_optimization is no block of keys", "AttributeError")
+            yield Violation((ZERO,), "zero_optimization is not an object", "AttributeError")
         return
     stage = block.get("stage", 0)
     highest = 3 if config.since("0.3.8") else 2
     if not isinstance(stage, (int, float)):
-        yield Violation(((*ZERO, "stage"),), "zero_optimization.stage is no number", "TypeError")
+        yield Violation(((*ZERO, "stage"),), "zero_optimization.stage is not a number", "TypeError")
     elif stage > highest:
         said = f"zero_optimization.stage is above {highest}"
         yield Violation(((*ZERO, "stage"),), said, "AssertionError")
@@ -114,9 +114,9 @@ def _old_offload(config: ReadConfig, block: dict[str, Any]) -> Iterator[Violatio
             continue
         path = (*ZERO, name)
         if not is_block(value):
-            yield Violation((path,), f"{'.'.join(path)} is no block of keys", "AttributeError")
+            yield Violation((path,), f"{'.'.join(path)} is not an object", "AttributeError")
         elif config.since("0.5.7") and value.get("device", "cpu") not in ("none", "cpu", "nvme"):
-            said = f"{'.'.join(path)}.device is none of none, cpu and nvme"
+            said = f"{'.'.join(path)}.device must be none, cpu or nvme"
             yield Violation(((*path, "device"),), said, "ValueError")
 
 
@@ -131,14 +131,14 @@ def deprecated_and_replacement(config: ReadConfig) -> Iterator[Violation]:
             continue
         for new in (name, *known.aliases):
             if block.get(new, "auto") != "auto":
-                said = f'"{old}" stands beside "{new}", which replaced it'
+                said = f'"{old}" and its replacement "{new}" are both set'
                 yield Violation(((*ZERO, old),), said, "AssertionError")
 
 
 @_condition("grad-norm-needs-stage", "zero_optimization")
 def grad_norm_needs_stage(config: ReadConfig) -> Iterator[Violation]:
     if not config.in_force(ZERO, "compute_grad_norm") and config.stage in (0, 3):
-        said = f"compute_grad_norm false at ZeRO stage {config.stage}"
+        said = f"compute_grad_norm false requires ZeRO stage 1 or 2, not {config.stage}"
         yield Violation(((*ZERO, "compute_grad_norm"),), said)
 
 
@@ -167,14 +167,14 @@ def zenflow_values(config: ReadConfig) -> Iterator[Violation]:
         return Violation(((*ZENFLOW, name),), f"zenflow.{name} {what}")
 
     if config.in_force(ZENFLOW, "select_strategy") not in ("auto", "step", "epoch"):
-        yield wrong("select_strategy", 'is none of "auto", "step" and "epoch"')
+        yield wrong("select_strategy", 'must be "auto", "step" or "epoch"')
     for name in ("select_interval", "update_interval"):
         value = values.get(name, "auto")
         if isinstance(value, str) and value != "auto":
-            yield wrong(name, 'is neither a number nor "auto"')
+            yield wrong(name, 'must be a number or "auto"')
     update = values.get("update_interval", "auto")
     if isinstance(update, int) and update < 1 and config.since("0.19.6"):
-        yield wrong("update_interval", "is less than 1")
+        yield wrong("update_interval", "must be at least 1")
 
 
 @_condition("sum-not-supported")
@@ -214,7 +214,7 @@ def unusable_scale_limits(config: ReadConfig) -> Iterator[Violation]:
     for name in ("loss_scale_window", "min_loss_scale"):
         value = config.in_force(("fp16",), name)
         if value <= 0:
-            said = f"fp16.{name} is {value:g} while the scale is dynamic"
+            said = f"fp16.{name} is {value:g} with a dynamic loss scale"
             yield Violation((("fp16", name),), said)
 
 
@@ -230,7 +230,7 @@ def bf16_needed_zero(config: ReadConfig) -> Iterator[Violation]:
     if not config.since("0.6.0") or config.since("0.6.2") or not config.bf16:
         return
     if old_stage(config) not in (1, 2, 3):
-        said = f"DeepSpeed {config.version} runs bf16 with ZeRO stage 1, 2 or 3 only"
+        said = f"DeepSpeed {config.version} requires ZeRO stage 1, 2 or 3 for bf16"
         yield Violation(((config.bf16_block, "enabled"),), said, "AssertionError")
 
 
@@ -260,7 +260,7 @@ def master_weights_need_zero(config: ReadConfig) -> Iterator[Violation]:
         return
     for path in MASTER_KEYS:
         if keeps_masters(config, path):
-            said = f"{'.'.join(path)} is on at ZeRO stage {config.stage}"
+            said = f"{'.'.join(path)} is enabled at ZeRO stage {config.stage}"
             yield Violation((path,), said, "AssertionError")
 
 
@@ -269,7 +269,7 @@ def bf16_states_need_masters(config: ReadConfig) -> Iterator[Violation]:
     block = (config.bf16_block,)
     states = config.is_on(block, "bf16_optimizer_states")
     if states and not config.is_on(block, "bf16_master_weights_and_grads"):
-        said = "bf16_optimizer_states needs bf16_master_weights_and_grads"
+        said = "bf16_optimizer_states requires bf16_master_weights_and_grads"
         yield Violation(((*block, "bf16_optimizer_states"),), said, "AssertionError")
 
 
@@ -295,7 +295,7 @@ def dynamic_batching_without_tokens(config: ReadConfig) -> Iterator[Violation]:
         except (TypeError, ValueError, OverflowError):
             path = (*BATCHING, "max_tokens")
             yield Violation(
-                (path,), "dynamic_batching needs max_tokens, a number", "AssertionError"
+                (path,), "dynamic_batching requires a numeric max_tokens", "AssertionError"
             )
 
 
@@ -303,7 +303,7 @@ def dynamic_batching_without_tokens(config: ReadConfig) -> Iterator[Violation]:
 def gds_not_on_device(config: ReadConfig) -> Iterator[Violation]:
     device = config.facts.device
     if config.switch("aio", "use_gds") and device is not None and device.kind != "cuda":
-        said = f"use_gds needs an NVIDIA card, not {device.name}"
+        said = f"use_gds requires an NVIDIA GPU, not {device.name}"
         yield Violation((("aio", "use_gds"),), said, "AssertionError")
 
 
@@ -314,7 +314,7 @@ def elasticity_with_batch(config: ReadConfig) -> Iterator[Violation]:
     ignores = config.switch("elasticity", "ignore_non_elastic_batch_info")
     written = [key for key in sorted(KEYS) if key in config.config]
     if config.switch("elasticity", "enabled") and written and not ignores:
-        said = f"elasticity is enabled beside {' and '.join(written)}"
+        said = f"elasticity is enabled, and {' and '.join(written)} is set"
         yield Violation((("elasticity", "enabled"),), said, "ElasticityConfigError")
 
 
@@ -322,5 +322,5 @@ def elasticity_with_batch(config: ReadConfig) -> Iterator[Violation]:
 def compression_at_wrong_level(config: ReadConfig) -> Iterator[Violation]:
     path = ("compression_training", "shared_parameters", "enabled")
     if config.since("0.7.0") and not config.since("0.19.3") and config.switch(*path):
-        said = "shared_parameters does not stand in a method of compression_training"
+        said = "shared_parameters is not in a method of compression_training"
         yield Violation((path,), said, "NameError")

@@ -1,7 +1,7 @@
-"""How far the installed DeepSpeed comes with a config: one rank, on the CPU, over gloo.
+"""Run a config with the installed DeepSpeed: one rank, on the CPU, over gloo.
 
-Each config has a process of its own, forked after the slow imports, so that what DeepSpeed keeps
-in module globals is not handed on.
+Each config runs in its own process, forked after the slow imports, because DeepSpeed keeps state in
+module globals.
 """
 
 import json
@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 READ, BUILT, STEPPED, RAN = "reading", "building", "stepping", "nothing"
-"""What stopped: reading the file, building the engine, a step; or nothing did."""
+"""Phase that failed: reading the config, initializing the engine, a step, or none."""
 STEPS = 3
 
 
 class Stop(NamedTuple):
-    """Where the program stopped, and what it said."""
+    """Phase in which DeepSpeed failed, and its error."""
 
     at: str
     error: str = ""
 
 
 def stop_of(config: Mapping[str, Any], timeout: float = 120) -> Stop:
-    """Read the config, build an engine for a small model, and train some steps."""
+    """Read the config, initialize an engine for a small model, and train a few steps."""
     _import_once()
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()
@@ -49,12 +49,12 @@ def _import_once() -> None:
     warnings.simplefilter("ignore")
     import deepspeed
 
-    # Shared memory between ranks is compiled on first use, for minutes; one rank has no need of it.
+    # One rank does not need the shared-memory extension, which takes minutes to compile.
     # (The package's attribute of this name is torch itself.)
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # pyright: ignore
-    # So are the kernels of its optimizers; configs here use torch's.
+    # Nor the optimizer kernels: the configs use torch's optimizers.
     deepspeed.ops.op_builder.builder.OpBuilder.load = _no_kernel  # pyright: ignore
-    # DeepSpeed asks the CPU for AVX512 before it lets fp16 in; torch multiplies halves without.
+    # DeepSpeed requires AVX512 for fp16 on a CPU; torch does not.
     deepspeed.get_accelerator().is_fp16_supported = lambda: True
 
 
@@ -102,7 +102,7 @@ def _attempt(config: dict[str, Any]) -> Stop:
                 loss = engine(inputs).float().square().mean()
                 engine.backward(loss)
                 engine.step()
-        except Exception as error:  # whatever stops it is the answer
+        except Exception as error:  # any exception is a result
             return Stop(at, f"{type(error).__name__}: {error}")
     return Stop(RAN)
 

@@ -1,8 +1,8 @@
-"""Look for the faulty lines of each known fault in a clone of DeepSpeed, tag by tag.
+"""Search a clone of DeepSpeed for the lines of each known fault, tag by tag.
 
     PYTHONPATH=tests python -m checks.record_known_faults CLONE
 
-Prints the range of releases by code, beside that of the rule; exits 1 where they differ.
+Prints codes whose range of releases differs from the rule's; exits with 1 if there are any.
 """
 
 import re
@@ -63,12 +63,12 @@ LINES: Mapping[str, tuple[str, str]] = {
     ),
     "DSC843": ("runtime/lr_schedules.py", r"for group in self\.optimizer\.param_groups\]\[0\]"),
 }
-"""The file and the lines that do it, by code. What is missing was read, and is no one line."""
+"""File and pattern of the faulty lines by code; other faults cannot be found by a pattern."""
 OLDEST = Version(0, 8, 0)
 
 
 def releases(clone: str) -> list[Version]:
-    """The released versions of a clone, oldest first."""
+    """Return the released versions of a clone, oldest first."""
     tags = _git(clone, "tag").split()
     named = (Version.parse(tag) for tag in tags if re.fullmatch(r"v\d+\.\d+\.\d+", tag))
     return sorted(version for version in named if version >= OLDEST)
@@ -85,17 +85,17 @@ def _git(clone: str, *arguments: str) -> str:
 
 
 def differing(clone: str) -> list[str]:
-    """A line for each code whose range in the clone is not that of the rule."""
+    """Return a line for each code whose range in the clone differs from the rule's."""
     known, found = releases(clone), []
     for code, (file, lines) in LINES.items():
         faulty = [version for version in known if has(clone, version, file, lines)]
         span = (faulty[0], faulty[-1]) if faulty else None
         if span != RANGES[code]:
-            found.append(f"{code}: the rule says {RANGES[code]}, the clone {span}")
+            found.append(f"{code}: rule {RANGES[code]}, clone {span}")
     return found
 
 
 if __name__ == "__main__":
-    told = differing(sys.argv[1])
-    print("\n".join(told) or f"{len(LINES)} ranges agree")
-    sys.exit(bool(told))
+    differences = differing(sys.argv[1])
+    print("\n".join(differences) or f"{len(LINES)} ranges agree")
+    sys.exit(bool(differences))

@@ -1,4 +1,4 @@
-"""What a finding says of its effect is what it declares, and what its words say."""
+"""Effects of findings: declared by the rule, and stated by the message."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dsconfig
-from dsconfig.checks.examples import judge
+from dsconfig.checks.examples import check_example
 from dsconfig.checks.registry import rules
 from dsconfig.facts import gather
 from dsconfig.report import Diagnostic, Effect, Severity
@@ -19,10 +19,10 @@ from dsconfig.schema.version import NEWEST, Version
 
 RULES = list(rules().values())
 ORACLE = Path(__file__).parents[1] / "oracle"
-STOPPING = re.compile(r"stop|refuse|exclude|kill|no program|cannot|raises")
+FAILING = re.compile(r"fail|reject|raise|exclusive|kill|cannot|deadlock|no program|stop|refuse")
 
 
-def test_severity_follows_from_the_effect_alone():
+def test_severity_depends_on_effect_only():
     assert {str(effect): effect.severity for effect in Effect} == {
         "refused": Severity.ERROR,
         "altered": Severity.ERROR,
@@ -35,8 +35,8 @@ def test_severity_follows_from_the_effect_alone():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.code for rule in RULES])
-def test_the_bad_example_has_the_effect_of_its_page(rule):
-    found = {(each.effect, each.late) for each in judge(rule.bad) if each.code == rule.code}
+def test_bad_example_has_effect_of_its_page(rule):
+    found = {(each.effect, each.late) for each in check_example(rule.bad) if each.code == rule.code}
     assert found == {(rule.effect, rule.late and rule.effect is Effect.REFUSED)}
 
 
@@ -45,12 +45,12 @@ REFUSED_BY_DEEPSPEED = [
     for rule in RULES
     if rule.effect is Effect.REFUSED
     and rule.bad.runtime in (None, "deepspeed")
-    and rule.code >= "DSC010"  # before them stands what no reader makes a config of
+    and rule.code >= "DSC010"  # the codes before are syntax errors
 ]
 
 
 @pytest.mark.parametrize("rule", REFUSED_BY_DEEPSPEED, ids=lambda rule: rule.code)
-def test_a_refusal_is_late_where_deepspeed_parses_the_bad_example(rule):
+def test_error_is_late_if_deepspeed_parses_bad_example(rule):
     bad = rule.bad
     release = Version.parse(bad.version) if bad.version else NEWEST
     facts = gather(world_size=bad.world_size or 8, device=bad.device, model=bad.model)
@@ -59,19 +59,19 @@ def test_a_refusal_is_late_where_deepspeed_parses_the_bad_example(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.code for rule in RULES])
-def test_a_refusal_says_that_the_program_stops(rule):
-    for each in judge(rule.bad):
-        read = each.code not in ("DSC001", "DSC009")  # else there is nothing to start with
-        if read and each.code == rule.code and each.effect is Effect.REFUSED:
-            assert STOPPING.search(each.message), each.message
+def test_error_message_states_that_the_program_fails(rule):
+    for each in check_example(rule.bad):
+        has_config = each.code not in ("DSC001", "DSC009")
+        if has_config and each.code == rule.code and each.effect is Effect.REFUSED:
+            assert FAILING.search(each.message), each.message
 
 
-def _judgements() -> Iterator[Diagnostic]:
-    """Every example and every recorded config, judged for each program and for all."""
+def _diagnostics() -> Iterator[Diagnostic]:
+    """Yield findings of every example and recorded config, for each program and for all."""
     for rule in RULES:
         for example in (rule.bad, rule.good):
             for runtime in (None, *NAMES):
-                yield from judge(example._replace(runtime=runtime))
+                yield from check_example(example._replace(runtime=runtime))
     for row in (ORACLE / "versions.jsonl").read_text().splitlines()[::5]:
         for span in json.loads(row)["ranges"]:
             config = json.loads(row)["config"]
@@ -82,16 +82,15 @@ def _judgements() -> Iterator[Diagnostic]:
                 yield from dsconfig.validate(row["config"], runtime=runtime).diagnostics
 
 
-def test_no_finding_has_an_effect_that_its_rule_does_not_list():
-    seen = {(each.code, each.effect, each.late) for each in _judgements()}
+def test_findings_have_listed_effects_only():
+    seen = {(each.code, each.effect, each.late) for each in _diagnostics()}
     listed = {rule.code: (rule.effect, *rule.also) for rule in RULES}
     listed |= {code: (entry.effect,) for code, entry in CODES.items()}
     assert not {(code, effect) for code, effect, _ in seen if effect not in listed[code]}
     assert not {code for code, effect, late in seen if late and effect is not Effect.REFUSED}
 
 
-def test_dsengine_is_never_said_to_train_what_it_refuses():
-    """A value of the wrong type stops it, and is said to."""
+def test_value_rejected_by_dsengine_is_not_altered_for_it():
     config = {"train_batch_size": 8, "prescale_gradients": "false"}
     alone = dsconfig.validate(config, runtime="dsengine").diagnostics
     assert [each.effect for each in alone if each.code == "DSC032"] == [Effect.REFUSED]
@@ -101,7 +100,7 @@ def test_dsengine_is_never_said_to_train_what_it_refuses():
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_switch_written_as_a_number_stops_neither_program(number: int) -> None:
+def test_number_instead_of_boolean_is_accepted(number: int) -> None:
     config = {"train_batch_size": 8, "prescale_gradients": number}
     report = dsconfig.validate(config, runtime="dsengine")
     assert [each.effect for each in report.diagnostics if each.code == "DSC032"] == [Effect.ALTERED]
@@ -109,7 +108,7 @@ def test_a_switch_written_as_a_number_stops_neither_program(number: int) -> None
     assert settled.gradients.prescale is bool(number)
 
 
-def test_a_key_that_nobody_reads_stops_neither_program():
+def test_unknown_key_is_not_an_error_at_run_time():
     config = {"train_batch_size": 8, "gradient_cliping": 0.5}
     found = [each for each in dsconfig.validate(config).diagnostics if each.code == "DSC021"]
     assert [each.effect for each in found] == [Effect.ALTERED]

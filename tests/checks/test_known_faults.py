@@ -1,11 +1,11 @@
-"""Releases that are known to train wrong: told from the first to the last, and not beside them."""
+"""Known faults of DeepSpeed releases are reported for the affected releases only."""
 
 import os
 
 import pytest
 
 import dsconfig
-from dsconfig.checks.examples import judge
+from dsconfig.checks.examples import check_example
 from dsconfig.checks.known_faults import RANGES
 from dsconfig.checks.registry import rules
 from dsconfig.commands.moves import moves
@@ -25,43 +25,43 @@ def codes(config: dict, version: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("code", sorted(RANGES))
-def test_a_fault_is_told_in_its_range_only(code: str) -> None:
+def test_fault_is_reported_in_its_range_only(code: str) -> None:
     first, last = RANGES[code]
     bad = rules()[code].bad
-    for version, told in ((first, True), (last, True), (_after(last), False)):
-        found = {each.code for each in judge(bad._replace(version=str(version)))}
-        assert (code in found) == told, (code, version)
+    for version, expected in ((first, True), (last, True), (_after(last), False)):
+        found = {each.code for each in check_example(bad._replace(version=str(version)))}
+        assert (code in found) == expected, (code, version)
 
 
 def _after(version: Version) -> Version:
     return version._replace(patch=version.patch + 1)
 
 
-def test_a_step_of_one_pass_loses_nothing() -> None:
+def test_fault_requires_several_accumulation_steps() -> None:
     assert codes(STAGE_2, "0.18.2")["DSC830"] == "error"
     assert "DSC830" not in codes({**STAGE_2, "gradient_accumulation_steps": 1}, "0.18.2")
     assert codes({**STAGE_2, "gradient_accumulation_steps": "auto"}, "0.18.2")["DSC830"] == "info"
 
 
-def test_the_batch_and_the_ranks_tell_the_passes() -> None:
+def test_accumulation_steps_are_derived_from_batch_and_ranks() -> None:
     config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8}
     config["zero_optimization"] = {"stage": 2}
     for ranks, severity in ((2, "error"), (8, None), (None, "info")):
         facts = dsconfig.gather(world_size=ranks)
         found = dsconfig.validate(config, facts, runtime="deepspeed", version="0.18.0")
-        told = {each.code: each.severity for each in found.diagnostics}
-        assert told.get("DSC830") == severity, ranks
+        severities = {each.code: each.severity for each in found.diagnostics}
+        assert severities.get("DSC830") == severity, ranks
 
 
-def test_gradients_that_a_fault_makes_too_small_are_not_said_to_be_clipped() -> None:
+def test_default_clipping_is_not_reported_with_unscaled_gradients() -> None:
     config = {"train_batch_size": 16, "fp16": {"enabled": True}}
-    for more, told in (({}, {"DSC845"}), ({"zero_optimization": {"stage": 1}}, {"DSC818"})):
+    for more, expected in (({}, {"DSC845"}), ({"zero_optimization": {"stage": 1}}, {"DSC818"})):
         found = dsconfig.validate({**config, **more}, runtime="deepspeed", version="0.19.8")
         seen = {each.code for each in found.diagnostics}
-        assert seen & {"DSC818", "DSC845"} == told
+        assert seen & {"DSC818", "DSC845"} == expected
 
 
-def test_a_move_says_what_it_cures_and_what_begins() -> None:
+def test_release_change_lists_fixed_and_new_faults() -> None:
     document = dsconfig.read(STAGE_2)
     made = moves(document, Version.parse("0.17.6"), Version.parse("0.18.5"))
     told = {(each.before, each.after, each.said[:6]) for each in made}
@@ -70,7 +70,7 @@ def test_a_move_says_what_it_cures_and_what_begins() -> None:
 
 
 @pytest.mark.deep
-def test_the_ranges_are_those_of_the_sources() -> None:
+def test_fault_ranges_match_deepspeed_sources() -> None:
     from checks.record_known_faults import differing
 
     clone = os.environ.get("DEEPSPEED_CLONE")
@@ -79,7 +79,7 @@ def test_the_ranges_are_those_of_the_sources() -> None:
     assert differing(clone) == []
 
 
-def test_a_fault_without_reduce_scatter_is_not_that_of_the_default() -> None:
+def test_fault_without_reduce_scatter_is_not_reported_by_default() -> None:
     zero = {"stage": 3, "contiguous_gradients": True}
     plain = {"train_batch_size": 8, "zero_optimization": zero}
     without = {**plain, "zero_optimization": {**zero, "reduce_scatter": False}}

@@ -1,4 +1,4 @@
-"""Mutated configs, read by the real DeepSpeedConfig and judged by us."""
+"""Mutated configs: our verdict against the installed DeepSpeedConfig."""
 
 import copy
 import os
@@ -41,11 +41,11 @@ def parser():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     config = pytest.importorskip("deepspeed.runtime.config")
     if not dsconfig_is_at(config):
-        pytest.skip("the verdicts are those of DeepSpeed 0.19.8")
+        pytest.skip("requires DeepSpeed 0.19.8")
     import torch.distributed as torch_dist
     from deepspeed import comm
 
-    # As in training, where the parser knows its ranks: alone it divides by no degree.
+    # As in training: without ranks the parser does not divide by parallel degrees.
     torch_dist.init_process_group("gloo", store=torch_dist.HashStore(), rank=0, world_size=1)
     try:
         comm.init_distributed("gloo", auto_mpi_discovery=False)
@@ -82,12 +82,12 @@ def mutant(source):
 def is_accepted(parser, config):
     try:
         parser(copy.deepcopy(config))
-    except Exception:  # whatever it raises is a refusal
+    except Exception:  # any exception is a rejection
         return False
     return True
 
 
-def test_the_parser_accepts_exactly_what_we_do_not_call_refused(parser):
+def test_verdict_matches_deepspeed_parser(parser):
     source = random.Random(20)
     facts = dsconfig.Facts(world_size=1, device=dsconfig.DeviceFacts(name="cpu", kind="cpu"))
     wrong = []
@@ -104,8 +104,8 @@ def test_the_parser_accepts_exactly_what_we_do_not_call_refused(parser):
     assert not wrong, "\n".join(map(repr, wrong))
 
 
-def test_the_typed_blocks_are_those_of_the_installed_models(parser):
-    """Field by field: names, aliases, and that each is known at the newest release."""
+def test_typed_blocks_match_deepspeed_models(parser):
+    """Names and aliases of fields at the newest release."""
     from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
     from deepspeed.runtime.zero.offload_config import (

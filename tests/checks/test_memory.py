@@ -1,4 +1,4 @@
-"""Bytes of offloaded states against each node's main memory."""
+"""Offloaded states and the host memory of a node."""
 
 import pytest
 
@@ -23,33 +23,33 @@ def stops(nodes: int | None, memory: int, ranks: int | None = 8) -> bool:
 
 
 @pytest.mark.parametrize(("nodes", "share"), [(None, 1), (1, 1), (2, 2), (4, 4)])
-def test_states_are_divided_by_the_nodes(nodes: int | None, share: int) -> None:
-    """12 bytes of Adam states and master and 4 of gradient, to the byte."""
+def test_offloaded_states_are_divided_by_nodes(nodes: int | None, share: int) -> None:
+    """12 bytes of Adam states and master weight and 4 bytes of gradient, exactly."""
     model = gather(model="llama-2-13b").model
     assert model is not None
     needed = 16 * model.trainable // share
     assert not stops(nodes, needed) and stops(nodes, needed - 1)
     [found] = host_findings(nodes, needed - 1)
-    assert f"{needed / 2**30:.0f} GiB of each node" in found.message
+    assert f"{needed / 2**30:.0f} GiB of host memory per node" in found.message
 
 
-def test_what_leaves_the_system_nothing_is_a_warning() -> None:
-    """13e9 parameters take 194 GiB: of 200 the system keeps 11."""
+def test_states_using_memory_of_the_system_are_a_warning() -> None:
+    """13e9 parameters require 194 GiB; the system reserves 11 of 200 GiB."""
     [found] = host_findings(1, 200 * 2**30)
-    assert found.effect is Effect.COSTLY and "which has 189 GiB of 200 GiB" in found.message
+    assert found.effect is Effect.COSTLY and "which has 189 GiB usable of 200 GiB" in found.message
     assert host_findings(1, 220 * 2**30) == []
 
 
-@pytest.mark.parametrize(("stage", "told"), [(2, False), (3, True)])
-def test_a_buffer_of_parameters_is_judged_where_they_can_be_on_disk(stage: int, told: bool) -> None:
+@pytest.mark.parametrize(("stage", "reported"), [(2, False), (3, True)])
+def test_nvme_buffer_is_checked_at_stage_3(stage: int, reported: bool) -> None:
     block = {"device": "nvme", "nvme_path": "/local_nvme", "buffer_size": 1000}
     zero = {"stage": stage, "offload_param": block}
     config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero}
     report = dsconfig.validate(config, gather(world_size=8, model="llama-2-7b"))
-    assert ("DSC503" in {found.code for found in report.diagnostics}) is told
+    assert ("DSC503" in {found.code for found in report.diagnostics}) is reported
 
 
-def test_without_ranks_and_nodes_one_node_is_meant() -> None:
+def test_one_node_is_assumed() -> None:
     model = gather(model="llama-2-13b").model
     assert model is not None
     assert not stops(None, 16 * model.trainable, ranks=None)

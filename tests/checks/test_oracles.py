@@ -1,4 +1,4 @@
-"""What the real programs said of recorded configs."""
+"""Verdicts on recorded configs match the real programs."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ ORACLE = Path(__file__).parents[1] / "oracle"
         ("corpus", "corpus", 300),
     ],
 )
-def test_every_recorded_verdict_is_ours(name, path, least):
+def test_recorded_verdicts_match(name, path, least):
     wrong, total = replay.run(name, ORACLE / path)
     assert total >= least
     assert not wrong

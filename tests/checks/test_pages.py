@@ -1,6 +1,6 @@
-"""What a page shows is what happens to who types it in.
+"""Pages of rules show the real output for their examples.
 
-Whether the files in docs/reference/rules are these pages is asked in tests/house.
+tests/house checks that the generated files are up to date.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dsconfig.checks.examples import judge
+from dsconfig.checks.examples import check_example
 from dsconfig.checks.page import pages
 from dsconfig.checks.registry import rules
 from dsconfig.runtimes.base import NAMES
@@ -28,12 +28,12 @@ HELP = re.compile(r"^> help: (.+)$", re.M)
 
 
 class Example(NamedTuple):
-    """The file of an example, and the command that judges it."""
+    """File of an example, and the flags to check it."""
 
     file: str
     flags: list[str]
 
-    def judged(self, run: Run, *more: str) -> list[dict[str, Any]]:
+    def diagnostics(self, run: Run, *more: str) -> list[dict[str, Any]]:
         result = run(self.file, *self.flags, *more, "--output-format", "json")
         (file,) = json.loads(result.out)["files"]
         return file["diagnostics"]
@@ -44,12 +44,12 @@ def section(code: str, title: str) -> str:
 
 
 def written(code: str, title: str) -> Example:
-    """An example of a page, put down as the page has it."""
+    """Write an example as shown on its page."""
     text = section(code, title)
     config, *arguments = BLOCK.findall(text)
     command = COMMAND.search(text)
     file, flags = command.groups() if command else ("ds.json", "")
-    if config != file:  # else it is the name of a file that is not there
+    if config != file:  # otherwise, the example is a missing file
         put(file, config + "\n")
     for each in arguments:
         put("args.json", each)
@@ -62,37 +62,37 @@ def listed(code: str, what: str) -> list[str]:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_the_bad_example_meets_with_what_its_page_quotes(code: str, run: Run) -> None:
-    found = [each for each in written(code, "Bad").judged(run) if each["code"] == code]
+def test_bad_example_has_finding_quoted_on_page(code: str, run: Run) -> None:
+    found = [each for each in written(code, "Bad").diagnostics(run) if each["code"] == code]
     ((place, message),) = QUOTED.findall(section(code, "Bad"))
-    said = {(each["pointer"] or "the whole file", _plain(each["message"])): each for each in found}
-    assert (place, message) in said
-    one = said[place, message]
+    by_text = {(each["pointer"] or "(file)", _plain(each["message"])): each for each in found}
+    assert (place, message) in by_text
+    one = by_text[place, message]
     assert HELP.findall(section(code, "Bad")) == ([one["help"]] if one["help"] else [])
     assert f"- Effect: `{one['effect']}`" in written_pages()[f"{code}.md"]
     assert one["severity"] in listed(code, "Severity")[0].split(" or ")
 
 
 def _plain(message: str) -> str:
-    """A page does not name the line of a file that it shows."""
+    """Return a message without the location of the arguments file."""
     return re.sub(r"args\.json:\d+", "TrainingArguments", message)
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_the_good_example_passes(code: str, run: Run) -> None:
-    found = written(code, "Good").judged(run)
+def test_good_example_of_page_passes(code: str, run: Run) -> None:
+    found = written(code, "Good").diagnostics(run)
     assert not [each for each in found if each["code"] == code or each["severity"] == "error"]
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_fix_does_away_with_its_finding_and_brings_no_error(code: str, run: Run) -> None:
+def test_fix_resolves_finding_without_new_errors(code: str, run: Run) -> None:
     example = written(code, "Bad")
-    before = example.judged(run)
+    before = example.diagnostics(run)
     fixable = [each for each in before if each["code"] == code and each["fix"]]
     if not fixable:
         return
     run(example.file, *example.flags, "--unsafe-fixes")
-    after = example.judged(run)
+    after = example.diagnostics(run)
     places = {(each["code"], each["pointer"]) for each in after}
     assert not places & {(code, each["pointer"]) for each in fixable}
     errors = {each["code"] for each in before if each["severity"] == "error"}
@@ -100,24 +100,24 @@ def test_a_fix_does_away_with_its_finding_and_brings_no_error(code: str, run: Ru
 
 
 ELSEWHERE = {
-    "DSC036": "dsengine notes other sizes than the one of the example",
-    "DSC101": "transformers and accelerate fill the key of the example",
-    "DSC102": "transformers and accelerate have another way with the key of the example",
-    "DSC704": "accelerate stops over other values than the one of the example",
+    "DSC036": "dsengine reports other sizes than the example's",
+    "DSC101": "transformers and accelerate fill in the key of the example",
+    "DSC102": "transformers and accelerate handle the key of the example differently",
+    "DSC704": "accelerate rejects other values than the example's",
 }
-"""The example is for some of the programs that the page lists."""
+"""Rules whose example applies to only some of the listed programs."""
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_it_is_judged_for_the_programs_that_its_page_lists(code: str) -> None:
-    """Asked alone; where only the view of all programs finds it, named in what is found."""
+def test_rule_applies_to_programs_listed_on_page(code: str) -> None:
+    """Checked for each program, or taken from the finding if only all together report it."""
     example = rules()[code].bad
-    together = [each for each in judge(example._replace(runtime=None)) if each.code == code]
-    alone = {name: judge(example._replace(runtime=name)) for name in NAMES}
+    together = [each for each in check_example(example._replace(runtime=None)) if each.code == code]
+    alone = {name: check_example(example._replace(runtime=name)) for name in NAMES}
     meeting = [name for name, found in alone.items() if any(each.code == code for each in found)]
     if example.runtime is None:
         meeting = list(together[0].runtimes or NAMES)
     if code in ELSEWHERE:
-        assert set(meeting) < set(listed(code, "Judged for"))
+        assert set(meeting) < set(listed(code, "Checked for"))
     else:
-        assert meeting == listed(code, "Judged for")
+        assert meeting == listed(code, "Checked for")

@@ -1,4 +1,4 @@
-"""What somebody may have meant: told for mistakes, bounded for files that are something else."""
+"""Suggestions for unknown keys, and their limit for files of another kind."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ MANY = 5 * MOST_COMPARED
 
 @pytest.fixture
 def comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names that were compared with all known ones."""
+    """Return the names compared with all known names."""
     compared: list[str] = []
     closest = spelling.closest
 
@@ -28,7 +28,7 @@ def comparisons(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield compared
 
 
-def judged(names: Iterator[str], template: str) -> list[dsconfig.Diagnostic]:
+def findings(names: Iterator[str], template: str) -> list[dsconfig.Diagnostic]:
     entries = ",\n".join(f"{json.dumps(name)}: 1" for name in names)
     found = dsconfig.validate(template.replace("ENTRIES", entries)).diagnostics
     return [each for each in found if each.code in ("DSC021", "DSC603", "DSC633")]
@@ -48,22 +48,20 @@ def names() -> Iterator[str]:
     ],
     ids=["root", "block", "optimizer", "scheduler"],
 )
-def test_every_unknown_key_is_reported_and_few_are_compared(
-    template: str, comparisons: list[str]
-) -> None:
-    assert len(judged(names(), template)) == MANY
+def test_number_of_spelling_comparisons_is_limited(template: str, comparisons: list[str]) -> None:
+    assert len(findings(names(), template)) == MANY
     assert len(comparisons) == MOST_COMPARED
 
 
-def test_the_first_mistakes_of_a_file_come_with_a_suggestion() -> None:
-    found = judged(names(), '{"train_batch_size": 8,\nENTRIES}\n')
+def test_first_unknown_keys_have_suggestions() -> None:
+    found = findings(names(), '{"train_batch_size": 8,\nENTRIES}\n')
     helps = [each.help for each in found]
     assert helps[:MOST_COMPARED] == ['did you mean "wall_clock_breakdown"?'] * MOST_COMPARED
-    assert set(helps[MOST_COMPARED:]) == {"delete it, or look for its new name"}
+    assert set(helps[MOST_COMPARED:]) == {"delete it, or look up its current name"}
     assert {each.severity for each in found} == {dsconfig.Severity.ERROR}
 
 
-def test_the_lines_of_a_text_are_looked_up_once_for_all_its_fixes(
+def test_line_index_is_built_once_for_all_fixes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = count()
@@ -83,23 +81,21 @@ def test_the_lines_of_a_text_are_looked_up_once_for_all_its_fixes(
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "words"),
+    ("name", "code", "help"),
     [
-        ("seed", "DSC021", "a name of TrainingArguments"),
+        ("seed", "DSC021", "a TrainingArgument"),
         ("aio_block_size", "DSC021", 'write it as "block_size" in aio'),
     ],
 )
-def test_a_name_at_the_top_level_is_known_for_what_it_means(
-    name: str, code: str, words: str
-) -> None:
-    """A script's own setting, though a block has its name; a block's name joined with a key's."""
-    told = dsconfig.validate({"train_batch_size": 8, name: 5}).diagnostics
-    (found,) = (each for each in told if each.pointer == f"/{name}")
+def test_foreign_top_level_name_has_specific_help(name: str, code: str, help: str) -> None:
+    """A setting of scripts that is also a key of a block; a block and key joined."""
+    diagnostics = dsconfig.validate({"train_batch_size": 8, name: 5}).diagnostics
+    (found,) = (each for each in diagnostics if each.pointer == f"/{name}")
     assert found.code == code
-    assert found.help is not None and words in found.help
+    assert found.help is not None and help in found.help
 
 
-def test_a_key_to_come_is_told_once() -> None:
+def test_key_of_later_release_is_reported_once() -> None:
     config = {"train_batch_size": 8, "zero_optimization": {"stage": 2, "leaf_module": None}}
-    told = dsconfig.validate(config, version="0.9.1").diagnostics
-    assert [each.code for each in told if each.pointer.endswith("leaf_module")] == ["DSC811"]
+    diagnostics = dsconfig.validate(config, version="0.9.1").diagnostics
+    assert [each.code for each in diagnostics if each.pointer.endswith("leaf_module")] == ["DSC811"]

@@ -1,4 +1,4 @@
-"""Releases of transformers and accelerate that are known to train wrong, where they are named."""
+"""Known faults of transformers and accelerate are reported for the affected releases only."""
 
 import importlib.metadata
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.checks.examples import judge
+from dsconfig.checks.examples import check_example
 from dsconfig.checks.registry import rules
 from dsconfig.commands import doctor
 from dsconfig.facts.inputs import FactError
@@ -18,7 +18,7 @@ RANGES = {
     "DSC847": ("transformers", "4.46.1", "4.46.2", "4.48.3", "4.49.0"),
     "DSC848": ("accelerate", "0.22.0", "0.23.0", "0.25.0", "0.26.0"),
 }
-"""The program, the release before the fault, its first, its last and the one after."""
+"""Program, release before the fault, first, last, and release after."""
 FILLED = {
     "train_micro_batch_size_per_gpu": "auto",
     "gradient_accumulation_steps": "auto",
@@ -27,13 +27,13 @@ FILLED = {
 
 
 @pytest.mark.parametrize("code", RANGES)
-def test_a_fault_is_told_in_its_range_only(code: str) -> None:
+def test_fault_is_reported_in_its_range_only(code: str) -> None:
     program, before, first, last, after = RANGES[code]
     bad = rules()[code].bad
-    for release, told in ((before, False), (first, True), (last, True), (after, False)):
-        found = {each.code for each in judge(bad._replace(releases={program: release}))}
-        assert (code in found) == told, release
-    assert code not in {each.code for each in judge(bad._replace(releases=None))}
+    for release, expected in ((before, False), (first, True), (last, True), (after, False)):
+        found = {each.code for each in check_example(bad._replace(releases={program: release}))}
+        assert (code in found) == expected, release
+    assert code not in {each.code for each in check_example(bad._replace(releases=None))}
 
 
 def severities(config: dict, release: str, **facts) -> set[str]:
@@ -43,21 +43,21 @@ def severities(config: dict, release: str, **facts) -> set[str]:
 
 
 @pytest.mark.parametrize("block", ["optimizer", "scheduler"])
-def test_a_schedule_of_the_file_is_not_slowed(block: str) -> None:
+def test_schedule_of_config_is_not_affected(block: str) -> None:
     bad = rules()["DSC848"].bad
     own = {"optimizer": {"type": "AdamW"}, "scheduler": {"type": "WarmupLR"}}
     given = bad._replace(config=json.dumps(json.loads(bad.config) | {block: own[block]}))
-    assert "DSC848" in {each.code for each in judge(bad)}
-    assert "DSC848" not in {each.code for each in judge(given)}
+    assert "DSC848" in {each.code for each in check_example(bad)}
+    assert "DSC848" not in {each.code for each in check_example(given)}
 
 
-def test_it_is_an_error_where_the_release_does_it_to_every_model() -> None:
+def test_fault_of_every_model_is_an_error() -> None:
     config = {**FILLED, "gradient_accumulation_steps": 4}
     assert severities(config, "4.48.0") == {"error"}
     assert severities(config, "4.47.1") == {"info"}
 
 
-def test_the_micro_steps_of_an_auto_are_those_of_the_trainer() -> None:
+def test_auto_accumulation_steps_come_from_trainer() -> None:
     assert severities(FILLED, "4.48.0", accumulation=4) == {"error"}
     assert severities(FILLED, "4.48.0", accumulation=1) == set()
     assert severities(FILLED, "4.48.0") == {"info"}
@@ -65,7 +65,7 @@ def test_the_micro_steps_of_an_auto_are_those_of_the_trainer() -> None:
     assert severities(FILLED, "4.48.0", training_args=by_default) == set()
 
 
-def test_a_candidate_is_judged_as_its_release() -> None:
+def test_release_candidate_counts_as_its_release() -> None:
     config = {**FILLED, "gradient_accumulation_steps": 4}
     for release in ("4.48.1rc1", "4.48.0.dev0", "4.48.3.post1", "4.48.3+cu128"):
         assert severities(config, release) == {"error"}, release
@@ -73,7 +73,7 @@ def test_a_candidate_is_judged_as_its_release() -> None:
         assert severities(config, release) == set(), release
 
 
-def test_a_release_is_given_as_pip_has_it() -> None:
+def test_releases_accept_pip_syntax() -> None:
     for given in (["transformers==4.48.0"], "transformers==4.48.0", {"transformers": "4.48.0"}):
         assert dsconfig.gather(releases=given).releases == {"transformers": "4.48.0"}
 
@@ -81,14 +81,12 @@ def test_a_release_is_given_as_pip_has_it() -> None:
 @pytest.mark.parametrize(
     "wrong", [["numpy==2.0"], ["transformers"], ["accelerate==new"], {"transformers": None}, [1]]
 )
-def test_what_is_no_release_is_told(wrong: Any) -> None:
+def test_invalid_release_raises_fact_error(wrong: Any) -> None:
     with pytest.raises(FactError, match="--with"):
         dsconfig.gather(releases=wrong)
 
 
-def test_doctor_judges_by_what_is_installed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_doctor_uses_installed_releases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text(
         '{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 4}', "utf-8"

@@ -70,7 +70,7 @@ def codes_of(result: Result) -> list[str]:
 # --- exit codes and streams --------------------------------------------------------------------
 
 
-def test_a_clean_file_exits_0_with_a_summary_on_stderr(run: Run) -> None:
+def test_clean_file_exits_0_with_summary_on_stderr(run: Run) -> None:
     result = run(put("ds.json", GOOD))
     assert result.code == 0
     heading, summary = result.err.splitlines()
@@ -80,7 +80,7 @@ def test_a_clean_file_exits_0_with_a_summary_on_stderr(run: Run) -> None:
     assert "info[DSC613]" in run("ds.json", "--runtime", "deepspeed").out
 
 
-def test_an_error_exits_1_with_findings_on_stdout(run: Run) -> None:
+def test_error_exits_1_with_findings_on_stdout(run: Run) -> None:
     result = run(put("ds.json", BAD))
     assert result.code == 1
     assert "ds.json:1:25" in result.out and "help:" in result.out
@@ -90,7 +90,7 @@ def test_an_error_exits_1_with_findings_on_stdout(run: Run) -> None:
 @pytest.mark.parametrize(
     "name", ["missing.json", "folder.json", "binary.json", "deep.json", "nothing*.json"]
 )
-def test_unreadable_input_exits_2_with_one_finding(run: Run, name: str) -> None:
+def test_unreadable_input_exits_2(run: Run, name: str) -> None:
     Path("folder.json").mkdir()
     Path("binary.json").write_bytes(b"\x80\x00")
     put("deep.json", '{"a": ' * 10_000)
@@ -102,12 +102,12 @@ def test_unreadable_input_exits_2_with_one_finding(run: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "code"), [(BROKEN, "DSC002"), ("", "DSC004"), ("[]", "DSC005")])
-def test_one_clear_finding_for_a_file_that_is_no_config(run: Run, text: str, code: str) -> None:
+def test_file_without_config_has_one_finding(run: Run, text: str, code: str) -> None:
     result = run(put("ds.json", text), "--output-format", "json", "--runtime", "deepspeed")
     assert (result.code, codes_of(result)) == (1, [code])
 
 
-def test_ten_megabytes_are_read(run: Run) -> None:
+def test_file_of_ten_megabytes_is_read(run: Run) -> None:
     numbers = ",\n".join(str(number) for number in range(10**6))
     text = f'{{"train_batch_size": 8, "_comment": [{numbers}, {numbers}]}}'
     assert len(text) > 10 * 2**20
@@ -128,13 +128,13 @@ def test_ten_megabytes_are_read(run: Run) -> None:
         ("--device", "abacus"),
     ],
 )
-def test_wrong_usage_exits_2_and_says_so_on_stderr(run: Run, arguments: tuple[str, ...]) -> None:
+def test_usage_error_exits_2_with_message_on_stderr(run: Run, arguments: tuple[str, ...]) -> None:
     result = run(put("ds.json", GOOD), *arguments)
     assert (result.code, result.out) == (2, "")
     assert result.err
 
 
-def test_flags_that_change_the_exit_code(run: Run) -> None:
+def test_flags_change_exit_code(run: Run) -> None:
     put("bad.json", BAD)
     put("idle.json", '{"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC999"]}}')
     assert run("bad.json", "--exit-zero").code == 0
@@ -143,7 +143,7 @@ def test_flags_that_change_the_exit_code(run: Run) -> None:
     assert run("idle.json", "--error-on-warning").code == 1
 
 
-def test_quiet_is_silent_when_clean(run: Run) -> None:
+def test_quiet_prints_nothing_for_clean_file(run: Run) -> None:
     result = run(put("ds.json", GOOD), "--quiet")
     assert (result.code, result.err) == (0, "")
 
@@ -165,7 +165,7 @@ def test_directories_are_searched_for_configs(run: Run) -> None:
     assert files_of(run("--output-format", "json")) == found
 
 
-def test_a_search_passes_over_what_only_speaks_of_deepspeed(run: Run) -> None:
+def test_search_skips_files_that_only_mention_deepspeed(run: Run) -> None:
     """The shapes of TRL's recorded runs, ms-swift's tuner, documentation and containers."""
     put("a/recorded.json", '{"config": {"args": {"gradient_accumulation_steps": 1}}, "steps": []}')
     put("a/tuner.json", '{"cmd": "sft", "args": {"gradient_accumulation_steps": 16}}')
@@ -188,7 +188,7 @@ def test_a_search_passes_over_what_only_speaks_of_deepspeed(run: Run) -> None:
     ]
 
 
-def test_a_mistake_of_a_config_that_several_files_name_is_told_once(run: Run) -> None:
+def test_config_named_by_several_files_is_reported_once(run: Run) -> None:
     put("ds.json", BAD)
     for name in ("a.yaml", "b.yaml"):
         put(name, "output_dir: o\ndeepspeed: ds.json\n")
@@ -197,7 +197,7 @@ def test_a_mistake_of_a_config_that_several_files_name_is_told_once(run: Run) ->
     assert "3 files, 1 error," in result.err
 
 
-def test_releases_that_are_given_are_named(run: Run) -> None:
+def test_specified_releases_are_printed(run: Run) -> None:
     put("ds.json", GOOD)
     said = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "transformers").err
     assert "the known faults of transformers 4.48.0" in " ".join(said.split())
@@ -205,7 +205,7 @@ def test_releases_that_are_given_are_named(run: Run) -> None:
     assert "known faults" not in " ".join(alone.split())
 
 
-def test_a_release_that_is_given_says_who_runs_the_file(run: Run) -> None:
+def test_specified_release_selects_target_program(run: Run) -> None:
     twice = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8}
     put("ds.json", json.dumps({**twice, "zero_optimization": {"stage": 2}}))
     by_trainer = run("ds.json", "--with", "transformers==4.48.0", "--with", "accelerate==1.2.0")
@@ -216,33 +216,33 @@ def test_a_release_that_is_given_says_who_runs_the_file(run: Run) -> None:
     assert "DSC84" not in run("ds.json", "--with", "transformers==4.49.0").out
 
 
-def test_globs_and_each_file_once(run: Run) -> None:
+def test_globs_list_each_file_once(run: Run) -> None:
     put("x/1.json", GOOD)
     put("x/y/2.json", GOOD)
     found = files_of(run("x/**/*.json", "x/1.json", "--output-format", "json"))
     assert found == ["x/1.json", "x/y/2.json"]
 
 
-def test_standard_input_has_a_name(run: Run) -> None:
+def test_stdin_filename_is_printed(run: Run) -> None:
     result = run("-", "--output-format", "concise", stdin=BAD)
     assert result.code == 1 and "<stdin>:1:25: DSC" in result.out
     named = run("-", "--stdin-filename", "x/ds.json", "--output-format", "concise", stdin=BAD)
     assert "x/ds.json:1:25: DSC" in named.out
 
 
-def test_overrides_are_judged(run: Run) -> None:
+def test_overrides_are_checked(run: Run) -> None:
     put("ds.json", GOOD)
     assert run("ds.json", "--set", "zero_optimization.stage=7").code == 1
     assert run("missing.json", "--set", "a=1").code == 2
 
 
-def test_facts_wake_rules(run: Run) -> None:
+def test_facts_trigger_rules(run: Run) -> None:
     put("ds.json", GOOD)
     assert run("ds.json", "--world-size", "3", "--runtime", "deepspeed").code == 1
     assert run("ds.json", "--world-size", "4", "--runtime", "deepspeed").code == 0
 
 
-def test_the_format_comes_from_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_format_from_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DSCONFIG_OUTPUT_FORMAT", "github")
     assert "::error file=ds.json,line=1,col=25" in run(put("ds.json", BAD)).out
 
@@ -260,7 +260,7 @@ def test_select_and_ignore(run: Run) -> None:
     assert codes_of(run("broken.json", "--select", "DSC9", "--output-format", "json")) == ["DSC002"]
 
 
-def test_a_baseline_lets_old_findings_pass(run: Run) -> None:
+def test_baseline_suppresses_known_findings(run: Run) -> None:
     put("ds.json", BAD)
     put("base.json", run("ds.json", "--output-format", "json").out)
     assert run("./ds.json", "--baseline", "base.json").code == 0
@@ -270,7 +270,7 @@ def test_a_baseline_lets_old_findings_pass(run: Run) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"files": [{}]}'])
-def test_a_file_that_is_no_baseline(run: Run, text: str) -> None:
+def test_invalid_baseline_is_a_usage_error(run: Run, text: str) -> None:
     put("ds.json", GOOD)
     result = run("ds.json", "--baseline", put("base.json", text))
     assert result.code == 2 and "--output-format json" in result.err
@@ -303,14 +303,14 @@ def test_pyproject_settings(run: Run) -> None:
         "[tool.dsconfig\n",
     ],
 )
-def test_malformed_settings_are_wrong_usage(run: Run, table: str) -> None:
+def test_malformed_settings_are_a_usage_error(run: Run, table: str) -> None:
     put("ds.json", GOOD)
     put("pyproject.toml", f"[tool]\n{table}\n" if table.startswith("dsconfig") else table)
     result = run("ds.json")
     assert result.code == 2 and "pyproject.toml" in result.err
 
 
-def test_a_pyproject_of_somebody_else_is_no_matter(run: Run) -> None:
+def test_other_pyproject_files_are_ignored(run: Run) -> None:
     put("x/pyproject.toml", "[tool.other] # tool.dsconfig")
     Path("x/y").mkdir()
     Path("x/y/pyproject.toml").write_bytes(b"\x80")
@@ -320,7 +320,7 @@ def test_a_pyproject_of_somebody_else_is_no_matter(run: Run) -> None:
 # --- the whole program -------------------------------------------------------------------------
 
 
-def test_the_program_writes_ascii_where_the_terminal_has_nothing_else(tmp_path: Path) -> None:
+def test_output_is_ascii_on_ascii_terminal(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 8, "\u4e2d": 1}', encoding="utf-8")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -330,7 +330,7 @@ def test_the_program_writes_ascii_where_the_terminal_has_nothing_else(tmp_path: 
     assert "\\u4e2d" in result.stdout
 
 
-def test_validate_imports_neither_torch_nor_the_yaml_reader(tmp_path: Path) -> None:
+def test_validate_does_not_import_heavy_packages(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_text(GOOD)
     program = (

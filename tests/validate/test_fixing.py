@@ -21,7 +21,7 @@ MENDED = MISTYPED.replace("Stage", "stage")
 JUDGES = [Validator(), Validator(runtime="deepspeed", version="0.19.8")]
 
 
-def test_a_safe_fix_keeps_comments_and_layout(run: Run) -> None:
+def test_safe_fix_keeps_comments_and_layout(run: Run) -> None:
     put("ds.json", MISTYPED)
     result = run("ds.json", "--fix")
     assert Path("ds.json").read_text() == MENDED
@@ -29,7 +29,7 @@ def test_a_safe_fix_keeps_comments_and_layout(run: Run) -> None:
     assert "0 fixes made in 0 files" in run("ds.json", "--fix").err
 
 
-def test_diff_shows_and_writes_nothing(run: Run) -> None:
+def test_diff_prints_changes_and_writes_nothing(run: Run) -> None:
     put("ds.json", MISTYPED)
     result = run("ds.json", "--diff")
     assert result.code == 1
@@ -38,18 +38,18 @@ def test_diff_shows_and_writes_nothing(run: Run) -> None:
     assert run(put("good.json", GOOD), "--diff").out == ""
 
 
-def test_a_diff_of_a_text_without_a_last_line_end(run: Run) -> None:
+def test_diff_marks_missing_final_newline(run: Run) -> None:
     put("ds.json", MISTYPED.rstrip())
     assert "\\ No newline at end of file" in run("ds.json", "--diff").out
 
 
-def test_fixing_standard_input_writes_the_text_to_stdout(run: Run) -> None:
+def test_fixing_stdin_writes_text_to_stdout(run: Run) -> None:
     result = run("-", "--fix", stdin=MISTYPED)
     assert result.out == MENDED
     assert result.code == 0
 
 
-def test_line_ends_and_byte_order_mark_stay(run: Run) -> None:
+def test_fix_keeps_line_endings_and_byte_order_mark(run: Run) -> None:
     raw = b"\xef\xbb\xbf" + MISTYPED.replace("\n", "\r\n").encode()
     Path("ds.json").write_bytes(raw)
     Path("ds.json").chmod(0o640)
@@ -58,7 +58,7 @@ def test_line_ends_and_byte_order_mark_stay(run: Run) -> None:
     assert Path("ds.json").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_link_stays_a_link(run: Run) -> None:
+def test_fix_keeps_symbolic_links(run: Run) -> None:
     put("real.json", MISTYPED)
     Path("link.json").symlink_to("real.json")
     run("link.json", "--fix")
@@ -66,7 +66,7 @@ def test_a_link_stays_a_link(run: Run) -> None:
     assert Path("real.json").read_text() == MENDED
 
 
-def test_a_file_that_cannot_be_written_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_file_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     put("ds.json", MISTYPED)
 
     def refuse(*_: object, **__: object) -> None:
@@ -77,13 +77,13 @@ def test_a_file_that_cannot_be_written_is_told(run: Run, monkeypatch: pytest.Mon
     assert result.code == 2 and "Permission denied" in result.err
 
 
-def test_what_has_no_text_is_left_alone(run: Run) -> None:
+def test_fix_leaves_embedded_and_missing_configs_unchanged(run: Run) -> None:
     put("train.yaml", "deepspeed: {train_batch_size: 8, zero_optimisation: {}}\n")
     assert "0 fixes" in run("train.yaml", "--fix").err
     assert run("missing.json", "--fix").code == 2
 
 
-def test_fixes_that_are_wrong_together_are_made_apart(run: Run) -> None:
+def test_conflicting_fixes_are_not_combined(run: Run) -> None:
     text = '{"train_batch_size": 8, "zero_optimization": {"Stage": 2, "STAGE": 3}}\n'
     put("ds.json", text)
     assert "DSC003" not in run("ds.json", "--output-format", "concise").out
@@ -91,7 +91,7 @@ def test_fixes_that_are_wrong_together_are_made_apart(run: Run) -> None:
     assert "DSC003" not in run("ds.json", "--output-format", "concise").out
 
 
-def test_python_words_become_json(run: Run) -> None:
+def test_python_literals_become_json(run: Run) -> None:
     text = '{"train_batch_size": 8, "fp16": {"enabled": True},\n"prescale_gradients": False}\n'
     put("ds.json", text)
     run("ds.json", "--fix")
@@ -112,7 +112,7 @@ def check(document: Document, validator: Validator, unsafe: bool) -> int:
 
 @pytest.mark.parametrize("validator", JUDGES, ids=["all", "deepspeed"])
 @pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
-def test_fixing_the_corpus_twice_changes_nothing_more(validator: Validator, unsafe: bool) -> None:
+def test_fixing_corpus_is_idempotent(validator: Validator, unsafe: bool) -> None:
     made = sum(check(read(path), validator, unsafe) for path in sorted(CORPUS.glob("*.json")))
     assert made > 0
 
@@ -120,7 +120,7 @@ def test_fixing_the_corpus_twice_changes_nothing_more(validator: Validator, unsa
 @pytest.mark.parametrize(
     "seed", [7, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(100, 150))]
 )
-def test_fixing_mutants_never_makes_them_worse(seed: int) -> None:
+def test_fixing_mutants_adds_no_errors(seed: int) -> None:
     for text in mutants(300, seed):
         check(document_from_text(text, "mutant.json"), JUDGES[0], unsafe=True)
 
@@ -139,7 +139,7 @@ def places(value: object, path: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
-def test_public_files_keep_their_comments_and_their_order(unsafe: bool) -> None:
+def test_fixing_public_files_keeps_comments_and_order(unsafe: bool) -> None:
     changed = 0
     for path in sorted(CORPUS.glob("*.json")):
         before = read(path)

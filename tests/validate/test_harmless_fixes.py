@@ -92,7 +92,7 @@ def stops(document: Document) -> bool:
     some.lists(STRAY, min_size=1, max_size=3),
     some.sampled_from([None, *NAMES]),
 )
-def test_a_fix_brings_no_finding_to_any_program_judged(
+def test_fix_adds_no_finding(
     base: dict[str, Any], strays: list[tuple[int, str, Any]], runtime: str | None
 ) -> None:
     before = document_from_text(with_strays(base, strays), "ds.json")
@@ -108,7 +108,7 @@ def test_a_fix_brings_no_finding_to_any_program_judged(
 @pytest.mark.filterwarnings("ignore")
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(some.sampled_from(BASES[:2]), some.lists(STRAY, min_size=1, max_size=3))
-def test_what_deepspeed_reads_it_still_reads(
+def test_deepspeed_accepts_fixed_config(
     base: dict[str, Any], strays: list[tuple[int, str, Any]]
 ) -> None:
     before = document_from_text(with_strays(base, strays), "ds.json")
@@ -119,7 +119,7 @@ def test_what_deepspeed_reads_it_still_reads(
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
-def test_public_files_are_read_as_before(unsafe: bool) -> None:
+def test_deepspeed_accepts_fixed_public_files(unsafe: bool) -> None:
     for path in sorted(CORPUS.glob("*.json")):
         before = dsconfig.read(path)
         validator = Validator().with_program(before, str(path))

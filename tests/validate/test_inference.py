@@ -21,7 +21,7 @@ TRAINER = """{
 HALF = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}'
 
 
-def test_auto_batch_sizes_mean_the_trainer_and_are_one_line(run: Run) -> None:  # noqa: F811
+def test_auto_batch_sizes_infer_trainer(run: Run) -> None:  # noqa: F811
     result = run(put("z2.json", TRAINER))
     assert (result.code, result.out) == (0, "")
     heading, summary = result.err.splitlines()
@@ -43,7 +43,7 @@ def test_auto_batch_sizes_mean_the_trainer_and_are_one_line(run: Run) -> None:  
         ({"notes.yaml": "see: z2.json\n"}, GOOD, "deepspeed"),
     ],
 )
-def test_what_lies_beside_a_file_tells_who_runs_it(
+def test_neighboring_files_infer_target_program(
     run: Run,  # noqa: F811
     neighbours: dict[str, str],
     text: str,
@@ -57,7 +57,7 @@ def test_what_lies_beside_a_file_tells_who_runs_it(
     assert file["release"] == "0.19.8" and file["inferred_from"]
 
 
-def test_what_the_user_says_holds(run: Run) -> None:  # noqa: F811
+def test_specified_runtime_overrides_inference(run: Run) -> None:  # noqa: F811
     put("z2.json", TRAINER)
     (file,) = json.loads(run("z2.json", "--runtime", "deepspeed", "--output-format", "json").out)[
         "files"
@@ -81,7 +81,7 @@ def test_what_the_user_says_holds(run: Run) -> None:  # noqa: F811
         (2, ("--runtime", "all"), 4),
     ],
 )
-def test_batch_sizes_that_fix_the_ranks_are_told_in_the_first_line(
+def test_ranks_fixed_by_batch_sizes_are_printed(
     run: Run,  # noqa: F811
     micro: object,
     flags: tuple[str, ...],
@@ -95,7 +95,7 @@ def test_batch_sizes_that_fix_the_ranks_are_told_in_the_first_line(
     assert file["ranks"] == ranks
 
 
-def test_more_ranks_than_there_are_is_no_number_to_tell(run: Run) -> None:  # noqa: F811
+def test_unrealistic_number_of_ranks_is_not_printed(run: Run) -> None:  # noqa: F811
     sizes = '"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1'
     put("ds.json", f'{{"train_batch_size": 1e30, {sizes}}}')
     assert "batch sizes fix" not in run("ds.json").err
@@ -103,13 +103,13 @@ def test_more_ranks_than_there_are_is_no_number_to_tell(run: Run) -> None:  # no
     assert file["ranks"] is None
 
 
-def test_arguments_that_are_given_mean_the_trainer(run: Run) -> None:  # noqa: F811
+def test_training_arguments_infer_trainer(run: Run) -> None:  # noqa: F811
     put("args.json", '{"per_device_train_batch_size": 8}')
     result = run(put("ds.json", GOOD), "--training-args", "args.json", "--world-size", "1")
     assert "by TrainingArguments" in result.err and "transformers" in result.err
 
 
-def test_a_yaml_that_holds_the_config_is_of_its_program(run: Run) -> None:  # noqa: F811
+def test_yaml_with_embedded_config_infers_its_program(run: Run) -> None:  # noqa: F811
     result = run(put("run.yaml", "deepspeed: {train_batch_size: 8}\n"), "--output-format", "json")
     assert json.loads(result.out)["files"][0]["runtime"] == "transformers"
 
@@ -122,7 +122,7 @@ UNREADABLE = """{
 """
 
 
-def test_a_file_that_no_program_reads_is_an_error_with_a_fix(run: Run) -> None:  # noqa: F811
+def test_config_no_program_accepts_is_fixable(run: Run) -> None:  # noqa: F811
     result = run(put("z2.json", UNREADABLE))
     assert result.code == 1 and "error[DSC701]" in result.out
     assert "1 fixable: dsconfig validate --fix z2.json" in result.err
@@ -130,14 +130,14 @@ def test_a_file_that_no_program_reads_is_an_error_with_a_fix(run: Run) -> None: 
     assert json.loads(Path("z2.json").read_text())["zero_optimization"] == {"stage": 2}
 
 
-def test_a_fix_that_costs_comments_is_not_a_safe_one(run: Run) -> None:  # noqa: F811
+def test_fix_that_removes_comments_is_unsafe(run: Run) -> None:  # noqa: F811
     text = UNREADABLE.replace('"auto"\n', '"auto" // by the Trainer\n')
     assert "--unsafe-fixes" in run(put("z2.json", text)).err
     assert run("z2.json", "--unsafe-fixes").code == 0
     assert "by the Trainer" not in Path("z2.json").read_text()
 
 
-def test_keys_of_one_cause_are_told_once_and_counted_once(run: Run) -> None:  # noqa: F811
+def test_findings_of_one_cause_are_grouped(run: Run) -> None:  # noqa: F811
     text = '{"train_batch_size": 8, "bf16": {"enabled": true, "loss_scale": 0, "hysteresis": 2}}'
     result = run(put("ds.json", text))
     assert result.out.count("error[DSC022]") == 1 and "also: hysteresis (line 1)" in result.out
@@ -146,7 +146,7 @@ def test_keys_of_one_cause_are_told_once_and_counted_once(run: Run) -> None:  # 
     assert codes.count("DSC022") == 2, "programs hear of every key"
 
 
-def test_the_gravest_comes_first(run: Run) -> None:  # noqa: F811
+def test_most_severe_finding_is_first(run: Run) -> None:  # noqa: F811
     text = (
         '{"train_batch_size": 8,\n"zero_optimization": {"stage": 1, "sub_group_size": 4},\n"x": 1}'
     )
@@ -168,7 +168,7 @@ def test_the_gravest_comes_first(run: Run) -> None:  # noqa: F811
         ('{"_comment": "b", "id": "a", "label": 0}', "some other program"),
     ],
 )
-def test_a_file_of_another_kind_gets_one_finding_that_says_so(
+def test_file_of_another_kind_has_one_finding(
     run: Run,  # noqa: F811
     text: str,
     said: str,
@@ -178,29 +178,29 @@ def test_a_file_of_another_kind_gets_one_finding_that_says_so(
     assert "DSC012" in result.out and said in result.out
 
 
-def test_a_file_with_a_key_that_is_misspelt_is_a_ds_config(run: Run) -> None:  # noqa: F811
+def test_file_with_misspelled_key_is_a_ds_config(run: Run) -> None:  # noqa: F811
     text = '{"zero_optimisation": {"stage": 2}, "label": 0}'
     assert "DSC021" in codes_of(run(put("it.json", text), "--output-format", "json"))
 
 
-def test_a_template_has_no_slips_of_the_keyboard(run: Run) -> None:  # noqa: F811
+def test_template_placeholders_are_not_misspellings(run: Run) -> None:  # noqa: F811
     text = '{\n"train_batch_size": GBSZ,\n"gradient_clipping": my_Clip,\n"fp16": {}\n}'
     assert codes_of(run(put("ds.json", text), "--output-format", "json")) == ["DSC008"]
 
 
-def test_the_trainer_brings_an_optimizer(run: Run) -> None:  # noqa: F811
+def test_trainer_requires_no_optimizer_in_config(run: Run) -> None:  # noqa: F811
     put("ds.json", GOOD)
     for name, told in (("transformers", False), ("accelerate", False), ("deepspeed", True)):
         result = run("ds.json", "--runtime", name, "--output-format", "json")
         assert ("DSC613" in codes_of(result)) is told
 
 
-def test_a_release_beyond_the_newest_known_is_said(run: Run) -> None:  # noqa: F811
+def test_release_after_newest_known_is_mentioned(run: Run) -> None:  # noqa: F811
     result = run(put("ds.json", GOOD), "--deepspeed-version", "0.25.0")
     assert "judged as 0.19.8, the newest known" in result.err
 
 
-def test_every_auto_that_a_program_fills_is_counted() -> None:
+def test_filled_auto_values_are_counted() -> None:
     trainer = inference.runtime_of("transformers")
     found = inference.filled_by(trainer, json.loads(TRAINER))
     assert sorted(found) == sorted(

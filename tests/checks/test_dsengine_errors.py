@@ -1,4 +1,4 @@
-"""What dsengine stops at although DeepSpeed has its own way with it."""
+"""Values that dsengine rejects although DeepSpeed accepts them."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ SILENT = {"zero_allow_untested_optimizer": False, "zero_optimization": {"stage":
         ({**SILENT, "zero_optimization": {"stage": 0}}, "Mine", None),
     ],
 )
-def test_words_and_switches_that_stop_it(
+def test_dsengine_rejects_values_deepspeed_accepts(
     settings: dict[str, Any], client: str | None, pointer: str | None
 ) -> None:
     facts = Facts(world_size=2, client_optimizer=client)
@@ -32,7 +32,7 @@ def test_words_and_switches_that_stop_it(
     assert [each.pointer for each in report.refusals] == ([pointer] if pointer else [])
 
 
-def test_a_level_of_null_leaves_every_logger_as_it_is() -> None:
+def test_log_level_null_is_accepted() -> None:
     for runtime in ("deepspeed", "dsengine"):
         report = validate({"train_batch_size": 2, "log_level": None}, Facts(), runtime=runtime)
         assert not report.refusals, runtime

@@ -1,4 +1,4 @@
-"""Advice that holds for the release judged, and for the way an optimizer comes."""
+"""Help texts depend on the target release and on the source of the optimizer."""
 
 import dsconfig
 
@@ -8,28 +8,28 @@ def helps(config: dict, version: str, code: str) -> list[str]:
     return [each.help or "" for each in found if each.code == code]
 
 
-def test_a_release_is_not_advised_a_key_that_it_does_not_have() -> None:
+def test_help_names_only_keys_of_the_target_release() -> None:
     config = {"train_batch_size": 8, "gradient_accumulation_dtype": "fp32"}
     assert helps(config, "0.7.0", "DSC021") == ["delete it"]
     assert "data_types" in helps(config, "0.19.8", "DSC021")[0]
 
 
-def test_an_offloaded_optimizer_of_the_script_comes_with_both_remedies() -> None:
+def test_missing_optimizer_with_offload_suggests_both_fixes() -> None:
     config = {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     assert "DeepSpeedCPUAdam" not in helps(config, "0.19.8", "DSC613")[0]
     config["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
-    (said,) = helps(config, "0.19.8", "DSC613")
-    assert "DeepSpeedCPUAdam" in said and "zero_force_ds_cpu_optimizer" in said
+    (help,) = helps(config, "0.19.8", "DSC613")
+    assert "DeepSpeedCPUAdam" in help and "zero_force_ds_cpu_optimizer" in help
 
 
-def test_layers_are_not_split_at_stage_3_before_they_can_be() -> None:
+def test_autotp_at_stage_3_is_reported_before_0_19_4() -> None:
     config = {"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2}}
     config["zero_optimization"] = {"stage": 3}
-    told = [len(helps(config, version, "DSC476")) for version in ("0.16.4", "0.19.3", "0.19.4")]
-    assert told == [1, 1, 0]
+    counts = [len(helps(config, version, "DSC476")) for version in ("0.16.4", "0.19.3", "0.19.4")]
+    assert counts == [1, 1, 0]
 
 
-def test_fetching_ahead_is_given_back_by_both_keys_that_forbid_it() -> None:
+def test_disabled_prefetching_help_names_both_keys() -> None:
     zero = {"stage": 3, "stage3_max_live_parameters": 0}
     config = {"train_batch_size": 8, "zero_optimization": zero}
     assert helps(config, "0.19.8", "DSC405") == ['write "stage3_max_live_parameters": 1e9']

@@ -1,4 +1,4 @@
-"""One line per judgement the examples of the rules leave out: config, world, finding."""
+"""Verdicts that the examples of the rules do not cover."""
 
 import json
 
@@ -144,7 +144,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("change", "code", "pointer"), FOUND)
-def test_a_fault_is_found_at_its_place(change, code, pointer):
+def test_finding_has_pointer(change, code, pointer):
     config = {"train_micro_batch_size_per_gpu": 1, **change}
     report = dsconfig.validate(config, gather(world_size=8), runtime="deepspeed", version="0.19.8")
     places = {found.pointer for found in report.diagnostics if found.code == code}
@@ -167,7 +167,7 @@ LEFT_ALONE = [
     ({"checkpoint": {"load_universal": False}}, "DSC903"),
     ({"checkpoint": {}}, "DSC903"),
     ({"managed_gradient_accumulation": False} | zero(1), "DSC417"),
-    ({"optimizer": {"type": "AdamW", "params": {"lr": "x"}}}, "DSC032"),  # DSC604 tells it
+    ({"optimizer": {"type": "AdamW", "params": {"lr": "x"}}}, "DSC032"),  # reported by DSC604
     (
         experts(autoep_size=2)
         | zero(1)
@@ -178,7 +178,7 @@ LEFT_ALONE = [
 
 
 @pytest.mark.parametrize(("change", "code"), LEFT_ALONE)
-def test_what_works_is_left_alone(change, code):
+def test_valid_config_is_not_reported(change, code):
     assert code not in codes({"train_batch_size": 8, **change}, world_size=8)
 
 
@@ -190,23 +190,23 @@ def test_what_works_is_left_alone(change, code):
         (zero(0) | {"bf16": {"enabled": True}}, "bf16"),
     ],
 )
-def test_the_wrapper_that_a_schedule_of_torch_refuses_is_named(change, wrapper):
+def test_torch_schedule_message_names_wrapper(change, wrapper):
     found = codes({"train_batch_size": 8, **TORCH_SCHEDULE, **change}, world_size=8)["DSC635"]
     assert f"the wrapped optimizer of {wrapper}:" in found.message
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "said"),
+    ("change", "code", "start"),
     [
-        (zero(4), "DSC031", "zero_optimization.stage is 4, and must be"),
+        (zero(4), "DSC031", "zero_optimization.stage is 4, but must be"),
         (zero(2, overlap_comm="often"), "DSC031", "zero_optimization.overlap_comm is "),
         ({"fp16": {"enabled": "x"}}, "DSC031", "fp16.enabled is "),
         (zero(2, reduce_bucket_size=10**30), "DSC036", "zero_optimization.reduce_bucket_size has"),
     ],
 )
-def test_a_message_about_a_value_names_its_key_in_full(change, code, said):
+def test_value_message_starts_with_full_key(change, code, start):
     found = codes({"train_batch_size": 8, **change}, runtime="deepspeed")[code]
-    assert found.message.startswith(said)
+    assert found.message.startswith(start)
 
 
 VERSIONS = [
@@ -225,7 +225,7 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("change", "version", "effect"), VERSIONS)
-def test_a_verdict_depends_on_the_release(change, version, effect):
+def test_effect_depends_on_release(change, version, effect):
     config = {"train_batch_size": 8, **change}
     report = dsconfig.validate(config, gather(world_size=1), runtime="deepspeed", version=version)
     assert effect in {found.effect.value for found in report.diagnostics}
@@ -238,7 +238,7 @@ def test_a_verdict_depends_on_the_release(change, version, effect):
         (zero(4), "DSC815", "0.6.7", "0.7.0"),
     ],
 )
-def test_a_rule_begins_and_ends_with_its_releases(change, code, release, before):
+def test_rule_applies_to_its_releases_only(change, code, release, before):
     config = {"train_batch_size": 8, **change}
     assert code in codes(config, runtime="deepspeed", version=release)
     assert code not in codes(config, runtime="deepspeed", version=before)
@@ -250,28 +250,28 @@ def test_a_rule_begins_and_ends_with_its_releases(change, code, release, before)
         (
             zero(2, offload_optimizer={"pin_memory": True})
             | {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}},
-            *("DSC439", "0.5.6", "0.5.7"),  # until then no device was the CPU
+            *("DSC439", "0.5.6", "0.5.7"),  # before, the default device was the CPU
         ),
         (
             {"fp16": {"enabled": True, "min_loss_scale": 2**20}},
-            *("DSC323", "0.8.0", "0.7.7"),  # until then the scale began at 2^32
+            *("DSC323", "0.8.0", "0.7.7"),  # before, the scale started at 2^32
         ),
     ],
 )
-def test_what_is_not_written_has_the_default_of_the_release(change, code, release, without):
+def test_missing_key_has_default_of_release(change, code, release, without):
     config = {"train_batch_size": 8} | change
     assert code in codes(config, runtime="deepspeed", version=release)
     assert code not in codes(config, runtime="deepspeed", version=without)
 
 
-def test_of_a_template_only_the_keys_are_judged():
+def test_template_is_checked_for_keys_only():
     text = """{"train_batch_size": {{ batch }}, "zero_optimisation": {"stage": 2},
         "gradient_clipping": -1, "fp16": {"enabled": "x"}}"""
     found = dsconfig.validate(text, version="0.19.8").diagnostics
     assert {each.code for each in found} == {"DSC008", "DSC021", "DSC701"}
 
 
-def test_a_key_of_the_documentation_alone_is_told_in_a_template_too():
+def test_unread_documented_key_is_reported_in_template():
     text = '{"train_batch_size": {{ batch }}, "zero_optimization": {"grad_hooks": true}}'
     found = dsconfig.validate(text, version="0.19.8").diagnostics
     assert ("DSC029", "/zero_optimization/grad_hooks") in {
@@ -279,17 +279,17 @@ def test_a_key_of_the_documentation_alone_is_told_in_a_template_too():
     }
 
 
-def test_a_sum_of_gradients_is_refused_since_deepspeed_knows_the_key():
+def test_sum_of_gradients_is_rejected_since_0_19_6():
     config = {"train_batch_size": 8, "gradient_allreduce_op": "sum"} | zero(3)
     assert "DSC416" in codes(config, runtime="deepspeed", version="0.19.6")
     assert "DSC416" not in codes(config, runtime="deepspeed", version="0.19.5")
 
 
-@pytest.mark.parametrize(("steps", "told"), [("100.0", False), ("1e2", False), ("100.5", True)])
-def test_a_file_may_write_steps_as_a_whole_float_and_a_dict_may_not(steps, told):
+@pytest.mark.parametrize(("steps", "reported"), [("100.0", False), ("1e2", False), ("100.5", True)])
+def test_integral_float_steps_are_accepted_in_files_only(steps, reported):
     text = f"""{{"train_batch_size": 8, "scheduler":
         {{"type": "WarmupLR", "params": {{"warmup_num_steps": {steps}}}}}}}"""
-    assert ("DSC636" in codes(text, world_size=8)) is told
+    assert ("DSC636" in codes(text, world_size=8)) is reported
     assert "DSC636" in codes(json.loads(text), world_size=8)
 
 
@@ -304,14 +304,14 @@ def test_a_file_may_write_steps_as_a_whole_float_and_a_dict_may_not(steps, told)
         ('"zero_optimization": {"stage": 2, "cpu_offload": null}', True),
     ],
 )
-def test_what_was_off_is_deleted_without_asking(written, safe):
+def test_deleting_disabled_feature_is_a_safe_fix(written, safe):
     found = codes(f'{{"train_batch_size": 8, {written}}}', runtime="deepspeed", world_size=8)
     fixes = [each.fix for code, each in found.items() if code in ("DSC801", "DSC024")]
     assert [fix is not None and fix.applicability.value == "safe" for fix in fixes] == [safe]
 
 
 @pytest.mark.parametrize(("version", "refused"), [("0.3.7", True), ("0.3.8", False)])
-def test_stage_3_came_with_a_release(version, refused):
+def test_stage_3_requires_0_3_8(version, refused):
     found = codes({"train_batch_size": 8} | zero(3), runtime="deepspeed", version=version)
     assert ("DSC815" in found) is refused
 
@@ -325,7 +325,7 @@ def codes(config, **world):
 AUTO = {"train_batch_size": "auto"} | zero(2, sub_group_size="auto", reduce_bucket_size="auto")
 
 
-def test_without_a_runtime_auto_is_told_by_who_fills_it():
+def test_auto_code_depends_on_program_that_fills_it():
     found = dsconfig.validate(AUTO, version="0.19.8").diagnostics
     by_place = {each.pointer: (each.code, each.severity.value) for each in found}
     assert by_place["/train_batch_size"] == ("DSC103", "info")
@@ -333,34 +333,34 @@ def test_without_a_runtime_auto_is_told_by_who_fills_it():
     assert by_place["/zero_optimization/sub_group_size"] == ("DSC102", "warning")
 
 
-def test_for_deepspeed_alone_every_auto_is_an_error():
+def test_auto_is_an_error_for_deepspeed():
     found = dsconfig.validate(AUTO, runtime="deepspeed", version="0.19.8").errors
     assert len([each for each in found if each.code == "DSC101"]) == 3
 
 
-def test_for_dsengine_no_auto_is_a_fault():
+def test_auto_is_accepted_by_dsengine():
     found = dsconfig.validate(AUTO, runtime="dsengine", version="0.19.8").diagnostics
     assert not [each for each in found if each.code.startswith("DSC1")]
 
 
-def test_what_one_program_refuses_is_said_with_its_name():
+def test_finding_names_affected_programs():
     found = codes({"train_batch_size": 8, "amp": {"enabled": True}})["DSC801"]
     assert found.runtimes == ("deepspeed", "transformers", "accelerate")
 
 
-def test_a_refusal_after_parsing_is_marked_late():
+def test_error_after_parsing_is_late():
     found = codes({"train_batch_size": 8, "optimizer": {"type": "Adamm"}}, world_size=8)
     assert found["DSC601"].late and found["DSC601"].effect.value == "refused"
     assert not codes({"gradient_accumulation_steps": 2})["DSC201"].late
 
 
-def test_schema_and_comments_do_no_harm_at_the_top_level():
+def test_schema_and_comments_are_allowed_at_top_level():
     found = codes({"train_batch_size": 8, "$schema": "x.json", "_comment": "ours"}, world_size=8)
     assert found["DSC027"].severity.value == "info"
     assert found["DSC027"].pointer == "/_comment"
 
 
-def test_a_comment_in_a_checked_block_is_refused_with_a_safe_fix():
+def test_comment_in_validated_block_has_safe_fix():
     document = dsconfig.read('{"train_batch_size": 8, "bf16": {"_comment": "x"}}', name="ds.json")
     report = dsconfig.validate(document, runtime="deepspeed", version="0.19.8")
     (found,) = [each for each in report.errors if each.code == "DSC027"]
@@ -368,34 +368,34 @@ def test_a_comment_in_a_checked_block_is_refused_with_a_safe_fix():
     assert found.fix is not None and found.fix.applicability.value == "safe"
 
 
-def test_a_comment_among_optimizer_arguments_is_an_error():
+def test_comment_in_optimizer_arguments_is_a_late_error():
     config = {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"_note": "x"}}}
     assert codes(config, runtime="deepspeed")["DSC027"].late
 
 
-def test_an_unknown_batch_without_a_world_is_judged_for_every_world():
+def test_batch_without_world_size_is_checked_for_all_sizes():
     found = codes({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4})
     assert "no number of ranks" in found["DSC203"].message
     assert "DSC203" not in codes({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4})
 
 
-def test_the_nearest_batches_that_divide_are_named():
+def test_batch_mismatch_suggests_nearest_values():
     config = {"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}
-    assert "write 64" not in (help_ := codes(config, world_size=8)["DSC203"].help)
+    assert "set it to 64" not in (help_ := codes(config, world_size=8)["DSC203"].help)
     assert "32" in help_
 
 
-def test_a_broken_file_is_left_to_the_reader():
+def test_syntax_error_suppresses_rules():
     found = dsconfig.validate('{"train_batch_size": 8, "zero_optimization": {').diagnostics
     assert {each.code for each in found} == {"DSC002"}
 
 
-def test_an_unknown_runtime_is_a_mistake_of_the_caller():
+def test_unknown_runtime_raises_value_error():
     with pytest.raises(ValueError, match="choose one of dsengine"):
         dsconfig.validate({"train_batch_size": 8}, runtime="megatron")
 
 
-def test_a_runtime_that_only_parses_meets_no_late_refusal():
+def test_parse_only_runtime_has_no_late_errors():
     from dsconfig.runtimes.deepspeed import deepspeed
 
     config = {"train_batch_size": 8, "optimizer": {"type": "Adamm"}}
@@ -406,7 +406,7 @@ def test_a_runtime_that_only_parses_meets_no_late_refusal():
 @pytest.mark.parametrize(
     ("minimum", "refused"), [(1e-10, False), (0.5, False), (-0.5, True), ("a", True)]
 )
-def test_dsengine_takes_a_fraction_as_the_smallest_loss_scale(minimum, refused):
+def test_dsengine_accepts_fractional_min_loss_scale(minimum, refused):
     config = {"train_batch_size": 8, "fp16": {"enabled": True, "min_loss_scale": minimum}}
     assert bool(dsconfig.validate(config, runtime="dsengine").errors) is refused
     assert dsconfig.validate(config, runtime="deepspeed", version="0.19.8").errors
