@@ -1,4 +1,4 @@
-"""The root of a ds_config: its plain keys, and its blocks, each loaded when a file has it."""
+"""Top level of a ds_config: keys and blocks, which load when a config contains them."""
 
 from typing import Annotated, Literal
 
@@ -70,21 +70,21 @@ GradientFormat = Annotated[Literal["fp16", "bf16", "fp32"], AnyCase()]
 
 
 class DSConfig(Block):
-    """A whole ds_config."""
+    """ds_config."""
 
     model_config = ConfigDict(title="ds_config")
 
     # Batch: global batch = micro batch x accumulation x data-parallel ranks.
     train_batch_size: OrAbsent[OrAuto[Positive]] = key(
         None,
-        "Samples per optimizer step, counted over all data-parallel ranks.",
+        "Global batch: samples per optimizer step over all data-parallel ranks.",
         unit="samples",
         see=("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
         checks=(COUNT,),
     )
     train_micro_batch_size_per_gpu: OrAbsent[OrAuto[Positive]] = key(
         None,
-        "Samples that one rank runs per forward and backward.",
+        "Micro batch: samples per GPU in one forward and backward.",
         unit="samples",
         memory="activations grow in proportion",
         see=("train_batch_size", "gradient_accumulation_steps"),
@@ -92,70 +92,72 @@ class DSConfig(Block):
     )
     gradient_accumulation_steps: OrAbsent[OrAuto[Positive]] = key(
         None,
-        "Micro batches summed before each optimizer step; 1 where it cannot be derived.",
+        "Micro batches accumulated per optimizer step; 1 if it cannot be derived.",
         unit="steps",
         see=("train_batch_size", "train_micro_batch_size_per_gpu"),
         checks=(COUNT,),
     )
     managed_gradient_accumulation: bool = key(
         True,
-        "False lets the script decide when a step happens; the engine then counts nothing.",
+        "Count micro batches in the engine; false: the script decides when to step.",
         since="0.19.4",
     )
     dataloader_drop_last: bool = key(
-        False, "Drops the last, short batch of the loader that the engine builds.", since="0.5.2"
+        False,
+        "Drop the incomplete last batch of the data loader that the engine creates.",
+        since="0.5.2",
     )
 
     # Gradients.
     gradient_clipping: OrAuto[Number] = key(
         1.0,
-        "Largest global L2 norm of the gradients; 0 turns clipping off.",
+        "Maximum global L2 norm of gradients; 0: no clipping.",
         was={"0.19.3": 0.0},
         checks=(A_NUMBER,),
     )
     prescale_gradients: bool = key(
         False,
-        "Divides gradients before they are summed over ranks rather than after.",
+        "Scale gradients before the all-reduce instead of after it.",
         see=("gradient_predivide_factor",),
     )
     gradient_predivide_factor: Number = key(
         1.0,
-        "The part of the averaging divisor that is applied before the sum over ranks.",
+        "Divisor applied to gradients before the all-reduce, as part of averaging.",
         see=("prescale_gradients",),
     )
     gradient_allreduce_op: Annotated[Literal["mean", "sum"], AnyCase()] = key(
         "mean",
-        "How gradients of the ranks combine; sum excludes stage 3, ZenFlow and DeepCompile.",
+        "Average or sum gradients; sum does not support stage 3, ZenFlow and DeepCompile.",
         since="0.19.6",
         checked="0.19.6",
         checks=(one_of("mean", "sum"),),
     )
     communication_data_type: OrAuto[GradientFormat] | None = key(
         None,
-        "Number format in which gradients travel; null follows the training precision.",
+        "Dtype of gradient communication; null: the training precision.",
         since="0.5.8",
         checked="0.5.8",
         checks=(OLD_FORMATS, FORMATS),
     )
     seq_parallel_communication_data_type: OrAuto[GradientFormat] | None = key(
         "fp32",
-        "Number format of gradients between ranks of one sequence-parallel group.",
+        "Dtype of gradient communication within a sequence-parallel group.",
         since="0.16.5",
         checked="0.16.5",
         checks=(FORMATS,),
     )
-    disable_allgather: bool = key(False, "Stored by DeepSpeed and read by nothing.")
+    disable_allgather: bool = key(False, "Stored by DeepSpeed but never read.")
     sparse_gradients: bool = key(
         False,
-        "Sends gradients of sparse embeddings as indices and values.",
+        "Communicate sparse embedding gradients as indices and values.",
         refused="0.19.8",
-        instead="delete it; embeddings built with sparse=True need no key",
+        instead="delete it; embeddings with sparse=True do not need it",
         in_engine=True,
     )
 
     # Precision.
     fp16: OrAbsent[FP16] = key(
-        None, "Half precision with loss scaling.", see=("bf16",), checks=(A_BLOCK.until("0.17.0"),)
+        None, "fp16 training with loss scaling.", see=("bf16",), checks=(A_BLOCK.until("0.17.0"),)
     )
     bf16: OrAbsent[BF16] = key(
         None,
@@ -167,7 +169,7 @@ class DSConfig(Block):
     )
     bfloat16: OrAbsent[BFloat16] = key(
         None,
-        "Former name of the bf16 block; read only where bf16 is absent.",
+        "Old name of bf16; read only if bf16 is absent.",
         since="0.5.5",
         replaced_by="bf16",
         deprecated="0.6.0",
@@ -175,13 +177,13 @@ class DSConfig(Block):
     )
     torch_autocast: OrAbsent[TorchAutocast] = key(
         None,
-        "torch.autocast picks the precision of each operator; ZeRO keeps full weights.",
+        "Train with torch.autocast; ZeRO keeps fp32 weights.",
         since="0.17.2",
         checks=(A_BLOCK,),
     )
     data_types: OrAbsent[DataTypes] = key(
         None,
-        "Formats of accumulation, parameters and buffers, where not implied.",
+        "Dtypes of gradient accumulation, parameters and buffers.",
         since="0.7.6",
         checks=(A_BLOCK,),
     )
@@ -194,50 +196,50 @@ class DSConfig(Block):
         instead='write "bf16" or "torch_autocast" instead',
     )
     msamp: OrAbsent[MsAmp] = key(
-        None, "MS-AMP fp8, written and read by accelerate alone.", status="external"
+        None, "MS-AMP fp8; written and read only by accelerate.", status="external"
     )
 
     # ZeRO.
     zero_optimization: OrAbsent[OrBool[ZeroOptimization]] = key(
-        None, "What ZeRO shards and offloads; a bare true is the old form of stage 1."
+        None, "ZeRO sharding and offload; true is the old form of stage 1."
     )
     zero_allow_untested_optimizer: bool = key(
-        False, "Lets ZeRO wrap an optimizer that is not on DeepSpeed's list."
+        False, "Allow ZeRO with an optimizer that DeepSpeed has not tested."
     )
     zero_force_ds_cpu_optimizer: bool = key(
         True,
-        "Insists on a DeepSpeed CPU optimizer where optimizer offload meets a client optimizer.",
+        "Require a DeepSpeed CPU optimizer if a client optimizer is used with optimizer offload.",
         since="0.8.3",
     )
     allgather_size: Integer = key(
         500_000_000,
-        "Old bucket size, read only where zero_optimization is a bare boolean.",
+        "Old bucket size; read only if zero_optimization is a boolean.",
         unit="elements",
         replaced_by="zero_optimization.allgather_bucket_size",
     )
     aio: Aio | None = key(
-        None, "Asynchronous file I/O for NVMe offload.", since="0.3.15", checks=(A_BLOCK_OR_NULL,)
+        None, "Asynchronous I/O for NVMe offload.", since="0.3.15", checks=(A_BLOCK_OR_NULL,)
     )
 
-    # What is trained with.
+    # Optimizer, scheduler, recomputation.
     optimizer: OrAbsent[Optimizer] = key(
         None,
-        "The optimizer that the engine builds where the script passes none.",
+        "Optimizer that the engine creates if the script does not pass one.",
         checks=(A_BLOCK,),
     )
     scheduler: OrAbsent[Scheduler] = key(
         None,
-        "The learning-rate schedule that the engine builds where the script passes none.",
+        "Learning-rate scheduler that the engine creates if the script does not pass one.",
         checks=(A_BLOCK,),
     )
     activation_checkpointing: OrAbsent[ActivationCheckpointing] = key(
         None,
-        "Defaults of deepspeed.checkpointing; no key here turns checkpointing on.",
+        "Defaults of deepspeed.checkpointing; no key here enables activation checkpointing.",
         checks=(A_BLOCK,),
     )
     progressive_layer_drop: OrAbsent[ProgressiveLayerDrop] = key(
         None,
-        "Skips layers at random while training.",
+        "Progressive layer dropping.",
         since="0.3.1",
         refused="0.19.8",
         checks=(A_BLOCK_WITH_SWITCH,),
@@ -247,14 +249,16 @@ class DSConfig(Block):
     # Parallelism.
     sequence_parallel_size: OrAbsent[Integer] = key(
         None,
-        "Ranks that share one sequence (Ulysses); divides the data-parallel degree.",
+        "Sequence-parallel degree (Ulysses); must divide the data-parallel degree.",
         since="0.15.0",
     )
     data_parallel_size: OrAbsent[Integer] = key(
-        None, "With sequence_parallel_size it spans the device mesh.", since="0.15.0"
+        None,
+        "Data-parallel degree; forms the device mesh with sequence_parallel_size.",
+        since="0.15.0",
     )
     use_data_before_expert_parallelism: bool = key(
-        False, "Puts the data axis before the expert axis in the process topology.", since="0.12.4"
+        False, "Place the data axis before the expert axis in the process topology.", since="0.12.4"
     )
     tensor_parallel: OrAbsent[TensorParallel] = key(
         None, "AutoTP: tensor parallelism for training.", since="0.16.4"
@@ -268,25 +272,25 @@ class DSConfig(Block):
     pipeline: OrAbsent[Pipeline] = key(None, "Options of the pipeline engine.", checks=(A_BLOCK,))
     elasticity: OrAbsent[Elasticity] = key(
         None,
-        "A global batch that suits many world sizes.",
+        "Elastic training: a global batch that many world sizes divide.",
         since="0.3.9",
         replaced_by="train_batch_size",
         refused="0.19.8",
         checks=(A_BLOCK,),
-        instead="delete it and set the batch numbers",
+        instead="delete it and set the batch sizes",
         in_engine=True,
     )
 
     # Compilation and kernels.
     compile: OrAbsent[Compile] = key(
         None,
-        "DeepCompile; acts when the script calls engine.compile().",
+        "DeepCompile; applied when the script calls engine.compile().",
         since="0.13.2",
         gap=("0.14.4", "0.16.5"),
     )
     graph_harvesting: bool = key(
         False,
-        "Captures short kernel sequences as CUDA graphs.",
+        "Capture short kernel sequences as CUDA graphs.",
         since="0.12.6",
         refused="0.19.8",
         instead="delete it",
@@ -299,16 +303,16 @@ class DSConfig(Block):
         instead="delete it; use a model with flash attention",
     )
     hybrid_engine: OrAbsent[HybridEngine] = key(
-        None, "Switches between training and generation for RLHF.", since="0.9.0"
+        None, "Hybrid engine for RLHF: switches between training and generation.", since="0.9.0"
     )
     vocabulary_size: Integer | None = key(
-        None, "Only warned about where it is no multiple of 8.", checks=(DIVISIBLE,)
+        None, "Used only for a warning if it is not a multiple of 8.", checks=(DIVISIBLE,)
     )
 
     # Data.
     data_efficiency: OrAbsent[DataEfficiency] = key(
         None,
-        "Curriculum learning, dynamic batches, random token dropping.",
+        "Curriculum learning, dynamic batching and random token dropping.",
         since="0.8.0",
         checks=(A_BLOCK,),
     )
@@ -322,13 +326,13 @@ class DSConfig(Block):
         instead="move it to data_efficiency.data_sampling.curriculum_learning",
     )
 
-    # Quantisation and compression.
+    # Quantization and compression.
     weight_quantization: OrAbsent[WeightQuantization] = key(
-        None, "Quantised weights for ZeRO-Inference.", since="0.10.3"
+        None, "Weight quantization for ZeRO-Inference.", since="0.10.3"
     )
     compression_training: OrAbsent[CompressionTraining] = key(
         None,
-        "Pruning, quantisation and layer reduction.",
+        "Pruning, quantization and layer reduction.",
         since="0.7.0",
         refused="0.19.7",
         checks=(A_BLOCK,),
@@ -336,15 +340,15 @@ class DSConfig(Block):
     )
     quantize_training: OrAbsent[QuantizeTraining] = key(
         None,
-        "Mixture of quantisation.",
+        "MoQ: mixture of quantization.",
         since="0.4.0",
         refused="0.19.7",
         gap=("0.7.0", "0.19.2"),
-        instead="delete it; quantise with another library",
+        instead="delete it; quantize with another library",
     )
     eigenvalue: OrAbsent[Eigenvalue] = key(
         None,
-        "No release read it here; it belonged in quantize_training.",
+        "Not read at the top level by any release; it belonged in quantize_training.",
         status="removed",
         refused="0.19.8",
         instead="delete it; it was never read at the top level",
@@ -352,11 +356,11 @@ class DSConfig(Block):
 
     # Checkpoints.
     checkpoint: OrAbsent[Checkpoint] = key(
-        None, "How checkpoints are written.", since="0.3.11", checks=(A_BLOCK,)
+        None, "Checkpoint settings.", since="0.3.11", checks=(A_BLOCK,)
     )
     datastates_ckpt: OrAbsent[OrBool[DataStates]] = key(
         None,
-        "Asynchronous DataStates checkpoints; anything but false turns them on.",
+        "Asynchronous DataStates checkpoints; any value except false enables them.",
         since="0.18.1",
     )
     nebula: OrAbsent[Nebula] = key(
@@ -371,70 +375,70 @@ class DSConfig(Block):
     # Reports and logs.
     steps_per_print: Integer | None = key(
         None,
-        "Optimizer steps between two progress lines; null prints none.",
+        "Optimizer steps between progress reports; null: none.",
         unit="steps",
         was={"0.15.2": 10},
         checks=(STEPS_BETWEEN_LINES,),
     )
     wall_clock_breakdown: bool = key(
         False,
-        "Times forward, backward and step; the FLOPs profiler forces it on.",
+        "Time forward, backward and step; always on with the FLOPs profiler.",
         checks=(SWITCH,),
     )
-    memory_breakdown: bool = key(False, "Logs allocator figures while the engine is built.")
-    dump_state: bool = key(False, "Prints the engine's attributes once it is built.")
+    memory_breakdown: bool = key(False, "Log memory usage during engine initialization.")
+    dump_state: bool = key(False, "Print the engine state after initialization.")
     log_level: (
         Annotated[Literal["debug", "info", "warning", "error", "critical"], AnyCase()] | None
     ) = key(
         None,
-        "Level of DeepSpeed's logger.",
+        "Log level of DeepSpeed's logger.",
         since="0.19.3",
         checks=(one_of("debug", "info", "warning", "error", "critical", null=True, late=True),),
     )
     disable_python_gc: bool = key(
         False,
-        "Keeps Python's cyclic garbage collector off while the engine lives.",
+        "Disable Python's garbage collector during training.",
         since="0.19.8",
     )
     flops_profiler: OrAbsent[FlopsProfiler] = key(
         None,
-        "Counts the floating-point operations of one step.",
+        "FLOPs profiler of one step.",
         since="0.3.11",
         checks=(A_BLOCK,),
     )
     comms_logger: OrAbsent[CommsLogger] = key(
-        None, "Logs collectives with size and time.", since="0.7.0"
+        None, "Communication logger: size and time of collectives.", since="0.7.0"
     )
-    timers: OrAbsent[Timers] = key(None, "Which timers run.", since="0.14.3", checks=(TIMERS,))
+    timers: OrAbsent[Timers] = key(None, "Timers.", since="0.14.3", checks=(TIMERS,))
     tensorboard: OrAbsent[TensorBoard] = key(
-        None, "Curves for TensorBoard.", checks=(A_BLOCK.until("0.6.5"),)
+        None, "TensorBoard monitor.", checks=(A_BLOCK.until("0.6.5"),)
     )
-    wandb: OrAbsent[Wandb] = key(None, "Curves for Weights & Biases.", since="0.6.6")
-    comet: OrAbsent[Comet] = key(None, "Curves for Comet.", since="0.14.3")
-    csv_monitor: OrAbsent[CsvMonitor] = key(None, "Curves as CSV files.", since="0.6.6")
+    wandb: OrAbsent[Wandb] = key(None, "Weights & Biases monitor.", since="0.6.6")
+    comet: OrAbsent[Comet] = key(None, "Comet monitor.", since="0.14.3")
+    csv_monitor: OrAbsent[CsvMonitor] = key(None, "CSV monitor.", since="0.6.6")
 
     # Other programs.
     autotuning: OrAbsent[Autotuning] = key(
         None,
-        "A search for the fastest setting, run by DeepSpeed's launcher.",
+        "Autotuning: a search for the fastest settings, run by DeepSpeed's launcher.",
         since="0.5.7",
         checks=(A_BLOCK,),
     )
     inference: OrAbsent[Inference] = key(
-        None, "Read by transformers alone, for its tensor-parallel degree.", status="external"
+        None, "Read only by transformers, for the tensor-parallel degree.", status="external"
     )
 
-    # Renamed long ago, and ignored without a word since.
+    # Renamed long ago; silently ignored since.
     fp32_allreduce: bool = key(
         False,
-        "Sent gradients in fp32.",
+        "Communicated gradients in fp32.",
         replaced_by="communication_data_type",
         renamed="0.5.8",
         instead='write "communication_data_type": "fp32"',
     )
     seq_parallel_comm_data_type: str = key(
         "fp32",
-        "Former name of seq_parallel_communication_data_type.",
+        "Old name of seq_parallel_communication_data_type.",
         since="0.11.2",
         replaced_by="seq_parallel_communication_data_type",
         renamed="0.16.5",

@@ -1,1 +1,1 @@
-"""The blocks of a ds_config, one file each; loaded when a file has the block."""
+"""Blocks of a ds_config, loaded when a config contains them."""

@@ -1,4 +1,4 @@
-"""How checkpoints are written, and what activations are saved."""
+"""Checkpoint files and activation checkpointing."""
 
 from typing import Annotated, Literal
 
@@ -9,11 +9,11 @@ from dsconfig.schema.value_checks import A_BLOCK, A_BLOCK_OR_NULL, ZERO_OR_ONE, 
 
 
 class ParallelWrite(Block, since="0.7.4"):
-    """Which parts are written by several ranks."""
+    """Parts of a checkpoint that several ranks write in parallel."""
 
     pipeline_stage: bool = key(
         False,
-        "Every data-parallel rank writes a share of the pipeline layers.",
+        "Distribute the writing of pipeline layers over data-parallel ranks.",
         checked="0.7.4",
         checks=(ZERO_OR_ONE,),
     )
@@ -28,69 +28,69 @@ class Writer(Block, since="0.17.1"):
         checked="0.17.1",
         checks=(one_of("mock", "python", "fast", null=True),),
     )
-    io_buffer_size: Integer = key(67_108_864, "Size of its buffer.", unit="bytes")
-    io_buffer_double: bool = key(True, "Uses two buffers.")
-    show_statistics: bool = key(False, "Prints how fast it wrote.")
+    io_buffer_size: Integer = key(67_108_864, "Size of the I/O buffer.", unit="bytes")
+    io_buffer_double: bool = key(True, "Use two buffers.")
+    show_statistics: bool = key(False, "Print write throughput.")
     data_parallel: Annotated[Literal["REPLICA", "SOCKET", "MACHINE"], AnyCase()] | None = key(
         None,
-        "Unit over which ranks share the writing.",
+        "Group of ranks that share the writing.",
         checked="0.17.1",
         checks=(one_of("replica", "socket", "machine", null=True),),
     )
-    decoupled: bool = key(False, "Writes in a process of its own.")
-    io_multiplier: Integer = key(1, "Writers per unit.")
+    decoupled: bool = key(False, "Write in a separate process.")
+    io_multiplier: Integer = key(1, "Writers per group.")
 
 
 class Checkpoint(Block, since="0.3.11"):
-    """How checkpoints are written and read."""
+    """Checkpoint settings."""
 
     tag_validation: Annotated[Literal["Ignore", "Warn", "Fail"], AnyCase()] = key(
         "WARN",
-        "What happens when ranks name a checkpoint differently.",
+        "Action when ranks use different checkpoint tags.",
         checked="0.3.11",
         checks=(one_of("Ignore", "Warn", "Fail"),),
     )
-    load_universal: bool = key(False, "Loads a universal checkpoint.", since="0.7.0")
+    load_universal: bool = key(False, "Load a universal checkpoint.", since="0.7.0")
     use_node_local_storage: bool = key(
-        False, "Writes the model file on every node rather than once.", since="0.7.5"
+        False, "Write the model file on every node instead of once.", since="0.7.5"
     )
     parallel_write: OrAbsent[ParallelWrite] = key(
-        None, "Which parts are written by several ranks.", since="0.7.4", checks=(A_BLOCK,)
+        None, "Parts that several ranks write in parallel.", since="0.7.4", checks=(A_BLOCK,)
     )
     checkpoint_serialization: bool = key(
-        True, "Uses torch's zip format for fast engines.", since="0.17.1"
+        True, "Use torch's zip format with the fast checkpoint engines.", since="0.17.1"
     )
     writer: Writer | None = key(
         None,
-        "The fast checkpoint engine; absent is torch.save.",
+        "Fast checkpoint engine; torch.save is used if absent.",
         since="0.17.1",
         checks=(A_BLOCK_OR_NULL,),
     )
 
 
 class DataStates(Block, since="0.18.1"):
-    """Asynchronous checkpoints by the package DataStates."""
+    """Asynchronous checkpoints with the DataStates package."""
 
-    host_cache_size: OrAbsent[Integer] = key(None, "GiB of host memory that the package caches in.")
+    host_cache_size: OrAbsent[Integer] = key(None, "Size of the host-memory cache in GiB.")
 
 
 class ActivationCheckpointing(Block):
-    """Defaults of deepspeed.checkpointing; the model's own code turns checkpointing on."""
+    """Defaults of deepspeed.checkpointing; the model code enables checkpointing."""
 
     partition_activations: OrAuto[bool] = key(
         False,
-        "Shards saved activations over model-parallel ranks.",
+        "Partition saved activations across model-parallel ranks.",
         memory="saved activations divided by the model-parallel degree",
     )
     cpu_checkpointing: bool = key(
         False,
-        "Moves sharded activations to host memory; needs partition_activations.",
-        memory="saved activations leave the device for host memory",
+        "Offload partitioned activations to the CPU; requires partition_activations.",
+        memory="saved activations move from the device to host memory",
         see=("activation_checkpointing.partition_activations",),
     )
     contiguous_memory_optimization: bool = key(
         False,
-        "Keeps saved activations in one buffer; needs partition_activations"
+        "Keep saved activations in one contiguous buffer; requires partition_activations"
         " and number_checkpoints.",
         see=(
             "activation_checkpointing.partition_activations",
@@ -98,7 +98,9 @@ class ActivationCheckpointing(Block):
         ),
     )
     number_checkpoints: Integer | None = key(
-        None, "Checkpoints in the model; sizes the contiguous buffers."
+        None, "Number of checkpoints in the model; determines the size of the contiguous buffers."
     )
-    synchronize_checkpoint_boundary: bool = key(False, "Waits for the device at each boundary.")
-    profile: bool = key(False, "Times each checkpointed block.")
+    synchronize_checkpoint_boundary: bool = key(
+        False, "Synchronize the device at each checkpoint boundary."
+    )
+    profile: bool = key(False, "Time each checkpointed block.")

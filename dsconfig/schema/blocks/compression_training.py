@@ -1,4 +1,4 @@
-"""The compression library: quantisation, pruning and layer reduction while training."""
+"""Compression library: quantization, pruning and layer reduction during training."""
 
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import Integer, Number, OrAbsent
@@ -6,176 +6,188 @@ from dsconfig.schema.value_checks import A_BLOCK
 
 
 class LayerReduction(Block, since="0.7.0", until="0.19.6"):
-    """A student with fewer layers, started from its teacher."""
+    """Student model with fewer layers, initialized from a teacher."""
 
-    enabled: bool = key(False, "Turned layer reduction on.")
-    keep_number_layer: OrAbsent[Integer] = key(None, "Layers of the student; read by nothing.")
-    module_name_prefix: OrAbsent[str] = key(None, "Module path of the stack of layers.")
-    teacher_layer: OrAbsent[list[Integer]] = key(None, "Layers of the teacher that are copied.")
-    other_module_name: OrAbsent[list[str]] = key(None, "Further modules that are copied.")
+    enabled: bool = key(False, "Enabled layer reduction.")
+    keep_number_layer: OrAbsent[Integer] = key(None, "Number of layers of the student; never read.")
+    module_name_prefix: OrAbsent[str] = key(None, "Module path of the layer stack.")
+    teacher_layer: OrAbsent[list[Integer]] = key(None, "Indices of the teacher layers to copy.")
+    other_module_name: OrAbsent[list[str]] = key(None, "Other modules to copy.")
 
 
 class Fp16MixedQuantize(Block, since="0.7.0", until="0.19.6"):
-    """A slow fade from fp16 to quantised weights."""
+    """Gradual transition from fp16 to quantized weights."""
 
-    enabled: bool = key(False, "Turned the fade on.")
-    quantize_change_ratio: Number = key(0.001, "Share by which the fade advanced per step.")
+    enabled: bool = key(False, "Enabled the gradual transition.")
+    quantize_change_ratio: Number = key(0.001, "Fraction of the transition per step.")
 
 
 class QuantizedWeights(Block, since="0.7.0", until="0.19.6"):
-    """Settings that all groups of quantised weights share."""
+    """Settings shared by all groups of quantized weights."""
 
-    enabled: bool = key(False, "Turned weight quantisation on.")
-    quantizer_kernel: bool = key(False, "Used the fused CUDA kernel.")
-    schedule_offset: Integer = key(0, "Steps before it began.")
-    quantize_groups: Integer = key(1, "Groups with a scale of their own.")
-    quantize_verbose: bool = key(False, "Printed each change of width.")
+    enabled: bool = key(False, "Enabled weight quantization.")
+    quantizer_kernel: bool = key(False, "Use the fused CUDA kernel.")
+    schedule_offset: Integer = key(0, "Steps before it starts.")
+    quantize_groups: Integer = key(1, "Number of groups with separate scales.")
+    quantize_verbose: bool = key(False, "Print each change of bit width.")
     quantization_type: str = key("symmetric", "Symmetric or asymmetric range.")
     rounding: str = key("nearest", "Nearest or stochastic rounding.")
-    quantize_weight_in_forward: bool = key(False, "Quantised in forward, not at the step.")
-    fp16_mixed_quantize: OrAbsent[Fp16MixedQuantize] = key(None, "A slow fade from fp16.")
+    quantize_weight_in_forward: bool = key(
+        False, "Quantize in forward instead of in the optimizer step."
+    )
+    fp16_mixed_quantize: OrAbsent[Fp16MixedQuantize] = key(None, "Gradual transition from fp16.")
 
 
 class WeightBits(Block, since="0.7.0", until="0.19.6"):
-    """Widths of one group of weights."""
+    """Bit widths of one group of weights."""
 
     start_bits: OrAbsent[Integer] = key(None, "Bits at the start.")
     target_bits: OrAbsent[Integer] = key(None, "Bits at the end.")
-    quantization_period: OrAbsent[Integer] = key(None, "Steps until the next drop.")
+    quantization_period: OrAbsent[Integer] = key(
+        None, "Steps between two reductions of the bit width."
+    )
 
 
 class Modules(Block, since="0.7.0", until="0.19.6"):
-    """Which modules a group covers."""
+    """Modules in a group."""
 
     modules: list[str] = key("*", "Name patterns of the modules.")
-    related_modules: OrAbsent[list[list[str]]] = key(None, "Modules that shrink with them.")
+    related_modules: OrAbsent[list[list[str]]] = key(
+        None, "Modules whose dimensions change with them."
+    )
 
 
 class WeightGroup(Modules, since="0.7.0", until="0.19.6"):
-    """Weights quantised alike."""
+    """Group of weights with the same quantization."""
 
-    params: OrAbsent[WeightBits] = key(None, "Widths.")
+    params: OrAbsent[WeightBits] = key(None, "Bit widths.")
 
 
 class WeightQuantization(Block, since="0.7.0", until="0.19.6"):
-    """Quantised weights."""
+    """Weight quantization."""
 
     shared_parameters: OrAbsent[QuantizedWeights] = key(
-        None, "Settings of all groups.", checks=(A_BLOCK,)
+        None, "Settings shared by all groups.", checks=(A_BLOCK,)
     )
     different_groups: OrAbsent[dict[str, WeightGroup]] = key(None, "Groups by name.")
 
 
 class QuantizedActivations(Block, since="0.7.0", until="0.19.6"):
-    """Settings that all groups of quantised activations share."""
+    """Settings shared by all groups of quantized activations."""
 
-    enabled: bool = key(False, "Turned activation quantisation on.")
+    enabled: bool = key(False, "Enabled activation quantization.")
     quantization_type: str = key("symmetric", "Symmetric or asymmetric range.")
-    range_calibration: str = key("dynamic", "Range per batch, or a running one.")
-    schedule_offset: Integer = key(1000, "Steps before it began.")
+    range_calibration: str = key(
+        "dynamic", "Range per batch (dynamic) or a running range (static)."
+    )
+    schedule_offset: Integer = key(1000, "Steps before it starts.")
 
 
 class ActivationBits(Block, since="0.7.0", until="0.19.6"):
-    """Width of one group of activations."""
+    """Bit width of one group of activations."""
 
     bits: OrAbsent[Integer] = key(None, "Bits per value.")
 
 
 class ActivationGroup(Modules, since="0.7.0", until="0.19.6"):
-    """Activations quantised alike."""
+    """Group of activations with the same quantization."""
 
-    params: OrAbsent[ActivationBits] = key(None, "Width.")
+    params: OrAbsent[ActivationBits] = key(None, "Bit width.")
 
 
 class ActivationQuantization(Block, since="0.7.0", until="0.19.6"):
-    """Quantised activations."""
+    """Activation quantization."""
 
     shared_parameters: OrAbsent[QuantizedActivations] = key(
-        None, "Settings of all groups.", checks=(A_BLOCK,)
+        None, "Settings shared by all groups.", checks=(A_BLOCK,)
     )
     different_groups: OrAbsent[dict[str, ActivationGroup]] = key(None, "Groups by name.")
 
 
 class Density(Block, since="0.7.0", until="0.19.6"):
-    """How much of a group is kept."""
+    """Density of a pruned group."""
 
-    dense_ratio: OrAbsent[Number] = key(None, "Share of values that stay.")
+    dense_ratio: OrAbsent[Number] = key(None, "Fraction of values to keep.")
 
 
 class PruningGroup(Modules, since="0.7.0", until="0.19.6"):
-    """Modules pruned alike."""
+    """Group of modules with the same pruning."""
 
     params: OrAbsent[Density] = key(None, "Density.")
 
 
 class Pruning(Block, since="0.7.0", until="0.19.6"):
-    """Settings that all pruned groups share."""
+    """Settings shared by all pruned groups."""
 
-    enabled: bool = key(False, "Turned this pruning on.")
-    method: str = key("l1", "Score by which values are dropped.")
-    schedule_offset: Integer = key(1000, "Steps before it began.")
+    enabled: bool = key(False, "Enabled this kind of pruning.")
+    method: str = key("l1", "Criterion for dropping values.")
+    schedule_offset: Integer = key(1000, "Steps before it starts.")
 
 
 class SparsePruningParameters(Pruning, since="0.7.0", until="0.19.6"):
     """Settings of unstructured pruning."""
 
-    schedule_offset_end: Integer = key(1000, "Step at which it was complete.", since="0.9.3")
-    schedule_offset_stride: Integer = key(1, "Steps between two rounds.", since="0.9.3")
-    block_pattern: str = key("4x1", "Shape of the dropped blocks.", since="0.9.3")
-    dense_ratio: Number = key(0.1, "Share of values that stay.", since="0.9.3")
-    excluded_modules: list[str] = key([], "Modules left whole.", since="0.9.3")
+    schedule_offset_end: Integer = key(1000, "Step at which pruning is complete.", since="0.9.3")
+    schedule_offset_stride: Integer = key(1, "Steps between two pruning rounds.", since="0.9.3")
+    block_pattern: str = key("4x1", "Shape of the pruned blocks.", since="0.9.3")
+    dense_ratio: Number = key(0.1, "Fraction of values to keep.", since="0.9.3")
+    excluded_modules: list[str] = key([], "Modules that are not pruned.", since="0.9.3")
 
 
 class HeadPruningParameters(Block, since="0.7.0", until="0.19.6"):
     """Settings of attention-head pruning."""
 
-    enabled: bool = key(False, "Turned this pruning on.")
-    method: str = key("topk", "Score by which heads are dropped.")
-    schedule_offset: Integer = key(1000, "Steps before it began.")
-    num_heads: OrAbsent[Integer] = key(None, "Heads per layer.")
+    enabled: bool = key(False, "Enabled this kind of pruning.")
+    method: str = key("topk", "Criterion for dropping heads.")
+    schedule_offset: Integer = key(1000, "Steps before it starts.")
+    num_heads: OrAbsent[Integer] = key(None, "Number of heads per layer.")
 
 
 class SparsePruning(Block, since="0.7.0", until="0.19.6"):
-    """Single weights dropped."""
+    """Unstructured weight pruning."""
 
     shared_parameters: OrAbsent[SparsePruningParameters] = key(
-        None, "Settings of all groups.", checks=(A_BLOCK,)
+        None, "Settings shared by all groups.", checks=(A_BLOCK,)
     )
     different_groups: OrAbsent[dict[str, PruningGroup]] = key(None, "Groups by name.")
 
 
 class HeadPruning(Block, since="0.7.0", until="0.19.6"):
-    """Attention heads dropped."""
+    """Attention-head pruning."""
 
     shared_parameters: OrAbsent[HeadPruningParameters] = key(
-        None, "Settings of all groups.", checks=(A_BLOCK,)
+        None, "Settings shared by all groups.", checks=(A_BLOCK,)
     )
     different_groups: OrAbsent[dict[str, PruningGroup]] = key(None, "Groups by name.")
 
 
 class StructuredPruning(Block, since="0.7.0", until="0.19.6"):
-    """Whole rows or channels dropped."""
+    """Row or channel pruning."""
 
-    shared_parameters: OrAbsent[Pruning] = key(None, "Settings of all groups.", checks=(A_BLOCK,))
+    shared_parameters: OrAbsent[Pruning] = key(
+        None, "Settings shared by all groups.", checks=(A_BLOCK,)
+    )
     different_groups: OrAbsent[dict[str, PruningGroup]] = key(None, "Groups by name.")
 
 
 class CompressionTraining(Block, since="0.7.0", until="0.19.6"):
-    """Compression while training."""
+    """Compression during training."""
 
-    layer_reduction: OrAbsent[LayerReduction] = key(None, "A student with fewer layers.")
+    layer_reduction: OrAbsent[LayerReduction] = key(
+        None, "Layer reduction: a student with fewer layers."
+    )
     weight_quantization: OrAbsent[WeightQuantization] = key(
-        None, "Quantised weights.", checks=(A_BLOCK,)
+        None, "Weight quantization.", checks=(A_BLOCK,)
     )
     activation_quantization: OrAbsent[ActivationQuantization] = key(
-        None, "Quantised activations.", checks=(A_BLOCK,)
+        None, "Activation quantization.", checks=(A_BLOCK,)
     )
     sparse_pruning: OrAbsent[SparsePruning] = key(
-        None, "Single weights dropped.", checks=(A_BLOCK,)
+        None, "Unstructured weight pruning.", checks=(A_BLOCK,)
     )
-    row_pruning: OrAbsent[StructuredPruning] = key(None, "Rows dropped.", checks=(A_BLOCK,))
-    head_pruning: OrAbsent[HeadPruning] = key(None, "Attention heads dropped.", checks=(A_BLOCK,))
-    channel_pruning: OrAbsent[StructuredPruning] = key(None, "Channels dropped.", checks=(A_BLOCK,))
+    row_pruning: OrAbsent[StructuredPruning] = key(None, "Row pruning.", checks=(A_BLOCK,))
+    head_pruning: OrAbsent[HeadPruning] = key(None, "Attention-head pruning.", checks=(A_BLOCK,))
+    channel_pruning: OrAbsent[StructuredPruning] = key(None, "Channel pruning.", checks=(A_BLOCK,))
     shared_parameters: OrAbsent[QuantizedWeights] = key(
-        None, "A wrong nesting level that one code path looked at."
+        None, "Misplaced block that one code path read."
     )

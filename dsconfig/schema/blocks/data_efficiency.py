@@ -1,4 +1,4 @@
-"""Data sampling (curriculum, dynamic batches) and data routing (token dropping)."""
+"""Data sampling (curriculum, dynamic batching) and data routing (token dropping)."""
 
 from typing import Any, Literal
 
@@ -8,87 +8,87 @@ from dsconfig.schema.value_checks import A_BLOCK, AS_INTEGER
 
 
 class ScheduleConfig(Block, since="0.8.0"):
-    """How the difficulty of one metric grows."""
+    """Difficulty schedule of one metric."""
 
     total_curriculum_step: OrAbsent[Integer] = key(
-        None, "Steps from easiest to hardest; linear and root schedules.", unit="steps"
+        None, "Steps from minimum to maximum difficulty; linear and root schedules.", unit="steps"
     )
     difficulty_step: OrAbsent[Integer] = key(
-        None, "Granularity; a value that is no multiple of 8 warns."
+        None, "Granularity of the difficulty; DeepSpeed warns unless it is a multiple of 8."
     )
     root_degree: OrAbsent[Number] = key(None, "Degree of the root schedule.")
     difficulty: OrAbsent[list[Integer]] = key(
-        None, "Difficulties of the discrete schedule; one more than max_step has."
+        None, "Difficulty levels of the discrete schedule; one more than max_step has entries."
     )
     max_step: OrAbsent[list[Integer]] = key(
-        None, "Last step of each difficulty of the discrete schedule.", unit="steps"
+        None, "Last step of each difficulty level of the discrete schedule.", unit="steps"
     )
 
 
 class CurriculumMetric(Block, since="0.8.0"):
-    """One measure of difficulty."""
+    """Difficulty metric."""
 
-    index_to_sample_path: OrAbsent[str] = key(None, "File that maps a difficulty to samples.")
-    index_to_metric_path: OrAbsent[str] = key(None, "File that maps a difficulty to its value.")
+    index_to_sample_path: OrAbsent[str] = key(None, "File that maps difficulties to samples.")
+    index_to_metric_path: OrAbsent[str] = key(None, "File that maps difficulties to metric values.")
     clustering_type: OrAbsent[Literal["single_cluster", "schedule_based"]] = key(
-        None, "One cluster, or clusters along the schedule."
+        None, "A single cluster, or clusters that follow the schedule."
     )
     difficulty_type: OrAbsent[Literal["value", "percentile"]] = key(
-        None, "Whether difficulty is the value or its percentile."
+        None, "Use the metric's value or its percentile as difficulty."
     )
-    min_difficulty: Integer = key(REQUIRED, "Difficulty at the start.")
-    max_difficulty: Integer = key(REQUIRED, "Difficulty at the end.")
+    min_difficulty: Integer = key(REQUIRED, "Initial difficulty.")
+    max_difficulty: Integer = key(REQUIRED, "Final difficulty.")
     schedule_type: Literal["fixed_discrete", "fixed_linear", "fixed_root", "custom"] = key(
-        REQUIRED, "Shape of the growth."
+        REQUIRED, "Shape of the schedule."
     )
-    schedule_config: OrAbsent[ScheduleConfig] = key(None, "Arguments of the growth.")
+    schedule_config: OrAbsent[ScheduleConfig] = key(None, "Arguments of the schedule.")
 
 
 class CurriculumLearning(Block, since="0.8.0"):
-    """Easy samples first; acts by its own switch, whatever its parents say."""
+    """Curriculum learning: easy samples first. Its own switch decides, not its parents'."""
 
-    enabled: bool = key(False, "Turns the curriculum on.")
+    enabled: bool = key(False, "Enables curriculum learning.")
     data_cluster_path: OrAbsent[str] = key(
-        None, "Directory for clusters of difficulty; needed unless there is a single one."
+        None, "Directory for difficulty clusters; required unless there is a single cluster."
     )
     curriculum_metrics: OrAbsent[dict[str, CurriculumMetric]] = key(
         None,
-        "Measures of difficulty by name.",
+        "Difficulty metrics by name.",
         checked="0.8.0",
         required_when="enabled",
     )
 
 
 class DynamicBatching(Block, since="0.16.5"):
-    """Batches of varying size, the learning rate scaled to match."""
+    """Batches of varying size, with a scaled learning rate."""
 
-    enabled: bool = key(False, "Turns dynamic batches on.")
+    enabled: bool = key(False, "Enables dynamic batching.")
     metrics_path: OrAbsent[str] = key(None, "Directory with measured sequence lengths.")
     lr_scaling_method: Literal["linear", "sqrt", "none"] = key(
-        "linear", "How the learning rate follows the batch size."
+        "linear", "Scaling of the learning rate with the batch size."
     )
-    min_batch_size: Integer = key(1, "Smallest batch.", checks=(AS_INTEGER,))
+    min_batch_size: Integer = key(1, "Minimum batch size.", checks=(AS_INTEGER,))
     max_batch_size: Integer | None = key(
-        None, "Largest batch; null is no limit.", checks=(AS_INTEGER,)
+        None, "Maximum batch size; null: no limit.", checks=(AS_INTEGER,)
     )
     sequence_picking_order: Literal["random", "seqlen", "dataloader"] = key(
         "dataloader", "Order in which sequences are packed."
     )
     max_tokens: OrAbsent[Integer] = key(
-        None, "Token budget of a batch; needed while enabled.", unit="tokens"
+        None, "Maximum tokens per batch; required while enabled.", unit="tokens"
     )
-    verbose: bool = key(False, "Prints the batches.")
+    verbose: bool = key(False, "Print the batches.")
 
 
 class DataSampling(Block, since="0.8.0"):
-    """Which samples come when."""
+    """Data sampling: the order of samples."""
 
-    enabled: bool = key(False, "Stored and not looked at.")
-    num_epochs: Integer = key(1000, "Most passes over the data.")
-    num_workers: Integer = key(0, "Processes that load data.")
-    pin_memory: bool = key(False, "Loads into page-locked memory.", since="0.16.5")
+    enabled: bool = key(False, "Stored by DeepSpeed but never used.")
+    num_epochs: Integer = key(1000, "Maximum number of epochs.")
+    num_workers: Integer = key(0, "Data loader worker processes.")
+    pin_memory: bool = key(False, "Load batches into pinned memory.", since="0.16.5")
     curriculum_learning: OrAbsent[CurriculumLearning] = key(
-        None, "Easy samples first.", checks=(A_BLOCK,)
+        None, "Curriculum learning: easy samples first.", checks=(A_BLOCK,)
     )
     dynamic_batching: OrAbsent[DynamicBatching] = key(
         None, "Batches of varying size.", since="0.16.5", checks=(A_BLOCK,)
@@ -96,67 +96,71 @@ class DataSampling(Block, since="0.8.0"):
 
 
 class TokenScheduleConfig(Block, since="0.8.0"):
-    """How fast the kept length grows."""
+    """Growth of the kept sequence length."""
 
-    require_steps: Integer = key(REQUIRED, "Steps until every token is kept.", unit="steps")
+    require_steps: Integer = key(REQUIRED, "Steps until all tokens are kept.", unit="steps")
     seq_per_step: Integer = key(REQUIRED, "Granularity of the kept length.")
 
 
 class TokenSchedule(Block, since="0.8.0"):
-    """How many tokens are kept."""
+    """Schedule of the number of kept tokens."""
 
-    min_value: Integer = key(REQUIRED, "Tokens kept at the start.")
-    max_value: Integer = key(REQUIRED, "Tokens kept at the end.")
-    schedule_type: Literal["fixed_linear"] = key(REQUIRED, "Shape of the growth.")
-    schedule_config: TokenScheduleConfig = key(REQUIRED, "Arguments of the growth.")
+    min_value: Integer = key(REQUIRED, "Initial number of kept tokens.")
+    max_value: Integer = key(REQUIRED, "Final number of kept tokens.")
+    schedule_type: Literal["fixed_linear"] = key(REQUIRED, "Shape of the schedule.")
+    schedule_config: TokenScheduleConfig = key(REQUIRED, "Arguments of the schedule.")
 
 
 class LayerTokenSchedule(Block, since="0.8.0"):
-    """A learning rate that follows tokens per layer; declared and never built."""
+    """Learning rate by tokens per layer; declared but not implemented."""
 
     enabled: bool = key(False, "True raises NotImplementedError.")
-    total_layer_tokens: Any = key(None, "Named by DeepSpeed, read by nothing.")
-    warmup_type: Any = key(None, "Named by DeepSpeed, read by nothing.")
-    warmup_layer_tokens: Any = key(None, "Named by DeepSpeed, read by nothing.")
+    total_layer_tokens: Any = key(None, "Declared by DeepSpeed but never read.")
+    warmup_type: Any = key(None, "Declared by DeepSpeed but never read.")
+    warmup_layer_tokens: Any = key(None, "Declared by DeepSpeed but never read.")
 
 
 class RandomLTD(Block, since="0.8.0"):
-    """Random token dropping per layer; acts by its own switch, whatever its parents say."""
+    """Random layerwise token dropping. Its own switch decides, not its parents'."""
 
-    enabled: bool = key(False, "Turns token dropping on.")
-    total_layer_num: OrAbsent[Integer] = key(None, "Layers of the model.", required_when="enabled")
+    enabled: bool = key(False, "Enables token dropping.")
+    total_layer_num: OrAbsent[Integer] = key(
+        None, "Number of layers of the model.", required_when="enabled"
+    )
     random_ltd_layer_num: OrAbsent[Integer] = key(
-        None, "Layers that drop tokens.", required_when="enabled"
+        None, "Number of layers that drop tokens.", required_when="enabled"
     )
     random_ltd_layer_id: OrAbsent[list[Integer]] = key(
-        None, "Indices of those layers, as many as random_ltd_layer_num."
+        None, "Indices of these layers; random_ltd_layer_num entries."
     )
     model_mask_name: OrAbsent[str] = key(None, "Name of the attention-mask argument.")
-    model_type: OrAbsent[Literal["decoder", "encoder"]] = key(None, "ReadAs of the model.")
-    hidden_state_order: OrAbsent[str] = key(None, "Order of the axes of hidden states.")
+    model_type: OrAbsent[Literal["decoder", "encoder"]] = key(None, "Type of the model.")
+    hidden_state_order: OrAbsent[str] = key(None, "Order of the dimensions of hidden states.")
     micro_batch_size: OrAbsent[Integer] = key(None, "Overwritten by the engine.")
     global_batch_size: OrAbsent[Integer] = key(None, "Overwritten by the engine.")
     random_ltd_schedule: OrAbsent[TokenSchedule] = key(
-        None, "How many tokens are kept.", required_when="enabled"
+        None, "Schedule of the number of kept tokens.", required_when="enabled"
     )
     layer_token_lr_schedule: OrAbsent[LayerTokenSchedule] = key(
-        None, "Needed while enabled, although it does nothing."
+        None, "Required while enabled, although it has no effect."
     )
 
 
 class DataRouting(Block, since="0.8.0"):
-    """Which tokens pass which layers."""
+    """Data routing: the tokens that each layer processes."""
 
-    enabled: bool = key(False, "Stored and not looked at.")
+    enabled: bool = key(False, "Stored by DeepSpeed but never used.")
     random_ltd: OrAbsent[RandomLTD] = key(None, "Random token dropping.", checks=(A_BLOCK,))
 
 
 class DataEfficiency(Block, since="0.8.0"):
     """Data sampling and data routing."""
 
-    enabled: bool = key(False, "Stored and not looked at.")
-    seed: Integer = key(1234, "Seed of the sampler.")
-    data_sampling: OrAbsent[DataSampling] = key(None, "Which samples come when.", checks=(A_BLOCK,))
+    enabled: bool = key(False, "Stored by DeepSpeed but never used.")
+    seed: Integer = key(1234, "Random seed of the sampler.")
+    data_sampling: OrAbsent[DataSampling] = key(
+        None, "Data sampling: the order of samples.", checks=(A_BLOCK,)
+    )
     data_routing: OrAbsent[DataRouting] = key(
-        None, "Which tokens pass which layers.", checks=(A_BLOCK,)
+        None, "Data routing: the tokens that each layer processes.", checks=(A_BLOCK,)
     )

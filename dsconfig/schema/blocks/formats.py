@@ -1,4 +1,4 @@
-"""Formats beside fp16 and bf16: torch.autocast, accumulation, parameters, buffers."""
+"""torch.autocast, and dtypes of gradient accumulation, parameters and buffers."""
 
 from dsconfig.schema.declare import Block, key
 from dsconfig.schema.types import OrAuto, OrNativeAuto, TorchFormat
@@ -6,47 +6,47 @@ from dsconfig.schema.value_checks import A_DTYPE, A_DTYPE_LATER, CLASS_NAMES, NA
 
 
 class TorchAutocast(Block, since="0.17.2"):
-    """torch.autocast picks the precision of each operator; ZeRO keeps full weights."""
+    """torch.autocast; ZeRO keeps fp32 weights."""
 
-    enabled: bool = key(False, "Turns autocast on.", see=("bf16", "fp16"))
+    enabled: bool = key(False, "Enables torch.autocast.", see=("bf16", "fp16"))
     dtype: TorchFormat | None = key(
         None,
-        "Format that autocast casts to; null is none at all.",
+        "Autocast dtype; null: no cast.",
         checked="0.17.2",
         checks=(A_DTYPE,),
     )
     lower_precision_safe_modules: list[str] | None = key(
         None,
-        "Class paths whose parameters travel in dtype; null is Linear and the Conv classes.",
+        "Module classes whose parameters are communicated in dtype; null: Linear and Conv classes.",
         checked="0.17.2",
         checks=(CLASS_NAMES,),
     )
 
 
 class DataTypes(Block, since="0.7.6"):
-    """Formats that do not follow from the precision; checked when the engine is built."""
+    """Dtypes that do not follow from the training precision; checked at engine initialization."""
 
     grad_accum_dtype: OrAuto[TorchFormat] | None = key(
         None,
-        "Format in which gradients accumulate; null follows the model.",
+        "Dtype of gradient accumulation; null: the model's dtype.",
         memory="fp32 accumulation doubles 16-bit gradients",
         checks=(A_DTYPE_LATER,),
     )
     param_dtype: TorchFormat | None = key(
         None,
-        "Format of the parameters; must agree with fp16 and bf16.",
+        "Dtype of parameters; must agree with fp16 and bf16.",
         since="0.19.2",
         checks=(A_DTYPE_LATER,),
     )
     buffer_dtype: TorchFormat | None = key(
         None,
-        "Format that buffers are cast to; null leaves them.",
+        "Dtype that buffers are cast to; null: unchanged.",
         since="0.19.2",
         checks=(A_DTYPE_LATER,),
     )
     keep_in_fp32_modules: OrNativeAuto[list[str]] = key(
         "auto",
-        "Name patterns of buffers that stay in fp32; an empty list keeps none.",
+        "Name patterns of buffers kept in fp32; an empty list: none.",
         since="0.19.8",
         checked="0.19.8",
         checks=(NAME_PATTERNS,),

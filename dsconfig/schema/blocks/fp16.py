@@ -1,4 +1,4 @@
-"""Half precision with loss scaling."""
+"""fp16 training with loss scaling."""
 
 from dsconfig.schema.declare import Block, ReadAs, key
 from dsconfig.schema.markers import Bounds
@@ -6,48 +6,48 @@ from dsconfig.schema.types import Integer, OrAuto, Positive, Scale
 
 
 class FP16(Block, closed="0.17.1"):
-    """Half precision with loss scaling."""
+    """fp16 training with loss scaling."""
 
     enabled: OrAuto[bool] = key(
         False,
-        "Trains in fp16; excludes bf16.",
-        memory="2 bytes per weight on the device, fp32 master weights beside them",
+        "Train in fp16; cannot be combined with bf16.",
+        memory="2 bytes per weight on the device, plus fp32 master weights",
         see=("bf16.enabled", "torch_autocast.enabled"),
     )
-    auto_cast: bool = key(False, "Casts float inputs of forward to fp16.", since="0.7.0")
+    auto_cast: bool = key(False, "Cast floating-point inputs of forward to fp16.", since="0.7.0")
 
     # Loss scale.
     loss_scale: Scale = key(
         0,
-        "Fixed factor on the loss; 0 lets it adapt.",
+        "Static loss scale; 0: dynamic loss scaling.",
         bounds_was={"0.18.8": Bounds()},
         read_as=ReadAs.LOSS_SCALE,
         see=("fp16.initial_scale_power", "fp16.min_loss_scale"),
     )
     initial_scale_power: Integer = key(
-        16, "The adaptive scale starts at 2 to this power.", was={"0.8.0": 32}
+        16, "Initial dynamic loss scale, as a power of 2.", was={"0.8.0": 32}
     )
     loss_scale_window: Positive = key(
         1000,
-        "Steps without overflow before the adaptive scale doubles.",
+        "Steps without overflow before the dynamic loss scale doubles.",
         unit="steps",
         bounds_was={"0.19.3": Bounds()},
         read_as=ReadAs.SCALE_INTEGER,
     )
-    hysteresis: Integer = key(2, "Overflows before the adaptive scale halves.")
+    hysteresis: Integer = key(2, "Overflows before the dynamic loss scale is halved.")
     consecutive_hysteresis: bool = key(
-        False, "Counts overflows afresh after each clean step.", since="0.9.3"
+        False, "Refill the hysteresis after each step without overflow.", since="0.9.3"
     )
     min_loss_scale: Positive = key(
         1,
-        "Floor of the adaptive scale; an overflow at the floor ends training.",
+        "Minimum dynamic loss scale; an overflow at the minimum stops training.",
         bounds_was={"0.19.3": Bounds()},
         read_as=ReadAs.SCALE_INTEGER,
     )
 
     fp16_master_weights_and_grads: bool = key(
         False,
-        "Keeps master weights and gradients in fp16; needs ZeRO and CPU Adam.",
+        "Keep master weights and gradients in fp16; requires ZeRO and CPU Adam.",
         since="0.5.0",
-        memory="2 bytes less per master weight and per gradient, in host memory",
+        memory="saves 2 bytes of host memory per master weight and per gradient",
     )

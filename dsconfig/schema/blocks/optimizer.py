@@ -1,4 +1,4 @@
-"""The optimizer: its name, and the arguments it is built with."""
+"""Optimizer type and arguments."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,16 +20,16 @@ PARAMS = Variants(OPTIMIZERS, any_case=OWN, nullable=True)
 
 
 class Optimizer(Block):
-    """The optimizer that the engine builds."""
+    """Optimizer that the engine creates."""
 
     type: OptimizerName = key(
         REQUIRED,
-        "DeepSpeed's optimizers in any letter case, or a class of torch.optim spelled exactly.",
+        "A DeepSpeed optimizer (case-insensitive) or a torch.optim class (exact spelling).",
         checks=(A_NAME,),
     )
     params: Annotated[OptimizerParams | None, PARAMS] = key(
         None, "Keyword arguments of the optimizer."
     )
     legacy_fusion: bool = key(
-        False, "The former unscaling path of the fp16 wrapper without ZeRO.", since="0.3.0"
+        False, "Use the old unscaling of the fp16 wrapper without ZeRO.", since="0.3.0"
     )

@@ -1,4 +1,4 @@
-"""Engines beside plain training: pipelines, RLHF, ZeRO-Inference, and what other programs read."""
+"""Pipelines, hybrid engine, ZeRO-Inference, and keys read by other programs."""
 
 from typing import Literal
 
@@ -8,80 +8,80 @@ from dsconfig.schema.types import Bits, Integer, OnlyFalse, OrAbsent, OrNativeAu
 
 
 class Pipeline(Block):
-    """Options of the pipeline engine; the model's PipelineModule decides the rest."""
+    """Options of the pipeline engine; PipelineModule sets the rest."""
 
-    stages: OrNativeAuto[Integer] = key("auto", "Stored and not read.")
-    partition: str = key("best", "Stored and not read.")
-    seed_layers: bool = key(False, "Stored and not read.")
+    stages: OrNativeAuto[Integer] = key("auto", "Stored by DeepSpeed but never read.")
+    partition: str = key("best", "Stored by DeepSpeed but never read.")
+    seed_layers: bool = key(False, "Stored by DeepSpeed but never read.")
     activation_checkpoint_interval: Integer = key(
-        0, "Layers between activation checkpoints; 0 is off."
+        0, "Layers between activation checkpoints; 0: disabled."
     )
-    pipe_partitioned: bool = key(
-        True, "Shards activations that travel between stages.", since="0.12.3"
-    )
-    grad_partitioned: bool = key(
-        True, "Shards gradients that travel between stages.", since="0.12.3"
-    )
-    use_reentrant: bool = key(True, "False takes torch's non-reentrant checkpoint.", since="0.10.3")
+    pipe_partitioned: bool = key(True, "Partition activations sent between stages.", since="0.12.3")
+    grad_partitioned: bool = key(True, "Partition gradients sent between stages.", since="0.12.3")
+    use_reentrant: bool = key(True, "Use reentrant activation checkpointing.", since="0.10.3")
 
 
 class HybridEngine(Block, since="0.9.0", closed="0.9.0"):
-    """Switches one model between training and generation."""
+    """Hybrid engine: switches a model between training and generation."""
 
-    enabled: bool = key(False, "Turns the hybrid engine on.")
+    enabled: bool = key(False, "Enables the hybrid engine.")
     max_out_tokens: Positive = key(
         512,
-        "Longest sequence, prompt included.",
+        "Maximum sequence length, including the prompt.",
         unit="tokens",
         bounds_was={"0.19.7": Bounds()},
     )
-    inference_tp_size: Integer = key(1, "Ranks that share a layer while generating.")
+    inference_tp_size: Integer = key(1, "Tensor-parallel degree during generation.")
     release_inference_cache: bool = key(
-        False, "Frees the key-value cache after generation.", memory="the cache, between phases"
+        False,
+        "Free the KV cache after generation.",
+        memory="the KV cache, between generation phases",
     )
-    pin_parameters: bool = key(True, "Keeps the kernels' parameters in place.")
-    tp_gather_partition_size: Integer = key(8, "Ranks gathered at a time for the shards.")
-    enable_cuda_graph: bool = key(False, "Generates with CUDA graphs.", since="0.19.6")
+    pin_parameters: bool = key(True, "Keep the inference kernels' parameters in place.")
+    tp_gather_partition_size: Integer = key(8, "Number of ranks gathered at a time.")
+    enable_cuda_graph: bool = key(False, "Use CUDA graphs for generation.", since="0.19.6")
 
 
 class Quantizer(Block, since="0.10.3"):
-    """How tensors are quantised; checked when the first one is."""
+    """Quantizer settings; checked when the first tensor is quantized."""
 
     num_bits: Bits = key(REQUIRED, "Bits per weight.")
-    group_size: Integer = key(REQUIRED, "Elements with one scale; must divide the axis.")
-    group_dim: Integer = key(REQUIRED, "Axis that is cut into groups.")
-    symmetric: OnlyFalse = key(REQUIRED, "Only the asymmetric range exists.")
+    group_size: Integer = key(
+        REQUIRED, "Elements per scale; must divide the size of the dimension."
+    )
+    group_dim: Integer = key(REQUIRED, "Dimension that is split into groups.")
+    symmetric: OnlyFalse = key(
+        REQUIRED, "Must be false: only asymmetric quantization is implemented."
+    )
 
 
 class WeightQuantization(Block, since="0.10.3", closed="0.10.3"):
-    """Quantised weights for ZeRO-Inference."""
+    """Weight quantization for ZeRO-Inference."""
 
-    enabled: bool = key(True, "Turns quantisation on.")
+    enabled: bool = key(True, "Enables quantization.")
     num_bits: Integer = key(8, "Bits per weight.")
-    q_type: Literal["asymmetric", "symmetric"] = key("symmetric", "ReadAs of range.")
-    q_groups: Integer = key(1, "Groups with a scale of their own.")
-    quantized_initialization: OrAbsent[Quantizer] = key(
-        None, "Applied while zero.Init builds the model."
-    )
+    q_type: Literal["asymmetric", "symmetric"] = key("symmetric", "Symmetric or asymmetric range.")
+    q_groups: Integer = key(1, "Number of groups with separate scales.")
+    quantized_initialization: OrAbsent[Quantizer] = key(None, "Quantization during zero.Init.")
     post_init_quant: OrAbsent[dict[str, Quantizer]] = key(
-        None, "Applied to a built model, by a part of the module's name."
+        None, "Quantization after initialization, by a substring of the module name."
     )
 
 
 class MsAmp(Block, status="external"):
     """MS-AMP fp8, written and read by accelerate."""
 
-    enabled: OrAbsent[bool] = key(None, "Turns MS-AMP on.")
-    opt_level: OrAbsent[Literal["O1", "O2"]] = key(None, "How much is kept in fp8.")
+    enabled: OrAbsent[bool] = key(None, "Enables MS-AMP.")
+    opt_level: OrAbsent[Literal["O1", "O2"]] = key(None, "MS-AMP optimization level.")
 
 
 class InferenceTensorParallel(Block, status="external"):
-    """Tensor parallelism while transformers generates."""
+    """Tensor parallelism for generation in transformers."""
 
-    tp_size: Integer = key(1, "Ranks that share a layer.")
+    tp_size: Integer = key(1, "Tensor-parallel degree.")
 
 
 class Inference(Block, status="external"):
-    """What transformers looks at for generation."""
+    """Generation settings that transformers reads."""
 
-    tensor_parallel: OrAbsent[InferenceTensorParallel] = key(None, "Tensor parallelism.")
+    tensor_parallel: OrAbsent[InferenceTensorParallel] = key(None, "Tensor parallelism settings.")

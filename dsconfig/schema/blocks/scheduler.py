@@ -1,4 +1,4 @@
-"""The learning-rate schedule: its name, and the arguments it is built with."""
+"""Learning-rate scheduler type and arguments."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,11 +18,11 @@ PARAMS = Variants(SCHEDULES)
 
 
 class Scheduler(Block):
-    """The schedule that the engine steps after each optimizer step."""
+    """Learning-rate scheduler that the engine steps after each optimizer step."""
 
     type: SchedulerName = key(
-        REQUIRED, "A schedule of DeepSpeed or of torch.optim.lr_scheduler, spelled exactly."
+        REQUIRED, "A DeepSpeed or torch.optim.lr_scheduler scheduler (exact spelling)."
     )
     params: Annotated[SchedulerParams, PARAMS] = key(
-        REQUIRED, "Keyword arguments of the schedule; leaving them out fails."
+        REQUIRED, "Keyword arguments of the scheduler; required."
     )

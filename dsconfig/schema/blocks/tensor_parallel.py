@@ -7,70 +7,70 @@ from dsconfig.schema.types import Integer, OrAbsent, TorchDtype
 
 
 class TensorParallelGroup(Block, since="0.16.4", closed="0.16.4"):
-    """The process group."""
+    """Tensor-parallel process group."""
 
     tp_size: Integer = key(1, "Must be 1 or equal to autotp_size.")
     tp_grain_size: Integer = key(1, "Granularity of the split.")
-    mpu: Any = key(None, "A Python object; no text can hold it.")
-    tp_group: Any = key(None, "A process group; no text can hold it.")
+    mpu: Any = key(None, "A Python object; cannot be set in a file.")
+    tp_group: Any = key(None, "A process group; cannot be set in a file.")
 
 
 class LayerSpec(Block, since="0.18.6"):
-    """A rule that says how some layers are split."""
+    """Partitioning rule for some layers."""
 
     patterns: list[str] = key([], "Regular expressions over parameter names.")
-    partition_type: Literal["column", "row", "skip"] = key("column", "Way of splitting.")
+    partition_type: Literal["column", "row", "skip"] = key("column", "Partitioning type.")
     shape: list[Any] | None = key(
-        None, "Logical shape before the split; -1 is inferred, one nested list splits unevenly."
+        None, "Logical shape before partitioning; -1: inferred, one nested list: uneven partitions."
     )
-    partition_dim: Integer | None = key(None, "Axis to split; null is 0 for column, 1 for row.")
-    model_types: list[str] | None = key(None, "Model types the rule is limited to.")
-    gather_output: bool = key(False, "Gathers a column layer's output.", since="0.19.4")
+    partition_dim: Integer | None = key(
+        None, "Dimension to partition; null: 0 for column, 1 for row."
+    )
+    model_types: list[str] | None = key(None, "Model types to which the rule applies.")
+    gather_output: bool = key(
+        False, "Gather the output of a column-parallel layer.", since="0.19.4"
+    )
     grad_allreduce: bool = key(
-        False, "Sums the gradient of a skipped layer over the group.", since="0.19.6"
+        False, "All-reduce the gradient of a skipped layer over the group.", since="0.19.6"
     )
 
 
 class PartitionConfig(Block, since="0.18.6"):
-    """Rules for splitting layers; looked at when the model is split."""
+    """Partitioning rules, read when the model is partitioned."""
 
     tp_size: Integer = key(1, "Overwritten by autotp_size.")
-    layer_specs: list[LayerSpec] = key([], "Rules tried in order; the first match wins.")
-    embedding_partition_dim: Integer = key(1, "Axis along which embeddings are split.")
-    lm_head_patterns: list[str] = key(["lm_head", "embed_out"], "Names of output heads.")
-    use_default_specs: bool = key(True, "Adds the preset's rules to these.")
-    strict_mode: bool = key(False, "Fails on a linear layer without a rule.")
+    layer_specs: list[LayerSpec] = key([], "Rules in order; the first match applies.")
+    embedding_partition_dim: Integer = key(1, "Dimension along which embeddings are partitioned.")
+    lm_head_patterns: list[str] = key(["lm_head", "embed_out"], "Name patterns of output heads.")
+    use_default_specs: bool = key(True, "Add the preset's rules.")
+    strict_mode: bool = key(False, "Fail if a linear layer has no rule.")
 
 
 class TensorParallel(Block, since="0.16.4", closed="0.16.4"):
-    """AutoTP: splits layers over ranks without changing the model's code."""
+    """AutoTP: partitions layers across ranks without changes to the model code."""
 
-    dtype: TorchDtype = key(
-        "torch.float16", "A torch.dtype object; no text can hold it, so leave it out."
-    )
-    autotp_size: Integer = key(0, "Ranks that share a layer; 0 and 1 are off.")
-    tp_overlap_comm: bool = key(False, "Overlaps its all-reduce with compute.", since="0.16.6")
+    dtype: TorchDtype = key("torch.float16", "A torch.dtype object; cannot be set in a file.")
+    autotp_size: Integer = key(0, "Tensor-parallel degree; 0 and 1: disabled.")
+    tp_overlap_comm: bool = key(False, "Overlap the all-reduce with computation.", since="0.16.6")
     vocab_parallel_lm_head: bool | None = key(
         None,
-        "Splits the output head over the vocabulary; null follows the model.",
+        "Partition the output head along the vocabulary; null: follow the model.",
         since="0.19.8",
     )
     vocab_parallel_ce_backend: Literal["torch", "liger"] = key(
-        "torch", "Cross-entropy kernel for a split head.", since="0.19.8"
+        "torch", "Cross-entropy implementation for a partitioned head.", since="0.19.8"
     )
     tp: OrAbsent[TensorParallelGroup] = key(
-        None, "The process group.", spelled=("tp", "tensor_parallel")
+        None, "Tensor-parallel process group.", spelled=("tp", "tensor_parallel")
     )
-    injection_policy_tuple: list[Any] | None = key(None, "Set by DeepSpeed itself.")
-    partition_config: PartitionConfig | None = key(
-        None, "Rules for splitting layers.", since="0.18.6"
-    )
+    injection_policy_tuple: list[Any] | None = key(None, "Set internally by DeepSpeed.")
+    partition_config: PartitionConfig | None = key(None, "Partitioning rules.", since="0.18.6")
     preset_model: (
         Literal["llama", "bloom", "chatglm", "mixtral", "deepseek_v2", "qwen2", "phi3"] | None
     ) = key(None, "Built-in rules for an architecture.", since="0.18.6", read_as=ReadAs.STR)
-    keep_module_on_host: bool = key(False, "Leaves weights on the host while splitting.")
+    keep_module_on_host: bool = key(False, "Keep weights on the host during partitioning.")
     kernel_inject: bool = key(
         False,
-        "A switch of the inference engine that the parser needs.",
+        "Inference engine switch that DeepSpeed's parser expects.",
         spelled=("kernel_inject", "replace_with_kernel_inject"),
     )

@@ -1,4 +1,4 @@
-"""Arguments of torch.optim's optimizers, which DeepSpeed passes through."""
+"""Arguments of torch.optim optimizers, which DeepSpeed passes through."""
 
 from typing import Any, Literal
 
@@ -8,22 +8,22 @@ from dsconfig.schema.types import Integer, Number, OrAuto, Pair
 
 
 class ForEach(Decaying):
-    """A torch optimizer with a multi-tensor path."""
+    """torch optimizer with a multi-tensor implementation."""
 
-    foreach: bool | None = key(None, "Multi-tensor path; null lets torch choose.")
-    maximize: bool = key(False, "Climbs in place of descending.")
+    foreach: bool | None = key(None, "Use the multi-tensor implementation; null: torch decides.")
+    maximize: bool = key(False, "Maximize the objective instead of minimizing it.")
 
 
 class Differentiable(ForEach):
-    """A torch optimizer whose step autograd can pass through."""
+    """torch optimizer with a differentiable step."""
 
-    differentiable: bool = key(False, "Autograd passes through the step.")
+    differentiable: bool = key(False, "Allow autograd through the optimizer step.")
 
 
 class Capturable(Differentiable):
-    """A torch optimizer that a CUDA graph can hold."""
+    """torch optimizer that can be captured in a CUDA graph."""
 
-    capturable: bool = key(False, "Safe in a CUDA graph.")
+    capturable: bool = key(False, "Make the step safe to capture in a CUDA graph.")
 
 
 class ASGD(Capturable):
@@ -38,7 +38,7 @@ class ASGD(Capturable):
 class Adadelta(Capturable):
     """Adadelta."""
 
-    lr: OrAuto[Number] = key(1.0, "Factor on the update.")
+    lr: OrAuto[Number] = key(1.0, "Scaling factor of the update.")
     rho: Number = key(0.9, "Decay rate of the squared gradients.")
     eps: OrAuto[Number] = key(1e-06, "Small term under the root.")
 
@@ -61,14 +61,14 @@ class Adamax(Capturable):
 
 
 class LBFGS(OptimizerParams):
-    """Limited-memory BFGS; needs a closure, which the engine does not give."""
+    """Limited-memory BFGS; requires a closure, which the engine does not support."""
 
-    lr: OrAuto[Number] = key(1, "Step length.")
-    max_iter: Integer = key(20, "Iterations per step.")
-    max_eval: Integer | None = key(None, "Evaluations per step.")
+    lr: OrAuto[Number] = key(1, "Step size.")
+    max_iter: Integer = key(20, "Maximum iterations per step.")
+    max_eval: Integer | None = key(None, "Maximum function evaluations per step.")
     tolerance_grad: Number = key(1e-07, "Gradient norm at which it stops.")
     tolerance_change: Number = key(1e-09, "Change at which it stops.")
-    history_size: Integer = key(100, "Updates remembered.")
+    history_size: Integer = key(100, "Update history size.")
     line_search_fn: Literal["strong_wolfe"] | None = key(None, "Line search.")
 
 
@@ -79,7 +79,7 @@ class NAdam(Capturable):
     betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.")
     eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
     momentum_decay: Number = key(0.004, "Decay of the momentum.")
-    decoupled_weight_decay: bool = key(False, "Decoupled decay, as in AdamW.")
+    decoupled_weight_decay: bool = key(False, "Use decoupled weight decay, as in AdamW.")
 
 
 class RAdam(Capturable):
@@ -87,7 +87,7 @@ class RAdam(Capturable):
 
     betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.")
     eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
-    decoupled_weight_decay: bool = key(False, "Decoupled decay, as in AdamW.")
+    decoupled_weight_decay: bool = key(False, "Use decoupled weight decay, as in AdamW.")
 
 
 class RMSprop(Capturable):
@@ -97,19 +97,19 @@ class RMSprop(Capturable):
     alpha: Number = key(0.99, "Smoothing of the squared gradients.")
     eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
     momentum: Number = key(0, "Momentum factor.")
-    centered: bool = key(False, "Subtracts the mean gradient.")
+    centered: bool = key(False, "Normalize by the centered second moment.")
 
 
 class Rprop(OptimizerParams):
-    """Resilient backpropagation; uses the sign of the gradient alone."""
+    """Resilient backpropagation: uses only the sign of the gradient."""
 
-    lr: OrAuto[Number] = key(0.01, "First step length.")
+    lr: OrAuto[Number] = key(0.01, "Initial step size.")
     etas: Pair = key([0.5, 1.2], "Factors that shrink and grow the step.")
-    step_sizes: Pair = key([1e-06, 50], "Smallest and largest step.")
-    capturable: bool = key(False, "Safe in a CUDA graph.")
-    foreach: bool | None = key(None, "Multi-tensor path; null lets torch choose.")
-    maximize: bool = key(False, "Climbs in place of descending.")
-    differentiable: bool = key(False, "Autograd passes through the step.")
+    step_sizes: Pair = key([1e-06, 50], "Minimum and maximum step size.")
+    capturable: bool = key(False, "Make the step safe to capture in a CUDA graph.")
+    foreach: bool | None = key(None, "Use the multi-tensor implementation; null: torch decides.")
+    maximize: bool = key(False, "Maximize the objective instead of minimizing it.")
+    differentiable: bool = key(False, "Allow autograd through the optimizer step.")
 
 
 class SGD(Differentiable):
@@ -117,8 +117,8 @@ class SGD(Differentiable):
 
     momentum: Number = key(0, "Momentum factor.")
     dampening: Number = key(0, "Dampening of the momentum.")
-    nesterov: bool = key(False, "Nesterov momentum.")
-    fused: bool | None = key(None, "Fused kernel.")
+    nesterov: bool = key(False, "Use Nesterov momentum.")
+    fused: bool | None = key(None, "Use torch's fused kernel.")
 
 
 class SparseAdam(OptimizerParams):
@@ -126,4 +126,4 @@ class SparseAdam(OptimizerParams):
 
     betas: OrAuto[Pair] = key([0.9, 0.999], "Decay rates of the moments.")
     eps: OrAuto[Number] = key(1e-08, "Small term added to the denominator.")
-    maximize: bool = key(False, "Climbs in place of descending.")
+    maximize: bool = key(False, "Maximize the objective instead of minimizing it.")

@@ -1,4 +1,4 @@
-"""Arguments of torch.optim.lr_scheduler's schedules, which DeepSpeed passes through."""
+"""Arguments of torch.optim.lr_scheduler schedulers, which DeepSpeed passes through."""
 
 from typing import Annotated, Literal
 
@@ -10,134 +10,142 @@ Schedules = Annotated[str, NotInJson("list of schedules")]
 
 
 class TorchSchedule(Block, arguments=True):
-    """What almost every schedule of torch takes."""
+    """Arguments of most torch schedulers."""
 
-    last_epoch: Integer = key(-1, "Step to continue from; -1 starts afresh.", unit="steps")
+    last_epoch: Integer = key(
+        -1, "Last step when resuming; -1: start from the beginning.", unit="steps"
+    )
 
 
 class ConstantLR(TorchSchedule):
-    """A smaller rate for some steps."""
+    """Reduced learning rate for the first steps."""
 
-    factor: Number = key(1 / 3, "Factor on the rate.")
-    total_iters: Integer = key(5, "How long it lasts.", unit="steps")
+    factor: Number = key(1 / 3, "Factor of the learning rate.")
+    total_iters: Integer = key(5, "Number of steps.", unit="steps")
 
 
 class LinearLR(TorchSchedule):
-    """A straight line between two factors."""
+    """Linear interpolation between two factors."""
 
-    start_factor: Number = key(1 / 3, "First factor on the rate.")
-    end_factor: Number = key(1.0, "Last factor on the rate.")
-    total_iters: Integer = key(5, "How long it lasts.", unit="steps")
+    start_factor: Number = key(1 / 3, "Initial factor.")
+    end_factor: Number = key(1.0, "Final factor.")
+    total_iters: Integer = key(5, "Number of steps.", unit="steps")
 
 
 class PolynomialLR(TorchSchedule):
-    """A polynomial down to zero."""
+    """Polynomial decay to zero."""
 
-    total_iters: Integer = key(5, "How long it lasts.", unit="steps")
+    total_iters: Integer = key(5, "Number of steps.", unit="steps")
     power: Number = key(1.0, "Degree.")
 
 
 class ExponentialLR(TorchSchedule):
-    """A factor at every step."""
+    """Decay by a factor per step."""
 
     gamma: Number = key(REQUIRED, "Factor per step.")
 
 
 class StepLR(TorchSchedule):
-    """A factor every so many steps."""
+    """Decay by a factor every step_size steps."""
 
-    step_size: Integer = key(REQUIRED, "Steps between two drops.", unit="steps")
-    gamma: Number = key(0.1, "Factor per drop.")
+    step_size: Integer = key(REQUIRED, "Steps between two decays.", unit="steps")
+    gamma: Number = key(0.1, "Decay factor.")
 
 
 class MultiStepLR(TorchSchedule):
-    """A factor at chosen steps."""
+    """Decay by a factor at given steps."""
 
-    milestones: list[Integer] = key(REQUIRED, "Steps of the drops.", unit="steps")
-    gamma: Number = key(0.1, "Factor per drop.")
+    milestones: list[Integer] = key(
+        REQUIRED, "Steps at which the learning rate decays.", unit="steps"
+    )
+    gamma: Number = key(0.1, "Decay factor.")
 
 
 class CosineAnnealingLR(TorchSchedule):
-    """Half a cosine."""
+    """Cosine annealing."""
 
-    T_max: Integer = key(REQUIRED, "Steps to the lowest rate.", unit="steps")
-    eta_min: Number = key(0.0, "Lowest rate.")
+    T_max: Integer = key(REQUIRED, "Steps until the minimum learning rate.", unit="steps")
+    eta_min: Number = key(0.0, "Minimum learning rate.")
 
 
 class CosineAnnealingWarmRestarts(TorchSchedule):
-    """Cosines that start over."""
+    """Cosine annealing with warm restarts."""
 
     T_0: Positive = key(REQUIRED, "Steps to the first restart.", unit="steps")
-    T_mult: Positive = key(1, "Growth of the period.")
-    eta_min: Number = key(0.0, "Lowest rate.")
+    T_mult: Positive = key(1, "Growth factor of the period.")
+    eta_min: Number = key(0.0, "Minimum learning rate.")
 
 
 class CyclicLR(TorchSchedule):
-    """A rate that rises and falls again and again."""
+    """Cyclical learning rate."""
 
-    base_lr: OrList[Number] = key(REQUIRED, "Lowest rate.")
-    max_lr: OrList[Number] = key(REQUIRED, "Highest rate.")
-    step_size_up: Integer = key(2000, "Length of the rise.", unit="steps")
-    step_size_down: Integer | None = key(None, "Length of the fall.", unit="steps")
-    mode: Literal["triangular", "triangular2", "exp_range"] = key("triangular", "Shape.")
-    gamma: Number = key(1.0, "Factor of the shape exp_range.")
-    scale_fn: Function | None = key(None, "A Python function; no text can hold it.")
-    scale_mode: Literal["cycle", "iterations"] = key("cycle", "What scale_fn counts.")
-    cycle_momentum: bool = key(True, "Cycles the momentum against the rate.")
-    base_momentum: Number = key(0.8, "Lowest momentum.")
-    max_momentum: Number = key(0.9, "Highest momentum.")
+    base_lr: OrList[Number] = key(REQUIRED, "Minimum learning rate.")
+    max_lr: OrList[Number] = key(REQUIRED, "Maximum learning rate.")
+    step_size_up: Integer = key(2000, "Length of the increasing phase.", unit="steps")
+    step_size_down: Integer | None = key(None, "Length of the decreasing phase.", unit="steps")
+    mode: Literal["triangular", "triangular2", "exp_range"] = key(
+        "triangular", "Shape of the cycle."
+    )
+    gamma: Number = key(1.0, "Factor of mode exp_range.")
+    scale_fn: Function | None = key(None, "A Python function; cannot be set in a file.")
+    scale_mode: Literal["cycle", "iterations"] = key(
+        "cycle", "Argument of scale_fn: cycle or iterations."
+    )
+    cycle_momentum: bool = key(True, "Cycle the momentum inversely to the learning rate.")
+    base_momentum: Number = key(0.8, "Minimum momentum.")
+    max_momentum: Number = key(0.9, "Maximum momentum.")
 
 
 class OneCycleLR(TorchSchedule):
-    """One rise and fall over the whole training."""
+    """1cycle policy over the entire training."""
 
-    max_lr: OrList[Number] = key(REQUIRED, "Highest rate.")
-    total_steps: Integer | None = key(None, "Length of the training.", unit="steps")
-    epochs: Integer | None = key(None, "Epochs, with steps_per_epoch.")
+    max_lr: OrList[Number] = key(REQUIRED, "Maximum learning rate.")
+    total_steps: Integer | None = key(None, "Total number of steps.", unit="steps")
+    epochs: Integer | None = key(None, "Number of epochs; requires steps_per_epoch.")
     steps_per_epoch: Integer | None = key(None, "Steps per epoch.", unit="steps")
-    pct_start: Number = key(0.3, "Share of the rise.")
-    anneal_strategy: Literal["cos", "linear"] = key("cos", "Shape of the fall.")
-    cycle_momentum: bool = key(True, "Cycles the momentum against the rate.")
-    base_momentum: OrList[Number] = key(0.85, "Lowest momentum.")
-    max_momentum: OrList[Number] = key(0.95, "Highest momentum.")
-    div_factor: Number = key(25.0, "max_lr over the first rate.")
-    final_div_factor: Number = key(10_000.0, "First rate over the last.")
-    three_phase: bool = key(False, "A third phase that ends at the last rate.")
+    pct_start: Number = key(0.3, "Fraction of the cycle spent increasing.")
+    anneal_strategy: Literal["cos", "linear"] = key("cos", "Annealing strategy.")
+    cycle_momentum: bool = key(True, "Cycle the momentum inversely to the learning rate.")
+    base_momentum: OrList[Number] = key(0.85, "Minimum momentum.")
+    max_momentum: OrList[Number] = key(0.95, "Maximum momentum.")
+    div_factor: Number = key(25.0, "Ratio of max_lr to the initial learning rate.")
+    final_div_factor: Number = key(10_000.0, "Ratio of the initial to the final learning rate.")
+    three_phase: bool = key(False, "Use a third phase that ends at the final learning rate.")
 
 
 class ReduceLROnPlateau(Block, arguments=True):
-    """Drops the rate when a metric stalls; the engine hands it no metric."""
+    """Decay when a metric stops improving; the engine does not pass a metric."""
 
-    mode: Literal["min", "max"] = key("min", "Whether less or more is better.")
-    factor: Number = key(0.1, "Factor per drop.")
-    patience: Integer = key(10, "Steps without gain before a drop.", unit="steps")
-    threshold: Number = key(0.0001, "Smallest gain that counts.")
-    threshold_mode: Literal["rel", "abs"] = key("rel", "Whether the gain is relative.")
-    cooldown: Integer = key(0, "Steps of rest after a drop.", unit="steps")
-    min_lr: OrList[Number] = key(0, "Lowest rate.")
-    eps: Number = key(1e-08, "Smallest drop that is made.")
+    mode: Literal["min", "max"] = key("min", "Whether the metric is minimized or maximized.")
+    factor: Number = key(0.1, "Decay factor.")
+    patience: Integer = key(10, "Steps without improvement before a decay.", unit="steps")
+    threshold: Number = key(0.0001, "Minimum improvement.")
+    threshold_mode: Literal["rel", "abs"] = key("rel", "Relative or absolute improvement.")
+    cooldown: Integer = key(0, "Steps to wait after a decay.", unit="steps")
+    min_lr: OrList[Number] = key(0, "Minimum learning rate.")
+    eps: Number = key(1e-08, "Minimum decay.")
 
 
 class LambdaLR(TorchSchedule):
-    """A Python function of the step; a script builds it."""
+    """Learning rate from a Python function; only a script can create it."""
 
-    lr_lambda: Function = key(REQUIRED, "A Python function; no text can hold it.")
+    lr_lambda: Function = key(REQUIRED, "A Python function; cannot be set in a file.")
 
 
 class MultiplicativeLR(TorchSchedule):
-    """A Python function that gives factors; a script builds it."""
+    """Factor from a Python function; only a script can create it."""
 
-    lr_lambda: Function = key(REQUIRED, "A Python function; no text can hold it.")
+    lr_lambda: Function = key(REQUIRED, "A Python function; cannot be set in a file.")
 
 
 class ChainedScheduler(Block, arguments=True):
-    """Several schedules at once; a script builds them."""
+    """Several schedulers combined; only a script can create it."""
 
-    schedulers: Schedules = key(REQUIRED, "Schedule objects; no text can hold them.")
+    schedulers: Schedules = key(REQUIRED, "Scheduler objects; cannot be set in a file.")
 
 
 class SequentialLR(TorchSchedule):
-    """One schedule after another; a script builds them."""
+    """Schedulers in sequence; only a script can create it."""
 
-    schedulers: Schedules = key(REQUIRED, "Schedule objects; no text can hold them.")
-    milestones: list[Integer] = key(REQUIRED, "Steps at which they change.", unit="steps")
+    schedulers: Schedules = key(REQUIRED, "Scheduler objects; cannot be set in a file.")
+    milestones: list[Integer] = key(REQUIRED, "Steps at which the scheduler changes.", unit="steps")

@@ -1,4 +1,4 @@
-"""Arguments of DeepSpeed's schedules that begin with a rise, and what all of them take."""
+"""Arguments of DeepSpeed's warmup schedules, and of all its schedules."""
 
 from typing import Literal
 
@@ -7,62 +7,64 @@ from dsconfig.schema.types import Integer, Number, OrAuto, OrList, Positive
 
 
 class SchedulerParams(Block, arguments=True):
-    """What every schedule of DeepSpeed takes."""
+    """Arguments of every DeepSpeed schedule."""
 
     last_batch_iteration: Integer = key(
-        -1, "Step to continue from; -1 starts afresh.", unit="steps"
+        -1, "Last step when resuming; -1: start from the beginning.", unit="steps"
     )
 
 
 class Warmup(SchedulerParams):
-    """A schedule that begins with a rise."""
+    """Schedule with a warmup."""
 
     warmup_num_steps: OrAuto[Positive] = key(
-        1000, "Length of the rise; at least 2 count.", unit="steps"
+        1000, "Warmup steps; values below 2 count as 2.", unit="steps"
     )
     warmup_type: Literal["log", "linear"] = key(
-        "log", "Shape of the rise; another word warns and means log.", since="0.5.7"
+        "log",
+        "Shape of the warmup; DeepSpeed warns about other values and uses log.",
+        since="0.5.7",
     )
 
 
 class WarmupLR(Warmup):
-    """A rise, then a constant rate."""
+    """Warmup, then constant."""
 
-    warmup_min_lr: OrAuto[OrList[Number]] = key(0.0, "Rate at the start.")
+    warmup_min_lr: OrAuto[OrList[Number]] = key(0.0, "Initial learning rate.")
     warmup_max_lr: OrAuto[OrList[Number]] | None = key(
         None,
-        "Rate after the rise; null takes the optimizer's.",
+        "Learning rate after the warmup; null: the optimizer's.",
         was={"0.17.2": 0.001},
     )
 
 
 class WarmupDecayLR(Warmup):
-    """A rise, then a straight line to zero."""
+    """Warmup, then linear decay to zero."""
 
-    warmup_min_lr: OrAuto[OrList[Number]] = key(0.0, "Rate at the start.")
+    warmup_min_lr: OrAuto[OrList[Number]] = key(0.0, "Initial learning rate.")
     warmup_max_lr: OrAuto[OrList[Number]] | None = key(
-        0.001, "Rate after the rise; replaces the optimizer's."
+        0.001, "Learning rate after the warmup; replaces the optimizer's."
     )
     total_num_steps: OrAuto[Integer] = key(
         REQUIRED,
-        "Step at which the rate reaches its end.",
+        "Total number of steps, at which the decay ends.",
         unit="steps",
         since="0.3.1",
     )
 
 
 class WarmupCosineLR(Warmup):
-    """A rise, then a cosine; ratios of each group's own rate."""
+    """Warmup, then cosine decay; ratios of each parameter group's learning rate."""
 
     total_num_steps: OrAuto[Integer] = key(
         REQUIRED,
-        "Step at which the rate reaches its end.",
+        "Total number of steps, at which the decay ends.",
         unit="steps",
         since="0.3.1",
     )
     warmup_min_ratio: Number = key(
-        0.0, "Start of the rise, as a share of the rate.", since="0.12.3"
+        0.0, "Initial learning rate, as a fraction of the peak.", since="0.12.3"
     )
     cos_min_ratio: Number = key(
-        0.0001, "Floor of the cosine, as a share of the rate.", since="0.12.3"
+        0.0001, "Minimum learning rate, as a fraction of the peak.", since="0.12.3"
     )

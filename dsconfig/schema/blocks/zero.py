@@ -1,4 +1,4 @@
-"""ZeRO: what is sharded, how it travels, where it rests."""
+"""ZeRO: sharding, communication and offload."""
 
 from dsconfig.schema.declare import Block, ReadAs, key
 from dsconfig.schema.lazy import lazy_blocks
@@ -12,11 +12,11 @@ with lazy_blocks():
 
 
 class ZeroOptimization(Block, closed="0.7.0"):
-    """ZeRO: what is sharded, how it travels, where it rests."""
+    """ZeRO: sharding, communication and offload."""
 
     stage: OrAuto[Stage] = key(
         0,
-        "What the ranks share: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters.",
+        "What is sharded: 0 nothing, 1 optimizer states, 2 also gradients, 3 also parameters.",
         memory="per weight with Adam at 16 bit: 16 bytes at stage 0, on N ranks"
         " 4 + 12/N at 1, 2 + 14/N at 2, 16/N at 3",
         see=("zero_optimization.offload_optimizer", "zero_optimization.offload_param"),
@@ -25,69 +25,69 @@ class ZeroOptimization(Block, closed="0.7.0"):
     # Buckets and overlap.
     overlap_comm: OrAuto[bool] | None = key(
         None,
-        "Reduces gradients while backward runs; null is true at stage 3, else false.",
+        "Overlap gradient reduction with backward; null: true at stage 3, else false.",
         memory="a second set of buckets; the 4.5x rule counts 4.5 times the bucket bytes",
         see=("zero_optimization.reduce_bucket_size", "zero_optimization.allgather_bucket_size"),
         stages=(1, 2, 3),
     )
     reduce_bucket_size: OrAuto[Positive] = key(
         500_000_000,
-        "Gradients that travel in one reduction.",
+        "Gradient elements reduced at a time.",
         unit="elements",
         bounds_was={"0.19.6": Bounds(minimum=0)},
-        memory="one bucket of gradients, two with overlap_comm",
+        memory="one gradient bucket, two with overlap_comm",
         see=("zero_optimization.overlap_comm", "zero_optimization.allgather_bucket_size"),
         stages=(1, 2, 3),
     )
     allgather_bucket_size: OrAuto[Natural] = key(
         500_000_000,
-        "Updated parameters that travel in one all-gather; even at stages 1 and 2.",
+        "Parameter elements all-gathered at a time after the step; stages 1 and 2. Must be even.",
         unit="elements",
-        memory="one bucket of parameters while they are gathered",
+        memory="one parameter bucket during the all-gather",
         see=("zero_optimization.reduce_bucket_size",),
         stages=(1, 2),
     )
     contiguous_gradients: bool = key(
         True,
-        "Packs gradients into one buffer as they appear; optimizer offload forces it on.",
+        "Copy gradients to a contiguous buffer; always on with optimizer offload.",
         was={"0.4.3": False},
         memory="less fragmentation during backward",
         stages=(1, 2, 3),
     )
     reduce_scatter: bool = key(
         True,
-        "Sends each rank its own share of the sum, not all of it.",
+        "Reduce-scatter gradients instead of all-reducing them.",
         was={"0.3.16": True, "0.4.0": False},
         stages=(1, 2, 3),
     )
-    allgather_partitions: bool = key(True, "Stored by DeepSpeed and read by nothing.")
+    allgather_partitions: bool = key(True, "Stored by DeepSpeed but never read.")
     use_multi_rank_bucket_allreduce: bool = key(
         True,
-        "Merges the buckets of several ranks into one all-reduce; stages 1 and 2.",
+        "Combine the buckets of several ranks in one all-reduce; stages 1 and 2.",
         since="0.12.4",
         stages=(1, 2),
     )
     round_robin_gradients: bool = key(
         False,
-        "Spreads copies of gradients to the host over ranks; stages 1 and 2.",
+        "Distribute gradient copies to the CPU over ranks; stages 1 and 2.",
         since="0.4.4",
         stages=(1, 2),
     )
     compute_grad_norm: bool = key(
         True,
-        "False skips the global norm; needs stage 1 or 2, clipping 0 and no optimizer offload.",
+        "Compute the global gradient norm; false requires stage 1 or 2, clipping 0 and no offload.",
         since="0.19.7",
         see=("gradient_clipping",),
     )
     ignore_unused_parameters: bool = key(
         True,
-        "Accepts parameters that got no gradient; stages 1 and 2.",
+        "Accept parameters without a gradient; stages 1 and 2.",
         since="0.4.0",
         stages=(1, 2),
     )
     parameter_alignment: bool = key(
         False,
-        "Starts each tensor of a flat buffer on 16 bytes; stages 1 and 2.",
+        "Align each tensor of a flat buffer to 16 bytes; stages 1 and 2.",
         since="0.19.7",
         stages=(1, 2),
     )
@@ -95,16 +95,16 @@ class ZeroOptimization(Block, closed="0.7.0"):
     # Offload.
     offload_optimizer: OffloadOptimizer | None = key(
         None,
-        "Optimizer states, and the update itself, off the device.",
+        "Offload optimizer states and the optimizer step.",
         since="0.3.15",
         stages=(1, 2, 3),
     )
     offload_param: OffloadParam | None = key(
-        None, "Parameters off the device; stage 3 alone.", since="0.3.15", stages=(3,)
+        None, "Offload parameters; stage 3 only.", since="0.3.15", stages=(3,)
     )
     sub_group_size: OrAuto[Natural] = key(
         1_000_000_000,
-        "Parameters updated at a time at stage 3.",
+        "Parameter elements updated at a time; stage 3.",
         unit="elements",
         since="0.3.12",
         was={"0.4.1": 1_000_000_000_000},
@@ -112,16 +112,19 @@ class ZeroOptimization(Block, closed="0.7.0"):
         stages=(3,),
     )
     zenflow: ZenFlow | None = key(
-        None, "Optimizer offload that does not wait for the CPU.", since="0.17.5"
+        None, "ZenFlow: optimizer offload without waiting for the CPU.", since="0.17.5"
     )
     save_muon_momentum_buffer_in_memory: bool = key(
-        False, "Keeps Muon's momentum out of NVMe at stage 3.", since="0.18.9", stages=(3,)
+        False,
+        "Keep Muon's momentum in memory instead of on NVMe; stage 3.",
+        since="0.18.9",
+        stages=(3,),
     )
 
-    # Stage 3: what is gathered, and for how long.
+    # Stage 3 gathering.
     stage3_prefetch_bucket_size: OrAuto[Natural] = key(
         50_000_000,
-        "Parameters gathered ahead of their use.",
+        "Parameter elements prefetched.",
         unit="elements",
         since="0.3.12",
         spelled=("stage3_prefetch_bucket_size", "prefetch_bucket_size"),
@@ -130,16 +133,16 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
     stage3_param_persistence_threshold: OrAuto[Natural] = key(
         100_000,
-        "Parameters smaller than this stay whole on every rank.",
+        "Parameters smaller than this stay gathered (unsharded) on every rank.",
         unit="elements",
         since="0.3.12",
         spelled=("stage3_param_persistence_threshold", "param_persistence_threshold"),
-        memory="those parameters, whole, on every rank",
+        memory="these parameters, unsharded, on every rank",
         stages=(3,),
     )
     stage3_model_persistence_threshold: Natural = key(
         9_223_372_036_854_775_807,
-        "Most elements that stay whole in all.",
+        "Maximum number of elements that stay gathered.",
         unit="elements",
         since="0.7.0",
         spelled=("stage3_model_persistence_threshold", "model_persistence_threshold"),
@@ -147,7 +150,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
     stage3_max_live_parameters: Natural = key(
         1_000_000_000,
-        "Most gathered parameters at a time on one device.",
+        "Maximum number of gathered parameter elements per GPU.",
         unit="elements",
         since="0.3.12",
         spelled=("stage3_max_live_parameters", "max_live_parameters"),
@@ -156,7 +159,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
     stage3_max_reuse_distance: Natural = key(
         1_000_000_000,
-        "A parameter needed again within so many elements stays gathered.",
+        "Keep a parameter gathered if it is reused within this many elements.",
         unit="elements",
         since="0.3.12",
         spelled=("stage3_max_reuse_distance", "max_reuse_distance"),
@@ -164,83 +167,90 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
     stage3_module_granularity_threshold: Integer = key(
         0,
-        "Modules with fewer parameters per submodule are gathered as one.",
+        "Gather a module as one unit if its submodules have fewer parameters on average.",
         since="0.16.0",
         spelled=("stage3_module_granularity_threshold", "module_granularity_threshold"),
         stages=(3,),
     )
     stage3_use_all_reduce_for_fetch_params: bool = key(
         False,
-        "Gathers by all-reduce rather than all-gather.",
+        "Gather parameters by all-reduce instead of all-gather.",
         since="0.14.3",
         spelled=("stage3_use_all_reduce_for_fetch_params", "use_all_reduce_for_fetch_params"),
         stages=(3,),
     )
     stage3_allgather_sequential: bool = key(
         False,
-        "Gathers one parameter at a time; prefetching is off.",
+        "Gather one parameter at a time, without prefetching.",
         since="0.18.5",
         spelled=("stage3_allgather_sequential", "allgather_sequential"),
         stages=(3,),
     )
     stage3_gather_16bit_weights_on_model_save: OrAuto[bool] = key(
         False,
-        "Lets save_16bit_model gather whole weights at stage 3; without it nothing is saved.",
+        "Gather full weights at stage 3 in save_16bit_model, which otherwise saves nothing.",
         since="0.6.0",
         spelled=(
             "stage3_gather_16bit_weights_on_model_save",
             "gather_16bit_weights_on_model_save",
         ),
-        memory="2 bytes per weight in host memory of rank 0 while it saves",
+        memory="2 bytes per weight in host memory of rank 0 during the save",
         stages=(3,),
     )
     leaf_module: OrAbsent[LeafModule] = key(
-        None, "Modules that stage 3 gathers as one.", since="0.18.0", takes_null=True, stages=(3,)
+        None,
+        "Modules that stage 3 gathers as one unit.",
+        since="0.18.0",
+        takes_null=True,
+        stages=(3,),
     )
     memory_efficient_linear: bool = key(
         True,
-        "A linear layer that saves less for backward, under zero.Init.",
+        "Use a linear layer that saves less for backward; under zero.Init.",
         since="0.9.0",
         stages=(3,),
     )
     override_module_apply: bool = key(
-        True, "Makes Module.apply see whole weights.", since="0.10.1", stages=(3,)
+        True, "Gather full weights for Module.apply.", since="0.10.1", stages=(3,)
     )
     log_trace_cache_warnings: bool = key(
-        False, "Warns when the order of gathers is learnt anew.", since="0.16.4", stages=(3,)
+        False, "Warn when the parameter trace is invalidated.", since="0.16.4", stages=(3,)
     )
     enable_sanity_checks: bool = key(
-        False, "Checks its own state as it goes.", since="0.17.6", stages=(3,)
+        False, "Enable internal consistency checks.", since="0.17.6", stages=(3,)
     )
 
     # ZeRO++.
     zero_hpz_partition_size: Natural = key(
         1,
-        "Ranks that hold a second copy of the parameters, one node as a rule; 1 is off.",
+        "Ranks per secondary parameter shard (hpZ), usually one node; 1: disabled.",
         since="0.10.0",
         memory="2 bytes per weight, divided by this many ranks",
         stages=(3,),
     )
     zero_quantized_weights: bool = key(
-        False, "Gathers weights in 8 bits.", since="0.10.0", stages=(3,)
+        False, "Quantize weights to 8 bits for all-gather (qwZ).", since="0.10.0", stages=(3,)
     )
     zero_quantized_nontrainable_weights: bool = key(
-        False, "Keeps frozen weights in 8 bits.", since="0.10.2", stages=(3,)
+        False, "Keep frozen weights in 8 bits.", since="0.10.2", stages=(3,)
     )
     zero_quantized_gradients: bool = key(
-        False, "Reduces gradients in 4 bits; stage 3.", since="0.10.0", stages=(3,)
+        False,
+        "Quantize gradients to 4 bits for reduction (qgZ); stage 3.",
+        since="0.10.0",
+        stages=(3,),
     )
     zeropp_loco_param: LoCo | None = key(
         None,
-        "Error feedback for quantised gradients.",
+        "LoCo: error feedback for quantized gradients.",
         read_as=ReadAs.DICT,
         since="0.16.2",
         refused="0.19.8",
-        instead="delete it; quantised gradients work without error feedback",
+        instead="delete it; quantized gradients work without error feedback",
     )
     mics_shard_size: Integer = key(
         -1,
-        "Ranks that share one copy of the model (MiCS); -1 is off.",
+        "Ranks per MiCS shard group; -1: disabled.",
         since="0.9.2",
         refused="0.19.7",
         instead="delete it, or use zero_hpz_partition_size",
@@ -248,7 +258,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
     mics_hierarchical_params_gather: bool = key(
         False,
-        "Gathers within a node first (MiCS).",
+        "Gather within a node first (MiCS).",
         since="0.9.2",
         refused="0.19.7",
         instead="delete it, or use zero_hpz_partition_size",
@@ -257,15 +267,18 @@ class ZeroOptimization(Block, closed="0.7.0"):
     # Checkpoints.
     load_from_fp32_weights: bool = key(
         True,
-        "Takes master weights from the checkpoint, not the rounded 16-bit copy.",
+        "Load master weights from the checkpoint's fp32 weights instead of its 16-bit weights.",
         stages=(1, 2, 3),
     )
     pipeline_loading_checkpoint: bool = key(
-        False, "Loads rank by rank to spare host memory; stage 3.", since="0.10.1", stages=(3,)
+        False,
+        "Load checkpoints rank by rank to save host memory; stage 3.",
+        since="0.10.1",
+        stages=(3,),
     )
     elastic_checkpoint: bool = key(
         False,
-        "Saves states that another number of ranks can load; stages 1 and 2.",
+        "Save states that can be loaded with a different number of ranks; stages 1 and 2.",
         since="0.3.3",
         was={"0.5.10": True},
         replaced_by="checkpoint.load_universal",
@@ -273,10 +286,10 @@ class ZeroOptimization(Block, closed="0.7.0"):
         instead='write "load_universal": true in checkpoint',
     )
 
-    # Former names and switches.
+    # Old names and switches.
     cpu_offload: bool | None = key(
         None,
-        "Optimizer offload as a switch.",
+        "Old switch for optimizer offload.",
         was={"0.7.0": False},
         replaced_by="zero_optimization.offload_optimizer",
         deprecated="0.3.15",
@@ -285,7 +298,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
     cpu_offload_param: bool | None = key(
         None,
-        "Parameter offload as a switch.",
+        "Old switch for parameter offload.",
         since="0.7.0",
         replaced_by="zero_optimization.offload_param",
         deprecated="0.7.0",
@@ -294,7 +307,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
     cpu_offload_params: bool = key(
         False,
-        "Parameter offload as a switch, in its first spelling.",
+        "First name of the old switch for parameter offload.",
         since="0.3.12",
         until="0.6.7",
         replaced_by="zero_optimization.offload_param",
@@ -303,7 +316,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
     cpu_offload_use_pin_memory: bool | None = key(
         None,
-        "Page-locked memory as a switch; dropped without effect.",
+        "Old switch for pinned memory; DeepSpeed ignores it.",
         since="0.3.12",
         gap=("0.4.0", "0.6.7"),
         was={"0.7.0": False},
@@ -313,7 +326,7 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
     stage3_gather_fp16_weights_on_model_save: bool = key(
         False,
-        "Whole weights on save, in its first spelling.",
+        "Old name of stage3_gather_16bit_weights_on_model_save.",
         since="0.3.14",
         replaced_by="zero_optimization.stage3_gather_16bit_weights_on_model_save",
         deprecated="0.6.0",
@@ -322,12 +335,14 @@ class ZeroOptimization(Block, closed="0.7.0"):
     )
     find_unused_parameters: bool = key(
         True,
-        "The opposite of ignore_unused_parameters.",
+        "Opposite of ignore_unused_parameters.",
         since="0.3.16",
         until="0.3.16",
         replaced_by="zero_optimization.ignore_unused_parameters",
         renamed="0.4.0",
         instead='write "ignore_unused_parameters", which has the opposite meaning',
     )
-    legacy_stage1: bool = key(False, "The first code of stage 1; true is refused.", since="0.4.0")
-    grad_hooks: bool = key(True, "Documented, and read by no release.", status="docs_only")
+    legacy_stage1: bool = key(
+        False, "Old implementation of stage 1; true is rejected.", since="0.4.0"
+    )
+    grad_hooks: bool = key(True, "Documented but not read by any release.", status="docs_only")

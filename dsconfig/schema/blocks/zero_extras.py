@@ -1,4 +1,4 @@
-"""Parts of ZeRO that few files have: ZenFlow, and modules that are gathered as one."""
+"""ZenFlow and leaf modules."""
 
 from typing import Literal
 
@@ -8,30 +8,34 @@ from dsconfig.schema.types import Integer, OpenShare, OrNativeAuto, Share
 
 
 class ZenFlow(Block, since="0.17.5", closed="0.17.5"):
-    """Updates the important columns at once on the GPU, the rest later on the CPU."""
+    """ZenFlow: immediate GPU updates of important columns, delayed CPU updates of others."""
 
     topk_ratio: OpenShare = key(
         0.1,
-        "Share of gradient columns that count as important.",
+        "Fraction of gradient columns treated as important.",
         bounds_was={"0.19.6": Bounds(minimum=0.0, maximum=1.0)},
     )
     select_strategy: Literal["auto", "step", "epoch"] = key(
-        "auto", "What counts the time between two selections.", read_as=ReadAs.STR
+        "auto", "Unit of select_interval.", read_as=ReadAs.STR
     )
     select_interval: OrNativeAuto[Integer] = key(
-        "auto", "Steps or epochs between two selections of columns."
+        "auto", "Steps or epochs between two column selections."
     )
     update_interval: OrNativeAuto[Integer] = key(
-        "auto", "Steps between two updates of the rest; a number is at least 1."
+        "auto", "Steps between two updates of the other columns; at least 1."
     )
-    full_warm_up_rounds: Integer = key(0, "First rounds that update everything.", unit="steps")
-    overlap_step: bool = key(False, "Updates on the CPU while the next step runs.")
+    full_warm_up_rounds: Integer = key(0, "Initial steps that update all columns.", unit="steps")
+    overlap_step: bool = key(False, "Overlap CPU updates with the next step.")
     offload: bool = key(
-        False, "Keeps the states of important columns on the CPU; needs overlap_comm."
+        False, "Keep the states of important columns on the CPU; requires overlap_comm."
     )
-    auto_ratio: Share = key(0.99, "Share of the gradient norm that starts an automatic update.")
-    pt_reserved_cores_perc: Share = key(0.5, "Share of the cores left to PyTorch.", since="0.17.6")
-    steps_per_epoch: Integer | None = key(None, "Set by the engine itself.", unit="steps")
+    auto_ratio: Share = key(
+        0.99, "Fraction of the gradient norm that triggers an automatic update."
+    )
+    pt_reserved_cores_perc: Share = key(
+        0.5, "Fraction of CPU cores reserved for PyTorch.", since="0.17.6"
+    )
+    steps_per_epoch: Integer | None = key(None, "Set internally by the engine.", unit="steps")
 
 
 MIXTURES_OF_EXPERTS = [
@@ -42,12 +46,12 @@ MIXTURES_OF_EXPERTS = [
 
 
 class LeafModule(Block, since="0.18.0", closed="0.18.0"):
-    """Modules that stage 3 gathers as one."""
+    """Modules that stage 3 gathers as one unit."""
 
     classes: list[str] = key(
-        MIXTURES_OF_EXPERTS, "Class paths of such modules.", read_as=ReadAs.TEXT_OR_STRINGS
+        MIXTURES_OF_EXPERTS, "Class paths of leaf modules.", read_as=ReadAs.TEXT_OR_STRINGS
     )
-    names: list[str] = key([], "Full names of such modules.", read_as=ReadAs.TEXT_OR_STRINGS)
+    names: list[str] = key([], "Full names of leaf modules.", read_as=ReadAs.TEXT_OR_STRINGS)
     name_suffixes: list[str] = key(
-        [], "Endings of the names of such modules.", read_as=ReadAs.TEXT_OR_STRINGS
+        [], "Name suffixes of leaf modules.", read_as=ReadAs.TEXT_OR_STRINGS
     )
