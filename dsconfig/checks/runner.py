@@ -51,7 +51,7 @@ def check(
 
 def _for_readers(runtimes: tuple[Runtime, ...], diagnostic: Diagnostic) -> Diagnostic:
     """Return the reader's finding for these programs: strict JSON keeps the last duplicate key."""
-    if diagnostic.name != findings.TWICE or diagnostic.range is None:
+    if diagnostic.name != findings.DUPLICATE or diagnostic.range is None:
         return diagnostic
     if any(runtime.reads_hjson for runtime in runtimes):
         return diagnostic

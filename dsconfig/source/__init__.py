@@ -1,20 +1,20 @@
-"""Text in and out: positions, HJSON and JSON, edits that keep comments and layout.
+"""Reading and editing config text: positions, HJSON and JSON, layout-preserving edits.
 
-reading        what names or holds a config: a path, standard input, text, base64, a dict
-from_text      HJSON or JSON text as a document, and why strict JSON readers refuse it
-from_yaml      the config in an accelerate or Trainer YAML, or the file it names
-yaml_numbers   PyYAML's safe loader with the numbers of JSON
+reading        read(): a path, standard input, text, base64 or a dict
+from_text      HJSON or JSON text as a Document, and the first strict-JSON error
+from_yaml      the config embedded in, or named by, an accelerate or trainer YAML file
+yaml_numbers   PyYAML's safe loader with JSON's number syntax
 from_python    the config literal in a Python file
-document       what was read: values, places, findings; what every format shares
-hjson          text to values and places, going on after a mistake
-cursor         where one pass over a text stands, what it yields, how mistakes are told
-tokens         the lexical rules of hjson
-positions      offsets as lines and columns, places of entries
-pointer        paths in plain data, and the one look-up
+document       Document: values, positions and diagnostics
+hjson          HJSON parser with error recovery
+cursor         parser state: current offset, open containers, results, errors
+tokens         lexical rules of hjson
+positions      offsets to lines and columns; positions of entries
+pointer        paths in plain data
 templates      placeholders that a launcher fills in
-findings       what the reader says, one function for each code
-ignores        findings that a file asks not to hear of
-edit, layout   edits from pointers; commas, comments and line ends around an entry
+findings       diagnostics of the reader, one function per code
+ignores        diagnostics that the file suppresses
+edit, layout   edits by pointer that keep commas, comments and line ends in order
 override       ``--set path.to.key=value``
 """
 

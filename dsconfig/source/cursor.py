@@ -1,4 +1,4 @@
-"""One pass over a text: what it yields, where it stands, and how mistakes are told."""
+"""Parser state: current offset, open containers, results and syntax errors."""
 
 import re
 from typing import Any, NamedTuple
@@ -9,21 +9,21 @@ from dsconfig.source.tokens import TokenError, skip
 
 
 class SyntaxProblem(NamedTuple):
-    """A place that hjson refuses, as offsets."""
+    """A syntax error, as offsets into the text."""
 
     start: int
     end: int
     message: str
     pointer: str = ""
     crash: bool = False
-    """True where hjson leaves with an exception that is not its own."""
+    """Whether hjson raises an exception other than its own."""
 
 
 class Parsed:
-    """What one pass over a text yields. ``places`` is keyed by JSON Pointer.
+    """Result of parsing. ``places`` maps JSON Pointers to offsets.
 
-    ``duplicates``: pointer, and offsets of each repeated key. ``bare_texts``: pointer and
-    offsets of each value that is text without quotes.
+    ``duplicates``: pointer and offsets of each repeated key. ``bare_texts``: pointer and
+    offsets of each unquoted string.
     """
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class Parsed:
         self.is_blank = False
         self.too_deep = False
 
-    def forget_repeated(self) -> None:
-        """Drop the places of what stood below the first of two equal keys."""
+    def drop_overwritten(self) -> None:
+        """Drop the positions of entries below a key that a later duplicate overwrites."""
         repeated = {pointer: self.places[pointer][2] for pointer, _, _ in self.duplicates}
 
         def is_stale(pointer: str) -> bool:
@@ -50,15 +50,15 @@ class Parsed:
 
         for pointer in [pointer for pointer in self.places if is_stale(pointer)]:
             del self.places[pointer]
-        self.bare_texts = [each for each in self.bare_texts if each[0] in self.places]
+        self.bare_texts = [text for text in self.bare_texts if text[0] in self.places]
 
 
 MAX_PROBLEMS = 20
-"""Syntax errors after which a text is given up."""
+"""Number of syntax errors after which parsing stops."""
 
 
 class Frame(NamedTuple):
-    """A container that is being filled. ``pointer`` is None inside a part that is thrown away."""
+    """An open container. ``pointer`` is None inside a part that is discarded."""
 
     items: Any
     pointer: str | None
@@ -69,7 +69,7 @@ class Frame(NamedTuple):
 
 
 class Cursor:
-    """A place in a text, the containers open there, and what was found so far."""
+    """Offset in a text, the open containers, and the result so far."""
 
     def __init__(self, text: str, token: re.Pattern[str] | None = None) -> None:
         self.text = text
@@ -94,7 +94,7 @@ class Cursor:
         self.stack.append(frame)
 
     def close(self) -> None:
-        """Close the innermost container behind the current character, and go on behind it."""
+        """Close the innermost container and move past it."""
         frame = self.stack.pop()
         if frame.pointer is not None:
             place = (frame.key_start, frame.key_end, frame.start, self.at)
@@ -107,34 +107,34 @@ class Cursor:
         if self.peek() == ",":
             self.at += 1
 
-    # --- mistakes -----------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------
 
     def mismatch(self, frame: Frame, wanted: str) -> None:
-        """A closing mark that does not belong to ``frame``."""
+        """Report a closing bracket that does not match ``frame``."""
         mark = self.text[self.at]
         kind = list if mark == "]" else dict
         enclosing = any(
             isinstance(outer.items, kind) and not outer.braceless for outer in self.stack[:-1]
         )
         if enclosing or len(self.stack) > 1:
-            self.problem(self.at, self.at + 1, f"{mark!r} stands where {wanted!r} is expected")
-            # Either this container's own mark is missing, or it is this one, mistyped.
+            self.problem(self.at, self.at + 1, f"expected {wanted!r}, found {mark!r}")
+            # Either this container's own bracket is missing, or this one is mistyped.
             self.at += 0 if enclosing else 1
             self.close()
         else:
-            self.problem(self.at, self.at + 1, f"nothing is open that {mark!r} could close")
+            self.problem(self.at, self.at + 1, f"unmatched {mark!r}")
             self.at += 1
 
     def cut_short(self, start: int, end: int) -> None:
-        """The text ends inside an entry; told here only where no bracket is left open."""
+        """Report a text that ends inside an entry, unless a bracket is open (see ``unclosed``)."""
         if self.is_braceless():
-            self.problem(start, end, "the text ends before this key has a value")
+            self.problem(start, end, "expected a value before the end of the file")
 
     def is_braceless(self) -> bool:
         return all(frame.braceless for frame in self.stack)
 
     def unclosed(self) -> None:
-        """The text ends inside a container."""
+        """Report a text that ends inside a container."""
         frame = next(item for item in reversed(self.stack) if not item.braceless)
         mark = "}" if isinstance(frame.items, dict) else "]"
         line = self.text.count("\n", 0, frame.start) + 1
@@ -144,18 +144,20 @@ class Cursor:
             value = self.text[start:end]
             if mark in value and start > frame.start:
                 shown = value if len(value) <= 30 else f"{value[:27]}..."
-                message = f"{shown!r} has no quotes, so it is a text up to the end of its line"
-                message = f"{message}, and {what} is never closed"
+                message = (
+                    f"unquoted string {shown!r} extends to the end of the line and hides {mark!r}, "
+                    f"so {what} is never closed"
+                )
                 self.problem(start, start + len(value.rstrip()), message, pointer)
                 return
-        message = f"the text ends inside {what}, opened on line {line}: {mark!r} is missing"
+        message = f"expected {mark!r} to close {what}, opened on line {line}"
         end = len(self.text)
         self.problem(end, end, message, "")
 
     def problem(
         self, start: int, end: int, message: str, pointer: str | None = "", crash: bool = False
     ) -> None:
-        """Record a mistake; one to a line, so that one mistake is not told many times."""
+        """Record an error; only the first one on each line."""
         problems = self.out.problems
         if problems and self.text.find("\n", problems[-1].start, max(start, end)) < 0:
             return

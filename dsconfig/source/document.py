@@ -1,4 +1,4 @@
-"""A config as it was written: its values, where each stands, and what the reader found."""
+"""Document: the values of a config, their positions, and the reader's diagnostics."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -10,54 +10,53 @@ from dsconfig.source import findings
 from dsconfig.source.pointer import MAX_DEPTH
 
 SECTION = "$dsconfig"
-"""A block of ours in the config: findings to ignore, and remarks."""
+"""dsconfig's own block in a config: rules to ignore, and remarks."""
 OWN_KEYS = ("$schema", SECTION)
-"""What a config holds for its readers; no release of DeepSpeed knows them."""
+"""Keys for editors and dsconfig; no release of DeepSpeed reads them."""
 REMARKS = "remarks"
-"""What people write about their config, beside ``ignore``: read by nobody."""
+"""Free text about the config, next to ``ignore``; never read."""
 
 
 class Format(StrEnum):
     JSON = "json"
-    """Strict JSON, which every program reads."""
+    """Strict JSON, readable by every program."""
     HJSON = "hjson"
-    """Needs DeepSpeed's HJSON reader: comments, unquoted keys, missing or trailing commas."""
+    """Readable by DeepSpeed's HJSON parser only: comments, unquoted keys, optional commas."""
     YAML = "yaml"
     PYTHON = "python"
     BASE64 = "base64"
     DICT = "dict"
-    """Values handed over by a program; there is no text."""
+    """A dict passed by a program; there is no text."""
 
 
 class JsonError(NamedTuple):
-    """The first place where a text is not strict JSON, as Python's ``json`` sees it."""
+    """The first strict-JSON error of a text, as Python's ``json`` reports it."""
 
     range: Range
     message: str
 
 
 class Span(NamedTuple):
-    """Where one entry stands. ``key`` is None for the root and for items of a list."""
+    """Position of an entry. ``key`` is None for the root and for list items."""
 
     key: Range | None
     value: Range
 
 
 class Document(NamedTuple):
-    """The result of reading; never partial by exception.
+    """Result of reading a config; user errors become diagnostics, not exceptions.
 
-    ``value`` is plain Python data (normally a dict; whatever could be recovered after a
-    syntax error). ``spans`` maps each JSON Pointer to its place in ``text``; it is empty
-    where there is no text. ``diagnostics`` are the findings of the reader itself.
-
-    ``is_unreadable``: there is nothing to judge (missing, binary, too large, too deep).
-    ``is_broken``: syntax errors; ``value`` is a guess, and rules should not judge it.
-    ``json_error``: why programs that read strict JSON (transformers, accelerate) refuse the
-    text; None where they read it. ``has_bom``: the file starts with a byte order mark, which
-    ``text`` leaves out. ``placeholders``: pointers whose value some other program
-    will fill in. ``container``: the settings of the YAML that holds the config or names it,
-    ``named_in`` the name of one that names it.
-    ``is_generated``: the config is what accelerate makes of that YAML.
+    ``value``: plain Python data (normally a dict; after a syntax error, what could be recovered).
+    ``spans``: position in ``text`` by JSON Pointer; empty if there is no text.
+    ``diagnostics``: findings of the reader itself.
+    ``is_unreadable``: there is nothing to check (missing, binary, too large, too deep).
+    ``is_broken``: there are syntax errors, so rules do not check ``value``.
+    ``json_error``: why strict JSON parsers (transformers, accelerate) reject the text, or None.
+    ``has_bom``: the file starts with a byte order mark, which ``text`` omits.
+    ``placeholders``: pointers to values that another program fills in.
+    ``container``: content of the YAML file that embeds or names the config; ``named_in`` is the
+    path of one that names it.
+    ``is_generated``: accelerate generates the config from that YAML.
     """
 
     name: str
@@ -77,17 +76,17 @@ class Document(NamedTuple):
 
     @property
     def is_template(self) -> bool:
-        """Whether some other program will fill in a value."""
+        """Whether another program fills in values."""
         return bool(self.placeholders)
 
     @property
     def may_ignore(self) -> bool:
-        """Whether findings to ignore may be named, in the section or in comments."""
-        held: object = self.value
-        return (isinstance(held, dict) and SECTION in held) or "dsconfig:" in (self.text or "")
+        """Whether the text may suppress findings, in the ``$dsconfig`` block or in comments."""
+        config: object = self.value
+        return (isinstance(config, dict) and SECTION in config) or "dsconfig:" in (self.text or "")
 
     def range(self, pointer: str, *, key: bool = False) -> Range | None:
-        """The place of a value (or of its key); of the nearest enclosing entry if it is absent."""
+        """Return the position of a value or its key, or of the nearest enclosing entry."""
         while True:
             span = self.spans.get(pointer)
             if span is not None:
@@ -98,15 +97,15 @@ class Document(NamedTuple):
             key = True
 
 
-KINDS = {"list": "a list", "str": "a text", "bool": "a switch", "NoneType": "null"}
+TYPE_NAMES = {"list": "a list", "str": "a string", "bool": "a boolean", "NoneType": "null"}
 
 
 def finish(document: Document) -> Document:
-    """The document with the findings that every format shares."""
+    """Return the document with the diagnostics common to all formats."""
     found = list(document.diagnostics)
     is_object = isinstance(document.value, dict)
     if not is_object:
-        kind = KINDS.get(type(document.value).__name__, "a number")
+        kind = TYPE_NAMES.get(type(document.value).__name__, "a number")
         root = document.spans.get("")
         found.append(findings.not_an_object(kind, root.value if root else None))
     if document.placeholders:
@@ -116,22 +115,20 @@ def finish(document: Document) -> Document:
 
 
 def broken(name: str, text: str, form: Format, why: Diagnostic) -> Document:
-    """A document whose text was read, and in which there is no config to judge."""
+    """Return a document whose text contains no config to check."""
     return Document(name, {}, form, text, diagnostics=(why,), is_broken=True)
 
 
 def unreadable(
     name: str, text: str | None, why: Diagnostic, form: Format = Format.HJSON
 ) -> Document:
-    """A document that holds nothing but the reason."""
+    """Return a document that contains only the reason why it cannot be read."""
     return Document(name, {}, form, text, diagnostics=(why,), is_unreadable=True)
 
 
 def too_deep() -> Diagnostic:
-    message = (
-        f"this is nested more than {MAX_DEPTH} levels deep; Python's readers stop with an error"
-    )
-    return findings.unreadable(message, "a config needs three or four levels")
+    message = f"nested more than {MAX_DEPTH} levels deep; Python's parsers raise RecursionError"
+    return findings.unreadable(message, "a config has three or four levels")
 
 
 DISTINCTIVE_KEYS = frozenset(
@@ -152,9 +149,9 @@ DISTINCTIVE_KEYS = frozenset(
         "prescale_gradients",
     )
 )
-"""Top-level keys that other programs' configs seldom have."""
+"""Top-level keys that configs of other programs rarely have."""
 
 
 def count_distinctive(keys: Iterable[object]) -> int:
-    """How many of the keys speak for a ds_config."""
+    """Return how many of the keys are distinctive of a ds_config."""
     return sum(isinstance(key, str) and key in DISTINCTIVE_KEYS for key in keys)

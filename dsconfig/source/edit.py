@@ -1,7 +1,7 @@
-"""Edits that keep comments and layout: builders from pointers, and their application.
+"""Edits that keep comments and layout.
 
-Each builder answers with the edits, or with an empty tuple where there is no text to edit
-(a dict, base64, YAML, Python, or a pointer without a place).
+Each builder returns the edits, or an empty tuple if there is no text to edit (a dict, base64, YAML,
+Python, or a pointer without a position).
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ EDITABLE = (Format.JSON, Format.HJSON)
 
 
 def rename_key(document: Document, pointer: str, new_name: str) -> Edits:
-    """Give the entry at ``pointer`` another key, in the same kind of quotes."""
+    """Rename the key at ``pointer``, keeping its quote style."""
     layout = _layout(document, pointer)
     place = layout.places[pointer].key if layout else None
     if layout is None or place is None:
@@ -39,19 +39,19 @@ def rename_key(document: Document, pointer: str, new_name: str) -> Edits:
 
 
 def replace_value(document: Document, pointer: str, value: Any) -> Edits:
-    """Write another value, as JSON, over the one at ``pointer``."""
+    """Replace the value at ``pointer``; the new one is written as JSON."""
     layout = _layout(document, pointer)
     return layout.new_value(pointer, value) if layout else ()
 
 
 def delete_entry(document: Document, pointer: str) -> Edits:
-    """Take an entry out, with its comma, its line and the comment behind it."""
+    """Delete an entry with its comma, line and trailing comment."""
     layout = _layout(document, pointer)
     return layout.deletion(pointer) if layout and pointer else ()
 
 
 def insert_entry(document: Document, parent: str, key: str, value: Any) -> Edits:
-    """Add an entry at the end of the object at ``parent``."""
+    """Append an entry to the object at ``parent``."""
     layout = _layout(document, parent)
     if layout is None:
         return ()
@@ -59,7 +59,7 @@ def insert_entry(document: Document, parent: str, key: str, value: Any) -> Edits
 
 
 def move_entry(document: Document, pointer: str, parent: str, new_name: str | None = None) -> Edits:
-    """Move an entry into the object at ``parent``, making that object if it is absent."""
+    """Move an entry into the object at ``parent``, which is created if missing."""
     missing = object()
     value = lookup(document.value, pointer, missing)
     layout = _layout(document, pointer)
@@ -71,26 +71,26 @@ def move_entry(document: Document, pointer: str, parent: str, new_name: str | No
         wrapped = layout.wrapped(name, entry)
         if above == pointer.rpartition("/")[0]:
             return layout.replacement(pointer, wrapped)
-        there = layout.insertion(above, wrapped)
+        insertion = layout.insertion(above, wrapped)
     else:
-        there = layout.insertion(parent, entry)
-    away = layout.deletion(pointer, keep_comment=True)
-    edits = tuple(sorted((*away, *there), key=lambda edit: edit.range))
-    return edits if there and not _overlap(edits) else ()
+        insertion = layout.insertion(parent, entry)
+    deletion = layout.deletion(pointer, keep_comment=True)
+    edits = tuple(sorted((*deletion, *insertion), key=lambda edit: edit.range))
+    return edits if insertion and not _overlap(edits) else ()
 
 
 def as_fix(edits: Edits, *, safe: bool = True) -> Fix | None:
-    """The edits as a diagnostic carries them; None where there are none."""
+    """Return the edits as a fix, or None if there are none."""
     if not edits:
         return None
     return Fix(Applicability.SAFE if safe else Applicability.UNSAFE, edits)
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    """The text with every edit made. Raises ValueError where two of them overlap."""
+    """Return the text with all edits applied. Raises ValueError if two edits overlap."""
     ordered = sorted(edits, key=lambda edit: edit.range)
     if _overlap(ordered):
-        raise ValueError("edits overlap; apply one fix after the other")
+        raise ValueError("overlapping edits; apply one fix at a time")
     lines = LineIndex(text)
     line_end = "\r\n" if "\r\n" in text else "\n"
     parts: list[str] = []
@@ -104,9 +104,9 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 
 
 def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:
-    """The text after as many of the fixes as fit together, and their number.
+    """Return the text with all compatible fixes applied, and their number.
 
-    A fix that overlaps an earlier one waits for the next round.
+    A fix that overlaps an earlier one is skipped; apply it in another call.
     """
     chosen: list[Edit] = []
     count = 0
@@ -119,7 +119,7 @@ def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:
 
 
 def _layout(document: Document, pointer: str) -> "layout.Layout | None":
-    """The layout of a text that has a place for the pointer."""
+    """Return the layout of an editable text that contains the pointer, else None."""
     if document.text is None or document.format not in EDITABLE or pointer not in document.spans:
         return None
     return layout.Layout(document.text, document.spans)

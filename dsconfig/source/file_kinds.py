@@ -1,4 +1,4 @@
-"""Files that are no ds_config though somebody hands them over as one: told by what they hold."""
+"""Detection, by their keys, of files that are not a ds_config."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,14 +7,14 @@ from dsconfig.source.document import count_distinctive
 
 
 class FileKind(NamedTuple):
-    """``marks`` are names that such a file has, ``least`` of them at once."""
+    """Kind of file with at least ``least`` of the keys in ``marks``."""
 
     name: str
     marks: frozenset[str]
     least: int
     help: str
     with_zero: bool = False
-    """Whether it may hold keys of a ds_config beside its own."""
+    """Whether it may also contain ds_config keys."""
 
 
 def _names(listed: str) -> frozenset[str]:
@@ -29,20 +29,20 @@ ARGUMENTS = FileKind(
         "eval_strategy model_name_or_path gradient_checkpointing learning_rate max_steps"
     ),
     2,
-    "give it to --training-args beside the ds_config that its deepspeed names",
+    "pass it as --training-args, together with the ds_config named by its `deepspeed` key",
 )
 LAUNCH = FileKind(
     "an accelerate config",
     frozenset({"compute_environment", "distributed_type", "num_processes", "num_machines"}),
     2,
-    "give it to --accelerate-config beside the ds_config",
+    "pass it as --accelerate-config, together with the ds_config",
 )
 KINDS = (
     FileKind(
         "a JSON Schema",
         frozenset({"$defs", "definitions", "properties", "additionalProperties", "$id"}),
         2,
-        "an editor reads it; validate the config that names it",
+        "validate the config that refers to it",
     ),
     FileKind(
         "a GPT-NeoX config",
@@ -51,7 +51,7 @@ KINDS = (
             "model_parallel_size pos_emb train_iters lr_decay_iters vocab_file data_impl"
         ),
         3,
-        "GPT-NeoX splits it and hands DeepSpeed its part; validate the part that it logs",
+        "GPT-NeoX extracts the ds_config from it; validate the config that it logs",
         with_zero=True,
     ),
     FileKind(
@@ -61,14 +61,14 @@ KINDS = (
             "global_batch_size ffn_hidden_size num_query_groups train_iters"
         ),
         3,
-        "validate the file that --deepspeed_config names",
+        "validate the file passed as --deepspeed_config",
         with_zero=True,
     ),
     FileKind(
-        "the config of a model",
+        "a model config",
         frozenset({"model_type", "architectures", "hidden_size", "vocab_size"}),
         3,
-        "give it to --model",
+        "pass it as --model",
     ),
     ARGUMENTS,
     LAUNCH,
@@ -76,15 +76,15 @@ KINDS = (
 
 
 UNRELATED = FileKind(
-    "a file of some other program",
+    "a file of another program",
     frozenset(),
     0,
-    "no key of it is one of a ds_config, or like one: name the file that is",
+    "none of its keys resembles a ds_config key: pass the ds_config",
 )
 
 
 def another_kind(config: Mapping[str, object]) -> FileKind | None:
-    """What a file is that is no ds_config; None for one that may be one."""
+    """Return the kind of a file that is not a ds_config, or None."""
     names = {name.replace("-", "_") for name in config} | {*config}
     own = count_distinctive(config)
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""What the reader itself has to say: one function per code; and how a finding is named."""
+"""Diagnostics of the reader, one function per code, and matching of rule selectors."""
 
 import json
 
@@ -12,7 +12,7 @@ NEVER_IGNORED = (UNREADABLE, SYNTAX)
 
 
 def matches(selector: str, found: Diagnostic) -> bool:
-    """Whether a code, a prefix of one or a rule's name speaks of this finding."""
+    """Return whether a selector (code, code prefix or rule name) matches a finding."""
     wanted = selector.strip()
     if wanted[:3].upper() == "DSC":
         return found.code.startswith(wanted.upper())
@@ -20,77 +20,73 @@ def matches(selector: str, found: Diagnostic) -> bool:
 
 
 def quoted(text: str) -> str:
-    """A text as a config spells it."""
+    """Return a string as a JSON literal."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def unreadable(message: str, help: str) -> Diagnostic:
-    """There is nothing to judge: the file is missing, no text, too large, too deep."""
+    """Return the finding for input that is missing, binary, too large or too deep."""
     return Diagnostic(UNREADABLE, "unreadable-input", Effect.REFUSED, message, help=help)
 
 
 def syntax_error(
     message: str, pointer: str, place: Range, help: str | None = None, fix: Fix | None = None
 ) -> Diagnostic:
-    """DeepSpeed's HJSON reader stops here."""
-    said = f"{message}; no program can read the file"
+    """Return the finding for a syntax error, at which DeepSpeed's HJSON parser stops."""
     return Diagnostic(
-        SYNTAX, "syntax-error", Effect.REFUSED, said, pointer, place, help=help, fix=fix
+        SYNTAX, "syntax-error", Effect.REFUSED, message, pointer, place, help=help, fix=fix
     )
 
 
-TWICE = "duplicate-key"
+DUPLICATE = "duplicate-key"
 
 
 def duplicate_key(pointer: str, place: Range, *, in_file: bool) -> Diagnostic:
-    """A key stands twice in one object."""
+    """Return the finding for a key that appears twice in an object."""
     key = split(pointer)[-1]
     effect = Effect.REFUSED if in_file else Effect.ALTERED
     if in_file:
         message = (
-            f'the key "{key}" stands twice in the same object; DeepSpeed refuses the file, '
-            "while plain JSON readers keep the last value without a word"
+            f'duplicate key "{key}"; DeepSpeed rejects the file, while JSON parsers silently keep '
+            "the last value"
         )
     else:
-        message = f'the key "{key}" stands twice in the same object; only the last value counts'
+        message = f'duplicate key "{key}"; only the last value is used'
     help = f'keep one "{key}" and delete the other'
-    return Diagnostic("DSC003", TWICE, effect, message, pointer, place, help=help)
+    return Diagnostic("DSC003", DUPLICATE, effect, message, pointer, place, help=help)
 
 
 START = Range(Position(1, 1), Position(1, 1))
 
 
 def empty_text() -> Diagnostic:
-    """The file holds nothing."""
-    message = "the file is empty; DeepSpeed reads it as {} and stops for want of a batch size"
+    """Return the finding for an empty file."""
+    message = "empty file; DeepSpeed reads it as {} and stops because no batch size is set"
     help = 'write at least {"train_batch_size": 8}, or run `dsconfig init`'
     return Diagnostic("DSC004", "empty-config", Effect.REFUSED, message, range=START, help=help)
 
 
 def not_an_object(kind: str, place: Range | None) -> Diagnostic:
-    """The root is a list or a single value."""
-    message = f"the config is {kind}, not an object of keys and values; every program stops"
+    """Return the finding for a root that is a list or a scalar."""
+    message = f"expected an object, found {kind}; every program stops"
     help = 'a config starts with "{" and holds entries like "train_batch_size": 8'
     return Diagnostic("DSC005", "not-an-object", Effect.REFUSED, message, range=place, help=help)
 
 
 def swallowed_line(pointer: str, place: Range, text: str, fix: Fix | None) -> Diagnostic:
-    """Text without quotes took punctuation or a comment into the value."""
-    message = (
-        f"a value without quotes takes everything up to the end of its line: "
-        f"the value here is the text {quoted(text)}"
-    )
-    help = "put quotes around the text, or write one entry per line"
+    """Return the finding for an unquoted string that includes punctuation or a comment."""
+    message = f"unquoted string extends to the end of the line: DeepSpeed reads {quoted(text)}"
+    help = "quote the string, or write one entry per line"
     return Diagnostic(
         "DSC006", "swallowed-line", Effect.ALTERED, message, pointer, place, help=help, fix=fix
     )
 
 
 def not_a_number(pointer: str, place: Range, word: str) -> Diagnostic:
-    """NaN or Infinity without quotes."""
+    """Return the finding for an unquoted NaN or Infinity."""
     message = (
-        f"{word} is no JSON number: DeepSpeed's reader makes it a text that takes the rest "
-        "of the line, other programs a float"
+        f"{word} is not a JSON number: DeepSpeed reads a string up to the end of the line, "
+        "transformers and accelerate read a float"
     )
     help = "write a number"
     return Diagnostic(
@@ -99,31 +95,31 @@ def not_a_number(pointer: str, place: Range, word: str) -> Diagnostic:
 
 
 def template(count: int) -> Diagnostic:
-    """The file holds placeholders that some other program fills in."""
+    """Return the note for a template."""
     keys = "1 placeholder" if count == 1 else f"{count} placeholders"
-    message = f"this is a template with {keys}; what stands in their place is not judged"
-    help = "validate the file that your launcher writes from it as well"
+    message = f"template with {keys}; their values are not checked"
+    help = "also validate the file that your launcher generates from it"
     return Diagnostic("DSC008", "template-file", Effect.NOTE, message, range=START, help=help)
 
 
 def no_config_inside(message: str, help: str) -> Diagnostic:
-    """A YAML or Python file that holds no ds_config."""
+    """Return the finding for a YAML or Python file without a ds_config."""
     return Diagnostic(NO_CONFIG, NO_CONFIG_NAME, Effect.REFUSED, message, range=START, help=help)
 
 
 def no_config_named(why: str = "it trains without DeepSpeed", key: str = "deepspeed") -> Diagnostic:
-    """A trainer's YAML that names no file of a ds_config; ``key`` is the one that would."""
-    message = f"this file names no ds_config: {why}"
-    help = f"name a file under the key {key}, or leave this one out"
+    """Return the note for a trainer's YAML that names no ds_config under ``key``."""
+    message = f"this file does not name a ds_config: {why}"
+    help = f"set `{key}` to the path of a config, or do not validate this file"
     return Diagnostic(NO_CONFIG, NO_CONFIG_NAME, Effect.NOTE, message, range=START, help=help)
 
 
 def another_kind(name: str, effect: Effect, help: str) -> Diagnostic:
-    """A file that is no ds_config; the effect is that of what it would lead to."""
+    """Return the finding for a file of another kind; ``effect`` is that of passing it on."""
     message = f"this is {name}, not a ds_config: {effect.meaning}"
     return Diagnostic("DSC012", "another-kind-of-file", effect, message, range=START, help=help)
 
 
 def replacement(place: Range, content: str) -> Fix:
-    """A safe fix that writes ``content`` over ``place``."""
+    """Return a safe fix that replaces ``place`` with ``content``."""
     return Fix(Applicability.SAFE, (Edit(place, content),))

@@ -1,4 +1,4 @@
-"""A config dict literal in a Python file, read without running the file."""
+"""Read the config dict literal of a Python file without executing it."""
 
 import ast
 from collections import Counter
@@ -20,9 +20,9 @@ from dsconfig.source.pointer import escape
 from dsconfig.source.positions import LineIndex, Offsets, Spans
 
 MAX_EXPONENT = 128
-"""Exponents above this are not worked out."""
+"""Larger exponents are not evaluated."""
 MAX_BITS = 4096
-"""Integers above this size are not worked out: no key of a config holds one."""
+"""Larger integers are not evaluated."""
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda left, right: left + right,
     ast.Sub: lambda left, right: left - right,
@@ -34,12 +34,12 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class _Unknown(Exception):
-    """An expression whose value only running the program would tell."""
+    """An expression whose value is known only at run time."""
 
 
 @dataclass(slots=True)
 class _Walker:
-    """Values and places of one dict literal."""
+    """Evaluates one dict literal and records positions."""
 
     text: str
     lines: LineIndex
@@ -53,7 +53,7 @@ class _Walker:
         return start, self._offset(node.end_lineno or node.lineno, node.end_col_offset or 0)
 
     def _offset(self, line: int, column: int) -> int:
-        """``ast`` counts columns in bytes of UTF-8."""
+        """Return an offset; ``ast`` counts columns in UTF-8 bytes."""
         content = self.lines.line(line)
         if not content.isascii():
             column = len(content.encode()[:column].decode("utf-8", "ignore"))
@@ -76,7 +76,7 @@ class _Walker:
         out: dict[str, Any] = {}
         for key, item in zip(node.keys, node.values, strict=True):
             if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-                self.unknown.add(pointer)  # {**other} or a key that is worked out
+                self.unknown.add(pointer)  # {**other} or a computed key
                 continue
             here = f"{pointer}/{escape(key.value)}"
             place = self.offsets(key)
@@ -86,7 +86,7 @@ class _Walker:
         return out
 
     def constant(self, node: ast.expr) -> Any:
-        """A literal, simple arithmetic, ``float("inf")``, or a constant of the module."""
+        """Evaluate a literal, simple arithmetic, ``float("inf")``, or a module constant."""
         if isinstance(node, ast.Constant):
             if isinstance(node.value, (bool, int, float, str)) or node.value is None:
                 return node.value
@@ -106,15 +106,15 @@ class _Walker:
 
 
 def _is_too_large(kind: ast.operator, left: float, right: float) -> bool:
-    """Whether to work an operation out would take longer than reading the file."""
+    """Return whether the result of an operation would be too large to evaluate."""
     if isinstance(kind, ast.Pow) and not 0 <= right <= MAX_EXPONENT:
         return True
-    bits = [each.bit_length() if isinstance(each, int) else 0 for each in (left, right)]
+    bits = [value.bit_length() if isinstance(value, int) else 0 for value in (left, right)]
     return (bits[0] * right if isinstance(kind, ast.Pow) else sum(bits)) > MAX_BITS
 
 
 def _float_call(node: ast.Call) -> float:
-    """``float("inf")`` and its like."""
+    """Evaluate ``float("inf")`` and the like."""
     name, arguments = node.func, node.args
     if isinstance(name, ast.Name) and name.id == "float" and len(arguments) == 1:
         word = arguments[0]
@@ -124,17 +124,17 @@ def _float_call(node: ast.Call) -> float:
 
 
 def document_from_python(text: str, name: str) -> Document:
-    """The dict literal in a Python text that looks most like a ds_config."""
+    """Read the dict literal that looks most like a ds_config."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        return _no_python(text, name, error)
+        return _invalid_python(text, name, error)
     except (ValueError, RecursionError, MemoryError):
         return unreadable(name, text, too_deep())
     literal = _best_literal(tree)
     if literal is None:
-        message = "this Python file holds no dict literal with keys of a ds_config"
-        help = "write the config as one literal, or save it as JSON"
+        message = "this Python file contains no dict literal with ds_config keys"
+        help = "write the config as one dict literal, or save it as JSON"
         return broken(name, text, Format.PYTHON, findings.no_config_inside(message, help))
     walker = _Walker(text, LineIndex(text), _constants(tree))
     value = walker.value(literal, "")
@@ -148,7 +148,7 @@ def document_from_python(text: str, name: str) -> Document:
 
 
 def _best_literal(tree: ast.Module) -> ast.Dict | None:
-    """The first of the literals with the most count_distinctive keys."""
+    """Return the first dict literal with the most distinctive keys."""
     best, most = None, 0
     for node in ast.walk(tree):
         if isinstance(node, ast.Dict):
@@ -161,21 +161,21 @@ def _best_literal(tree: ast.Module) -> ast.Dict | None:
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Names the module gives a value once."""
-    given = [
+    """Return module-level names that are assigned exactly once."""
+    assignments = [
         (target.id, node.value)
         for node in tree.body
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Name)
     ]
-    times = Counter(name for name, _ in given)
-    return {name: value for name, value in given if times[name] == 1}
+    times = Counter(name for name, _ in assignments)
+    return {name: value for name, value in assignments if times[name] == 1}
 
 
-def _no_python(text: str, name: str, error: SyntaxError) -> Document:
+def _invalid_python(text: str, name: str, error: SyntaxError) -> Document:
     lines = LineIndex(text)
     line = min(max(error.lineno or 1, 1), len(lines.starts))
     at = min(lines.starts[line - 1] + max((error.offset or 1) - 1, 0), len(text))
-    problem = findings.syntax_error(f"this is no Python: {error.msg}", "", lines.range(at, at + 1))
+    problem = findings.syntax_error(f"invalid Python: {error.msg}", "", lines.range(at, at + 1))
     return broken(name, text, Format.PYTHON, problem)

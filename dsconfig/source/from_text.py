@@ -1,4 +1,4 @@
-"""HJSON or JSON text as a Document."""
+"""Read HJSON or JSON text as a Document."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ with lazy_imports():
     from dsconfig.source import templates
 
 PLACEHOLDER_MARKS = ("$", "{{", "{%", "<", "%(", "@", "__")
-"""What a template cannot do without, so that ordinary files pay nothing."""
+"""Every template contains one of these; other files skip the template check."""
 NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")
 PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
@@ -23,9 +23,9 @@ PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 def document_from_text(
     text: str, name: str, *, has_bom: bool = False, decoded: bool = False
 ) -> Document:
-    """Read HJSON text. ``decoded``: it came out of base64, where duplicate keys pass.
+    """Read HJSON text. ``decoded``: it comes from base64, where duplicate keys are accepted.
 
-    A file is read with its line ends turned into LF, as Python's ``open`` does.
+    Line ends are normalized to LF, as Python's ``open`` does.
     """
     source = text if decoded or "\r" not in text else text.replace("\r\n", "\n").replace("\r", "\n")
     parsed = read_hjson(source, skip_mark=not has_bom)
@@ -54,11 +54,11 @@ def document_from_text(
 def _findings(
     parsed: Parsed, spans: Spans, placeholders: frozenset[str], *, in_file: bool
 ) -> Iterator[Diagnostic]:
-    told: set[str] = set(placeholders)
+    reported: set[str] = set(placeholders)
     bare = {pointer: start for pointer, start, _ in parsed.bare_texts}
     for problem in parsed.problems:
         place = spans.lines.range(problem.start, problem.end)
-        told.add(problem.pointer)
+        reported.add(problem.pointer)
         help, fix = (
             _remedy(spans, bare[problem.pointer]) if problem.pointer in bare else (None, None)
         )
@@ -68,12 +68,12 @@ def _findings(
     if parsed.is_blank:
         yield findings.empty_text()
     for pointer, start, end in parsed.bare_texts:
-        if pointer and pointer not in told:
+        if pointer and pointer not in reported:
             yield from _bare_text(spans, pointer, start, end)
 
 
 def _remedy(spans: Spans, start: int) -> tuple[str, Fix | None]:
-    """What to write in place of a text without quotes that took too much."""
+    """Return help and fix for an unquoted string that hides a bracket."""
     text = spans.lines.text
     for word, content in PYTHON_WORDS.items():
         if (
@@ -81,19 +81,19 @@ def _remedy(spans: Spans, start: int) -> tuple[str, Fix | None]:
             and text[start + len(word) : start + len(word) + 1] in ",}] \t"
         ):
             place = spans.lines.range(start, start + len(word))
-            return f"write {content}, as JSON has it", findings.replacement(place, content)
-    return "put quotes around the text", None
+            return f"write {content}", findings.replacement(place, content)
+    return "quote the string", None
 
 
 def _bare_text(spans: Spans, pointer: str, start: int, end: int) -> Iterator[Diagnostic]:
-    """What is to be said about a value without quotes."""
+    """Yield the finding for an unquoted string, if any."""
     value = spans.lines.text[start:end].strip()
     place = spans.lines.range(start, start + len(value))
     word = value.split(",", 1)[0].rstrip(" \t}]")
     if word in NUMBER_WORDS:
         yield findings.not_a_number(pointer, place, word)
     elif any(mark in value for mark in ',}]#"'):
-        # Only a single plain word surely means a text by that name.
+        # Only a single plain word can be quoted safely.
         only_comma = value == f"{word}," and not set(word) & set("\"'{}[]:# \t\\")
         token: Range = spans.lines.range(start, start + len(word))
         content = PYTHON_WORDS.get(word) or json.dumps(word, ensure_ascii=not word.isprintable())
@@ -102,19 +102,19 @@ def _bare_text(spans: Spans, pointer: str, start: int, end: int) -> Iterator[Dia
 
 
 def json_error_in(text: str) -> JsonError | None:
-    """The first place that ``json.loads`` refuses; None where it reads the text."""
+    """Return the first error of ``json.loads``, or None if it reads the text."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
         place = LineIndex(text).range(error.pos, error.pos + 1)
         return JsonError(place, _why(text, error))
-    except ValueError as error:  # an integer of more digits than Python reads
+    except ValueError as error:  # an integer with more digits than Python parses
         return JsonError(LineIndex(text).range(0, 0), str(error))
     return None
 
 
 def _why(text: str, error: json.JSONDecodeError) -> str:
-    """The construct that strict JSON does not have, in words."""
+    """Name the construct that strict JSON does not allow."""
     rest = text[error.pos : error.pos + 2]
     before = text[: error.pos].rstrip()[-1:]
     if not text.strip():
@@ -130,5 +130,5 @@ def _why(text: str, error: json.JSONDecodeError) -> str:
     if error.msg.startswith("Expecting ','"):
         return "a missing comma"
     if error.msg.startswith("Expecting value"):
-        return "a value without quotes" if rest[:1] != "'" else "single quotes"
+        return "an unquoted string" if rest[:1] != "'" else "single quotes"
     return error.msg[:1].lower() + error.msg[1:]

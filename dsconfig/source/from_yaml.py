@@ -1,9 +1,8 @@
-"""YAML that holds a ds_config, or names the file that does.
+"""Read YAML files that embed or name a ds_config.
 
-accelerate: ``deepspeed_config: {deepspeed_config_file: ds.json}``, or settings of its plugin, from
-which it makes a config. Trainers: ``deepspeed:
-ds.json``, or the config itself below that key. Values are PyYAML's, because accelerate and
-transformers read with it: ``5e8`` without a dot is a text there.
+accelerate: ``deepspeed_config: {deepspeed_config_file: ds.json}``, or plugin settings from which it
+generates a config. Trainers: ``deepspeed: ds.json``, or the config itself under that key. Values
+are those of PyYAML, which accelerate and transformers use: ``5e8`` without a dot is a string.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,22 +29,22 @@ from dsconfig.source.pointer import escape
 from dsconfig.source.positions import LineIndex, Offsets, Spans
 
 Node = Any
-"""A node of PyYAML, which has no types of its own."""
+"""A PyYAML node; PyYAML has no type annotations."""
 EMBEDDING_KEYS = ("deepspeed_config_file", "deepspeed", "deepspeed_config", "ds_config")
-"""Keys below which a ds_config stands, or its path."""
+"""Keys whose value is a ds_config or its path."""
 SUFFIXES = (".json", ".hjson", ".yaml", ".yml", ".py")
 BUILT_IN_CONFIGS = frozenset(("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload"))
-"""What ms-swift takes for a file of its own where there is none of that name."""
+"""Names that ms-swift resolves to its built-in configs if no such file exists."""
 MERGE = "tag:yaml.org,2002:merge"
 FOLLOWED: ContextVar[frozenset[Path]] = ContextVar("FOLLOWED", default=frozenset())
-"""Files that were named on the way to the text that is being read."""
+"""Files followed so far, to detect cycles."""
 MAX_NODES = 200_000
-"""Nodes after aliases are written out; more is an attack or an accident."""
+"""Maximum number of nodes after alias expansion."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """Where a config's entries stand in the YAML text."""
+    """Positions of a config's entries in the YAML text."""
 
     places: dict[str, Offsets] = field(default_factory=dict[str, Offsets])
     duplicates: list[tuple[str, int, int]] = field(default_factory=list[tuple[str, int, int]])
@@ -54,9 +53,9 @@ class _Found:
 def document_from_yaml(
     text: str, name: str, read: Callable[[Path], Document], *, is_json: bool = False
 ) -> Document:
-    """The ds_config in a YAML text, with positions in that text; or the one it names.
+    """Read the ds_config that a YAML text embeds (with positions in that text) or names.
 
-    ``read`` reads a file that the YAML names. With ``is_json`` tabs and numbers are those of JSON.
+    ``read`` reads a file that the YAML names. With ``is_json`` tabs and numbers follow JSON.
     """
     make_loader: Any = yaml_numbers.Loader if is_json else yaml.SafeLoader
     readable = yaml_numbers.from_json(text) if is_json else text
@@ -65,40 +64,44 @@ def document_from_yaml(
         root = loader.get_single_node()
         if root is None:
             return broken(name, text, Format.YAML, findings.empty_text())
-        if _holds_itself(root, set(), set()):
-            message = "an alias in this file stands inside of what it names, which has no end"
-            return unreadable(name, text, findings.unreadable(message, "write the value out"))
+        if _is_recursive(root, set(), set()):
+            message = "a YAML alias refers to a node that contains it"
+            return unreadable(
+                name, text, findings.unreadable(message, "replace the alias by its value")
+            )
         if _size(root, {}) > MAX_NODES:
-            message = "the aliases in this file expand to more than any config needs"
-            return unreadable(name, text, findings.unreadable(message, "write the values out"))
+            message = f"YAML aliases expand to more than {MAX_NODES:,} nodes"
+            return unreadable(
+                name, text, findings.unreadable(message, "replace the aliases by their values")
+            )
         _merge(root, set())
         node = _config_node(root)
-        whole = _plain(loader.construct_document(root))
-        part = make_loader(readable)
-        value = _plain(part.construct_document(node)) if node else whole
+        content = _plain(loader.construct_document(root))
+        node_loader = make_loader(readable)
+        value = _plain(node_loader.construct_document(node)) if node else content
     except yaml.YAMLError as error:
-        return _no_yaml(text, name, error)
+        return _invalid_yaml(text, name, error)
     except (ValueError, RecursionError) as error:
         if isinstance(error, RecursionError):
             return unreadable(name, text, too_deep())
-        return unreadable(name, text, findings.unreadable(f"this is no YAML: {error}", "mend it"))
+        return unreadable(name, text, findings.unreadable(f"invalid YAML: {error}", "fix the YAML"))
     container = (
-        cast("dict[str, Any]", whole) if isinstance(whole, dict) and node is not root else {}
+        cast("dict[str, Any]", content) if isinstance(content, dict) and node is not root else {}
     )
     if node is None:
         is_plugin = plugin_settings.is_launched_with(container)
         if is_plugin:
-            return _made(text, name, root, container)
+            return _generated(text, name, root, container)
         if plugin_settings.is_accelerate_config(container, ()):
             return _unused(text, name, "deepspeed_config_file")
         entries = dict(_entries(root))
-        is_trainers = any(_is_nothing(entries.get(key)) for key in EMBEDDING_KEYS) or (
+        is_trainers = any(_is_disabled(entries.get(key)) for key in EMBEDDING_KEYS) or (
             not ARGUMENTS.marks.isdisjoint(entries)
         )
         if is_trainers:
             return _unused(text, name)
-        message = "this YAML neither holds nor names a ds_config"
-        help = "put the config, or its path, under the key deepspeed"
+        message = "this YAML neither contains nor names a ds_config"
+        help = "set `deepspeed` to the config or its path"
         return broken(name, text, Format.YAML, findings.no_config_inside(message, help))
     place = (node.start_mark.index, node.end_mark.index)
     if node is root and another_kind(value) is ARGUMENTS:
@@ -110,8 +113,8 @@ def document_from_yaml(
     return _finished(text, name, value, found)._replace(container=container)
 
 
-def _made(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
-    """What accelerate makes of its plugin's settings, each value at the setting it comes from."""
+def _generated(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
+    """Return the config that accelerate generates, each value at the position of its setting."""
     found = _Found()
     _walk(root, "", (-1, -1), text, found)
     places = found.places
@@ -135,7 +138,7 @@ def _finished(text: str, name: str, value: Any, found: _Found) -> Document:
 
 
 def _config_node(root: Node) -> Node:
-    """The node of the config or of its path; the root where that is one itself."""
+    """Return the node of the config or of its path; the root if it is a config itself."""
     waiting: list[Node] = [root]
     searched: set[int] = set()
     for node in waiting:
@@ -144,28 +147,28 @@ def _config_node(root: Node) -> Node:
         if plugin_settings.is_accelerate_config(entries, block):
             named = block.get("deepspeed_config_file")
             return named if named and _is_path(named, "deepspeed_config_file") else None
-        if node is root and any(_is_nothing(entries.get(key)) for key in EMBEDDING_KEYS):
+        if node is root and any(_is_disabled(entries.get(key)) for key in EMBEDDING_KEYS):
             return None
-        # ``{name: deepspeed, config_file: ds.json}`` is a choice of backends.
+        # ``{name: deepspeed, config_file: ds.json}`` selects a backend.
         name = entries.get("name")
         is_chosen = name is not None and name.value == "deepspeed"
         for key in (*EMBEDDING_KEYS, "config_file") if is_chosen else EMBEDDING_KEYS:
-            held = entries.get(key)
-            if held is None:
+            child = entries.get(key)
+            if child is None:
                 continue
-            if held.id == "mapping":
-                searched.add(id(held))
-                inner = _config_node(held)
+            if child.id == "mapping":
+                searched.add(id(child))
+                inner = _config_node(child)
                 if inner is not None:
                     return inner
-            elif _is_path(held, key) and (node is root or _is_called_so(held)):
-                return held
+            elif _is_path(child, key) and (node is root or _looks_like_path(child)):
+                return child
         least = 1 if node is root else 2
-        # ``bf16: true`` is a trainer's: a ds_config has a block there.
+        # ``bf16: true`` is a trainer setting: in a ds_config bf16 is a block.
         names = (
             key
-            for key, held in entries.items()
-            if key not in ("bf16", "fp16") or held.id == "mapping"
+            for key, child in entries.items()
+            if key not in ("bf16", "fp16") or child.id == "mapping"
         )
         if count_distinctive(names) >= least and plugin_settings.OWN.isdisjoint(entries):
             return node
@@ -182,17 +185,17 @@ def _config_node(root: Node) -> Node:
 def _is_path(node: Node, key: str) -> bool:
     if node.id != "scalar" or (key == "deepspeed_config_file" and node.value == "none"):
         return False  # accelerate writes "none" for no file
-    return not _is_nothing(node)
+    return not _is_disabled(node)
 
 
-def _is_called_so(node: Node) -> bool:
-    """Whether a text is a file's name wherever it stands: ``deepspeed: 1`` is also of others."""
+def _looks_like_path(node: Node) -> bool:
+    """Return whether a string is a file name at any nesting level."""
     target = str(node.value)
     return target.endswith(SUFFIXES) or bool(templates.PLACEHOLDER.search(target))
 
 
-def _is_nothing(node: Node | None) -> bool:
-    """Whether a key is there and says that there is no config."""
+def _is_disabled(node: Node | None) -> bool:
+    """Return whether a key is present and disables DeepSpeed."""
     words = ("", "null", "~", "false")
     return node is not None and node.id == "scalar" and str(node.value).strip().lower() in words
 
@@ -205,7 +208,7 @@ def _entries(node: Node) -> Iterator[tuple[str, Node]]:
 
 
 def _merge(node: Node, done: set[int]) -> None:
-    """Write out what ``<<`` brings into every mapping, behind the mapping's own entries."""
+    """Expand ``<<`` in every mapping; its own entries take precedence."""
     if id(node) in done:
         return
     done.add(id(node))
@@ -218,39 +221,39 @@ def _merge(node: Node, done: set[int]) -> None:
         _merge(child, done)
     merged = [child for key, child in node.value if key.tag == MERGE]
     node.value = [(key, child) for key, child in node.value if key.tag != MERGE]
-    sources = [each for child in merged for each in _sources(child)]
+    sources = [source for child in merged for source in _sources(child)]
     for source in sources:
         own = {key.value for key, _ in node.value if key.id == "scalar"}
         node.value += [pair for pair in source.value if pair[0].value not in own]
 
 
 def _sources(node: Node) -> list[Node]:
-    """The mappings that a ``<<`` names, the first of which wins."""
+    """Return the mappings merged by a ``<<``; the first one takes precedence."""
     listed = node.value if node.id == "sequence" else [node]
-    if any(each.id != "mapping" for each in listed):
-        raise ValueError("<< takes a mapping, or a list of them")
+    if any(source.id != "mapping" for source in listed):
+        raise ValueError("<< requires a mapping or a list of mappings")
     return listed
 
 
-def _holds_itself(node: Node, above: set[int], done: set[int]) -> bool:
-    """Whether an alias leads back to a node that it is part of."""
+def _is_recursive(node: Node, above: set[int], done: set[int]) -> bool:
+    """Return whether an alias refers to a node that contains it."""
     if id(node) in above:
         return True
     if id(node) in done:
         return False
     done.add(id(node))
-    return any(_holds_itself(child, above | {id(node)}, done) for child in _children(node))
+    return any(_is_recursive(child, above | {id(node)}, done) for child in _children(node))
 
 
 def _children(node: Node) -> list[Node]:
-    """The items of a sequence; the keys and values of a mapping."""
+    """Return the items of a sequence, or the keys and values of a mapping."""
     if node.id == "mapping":
-        return [each for pair in node.value for each in pair]
+        return [child for pair in node.value for child in pair]
     return node.value if node.id == "sequence" else []
 
 
 def _size(node: Node, known: dict[int, int]) -> int:
-    """The nodes below and including one, aliases counted each time they are used."""
+    """Return the number of nodes of a subtree, counting each use of an alias."""
     if id(node) not in known:
         known[id(node)] = 1 + sum(_size(child, known) for child in _children(node))
     return known[id(node)]
@@ -277,7 +280,7 @@ def _walk(node: Node, pointer: str, key: tuple[int, int], text: str, found: _Fou
 
 
 def _plain(value: Any) -> Any:
-    """Only what JSON has: keys are texts, dates and binaries become texts."""
+    """Convert to JSON types: keys, dates and binary values become strings."""
     if isinstance(value, dict):
         entries = cast("dict[Any, Any]", value).items()
         return {key if isinstance(key, str) else str(key): _plain(item) for key, item in entries}
@@ -291,9 +294,9 @@ def _plain(value: Any) -> Any:
 def _follow(
     text: str, name: str, target: str, place: tuple[int, int], read: Callable[[Path], Document]
 ) -> Document:
-    """The file a YAML names: from the working directory, as programs do, or beside the YAML.
+    """Read the file a YAML names, relative to the working directory or to the YAML file.
 
-    A path with folders is looked for above the YAML too: programs start at the top of a project.
+    A path with directories is also looked up in the parents of the YAML's directory.
     """
     folders = Path(name).absolute().parent.parents if len(Path(target).parts) > 1 else ()
     above = (_from_here(folder / target) for folder in folders)
@@ -303,33 +306,33 @@ def _follow(
                 return _read_once(text, name, path, read)
     why = None
     if target in BUILT_IN_CONFIGS:
-        why = f'"{target}" is a config that ms-swift brings along'
+        why = f'"{target}" is a built-in config of ms-swift'
     elif templates.PLACEHOLDER.search(target):
-        why = f"another program writes a path for {target}"
+        why = f"another program fills in the path {target}"
     if why is not None:
         return unreadable(name, text, findings.no_config_named(why), Format.YAML)
     spans = Spans(text, {"": (-1, -1, *place)})
     missing = findings.unreadable(
-        f"this names the config {target!r}, but there is no such file",
-        "give the path from the working directory, or from this file",
+        f"config file {target!r} not found",
+        "write the path relative to the working directory or to this file",
     )
     missing = missing._replace(range=spans[""].value)
     return unreadable(name, text, missing, Format.YAML)._replace(spans=spans)
 
 
 def _from_here(path: Path) -> Path:
-    """A path by its name from the working directory, where it lies in that."""
+    """Return a path relative to the working directory if it is inside."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _read_once(text: str, name: str, path: Path, read: Callable[[Path], Document]) -> Document:
-    """The file at a path, unless it was named on the way to this text already."""
+    """Read a file, unless it has been followed already."""
     target, followed = path.resolve(), FOLLOWED.get()
     if target in followed:
-        why = f"'{path}' leads back to this file"
-        circle = findings.unreadable(why, "name the file of a ds_config")
-        return unreadable(name, text, circle, Format.YAML)
+        why = f"'{path}' refers back to this file"
+        cycle = findings.unreadable(why, "specify a ds_config")
+        return unreadable(name, text, cycle, Format.YAML)
     token = FOLLOWED.set(followed | {target})
     try:
         return read(path)
@@ -338,14 +341,14 @@ def _read_once(text: str, name: str, path: Path, read: Callable[[Path], Document
 
 
 def _unused(text: str, name: str, key: str = "deepspeed") -> Document:
-    """A trainer's or accelerate's file in which DeepSpeed is switched off."""
+    """Return the document of a trainer or accelerate file without DeepSpeed."""
     return unreadable(name, text, findings.no_config_named(key=key), Format.YAML)
 
 
-def _no_yaml(text: str, name: str, error: Any) -> Document:
-    """A text that PyYAML refuses."""
+def _invalid_yaml(text: str, name: str, error: Any) -> Document:
+    """Return the document of a text that PyYAML rejects."""
     mark = getattr(error, "problem_mark", None)
     at = len(text) if mark is None else min(mark.index, len(text))
-    message = f"this is no YAML: {getattr(error, 'problem', None) or error}"
+    message = f"invalid YAML: {getattr(error, 'problem', None) or error}"
     problem = findings.syntax_error(message, "", LineIndex(text).range(at, at + 1))
     return broken(name, text, Format.YAML, problem)

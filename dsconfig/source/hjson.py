@@ -1,8 +1,8 @@
-"""HJSON text to values and positions, with recovery after a syntax error.
+"""HJSON parser that returns values and positions and recovers from syntax errors.
 
-A superset of JSON. Where the ``hjson`` package reads a text, the values are the same; where
-it refuses, at least one :class:`SyntaxProblem` is recorded and reading goes on at the next
-sensible place. Iterative, so that nesting costs no stack, and linear in the text.
+Values equal those of the ``hjson`` package. If it rejects a text, at least one
+:class:`SyntaxProblem` is recorded and parsing resumes at the next plausible position.
+Iterative (nesting uses no stack) and linear in the length of the text.
 """
 
 import re
@@ -26,14 +26,14 @@ from dsconfig.source.tokens import (
 def read_hjson(
     text: str, *, token: re.Pattern[str] | None = None, skip_mark: bool = True
 ) -> Parsed:
-    """Read a whole text. What ``token`` matches in place of a value is one text value.
+    """Parse a text. A match of ``token`` at the position of a value is one string.
 
-    ``skip_mark`` is False where a byte order mark was taken off before.
+    ``skip_mark`` is False if a byte order mark has already been removed.
     """
     parser = Parser(text, token)
     parser.read(skip_mark=skip_mark)
     if parser.out.duplicates:
-        parser.out.forget_repeated()
+        parser.out.drop_overwritten()
     return parser.out
 
 
@@ -42,21 +42,21 @@ PLAIN_MEMBER = re.compile(
     r"""(?:"([^"\\\x00-\x1f]*)"|(true|false|null|-?(?:0|[1-9][0-9]{0,17}))(?=[ \t]*[,\r\n}]))"""
     r"""[ \t\n\r]*(?:,|(?=\}))"""
 )
-"""An entry as JSON writers leave it: most of every file, read in one step."""
+"""An entry in plain JSON; fast path for most entries."""
 PLAIN_ITEM = re.compile(
     r"""[ \t\n\r]*"""
     r"""(?:"([^"\\\x00-\x1f]*)"|(true|false|null|-?(?:0|[1-9][0-9]{0,17}))(?=[ \t]*[,\r\n\]]))"""
     r"""[ \t\n\r]*(?:,|(?=\]))"""
 )
-"""An item of a list, likewise."""
+"""A list item in plain JSON."""
 MAX_PLACED = 1000
-"""Items of one list that have a place of their own; those behind have that of the list."""
+"""Items of a list with individual positions; later items use that of the list."""
 
 
 class Parser(Cursor):
-    """One pass over a text. ``out`` is the result."""
+    """Parser; ``out`` is the result."""
 
-    # --- the whole text -----------------------------------------------------------------
+    # --- document -----------------------------------------------------------------------
 
     def read(self, *, skip_mark: bool) -> None:
         if skip_mark and self.text.startswith(("\ufeff", "\xef\xbb\xbf")):
@@ -74,11 +74,11 @@ class Parser(Cursor):
             self.read_braceless()
 
     def read_braceless(self) -> None:
-        """A root object without braces; failing that, a single value."""
+        """Parse a root object without braces, or a single value."""
         start = self.at
         self.push(Frame({}, "", -1, -1, start, braceless=True))
         if start == len(self.text):
-            self.problem(start, start, "the text holds nothing but a byte order mark")
+            self.problem(start, start, "expected a config, found only a byte order mark")
         self.fill()
         problems = self.out.problems
         if not problems or problems[0].crash or start == len(self.text):
@@ -89,7 +89,7 @@ class Parser(Cursor):
             self.out = alone.out
 
     def read_single(self) -> bool:
-        """True when the rest of the text is one value and nothing else."""
+        """Return whether the rest of the text is a single value."""
         start = self.at
         if self.peek() in PUNCTUATION:
             return False
@@ -106,7 +106,7 @@ class Parser(Cursor):
     # --- containers ---------------------------------------------------------------------
 
     def fill(self) -> None:
-        """Read items until every open container is closed or the text ends."""
+        """Parse items until all containers are closed or the text ends."""
         while self.stack:
             if len(self.stack) > MAX_DEPTH:
                 self.out.too_deep = True
@@ -131,10 +131,10 @@ class Parser(Cursor):
         self.skip()
         if self.at < len(self.text):
             found = self.text[self.at]
-            self.problem(self.at, self.at + 1, f"{found!r} stands behind the end of the config")
+            self.problem(self.at, self.at + 1, f"unexpected {found!r} after the end of the config")
 
     def plain_members(self, items: dict[str, Any], pointer: str) -> None:
-        """As many entries in plain JSON as follow one another here."""
+        """Parse consecutive entries in plain JSON."""
         match, places = PLAIN_MEMBER.match, self.out.places
         found = match(self.text, self.at)
         while found is not None:
@@ -156,7 +156,7 @@ class Parser(Cursor):
             found = match(self.text, self.at)
 
     def plain_items(self, items: list[Any], pointer: str) -> None:
-        """As many items in plain JSON as follow one another here."""
+        """Parse consecutive list items in plain JSON."""
         match, places = PLAIN_ITEM.match, self.out.places
         found = match(self.text, self.at)
         while found is not None:
@@ -174,7 +174,7 @@ class Parser(Cursor):
             found = match(self.text, self.at)
 
     def element(self, frame: Frame) -> None:
-        """One item of an array, or its end."""
+        """Parse a list item or the end of the list."""
         mark = self.text[self.at]
         if mark == "]":
             self.at += 1
@@ -184,7 +184,7 @@ class Parser(Cursor):
             self.mismatch(frame, "]")
             return
         if mark in ",:":
-            self.problem(self.at, self.at + 1, f"a value is missing before this {mark!r}")
+            self.problem(self.at, self.at + 1, f"expected a value, found {mark!r}")
             self.at += 1
             return
         index = len(frame.items)
@@ -192,7 +192,7 @@ class Parser(Cursor):
         self.value(frame, index, f"{frame.pointer}/{index}" if is_placed else None, -1, -1)
 
     def member(self, frame: Frame) -> None:
-        """One entry of an object, or its end."""
+        """Parse an entry or the end of the object."""
         mark = self.text[self.at]
         if mark == "}" and not frame.braceless:
             self.at += 1
@@ -202,11 +202,11 @@ class Parser(Cursor):
             self.mismatch(frame, "}")
             return
         if mark == ",":
-            self.problem(self.at, self.at + 1, "a key is missing before this comma")
+            self.problem(self.at, self.at + 1, "expected a key, found ','")
             self.at += 1
             return
         if mark in "{[":
-            self.problem(self.at, self.at + 1, f"a key is missing before this {mark!r}")
+            self.problem(self.at, self.at + 1, f"expected a key, found {mark!r}")
             self.value(frame, None, None, -1, -1)
             return
         start = self.at
@@ -225,11 +225,11 @@ class Parser(Cursor):
         self.value(frame, key, here, start, end)
 
     def value(self, frame: Frame, key: Any, here: str | None, start: int, end: int) -> None:
-        """The value of ``key`` in ``frame``; ``key`` None throws it away."""
+        """Parse the value of ``key`` in ``frame``; it is discarded if ``key`` is None."""
         self.skip()
         mark = self.peek()
         while mark == ":":
-            self.problem(self.at, self.at + 1, "a value is missing before this ':'", here)
+            self.problem(self.at, self.at + 1, "expected a value, found ':'", here)
             self.at += 1
             self.skip()
             mark = self.peek()
@@ -237,11 +237,11 @@ class Parser(Cursor):
             self.cut_short(start, end)
             return
         if mark in ",}]":
-            self.problem(self.at, self.at + 1, f"a value is missing before this {mark!r}", here)
+            self.problem(self.at, self.at + 1, f"expected a value, found {mark!r}", here)
             self.after_value()
             return
-        stands_in = self.token is not None and self.token.match(self.text, self.at)
-        if mark in "{[" and not stands_in:
+        is_placeholder = self.token is not None and self.token.match(self.text, self.at)
+        if mark in "{[" and not is_placeholder:
             self.open(here, start, end)
             self.store(frame, key, self.stack[-1].items)
             return
@@ -268,10 +268,10 @@ class Parser(Cursor):
     def scalar(self, here: str | None) -> tuple[Any, int]:
         mark = self.text[self.at]
         if self.token is not None:
-            stand_in = self.token.match(self.text, self.at)
-            if stand_in is not None:
-                self.out.bare_texts.append((here or "", self.at, stand_in.end()))
-                return stand_in[0], stand_in.end()
+            placeholder = self.token.match(self.text, self.at)
+            if placeholder is not None:
+                self.out.bare_texts.append((here or "", self.at, placeholder.end()))
+                return placeholder[0], placeholder.end()
         if mark == "'" and self.text.startswith("'''", self.at):
             return triple_quoted(self.text, self.at)
         if mark in "\"'":
@@ -284,10 +284,10 @@ class Parser(Cursor):
     # --- keys ---------------------------------------------------------------------------
 
     def key(self) -> str | None:
-        """The key at the current place; None where there is none to go on with."""
+        """Parse a key; return None if there is none to continue with."""
         mark = self.text[self.at]
         if mark == ":":
-            message = 'a key is missing before this colon; an empty key is written ""'
+            message = "expected a key, found ':'"
             self.problem(self.at, self.at + 1, message)
             self.value(self.stack[-1], None, None, -1, -1)
             return None
@@ -303,7 +303,7 @@ class Parser(Cursor):
         return key
 
     def colon(self, key: str, here: str | None) -> bool:
-        """Step over the colon behind a key. False where no value follows."""
+        """Skip the colon after a key; return whether a value follows."""
         behind = self.at
         self.skip()
         mark = self.peek()
@@ -314,11 +314,11 @@ class Parser(Cursor):
             self.cut_short(behind, behind)
             return False
         if mark == "=":
-            message = f"'=' stands where ':' is expected after the key {key!r}"
+            message = f"expected ':' after key {key!r}, found '='"
             self.problem(self.at, self.at + 1, message, here)
             self.at += 1
             return True
-        self.problem(behind, behind, f"':' is missing after the key {key!r}", here)
+        self.problem(behind, behind, f"expected ':' after key {key!r}", here)
         new_line = not set("\r\n").isdisjoint(self.text[behind : self.at])
         if mark in ",}]" or new_line:
             self.after_value()

@@ -1,8 +1,8 @@
-"""Findings a file asks not to hear of, and requests that nothing answers to.
+"""Suppression of findings by the config itself, and suppressions that match nothing.
 
 In strict JSON: ``"$dsconfig": {"ignore": ["DSC412"]}`` at top level, for the whole file. In
-HJSON also ``// dsconfig: ignore[DSC412]`` behind an entry, or alone on the line above it.
-A selector is a code, the start of one (``DSC4``), or a rule's name.
+HJSON also ``// dsconfig: ignore[DSC412]`` after an entry, or on a line of its own above it.
+A selector is a code, a code prefix (``DSC4``), or a rule name.
 """
 
 import re
@@ -25,7 +25,7 @@ MALFORMED = "DSC011"
 def without_ignored(
     document: Document, found: Iterable[Diagnostic], *, report_unused: bool = True
 ) -> tuple[Diagnostic, ...]:
-    """The findings that the file does not ask to ignore, and one for each idle request."""
+    """Return the findings that the file does not suppress, and one per unused suppression."""
     ignores, malformed = requests(document)
     kept: list[Diagnostic] = []
     for diagnostic in found:
@@ -34,13 +34,13 @@ def without_ignored(
             kept.append(diagnostic)
         for ignore in covering:
             ignore.used = True
-    idle = (ignore for ignore in ignores.all if report_unused and not ignore.used)
-    return (*kept, *malformed, *map(unused, idle))
+    unused_ignores = (ignore for ignore in ignores.all if report_unused and not ignore.used)
+    return (*kept, *malformed, *map(unused, unused_ignores))
 
 
 @dataclass(slots=True)
 class Ignore:
-    """One selector, where it stands, and the lines it is about (None: the whole file)."""
+    """A selector, its position, and the lines it applies to (None: the entire file)."""
 
     selector: str
     pointer: str
@@ -50,21 +50,21 @@ class Ignore:
 
 
 class Ignores:
-    """The requests of a file, by the lines they are about."""
+    """Suppressions of a file, by line."""
 
     def __init__(self, ignores: Sequence[Ignore]) -> None:
         self.all = ignores
-        self._whole_file = [ignore for ignore in ignores if ignore.lines is None]
+        self._file_level = [ignore for ignore in ignores if ignore.lines is None]
         self._by_line: dict[int, list[Ignore]] = {}
         for ignore in ignores:
             for line in ignore.lines or ():
                 self._by_line.setdefault(line, []).append(ignore)
 
     def covering(self, found: Diagnostic) -> list[Ignore]:
-        """The requests that speak of a finding."""
+        """Return the suppressions that match a finding."""
         line = found.range.start.line if found.range else 0
-        near = (*self._whole_file, *self._by_line.get(line, ()))
-        return [each for each in near if not each.selector or matches(each.selector, found)]
+        candidates = (*self._file_level, *self._by_line.get(line, ()))
+        return [each for each in candidates if not each.selector or matches(each.selector, found)]
 
 
 def requests(document: Document) -> tuple[Ignores, list[Diagnostic]]:
@@ -86,7 +86,7 @@ def _from_section(document: Document, section: Any) -> tuple[list[Ignore], list[
         ]
     malformed = [
         _malformed(
-            document, f"{pointer}/{key}", f"{SECTION}.{key} is not known; ignore and remarks are"
+            document, f"{pointer}/{key}", f"unknown key {SECTION}.{key}; expected ignore or remarks"
         )
         for key in section
         if key not in ("ignore", REMARKS)
@@ -101,31 +101,31 @@ def _from_section(document: Document, section: Any) -> tuple[list[Ignore], list[
         if isinstance(selector, str) and selector.strip():
             ignores.append(Ignore(selector, here, document.range(here)))
         else:
-            malformed.append(_malformed(document, here, "an ignored rule is a code like DSC412"))
+            malformed.append(_malformed(document, here, "expected a rule code such as DSC412"))
     return ignores, malformed
 
 
 def _from_comments(document: Document) -> Iterator[Ignore]:
-    """The directives in comments; what stands inside a value is no comment."""
+    """Yield the directives in comments, not in strings."""
     text = document.text or ""
     lines = line_index(text, document.spans)
-    texts = _places_of_texts(document)
+    strings = _string_ranges(document)
     for match in DIRECTIVE.finditer(text):
         place = lines.range(*match.span())
-        before = bisect_right(texts, place.start, key=lambda text: text.start)
-        if before and place.start < texts[before - 1].end:
+        before = bisect_right(strings, place.start, key=lambda string: string.start)
+        if before and place.start < strings[before - 1].end:
             continue
         line = place.start.line
         alone = not text[lines.starts[line - 1] : match.start()].strip()
-        about = frozenset((line, line + 1)) if alone else frozenset((line,))
-        # No brackets mean every rule, the empty selector.
+        lines_covered = frozenset((line, line + 1)) if alone else frozenset((line,))
+        # Without brackets every rule is ignored: the empty selector.
         listed = [""] if match[1] is None else filter(None, map(str.strip, match[1].split(",")))
         for selector in listed:
-            yield Ignore(selector, "", place, about)
+            yield Ignore(selector, "", place, lines_covered)
 
 
-def _places_of_texts(document: Document) -> list[Range]:
-    """Where keys and text values stand, in order; what is written in them is no comment."""
+def _string_ranges(document: Document) -> list[Range]:
+    """Return the positions of keys and string values, in order."""
     places = [span.key for span in document.spans.values() if span.key is not None]
     places += [
         span.value
@@ -136,14 +136,26 @@ def _places_of_texts(document: Document) -> list[Range]:
 
 
 def unused(ignore: Ignore) -> Diagnostic:
-    by = ignore.selector
-    what = f"nothing here is found by {by}" if by else "nothing is found here"
-    said = f"{what}, so there is nothing to ignore; the request hides later findings"
-    where, help = (ignore.pointer, ignore.place), "delete the request"
-    return Diagnostic(UNUSED, "unused-ignore", Effect.INERT, said, *where, help=help)
+    rules = ignore.selector or "any rule"
+    message = f"unused ignore: no finding of {rules} here; it would hide future findings"
+    return Diagnostic(
+        UNUSED,
+        "unused-ignore",
+        Effect.INERT,
+        message,
+        ignore.pointer,
+        ignore.place,
+        help="delete it",
+    )
 
 
 def _malformed(document: Document, pointer: str, message: str) -> Diagnostic:
-    said, help = f"{message}; it is not heeded", f'write "{SECTION}": {{"ignore": ["DSC412"]}}'
-    where = pointer, document.range(pointer)
-    return Diagnostic(MALFORMED, "malformed-ignore", Effect.INERT, said, *where, help=help)
+    return Diagnostic(
+        MALFORMED,
+        "malformed-ignore",
+        Effect.INERT,
+        f"{message}; it has no effect",
+        pointer,
+        document.range(pointer),
+        help=f'write "{SECTION}": {{"ignore": ["DSC412"]}}',
+    )

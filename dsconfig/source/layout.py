@@ -1,4 +1,4 @@
-"""Where commas, comments and line ends stand around the entries of a text."""
+"""Edits to entries of a text that keep commas, comments and line ends valid."""
 
 import json
 from collections.abc import Mapping
@@ -13,25 +13,25 @@ INDENT = "    "
 
 
 def shifted(text: str, indent: str) -> str:
-    """The text with every line behind the first moved to the right."""
+    """Indent all lines except the first."""
     return text.replace("\n", f"\n{indent}")
 
 
 def is_comment(tail: str) -> bool:
-    """Whether the rest of a line is one comment."""
+    """Return whether the rest of a line is a single comment."""
     closed = tail.startswith("/*") and tail.find("*/") == len(tail) - 2
     return closed or tail.startswith(("//", "#"))
 
 
 class Layout:
-    """One text with the places of its entries."""
+    """A text and the positions of its entries."""
 
     def __init__(self, text: str, places: Mapping[str, Span]) -> None:
         self.text = text
         self.places = places
         self.lines = line_index(text, places)
 
-    # --- looking ------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------
 
     def offset(self, position: Position) -> int:
         return self.lines.offset(position)
@@ -41,12 +41,12 @@ class Layout:
         return self.text[offset : offset + 1]
 
     def bounds(self, pointer: str) -> tuple[int, int]:
-        """Offsets of an entry, key included."""
+        """Return the offsets of an entry, including its key."""
         span = self.places[pointer]
         return self.offset((span.key or span.value).start), self.offset(span.value.end)
 
     def children(self, parent: str) -> list[str]:
-        """The entries of a container, in order of position."""
+        """Return the entries of a container, in order of position."""
         depth = parent.count("/") + 1
         inside = [
             pointer
@@ -56,7 +56,7 @@ class Layout:
         return sorted(inside, key=self.bounds)
 
     def comma_behind(self, offset: int) -> int | None:
-        """The offset of the comma that follows, spaces and comments between; else None."""
+        """Return the offset of the next comma after spaces and comments, else None."""
         try:
             following = skip(self.text, offset)
         except TokenError:
@@ -64,7 +64,7 @@ class Layout:
         return following if self.text[following : following + 1] == "," else None
 
     def is_bare_text(self, pointer: str) -> bool:
-        """True for a text without quotes, which would take a comma into itself."""
+        """Return whether the value is an unquoted string, which would include a comma."""
         start = self.offset(self.places[pointer].value.start)
         end = self.offset(self.places[pointer].value.end)
         raw = self.text[start:end]
@@ -77,13 +77,13 @@ class Layout:
         return False
 
     def indentation(self, offset: int) -> str:
-        """The blanks that start the line of an offset."""
+        """Return the indentation of the line of an offset."""
         start = self._line_start(offset)
         line = self.text[start:offset]
         return line[: len(line) - len(line.lstrip(" \t"))]
 
     def step(self) -> str:
-        """How far the file indents one level."""
+        """Return the indentation of one level."""
         for pointer in self.places:
             if pointer.count("/") == 1:
                 blanks = self.indentation(self.bounds(pointer)[0])
@@ -92,16 +92,16 @@ class Layout:
         return INDENT
 
     def render(self, value: Any) -> str:
-        """A value as JSON; an object spreads over lines where the file does.
+        """Render a value as JSON; objects are multi-line if the file is.
 
-        Lines behind the first are indented from zero, as ``shifted`` expects them.
+        Lines after the first start at column zero, for ``shifted``.
         """
         if not isinstance(value, dict) or not value or len(self.lines.starts) == 1:
             return json.dumps(value, ensure_ascii=False)
         return json.dumps(value, ensure_ascii=False, indent=self.step())
 
     def written(self, pointer: str, value: Any) -> str:
-        """A value as the file has it, comments included, indented from zero."""
+        """Return a value as written, with comments, starting at column zero."""
         span = self.places[pointer].value
         start = self.offset(span.start)
         if self.is_bare_text(pointer):
@@ -111,7 +111,7 @@ class Layout:
         return "\n".join((first, *(line.removeprefix(indent) for line in more)))
 
     def wrapped(self, key: str, entry: str) -> str:
-        """An object of one entry as the value of a key."""
+        """Return an object with one entry as the value of a key."""
         name = json.dumps(key, ensure_ascii=False)
         if "\n" not in entry:
             return f"{name}: {{{entry}}}"
@@ -124,10 +124,10 @@ class Layout:
     def _edit(self, start: int, end: int, content: str = "") -> Edit:
         return Edit(self.lines.range(start, end), content)
 
-    # --- taking out ---------------------------------------------------------------------
+    # --- deletion -----------------------------------------------------------------------
 
     def deletion(self, pointer: str, *, keep_comment: bool = False) -> tuple[Edit, ...]:
-        """Take an entry out, with its comma and line, and the comment behind it if wanted."""
+        """Delete an entry with its comma and line, and its trailing comment unless kept."""
         start, end = self.bounds(pointer)
         comma = self.comma_behind(end)
         edits: list[Edit] = []
@@ -144,10 +144,10 @@ class Layout:
                 ):
                     return (self._edit(before, end),)
                 edits.append(self._edit(before, before + 1))
-        return (*edits, self._edit(*self._whole_line(start, end, keep_comment)))
+        return (*edits, self._edit(*self._full_lines(start, end, keep_comment)))
 
-    def _whole_line(self, start: int, end: int, keep_comment: bool) -> tuple[int, int]:
-        """Widen a range to whole lines where nothing else stands on them."""
+    def _full_lines(self, start: int, end: int, keep_comment: bool) -> tuple[int, int]:
+        """Extend a range to full lines if they contain nothing else."""
         tail = self.text[end : end_of_line(self.text, end)].strip()
         line_start = self._line_start(start)
         alone = self.text[line_start:start].strip() == ""
@@ -159,21 +159,21 @@ class Layout:
             end += 1
         return start, end
 
-    # --- putting in ---------------------------------------------------------------------
+    # --- insertion ----------------------------------------------------------------------
 
     def new_value(self, pointer: str, value: Any) -> tuple[Edit, ...]:
-        """Write a value, as JSON, over another."""
+        """Replace a value, as JSON."""
         place = self.places[pointer].value
         indent = self.indentation(self.offset(place.start))
         return (Edit(place, shifted(self.render(value), indent)),)
 
     def replacement(self, pointer: str, entry: str) -> tuple[Edit, ...]:
-        """Write a whole entry, key and value, over another."""
+        """Replace an entry, both key and value."""
         start, end = self.bounds(pointer)
         return (self._edit(start, end, shifted(entry, self.indentation(start))),)
 
     def insertion(self, parent: str, entry: str) -> tuple[Edit, ...]:
-        """Write an entry, ``"key": value``, behind the last one of an object."""
+        """Append an entry, ``"key": value``, to an object."""
         if parent not in self.places:
             return ()
         children = self.children(parent)

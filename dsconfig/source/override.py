@@ -1,4 +1,4 @@
-"""``--set path.to.key=value``: single keys changed over a document that was read."""
+"""``--set path.to.key=value``: override single keys of a document."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,10 @@ from dsconfig.source.pointer import MAX_DEPTH, from_dotted, is_block, is_list, i
 
 
 def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
-    """The document with each ``path=value`` applied; positions of untouched keys remain.
+    """Return the document with each ``path=value`` applied; other keys keep their positions.
 
-    A value is read as JSON where it is JSON, else it is text. Missing objects on the way
-    are made. Raises ValueError for an override without ``=``, without a path, or whose path
-    leads through something that is no object.
+    A value is parsed as JSON if possible, else taken as a string. Missing objects are created.
+    Raises ValueError for an override without ``=`` or path, or whose path crosses a non-object.
     """
     if not overrides:
         return document
@@ -27,7 +26,7 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
         pointer = from_dotted(path.strip())
         _put(value, pointer, parse_value(text), override)
         if is_too_deep(value):
-            raise ValueError(f"--set {override[:40]}...: this is more than {MAX_DEPTH} levels deep")
+            raise ValueError(f"--set {override[:40]}...: more than {MAX_DEPTH} levels deep")
         spans = {
             at: span
             for at, span in spans.items()
@@ -37,7 +36,7 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def parse_value(text: str) -> Any:
-    """``true``, ``5e8``, ``[0.9, 0.95]``, ``"text"`` as JSON; anything else as text."""
+    """Parse ``true``, ``5e8``, ``[0.9, 0.95]``, ``"text"`` as JSON, anything else as a string."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -53,14 +52,14 @@ def _put(root: Any, pointer: str, new: Any, override: str) -> None:
         elif is_block(here):
             here = here.setdefault(part, {})
         else:
-            raise _no_object(override, way[:index])
+            raise _not_an_object(override, way[:index])
     if is_list(here) and last.isdigit() and int(last) < len(here):
         here[int(last)] = new
     elif is_block(here):
         here[last] = new
     else:
-        raise _no_object(override, way)
+        raise _not_an_object(override, way)
 
 
-def _no_object(override: str, path: Sequence[str]) -> ValueError:
-    return ValueError(f"--set {override}: {'.'.join(path) or 'the config'} is no object")
+def _not_an_object(override: str, path: Sequence[str]) -> ValueError:
+    return ValueError(f"--set {override}: {'.'.join(path) or 'the config'} is not an object")

@@ -1,8 +1,8 @@
-"""The settings of accelerate's DeepSpeedPlugin: where each lands in a ds_config, and how.
+"""Settings of accelerate's DeepSpeedPlugin and the ds_config it generates from them.
 
-``accelerate launch`` writes the ``deepspeed_config`` block of its YAML into environment variables,
-the plugin reads them, and makes a config of them where no file is named. The paths for NVMe have a
-variable that the plugin reads, and that the launcher never writes.
+``accelerate launch`` exports the ``deepspeed_config`` block of its YAML as environment variables.
+The plugin reads them and, if no file is named, generates a config. The plugin also reads variables
+for NVMe paths, which the launcher never sets.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,9 +30,9 @@ VARIABLES: Mapping[str, tuple[str, Any]] = {
     "offload_param_nvme_path": ("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH", "none"),
     "zero3_save_16bit_model": ("ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL", "false"),
 }
-"""By setting: the variable it is read from, and what holds where that is not set."""
+"""By setting: its environment variable, and the default."""
 NOT_LAUNCHED = frozenset(("offload_optimizer_nvme_path", "offload_param_nvme_path"))
-"""Settings that the launcher takes and hands to nobody."""
+"""Settings that the launcher accepts but does not export."""
 OTHERS = frozenset(
     (
         "deepspeed_config_file",
@@ -44,10 +44,10 @@ OTHERS = frozenset(
         "zero3_init_flag",
     )
 )
-"""Settings of the block that end in no ds_config."""
+"""Settings of the block that do not reach a ds_config."""
 KNOWN = OTHERS | PATH_OF_SETTING.keys()
 OWN = KNOWN - {"gradient_accumulation_steps", "gradient_clipping"}
-"""Settings that are no keys of a ds_config."""
+"""Settings that are not ds_config keys."""
 TOP_LEVEL = frozenset(
     (
         "command_file",
@@ -83,10 +83,10 @@ TOP_LEVEL = frozenset(
         "use_cpu",
     )
 )
-"""What the YAML of ``accelerate config`` may hold beside the block; at others accelerate stops."""
+"""Other top-level keys of the YAML; accelerate rejects unknown ones."""
 
 FORMER = frozenset(("dynamo_backend", "fp16"))
-"""Names of earlier releases, which accelerate still reads as the present ones."""
+"""Old key names that accelerate still accepts."""
 KINDS = frozenset(
     (
         *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA"),
@@ -96,14 +96,14 @@ KINDS = frozenset(
 """Values of ``distributed_type``."""
 DEEPSPEED = "DEEPSPEED"
 LOCAL = "LOCAL_MACHINE"
-"""The ``compute_environment`` in which DeepSpeed is launched."""
+"""The ``compute_environment`` for which accelerate launches DeepSpeed."""
 
 DISTINCTIVE = frozenset(("compute_environment", "distributed_type", "main_training_function"))
-"""Names by which a YAML is known as accelerate's: nobody else has them."""
+"""Keys that only accelerate's YAML has."""
 
 
 def is_accelerate_config(names: Iterable[str], block: Iterable[str]) -> bool:
-    """Whether a YAML with these names, and these in its ``deepspeed_config``, is accelerate's."""
+    """Return whether a YAML with these keys, and ``deepspeed_config`` keys, is accelerate's."""
     names, block = frozenset(names), frozenset(block)
     if DISTINCTIVE & names or len(TOP_LEVEL & names) > 2:
         return True
@@ -111,53 +111,53 @@ def is_accelerate_config(names: Iterable[str], block: Iterable[str]) -> bool:
 
 
 def is_launched_with(launch: Mapping[str, Any]) -> bool:
-    """Whether accelerate starts DeepSpeed with this YAML: its default settings count as well."""
+    """Return whether accelerate uses DeepSpeed with this YAML, also with default settings."""
     return bool(block_of(launch)) or launch.get("distributed_type") == DEEPSPEED
 
 
-WORDS_OF_TORCHRUN = frozenset(("auto", "cpu", "gpu", "xpu"))
+TORCHRUN_KEYWORDS = frozenset(("auto", "cpu", "gpu", "xpu"))
 
 
 def is_count(processes: object) -> bool:
-    """Whether torchrun starts this many processes: a number of 1 or more, or a word of its own."""
+    """Return whether torchrun accepts a process count: an integer >= 1 or a keyword."""
     try:
         text = str(processes)
-        return text in WORDS_OF_TORCHRUN or int(text) > 0
-    except ValueError:  # no number, or one of more digits than Python reads or writes
+        return text in TORCHRUN_KEYWORDS or int(text) > 0
+    except ValueError:  # not a number, or one with too many digits for Python
         return False
 
 
 def mixed_precision(launch: Mapping[str, Any]) -> Any:
-    """The setting, or what accelerate makes of its name in earlier releases, ``fp16: true``."""
+    """Return ``mixed_precision``, or fp16 for the old setting ``fp16: true``."""
     if "mixed_precision" not in launch:
         return "fp16" if launch.get("fp16") else None
     return launch["mixed_precision"]
 
 
 PRECISIONS: Mapping[str, str] = {"fp16": "fp16", "bf16": "bf16", "fp8": "bf16"}
-"""The block of a ds_config that the Accelerator switches on for a ``mixed_precision``."""
+"""The ds_config block that the Accelerator enables for a ``mixed_precision``."""
 MIXED = ("no", *PRECISIONS)
-"""Values of ``mixed_precision``, in letters of either case."""
+"""Values of ``mixed_precision`` (case-insensitive)."""
 
 
 def switched_on(block: str) -> dict[str, Any]:
-    """What the Accelerator writes for a precision that the config does not have."""
+    """Return the block that the Accelerator adds for a precision missing in the config."""
     return {"enabled": True} | ({"auto_cast": True} if block == "fp16" else {})
 
 
 def block_of(launch: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The ``deepspeed_config`` block of accelerate's YAML; empty where there is none."""
+    """Return the ``deepspeed_config`` block of accelerate's YAML, or an empty mapping."""
     block = launch.get("deepspeed_config")
     return cast("Mapping[str, Any]", block) if isinstance(block, Mapping) else {}
 
 
 def exported(launch: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that ``accelerate launch`` sets for the plugin from its YAML."""
-    held = block_of(launch)
+    """Return the environment variables that ``accelerate launch`` sets from its YAML."""
+    block = block_of(launch)
     return {
-        VARIABLES[name][0]: _as_launched(name, held[name])
+        VARIABLES[name][0]: _as_launched(name, block[name])
         for name in PATH_OF_SETTING
-        if name not in NOT_LAUNCHED and held.get(name) is not None
+        if name not in NOT_LAUNCHED and block.get(name) is not None
     }
 
 
@@ -168,7 +168,7 @@ def _as_launched(name: str, value: Any) -> str:
 
 
 def read(name: str, environment: Mapping[str, str]) -> Any:
-    """What the plugin reads of a setting. Raises ValueError where it does: ``int("three")``."""
+    """Read a setting as the plugin does, including its ValueErrors."""
     variable, default = VARIABLES[name]
     text = environment.get(variable)
     if text is None:
@@ -183,7 +183,7 @@ def read(name: str, environment: Mapping[str, str]) -> Any:
 
 
 def made(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config that the plugin makes of all its settings where no file is named."""
+    """Return the config that the plugin generates if no file is named."""
     config: dict[str, Any] = {
         "train_batch_size": AUTO,
         "train_micro_batch_size_per_gpu": AUTO,
@@ -207,9 +207,9 @@ def _target(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def made_by_launch(launch: Mapping[str, Any]) -> dict[str, Any]:
-    """The config that ends in DeepSpeed where accelerate's YAML names no file.
+    """Return the config that reaches DeepSpeed if accelerate's YAML does not name a file.
 
-    A setting that the plugin cannot read is left as it is written; there is a rule about it.
+    A setting that the plugin cannot parse is kept as written; a rule reports it.
     """
     environment = exported(launch)
     config = made({name: _read_or_written(name, environment) for name in VARIABLES})

@@ -1,24 +1,24 @@
-"""Paths in plain data: JSON Pointers (RFC 6901), the dotted paths people type, and depth."""
+"""Paths in plain data: JSON Pointers (RFC 6901) and dotted paths; limits on depth and size."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard, cast
 
 ABSENT: Any = object()
-"""What :func:`value_at` answers where nothing is."""
+"""Returned by :func:`value_at` if there is no value."""
 
 
 def is_block(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a value is a mapping; the keys of a config are texts."""
+    """Return whether a value is a mapping (with string keys)."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:
-    """Whether a value is a list, of whatever."""
+    """Return whether a value is a list."""
     return isinstance(value, list)
 
 
 def join(*parts: str | int) -> str:
-    """The pointer of the given path: ``join("a", 0)`` is ``/a/0``."""
+    """Return the pointer of a path: ``join("a", 0)`` is ``/a/0``."""
     return "".join(f"/{escape(str(part))}" for part in parts)
 
 
@@ -27,7 +27,7 @@ def escape(part: str) -> str:
 
 
 def split(pointer: str) -> tuple[str, ...]:
-    """The path of a pointer. Raises ValueError when it is not one."""
+    """Split a pointer into its parts. Raises ValueError if it is not a JSON Pointer."""
     if not pointer:
         return ()
     if not pointer.startswith("/"):
@@ -36,28 +36,28 @@ def split(pointer: str) -> tuple[str, ...]:
 
 
 def dotted(pointer: str) -> str:
-    """The path as people write it: ``zero_optimization.stage``; ``(root)`` for the root."""
+    """Return the dotted path, ``zero_optimization.stage``; ``(root)`` for the root."""
     return ".".join(split(pointer)) or "(root)"
 
 
 def from_dotted(path: str) -> str:
-    """The pointer of a dotted path; a pointer is returned as it is."""
+    """Return the pointer of a dotted path; a pointer is returned unchanged."""
     return path if not path or path.startswith("/") else join(*path.split("."))
 
 
 def lookup(value: Any, pointer: str, default: Any = None) -> Any:
-    """The value at a pointer, or ``default`` where nothing is."""
+    """Return the value at a pointer, or ``default``."""
     return value_at(value, split(pointer), default)
 
 
 def value_at(value: Any, path: str | Iterable[str], default: Any = ABSENT) -> Any:
-    """The value at a path, dotted or in parts; ``default`` where nothing is."""
+    """Return the value at a path (dotted or in parts), or ``default``."""
     for part in path.split(".") if isinstance(path, str) else path:
-        if isinstance(value, (dict, Mapping)):  # a dict is told at once
-            held = cast("Mapping[str, Any]", value)
-            if part not in held:
+        if isinstance(value, (dict, Mapping)):  # dict first: the check of Mapping is slow
+            mapping = cast("Mapping[str, Any]", value)
+            if part not in mapping:
                 return default
-            value = held[part]
+            value = mapping[part]
         elif isinstance(value, list):
             items = cast("list[Any]", value)
             if not part.isdecimal() or int(part) >= len(items):
@@ -69,41 +69,41 @@ def value_at(value: Any, path: str | Iterable[str], default: Any = ABSENT) -> An
 
 
 def copied(value: Any) -> Any:
-    """Plain data, copied deep: dicts and lists anew, scalars shared."""
+    """Return a deep copy of dicts and lists."""
     if is_block(value):
         return {key: copied(child) for key, child in value.items()}
     return [copied(child) for child in value] if is_list(value) else value
 
 
 MAX_DEPTH = 400
-"""Levels of nesting that are read. ``hjson`` and ``json`` give up at Python's own limit."""
+"""Maximum nesting depth; ``hjson`` and ``json`` stop at Python's recursion limit."""
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether plain data has more than ``MAX_DEPTH`` levels, as what contains itself always has."""
+    """Return whether plain data is deeper than ``MAX_DEPTH`` levels or contains itself."""
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
-        # Parts that several places share are looked at once for each level.
-        shared = {id(part): part for holder in level for part in _parts(holder)}
-        level = [part for part in shared.values() if _is_container(part)]
+        # Visit shared values once per level.
+        shared = {id(child): child for parent in level for child in _children(parent)}
+        level = [child for child in shared.values() if _is_container(child)]
         if not level:
             return False
     return True
 
 
 MAX_VALUES = 1_000_000
-"""Values of one config, those that several places share counted at each."""
+"""Maximum number of values of a config, counting shared values repeatedly."""
 
 
 def is_too_large(value: Any) -> bool:
-    """Whether plain data, no deeper than ``MAX_DEPTH``, has more than ``MAX_VALUES`` values."""
+    """Return whether plain data (at most ``MAX_DEPTH`` deep) exceeds ``MAX_VALUES``."""
     sizes: dict[int, int] = {}
 
     def size(part: Any) -> int:
         if not _is_container(part):
             return 1
         if id(part) not in sizes:
-            sizes[id(part)] = 1 + sum(map(size, _parts(part)))
+            sizes[id(part)] = 1 + sum(map(size, _children(part)))
         return sizes[id(part)]
 
     return size(value) > MAX_VALUES
@@ -113,9 +113,9 @@ _NAMES = {True: "true", False: "false", None: "null"}
 
 
 def to_plain(value: Any) -> Any:
-    """Plain data as JSON would have it: ``{1: ...}`` is ``{"1": ...}``, an array is a list.
+    """Convert to JSON types: keys become strings, arrays become lists.
 
-    What is so already is returned itself.
+    Data that needs no conversion is returned itself.
     """
     if isinstance(value, Mapping):
         items = cast(Mapping[Any, Any], value)
@@ -127,7 +127,7 @@ def to_plain(value: Any) -> Any:
         made = [to_plain(part) for part in parts]
         kept = all(part is child for part, child in zip(parts, made, strict=True))
         return parts if kept else made
-    # Comparing an array with anything gives an array, which is neither true nor false.
+    # Arrays must be detected first: comparing them returns an array.
     if getattr(value, "ndim", 0):
         return value.tolist() if value.size <= MAX_VALUES else str(value)
     return value
@@ -143,7 +143,7 @@ def _is_container(value: Any) -> bool:
     return isinstance(value, Mapping | list | tuple)
 
 
-def _parts(holder: Any) -> Iterable[Any]:
-    if isinstance(holder, Mapping):
-        return cast(Mapping[Any, Any], holder).values()
-    return cast(list[Any], holder) if isinstance(holder, list | tuple) else ()
+def _children(parent: Any) -> Iterable[Any]:
+    if isinstance(parent, Mapping):
+        return cast(Mapping[Any, Any], parent).values()
+    return cast(list[Any], parent) if isinstance(parent, list | tuple) else ()

@@ -1,4 +1,4 @@
-"""Where things stand: offsets in a text as lines and columns, and the place of every entry."""
+"""Offsets as lines and columns, and positions of entries."""
 
 import re
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from dsconfig.report import Position, Range
 from dsconfig.source.document import Span
 
 Offsets = tuple[int, int, int, int]
-"""Key start and end (-1 where there is no key), value start and end."""
+"""Start and end of the key (-1 without a key), start and end of the value."""
 LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -23,7 +23,7 @@ class LineIndex:
         self.starts = [0, *(match.end() for match in LINE_END.finditer(text))]
 
     def position(self, offset: int) -> Position:
-        """The 1-based place of an offset (clamped to the text)."""
+        """Return the 1-based position of an offset (clamped to the text)."""
         offset = min(max(offset, 0), len(self.text))
         line = bisect_right(self.starts, offset)
         return Position(line, offset - self.starts[line - 1] + 1)
@@ -32,13 +32,13 @@ class LineIndex:
         return Range(self.position(start), self.position(max(start, end)))
 
     def offset(self, position: Position) -> int:
-        """The offset of a place (clamped to its line, line end excluded)."""
+        """Return the offset of a position (clamped to its line, excluding the line end)."""
         line = min(max(position.line, 1), len(self.starts))
         start = self.starts[line - 1]
         return min(start + max(position.column - 1, 0), self._end_of_line(line))
 
     def line(self, number: int) -> str:
-        """The text of a 1-based line, without its line end; empty beyond the text."""
+        """Return a 1-based line without its line end; empty if out of range."""
         if not 1 <= number <= len(self.starts):
             return ""
         return self.text[self.starts[number - 1] : self._end_of_line(number)]
@@ -76,9 +76,9 @@ class Spans(Mapping[str, Span]):
 
 
 def line_index(text: str, places: Mapping[str, Span]) -> LineIndex:
-    """The lines of a document's text, found once however many fixes ask for them.
+    """Return the line index of a document's text, reusing that of its positions.
 
-    Places may count in a text with other line ends, which has lines of its own.
+    Positions may refer to a text with other line ends, which needs a separate index.
     """
     if isinstance(places, Spans) and places.lines.text == text:
         return places.lines

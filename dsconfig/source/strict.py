@@ -1,4 +1,4 @@
-"""HJSON rewritten as the strict JSON that transformers and accelerate read, layout kept."""
+"""Conversion of HJSON to strict JSON, keeping the layout."""
 
 import json
 import re
@@ -14,25 +14,25 @@ from dsconfig.source.pointer import copied, is_block, is_list
 from dsconfig.source.positions import LineIndex
 
 MAX_STEPS = 400
-"""Departures of one file that are mended."""
+"""Maximum number of strict-JSON errors fixed per file."""
 _WORD = re.compile(r"[A-Za-z]+")
 
 
 def as_json_reads(document: Document) -> Any:
-    """The values with the numbers that Python's ``json`` makes: 1.0 and 5e8 stay floats there."""
+    """Return the values as Python's ``json`` parses them: 1.0 and 5e8 are floats."""
     if document.text is None or document.json_error is not None or document.is_broken:
         return copied(document.value)
     try:
         return _numbers_of(document.value, json.loads(document.text))
-    except ValueError:  # a text of another format than JSON
+    except ValueError:  # not JSON
         return copied(document.value)
 
 
 def _numbers_of(value: Any, read: Any) -> Any:
-    """A copy of ``value``, which an override may have changed, with the numbers of ``read``."""
+    """Return a copy of ``value`` (possibly overridden) with the numbers of ``read``."""
     if is_block(value):
         other = read if is_block(read) else {}
-        return {name: _numbers_of(each, other.get(name)) for name, each in value.items()}
+        return {name: _numbers_of(child, other.get(name)) for name, child in value.items()}
     if is_list(value):
         others = read if is_list(read) else []
         return [_numbers_of(*pair) for pair in zip_longest(value, others[: len(value)])]
@@ -40,25 +40,25 @@ def _numbers_of(value: Any, read: Any) -> Any:
 
 
 def strict_fix(document: Document) -> Fix | None:
-    """The fix after which strict JSON readers read the same values; None where there is none.
+    """Return the fix that makes the text strict JSON with the same values, or None.
 
-    Safe where only commas and quotes change; comments are lost, and somebody may want them.
+    Safe if only commas and quotes change; unsafe if comments are lost.
     """
     text = document.text
     if text is None or document.json_error is None or "\r" in text or document.has_bom:
         return None
     try:
-        mended, lost = _mended(text)
+        fixed, lost = _fixed(text)
     except tokens.TokenError:
         return None
-    if mended is None or json.loads(mended) != document.value:
+    if fixed is None or json.loads(fixed) != document.value:
         return None
-    edits = tuple(_edits(text, mended))
+    edits = tuple(_edits(text, fixed))
     return Fix(Applicability.UNSAFE if lost else Applicability.SAFE, edits)
 
 
-def _mended(text: str) -> tuple[str | None, bool]:
-    """The text as strict JSON, or None; and whether a comment was taken out."""
+def _fixed(text: str) -> tuple[str | None, bool]:
+    """Return the text as strict JSON (or None), and whether a comment was removed."""
     lost = False
     for _ in range(MAX_STEPS):
         try:
@@ -76,7 +76,7 @@ def _mended(text: str) -> tuple[str | None, bool]:
 
 
 def _step(text: str, error: json.JSONDecodeError) -> str | None:
-    """The text with the construct at an error mended; None where that is not known how."""
+    """Return the text with one error fixed, or None if it cannot be fixed."""
     at = error.pos
     rest, before = text[at:], text[:at].rstrip()
     if rest.startswith(("#", "//", "/*")):
@@ -100,7 +100,7 @@ def _step(text: str, error: json.JSONDecodeError) -> str | None:
 
 
 def _without_comment(text: str, at: int) -> str:
-    """The comment goes, and its line where nothing else stands on it."""
+    """Remove a comment, and its line if nothing else is on it."""
     end = text.find("*/", at) + 2 if text.startswith("/*", at) else tokens.end_of_line(text, at)
     begin = len(text[:at].rstrip(" \t"))
     alone = begin == 0 or text[begin - 1] == "\n"
@@ -110,7 +110,7 @@ def _without_comment(text: str, at: int) -> str:
 
 
 def _edits(before: str, after: str) -> Any:
-    """Whole lines that differ."""
+    """Yield edits for the lines that differ."""
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     lines = LineIndex(before)
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():

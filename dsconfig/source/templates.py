@@ -1,4 +1,4 @@
-"""Placeholders that a launcher fills in before any program reads the file."""
+"""Placeholders that a launcher fills in before a program reads the file."""
 
 import re
 from collections.abc import Iterator
@@ -12,30 +12,30 @@ MARKED = re.compile(
     r"\$\{[^}\n]+\}|\$\([^)\n]+\)|\{\{.*?\}\}|\{%.*?%\}|<%.*?%>"
     r"|(?<![\w$])\$[A-Za-z_]\w*|%\(\w+\)[sdf]|@[A-Z_]+@|__[A-Z][A-Z_]+__"
 )
-"""The usual forms: shell, Jinja, ERB, Python's %, CMake."""
+"""Common placeholder syntax: shell, Jinja, ERB, Python's %, CMake."""
 PLACEHOLDER = re.compile(rf"(?:{MARKED.pattern}|<[A-Za-z][\w -]*>)")
 CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*,?")
 NAME = re.compile(r"(?!(?:True|False|None),?$)[A-Za-z]\w*_\w*,?")
-"""A bare name with an underscore, which is a placeholder in a file that has others."""
+"""An unquoted name with an underscore; a placeholder if the file has others."""
 STATEMENT = re.compile(r"\{[%#].*?[%#]\}", re.DOTALL)
-"""Jinja's statements and comments, which leave nothing behind."""
+"""Jinja statements and comments, which render to nothing."""
 NO_PLACEHOLDERS = frozenset(
     ("NAN", "INF", "TRUE", "FALSE", "NULL", "NONE", "SGD", "ASGD", "INFO", "DEBUG", "WARNING")
 )
-"""Words in capitals that people do write for themselves."""
+"""Upper-case words that are not placeholders."""
 ENDS = r"(?=[ \t]*(?:[,}\]\r\n#]|//|\Z))"
 TOKEN = re.compile(
     rf"(?:(?:{MARKED.pattern})[\w./-]*)+{ENDS}"
     rf"|(?!(?:{'|'.join(sorted(NO_PLACEHOLDERS))}){ENDS})[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)*{ENDS}"
 )
-"""A placeholder in place of a value, up to what ends a value in JSON."""
+"""A placeholder in the position of a value."""
 
 
 def is_placeholder(text: str, *, is_bare: bool, key_is_quoted: bool = True) -> bool:
-    """True when a text value stands for something that is filled in later.
+    """Return whether a string is a placeholder.
 
-    A word in capitals counts only without quotes, and behind a quoted key (JSON's habit,
-    where it cannot be a text) or with an underscore in it.
+    An upper-case word counts only if it is unquoted, and its key is quoted (as in JSON, where it
+    would be invalid) or it contains an underscore.
     """
     if "${" in text or "{{" in text:
         return True
@@ -50,20 +50,20 @@ def is_placeholder(text: str, *, is_bare: bool, key_is_quoted: bool = True) -> b
 
 
 def strings(value: Any) -> Iterator[tuple[str, str]]:
-    """Every text in a config, with its JSON Pointer."""
-    waiting: list[tuple[str, Any]] = [("", value)]
-    while waiting:
-        pointer, item = waiting.pop()
+    """Yield every string in a config with its JSON Pointer."""
+    pending: list[tuple[str, Any]] = [("", value)]
+    while pending:
+        pointer, item = pending.pop()
         if isinstance(item, str):
             yield pointer, item
         elif is_block(item):
-            waiting.extend((f"{pointer}/{escape(str(key))}", part) for key, part in item.items())
+            pending.extend((f"{pointer}/{escape(str(key))}", child) for key, child in item.items())
         elif is_list(item):
-            waiting.extend((f"{pointer}/{index}", part) for index, part in enumerate(item))
+            pending.extend((f"{pointer}/{index}", child) for index, child in enumerate(item))
 
 
 def placeholders(source: str, parsed: Parsed) -> frozenset[str]:
-    """The pointers whose value is a placeholder."""
+    """Return the pointers whose value is a placeholder."""
     found: set[str] = set()
     for pointer, start, end in parsed.bare_texts:
         key = parsed.places[pointer][0] if pointer in parsed.places else -1
@@ -75,24 +75,24 @@ def placeholders(source: str, parsed: Parsed) -> frozenset[str]:
         if is_placeholder(value, is_bare=False):
             found.add(pointer)
     if found:
-        # Where one value is filled in, a bare name is no slip of the keyboard either.
-        names = ((each, source[start:end].strip()) for each, start, end in parsed.bare_texts)
-        found |= {each for each, text in names if NAME.fullmatch(text)}
+        # In a file with placeholders an unquoted name is one as well, not a typo.
+        names = ((at, source[start:end].strip()) for at, start, end in parsed.bare_texts)
+        found |= {at for at, name in names if NAME.fullmatch(name)}
     return frozenset(found)
 
 
 def filled_in(source: str, parsed: Parsed) -> tuple[Parsed, frozenset[str]]:
-    """The parsed and its placeholders; read again where taking them for values helps."""
+    """Return the result and its placeholders; parse again if treating them as values helps."""
     found = placeholders(source, parsed)
     if parsed.problems and TOKEN.search(source):
         filled = read_filled(source)
-        stand_ins = placeholders(source, filled)
-        if stand_ins and len(filled.problems) < len(parsed.problems):
-            return filled, stand_ins
+        values = placeholders(source, filled)
+        if values and len(filled.problems) < len(parsed.problems):
+            return filled, values
     return parsed, found
 
 
 def read_filled(source: str) -> Parsed:
-    """Read a text with each placeholder taken for one value, statements for nothing."""
+    """Parse a text with each placeholder as one value and statements removed."""
     blank = STATEMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
     return read_hjson(blank, token=TOKEN)

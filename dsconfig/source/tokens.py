@@ -1,8 +1,8 @@
 r"""The lexical rules of HJSON, as the ``hjson`` package applies them.
 
-Pure functions over (text, offset). Each mirrors a measured habit of ``hjson`` 3.1.0, odd
-ones included (Unicode digits, ``\u`` escapes read by ``int``), because DeepSpeed's verdict
-on a file is hjson's. A :class:`TokenError` carries where reading can go on.
+Pure functions of (text, offset) that match the behavior of ``hjson`` 3.1.0, including its quirks
+(Unicode digits, ``\u`` escapes parsed by ``int``), because DeepSpeed reads configs with it. A
+:class:`TokenError` contains the offset at which parsing can resume.
 """
 
 import re
@@ -25,14 +25,14 @@ ESCAPES = {
 WORDS = {"null": None, "true": True, "false": False}
 
 LARGEST_INTEGRAL = 1e10
-"""hjson turns a number with a fraction or an exponent into an int below this, if integral."""
+"""hjson converts integral numbers with a fraction or exponent to int below this."""
 
 
 class TokenError(Exception):
-    """A token that hjson refuses. ``resume`` and ``value`` let the reader go on.
+    """A token that hjson rejects. Parsing can continue at ``resume`` with ``value``.
 
-    ``crash`` is True where hjson leaves with an exception other than its own, which ends
-    its attempts to read the text in another way.
+    ``crash``: hjson raises an exception other than its own, which ends its attempts to parse the
+    text in another way.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class TokenError(Exception):
 
 
 def end_of_line(text: str, at: int) -> int:
-    """The offset of the line end at or behind ``at``, or of the end of the text."""
+    """Return the offset of the line end at or after ``at``, or of the end of the text."""
     found = LINE_END.search(text, at)
     return found.start() if found else len(text)
 
 
 def after_space(text: str, at: int) -> int:
-    """The offset of the next character that is no blank and no line end."""
+    """Return the offset of the next character that is not whitespace."""
     found = SPACE.match(text, at)
     return found.end() if found else at
 
 
 def skip(text: str, at: int) -> int:
-    """The offset of the next character that is neither space nor comment."""
+    """Return the offset of the next character that is neither whitespace nor comment."""
     while True:
         at = after_space(text, at)
         two = text[at : at + 2]
@@ -72,7 +72,7 @@ def skip(text: str, at: int) -> int:
         elif two == "/*":
             close = text.find("*/", at + 2)
             if close < 0:
-                message = "this comment is never closed"
+                message = "unterminated comment"
                 raise TokenError(message, at, at + 2, resume=len(text), crash=True)
             at = close + 2
         else:
@@ -80,7 +80,7 @@ def skip(text: str, at: int) -> int:
 
 
 def quoted(text: str, at: int) -> tuple[str, int]:
-    """A string in single or double quotes that opens at ``at``: (value, offset behind it)."""
+    """Parse a quoted string that starts at ``at``: (value, offset after it)."""
     plain = PLAIN_STRING.match(text, at)
     if plain:
         return plain[1], plain.end()
@@ -115,23 +115,23 @@ def quoted(text: str, at: int) -> tuple[str, int]:
 
 
 def _broken_string(text: str, at: int, here: int, value: str) -> TokenError:
-    """The error of a string that meets the end of the text or a control character."""
+    """Return the error of a string that contains a line end or a control character."""
     line_end = end_of_line(text, here)
     if here == len(text) or text[here] in "\r\n":
-        message = "this string is not closed on its line"
+        message = "unterminated string"
         return TokenError(message, at, here, resume=line_end, value=value.rstrip(", \t"))
-    message = f"control character {text[here]!r} in a string; write it as an escape like \\t"
+    message = f"invalid control character {text[here]!r} in a string; use an escape such as \\t"
     close = text.find(text[at], here, line_end)
     resume = close + 1 if close >= 0 else line_end
     return TokenError(message, here, here + 1, resume=resume, value=value)
 
 
 def _escape(text: str, at: int) -> tuple[str, int]:
-    """One escape sequence; ``at`` is the backslash."""
+    """Parse an escape sequence; ``at`` is the backslash."""
     letter = text[at + 1 : at + 2]
     if letter != "u":
         if letter not in ESCAPES or not letter:
-            message = f"\\{letter} is no escape sequence; write \\\\ for a backslash"
+            message = f"invalid escape sequence \\{letter}; write \\\\ for a backslash"
             raise TokenError(message, at, at + 1 + len(letter), resume=at + 1, value="\\")
         return ESCAPES[letter], at + 2
     first = _hexadecimal(text, at)
@@ -147,21 +147,21 @@ def _looks_hex(text: str, at: int) -> bool:
 
 
 def _hexadecimal(text: str, at: int) -> int:
-    """The four digits of a Unicode escape, as generously as ``int`` reads them."""
+    """Parse the four digits of a Unicode escape, as leniently as ``int``."""
     digits = text[at + 2 : at + 6]
     try:
         value = int(digits, 16) if _looks_hex(text, at) else None
     except ValueError:
         value = None
     if value is None or value < 0:
-        message = "\\u must be followed by four hexadecimal digits"
+        message = "expected four hexadecimal digits after \\u"
         crash = value is not None
         raise TokenError(message, at, at + 2, resume=at + 1, value="\\", crash=crash)
     return value
 
 
 def triple_quoted(text: str, at: int) -> tuple[str, int]:
-    """A ``'''`` string: indentation up to that of its opening quotes is taken off each line."""
+    """Parse a ``'''`` string; lines lose indentation up to that of the opening quotes."""
     indent = _indent_of(text, at)
     here = _skip_indent(text, at + 3, None)
     opens_at_end = here == len(text)
@@ -170,9 +170,9 @@ def triple_quoted(text: str, at: int) -> tuple[str, int]:
     close = text.find("'''", here)
     if close < 0 or indent is None:
         end = len(text) if close < 0 else close + 3
-        message = "this ''' string is never closed"
+        message = "unterminated ''' string"
         if indent is None:
-            message = "a ''' string must not stand in a text of a single line"
+            message = "''' strings are not allowed in a single-line text"
         crash = indent is None or opens_at_end
         raise TokenError(message, at, at + 3, resume=end, value=text[here:end], crash=crash)
     lines = text[here:close].split("\n")
@@ -182,10 +182,10 @@ def triple_quoted(text: str, at: int) -> tuple[str, int]:
 
 
 def _indent_of(text: str, at: int) -> int | None:
-    """The column of the opening quotes, as hjson counts it.
+    """Return the column of the opening quotes, as hjson counts it.
 
-    It looks backwards for a line end and, from the first line, goes on at the end of the
-    text; a text without any line end makes it fail (None).
+    It searches backwards for a line end and wraps around from the first line to the end of the
+    text; None if the text has no line end, where hjson fails.
     """
     before = text.rfind("\n", 0, at)
     if before >= 0:
@@ -202,10 +202,10 @@ def _skip_indent(text: str, at: int, most: int | None) -> int:
 
 
 def bare(text: str, at: int) -> tuple[Any, int, bool]:
-    """A value without quotes: (value, offset behind it, True for text).
+    """Parse an unquoted value: (value, offset after it, whether it is a string).
 
-    A word or a number ends at punctuation or a comment; anything else is text that takes
-    everything up to the end of the line. Raises TokenError for a number Python cannot hold.
+    Keywords and numbers end at punctuation or a comment; anything else is a string up to the end of
+    the line. Raises TokenError for a number that Python cannot represent.
     """
     stop = TOKEN_END.search(text, at)
     end = stop.start() if stop else len(text)
@@ -223,20 +223,20 @@ def bare(text: str, at: int) -> tuple[Any, int, bool]:
 
 
 def _number(match: re.Match[str]) -> int | float:
-    whole, fraction, exponent = match.groups()
+    integer, fraction, exponent = match.groups()
     try:
         if not fraction and not exponent:
-            return int(whole)
-        value = float(whole + (fraction or "") + (exponent or ""))
+            return int(integer)
+        value = float(integer + (fraction or "") + (exponent or ""))
         return int(value) if int(value) == value and abs(value) < LARGEST_INTEGRAL else value
     except (OverflowError, ValueError):
-        message = "this number is too large to be read"
+        message = "number too large"
         start, end = match.span()
         raise TokenError(message, start, end, resume=end, value=0, crash=True) from None
 
 
 def bare_key(text: str, at: int) -> tuple[str, int]:
-    """A key without quotes: (key, offset of its colon). Blanks may stand before the colon."""
+    """Parse an unquoted key: (key, offset of its colon), which may follow whitespace."""
     end = at
     name = BARE_KEY.match(text, at)
     if name is not None:
@@ -246,7 +246,7 @@ def bare_key(text: str, at: int) -> tuple[str, int]:
     key = text[at:end]
     if follower == ":":
         return key.rstrip() if behind > end else key, behind
-    missing = f"':' and a value are missing after the key {key!r}"
+    missing = f"expected ':' after key {key!r}"
     if follower == "":
         raise TokenError(missing, at, end, resume=len(text))
     line_end = end_of_line(text, at)
@@ -257,5 +257,5 @@ def bare_key(text: str, at: int) -> tuple[str, int]:
     if colon < 0:
         raise TokenError(missing, at, end, resume=max(end, line_end))
     key = text[at:colon].strip()
-    message = f"the key {key!r} holds a space, so it needs quotes"
+    message = f"key {key!r} contains a space; quote it"
     raise TokenError(message, at, at + len(key), resume=colon, value=key)

@@ -1,4 +1,4 @@
-"""PyYAML's safe loader with the numbers of JSON: ``5e8`` has no dot, and is a text in YAML 1.1."""
+"""PyYAML's safe loader with JSON numbers (``5e8`` is a string in YAML 1.1)."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ EXPONENT = re.compile(r"[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+")
 
 
 class Loader(yaml.SafeLoader):
-    """The safe loader, for which 1e-4 is a number."""
+    """Safe loader that parses 1e-4 as a number."""
 
 
 _loader: Any = Loader
@@ -17,10 +17,10 @@ _loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+01234
 
 
 def from_json(text: str) -> str:
-    """JSON as PyYAML takes it, every character at its place: no tab stands between tokens."""
+    """Return JSON text that PyYAML accepts (no tabs), with unchanged offsets."""
     return text.replace("\t", " ")
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is an object in braces, and no YAML in lines."""
+    """Return whether a text is a JSON object, not block-style YAML."""
     return text.lstrip().startswith("{")

@@ -62,5 +62,5 @@ def test_what_cannot_be_set_says_how_to_write_it(override: str) -> None:
     ],
 )
 def test_what_is_no_object_is_named(text: str, override: str, whose: str) -> None:
-    with pytest.raises(ValueError, match=f": {whose} is no object$"):
+    with pytest.raises(ValueError, match=f": {whose} is not an object$"):
         with_overrides(read(text), [override])

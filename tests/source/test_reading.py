@@ -74,15 +74,15 @@ def test_a_byte_order_mark_is_taken_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("/no/such/ds_config.json", "DSC001 there is no such file"),
-        ("ds_config_zero3.json", "DSC001 there is no such file"),
+        ("/no/such/ds_config.json", "DSC001 file not found"),
+        ("ds_config_zero3.json", "DSC001 file not found"),
         ("a\0b", "DSC001 this cannot be read"),
         ("x" * 5000, "DSC001 this is too long to be a file name"),
         ("", "DSC004 the file is empty"),
         ("   \n// nothing\n", "DSC004 the file is empty"),
-        ("[1, 2]", "DSC005 the config is a list"),
-        ('"text"\n', "DSC005 the config is a text"),
-        ("5\n", "DSC005 the config is a number"),
+        ("[1, 2]", "DSC005 expected an object, found a list"),
+        ('"text"\n', "DSC005 expected an object, found a string"),
+        ("5\n", "DSC005 expected an object, found a number"),
         ("true\n", "DSC005 the config is a switch"),
         ("null\n", "DSC005 the config is null"),
     ],
@@ -106,7 +106,7 @@ def test_a_file_without_permission(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text(CONFIG)
     file.chmod(0)
-    assert "may not read" in only(read(file))
+    assert "permission denied" in only(read(file))
 
 
 def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,7 @@ def test_files_that_lead_back_to_themselves_are_told_so(names: list[str], tmp_pa
         (tmp_path / name).write_text(json.dumps({**ARGUMENTS, "deepspeed": following}))
     for _ in range(2):  # the first reading leaves nothing behind
         (found,) = dsconfig.read(tmp_path / "a.json").diagnostics
-        assert found.code == "DSC001" and "leads back to this file" in found.message
+        assert found.code == "DSC001" and "refers back to this file" in found.message
 
 
 def test_a_path_that_begins_with_a_variable_is_noted(tmp_path: Path) -> None:
