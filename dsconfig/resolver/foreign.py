@@ -16,7 +16,7 @@ def fill(draft: Draft) -> None:
     before = draft.config
     json_error = draft.document.json_error
     if json_error is not None and not draft.runtime.reads_hjson:
-        told = Failure("JSONDecodeError", f"{json_error.message} is no strict JSON")
+        told = Failure("JSONDecodeError", f"{json_error.message} is not valid JSON")
         _report(draft, "DSC760", told, "raises")
         return
     try:

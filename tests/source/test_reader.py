@@ -143,7 +143,7 @@ def test_sensible_nesting_is_read() -> None:
         ("{a: 1}", "a key without double quotes"),
         ("{'a': 1}", "a key without double quotes"),
         ("{\"a\": 'x'}", "single quotes"),
-        ('{"a": x\n}', "a value without quotes"),
+        ('{"a": x\n}', "an unquoted string"),
         ('{"a": 1\n"b": 2}', "a missing comma"),
         ("\ufeff{}", "a byte order mark"),
         ("", "an empty text"),

@@ -218,7 +218,7 @@ def test_the_key_that_would_name_a_config_is_the_programs(
     path = tmp_path / "train.yaml"
     path.write_text(text)
     (found,) = dsconfig.read(path).diagnostics
-    assert f"under the key {key}," in (found.help or "")
+    assert f"set `{key}` to" in (found.help or "")
 
 
 def test_a_config_named_from_the_top_of_a_project_is_found(tmp_path: Path) -> None:
