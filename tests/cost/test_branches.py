@@ -192,7 +192,7 @@ def test_pipeline_checkpoint_interval_sets_recomputation() -> None:
 def test_remaining_blocks_go_to_the_first_stages() -> None:
     assert [len(blocks_of_stage(10, stage, 4)) for stage in range(4)] == [3, 3, 2, 2]
     assert [each for stage in range(4) for each in blocks_of_stage(10, stage, 4)] == list(range(10))
-    with pytest.raises(ValueError, match=r"--pipeline-parallel 4.*give 3 at most"):
+    with pytest.raises(ValueError, match=r"--pipeline-parallel 4.*use at most 3"):
         blocks_of_stage(3, 0, 4)
 
 

@@ -110,8 +110,8 @@ def test_host_memory_shortfall_is_reported_without_device(config: str) -> None:
     assert data["options"][0]["lacks"].startswith("needs 239 GiB of host memory per node")
     planned = run("plan", config, *flags, *memory, *stage2)
     assert "59 available" in " ".join(planned.stdout.split())
-    by_footprint = run("estimate", *flags, *memory).stdout.split("\n\n")[1]
-    assert by_footprint.startswith("The by_footprint, stage 3: Needs ")
+    smallest = run("estimate", *flags, *memory).stdout.split("\n\n")[1]
+    assert smallest.startswith("The leanest, stage 3: Needs ")
     # What the rule says of offloaded states stands before any estimate.
     assert run("estimate", config, *flags, *memory, *offloaded).returncode == 1
 

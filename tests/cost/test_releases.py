@@ -75,5 +75,5 @@ def test_unmeasured_release_is_reported() -> None:
     assert not how_known(RUN[-1])
     assert "newer" in how_known(Version(0, 20, 0))
     assert "before and after" in how_known(Version(0, 17, 6))
-    assert "sources" in how_known(Version(0, 7, 7))
+    assert "from its source" in how_known(Version(0, 7, 7))
     assert "0.6.0" in how_known(Version(0, 3, 16))
