@@ -126,8 +126,6 @@ def estimate(
     """
     facts = memory_options.with_style(facts, style, recompute)
     facts = options.with_this_machine(facts)
-    facts = memory_options.with_adapters(facts, style)
-    facts = memory_options.with_trainable(facts, style)
     if asked.measured_here:
         facts = options.measured_here(facts)
     if asked.fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):

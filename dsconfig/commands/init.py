@@ -19,7 +19,7 @@ SEQUENCE_LENGTH = 2048
 
 @options.with_flags(
     "model params world_size nodes device sequence_length micro_batch global_batch host_memory "
-    "training_args accelerate_config",
+    "training_args accelerate_config lora_rank lora_targets lora_dropout trainable base_weights",
     sequence_length=SEQUENCE_LENGTH,
 )
 def init(

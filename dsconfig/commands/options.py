@@ -137,6 +137,21 @@ def every_fact(
     host_memory: Annotated[str | None, fact(help="Main memory per node: 512GiB.")] = None,
     nvme: Annotated[str | None, fact(help="Directory on NVMe for offloading.")] = None,
     nvme_size: Annotated[str | None, fact(help="Free space there per node: 2TB.")] = None,
+    trainable: Annotated[
+        str | None, fact(help="Trainable parameters of an otherwise frozen model: 20M.")
+    ] = None,
+    lora_rank: Annotated[
+        int | None, fact(min=1, help="Rank of LoRA adapters on a frozen model.")
+    ] = None,
+    lora_targets: Annotated[
+        str | None,
+        fact(metavar="NAMES", help="Modules to adapt: q_proj,v_proj (default: all linear layers)."),
+    ] = None,
+    lora_dropout: Annotated[float, fact(min=0.0, max=1.0, help="Dropout of LoRA adapters.")] = 0.0,
+    base_weights: Annotated[
+        str | None,
+        fact(metavar="4bit|8bit", help="Quantize the frozen linear layers (QLoRA: 4bit)."),
+    ] = None,
     client_optimizer: Annotated[
         str | None,
         fact(metavar="CLASS", help="Optimizer that the script passes: AdamW, DeepSpeedCPUAdam ..."),

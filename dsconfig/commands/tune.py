@@ -52,8 +52,6 @@ def tune(
     if facts.training is None or facts.training.sequence_length is None:
         raise UsageError("tune needs the length of a sample: give --seq-len")
     facts = memory_options.with_style(facts, style)
-    facts = memory_options.with_adapters(facts, style)
-    facts = memory_options.with_trainable(facts, style)
     with usage():
         found = search.tune(facts, runtime=program)
     won = bool(found) and not found[0].reason

@@ -11,6 +11,7 @@ from dsconfig.cost.families import Family, Norm, family_of
 from dsconfig.cost.loss import FORMULAS, Loss, loss_bytes, loss_of, upcasts_logits
 from dsconfig.cost.mixers import KERNELS, bytes_without_scores
 from dsconfig.facts.adapters import Adapters, adapters_of
+from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.mixers import BlockKind
 from dsconfig.facts.model import Architecture
@@ -103,20 +104,23 @@ def block_bytes(
     style: Style,
     adapters: Adapters | None = None,
     block: BlockKind | None = None,
+    *,
+    keeps_inputs: bool = False,
 ) -> BlockBytes:
     """Return what a block of this kind, or of the most common kind, keeps without recomputation.
 
     With ``adapters`` everything else in it is frozen: a frozen linear layer does not keep its
-    input.
+    input, unless it is quantized so that it does (``keeps_inputs``).
     """
     block = block or commonest(shape)
     family = family_of(shape)
     dropout = family.dropout and style.dropout is not False
     scores_dropout = family.attention_dropout and style.dropout is not False
     frozen = adapters is not None
-    norms = _norms(family, shape, style, block, frozen=frozen)
+    drops_inputs = frozen and not keeps_inputs
+    norms = _norms(family, shape, style, block, frozen=frozen, keeps_outputs=not drops_inputs)
     attention = _attention(family, shape, style)
-    attention -= _read_by_output(family, shape, style) if frozen else 0
+    attention -= _read_by_output(family, shape, style) if drops_inputs else 0
     quadratic = 0.0
     if not style.flash:
         quadratic = _scores(family, style, scores_dropout)
@@ -130,9 +134,9 @@ def block_bytes(
         linear=norms
         + attention * block.attentions
         + bytes_without_scores(block, style.width) / shape.hidden_size
-        + _mlp(family, shape, style, block, frozen=frozen)
+        + _mlp(family, shape, style, block, frozen=drops_inputs)
         + masks
-        + (_adapted(family, shape, style, adapters) if adapters else 0),
+        + (_adapted(family, shape, style, adapters, drops_inputs) if adapters else 0),
         quadratic=quadratic * block.attentions,
         undivided=norms + masks,
     )
@@ -175,11 +179,16 @@ def _read_by_output(family: Family, shape: Architecture, style: Style) -> float:
     return style.width * read / shape.hidden_size
 
 
-def _adapted(family: Family, shape: Architecture, style: Style, adapters: Adapters) -> float:
+def _adapted(
+    family: Family, shape: Architecture, style: Style, adapters: Adapters, reads: bool
+) -> float:
     """Return inputs and outputs of the down projections; with dropout also its own copy and mask
-    for each."""
-    read = adapters.inputs + adapters.inner
-    if _read_by_output(family, shape, style):
+    for each.
+
+    ``reads``: nothing else keeps the inputs.
+    """
+    read = adapters.inputs + adapters.inner if reads else 0
+    if reads and _read_by_output(family, shape, style):
         read += adapters.attention_output
     dropped = (style.width + style.mask_width) * adapters.dropped
     return (style.width * (read + adapters.ranks) + dropped) / shape.hidden_size
@@ -192,6 +201,7 @@ def _norms(
     block: BlockKind,
     *,
     frozen: bool,
+    keeps_outputs: bool,
 ) -> float:
     """Return norms with their outputs, and their fp32 scales (one per token and norm)."""
     count = norms_of(block)
@@ -199,7 +209,7 @@ def _norms(
     full, narrow = kind.kept_frozen if frozen else kind.value
     kept = 4 * full + style.width * narrow
     inputs = 1 if family.one_norm_input else count
-    outputs = 0 if frozen else 1 if family.one_norm else count
+    outputs = (1 if family.one_norm else count) if keeps_outputs else 0
     scales = 4 * count / shape.hidden_size
     total = kept * inputs + style.width * outputs + scales
     if family.post_norms:
@@ -324,7 +334,10 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
     tokens = length * batch // facts.sequence_parallel
     tensor, hidden, kinds = facts.tensor_parallel, shape.hidden_size, shape.kinds
     adapters = adapters_of(model)
-    bytes_of = {kind: block_bytes(shape, style, adapters, kind) for kind in kinds}
+    keeps_inputs = facts.base_weights is not None and BaseWeights(facts.base_weights).keeps_inputs
+    bytes_of = {
+        kind: block_bytes(shape, style, adapters, kind, keeps_inputs=keeps_inputs) for kind in kinds
+    }
 
     def kept_by(kind: BlockKind, *, scores: bool = True) -> int:
         """Return everything a block keeps of a micro batch, per rank."""

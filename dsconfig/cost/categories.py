@@ -12,6 +12,9 @@ OPTIMIZER, PARAMETERS = from_dotted(paths.OFFLOAD_OPTIMIZER), from_dotted(paths.
 ACCUMULATION = from_dotted(STEPS)
 
 MASTERS, PER_OWNED = "master weights", "4 per owned element"
+CONSTANTS = Category(
+    "quantization scales", "", "scales of quantized base weights, on every rank at every stage"
+)
 MOMENTS = Category("optimizer state", "/optimizer/type", "state bytes per owned element")
 TEMPORARIES = Category("optimizer temporaries", "/optimizer/type", "unfused kernels only")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsconfig.cost.activations import Recompute, is_flash, recompute_of
+from dsconfig.facts.base_weights import STAGE_3_WITHOUT
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import RECOMPUTATION, SELECTIVE_RECOMPUTATION
 from dsconfig.runtimes.effective import (
@@ -53,6 +54,11 @@ class Choice:
             return self.stage == 3 and self.optimizer is not Tier.DEVICE
         lowest = {Tier.DEVICE: 0, Tier.HOST: 1, Tier.NVME: 3}
         return self.stage >= lowest[self.optimizer]
+
+
+def supports_stage(facts: Facts, stage: int) -> bool:
+    """Return whether the base weights can be trained at this stage."""
+    return stage < 3 or facts.base_weights != STAGE_3_WITHOUT
 
 
 def offload_label(optimizer: str, parameters: str) -> str:

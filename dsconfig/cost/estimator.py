@@ -222,6 +222,7 @@ def inputs_of(
             "nodes": facts.nodes,
             "device": facts.device.name if facts.device else None,
             "precision": str(effective.numerics.precision),
+            "base_weights": facts.base_weights,
             "optimizer": effective.optimizer.type if effective.optimizer else "AdamW (assumed)",
             "micro_batch": micro,
             "sequence_length": facts.sequence_length,

@@ -12,6 +12,7 @@ from dsconfig.cost.choices import (
     can_select,
     choice_edits,
     recomputing_selectively,
+    supports_stage,
     with_choice,
     with_micro_batch,
     with_recomputation,
@@ -236,7 +237,7 @@ def _other_choices(effective: Effective, facts: Facts) -> Iterator[Candidate]:
             now.optimizer_tier,
             now.parameter_tier,
         )
-        if not same and choice.stage >= now.stage:
+        if not same and choice.stage >= now.stage and supports_stage(facts, choice.stage):
             # The edit replaces the offload blocks.
             plain = replace(now, offload_optimizer=None, offload_param=None)
             zero = with_choice(plain, choice, facts)

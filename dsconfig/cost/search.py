@@ -23,6 +23,7 @@ from dsconfig.cost.choices import (
     can_select,
     choice_of,
     recomputing_selectively,
+    supports_stage,
     usual_config,
     with_choice,
     with_micro_batch,
@@ -242,7 +243,9 @@ class Space:
             for recompute in self._recomputations(now)
         ]
         if ARRANGEMENT & self.open:
-            found = [each for each in found if each.works]
+            found = [
+                each for each in found if each.works and supports_stage(self.facts, each.stage)
+            ]
         return sorted(found, key=self.quickest) if len(found) > 1 else found
 
     def quickest(self, choice: Choice) -> float:
@@ -605,8 +608,9 @@ def table(facts: Facts, *, runtime: str | Runtime = "dsengine") -> Estimate:
 
     Raises ValueError if the model or the number of devices is unknown.
     """
+    choices = [choice for choice in USUAL if supports_stage(facts, choice.stage)]
     options = [
-        estimate_option(usual_config(facts, choice), facts, runtime=runtime) for choice in USUAL
+        estimate_option(usual_config(facts, choice), facts, runtime=runtime) for choice in choices
     ]
     inputs = inputs_of(usual_config(facts, USUAL[-1]), facts, runtime)
     if facts.device is None:

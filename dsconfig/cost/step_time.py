@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dsconfig.cost import hardware
 from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of, style_of
 from dsconfig.cost.hardware import Rates, rates
+from dsconfig.cost.workload import packing_of, weights_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture, ModelTree
 from dsconfig.runtimes.degrees import with_degrees
@@ -131,6 +132,10 @@ class _Step:
         self._recompute = recompute_of(effective, facts)
         self._width = effective.numerics.precision.bytes
         zero = effective.zero
+        packing = packing_of(effective, facts)
+        # Elements that are stored and gathered: fewer if base weights are quantized.
+        packed = weights_of(model, 1, packing).elements if packing else None
+        self._stored_elements = packed or model.parameters
         self._owned = model.trainable / self._split / (self._sharing if zero.stage else 1)
         training = facts.training
         self.length = (training.sequence_length if training else None) or USUAL_TOKENS
@@ -236,7 +241,7 @@ class _Step:
         arXiv:1910.02054, section 7).
         """
         zero, numerics, steps = self._effective.zero, self._effective.numerics, self._batch
-        weights = self._model.parameters / self._split * self._width
+        weights = self._stored_elements / self._split * self._width
         gradients = self._model.trainable / self._split * numerics.communication_dtype.bytes
         ring = (self._sharing - 1) / self._sharing / speed.link
         within = self._within_layers() / speed.node_link
@@ -292,7 +297,7 @@ class _Step:
             seconds += states / speed.nvme_read + states / speed.nvme_write
         if zero.parameter_tier is not Tier.DEVICE:
             gathers = 3 if self._recompute is Recompute.FULL else 2
-            held = self._model.parameters / self._split / self._sharing
+            held = self._stored_elements / self._split / self._sharing
             streamed = gathers * steps * held * width
             seconds += streamed / speed.pcie
             if zero.parameter_tier is Tier.NVME:

@@ -83,6 +83,9 @@ def _built(job: Workload) -> Component:
     if job.builds_in_pieces:
         elements = job.model.largest_module or max(each.elements for each in job.weights)
         formula = f"{job.built_width} per element of the largest module, under zero.Init"
+    elif job.weights.largest_quantized:
+        elements = max(job.weights.largest, job.weights.largest_quantized)
+        formula = f"{job.built_width} per element of the largest tensor, quantized on the device"
     amount = 0 if job.on_cpu else elements * job.built_width
     return Component("model as built", amount, "", formula, (Phase.INIT,))
 

@@ -36,6 +36,11 @@ class Category(NamedTuple):
     """Whether it exists only for communication."""
 
 
+DEQUANTIZED = Category(
+    "dequantized weight", "", "w per element of the largest quantized weight, for its product"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """Bytes at the peak and at the end of each phase, and the components of the peak."""
@@ -304,6 +309,7 @@ def run_forward(
         if enter_block is not None:
             enter_block(block, indices)
         if block != OUTSIDE and counted < saved.blocks:
+            line.hold_briefly(DEQUANTIZED, job.dequantized_bytes)
             line.hold(categories.kept, saved.per_block)
             counted += 1
     if counted < saved.blocks:
@@ -326,8 +332,10 @@ def run_backward(
         inside = block != OUTSIDE
         if inside:
             line.hold(categories.working, saved.recomputed + saved.temporaries)
+            line.hold(DEQUANTIZED, job.dequantized_bytes)
         differentiate(block, indices)
         if inside:
+            line.free(DEQUANTIZED)
             line.free(categories.working)
             freed = min(left, max(1, saved.blocks // max(1, counted)))
             line.free(categories.kept, saved.per_block * freed)

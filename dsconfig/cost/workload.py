@@ -9,6 +9,8 @@ from itertools import groupby
 from dsconfig.cost import hardware
 from dsconfig.cost.activations import Activations, activations_of
 from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
+from dsconfig.facts.adapters import LINEAR_TYPES
+from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import MOST_PARAMETERS
 from dsconfig.facts.model import Architecture, ModelTree
@@ -33,6 +35,12 @@ class Weight:
     linear: bool = False
     """The matrix of a linear layer, which torch's own implementation keeps from forward to
     backward."""
+    quantizable: bool = False
+    """The matrix of an ``nn.Linear`` or ``Conv1D`` inside a block."""
+    quantized: int = 0
+    """Elements before quantization; ``elements`` counts its storage in the compute dtype."""
+    constant_bytes: int = 0
+    """Scales of a quantized weight."""
 
 
 class Weights(tuple[Weight, ...]):
@@ -66,6 +74,14 @@ class Weights(tuple[Weight, ...]):
     @cached_property
     def trained_sizes(self) -> Counter[int]:
         return Counter(weight.elements for weight in self.trainable)
+
+    @cached_property
+    def largest_quantized(self) -> int:
+        return max((weight.quantized for weight in self), default=0)
+
+    @cached_property
+    def constant_bytes(self) -> int:
+        return sum(weight.constant_bytes for weight in self)
 
     @cached_property
     def segments(self) -> tuple[tuple[int, list[int]], ...]:
@@ -121,6 +137,11 @@ class Workload:
     @cached_property
     def width(self) -> int:
         return self.effective.numerics.precision.bytes
+
+    @property
+    def dequantized_bytes(self) -> int:
+        """Return the compute-dtype copy of the largest quantized weight, made for one product."""
+        return self.weights.largest_quantized * self.width
 
     @cached_property
     def communication_width(self) -> int:
@@ -195,6 +216,7 @@ def workload(
     dtype = str(arguments.get("dtype") or arguments.get("torch_dtype") or "")
     is_half = dtype.removeprefix("torch.") in {"bfloat16", "float16", "bf16", "fp16"}
     memory = facts.device_bytes
+    packing = packing_of(effective, facts)
     mesh = Mesh.over(
         facts.world_size,
         sharded=True,
@@ -205,7 +227,7 @@ def workload(
     )
     return Workload(
         effective=effective,
-        weights=weights_of(facts.model, facts.tensor_parallel),
+        weights=weights_of(facts.model, facts.tensor_parallel, packing),
         mesh=mesh,
         ranks_per_node=ranks_per_node(facts.world_size, facts.nodes),
         optimizer=cost_in_force(effective, facts, facts.model, in_engine=in_engine),
@@ -213,25 +235,47 @@ def workload(
         activations=activations_of(effective, facts),
         model=facts.model,
         version=version,
-        # Usual at stage 3 (Hugging Face enables it); ``zero_init`` may disable it.
-        builds_in_pieces=effective.zero.stage == 3 and bool(arguments.get("zero_init", True)),
+        # Usual at stage 3 (Hugging Face enables it); ``zero_init`` may disable it. transformers
+        # quantizes the full model on each device first (``get_init_context`` of 5.23).
+        builds_in_pieces=effective.zero.stage == 3
+        and packing is None
+        and bool(arguments.get("zero_init", True)),
         built_width=2 if is_half else 4,
         on_cpu=facts.on_cpu,
         free_bytes=None if memory is None else memory - hardware.outside_bytes(facts),
     )
 
 
-_CACHE: dict[tuple[int, int], tuple[ModelTree, Weights]] = {}
+Packing = tuple[BaseWeights, int]
+"""Quantization of frozen linear layers, and the bytes of an element of their storage."""
 
 
-def weights_of(model: ModelTree, degree: int = 1) -> Weights:
+def packing_of(effective: Effective, facts: Facts) -> Packing | None:
+    """Return how base weights are packed; None if they are not quantized.
+
+    Raises ValueError if they are trained.
+    """
+    if facts.base_weights is None or facts.model is None:
+        return None
+    if facts.model.trainable >= facts.model.parameters:
+        raise ValueError(
+            f"--base-weights {facts.base_weights}: quantized weights cannot be trained; specify "
+            "--lora-rank or --trainable"
+        )
+    return BaseWeights(facts.base_weights), effective.numerics.precision.bytes
+
+
+_CACHE: dict[tuple[int, int, Packing | None], tuple[ModelTree, Weights]] = {}
+
+
+def weights_of(model: ModelTree, degree: int = 1, packing: Packing | None = None) -> Weights:
     """Return the tensors of a model in registration order, shared storage once, divided by
-    ``degree``.
+    ``degree`` and packed.
 
     Trees are frozen and large: results are cached by identity, so that a search over hundreds of
     configs walks the tree once.
     """
-    key = (id(model), degree)
+    key = (id(model), degree, packing)
     found = _CACHE.get(key)
     if found is None or found[0] is not model:
         if len(_CACHE) > 32:
@@ -239,8 +283,24 @@ def weights_of(model: ModelTree, degree: int = 1) -> Weights:
         made = _from_tree(model) if model.root is not None else _from_counts(model)
         if degree > 1:
             made = [replace(each, elements=max(1, each.elements // degree)) for each in made]
+        if packing is not None:
+            made = [_packed(each, *packing) for each in made]
         found = _CACHE[key] = (model, Weights(made))
     return found[1]
+
+
+def _packed(weight: Weight, kind: BaseWeights, width: int) -> Weight:
+    """Return a frozen linear weight as its packed storage, in elements of ``width`` bytes."""
+    if weight.trainable or not weight.quantizable:
+        return weight
+    stored = -(-kind.packed_bytes(weight.elements) // width)
+    return replace(
+        weight,
+        elements=stored,
+        rows=stored,
+        quantized=weight.elements,
+        constant_bytes=kind.constant_bytes(weight.elements, weight.rows),
+    )
 
 
 def _from_tree(model: ModelTree) -> list[Weight]:
@@ -265,8 +325,17 @@ def _from_tree(model: ModelTree) -> list[Weight]:
                 seen.add(storage)
                 rows = tensor.shape[0] if tensor.shape else 1
                 linear = len(tensor.shape) == 2 and "Embedding" not in module.type
+                quantizable = linear and current != OUTSIDE and module.type in LINEAR_TYPES
                 found.append(
-                    Weight(tensor.elements, tensor.trainable, current, place, rows, linear)
+                    Weight(
+                        tensor.elements,
+                        tensor.trainable,
+                        current,
+                        place,
+                        rows,
+                        linear,
+                        quantizable,
+                    )
                 )
     return found
 
@@ -301,7 +370,15 @@ def _from_counts(model: ModelTree) -> list[Weight]:
     weights = [Weight(first, not adapter, rows=first)]
     for index in range(layers):
         weights += [
-            Weight(elements, not adapter, index, len(weights) + place, elements, linear=True)
+            Weight(
+                elements,
+                not adapter,
+                index,
+                len(weights) + place,
+                elements,
+                linear=True,
+                quantizable=True,
+            )
             for place, elements in enumerate(matrices)
         ]
         # Tensors of all experts together: one module, whose first dimension counts the experts.

@@ -64,6 +64,19 @@ def with_adapters(
     return counted(tree, root)
 
 
+def with_trainable(tree: ModelTree, count: int) -> ModelTree:
+    """Return ``tree`` with this many trainable parameters, of equal size in every block.
+
+    Raises ValueError if the model has adapters or fewer parameters.
+    """
+    if adapters_of(tree) is not None:
+        raise ValueError("the adapters in the model already define what is trained")
+    if count > tree.parameters:
+        raise ValueError(f"{count} is more than the model's {tree.parameters} parameters")
+    assumed = (*tree.assumed, f"{count} trainable parameters, alike in every block")
+    return replace(tree, trainable=count, root=None, assumed=assumed)
+
+
 def _name(module: ModuleFact) -> str:
     return module.name.rpartition(".")[2]
 

@@ -41,6 +41,8 @@ class Facts:
     pipeline_parallel: int = 1
     node_link_gb_per_second: float | None = None
     """Between nodes, per device and in one direction; None: unknown."""
+    base_weights: str | None = None
+    """``4bit`` or ``8bit``: storage of the frozen linear layers (bitsandbytes)."""
     client_optimizer: str | None = None
     """Class name of an optimizer the script passes itself."""
     client_scheduler: str | None = None

@@ -12,6 +12,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import (
     FactError,
     parse_bytes,
+    parse_count,
     read_file,
     require_non_negative,
     require_positive,
@@ -23,7 +24,15 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema.version import Version
 
 with lazy_imports():
-    from dsconfig.facts import accelerate_config, hf_config, hub, named_model, parameter_count
+    from dsconfig.facts import (
+        accelerate_config,
+        adapters,
+        base_weights,
+        hf_config,
+        hub,
+        named_model,
+        parameter_count,
+    )
 
 _PRECISIONS = ("fp32", "fp16", "bf16")
 
@@ -53,6 +62,11 @@ def gather(
     sequence_parallel: int = 1,
     pipeline_parallel: int = 1,
     node_link: str | float | None = None,
+    trainable: str | int | None = None,
+    lora_rank: int | None = None,
+    lora_targets: str | None = None,
+    lora_dropout: float = 0.0,
+    base_weights: str | None = None,
     client_optimizer: str | None = None,
     client_scheduler: str | None = None,
     releases: Mapping[str, str] | Iterable[str] | None = None,
@@ -91,7 +105,7 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         said = f"{own['precision']!r} is unknown; give one of {', '.join(_PRECISIONS)}"
         raise FactError("--precision", said)
     device = given["device"]
-    model = _model(given["model"], given["params"], origins)
+    model = _trained(_model(given["model"], given["params"], origins), given)
     ranks_of_node = mesh.ranks_per_node(ranks, nodes) if ranks else 1
     return Facts(
         world_size=ranks,
@@ -101,6 +115,7 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         model=None if isinstance(model, ModelOutline) else model,
         outline=model if isinstance(model, ModelOutline) else None,
         training=_training(given["training_args"], launch.precision, own, origins),
+        base_weights=_base_weights(model, given),
         client_optimizer=given["client_optimizer"],
         client_scheduler=given["client_scheduler"],
         releases=MappingProxyType(_releases(given["releases"])),
@@ -290,6 +305,52 @@ def _model(
         origins["model"] = f"--model, from {cached}"
         return hf_config.from_path(cached)
     return named_model.model(str(model))
+
+
+def _trained(
+    model: ModelTree | ModelOutline | None, given: Mapping[str, Any]
+) -> ModelTree | ModelOutline | None:
+    """Return the model with the adapters or the trainable parameters given. Raises FactError."""
+    rank, targets, dropout = given["lora_rank"], given["lora_targets"], given["lora_dropout"]
+    trainable = given["trainable"]
+    if rank is None and (targets is not None or dropout):
+        raise FactError("--lora-targets and --lora-dropout", "they require --lora-rank")
+    flag = "--trainable" if rank is None else "--lora-rank"
+    if rank is None and trainable is None:
+        return model
+    if isinstance(model, ModelOutline):
+        raise FactError(flag, model.why)
+    if model is None:
+        raise FactError(flag, "it requires --model or --params")
+    if rank is not None:
+        require_positive(rank, flag)
+        every = adapters.ALL_LINEAR if targets is None else targets
+        names = [name.strip() for name in every.split(",") if name.strip()]
+        try:
+            model = adapters.with_adapters(model, rank, names, dropout=dropout > 0)
+        except ValueError as error:
+            raise FactError("--lora-targets" if targets else flag, str(error)) from None
+    if trainable is None:
+        return model
+    try:
+        return adapters.with_trainable(model, parse_count(trainable, "--trainable"))
+    except FactError:
+        raise
+    except ValueError as error:
+        raise FactError("--trainable", str(error)) from None
+
+
+def _base_weights(model: ModelTree | ModelOutline | None, given: Mapping[str, Any]) -> str | None:
+    """Return how base weights are stored. Raises FactError for trained ones."""
+    flag, kind = "--base-weights", given["base_weights"]
+    if kind is None or kind == "16bit":
+        return None
+    if kind not in base_weights.NAMES:
+        raise FactError(flag, f"{kind!r} is none of {', '.join(base_weights.NAMES)}")
+    if isinstance(model, ModelTree) and model.trainable >= model.parameters:
+        problem = "quantized weights cannot be trained; specify --lora-rank or --trainable"
+        raise FactError(flag, problem)
+    return str(kind)
 
 
 def _training(

@@ -12,10 +12,10 @@ ASKED = ["--model", "gpt2", "--gpus", "1", "--seq-len", "64"]
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--lora-targets", "c_attn"], "give --lora-rank"),
-        (["--lora-dropout", "0.1"], "give --lora-rank"),
+        (["--lora-targets", "c_attn"], "require --lora-rank"),
+        (["--lora-dropout", "0.1"], "require --lora-rank"),
         (["--lora-rank", "8", "--lora-targets", ","], "no name: no linear map"),
-        (["--lora-rank", "8", "--trainable", "2M"], "say already what is trained"),
+        (["--lora-rank", "8", "--trainable", "2M"], "already define what is trained"),
     ],
 )
 def test_no_flag_is_passed_over(command: str, flags: list[str], words: str) -> None:

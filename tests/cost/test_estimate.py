@@ -166,7 +166,7 @@ def test_calibration_matches_the_measurement_and_reports_the_error() -> None:
 
 def test_measurement_of_different_run_is_rejected() -> None:
     option = estimate_option(usual_config(facts(), Choice(stage=3)), facts())
-    said = f"0.25 GiB, where {option.device.visible_bytes / 2**30:.2f} GiB are estimated"
+    said = f"0.25 GiB measured, {option.device.visible_bytes / 2**30:.2f} GiB estimated"
     with pytest.raises(ValueError, match=said):
         calibrate(option, 2**28)
 

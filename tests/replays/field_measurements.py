@@ -128,10 +128,8 @@ def facts_of(row: Row) -> Facts:
     style = memory_options.Style(
         attention=others.get("--attention"),
         fused_kernels="--fused-kernels" in others,
-        trainable=others.get("--trainable"),
     )
-    facts = memory_options.with_style(facts, style, others.get("--recompute"))
-    return memory_options.with_trainable(facts, style)
+    return memory_options.with_style(facts, style, others.get("--recompute"))
 
 
 def flags_of(flags: list[str]) -> tuple[dict[str, Any], dict[str, str]]:

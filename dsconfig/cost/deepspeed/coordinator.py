@@ -94,10 +94,14 @@ class Coordinator:
         self._elements = [weight.elements for weight in job.weights]
         self._quantized = zero.quantized_weights
         self._group = max(1, zero.hpz_partition_size)
-        self._keeps_linear = job.keeps_linear
         self._forward_ends = len(modules)
         self._kept: set[int] = set()  # weights that autograd holds since they were given up
-        self._linear = [weight.linear for weight in job.weights]
+        # bitsandbytes' product keeps its packed weight (``MatMul4Bit.forward``), as does torch's
+        # own linear; with recomputation the reference is gone before backward.
+        self._kept_by_autograd = [
+            (weight.linear and job.keeps_linear) or (weight.quantized > 0 and not job.recomputes)
+            for weight in job.weights
+        ]
         self._secondary: set[int] = set()  # weights whose secondary shard has been made
         self._live_limit = zero.max_live_parameters
         self._prefetch = zero.prefetch_bucket_size
@@ -152,7 +156,7 @@ class Coordinator:
     def _keep_linear(self, index: int) -> None:
         """Keep a weight saved by torch's own linear function: its storage stays until its
         backward."""
-        if not self._keeps_linear or not self._linear[index]:
+        if not self._kept_by_autograd[index]:
             return
         if self._step <= self._forward_ends:
             self._kept.add(index)

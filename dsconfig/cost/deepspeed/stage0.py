@@ -1,6 +1,6 @@
 """Stage 0: nothing is sharded."""
 
-from dsconfig.cost.categories import MOMENTS, TEMPORARIES
+from dsconfig.cost.categories import CONSTANTS, MOMENTS, TEMPORARIES
 from dsconfig.cost.deepspeed import categories
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
@@ -37,6 +37,7 @@ def simulate(job: Workload) -> Trace:
 def _create(job: Workload, line: Timeline, owned: int) -> None:
     width = job.width
     line.hold(categories.WEIGHTS, job.elements * width)
+    line.hold(CONSTANTS, job.weights.constant_bytes)
     state = job.optimizer.state_bytes(owned, job.state_width)
     if not job.mixed:
         line.enter(Phase.FORWARD)

@@ -1,6 +1,6 @@
 """Stages 1 and 2: unsharded weights, sharded optimizer state; gradients go through buckets."""
 
-from dsconfig.cost.categories import MOMENTS, TEMPORARIES
+from dsconfig.cost.categories import CONSTANTS, MOMENTS, TEMPORARIES
 from dsconfig.cost.deepspeed import categories
 from dsconfig.cost.deepspeed.buckets import (
     Buckets,
@@ -74,6 +74,7 @@ def _create(job: Workload, line: Timeline, partition: Partition) -> None:
     width, own = job.width, partition.elements
     trainable = partition.total
     line.hold(categories.WEIGHTS, (trainable + job.frozen_elements) * width)
+    line.hold(CONSTANTS, job.weights.constant_bytes)
     if flattens_on_device(job):
         line.hold_briefly(categories.FLAT_WEIGHTS, trainable * width)
     if job.effective.zero.optimizer_tier is not Tier.DEVICE:
@@ -159,6 +160,7 @@ def simulate_fp32_sums(job: Workload) -> Trace:
     own, total = partition.elements, partition.total
     immediate = job.effective.numerics.immediate_grad_update
     line.hold(categories.WEIGHTS, (total + job.frozen_elements) * job.width)
+    line.hold(CONSTANTS, job.weights.constant_bytes)
     line.hold_briefly(categories.FLAT_GRADIENT, total * job.width)
     line.hold(categories.MASTER, own * 4)
     line.hold(categories.FULL_GRADIENTS, total * 4)

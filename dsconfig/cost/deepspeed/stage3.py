@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import islice
 from threading import Lock
 
-from dsconfig.cost.categories import MOMENTS, TEMPORARIES
+from dsconfig.cost.categories import CONSTANTS, MOMENTS, TEMPORARIES
 from dsconfig.cost.deepspeed import categories
 from dsconfig.cost.deepspeed.buckets import NORM_WIDTH
 from dsconfig.cost.deepspeed.coordinator import (
@@ -46,6 +46,7 @@ def simulate(job: Workload) -> Trace:
 def _create(job: Workload, line: Timeline, owned: int) -> None:
     zero = job.effective.zero
     shards = job.shards(job.weights.sizes)
+    line.hold(CONSTANTS, job.weights.constant_bytes)
     if not job.builds_in_pieces:
         # The full model goes to the device, and parameters are sharded there one by one. Then
         # the shards are flattened in host memory, and the cache is emptied meanwhile

@@ -1,6 +1,6 @@
 """Stage 0: DistributedDataParallel with gradients as views of its buckets."""
 
-from dsconfig.cost.categories import MOMENTS, TEMPORARIES
+from dsconfig.cost.categories import CONSTANTS, MOMENTS, TEMPORARIES
 from dsconfig.cost.dsengine import categories
 from dsconfig.cost.dsengine.collectives import broadcast_bytes
 from dsconfig.cost.estimate import Phase
@@ -67,6 +67,7 @@ def _width_of_sums(job: Workload) -> int:
 def _create(job: Workload, line: Timeline, trained: int) -> None:
     line.hold(categories.BUILT, (job.elements if job.on_cpu else trained) * 4)
     line.hold(categories.UNSHARDED, job.frozen_elements * job.width)  # cast while copied
+    line.hold(CONSTANTS, job.weights.constant_bytes)
     line.free(categories.BUILT, job.frozen_elements * 4 if job.on_cpu else 0)
     if job.ranks > 1:
         line.hold_briefly(categories.BROADCAST, broadcast_bytes(job, job.weights))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dsconfig import tiles
-from dsconfig.cost.categories import MOMENTS, TEMPORARIES
+from dsconfig.cost.categories import CONSTANTS, MOMENTS, TEMPORARIES
 from dsconfig.cost.dsengine import categories, replicated
 from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_bytes, held_width
 from dsconfig.cost.dsengine.sharding import (
@@ -17,6 +17,7 @@ from dsconfig.cost.dsengine.sharding import (
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import temporary_bytes
 from dsconfig.cost.timeline import (
+    DEQUANTIZED,
     ActivationCategories,
     Category,
     Recorder,
@@ -80,6 +81,7 @@ class _Run:
         """
         job, line = self._job, self._line
         full_model = job.on_cpu and not job.builds_in_pieces
+        line.hold(CONSTANTS, job.weights.constant_bytes)
         if full_model:
             line.hold(categories.BUILT, job.elements * 4)
         recorded: dict[int, Segment] = {}
@@ -178,6 +180,7 @@ class _Run:
             self._prefetch(group.ahead)
             if group.block != OUTSIDE and group.block not in counted:
                 counted.add(group.block)
+                line.hold_briefly(DEQUANTIZED, job.dequantized_bytes)
                 line.hold(activations.kept, saved.per_block)
             if group.freed_after_forward:
                 self._reshard(place)
@@ -221,8 +224,10 @@ class _Run:
             if first:
                 done.add(group.block)
                 line.hold(activations.working, saved.recomputed + saved.temporaries)
+                line.hold(DEQUANTIZED, job.dequantized_bytes)
             self._gradients(place)
             if first:
+                line.free(DEQUANTIZED)
                 line.free(activations.working)
                 line.free(activations.kept, saved.per_block)
         self._collectives.end_backward()
