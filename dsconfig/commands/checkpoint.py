@@ -76,7 +76,7 @@ def checkpoint(
         from dsengine.checkpoints import CheckpointError, conversion, verification
     except ImportError:
         raise UsageError("checkpoint needs torch: pip install 'dsconfig-zero[engine]'") from None
-    path = verification.chosen(folder, tag)
+    path = verification.checkpoint_path(folder, tag)
     _check_flags(action, to, output, stage=stage, ranks=ranks, precision=precision)
     if to is not None and output is not None:
         try:

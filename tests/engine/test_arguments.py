@@ -11,7 +11,7 @@ from dsconfig import Status
 from dsconfig.planner.coverage import rule_of
 from dsconfig.planner.coverage.page import live_paths
 from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
-from dsengine.optimizers.schedules import build_schedule, check_watched
+from dsengine.optimizers.schedules import build_schedule, check_metrics
 from training.key_tables import (
     ALONE,
     IMPLEMENTATIONS,
@@ -87,7 +87,7 @@ def rates(kind: str, params: dict[str, Any], lr: Any = 0.3) -> list[Any]:
     for step in range(20):
         optimizer.step()
         watched = {"metrics": losses[step]} if kind == "ReduceLROnPlateau" else {}
-        check_watched(schedule, watched)
+        check_metrics(schedule, watched)
         schedule.step(**watched)
         group = optimizer.param_groups[0]
         seen.append((round(float(group["lr"]), 12), round(group["betas"][0], 12)))
@@ -113,7 +113,7 @@ def test_a_schedule_that_watches_a_loss_says_what_it_needs() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)
     schedule = build_schedule("ReduceLROnPlateau", {}, optimizer)
     with pytest.raises(ValueError, match="lr_kwargs"):
-        check_watched(schedule, {})
+        check_metrics(schedule, {})
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "adamw", "FusedAdam"])

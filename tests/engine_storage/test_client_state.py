@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 
-from dsengine.checkpoints.plain import as_plain, dump, parse
+from dsengine.checkpoints.plain import dump, parse, to_plain
 
 
 class Kind(Enum):
@@ -44,7 +44,7 @@ class Model:
     ],
 )
 def test_objects_that_are_plain_data_are_saved_as_it(value: Any, data: Any) -> None:
-    plain, changed = as_plain({"hyper_parameters": value, "epoch": 3})
+    plain, changed = to_plain({"hyper_parameters": value, "epoch": 3})
     assert plain == {"hyper_parameters": data, "epoch": 3}
     assert changed == ["hyper_parameters"]
     assert parse(dump(plain), "it") == plain
@@ -54,18 +54,18 @@ def test_objects_that_are_plain_data_are_saved_as_it(value: Any, data: Any) -> N
     "value", [{"a": (1, None)}, argparse.Namespace(a=1), {1, 2}, torch.Size([2]), "text"]
 )
 def test_plain_data_stays_what_it_is(value: Any) -> None:
-    plain, changed = as_plain({"it": value})
+    plain, changed = to_plain({"it": value})
     assert plain["it"] is value and not changed
 
 
 @pytest.mark.parametrize("value", [Model(), {"a": {"b": Model}}, Arguments, lambda: None])
 def test_what_is_more_than_data_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"client_state\['it'\] holds .* without running code"):
-        as_plain({"it": value})
+    with pytest.raises(ValueError, match=r"client_state\['it'\] contains .* without running code"):
+        to_plain({"it": value})
 
 
 def test_what_holds_itself_is_refused() -> None:
     endless = Settings()
     endless["again"] = endless
     with pytest.raises(ValueError, match="client_state"):
-        as_plain({"it": endless})
+        to_plain({"it": endless})

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from dsengine.checkpoints import CheckpointError
-from dsengine.checkpoints.deepspeed_layout import read_whole, write_checkpoint
+from dsengine.checkpoints.deepspeed_layout import read_full, write_checkpoint
 from dsengine.loop import saving
 from training.jobs import config
 from training.ranks import Ranks
@@ -91,7 +91,7 @@ def test_a_run_can_save_in_deepspeeds_files(ranks: Ranks, tmp_path: Path, name: 
     assert {each.name for each in (tmp_path / "theirs").iterdir()} == {
         each.name for each in (tmp_path / "converted").iterdir()
     }
-    one, other = read_whole(tmp_path / "theirs"), read_whole(tmp_path / "converted")
+    one, other = read_full(tmp_path / "theirs"), read_full(tmp_path / "converted")
     assert (one.stage, one.world_size) == (other.stage, other.world_size)
     assert all(torch.equal(one.weights[n], w) for n, w in other.weights.items())
     assert one.counters == other.counters
@@ -144,7 +144,7 @@ def test_deepspeeds_own_script_reads_the_same_weights(
     convert(saved.folder, tmp_path / "theirs", "--ranks", "3")
     job = "training.live_jobs:whole_weights"
     theirs = deepspeed.run(job, folder=str(tmp_path / "theirs"))[0]
-    mine = read_whole(saved.folder)
+    mine = read_full(saved.folder)
     trained = {name for group in mine.group_names for name in group}
     assert set(theirs) == set(mine.weights)
     for name, weight in mine.weights.items():
@@ -162,9 +162,9 @@ RECORDED = [each.name for each in sorted(RECORDINGS.iterdir()) if each.name != "
 def test_what_is_written_is_what_was_read(
     tmp_path: Path, name: str, stage: int, ranks_then: int
 ) -> None:
-    before = read_whole(RECORDINGS / name)
+    before = read_full(RECORDINGS / name)
     write_checkpoint(before, tmp_path, "step", stage, ranks_then)
-    after = read_whole(tmp_path)
+    after = read_full(tmp_path)
     assert (after.stage, after.world_size) == (stage, ranks_then)
     assert after.weights.keys() == before.weights.keys()
     assert all(torch.equal(after.weights[n], w) for n, w in before.weights.items())
@@ -177,19 +177,19 @@ def test_what_is_written_is_what_was_read(
 
 def test_a_loss_scale_leaves_with_all_that_it_has_counted(tmp_path: Path) -> None:
     scale = {"cur_scale": 512.0, "cur_iter": 3, "last_overflow_iter": 1, "scale_window": 50}
-    recorded = read_whole(RECORDINGS / "z3_bf16")
+    recorded = read_full(RECORDINGS / "z3_bf16")
     before = replace(recorded, dtype=torch.float16, loss_scale=scale)
     write_checkpoint(before, tmp_path, "step")
-    assert read_whole(tmp_path).loss_scale.items() >= scale.items()
+    assert read_full(tmp_path).loss_scale.items() >= scale.items()
 
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_the_engines_own_goes_there_and_back(saved: Saved, tmp_path: Path, stage: int) -> None:
     saved(settings(stage))
-    before = read_whole(saved.folder)
+    before = read_full(saved.folder)
     assert set(before.buffers) == {"steps_seen"}
     convert(saved.folder, tmp_path / "theirs", "--ranks", "4")
-    after = read_whole(tmp_path / "theirs")
+    after = read_full(tmp_path / "theirs")
     assert all(torch.equal(after.weights[name], w) for name, w in before.weights.items())
     assert after.counters["global_steps"] == before.counters["global_steps"] == 3
 
@@ -201,7 +201,7 @@ def test_weights_leave_as_safetensors(saved: Saved, tmp_path: Path) -> None:
     dsconfig(*where, "--precision", "bf16")
     assert "exists: choose another folder" in dsconfig(*where, code=1)
     weights = load_file(out / "model.safetensors")
-    for name, weight in read_whole(saved.folder).weights.items():
+    for name, weight in read_full(saved.folder).weights.items():
         assert torch.equal(weights[name], weight.bfloat16()), name
 
 
@@ -229,11 +229,11 @@ def test_what_has_no_place_is_refused(tmp_path: Path) -> None:
     source = str(RECORDINGS / "z2_bf16")
     target = ("--to", "deepspeed", "-o", str(tmp_path))
     said = dsconfig("convert", source, *target, "--stage", "0", code=1)
-    assert "no place for the fp32 masters" in said
+    assert "cannot contain the fp32 master weights" in said
     dsconfig("convert", source, *target)
     assert "exists" in dsconfig("convert", source, *target, code=1)
     with pytest.raises(CheckpointError, match="of which weights"):
-        write_checkpoint(read_whole(RECORDINGS / "z0_fp32"), tmp_path, "other", 2)
+        write_checkpoint(read_full(RECORDINGS / "z0_fp32"), tmp_path, "other", 2)
 
 
 def test_a_script_beside_the_checkpoints_reads_them(saved: Saved, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_script_beside_the_checkpoints_reads_them(saved: Saved, tmp_path: Path
         place = (str(moved), str(tmp_path / name))
         command = [sys.executable, str(moved / f"{name}.py"), *place, *options]
         subprocess.run(command, check=True)
-    weights = read_whole(moved).weights["tokens.weight"]
+    weights = read_full(moved).weights["tokens.weight"]
     for name, wanted in (("zero_to_fp32", weights), ("zero_to_torch", weights.bfloat16())):
         written = torch.load(tmp_path / name / "pytorch_model.bin", weights_only=True)
         assert torch.equal(written["head.weight"], wanted)

@@ -71,7 +71,7 @@ def test_states_that_have_no_room_are_refused_before_a_weight_is_changed() -> No
 def test_the_states_of_another_optimizer_are_refused() -> None:
     model = nn.Linear(1, 1)
     state = TrainingState(module=model, optimizer=torch.optim.Adagrad(model.parameters()))
-    with pytest.raises(CheckpointMismatchError, match=r"lacks \['sum'\] that Adagrad needs"):
+    with pytest.raises(CheckpointMismatchError, match=r"without \['sum'\], which Adagrad requires"):
         load_deepspeed_checkpoint(
             state, RECORDINGS / "z2_fp32", group=CheckpointGroup(alone=True), strict=False
         )
@@ -90,7 +90,7 @@ def test_no_code_of_a_file_runs(tmp_path: Path) -> None:
     directory = tmp_path / "global_step1"
     directory.mkdir()
     torch.save({"module": {}, "args": Malice(proof)}, directory / "mp_rank_00_model_states.pt")
-    with pytest.raises(CheckpointError, match="which no checkpoint needs"):
+    with pytest.raises(CheckpointError, match="which is not allowed in a checkpoint"):
         read_checkpoint(directory)
     (directory / "mp_rank_00_model_states.pt").write_bytes(pickle.dumps(Malice(proof)))
     with pytest.raises(CheckpointError):

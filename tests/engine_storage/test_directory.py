@@ -28,9 +28,9 @@ def without_exchange(monkeypatch: pytest.MonkeyPatch, library: Any) -> None:
 
 
 def saved(root: Path, text: str) -> Path:
-    with directory.Writing(root, "step1") as writing:
-        (writing.begin() / "weights").write_text(text)
-        return writing.publish()
+    with directory.PendingCheckpoint(root, "step1") as pending:
+        (pending.create() / "weights").write_text(text)
+        return pending.publish()
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_what_a_dead_run_left_may_stay(tmp_path: Path, monkeypatch: pytest.Monke
 
 def dead(root: Path) -> Path:
     """What is left of a save whose process has ended: nobody holds the lock."""
-    writing = directory.Writing(root, "step0")
-    (writing.begin() / "weights").write_text("half")
-    assert writing._lock is not None
-    os.close(writing._lock)
-    return writing.aside
+    pending = directory.PendingCheckpoint(root, "step0")
+    (pending.create() / "weights").write_text("half")
+    assert pending._lock is not None
+    os.close(pending._lock)
+    return pending.directory
 
 
 def test_what_a_dead_run_left_is_removed(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_the_owner_goes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_another_job_writes_stays(tmp_path: Path) -> None:
     """A requeued job beside its zombie: both save, under one tag too."""
-    with directory.Writing(tmp_path, "step1") as zombie:
-        (zombie.begin() / "weights").write_text("zombie")
+    with directory.PendingCheckpoint(tmp_path, "step1") as zombie:
+        (zombie.create() / "weights").write_text("zombie")
         saved(tmp_path, "new")
-        assert (zombie.aside / "weights").read_text() == "zombie"
+        assert (zombie.directory / "weights").read_text() == "zombie"
         zombie.publish()
     assert (tmp_path / "step1" / "weights").read_text() == "zombie"
     assert [each.name for each in tmp_path.iterdir()] == ["step1"]

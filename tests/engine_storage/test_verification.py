@@ -53,7 +53,7 @@ def test_a_changed_bit_of_any_file_is_found(verified: Verified, saved: Path, nam
     data[len(data) // 2] ^= 1
     (saved / name).write_bytes(data)
     code, said = verified(saved)
-    assert code == 1 and name in said and "not those that were written" in said
+    assert code == 1 and name in said and "have changed since they were written" in said
 
 
 def test_what_was_saved_without_checksums_is_not_called_whole(

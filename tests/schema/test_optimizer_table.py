@@ -127,7 +127,7 @@ def fate(config: dict[str, Any], pointer: str) -> Status:
 def test_a_type_that_coverage_honours_is_one_that_the_engine_builds(name: str, stage: int) -> None:
     torch = pytest.importorskip("torch")
     from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
-    from dsengine.optimizers.binding import refuse_impossible
+    from dsengine.optimizers.binding import check_supported
 
     groups: Any = [{"params": [torch.nn.Parameter(torch.zeros(4, 4))]}]
     honoured = fate(
@@ -137,7 +137,7 @@ def test_a_type_that_coverage_honours_is_one_that_the_engine_builds(name: str, s
         built = build_optimizer(
             name, {}, split_for_muon(groups, {}, {}) if is_muon(name) else groups
         )
-        refuse_impossible(built, divided=stage > 0)
+        check_supported(built, sharded=stage > 0)
     except ValueError:
         assert honoured is Status.REFUSED
     else:

@@ -1,6 +1,6 @@
 """Checkpoints: atomic, complete, and loadable at any other world size and stage.
 
-The engine builds a TrainingState and hands it to a Checkpointer:
+The engine builds a TrainingState and passes it to a Checkpointer:
 
     state = TrainingState(module=model, optimizer=torch_optimizer,
                           parts={"lr_scheduler": s, "loss_scale": l, "counters": c, "data": d})

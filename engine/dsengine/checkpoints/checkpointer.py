@@ -1,4 +1,4 @@
-"""The door of the room: save, load, and wait for what is being written."""
+"""Entry point of the package: save, load, and wait for asynchronous writes."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dsengine.checkpoints import plain
-from dsengine.checkpoints.directory import LATEST, LONGEST_TAG, is_tag, read_latest
+from dsengine.checkpoints.directory import LATEST, MAX_TAG_BYTES, is_tag, read_latest
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.load import load
@@ -23,7 +23,7 @@ logger = getLogger("dsengine.checkpoint")
 
 
 def _thread() -> ThreadPoolExecutor:
-    """A thread begins on the first GPU: every rank would open a context there, and pay for it."""
+    """Return a thread on this rank's GPU: it would create a context on the first GPU otherwise."""
     name = "dsengine-checkpoint"
     if not torch.cuda.is_available():
         return ThreadPoolExecutor(1, name)
@@ -34,14 +34,14 @@ def _thread() -> ThreadPoolExecutor:
 class Checkpointer:
     """Saves and loads training states under a directory; all calls are collective.
 
-    ``asynchronous``: ``save`` returns after copying to host memory, which is kept for the next
-    save; the rest happens in a thread. A failure of that write is raised by the next ``save``,
-    ``load`` or ``wait``. States in files are written before it returns.
-    ``keep``: how many checkpoints stay, those of the latest steps; None keeps all.
-    ``tag_validation``: what to do when ranks name different tags: ``warn`` (rank 0's is
-    used), ``ignore`` or ``fail``.
-    ``for_deepspeed``: write DeepSpeed's own files, which it loads at the stage and on the number
-    of ranks of this run; all of it is in rank 0's memory meanwhile. ``keep`` does not count them.
+    ``asynchronous``: ``save`` returns after copying to host memory, which is reused by the next
+    save; a thread writes the files. An error of that write is raised by the next ``save``, ``load``
+    or ``wait``. File-backed states are written before ``save`` returns.
+    ``keep``: how many checkpoints to keep, those of the latest steps (default: all).
+    ``tag_validation``: what to do when ranks pass different tags: ``warn`` (and use rank 0's),
+    ``ignore`` or ``fail``.
+    ``for_deepspeed``: write DeepSpeed's files, which it loads at the stage and world size of this
+    run; rank 0 collects the full state in memory. ``keep`` does not count them.
     """
 
     def __init__(
@@ -65,16 +65,13 @@ class Checkpointer:
 
     @property
     def group(self) -> CheckpointGroup:
-        """The ranks, for who does something else with files: nothing is being written any more.
-
-        Raises what a write failed with.
-        """
+        """The ranks, for other file operations, after pending writes. Raises their error."""
         self.wait()  # its thread uses the same group
         return self._ranks
 
     @property
     def _ranks(self) -> CheckpointGroup:
-        if self._group is None:  # creating a process group is collective: not before it is needed
+        if self._group is None:  # creating a process group is collective: only when needed
             self._group = CheckpointGroup()
         return self._group
 
@@ -90,24 +87,23 @@ class Checkpointer:
     ) -> Path:
         """Write a checkpoint ``save_dir/tag`` and return its path.
 
-        Raises CheckpointError on every rank when any rank could not write; what was there
-        before stays as it was. Raises ValueError for a directory, tag or client state that cannot
-        be used.
+        Raises CheckpointError on every rank when any rank could not write; an existing checkpoint
+        stays intact. Raises ValueError for an invalid directory, tag or client state.
         """
         if not save_dir:
-            raise ValueError("save_dir is empty: name the directory that checkpoints lie in")
+            raise ValueError("save_dir is empty: pass the directory of the checkpoints")
         self.wait()
         root = Path(save_dir)
         tag = self._agreed_tag(str(tag))
-        extra, changed = plain.as_plain(client_state or {})
-        if changed and self._ranks.is_coordinator:
-            said = "client_state: %s held objects, which are saved as the plain data in them"
-            logger.warning(said, ", ".join(changed))
-        what = f"saving checkpoint {root / tag}"
+        extra, converted = plain.to_plain(client_state or {})
+        if converted and self._ranks.is_coordinator:
+            keys = ", ".join(converted)
+            logger.warning("client_state: objects in %s are saved as plain data", keys)
+        action = f"saving checkpoint {root / tag}"
         snapshot = collect(state, self._ranks, tag, extra, exclude_frozen=exclude_frozen)
-        if not self.asynchronous or state.in_files:
+        if not self.asynchronous or state.file_backed:
             return self._write(snapshot, root, save_latest)
-        self._ranks.run(lambda: snapshot.stage(self._staging), what)
+        self._ranks.run(lambda: snapshot.stage(self._staging), action)
         self._thread = self._thread or _thread()
         self._pending = self._thread.submit(self._write, snapshot, root, save_latest)
         return root / tag
@@ -120,7 +116,7 @@ class Checkpointer:
         return write(snapshot, self._ranks, root, save_latest=save_latest, keep=self.keep)
 
     def wait(self) -> None:
-        """Return when nothing is being written any more; raise what a write failed with."""
+        """Wait for pending writes and raise their error, if any."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -137,34 +133,34 @@ class Checkpointer:
         module_only: bool = False,
         verify: bool = True,
     ) -> tuple[str | None, dict[str, Any]]:
-        """Load ``tag``, or what ``latest`` names; return (path, client state).
+        """Load ``tag`` (default: the one in ``latest``) and return its path and client state.
 
-        Returns (None, {}) when no tag is given and the directory has no ``latest``. Raises
-        CheckpointError or CheckpointMismatchError on every rank, before anything is changed,
-        when the checkpoint cannot be used.
+        Returns (None, {}) when no tag is given and there is no file ``latest``. Raises
+        CheckpointError or CheckpointMismatchError on every rank, before anything is changed, when
+        the checkpoint cannot be used.
         """
         self.wait()
         root = Path(load_dir)
-        found = self._ranks.run_on_coordinator(
+        chosen = self._ranks.run_on_coordinator(
             lambda: tag if tag is not None else read_latest(root), f"reading {root}"
         )
-        if found is None:
+        if chosen is None:
             logger.warning("no checkpoint loaded: %s has no file named latest", root)
             return None, {}
         client_state = load(
             state,
             self._ranks,
-            root / str(found),
+            root / str(chosen),
             strict=strict,
             optimizer_states=optimizer_states,
             lr_scheduler_states=lr_scheduler_states,
             module_only=module_only,
             verify=verify,
         )
-        return str(root / str(found)), client_state
+        return str(root / str(chosen)), client_state
 
     def close(self) -> None:
-        """Finish writing and give up thread and process group."""
+        """Finish pending writes and release thread and process group."""
         self.wait()
         self._staging = Staging()
         if self._thread is not None:
@@ -177,12 +173,13 @@ class Checkpointer:
     def _agreed_tag(self, tag: str) -> str:
         if not is_tag(tag):
             raise ValueError(
-                f"{tag!r} cannot be a checkpoint tag: it must be a plain visible name of at most "
-                f"{LONGEST_TAG} bytes without blanks at its ends, and not {LATEST!r}"
+                f"{tag!r} is not a valid checkpoint tag: use a printable file name of at most "
+                f"{MAX_TAG_BYTES} bytes without slashes, leading dot or surrounding blanks, other "
+                f"than {LATEST!r}"
             )
         tags = self._ranks.gather(tag)
         if len(set(tags)) > 1 and self.tag_validation != "ignore":
-            message = f"ranks name different checkpoint tags: {sorted(set(tags))}"
+            message = f"ranks pass different checkpoint tags: {sorted(set(tags))}"
             if self.tag_validation == "fail":
                 raise CheckpointError(message)
             logger.warning("%s; using %r of rank 0", message, tags[0])

@@ -1,7 +1,7 @@
-"""Checksums of what is stored, by piece: flipped bits are found before they are trained with.
+"""Checksums of byte ranges of a checkpoint's files, to detect changed bits before training.
 
-A piece is what one tensor of one rank takes in a file, or a whole small file. torch stores a
-CRC-32 beside each tensor and does not check it; xxh3 takes a fraction of its time.
+A range is one tensor of one rank in a file, or a whole small file. torch stores a CRC-32 beside
+each tensor but does not check it; xxh3 takes a fraction of its time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,19 +13,19 @@ import xxhash
 from dsengine.checkpoints.errors import CheckpointError
 
 ALGORITHM = "xxh3_64"
-Piece = tuple[int, int, str]
+ByteRange = tuple[int, int, str]
 """Offset and length in bytes, and the checksum in hexadecimal digits."""
 Checksums = Mapping[str, Sequence[Sequence[int | str]]]
-"""By file name, its pieces as JSON holds them."""
+"""By file name, its ranges as in JSON."""
 _BUFFER = 2**18
-"""Bytes: what stays in a core's cache between reading and hashing."""
+"""Bytes; stays in a core's cache between reading and hashing."""
 _THREADS = 4
-"""Of each rank; reading and hashing leave the interpreter to others."""
+"""Per rank; reading and hashing release the GIL."""
 
 
-def of_piece(path: Path, offset: int, length: int) -> Piece:
-    """Return the piece of ``path`` that begins at ``offset``."""
-    hashed = xxhash.xxh3_64()
+def hash_range(path: Path, offset: int, length: int) -> ByteRange:
+    """Return the byte range of ``path`` with its checksum."""
+    digest = xxhash.xxh3_64()
     buffer = memoryview(bytearray(min(_BUFFER, length)))
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
@@ -34,46 +34,46 @@ def of_piece(path: Path, offset: int, length: int) -> Piece:
             count = file.readinto(buffer[: min(left, len(buffer))])
             if not count:
                 break
-            hashed.update(buffer[:count])
+            digest.update(buffer[:count])
             left -= count
-    return offset, length, hashed.hexdigest()
+    return offset, length, digest.hexdigest()
 
 
-def check(folder: Path, wanted: Iterable[tuple[str, int, int]], saved: Checksums) -> None:
-    """Compare pieces, given as (file, offset, length), with what was saved.
+def check(folder: Path, ranges: Iterable[tuple[str, int, int]], saved: Checksums) -> None:
+    """Compare byte ranges, given as (file, offset, length), with their saved checksums.
 
-    Raises CheckpointError naming the first that differs or of which no checksum was saved.
+    Raises CheckpointError naming the first that differs or has no saved checksum.
     """
     expected = {
-        (name, piece[0], piece[1]): piece[2] for name, pieces in saved.items() for piece in pieces
+        (name, entry[0], entry[1]): entry[2] for name, entries in saved.items() for entry in entries
     }
 
-    def compare(piece: tuple[str, int, int]) -> None:
-        name, offset, length = piece
-        if piece not in expected:
+    def compare(byte_range: tuple[str, int, int]) -> None:
+        name, offset, length = byte_range
+        if byte_range not in expected:
             raise CheckpointError(
-                f"{folder / name}: the metadata names {length} bytes at {offset}, which the "
-                "manifest does not know"
+                f"{folder / name}: the metadata refers to {length} bytes at {offset}, which are "
+                "not in the manifest"
             )
-        if of_piece(folder / name, offset, length)[2] != expected[piece]:
+        if hash_range(folder / name, offset, length)[2] != expected[byte_range]:
             raise CheckpointError(
-                f"{folder / name}: {length} bytes at {offset} are not those that were written; "
-                "the disk or a copy has changed them. Load another checkpoint; "
-                "load_checkpoint(..., verify=False) takes this one as it is"
+                f"{folder / name}: {length} bytes at {offset} have changed since they were written "
+                "(by the disk or a copy). Load another checkpoint; "
+                "load_checkpoint(..., verify=False) loads this one unchecked"
             )
 
     with ThreadPoolExecutor(_THREADS, "dsengine-checksums") as threads:
-        for _ in threads.map(compare, wanted):
+        for _ in threads.map(compare, ranges):
             pass
 
 
-def faults(folder: Path, saved: Checksums) -> list[str]:
-    """Every piece of every file that is not what was written, in words."""
-    found: list[str] = []
-    for name, pieces in saved.items():
-        for piece in pieces:
+def mismatches(folder: Path, saved: Checksums) -> list[str]:
+    """Return one message for each byte range that has changed or cannot be read."""
+    messages: list[str] = []
+    for name, entries in saved.items():
+        for entry in entries:
             try:
-                check(folder, [(name, int(piece[0]), int(piece[1]))], {name: [piece]})
+                check(folder, [(name, int(entry[0]), int(entry[1]))], {name: [entry]})
             except (CheckpointError, OSError) as error:
-                found.append(str(error))
-    return found
+                messages.append(str(error))
+    return messages

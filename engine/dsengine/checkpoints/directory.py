@@ -1,20 +1,20 @@
-"""Directories and files of a checkpoint, and how a new one takes its place.
+"""Directories and files of a checkpoint, and how a new one replaces an old one.
 
-[Note: how a checkpoint becomes visible]
-A checkpoint is written into a hidden directory beside its final place, under a name that no
-other save uses (``.{tag}.{token}.writing``). When every rank has written and synced its files,
-rank 0 renames the directory to ``{tag}``: one atomic step. A directory with a tag's name is
-therefore always whole, and nothing else ever has such a name. ``latest`` is replaced after that,
-atomically too. Saving under a tag that exists exchanges the two directories in one step where the
-system can (Linux), and the old one is then removed. A process killed at any moment leaves either
-the old state or the new one, and perhaps a hidden directory.
+[Note: atomic publication]
+A checkpoint is written to a hidden directory beside its final path, under a name that no other
+save uses (``.{tag}.{token}.writing``). When every rank has written and synced its files, rank 0
+renames the directory to ``{tag}`` in one atomic step. A directory named after a tag is therefore
+always complete, and nothing else ever has such a name. ``latest`` is replaced afterwards, also
+atomically. Saving under an existing tag exchanges the two directories in one step if the system
+supports it (Linux), and then removes the old one. A process killed at any moment leaves either the
+old state or the new one, and possibly a hidden directory.
 
-[Note: whose a hidden directory is]
-Several jobs may save into one directory: a requeued one beside its zombie. Each hidden directory
-holds the file ``.owner``, which its save keeps locked (flock) until it ends in whatever way. The
-next save removes a hidden directory only if it has our form of name and such a file, made under
-the kernel that runs now, whose lock is free: then no living process writes there. What another
-machine has left may be alive and stays; it is named in a warning.
+[Note: ownership of hidden directories]
+Several jobs may save to one directory, such as a requeued job and a remnant of its first run. Each
+hidden directory contains the file ``.owner``, which its save keeps locked (flock) until it ends in
+any way. The next save removes a hidden directory only if its name has our form and it has such a
+file, created under the running kernel, whose lock is free: then no process is writing there. A
+directory of another machine may be in use and is kept; a warning names it.
 """
 
 import ctypes
@@ -40,54 +40,54 @@ LATEST = "latest"
 MANIFEST = "manifest.json"
 STATE = "training_state.pt"
 OWNER = ".owner"
-LONGEST_TAG = 200
-"""Bytes; hidden names are longer by 27, and file systems end at 255."""
-SIGHT_SECONDS = 5.0
+MAX_TAG_BYTES = 200
+"""Hidden names are longer by 27, and file systems allow 255."""
+VISIBILITY_SECONDS = 5.0
 """How long a network file system may take to show one node what another has created."""
 _HIDDEN = re.compile(r"\..+\.[0-9a-f]{16}\.(writing|removing)")
-_CONTESTS = 100
-"""How often a place is tried for that other processes take at the same time."""
+_ATTEMPTS = 100
+"""Retries when other processes change the same path concurrently."""
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
 def is_tag(text: str) -> bool:
-    """Whether a checkpoint may have this name: a file's, visible, and no other file's of ours."""
+    """Whether ``text`` is a valid tag: a visible file name that is not one of our own files."""
     if not text or text == LATEST or text.startswith(".") or text != text.strip():
         return False
-    return text.isprintable() and not set("/\\") & set(text) and len(text.encode()) <= LONGEST_TAG
+    return text.isprintable() and not set("/\\") & set(text) and len(text.encode()) <= MAX_TAG_BYTES
 
 
-class Writing:
-    """One save of ``tag`` under ``root``, on rank 0: its hidden directory from begin to end.
+class PendingCheckpoint:
+    """One save of ``tag`` under ``root``, on rank 0, in a hidden directory until published.
 
-    As a context it removes what was not published, and lets go of the lock.
+    As a context manager it removes what was not published and releases the lock.
     """
 
     def __init__(self, root: Path, tag: str) -> None:
         self.root = root
         self.tag = tag
-        self.aside = _hidden(root, tag, "writing")
+        self.directory = _hidden(root, tag, "writing")
         self._lock: int | None = None
         self._unpublished = False
 
-    def begin(self) -> Path:
-        """Create the empty directory to write into; clear what dead runs left behind."""
+    def create(self) -> Path:
+        """Create the empty hidden directory; remove those that ended runs left behind."""
         self.root.mkdir(parents=True, exist_ok=True)
         for path in self.root.iterdir():
             if _HIDDEN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-                _clear(path)
-        self.aside.mkdir()
+                _remove_abandoned(path)
+        self.directory.mkdir()
         self._unpublished = True
-        self._lock = _own(self.aside)
-        return self.aside
+        self._lock = _lock_directory(self.directory)
+        return self.directory
 
     def publish(self) -> Path:
-        """Give the written directory its tag's name, in one step."""
-        sync_directory(self.aside)
+        """Rename the written directory to its tag in one step."""
+        sync_directory(self.directory)
         final = self.root / self.tag
-        for _ in range(_CONTESTS):
-            if self._take_place(final):
+        for _ in range(_ATTEMPTS):
+            if self._rename(final):
                 break
         else:
             raise CheckpointError(f"other processes keep replacing {final}")
@@ -95,19 +95,19 @@ class Writing:
         sync_directory(self.root)
         return final
 
-    def _take_place(self, final: Path) -> bool:
-        """False when another save changed ``final`` meanwhile."""
+    def _rename(self, final: Path) -> bool:
+        """Return False if another save changed ``final`` concurrently."""
         removing = _hidden(self.root, self.tag, "removing")
         try:
             if not final.exists():
-                self.aside.rename(final)
-            elif _exchange(self.aside, final):
-                self.aside.rename(removing)
+                self.directory.rename(final)
+            elif _exchange(self.directory, final):
+                self.directory.rename(removing)
             else:
-                _exchange_in_two_steps(self.aside, final, removing)
+                _exchange_in_two_steps(self.directory, final, removing)
         except OSError as error:
-            contested = error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
-            if not contested or not self.aside.is_dir():
+            is_race = error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST)
+            if not is_race or not self.directory.is_dir():
                 raise
             return False
         discard(removing)
@@ -118,8 +118,8 @@ class Writing:
 
     def __exit__(self, *error: object) -> None:
         if self._unpublished:
-            with suppress(OSError):  # what is left is hidden, and cleared by the next save
-                discard(self.aside)
+            with suppress(OSError):  # the next save removes what is left
+                discard(self.directory)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -129,68 +129,68 @@ def _hidden(root: Path, tag: str, purpose: str) -> Path:
     return root / f".{tag}.{secrets.token_hex(8)}.{purpose}"
 
 
-def _own(directory: Path) -> int:
-    """Put a locked owner's file into ``directory``; return the descriptor that holds the lock."""
-    aside = directory / f"{OWNER}.new"
-    descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+def _lock_directory(directory: Path) -> int:
+    """Create a locked owner file in ``directory``; return the descriptor that holds the lock."""
+    unlocked = directory / f"{OWNER}.new"
+    descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     kernel = _kernel()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # a file system without locks: nothing there can be proved dead
+    except OSError:  # a file system without locks: never removed automatically
         kernel = None
-    said = {"owner": "dsengine", "host": socket.gethostname(), "kernel": kernel}
-    os.write(descriptor, json.dumps(said).encode())
-    aside.rename(directory / OWNER)  # not to be seen before it is locked
+    owner = {"owner": "dsengine", "host": socket.gethostname(), "kernel": kernel}
+    os.write(descriptor, json.dumps(owner).encode())
+    unlocked.rename(directory / OWNER)  # must not be visible before it is locked
     return descriptor
 
 
-def _clear(path: Path) -> None:
-    """Remove a hidden directory if its owner is provably dead."""
+def _remove_abandoned(path: Path) -> None:
+    """Remove a hidden directory if its owner has provably ended."""
     try:
         descriptor = os.open(path / OWNER, os.O_RDONLY)
     except OSError:
         return  # not ours, or not yet
     try:
-        said = json.loads(os.read(descriptor, 4096))
-        if said["kernel"] is None or said["kernel"] != _kernel():
+        owner = json.loads(os.read(descriptor, 4096))
+        if owner["kernel"] is None or owner["kernel"] != _kernel():
             logger.warning(
-                "%s was left by a run on %s; delete it if that run is over", path, said["host"]
+                "%s was left by a run on %s; delete it if that run is over", path, owner["host"]
             )
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         discard(path)
     except (OSError, ValueError, KeyError, TypeError):
-        return  # alive, or not ours
+        return  # in use, or not ours
     finally:
         os.close(descriptor)
 
 
 def _kernel() -> str:
-    """What tells this boot of this machine from every other."""
+    """Return an identifier of this boot of this machine."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return socket.gethostname()
 
 
-def check_shared(aside: Path) -> None:
-    """Wait until this rank sees the directory that rank 0 has prepared.
+def check_shared(directory: Path) -> None:
+    """Wait until this rank sees the directory that rank 0 has created.
 
-    Raises CheckpointError when it does not come into sight: it is another node's own disk, or
-    the ranks name different directories.
+    Raises CheckpointError if it stays invisible: it is on another node's local disk, or the ranks
+    use different directories.
     """
-    end = time.monotonic() + SIGHT_SECONDS
-    while not aside.is_dir():
+    end = time.monotonic() + VISIBILITY_SECONDS
+    while not directory.is_dir():
         if time.monotonic() > end:
             raise CheckpointError(
-                f"{socket.gethostname()} does not see {aside.parent}, where rank 0 has begun to "
-                "write: name one directory on all ranks, on storage that all nodes share"
+                f"{socket.gethostname()} does not see {directory.parent}, where rank 0 is writing: "
+                "use the same directory on all ranks, on storage shared by all nodes"
             )
         time.sleep(0.1)
 
 
 def discard(path: Path) -> None:
-    """Remove a directory that is not (or no longer) a checkpoint; the owner's file goes last."""
+    """Remove a directory that is not a checkpoint; the owner file is removed last."""
     with suppress(FileNotFoundError):
         for child in path.iterdir():
             if child.name != OWNER:
@@ -207,7 +207,7 @@ def _remove(path: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names atomically; False where the system or filesystem cannot."""
+    """Swap two names atomically; return False if the system or file system does not support it."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
@@ -224,32 +224,32 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def _exchange_in_two_steps(written: Path, final: Path, removing: Path) -> None:
-    """In between, the tag is missing but nothing half-written is visible."""
+    """Swap with two renames: in between the tag is missing, but never incomplete."""
     final.rename(removing)
     try:
         written.rename(final)
     except OSError:
         try:
             removing.rename(final)
-        except OSError:  # another save has taken the place
+        except OSError:  # another save has created it
             discard(removing)
         raise
 
 
 def write_latest(root: Path, tag: str) -> None:
     """Point ``latest`` at ``tag``, atomically: the new file is written inside the checkpoint."""
-    aside = root / tag / f".{LATEST}"
-    for _ in range(_CONTESTS):
-        with suppress(FileNotFoundError):  # another save takes this tag's place just now
-            write_synced(aside, tag.encode())
-            aside.replace(root / LATEST)
+    new = root / tag / f".{LATEST}"
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):  # another save is replacing this tag
+            write_synced(new, tag.encode())
+            new.replace(root / LATEST)
             sync_directory(root)
             return
     raise CheckpointError(f"{root / tag} has been removed by another process")
 
 
 def read_latest(root: Path) -> str | None:
-    """Return the tag that ``latest`` names, or None when there is no such file."""
+    """Return the tag in ``latest``, or None without such a file."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return (root / LATEST).read_text(encoding="utf-8").strip()
     return None
@@ -263,7 +263,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames inside ``path`` survive a power failure, where the system can."""
+    """Make renames inside ``path`` survive a power failure, if the system supports it."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -273,8 +273,8 @@ def sync_directory(path: Path) -> None:
 
 
 def remove_tag(root: Path, tag: str) -> None:
-    """Remove a checkpoint so that no moment shows a part of it under its name."""
+    """Remove a checkpoint without ever showing an incomplete one under its name."""
     removing = _hidden(root, tag, "removing")
-    with suppress(FileNotFoundError):  # another job was faster
+    with suppress(FileNotFoundError):  # removed by another job
         (root / tag).rename(removing)
     discard(removing)

@@ -1,4 +1,4 @@
-"""What can go wrong with a checkpoint, told so that a person can act on it."""
+"""Errors of checkpoints, with messages that state what to do."""
 
 
 class CheckpointError(RuntimeError):

@@ -1,4 +1,4 @@
-"""Agreement between ranks: a failure on one becomes the same error on all."""
+"""Agreement between ranks: an error on one rank is raised on all."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,13 +15,13 @@ T = TypeVar("T")
 class CheckpointGroup:
     """The ranks that save and load together, on a process group of their own.
 
-    Checkpoint traffic is a few pickled objects. It must neither wait behind, nor be mixed up
-    with, the collectives of a training step that runs at the same time, and it must not need
-    the accelerator: hence a gloo group used by nobody else.
+    Checkpoint traffic is a few pickled objects. It must not wait for, or interleave with, the
+    collectives of a concurrent training step, and must not need the accelerator: hence a separate
+    gloo group.
     """
 
     def __init__(self, *, alone: bool = False) -> None:
-        """``alone``: this process by itself, whatever others there are."""
+        """``alone``: only this process, even if there are other ranks."""
         self.distributed = not alone and dist.is_available() and dist.is_initialized()
         self.process_group = _own_group() if self.distributed else None
         self.rank = dist.get_rank() if self.distributed else 0
@@ -32,7 +32,7 @@ class CheckpointGroup:
         return self.rank == 0
 
     def gather(self, value: T) -> list[T]:
-        """Return every rank's value, in order of rank, on every rank."""
+        """Return every rank's value, in rank order."""
         if not self.distributed:
             return [value]
         values: list[T] = [value] * self.world_size
@@ -40,21 +40,21 @@ class CheckpointGroup:
             dist.all_gather_object(values, value, group=self.process_group)
         return values
 
-    def run(self, action: Callable[[], T], what: str) -> T:
-        """Run ``action`` here; raise on all ranks when it failed on any of them."""
+    def run(self, action: Callable[[], T], description: str) -> T:
+        """Run ``action`` on every rank; raise on all ranks if it failed on any."""
         result, failure = _attempt(action)
         failures = self.gather(failure)
-        _raise_first(failures, what)
+        _raise_first(failures, description)
         return result  # type: ignore[return-value]
 
-    def run_on_coordinator(self, action: Callable[[], T], what: str) -> T:
-        """Run ``action`` on rank 0 and hand its (small) result to every rank.
+    def run_on_coordinator(self, action: Callable[[], T], description: str) -> T:
+        """Run ``action`` on rank 0 and return its (small) result on every rank.
 
-        By a gather, not a broadcast: a rank that only sends may never learn that the other end
-        has died, one that also receives does.
+        Uses a gather, not a broadcast: a rank that only sends may never notice that its peer has
+        died.
         """
         outcome = self.gather(_attempt(action) if self.is_coordinator else (None, None))[0]
-        _raise_first([outcome[1]], what)
+        _raise_first([outcome[1]], description)
         return outcome[0]  # type: ignore[return-value]
 
     def close(self) -> None:
@@ -67,12 +67,12 @@ class CheckpointGroup:
 
 @contextmanager
 def _lost_peer() -> Iterator[None]:
-    """Say what it means when gloo fails: some other rank is gone."""
+    """Raise CheckpointError with the cause when gloo fails because another rank is gone."""
     try:
         yield
     except RuntimeError as error:
-        said = str(error).splitlines()[0]
-        reason = failure_reason() or f"another rank stopped or cannot be reached: {said}"
+        first_line = str(error).splitlines()[0]
+        reason = failure_reason() or f"another rank stopped or is unreachable: {first_line}"
         raise CheckpointError(reason) from error
 
 
@@ -84,16 +84,16 @@ def _own_group() -> dist.ProcessGroup:
 
 
 def _attempt(action: Callable[[], T]) -> tuple[T | None, CheckpointError | None]:
-    """Run; turn what a disk, a file or a tensor can do wrong into a CheckpointError."""
+    """Run ``action``; convert any error to a CheckpointError."""
     try:
         return action(), None
     except CheckpointError as error:
         return None, error
-    except Exception as error:  # any failure here must reach the other ranks, or they hang
+    except Exception as error:  # all errors must reach the other ranks, or they hang
         return None, CheckpointError(f"{type(error).__name__}: {error}")
 
 
-def _raise_first(failures: list[CheckpointError | None], what: str) -> None:
+def _raise_first(failures: list[CheckpointError | None], description: str) -> None:
     for rank, failure in enumerate(failures):
         if failure is not None:
-            raise type(failure)(f"{what} failed on rank {rank}: {failure}")
+            raise type(failure)(f"{description} failed on rank {rank}: {failure}")

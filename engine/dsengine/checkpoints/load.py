@@ -21,8 +21,8 @@ from dsengine.checkpoints.state import TrainingState
 from dsengine.checkpoints.tensor_files import METADATA, read_tensors, saved_tensors, weight_key
 from dsengine.parameters.names import units_resharded
 
-_SMALL = {"client_state": dict, "parts": dict, "random": list, "optimizer": dict | None}
-"""What the small states are, by name."""
+_TYPES = {"client_state": dict, "parts": dict, "random": list, "optimizer": dict | None}
+"""Type of each entry of the small states."""
 
 
 def load(
@@ -38,15 +38,16 @@ def load(
 ) -> dict[str, Any]:
     """Load ``path`` into ``state`` and return the client state.
 
-    Everything is checked on all ranks before the first tensor is changed, so a refusal leaves
-    the run as it was. ``verify``: also that every piece which is read has its checksum.
+    Everything is checked on all ranks before the first tensor is changed, so that a refusal leaves
+    the run unchanged. ``verify``: also compare the checksum of every byte range that is read.
     """
-    what = f"loading checkpoint {path}"
-    manifest = group.run(lambda: read_manifest(path, check_files=group.is_coordinator), what)
+    action = f"loading checkpoint {path}"
+    manifest = group.run(lambda: read_manifest(path, check_files=group.is_coordinator), action)
     checksums = manifest.checksums if verify else {}
-    group.run_on_coordinator(lambda: _check_small_files(path, checksums), what)
+    group.run_on_coordinator(lambda: _check_small_files(path, checksums), action)
     small, weights, states = group.run(
-        lambda: _prepare(state, manifest, path, strict, optimizer_states and not module_only), what
+        lambda: _prepare(state, manifest, path, strict, optimizer_states and not module_only),
+        action,
     )
     with units_resharded(state.module):
         read_tensors(weights | (states or {}), path, group, checksums)
@@ -55,7 +56,8 @@ def load(
         state.refresh_parameters()
     if not module_only:
         group.run(
-            lambda: _restore_small(state, small, group, optimizer_states, lr_scheduler_states), what
+            lambda: _restore_small(state, small, group, optimizer_states, lr_scheduler_states),
+            action,
         )
     return small["client_state"]
 
@@ -68,26 +70,26 @@ def _check_small_files(path: Path, checksums: Checksums) -> None:
 def _prepare(
     state: TrainingState, manifest: Manifest, path: Path, strict: bool, with_optimizer: bool
 ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor] | None]:
-    """The small states, and what weights and the optimizer's states (or None) are read into."""
-    held = state.weights()
-    names = check_weights(manifest.weights, held, strict=strict, excluded=manifest.excluded)
+    """Return the small states, and the tensors to read weights and optimizer states into."""
+    current = state.weights()
+    names = check_weights(manifest.weights, current, strict=strict, excluded=manifest.excluded)
     small = _small_states(path / directory.STATE)
     saved = saved_tensors(path)
-    weights = {weight_key(name): held[name] for name in names}
+    weights = {weight_key(name): current[name] for name in names}
     if not with_optimizer or state.optimizer is None or small["optimizer"] is None:
         return small, weights, None
     check_same_family(state.optimizer, small["optimizer"])
-    targets = optimizer_targets(state.trained(), state.optimizer, saved, state.room)
+    targets = optimizer_targets(state.trained(), state.optimizer, saved, state.load_target)
     return small, weights, targets
 
 
 def _small_states(path: Path) -> dict[str, Any]:
     small = plain.load(path)
-    held = small if isinstance(small, dict) else {}
-    for name, kind in _SMALL.items():
-        if name not in held or not isinstance(held[name], kind):
-            raise CheckpointError(f"{path} does not hold the states of a run: {name} is not there")
-    return held
+    states = small if isinstance(small, dict) else {}
+    for name, expected in _TYPES.items():
+        if name not in states or not isinstance(states[name], expected):
+            raise CheckpointError(f"{path} has no valid training state: {name} is missing")
+    return states
 
 
 def _restore_small(

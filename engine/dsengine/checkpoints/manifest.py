@@ -1,4 +1,4 @@
-"""manifest.json: what a checkpoint holds, in plain data, and whether its files are whole."""
+"""manifest.json: the contents of a checkpoint as plain data, and checks that it is complete."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from dsengine.checkpoints.checksums import ALGORITHM, Piece
+from dsengine.checkpoints.checksums import ALGORITHM, ByteRange
 from dsengine.checkpoints.directory import MANIFEST, OWNER
 from dsengine.checkpoints.errors import CheckpointError, CheckpointMismatchError
 
 FORMAT = "dsengine-checkpoint"
 FORMAT_VERSION = 1
-_SHOWN = 8
+_MAX_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +24,14 @@ class Manifest:
     tag: str
     weights: dict[str, list[int]]
     excluded: list[str] = field(default_factory=list)
-    """Frozen parameters that were left out on request."""
+    """Frozen parameters excluded on request."""
     buffers: list[str] = field(default_factory=list)
-    """Of the weights, those that are no parameters."""
+    """The weights that are buffers."""
     tied: dict[str, str] = field(default_factory=dict)
-    """Further names of a weight, with the one by which it is saved."""
+    """Aliases of tied weights, with the name under which the weight is saved."""
     files: dict[str, int] = field(default_factory=dict)
-    checksums: dict[str, list[Piece]] = field(default_factory=dict)
-    """By file, its pieces. Checkpoints of before this field have none, and are not checked."""
+    checksums: dict[str, list[ByteRange]] = field(default_factory=dict)
+    """By file, its ranges. Older checkpoints have none and are not verified."""
     checksum: str = ALGORITHM
     description: dict[str, Any] = field(default_factory=dict)
     format: str = FORMAT
@@ -56,8 +56,8 @@ def file_sizes(directory: Path) -> dict[str, int]:
 def read_manifest(directory: Path, *, check_files: bool = True) -> Manifest:
     """Read and check the manifest of a checkpoint directory.
 
-    Raises CheckpointError for a directory that is no checkpoint of this engine, is of a newer
-    format, or whose files are missing or of another size than when they were written.
+    Raises CheckpointError if it is not a dsengine checkpoint, has a newer format, or files are
+    missing or differ in size from the manifest.
     """
     path = directory / MANIFEST
     try:
@@ -74,9 +74,9 @@ def read_manifest(directory: Path, *, check_files: bool = True) -> Manifest:
             f"{FORMAT_VERSION}"
         )
     if raw.get("checksum", ALGORITHM) != ALGORITHM:
-        raw["checksums"] = {}  # of an algorithm that this dsengine does not know
-    known = {name: raw[name] for name in Manifest.__dataclass_fields__ if name in raw}
-    manifest = Manifest(**known)
+        raw["checksums"] = {}  # of an unsupported algorithm
+    fields = {name: raw[name] for name in Manifest.__dataclass_fields__ if name in raw}
+    manifest = Manifest(**fields)
     if check_files:
         _check_files(directory, manifest)
     return manifest
@@ -96,12 +96,12 @@ def _not_ours(directory: Path) -> str:
 def _check_files(directory: Path, manifest: Manifest) -> None:
     for name, size in manifest.files.items():
         path = directory / name
-        found = path.stat().st_size if path.exists() else None
-        if found is None:
-            raise CheckpointError(f"{path} is missing; the checkpoint is not whole")
-        if found != size:
+        actual = path.stat().st_size if path.exists() else None
+        if actual is None:
+            raise CheckpointError(f"{path} is missing; the checkpoint is incomplete")
+        if actual != size:
             raise CheckpointError(
-                f"{path} has {found} bytes where {size} were written; it is truncated or changed"
+                f"{path} has {actual} bytes instead of {size}: it is truncated or changed"
             )
 
 
@@ -112,28 +112,27 @@ def check_weights(
     strict: bool,
     excluded: Sequence[str] = (),
 ) -> list[str]:
-    """Return which names to load of those whose shapes are ``saved``.
+    """Return the names to load, given the ``saved`` shapes.
 
-    Raises CheckpointMismatchError, naming keys, for another model.
-    Shapes must always agree; missing and unexpected names only when ``strict``, but for those
-    ``excluded`` on request.
+    Raises CheckpointMismatchError, naming the keys, if shapes differ, or, with ``strict``, if names
+    are missing or unexpected, except ``excluded`` ones.
     """
-    absent = [n for n in expected if n not in saved and n not in excluded]
-    surplus = [n for n in saved if n not in expected]
+    missing = [n for n in expected if n not in saved and n not in excluded]
+    unexpected = [n for n in saved if n not in expected]
     reshaped = [
         f"{n} ({tuple(saved[n])} in the checkpoint, {tuple(t.shape)} in the model)"
         for n, t in expected.items()
         if n in saved and list(t.shape) != saved[n]
     ]
-    complaints = [("of another shape", reshaped)]
+    problems = [("shape mismatch", reshaped)]
     if strict:
-        complaints += [("missing in the checkpoint", absent), ("unknown to the model", surplus)]
-    parts = [f"{what}: {_some(names)}" for what, names in complaints if names]
+        problems += [("missing in the checkpoint", missing), ("not in the model", unexpected)]
+    parts = [f"{problem}: {_listed(names)}" for problem, names in problems if names]
     if parts:
         raise CheckpointMismatchError(f"checkpoint of another model; {'; '.join(parts)}")
     return [n for n in expected if n in saved]
 
 
-def _some(names: list[str]) -> str:
-    rest = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+def _listed(names: list[str]) -> str:
+    rest = len(names) - _MAX_LISTED
+    return ", ".join(names[:_MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

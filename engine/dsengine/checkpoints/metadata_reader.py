@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint's file reader, with a metadata file that cannot run code."""
+"""torch.distributed.checkpoint's file reader, with safe unpickling of the metadata file."""
 
 import pickle
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from torch.futures import Future
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.torch_private import metadata_path, named_in_checkpoint_metadata
 
-Wanted = Callable[[], list[tuple[str, int, int]]]
-"""Gives (file, offset, length) of what is to be read; raises CheckpointError."""
-BeforeReading = Callable[[Wanted], object]
+Ranges = Callable[[], list[tuple[str, int, int]]]
+"""Returns (file, offset, length) of what will be read; raises CheckpointError."""
+BeforeReading = Callable[[Ranges], object]
 _DATA_CLASSES = named_in_checkpoint_metadata()
 
 
 class _MetadataUnpickler(pickle.Unpickler):
-    """Builds the metadata classes of torch.distributed.checkpoint and nothing else."""
+    """Unpickles only the metadata classes of torch.distributed.checkpoint."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _DATA_CLASSES:
@@ -32,13 +32,13 @@ class _MetadataUnpickler(pickle.Unpickler):
             import pathlib
 
             return getattr(pathlib, name)
-        raise CheckpointError(f"the metadata file names {module}.{name}, which is not data")
+        raise CheckpointError(f"the metadata file contains {module}.{name}, which is not data")
 
 
 class SafeFileSystemReader(FileSystemReader):
-    """``before_reading`` is called once on every rank with what is to be read there."""
+    """``before_reading`` is called once on every rank with the byte ranges it will read."""
 
-    def __init__(self, path: Path, before_reading: BeforeReading = lambda wanted: wanted()) -> None:
+    def __init__(self, path: Path, before_reading: BeforeReading = lambda ranges: ranges()) -> None:
         super().__init__(path)
         self._before_reading = before_reading
 
@@ -58,29 +58,29 @@ class SafeFileSystemReader(FileSystemReader):
         return metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Let every rank check what it is to read before any of them changes a tensor."""
+        """Check the ranges on every rank before any of them changes a tensor."""
 
-        def wanted() -> list[tuple[str, int, int]]:
+        def ranges() -> list[tuple[str, int, int]]:
             indices = [item.storage_index for item in plan.items]
-            nowhere = [index.fqn for index in indices if index not in self.storage_data]
-            if nowhere:
-                raise CheckpointError(f"the metadata file does not say where {nowhere[0]} lies")
-            pieces = [self.storage_data[index] for index in indices]
-            return sorted({(piece.relative_path, piece.offset, piece.length) for piece in pieces})
+            unknown = [index.fqn for index in indices if index not in self.storage_data]
+            if unknown:
+                raise CheckpointError(f"the metadata file has no location for {unknown[0]}")
+            infos = [self.storage_data[index] for index in indices]
+            return sorted({(info.relative_path, info.offset, info.length) for info in infos})
 
-        self._before_reading(wanted)
+        self._before_reading(ranges)
         return super().read_data(plan, planner)
 
 
 def _check_only_tensors(metadata: Metadata) -> None:
-    """torch unpickles whatever the metadata does not call a tensor, and opens what it names."""
+    """Raise unless all entries are tensors in files of the checkpoint: torch unpickles others."""
     for name, item in metadata.state_dict_metadata.items():
         if not isinstance(item, TensorStorageMetadata):
-            raise CheckpointError(f"the metadata file calls {name} something else than a tensor")
-    for piece in (metadata.storage_data or {}).values():
-        if Path(piece.relative_path).name != piece.relative_path:
+            raise CheckpointError(f"{name} in the metadata file is not a tensor")
+    for info in (metadata.storage_data or {}).values():
+        if Path(info.relative_path).name != info.relative_path:
             raise CheckpointError(
-                f"the metadata file names {piece.relative_path}, which is not in the checkpoint"
+                f"the metadata file refers to {info.relative_path}, which is not in the checkpoint"
             )
-        if piece.transform_descriptors:
-            raise CheckpointError("the metadata file wants its tensors transformed")
+        if info.transform_descriptors:
+            raise CheckpointError("the metadata file requests transformed tensors")

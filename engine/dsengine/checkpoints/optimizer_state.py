@@ -1,4 +1,4 @@
-"""Optimizer state by parameter name, so that it fits any grouping, stage and world size."""
+"""Optimizer state by parameter name, independent of grouping, stage and world size."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -12,22 +12,22 @@ from dsconfig import OPTIMIZER_CLASSES, OPTIMIZERS
 from dsengine.checkpoints.errors import CheckpointError, CheckpointMismatchError
 
 _IMPLEMENTATION = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
-"""Group entries that say how this process computes, not what: never taken from a file."""
+"""Options that select an implementation: never loaded from a file."""
 
 _MOMENTS = {
-    each.name.lower(): set(OPTIMIZER_CLASSES[each.in_engine or each.on_device].states)
-    for each in OPTIMIZERS.values()
+    declared.name.lower(): set(OPTIMIZER_CLASSES[declared.in_engine or declared.on_device].states)
+    for declared in OPTIMIZERS.values()
 }
-"""What an optimizer of a family must find in its state once that is not empty."""
+"""States that an optimizer of a family requires unless its state is empty."""
 
 
 def has_elements(value: object) -> TypeGuard[Tensor]:
-    """Whether a state is a moment or the like: a tensor of at least one dimension."""
+    """Whether a state is per element, such as a moment: a tensor of at least one dimension."""
     return isinstance(value, Tensor) and value.dim() > 0
 
 
 def name_and_entry(key: str) -> tuple[str, str]:
-    """Name and entry of a key; two empty texts for the key of anything else."""
+    """Split a key into parameter name and state; ("", "") for other keys."""
     name, _, entry = key.rpartition(":")
     return (name.removeprefix("optimizer."), entry) if key.startswith("optimizer.") else ("", "")
 
@@ -38,14 +38,14 @@ def _names(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> dict[int, 
         for parameter in group["params"]:
             if id(parameter) not in names:
                 raise CheckpointError(
-                    f"the optimizer holds a parameter of shape {tuple(parameter.shape)} that is "
-                    "not one of the model's (sharded) parameters; it would train nothing"
+                    f"the optimizer has a parameter of shape {tuple(parameter.shape)} that is "
+                    "not one of the model's (sharded) parameters; it would have no effect"
                 )
     return names
 
 
 def optimizer_tensors(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the moments and the like, by key."""
+    """Return the per-element states by key."""
     names = _names(parameters, optimizer)
     return {
         f"optimizer.{names[id(parameter)]}:{entry}": value.detach()
@@ -56,7 +56,7 @@ def optimizer_tensors(parameters: Mapping[str, Tensor], optimizer: Optimizer) ->
 
 
 def optimizer_values(parameters: Mapping[str, Tensor], optimizer: Optimizer) -> dict[str, Any]:
-    """Return the rest: groups with their options, and the scalars of each parameter."""
+    """Return the remaining state: groups with their options, and scalars of each parameter."""
     names = _names(parameters, optimizer)
     scalars = {
         names[id(parameter)]: {
@@ -80,27 +80,27 @@ def optimizer_targets(
     parameters: Mapping[str, Tensor],
     optimizer: Optimizer,
     saved: Mapping[str, tuple[torch.Size, torch.dtype]],
-    room: Callable[[str, str], Tensor | None],
+    load_target: Callable[[str, str], Tensor | None],
 ) -> dict[str, Tensor]:
-    """Return a tensor to load each saved entry into, by key; the optimizer stays as it is.
+    """Return a tensor to load each saved entry into, by key, without changing the optimizer.
 
-    It is the one that the optimizer holds, where that fits, so that nothing is held twice, or that
-    of ``room``, where there is one. Of the others, an entry of the parameter's own shape takes its
-    sharding; any other (a factored moment) is held whole on every rank.
+    That is the optimizer's current tensor if it fits, to save memory; otherwise that of
+    ``load_target``, if any; otherwise a new one, sharded like the parameter if shapes are equal,
+    and unsharded if not (a factored moment).
     """
-    held = set(_names(parameters, optimizer).values())
+    names = set(_names(parameters, optimizer).values())
     targets: dict[str, Tensor] = {}
     for key, (shape, dtype) in saved.items():
         name, entry = name_and_entry(key)
-        if name not in held:
+        if name not in names:
             continue
         parameter = parameters[name]
         present = optimizer.state.get(parameter, {}).get(entry)
         if isinstance(present, Tensor) and (present.shape, present.dtype) == (shape, dtype):
             targets[key] = present.detach()
         elif shape == parameter.shape:
-            there = room(name, entry)
-            targets[key] = torch.zeros_like(parameter, dtype=dtype) if there is None else there
+            target = load_target(name, entry)
+            targets[key] = torch.zeros_like(parameter, dtype=dtype) if target is None else target
         else:
             targets[key] = torch.zeros(shape, dtype=dtype, device=parameter.device)
     return targets
@@ -109,7 +109,7 @@ def optimizer_targets(
 def adopt_optimizer_tensors(
     parameters: Mapping[str, Tensor], optimizer: Optimizer, loaded: Mapping[str, Tensor]
 ) -> None:
-    """Make what was loaded the optimizer's state, in place of all that it held."""
+    """Replace the optimizer's per-element states with the loaded tensors."""
     states: dict[str, dict[str, Any]] = {}
     for key, tensor in loaded.items():
         name, entry = name_and_entry(key)
@@ -123,7 +123,7 @@ def adopt_optimizer_tensors(
 def restore_optimizer_values(
     parameters: Mapping[str, Tensor], optimizer: Optimizer, values: Mapping[str, Any]
 ) -> None:
-    """Put back group options and scalars, matching groups by the names they hold."""
+    """Restore group options and scalars; groups are matched by their parameters' names."""
     names = _names(parameters, optimizer)
     saved_group = {name: group for group in values["groups"] for name in group["names"]}
     for group in optimizer.param_groups:
@@ -134,35 +134,35 @@ def restore_optimizer_values(
         on_device = group.get("fused") or group.get("capturable")
         for parameter, name in zip(group["params"], members, strict=True):
             for entry, value in values["scalars"].get(name, {}).items():
-                if isinstance(value, Tensor):  # a moment too, of what has no dimension
+                if isinstance(value, Tensor):  # also moments of zero-dimensional parameters
                     is_count = entry == "step" and not on_device
                     value = value.to("cpu" if is_count else parameter.device, copy=True)
                 optimizer.state[parameter][entry] = value
 
 
 def check_same_family(optimizer: Optimizer, values: Mapping[str, Any]) -> None:
-    """Raise when the saved state lacks what this optimizer needs to go on."""
-    offered = moments_of(values["type"])
-    if values["scalars"] and offered is not None:
-        check_offered(optimizer, offered, values["type"])
+    """Raise CheckpointMismatchError if the saved state lacks what this optimizer requires."""
+    saved = moments_of(values["type"])
+    if values["scalars"] and saved is not None:
+        check_states(optimizer, saved, values["type"])
 
 
-def check_offered(optimizer: Optimizer, offered: AbstractSet[str], whose: str) -> None:
-    """Raise when ``offered``, what the state of ``whose`` holds of a parameter, is too little."""
-    needed = moments_of(type(optimizer).__name__)
-    if needed is None or needed <= offered:
+def check_states(optimizer: Optimizer, saved: AbstractSet[str], saved_by: str) -> None:
+    """Raise CheckpointMismatchError if ``saved`` lacks states that the optimizer requires."""
+    required = moments_of(type(optimizer).__name__)
+    if required is None or required <= saved:
         return
     raise CheckpointMismatchError(
-        f"the checkpoint holds the state of {whose}, which lacks "
-        f"{sorted(needed - offered)} that {type(optimizer).__name__} needs; use the same optimizer "
-        "or load with load_optimizer_states=False"
+        f"the checkpoint has the optimizer state of {saved_by}, without "
+        f"{sorted(required - saved)}, which {type(optimizer).__name__} requires; use the same "
+        "optimizer or load with load_optimizer_states=False"
     )
 
 
 def moments_of(type_name: str) -> set[str] | None:
-    """Return what an optimizer of this name keeps for each element; None of an unknown one."""
+    """Return the per-element states of an optimizer class by name; None if unknown."""
     lowered = type_name.lower()
-    # "adagrad" does not contain "adam"; longest names are tried first all the same.
+    # Longest names first, although "adagrad" does not contain "adam".
     for family in sorted(_MOMENTS, key=len, reverse=True):
         if family in lowered:
             return _MOMENTS[family]

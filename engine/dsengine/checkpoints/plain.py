@@ -1,4 +1,4 @@
-"""The small states of a checkpoint: written with torch.save, read without running code."""
+"""The small states of a checkpoint: written with torch.save, read with safe unpickling."""
 
 import argparse
 import collections
@@ -18,7 +18,7 @@ import torch
 
 from dsengine.checkpoints.errors import CheckpointError
 
-_HARMLESS = [
+_SAFE_CLASSES = [
     argparse.Namespace,
     collections.OrderedDict,
     collections.defaultdict,
@@ -42,9 +42,9 @@ def dump(value: Any) -> bytes:
 
 
 def parse(data: bytes, source: str) -> Any:
-    """Read what ``dump`` wrote; refuse anything whose reading would run code."""
+    """Read what ``dump`` wrote; raise CheckpointError if that would run code."""
     try:
-        with torch.serialization.safe_globals(_HARMLESS):
+        with torch.serialization.safe_globals(_SAFE_CLASSES):
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -55,30 +55,30 @@ def load(path: Path) -> Any:
     return parse(path.read_bytes(), str(path))
 
 
-def as_plain(client_state: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return what is read back without running code, and the keys whose objects became data.
+def to_plain(client_state: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return a client state that can be read back safely, and the keys that were converted.
 
-    Objects that are plain data in a class of their own (a dict or number of another type, an enum,
-    a dataclass) are taken as that data. Raises ValueError for a value that is more.
+    Objects that are plain data in another class (a subclass of dict or int, an enum, a dataclass)
+    are converted to that data. Raises ValueError for any other object.
     """
-    plain, changed = dict(client_state), []
+    plain, converted = dict(client_state), []
     for key, value in client_state.items():
-        if _fault(key, value) is None:
+        if _unsafe(key, value) is None:
             continue
-        with suppress(RecursionError):  # what holds itself has no end
+        with suppress(RecursionError):  # contains itself
             plain[key] = _data_of(value)
-        if (fault := _fault(key, plain[key])) is not None:
+        if (error := _unsafe(key, plain[key])) is not None:
             raise ValueError(
-                f"client_state[{key!r}] holds {type(value).__name__}, which cannot be read back "
-                "without running code from the file; store plain data and tensors, or allow the "
-                f"class with torch.serialization.add_safe_globals ({fault})"
+                f"client_state[{key!r}] contains {type(value).__name__}, which cannot be read back "
+                "without running code from the file; use plain data and tensors, or allow the "
+                f"class with torch.serialization.add_safe_globals ({error})"
             )
-        changed.append(key)
-    return plain, changed
+        converted.append(key)
+    return plain, converted
 
 
-def _fault(key: str, value: Any) -> Exception | None:
-    """Why a value could not be written, or not read back safely."""
+def _unsafe(key: str, value: Any) -> Exception | None:
+    """Return the error if a value cannot be written, or not read back safely."""
     try:
         parse(dump(value), key)
     except (CheckpointError, pickle.PicklingError, AttributeError, TypeError, RecursionError) as e:
@@ -87,14 +87,14 @@ def _fault(key: str, value: Any) -> Exception | None:
 
 
 def _data_of(value: Any) -> Any:
-    """The plain data in an object, with all that it holds; itself where it is none."""
+    """Return the plain data of an object, recursively; other objects unchanged."""
     match value:
         case Enum():
             return _data_of(value.value)
         case SimpleNamespace() | argparse.Namespace():
-            return {name: _data_of(each) for name, each in vars(value).items()}
+            return {name: _data_of(item) for name, item in vars(value).items()}
         case Mapping():
-            return {_data_of(name): _data_of(each) for name, each in value.items()}
+            return {_data_of(name): _data_of(item) for name, item in value.items()}
         case PurePath():
             return pathlib.PurePosixPath(value)
     for kind in _SCALARS:
@@ -102,9 +102,9 @@ def _data_of(value: Any) -> Any:
             return kind(value)
     for kind in _COLLECTIONS:
         if isinstance(value, kind):
-            return kind(_data_of(each) for each in value)
+            return kind(_data_of(item) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _data_of(getattr(value, each.name)) for each in fields(value)}
+        return {field.name: _data_of(getattr(value, field.name)) for field in fields(value)}
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return cast(Any, value).item()
     return value

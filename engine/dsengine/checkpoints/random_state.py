@@ -1,4 +1,4 @@
-"""The state of every random generator a training step may draw from."""
+"""State of the random generators that a training step may use."""
 
 import random
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 
 
 def random_state() -> dict[str, Any]:
-    """Return this process's generators as plain data and tensors."""
+    """Return the state of this process's generators as plain data and tensors."""
     name, keys, position, has_gauss, gauss = numpy.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
@@ -25,7 +25,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Put back what ``random_state`` returned."""
+    """Restore what ``random_state`` returned."""
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])

@@ -1,14 +1,14 @@
-"""torch.distributed.checkpoint's file writer, which knows where each piece lies, and its checksum.
+"""torch.distributed.checkpoint's file writer, extended to record byte ranges and checksums.
 
-[Note: checksums of what is written]
-They are taken of the bytes on their way into the file, not read back: so they tell what was meant,
-and cost no second pass over the page cache. The writer asks its stream for its position where a
-piece begins and where it ends, which is how the stream knows the pieces. Should a torch ask at
-other places, the piece is read back.
+[Note: checksums of written data]
+Checksums are computed from the bytes on their way to the file, not read back: they describe the
+intended contents and need no second pass over the page cache. The writer calls ``tell`` on its
+stream where a range begins and ends, which is how the stream knows the ranges. If a release of
+torch calls it elsewhere, the range is read back.
 
-[Note: errors of the threads that write]
-torch drops what ends one of its threads, and the checkpoint would lack that thread's tensors. So an
-error ends its file alone, and is raised when all threads are done.
+[Note: errors of writer threads]
+torch discards exceptions of its writer threads, and the checkpoint would lack that thread's
+tensors. So an error ends only its own file, and is raised when all threads are done.
 """
 
 import io
@@ -23,12 +23,12 @@ from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.futures import Future
 
-from dsengine.checkpoints.checksums import Piece, of_piece
+from dsengine.checkpoints.checksums import ByteRange, hash_range
 from dsengine.checkpoints.errors import CheckpointError
 
 
 class _HashedFile(io.BufferedWriter):
-    """A new file; ``hashes``: of what lay between two questions for its position, (begin, end)."""
+    """A new file. ``hashes``: checksums of bytes between ``tell`` calls, by (begin, end)."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path, "wb"))
@@ -50,7 +50,7 @@ class _HashedFile(io.BufferedWriter):
 
 
 class _HashedFiles(FileSystem):
-    """``hashes``: those of its files, by name. ``errors``: what has ended a file too early."""
+    """``hashes``: those of its files, by name. ``errors``: exceptions of writer threads."""
 
     def __init__(self) -> None:
         self.hashes: dict[str, dict[tuple[int, int], str]] = {}
@@ -76,12 +76,12 @@ class _HashedFiles(FileSystem):
 
 
 class RecordingWriter(FileSystemWriter):
-    """``places``: by file that this rank has written, (offset, length) of its pieces in bytes."""
+    """``ranges``: by file of this rank, (offset, length) in bytes of what was written."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.fs = self._files = _HashedFiles()
-        self.places: dict[str, list[tuple[int, int]]] = {}
+        self.ranges: dict[str, list[tuple[int, int]]] = {}
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[Any]]:
         written = super().write_data(plan, planner)
@@ -89,19 +89,19 @@ class RecordingWriter(FileSystemWriter):
         if self._files.errors:
             raise self._files.errors[0]
         if len(results) != len(plan.items):
-            raise CheckpointError(f"of {len(plan.items)} pieces {len(results)} were written")
+            raise CheckpointError(f"only {len(results)} of {len(plan.items)} tensors were written")
         for result in results:
-            place = result.storage_data
-            self.places.setdefault(place.relative_path, []).append((place.offset, place.length))
+            info = result.storage_data
+            self.ranges.setdefault(info.relative_path, []).append((info.offset, info.length))
         return written
 
-    def pieces(self, folder: Path) -> dict[str, list[Piece]]:
-        """Return, by file in ``folder``, the pieces that this rank has written."""
+    def checksums(self, folder: Path) -> dict[str, list[ByteRange]]:
+        """Return, by file in ``folder``, the ranges that this rank has written."""
         return {
-            name: [self._piece(folder / name, *place) for place in places]
-            for name, places in self.places.items()
+            name: [self._checksum(folder / name, *place) for place in ranges]
+            for name, ranges in self.ranges.items()
         }
 
-    def _piece(self, path: Path, offset: int, length: int) -> Piece:
+    def _checksum(self, path: Path, offset: int, length: int) -> ByteRange:
         known = self._files.hashes.get(path.name, {}).get((offset, offset + length))
-        return of_piece(path, offset, length) if known is None else (offset, length, known)
+        return hash_range(path, offset, length) if known is None else (offset, length, known)

@@ -1,11 +1,11 @@
-"""The scripts that DeepSpeed leaves beside its checkpoints, here as there."""
+"""The recovery scripts that DeepSpeed writes beside its checkpoints."""
 
 from contextlib import suppress
 from pathlib import Path
 
 NAMES = ("zero_to_fp32.py", "zero_to_torch.py")
 _SCRIPT = '''#!/usr/bin/env python
-"""Whole weights of a checkpoint in this folder: python {name} . weights/"""
+"""Export the full weights of a checkpoint in this folder: python {name} . weights/"""
 
 from dsengine.utils.{module} import *  # noqa: F403
 from dsengine.utils.{module} import main
@@ -16,12 +16,12 @@ if __name__ == "__main__":
 
 
 def write_recovery_scripts(root: Path, tag: str) -> None:
-    """Put the scripts into ``root``, where ``tag`` was saved, unless they are there."""
+    """Write the scripts to ``root``, where ``tag`` was saved, unless they exist."""
     for name in NAMES:
         if (root / name).exists():
             continue
-        aside = root / tag / f".{name}"
-        with suppress(FileNotFoundError):  # another save takes this tag's place, and writes it
-            aside.write_text(_SCRIPT.format(name=name, module=name.removesuffix(".py")))
-            aside.chmod(0o755)
-            aside.replace(root / name)
+        new = root / tag / f".{name}"
+        with suppress(FileNotFoundError):  # another save is replacing this tag, and writes it
+            new.write_text(_SCRIPT.format(name=name, module=name.removesuffix(".py")))
+            new.chmod(0o755)
+            new.replace(root / name)

@@ -1,4 +1,4 @@
-"""Keeping the newest checkpoints of a directory."""
+"""Retention of the newest checkpoints of a directory."""
 
 import json
 from contextlib import suppress
@@ -9,31 +9,31 @@ from dsengine.checkpoints.manifest import FORMAT
 
 
 def checkpoints(root: Path) -> list[str]:
-    """Return the tags of this engine's checkpoints under ``root``, by training step.
+    """Return the tags of dsengine checkpoints under ``root``, ordered by training step.
 
-    Files' times are changed by copies: they decide only between checkpoints of the same step.
+    File times, which copies change, only order checkpoints of the same step.
     """
-    found: list[tuple[int, int, str]] = []
+    ordered: list[tuple[int, int, str]] = []
     for path in root.glob(f"*/{MANIFEST}"):
         tag = path.parent.name
         if tag.startswith("."):
             continue
-        with suppress(OSError, ValueError):  # of others, or another job removes it just now
+        with suppress(OSError, ValueError):  # not ours, or just removed by another job
             manifest = json.loads(path.read_bytes())
             if isinstance(manifest, dict) and manifest.get("format") == FORMAT:
                 step = manifest.get("description", {}).get("global_steps", -1)
-                found.append((step, path.stat().st_mtime_ns, tag))
-    return [tag for *_, tag in sorted(found)]
+                ordered.append((step, path.stat().st_mtime_ns, tag))
+    return [tag for *_, tag in sorted(ordered)]
 
 
 def check_keep(keep: int) -> None:
-    """Raise ValueError for a number of checkpoints that leaves none."""
+    """Raise ValueError for a number below 1."""
     if keep < 1:
         raise ValueError(f"keep must be at least 1 checkpoint, not {keep}")
 
 
 def retain(root: Path, keep: int) -> None:
-    """Remove all but the ``keep`` of the latest steps; never the one that ``latest`` names."""
+    """Remove all but the ``keep`` latest checkpoints; never the one in ``latest``."""
     check_keep(keep)
     tags = checkpoints(root)
     latest = read_latest(root)

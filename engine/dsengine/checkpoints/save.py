@@ -1,4 +1,4 @@
-"""Writing a checkpoint: collect, write aside on all ranks, publish on rank 0."""
+"""Writing a checkpoint: collect, write to a hidden directory on all ranks, publish on rank 0."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,11 @@ from dsengine.parameters.names import named_persistent_buffers
 
 @dataclass(slots=True, kw_only=True)
 class Snapshot:
-    """One moment of training, ready to be written: nothing in it changes any more."""
+    """The state at one step, ready to be written."""
 
     tensors: dict[str, Tensor]
     small: bytes
-    """The small states as their file holds them, on rank 0."""
+    """The small states, serialized, on rank 0."""
     manifest: Manifest
 
     def stage(self, staging: Staging) -> None:
@@ -41,7 +41,7 @@ def collect(
     *,
     exclude_frozen: bool,
 ) -> Snapshot:
-    """Gather what goes into the checkpoint. The tensors are still those of training."""
+    """Collect the state to save. The tensors are still those of training."""
     weights = state.weights(exclude_frozen=exclude_frozen)
     tensors = {weight_key(name): tensor for name, tensor in weights.items()}
     small: dict[str, Any] = {
@@ -54,11 +54,11 @@ def collect(
         trained = state.trained()
         tensors |= optimizer_tensors(trained, state.optimizer)
         small["optimizer"] = optimizer_values(trained, state.optimizer)
-    left_out = [name for name in state.parameters() if name not in weights]
+    excluded = [name for name in state.parameters() if name not in weights]
     manifest = Manifest(
         tag=tag,
         weights=shapes(weights),
-        excluded=left_out,
+        excluded=excluded,
         buffers=[name for name, _ in named_persistent_buffers(state.module)],
         tied=state.tied(),
         description=dict(state.description) | {"world_size": group.world_size},
@@ -70,39 +70,39 @@ def collect(
 def write(
     snapshot: Snapshot, group: CheckpointGroup, root: Path, *, save_latest: bool, keep: int | None
 ) -> Path:
-    """Write on all ranks and make the checkpoint visible. See the note in ``directory``."""
+    """Write on all ranks and publish the checkpoint; see the note in ``directory``."""
     tag = snapshot.manifest.tag
-    with directory.Writing(root, tag) as writing:
-        begun = group.run_on_coordinator(writing.begin, f"preparing {root}")
-        aside = root / begun.name
-        group.run(lambda: directory.check_shared(aside), f"preparing {root}")
-        snapshot.manifest.checksums.update(write_tensors(snapshot.tensors, aside, group))
+    with directory.PendingCheckpoint(root, tag) as pending:
+        created = group.run_on_coordinator(pending.create, f"preparing {root}")
+        path = root / created.name
+        group.run(lambda: directory.check_shared(path), f"preparing {root}")
+        snapshot.manifest.checksums.update(write_tensors(snapshot.tensors, path, group))
         return group.run_on_coordinator(
-            lambda: _publish(snapshot, writing, save_latest=save_latest, keep=keep),
+            lambda: _publish(snapshot, pending, save_latest=save_latest, keep=keep),
             f"saving checkpoint {root / tag}",
         )
 
 
 def _publish(
-    snapshot: Snapshot, writing: directory.Writing, *, save_latest: bool, keep: int | None
+    snapshot: Snapshot, pending: directory.PendingCheckpoint, *, save_latest: bool, keep: int | None
 ) -> Path:
-    manifest, aside = snapshot.manifest, writing.aside
-    directory.write_synced(aside / directory.STATE, snapshot.small)
-    manifest.files.update(file_sizes(aside))
+    manifest, path = snapshot.manifest, pending.directory
+    directory.write_synced(path / directory.STATE, snapshot.small)
+    manifest.files.update(file_sizes(path))
     for name in manifest.files.keys() - manifest.checksums.keys():
-        manifest.checksums[name] = [checksums.of_piece(aside / name, 0, manifest.files[name])]
-    directory.write_synced(aside / directory.MANIFEST, manifest.to_bytes())
-    final = publish(writing, manifest.description.get("stage", 0), save_latest=save_latest)
+        manifest.checksums[name] = [checksums.hash_range(path / name, 0, manifest.files[name])]
+    directory.write_synced(path / directory.MANIFEST, manifest.to_bytes())
+    final = publish(pending, manifest.description.get("stage", 0), save_latest=save_latest)
     if keep is not None:
-        retain(writing.root, keep)
+        retain(pending.root, keep)
     return final
 
 
-def publish(writing: directory.Writing, stage: int, *, save_latest: bool) -> Path:
-    """Make what was written visible, with what lies beside it; return where it is."""
-    final = writing.publish()
+def publish(pending: directory.PendingCheckpoint, stage: int, *, save_latest: bool) -> Path:
+    """Publish the checkpoint with ``latest`` and recovery scripts; return its path."""
+    final = pending.publish()
     if save_latest:
-        directory.write_latest(writing.root, writing.tag)
+        directory.write_latest(pending.root, pending.tag)
     if stage:
-        write_recovery_scripts(writing.root, writing.tag)
+        write_recovery_scripts(pending.root, pending.tag)
     return final

@@ -1,6 +1,6 @@
-"""The tensors of a checkpoint, through torch.distributed.checkpoint.
+"""The tensors of a checkpoint, stored with torch.distributed.checkpoint.
 
-It is imported where it is used: 60 modules that a run waits for at its first save, not before.
+It is imported in the functions: its 60 modules are needed at the first save, not before.
 """
 
 import warnings
@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dsengine.checkpoints.checksums import Checksums, Piece, check
+from dsengine.checkpoints.checksums import ByteRange, Checksums, check
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.communication.peers import failure_reason, is_communication_error
 
 if TYPE_CHECKING:
-    from dsengine.checkpoints.metadata_reader import Wanted
+    from dsengine.checkpoints.metadata_reader import Ranges
 
 _THREADS = 2
-"""That write, of each rank: one waits for the disk while another one fills the page cache. From an
-accelerator it is one, for which torch copies ahead of the writing."""
+"""Writer threads per rank: one waits for the disk while another fills the page cache. For GPU
+tensors it is one, because torch then copies ahead of the writes."""
 METADATA = ".metadata"
-"""The file in which torch.distributed.checkpoint says where everything lies."""
+"""The file in which torch.distributed.checkpoint records the location of tensors."""
 
 MODEL = "model."
-"""What the keys of parameters and buffers begin with."""
+"""Key prefix of parameters and buffers."""
 
 
 def weight_key(name: str) -> str:
@@ -36,17 +36,17 @@ def weight_key(name: str) -> str:
 
 def write_tensors(
     tensors: dict[str, Tensor], path: Path, group: CheckpointGroup
-) -> dict[str, list[Piece]]:
-    """Write every rank's parts under ``path``, in files of its own, synced to the disk.
+) -> dict[str, list[ByteRange]]:
+    """Write every rank's shards under ``path``, in files of its own, synced to the disk.
 
-    Returns the pieces of all ranks, by file.
+    Returns the byte ranges of all ranks, by file.
     """
     from torch.distributed.checkpoint.state_dict_saver import save
 
     from dsengine.checkpoints.recording_writer import RecordingWriter
 
-    with _told_plainly(f"writing {path.parent}"):
-        threads = 1 if any(each.is_cuda for each in tensors.values()) else _THREADS
+    with _checkpoint_errors(f"writing {path.parent}"):
+        threads = 1 if any(tensor.is_cuda for tensor in tensors.values()) else _THREADS
         writer = RecordingWriter(path, thread_count=threads, sync_files=True)
         save(
             tensors,
@@ -54,8 +54,8 @@ def write_tensors(
             process_group=group.process_group,
             no_dist=not group.distributed,
         )
-    mine = group.run(lambda: writer.pieces(path), f"reading back {path.parent}")
-    return {name: pieces for of_rank in group.gather(mine) for name, pieces in of_rank.items()}
+    own = group.run(lambda: writer.checksums(path), f"reading back {path.parent}")
+    return {name: ranges for by_file in group.gather(own) for name, ranges in by_file.items()}
 
 
 def read_tensors(
@@ -64,24 +64,24 @@ def read_tensors(
     group: CheckpointGroup,
     checksums: Checksums | None = None,
 ) -> None:
-    """Fill ``targets`` in place, resharding as they ask.
+    """Fill ``targets`` in place, resharding as needed.
 
-    With ``checksums``, every rank compares what it is to read, and none changes a tensor unless
-    all is as it was written.
+    With ``checksums``, every rank verifies what it reads, and no tensor is changed unless all
+    match.
     """
     from torch.distributed.checkpoint.state_dict_loader import load
 
     from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
 
-    def compare(wanted: "Wanted") -> None:
-        def compared() -> None:
-            pieces = wanted()
+    def compare(ranges: "Ranges") -> None:
+        def compare_own() -> None:
+            own = ranges()
             if checksums:
-                check(path, pieces, checksums)
+                check(path, own, checksums)
 
-        group.run(compared, f"checking {path}")
+        group.run(compare_own, f"checking {path}")
 
-    with _told_plainly(f"reading {path}"):
+    with _checkpoint_errors(f"reading {path}"):
         load(
             targets,
             storage_reader=SafeFileSystemReader(path, compare),
@@ -105,7 +105,8 @@ def saved_tensors(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 @contextmanager
-def _told_plainly(what: str) -> Iterator[None]:
+def _checkpoint_errors(action: str) -> Iterator[None]:
+    """Convert errors of torch.distributed.checkpoint and of the system to CheckpointError."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -116,14 +117,14 @@ def _told_plainly(what: str) -> Iterator[None]:
         failures = [failure for failure, _ in error.failures.values()]
         if isinstance(failures[0], CheckpointError):  # agreed on by all ranks
             raise failures[0] from None
-        reasons = "; ".join(f"rank {r}: {_said(e[0])}" for r, e in sorted(error.failures.items()))
-        raise CheckpointError(f"{what} failed: {reasons}") from None
+        reasons = "; ".join(f"rank {r}: {_text(e[0])}" for r, e in sorted(error.failures.items()))
+        raise CheckpointError(f"{action} failed: {reasons}") from None
     except CheckpointError:
         raise
     except (OSError, RuntimeError) as error:  # a single process, or a rank that is gone
         reason = failure_reason() if is_communication_error(error) else None
-        raise CheckpointError(f"{what} failed: {reason or error}") from error
+        raise CheckpointError(f"{action} failed: {reason or error}") from error
 
 
-def _said(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

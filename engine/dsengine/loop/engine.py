@@ -24,7 +24,7 @@ from dsengine.observation.printing import print_rank0
 from dsengine.observation.reporter import Reporter
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
-from dsengine.optimizers.schedules import check_watched
+from dsengine.optimizers.schedules import check_metrics
 from dsengine.sharding import Sharding
 from dsengine.torch_private import is_in_backward, parameter_table
 
@@ -64,7 +64,7 @@ class Engine(SavingEngine):
         self._stepper = (
             Stepper(sharding, self._binding, scaler, effective, policy) if optimizer else None
         )
-        self._without_masters = policy.without_masters(sharding.module)
+        self._without_masters = policy.frozen_without_masters(sharding.module)
         self._step_applied = False
         self._global_grad_norm: float | None = None
         self._reduces = True
@@ -240,7 +240,7 @@ class Engine(SavingEngine):
         self.counters.micro_steps += 1
 
     def _update(self, stepper: Stepper, lr_kwargs: dict[str, Any]) -> None:
-        check_watched(self.lr_scheduler, lr_kwargs)
+        check_metrics(self.lr_scheduler, lr_kwargs)
         outcome = stepper.step(self.counters.global_steps + 1)
         self._step_applied = outcome.applied
         self._global_grad_norm = outcome.norm

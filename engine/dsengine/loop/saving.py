@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dsengine.checkpoints import Checkpointer, TrainingState
 from dsengine.checkpoints.directory import read_latest
-from dsengine.checkpoints.export import load_weights, save_weights, whole_state_dict
+from dsengine.checkpoints.export import full_state_dict, load_weights, save_weights
 from dsengine.checkpoints.export.save_weights import DEFAULT_FILE_BYTES, SAFETENSORS_NAME
 from dsengine.communication.peers import in_phase
 from dsengine.loop.offload_states import EVERYTHING, OffloadingEngine
@@ -46,8 +46,8 @@ def training_state(engine: OffloadingEngine) -> TrainingState:
             "precision": str(engine.plan.effective.numerics.precision),
             "config": dict(engine.plan.effective.config),
         },
-        room=engine.state_load_target,
-        in_files=engine.states_in_files,
+        load_target=engine.state_load_target,
+        file_backed=engine.states_in_files,
     )
 
 
@@ -178,7 +178,7 @@ class SavingEngine(OffloadingEngine):
         self, exclude_frozen_parameters: bool = False
     ) -> dict[str, Tensor] | None:
         """Return the full state dict on rank 0, None on other ranks."""
-        state = whole_state_dict(
+        state = full_state_dict(
             training_state(self),
             dtype=_model_dtype(self),
             exclude_frozen=exclude_frozen_parameters,

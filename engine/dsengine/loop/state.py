@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from dsconfig import Plan
 from dsengine.loop.counters import Accumulation, Counters
 from dsengine.optimizers.loss_scale import LossScaler
-from dsengine.optimizers.schedules.base import put_lr
+from dsengine.optimizers.schedules.base import assign_lr
 from dsengine.sharding import Sharding
 from dsengine.tiers import bind
 from dsengine.torch_private import MoveAwareModule
@@ -77,7 +77,7 @@ class EngineState(MoveAwareModule):
 
     def set_lr(self, rate: float) -> None:
         for group in self._groups():
-            put_lr(group, rate)
+            assign_lr(group, rate)
 
     def get_mom(self) -> list[Any]:
         return [group.get("betas", group.get("momentum")) for group in self._groups()]
@@ -246,11 +246,11 @@ class EngineState(MoveAwareModule):
 
     def optimizer_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that the optimizer holds between steps."""
-        return list(self._binding.parts.values())
+        return list(self._binding.shards.values())
 
     def optimizer_parameter(self, name: str) -> Tensor:
         """Return what the optimizer steps for master ``name``: the master or this rank's shard."""
-        return self._binding.parts.get(name, self.sharding.masters[name])
+        return self._binding.shards.get(name, self.sharding.masters[name])
 
     def states_materialized(self) -> AbstractContextManager[None]:
         """Return a context in which optimizer parameters and states have their values in memory."""
@@ -277,4 +277,4 @@ class EngineState(MoveAwareModule):
 
     def checkpointed_masters(self) -> Mapping[str, Tensor]:
         """Return the masters as checkpoints save them, inside ``optimizer_on_shards``."""
-        return self._binding.checkpointed()
+        return self._binding.checkpoint_masters()

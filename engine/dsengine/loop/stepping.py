@@ -75,7 +75,7 @@ class Stepper:
         elif scale != 1.0:
             scale_gradients(gradients, 1.0 / scale)
         del gradients  # free them before full parameters are refreshed
-        self._binding.hand_over_gradients()
+        self._binding.assign_gradients()
         self._binding.step()
         self._binding.drop_gradients()
         self._sharding.drop_reduced()

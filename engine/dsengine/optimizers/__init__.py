@@ -1,4 +1,4 @@
-"""Building optimizers, and moving them onto the shards."""
+"""Building optimizers, and rebinding them to shards."""
 
 from dsengine.optimizers.binding import Binding
 from dsengine.optimizers.build import as_groups, build_optimizer, is_muon

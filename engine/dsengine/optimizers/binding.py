@@ -1,12 +1,11 @@
-"""Which tensors an optimizer steps: sharded parameters, or this rank's plain parts of them.
+"""Binding of an optimizer to the tensors it steps: sharded parameters, or plain local shards.
 
-[Note: plain parts]
-An optimizer that treats every element alone (Adam, SGD ...) gives the same result on each
-rank's part as on the whole, and is much faster on plain tensors: fused kernels, no DTensor
-dispatch. Any other optimizer (Muon, one of the user's own) keeps the DTensors, on which norms
-and matrix products mean those of the whole parameter; Adafactor, which PyTorch cannot run on
-them, has a binding of its own. Checkpoints always see the DTensors: ``as_sharded`` puts them in
-for as long as it is entered.
+[Note: plain shards]
+An optimizer that updates every element independently (Adam, SGD ...) computes the same result on
+each rank's shard as on the full tensor, and is much faster on plain tensors: fused kernels, no
+DTensor dispatch. Any other optimizer (Muon, a user's own) gets the DTensors, on which norms and
+matrix products are those of the full parameter; Adafactor, which PyTorch does not support on them,
+has its own binding. Checkpoints always see the DTensors: ``as_sharded`` restores them inside.
 """
 
 from collections import defaultdict
@@ -27,174 +26,174 @@ from dsengine.torch_private import as_shard, local_part
 
 ELEMENTWISE = frozenset(
     {
-        getattr(optim, each.name.removeprefix("torch."))
-        for each in OPTIMIZER_CLASSES.values()
-        if each.is_torch and each.is_elementwise
+        getattr(optim, declared.name.removeprefix("torch."))
+        for declared in OPTIMIZER_CLASSES.values()
+        if declared.is_torch and declared.is_elementwise
     }
     | {Lion}
 )
-"""Classes whose update of an element reads no other one."""
+"""Classes that update each element independently of the others."""
 
 
 def is_elementwise(kind: type[Optimizer]) -> bool:
-    """Whether one of ELEMENTWISE does the update: ``kind`` is it, or inherits it as it is.
+    """Whether ``kind`` is in ELEMENTWISE or a subclass that inherits the update unchanged.
 
-    A subclass that brings other defaults (``__init__``) or another ``zero_grad`` is as good; one
-    that changes anything else of the class may do anything.
+    A subclass may change ``__init__`` and ``zero_grad``; any other override may change the update.
     """
     return any(issubclass(kind, base) and not _changes(kind, base) for base in ELEMENTWISE)
 
 
 def _changes(kind: type[Optimizer], base: type[Optimizer]) -> bool:
-    # torch's AdamW has its step from Adam, until the first one is built.
+    # torch's AdamW inherits its step from Adam until the first one is built.
     classes = base.__mro__[: base.__mro__.index(Optimizer)]
-    members = {name: value for each in classes for name, value in vars(each).items()}
+    members = {name: value for cls in classes for name, value in vars(cls).items()}
     own = [name for name, value in members.items() if callable(value) and name != "__init__"]
-    # torch wraps ``step`` of a class when it is first built; what is inside is compared.
+    # torch wraps ``step`` of a class when it is first built; the inner functions are compared.
     return any(unwrap(getattr(kind, name)) is not unwrap(getattr(base, name)) for name in own)
 
 
-_TRIED = (160, 136)
-"""Large enough for what treats matrices, or many elements, in a way of its own."""
+_TRIAL_SHAPE = (160, 136)
+"""Large enough for optimizers that treat matrices or large tensors differently."""
 
 
-_SIZES = (1.0, 100.0, 0.01)
-"""Of the gradients in the steps of a trial: what is clipped counts only when it is large."""
+_TRIAL_SCALES = (1.0, 100.0, 0.01)
+"""Of the gradients in the trial steps: clipping, for example, only acts on large ones."""
 
 
 def proves_elementwise(optimizer: Optimizer) -> bool:
-    """Whether ``optimizer``, of any class, is seen to update every element alone.
+    """Whether trial steps of ``optimizer`` update every element independently.
 
-    A copy of it takes steps with a matrix, another one with pieces of that, cut anywhere: the
-    results have to be the same, with the settings of every group. It may not have stepped yet.
+    One copy steps a matrix, another one arbitrary pieces of it, with the settings of every group:
+    the results must be equal. The optimizer must not have stepped yet.
     """
     if is_elementwise(type(optimizer)):
         return True
     with torch.random.fork_rng(devices=[]):
-        return all(_is_alike_in_pieces(optimizer, group) for group in optimizer.param_groups)
+        return all(_steps_pieces_equally(optimizer, group) for group in optimizer.param_groups)
 
 
-def _is_alike_in_pieces(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
+def _steps_pieces_equally(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
     generator = torch.Generator().manual_seed(0)
     start, *gradients = [
-        size * torch.randn(_TRIED, generator=generator, device="cpu", dtype=torch.float32)
-        for size in (1.0, *_SIZES)
+        scale * torch.randn(_TRIAL_SHAPE, generator=generator, device="cpu", dtype=torch.float32)
+        for scale in (1.0, *_TRIAL_SCALES)
     ]
-    cut = start.numel() // 3 + 1
+    size = start.numel() // 3 + 1
     try:
-        whole = _after(optimizer, group, [start], [[each] for each in gradients])
-        pieces = [each.flatten().split(cut) for each in (start, *gradients)]
-        in_pieces = _after(optimizer, group, pieces[0], pieces[1:])
-    except Exception:  # it needs what only its constructor gives it, or matrices
+        full = _after_steps(optimizer, group, [start], [[gradient] for gradient in gradients])
+        pieces = [tensor.flatten().split(size) for tensor in (start, *gradients)]
+        in_pieces = _after_steps(optimizer, group, pieces[0], pieces[1:])
+    except Exception:  # it needs matrices, or attributes that its constructor sets
         return False
-    is_same = torch.allclose(whole, in_pieces, rtol=1e-6, atol=1e-7)
-    return is_same and not torch.equal(whole, start.flatten())
+    is_same = torch.allclose(full, in_pieces, rtol=1e-6, atol=1e-7)
+    return is_same and not torch.equal(full, start.flatten())
 
 
 @torch.no_grad()
-def _after(
+def _after_steps(
     optimizer: Optimizer,
     group: Mapping[str, Any],
     start: Sequence[Tensor],
     gradients: Sequence[Sequence[Tensor]],
 ) -> Tensor:
-    """The values, flat, that a copy of ``optimizer`` makes of ``start`` in such a group."""
-    parameters = [nn.Parameter(each.clone()) for each in start]
+    """Return the flat values of ``start`` after steps of a copy of ``optimizer``."""
+    parameters = [nn.Parameter(tensor.clone()) for tensor in start]
     settings = {**optimizer.defaults, **group, "params": parameters}
     if "lr" in settings:
-        settings["lr"] = 0.01  # a schedule begins with one too small to see an update by
-    tried = copy(optimizer)
-    tried.param_groups, tried.state = [settings], defaultdict(dict)
+        settings["lr"] = 0.01  # a schedule may start too small for a visible update
+    trial = copy(optimizer)
+    trial.param_groups, trial.state = [settings], defaultdict(dict)
     for step in gradients:
         for parameter, gradient in zip(parameters, step, strict=True):
             parameter.grad = gradient.clone()
-        unwrap(type(optimizer).step)(tried)  # what wraps it runs the hooks of the script
-    return torch.cat([each.detach().flatten() for each in parameters])
+        unwrap(type(optimizer).step)(trial)  # without the wrapper, which runs the script's hooks
+    return torch.cat([parameter.detach().flatten() for parameter in parameters])
 
 
 class Binding:
-    """Holds an optimizer to the parts of ``masters`` that it steps.
+    """Binds an optimizer to the shards of ``masters`` that it steps.
 
-    ``parts`` are by name; where the optimizer steps the masters themselves they are these.
+    ``shards``: by name; if the optimizer steps the masters themselves, these.
     """
 
-    WHOLE_STATES: ClassVar[frozenset[str]] = frozenset()
-    """States that every rank holds whole, whatever their shape."""
+    REPLICATED_STATES: ClassVar[frozenset[str]] = frozenset()
+    """States that are replicated on every rank, whatever their shape."""
     offloaded_gradients: Any = None
-    """Where gradients go while backward runs, if they leave the device."""
+    """Storage of gradients during backward if they are offloaded."""
 
     def __init__(self, optimizer: Optimizer, masters: Mapping[str, nn.Parameter]) -> None:
-        divided = is_divided(masters)
-        refuse_impossible(optimizer, divided=divided)
+        sharded = is_sharded(masters)
+        check_supported(optimizer, sharded=sharded)
         self.optimizer = optimizer
         self.masters = masters
-        self.uses_parts = divided and self.steps_parts(type(optimizer))
-        self.parts: dict[str, nn.Parameter] = dict(masters)
+        self.uses_local_shards = sharded and self.can_step_shards(type(optimizer))
+        self.shards: dict[str, nn.Parameter] = dict(masters)
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
-        if self.uses_parts:
-            self._bind_parts()
+        if self.uses_local_shards:
+            self._bind_shards()
 
     @staticmethod
-    def steps_parts(kind: type[Optimizer]) -> bool:
-        """Whether such an optimizer is given plain parts."""
+    def can_step_shards(kind: type[Optimizer]) -> bool:
+        """Whether an optimizer of this class steps plain local shards."""
         return is_elementwise(kind)
 
     def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> list[Tensor]:
-        """Return what is measured, clipped and stepped of the reduced gradients."""
+        """Return the gradients to measure, clip and step."""
         return [gradient for _, gradient in reduced]
 
     def step(self) -> None:
-        """Update the parts."""
+        """Update the shards."""
         self.optimizer.step()
 
-    def checkpointed(self) -> Mapping[str, Tensor]:
-        """Return by name what a checkpoint holds of the masters; valid inside ``as_sharded``."""
+    def checkpoint_masters(self) -> Mapping[str, Tensor]:
+        """Return the masters by name for a checkpoint; valid inside ``as_sharded``."""
         return self.masters
 
     @contextmanager
     def materialized(self) -> Iterator[None]:
-        """Let parts and states have their values inside, to be read and written."""
+        """Make shards and states readable and writable inside."""
         yield
 
     def mark_in_sync(self, name: str) -> None:
-        """Hear that a part and its master have been given the same value from outside."""
+        """Record that a shard and its master have been set to the same value externally."""
 
     def load_target(self, name: str, entry: str) -> Tensor | None:
-        """Return what a state of master ``name`` is to be loaded into; valid in ``as_sharded``.
+        """Return the tensor to load a state of master ``name`` into, or None for a new one.
 
-        None where any memory will do.
+        Valid inside ``as_sharded``.
         """
 
     def close(self) -> None:
-        """Give back what is outside memory."""
+        """Release files and other storage outside of memory."""
 
-    def hand_over_gradients(self) -> None:
-        """Give the parts the gradients of their masters."""
-        for master, part in self._pairs:
-            part.grad = None if master.grad is None else local_part(master.grad)
+    def assign_gradients(self) -> None:
+        """Assign the gradients of the masters to the shards."""
+        for master, shard in self._pairs:
+            shard.grad = None if master.grad is None else local_part(master.grad)
 
     def drop_gradients(self) -> None:
-        for _, part in self._pairs:
-            part.grad = None
+        for _, shard in self._pairs:
+            shard.grad = None
 
     @contextmanager
     def as_sharded(self) -> Iterator[None]:
-        """Let the optimizer hold the masters inside; its state follows."""
-        if not self.uses_parts:
+        """Bind the optimizer, with its state, to the masters inside."""
+        if not self.uses_local_shards:
             yield
             return
-        self._exchange({self.parts[name]: master for name, master in self.masters.items()}, _whole)
+        masters = {self.shards[name]: master for name, master in self.masters.items()}
+        self._replace(masters, _to_sharded)
         try:
             yield
         finally:
-            self._bind_parts()
+            self._bind_shards()
 
-    def _bind_parts(self) -> None:
-        self.parts = {name: _part(master) for name, master in self.masters.items()}
-        self._pairs = [(self.masters[name], part) for name, part in self.parts.items()]
-        self._exchange({self.masters[name]: part for name, part in self.parts.items()}, _local)
+    def _bind_shards(self) -> None:
+        self.shards = {name: _local_shard(master) for name, master in self.masters.items()}
+        self._pairs = [(self.masters[name], shard) for name, shard in self.shards.items()]
+        self._replace({self.masters[name]: s for name, s in self.shards.items()}, _to_local)
 
-    def _exchange(self, new: Mapping[Tensor, nn.Parameter], convert: Any) -> None:
+    def _replace(self, new: Mapping[Tensor, nn.Parameter], convert: Any) -> None:
         for group in self.optimizer.param_groups:
             group["params"] = [new[parameter] for parameter in group["params"]]
         state = dict(self.optimizer.state)
@@ -208,54 +207,54 @@ class Binding:
     def _converted(self, key: str, value: Any, convert: Any, old: Tensor, new: Tensor) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if key in self.WHOLE_STATES:
+        if key in self.REPLICATED_STATES:
             return value.full_tensor() if isinstance(value, DTensor) else value
         return convert(value, old, new)
 
 
-class Unbound(Binding):
-    """Without an optimizer there is nothing to step, and nothing that a checkpoint holds of one."""
+class NoOptimizerBinding(Binding):
+    """The binding without an optimizer: nothing to step or to save."""
 
     def __init__(self, masters: Mapping[str, nn.Parameter]) -> None:
         self.masters = masters
-        self.parts, self._pairs = {}, []
-        self.uses_parts = False
+        self.shards, self._pairs = {}, []
+        self.uses_local_shards = False
 
 
-def is_divided(masters: Mapping[str, nn.Parameter]) -> bool:
+def is_sharded(masters: Mapping[str, nn.Parameter]) -> bool:
     return any(isinstance(master, DTensor) for master in masters.values())
 
 
-def refuse_impossible(optimizer: Optimizer, *, divided: bool) -> None:
-    """Raise ValueError for an optimizer that this loop, or divided parameters, cannot serve."""
+def check_supported(optimizer: Optimizer, *, sharded: bool) -> None:
+    """Raise ValueError for an optimizer that the engine, or sharded parameters, cannot support."""
     if isinstance(optimizer, optim.LBFGS):
         raise ValueError(
-            "LBFGS evaluates the loss several times in a step, which forward, backward and step "
-            "of an engine cannot offer: use AdamW"
+            "LBFGS evaluates the loss several times per step, which an engine's forward, backward "
+            "and step do not support: use AdamW"
         )
-    if isinstance(optimizer, optim.SparseAdam) and divided:
+    if isinstance(optimizer, optim.SparseAdam) and sharded:
         raise ValueError(
-            "SparseAdam needs sparse gradients, and divided gradients are dense: use "
+            "SparseAdam needs sparse gradients, but sharded gradients are dense: use "
             "zero_optimization.stage 0 with sparse embeddings, or AdamW"
         )
 
 
-def _part(master: nn.Parameter) -> nn.Parameter:
-    """This rank's part of ``master`` as a parameter on the same storage."""
+def _local_shard(master: nn.Parameter) -> nn.Parameter:
+    """Return this rank's shard of ``master`` as a parameter that shares its storage."""
     if not isinstance(master, DTensor):
         return master
     return nn.Parameter(master.to_local().detach(), requires_grad=master.requires_grad)
 
 
 @torch.no_grad()
-def _local(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
+def _to_local(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
     del old, new
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 @torch.no_grad()
-def _whole(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
-    """A state tensor shaped like the part becomes one sharded like the master."""
+def _to_sharded(value: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """Convert a state tensor of the shard's shape to one sharded like the master."""
     if value.dim() == 0 or value.shape != old.shape or not isinstance(new, DTensor):
         return value
     return as_shard(value, new)

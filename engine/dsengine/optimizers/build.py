@@ -1,4 +1,4 @@
-"""Optimizers by the name a config gives them."""
+"""Building optimizers by the name in a config."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,10 +13,10 @@ from dsengine.optimizers.muon import MuonWithAdam
 
 Groups = list[dict[str, Any]]
 
-STANDS_FOR = "_stands_for"
-"""The attribute of an optimizer that names the class which DeepSpeed would have built for it."""
+DEEPSPEED_CLASS = "_deepspeed_class"
+"""The attribute of an optimizer with the class that DeepSpeed would have built."""
 OWN = {"Lion": Lion}
-"""What PyTorch does not have, beside Muon."""
+"""Optimizers that PyTorch does not have, except Muon."""
 NOT_OPTIONS = (
     "torch_adam",
     "adam_w_mode",
@@ -25,7 +25,7 @@ NOT_OPTIONS = (
     "fp32_optimizer_states",
     "set_grad_none",
 )
-"""Parameters of DeepSpeed's own classes that choose an implementation or do nothing here."""
+"""Parameters of DeepSpeed's classes that select an implementation or have no effect here."""
 
 
 def build_optimizer(
@@ -38,13 +38,13 @@ def build_optimizer(
 ) -> Optimizer:
     """Return the optimizer ``name`` over ``groups``; ``fuse`` allows fused kernels.
 
-    ``offloaded``: DeepSpeed would have built its class for the host. The groups of Muon are those
-    of ``split_for_muon``.
+    ``offloaded``: whether DeepSpeed would have built its CPU class. Muon's groups are those of
+    ``split_for_muon``.
 
-    ``Adam`` is AdamW unless ``adam_w_mode`` is false, and neither decays weights unless told to,
-    as in DeepSpeed; ``torch_adam`` means torch's class with its own defaults. Fused kernels are
-    used where PyTorch has them and the parameters do not choose otherwise. Raises ValueError
-    for an unknown name or parameter.
+    As in DeepSpeed, ``Adam`` is AdamW unless ``adam_w_mode`` is false, neither decays weights by
+    default, and ``torch_adam`` selects torch's class with its own defaults. Fused kernels are used
+    if PyTorch has them and the parameters do not choose otherwise. Raises ValueError for an unknown
+    name or parameter.
     """
     if is_muon(name):
         return MuonWithAdam(groups, adam_w_mode=bool(params.get("adam_w_mode", True)))
@@ -61,9 +61,9 @@ def build_optimizer(
     try:
         optimizer = kind(groups, **options)
     except TypeError as error:
-        raise ValueError(f"optimizer.params does not suit {kind.__name__}: {error}") from error
+        raise ValueError(f"optimizer.params are invalid for {kind.__name__}: {error}") from error
     if (known := optimizer_type(name)) is not None:
-        setattr(optimizer, STANDS_FOR, known.class_in_deepspeed(params, offloaded=offloaded))
+        setattr(optimizer, DEEPSPEED_CLASS, known.class_in_deepspeed(params, offloaded=offloaded))
     return optimizer
 
 
@@ -73,7 +73,7 @@ def is_muon(name: str) -> bool:
 
 def _class(name: str, params: Mapping[str, Any]) -> type[Optimizer]:
     known = optimizer_type(name) or _TYPE_OF_CLASS.get(name.lower())
-    # A class that the table does not have may be of a newer torch.
+    # A class that is not in the table may be from a newer torch.
     target = known.class_in_engine(params) if known else f"torch.{name}"
     bare = (target or "").removeprefix("torch.")
     kind = OWN.get(bare) or getattr(torch.optim, bare, None)
@@ -86,11 +86,11 @@ def _class(name: str, params: Mapping[str, Any]) -> type[Optimizer]:
 
 
 _TYPE_OF_CLASS = {
-    name.lower(): each
-    for each in reversed([*OPTIMIZERS.values()])
-    for name in (each.on_device, each.on_host)
+    name.lower(): declared
+    for declared in reversed([*OPTIMIZERS.values()])
+    for name in (declared.on_device, declared.on_host)
 }
-"""Types by the classes that DeepSpeed builds for them: FusedAdam is Adam."""
+"""Types by the class that DeepSpeed builds: FusedAdam is Adam."""
 
 
 def _may_fuse(kind: type[Optimizer], options: Mapping[str, Any], groups: Groups) -> bool:
@@ -101,23 +101,23 @@ def _may_fuse(kind: type[Optimizer], options: Mapping[str, Any], groups: Groups)
 
 
 def device_types(groups: Groups) -> set[str]:
-    """Where the parameters are: ``cpu``, ``cuda`` ..."""
-    return {each.device.type for group in groups for each in group["params"]}
+    """Return the device types of the parameters: ``cpu``, ``cuda`` ..."""
+    return {parameter.device.type for group in groups for parameter in group["params"]}
 
 
 def as_groups(parameters: Iterable[Any]) -> Groups:
-    """Bring what a script passes as parameters into the form of ``param_groups``.
+    """Convert the parameters that a script passes to the form of ``param_groups``.
 
     Groups without parameters are dropped; (name, parameter) pairs lose the name.
     """
-    given = list(parameters)
-    if not given or not isinstance(given[0], dict):
-        given = [{"params": given}]
-    groups = [dict(group, params=_plain(group["params"])) for group in given]
+    items = list(parameters)
+    if not items or not isinstance(items[0], dict):
+        items = [{"params": items}]
+    groups = [dict(group, params=_plain(group["params"])) for group in items]
     return [group for group in groups if group["params"]]
 
 
 def _plain(parameters: Any) -> list[nn.Parameter]:
     if isinstance(parameters, torch.Tensor):
         return [parameters]  # type: ignore[list-item]
-    return [each[1] if isinstance(each, tuple) else each for each in parameters]
+    return [item[1] if isinstance(item, tuple) else item for item in parameters]

@@ -1,4 +1,4 @@
-"""Lion, which PyTorch does not have."""
+"""The Lion optimizer, which PyTorch does not have."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dsengine.optimizers.gradients import result_of
+from dsengine.optimizers.gradients import evaluate
 from dsengine.torch_private import (
     foreach_lerp,
     foreach_lerp_,
@@ -17,10 +17,10 @@ from dsengine.torch_private import (
 
 
 class Lion(Optimizer):
-    """The sign of an interpolated momentum is the step (https://arxiv.org/abs/2302.06675).
+    """Steps by the sign of an interpolated momentum (https://arxiv.org/abs/2302.06675).
 
     c = lerp(g, m, beta1); p = p (1 - lr weight_decay) - lr sign(c); m = lerp(g, m, beta2).
-    Defaults are DeepSpeed's. Where c is 0 nothing moves; DeepSpeed's kernel then moves by lr.
+    Defaults are DeepSpeed's. If c is 0 there is no update; DeepSpeed's kernel then moves by lr.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class Lion(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update all parameters that have a gradient; return what ``closure`` returns."""
-        loss = result_of(closure)
+        """Update all parameters that have a gradient; return the result of ``closure``."""
+        loss = evaluate(closure)
         for group in self.param_groups:
-            parameters = [each for each in group["params"] if each.grad is not None]
+            parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
                 self._update(parameters, group)
         return loss
 
     def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        gradients = [each.grad for each in parameters]
-        for each in parameters:
-            if not self.state[each]:
-                self.state[each]["exp_avg"] = torch.zeros_like(each)
-        momenta = [self.state[each]["exp_avg"] for each in parameters]
+        gradients = [p.grad for p in parameters]
+        for p in parameters:
+            if not self.state[p]:
+                self.state[p]["exp_avg"] = torch.zeros_like(p)
+        momenta = [self.state[p]["exp_avg"] for p in parameters]
         beta1, beta2 = group["betas"]
         rate = float(group["lr"])
         steps = foreach_lerp(momenta, gradients, 1 - beta1)

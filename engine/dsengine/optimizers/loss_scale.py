@@ -1,10 +1,10 @@
 """DeepSpeed's loss-scale state machines.
 
-[Note: two machines]
-Under ZeRO (stages 1 to 3) an overflow first uses up ``hysteresis`` steps before the scale is
-halved, and an overflow at the minimum ends the run. The machine of stage 0 halves at every
-overflow, never below the minimum, and never ends the run. Both double the scale after
-``window`` steps without overflow, counted from one step after the last overflow.
+[Note: two state machines]
+With ZeRO (stages 1 to 3) an overflow first uses up ``hysteresis`` steps before the scale is halved,
+and an overflow at the minimum ends the run. At stage 0 every overflow halves the scale, never below
+the minimum, and never ends the run. Both double the scale after ``window`` steps without overflow,
+counted from one step after the last overflow.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ class LossScaler(ABC):
 
     @abstractmethod
     def update(self, overflow: bool) -> None:
-        """Take note of one step."""
+        """Record one step."""
 
     def state_dict(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -37,7 +37,7 @@ class LossScaler(ABC):
 
 
 class StaticLossScale(LossScaler):
-    """A fixed scale. Steps with an overflow are skipped all the same."""
+    """A fixed scale. Steps with an overflow are still skipped."""
 
     dynamic = False
 
@@ -46,7 +46,7 @@ class StaticLossScale(LossScaler):
 
 
 class DynamicLossScale(LossScaler):
-    """The machine of stage 0."""
+    """The state machine of stage 0."""
 
     def __init__(self, *, initial_power: int, window: int, minimum: float) -> None:
         super().__init__(float(2**initial_power))
@@ -67,16 +67,16 @@ class DynamicLossScale(LossScaler):
         self.scale = max(self.scale / 2, self.minimum)
 
     def _good_step(self) -> None:
-        calm = self.iteration - self.last_overflow - 1
-        if calm > 0 and calm % self.window == 0:
+        clean_steps = self.iteration - self.last_overflow - 1
+        if clean_steps > 0 and clean_steps % self.window == 0:
             self._grow()
 
     def _grow(self) -> None:
         self.scale *= 2
 
 
-class PatientLossScale(DynamicLossScale):
-    """The machine of stages 1 to 3, with hysteresis."""
+class HysteresisLossScale(DynamicLossScale):
+    """The state machine of stages 1 to 3, with hysteresis."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Muon for the matrices of a model, Adam for the rest: what a config means by ``Muon``."""
+"""The ``Muon`` of a config: Muon for the model's matrices, Adam for the rest."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,30 +8,30 @@ from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
 from dsconfig import OPTIMIZER_CLASSES
-from dsengine.optimizers.gradients import result_of
+from dsengine.optimizers.gradients import evaluate
 
 Groups = list[dict[str, Any]]
 
 NOT_MATRICES = OPTIMIZER_CLASSES["MuonWithAdam"].leaves_to_adam
-"""Parts of names whose matrices are tables: Muon would even out how often each row is used."""
+"""Parts of names of embedding tables: Muon would equalize updates of rare and frequent rows."""
 MUON = {"lr": 0.02, "momentum": 0.95, "weight_decay": 0.0}
 ADAM = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-10, "weight_decay": 0.0}
-"""DeepSpeed's defaults of the two halves."""
+"""DeepSpeed's defaults for both halves."""
 MUON_ONLY = ("momentum", "nesterov", "ns_coefficients", "ns_steps", "adjust_lr_fn")
 ADAM_ONLY = ("betas", "eps")
 SHARED = ("lr", "weight_decay")
-OF_THE_PAIR = (
+IGNORED = (
     *("muon_lr", "adam_lr", "adam_w_mode", "ns_method", "per_head_muon"),
     *("torch_adam", "fp32_optimizer_states", "foreach"),
 )
-"""Read by neither half, or not from here."""
+"""Read by neither half, or not here."""
 
 
 class MuonWithAdam(Optimizer):
-    """torch's Muon and Adam over groups of one optimizer; ``use_muon`` says whose a group is.
+    """torch's Muon and Adam over the groups of one optimizer; ``use_muon`` selects the half.
 
-    The halves share this optimizer's groups and states, so that whoever exchanges parameters
-    or loads states need not know of them.
+    The halves share this optimizer's groups and states, so that code that replaces parameters or
+    loads states does not depend on them.
     """
 
     def __init__(self, groups: Groups, *, adam_w_mode: bool = True) -> None:
@@ -54,8 +54,8 @@ class MuonWithAdam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update all parameters that have a gradient; return what ``closure`` returns."""
-        loss = result_of(closure)
+        """Update all parameters that have a gradient; return the result of ``closure``."""
+        loss = evaluate(closure)
         for half in self._halves:
             half.step()
         return loss
@@ -64,15 +64,15 @@ class MuonWithAdam(Optimizer):
 def split_for_muon(
     groups: Groups, params: Mapping[str, Any], names: Mapping[Tensor, str]
 ) -> Groups:
-    """Divide each group into its matrices, for Muon, and its other parameters, for Adam.
+    """Split each group into matrices, for Muon, and other parameters, for Adam.
 
-    A group that names ``use_muon`` stays whole. ``params`` are those of the config: ``muon_lr``
-    and ``adam_lr`` come before ``lr``, what a group sets itself before all. Raises ValueError for
-    parameters of the config that neither half knows.
+    A group with ``use_muon`` is not split. ``params`` are those of the config: ``muon_lr`` and
+    ``adam_lr`` override ``lr``, and a group's own settings override both. Raises ValueError for
+    parameters of the config that neither half has.
     """
-    unknown = sorted(params.keys() - {*SHARED, *MUON_ONLY, *ADAM_ONLY, *OF_THE_PAIR})
+    unknown = sorted(params.keys() - {*SHARED, *MUON_ONLY, *ADAM_ONLY, *IGNORED})
     if unknown:
-        raise ValueError(f"optimizer.params does not suit Muon: unknown {', '.join(unknown)}")
+        raise ValueError(f"optimizer.params are invalid for Muon: unknown {', '.join(unknown)}")
     split: Groups = []
     for group in groups:
         own = {key: value for key, value in group.items() if key not in ("params", "use_muon")}
@@ -94,13 +94,13 @@ def _use_muon(group: Mapping[str, Any], parameter: Tensor, names: Mapping[Tensor
 
 def _settings(params: Mapping[str, Any], use_muon: bool) -> dict[str, Any]:
     defaults, own_rate = (MUON, "muon_lr") if use_muon else (ADAM, "adam_lr")
-    given = _allowed(params, use_muon)
+    chosen = _allowed(params, use_muon)
     if own_rate in params:
-        given["lr"] = params[own_rate]
-    return {**defaults, **given}
+        chosen["lr"] = params[own_rate]
+    return {**defaults, **chosen}
 
 
 def _allowed(values: Mapping[str, Any], use_muon: bool) -> dict[str, Any]:
-    """What this half knows of ``values``."""
+    """Return the options of this half."""
     known = (*SHARED, *(MUON_ONLY if use_muon else ADAM_ONLY))
     return {key: value for key, value in values.items() if key in known}

@@ -1,4 +1,4 @@
-"""From the plan's numerics to torch dtypes and the loss scaler."""
+"""Torch dtypes and the loss scaler for a plan's numerics."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_map
 from dsconfig import Effective
 from dsengine.optimizers.loss_scale import (
     DynamicLossScale,
+    HysteresisLossScale,
     LossScaler,
-    PatientLossScale,
     StaticLossScale,
 )
 
@@ -30,9 +30,9 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``compute``: dtype of weights and activations. ``wire``: of gradients while reduced.
+    """``compute``: dtype of weights and activations. ``wire``: of gradients in reductions.
 
-    ``accumulation``: of the running sum of reduced gradients over a window.
+    ``accumulation``: of the sum of reduced gradients over the micro steps of a step.
     """
 
     compute: torch.dtype
@@ -40,9 +40,9 @@ class Policy:
     accumulation: torch.dtype
     autocast: torch.dtype | None
     buffers: torch.dtype | None = None
-    """What floating-point buffers are cast to; None leaves them."""
+    """Dtype that floating-point buffers are cast to; None keeps theirs."""
     casts_inputs: bool = False
-    """Floating-point inputs of the model are cast to ``compute`` (fp16.auto_cast)."""
+    """Whether floating-point inputs of the model are cast to ``compute`` (fp16.auto_cast)."""
 
     @property
     def is_mixed(self) -> bool:
@@ -53,11 +53,11 @@ class Policy:
         return self.compute is torch.float16
 
     def storage_dtype(self, parameter: nn.Parameter) -> torch.dtype:
-        """The dtype in which this rank keeps its part of ``parameter`` between steps.
+        """Return the dtype in which this rank stores its shard of ``parameter`` between steps.
 
-        In mixed precision what is trained has fp32 masters; what has no elements has the dtype of
-        what it is joined to. A frozen weight is only computed with: it keeps its own dtype where
-        that is the narrower one.
+        In mixed precision, trainable parameters have fp32 masters, and parameters without elements
+        use the dtype of those they are flattened with. A frozen parameter keeps its own dtype if
+        that is narrower than ``compute``.
         """
         own = parameter.dtype
         if not (self.is_mixed and own.is_floating_point):
@@ -68,8 +68,8 @@ class Policy:
             return torch.float32
         return own if own.itemsize < self.compute.itemsize else self.compute
 
-    def without_masters(self, module: nn.Module) -> list[tuple[str, nn.Module]]:
-        """Names of what in a model at rest must stay frozen, for want of fp32, and who owns it."""
+    def frozen_without_masters(self, module: nn.Module) -> list[tuple[str, nn.Module]]:
+        """Return stored parameters that must stay frozen because they have no fp32 master."""
         return [
             (name, module.get_submodule(name.rpartition(".")[0]))
             for name, parameter in module.named_parameters()
@@ -77,21 +77,21 @@ class Policy:
             if parameter.dtype is not torch.float32
         ]
 
-    def before_masters(self, parameter: nn.Parameter) -> torch.dtype:
-        """The dtype of ``parameter`` until masters are made; what will have none rests at once."""
+    def initial_dtype(self, parameter: nn.Parameter) -> torch.dtype:
+        """Return the dtype of ``parameter`` until masters are created."""
         return parameter.dtype if parameter.requires_grad else self.storage_dtype(parameter)
 
-    def reduced_from(self, *, whole_window: bool) -> torch.dtype:
-        """The dtype in which gradients of whole parameters are held until they are reduced.
+    def reduction_dtype(self, *, full_window: bool) -> torch.dtype:
+        """Return the dtype of unsharded gradients until they are reduced.
 
-        Those of a ``whole_window`` are summed before: in the accumulation dtype where that is
-        wider than the wire, to which they are cast last.
+        With ``full_window`` they are summed over the step's micro steps before: in the accumulation
+        dtype if that is wider than the wire dtype, to which they are cast last.
         """
         wider = self.accumulation.itemsize > self.wire.itemsize
-        return self.accumulation if whole_window and wider else self.wire
+        return self.accumulation if full_window and wider else self.wire
 
     def cast(self, inputs: T) -> T:
-        """Cast the floating-point tensors in a tree of inputs."""
+        """Cast all floating-point tensors in a tree of inputs."""
         return tree_map(self._cast_one, inputs)
 
     def _cast_one(self, value: Any) -> Any:
@@ -118,7 +118,7 @@ def policy(effective: Effective) -> Policy:
 
 
 def loss_scaler(effective: Effective) -> LossScaler:
-    """Return the scaler the plan asks for; outside fp16 it is the constant 1."""
+    """Return the plan's loss scaler; the constant 1 outside fp16."""
     settings = effective.numerics.loss_scale
     if settings is None:
         return StaticLossScale(1.0)
@@ -130,7 +130,7 @@ def loss_scaler(effective: Effective) -> LossScaler:
             window=settings.window,
             minimum=settings.minimum,
         )
-    return PatientLossScale(
+    return HysteresisLossScale(
         initial_power=settings.initial_power,
         window=settings.window,
         minimum=settings.minimum,

@@ -46,7 +46,7 @@ def _distributed(module: nn.Module, plan: Plan, policy: Policy, device: torch.de
     if is_partitioned(module) and stage < 3:
         gather_all(module)
     if stage == 0:
-        move_and_broadcast(module, device, policy.before_masters)
+        move_and_broadcast(module, device, policy.initial_dtype)
     else:  # parameters are moved unit by unit
         move_buffers(module, device)
         broadcast_from_rank_0(module.buffers())

@@ -108,7 +108,7 @@ class FullySharded(Sharding):
         self._device = device
         zero = plan.effective.zero
         self.reduces_every_micro_step = zero.reduces_every_pass
-        self._reduce_dtype = policy.reduced_from(whole_window=not self.reduces_every_micro_step)
+        self._reduce_dtype = policy.reduction_dtype(full_window=not self.reduces_every_micro_step)
         self._rounds_sums = (
             self.reduces_every_micro_step and policy.accumulation is not torch.float32
         )

@@ -7,7 +7,7 @@ from torch.optim import Adafactor, Optimizer
 
 import dsconfig
 from dsengine.optimizers.adafactor import AdafactorBinding
-from dsengine.optimizers.binding import Binding, Unbound, is_divided, refuse_impossible
+from dsengine.optimizers.binding import Binding, NoOptimizerBinding, check_supported, is_sharded
 from dsengine.tiers.host import HostBinding
 from dsengine.tiers.nvme import NvmeBinding
 from dsengine.tiers.offloaded_gradients import OffloadedGradients
@@ -27,12 +27,12 @@ def bind(
     is insufficient.
     """
     if optimizer is None:
-        return Unbound(masters)
+        return NoOptimizerBinding(masters)
     settings = OffloadSettings.of(effective)
     if settings is None:
-        factored = type(optimizer) is Adafactor and is_divided(masters)
+        factored = type(optimizer) is Adafactor and is_sharded(masters)
         return AdafactorBinding(optimizer, masters) if factored else Binding(optimizer, masters)
-    refuse_impossible(optimizer, divided=True)
+    check_supported(optimizer, sharded=True)
     kind = HostBinding if settings.nvme_path is None else NvmeBinding
     return kind(optimizer, masters, settings, {} if host_masters is None else host_masters)
 

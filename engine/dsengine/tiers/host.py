@@ -67,7 +67,7 @@ class HostBinding(Binding):
         self.optimizer = optimizer
         self.masters = masters
         self.settings = settings
-        self.uses_parts = True
+        self.uses_local_shards = True
         self._pin = settings.pin_memory and torch.cuda.is_available()
         sizes = {n: local_part(masters[n]).numel() for n in self._names_in_order()}
         on_device, on_host = tiles.host_share(sizes, settings.ratio)
@@ -81,7 +81,7 @@ class HostBinding(Binding):
         self._staging = Staging(pin=self._pin)
         self.offloaded_gradients = OffloadedGradients(
             masters,
-            self.parts,
+            self.shards,
             rounding=settings.rounding,
             copied=settings.shards_on_host,
             staging=self._staging,
@@ -116,8 +116,8 @@ class HostBinding(Binding):
 
     def _adopt(self, parts: dict[str, nn.Parameter]) -> None:
         """Replace the masters by ``parts`` in the optimizer."""
-        self.parts = parts
-        self._exchange({self.masters[name]: part for name, part in parts.items()}, _to_part)
+        self.shards = parts
+        self._replace({self.masters[name]: part for name, part in parts.items()}, _to_part)
 
     def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> list[Tensor]:
         """Return the fp32 sums of the offloaded gradients, on the devices of their parts."""
@@ -128,7 +128,7 @@ class HostBinding(Binding):
             torch.cuda.synchronize()
         return list(self._gradients.values())
 
-    def hand_over_gradients(self) -> None:
+    def assign_gradients(self) -> None:
         """Do nothing: each tile gets its gradients when it is updated."""
 
     def drop_gradients(self) -> None:
@@ -177,7 +177,7 @@ class HostBinding(Binding):
         self._written[name] = self._version(name)
 
     def _find_changes(self) -> None:
-        self._changed = {n for n in self.parts if self._version(n) != self._written[n]}
+        self._changed = {n for n in self.shards if self._version(n) != self._written[n]}
 
     def _copy_all_changes(self) -> None:
         self._find_changes()
@@ -195,12 +195,12 @@ class HostBinding(Binding):
         self._copy_back(tile)
 
     def _has_state(self, piece: Piece) -> bool:
-        return bool(self.optimizer.state.get(self.parts[piece.name]))
+        return bool(self.optimizer.state.get(self.shards[piece.name]))
 
     def _step_pieces(self, pieces: Sequence[Piece]) -> None:
         """Update the pieces with the optimizer's own step, which sees only them."""
         stepped = {piece: self._stepped(piece) for piece in pieces}
-        in_groups = {self.parts[piece.name]: parameter for piece, parameter in stepped.items()}
+        in_groups = {self.shards[piece.name]: parameter for piece, parameter in stepped.items()}
         with stepping_pieces(self.optimizer, in_groups):
             self.optimizer.step()
         for piece, parameter in stepped.items():
@@ -208,7 +208,7 @@ class HostBinding(Binding):
 
     def _stepped(self, piece: Piece) -> nn.Parameter:
         """Return a parameter for this piece, with its gradient and state."""
-        part = self.parts[piece.name]
+        part = self.shards[piece.name]
         parameter = nn.Parameter(self._weights(piece), requires_grad=part.requires_grad)
         parameter.grad = piece.of(self._gradients[piece.name])
         state = self.optimizer.state.get(part)
@@ -226,7 +226,7 @@ class HostBinding(Binding):
             if name in state and state[name] is not moment:
                 moment.copy_(state[name])
         if state and piece.last:
-            part = self.parts[piece.name]
+            part = self.shards[piece.name]
             stored = self._stored_states(piece.name)
             self.optimizer.state[part] = {
                 name: stored[name] if name in moments else value for name, value in state.items()
@@ -235,7 +235,7 @@ class HostBinding(Binding):
 
     def _weights(self, piece: Piece) -> Tensor:
         """Return a flat view of this piece of its part, in memory while its tile is updated."""
-        return piece.of(self.parts[piece.name].detach())
+        return piece.of(self.shards[piece.name].detach())
 
     def _moments(self, piece: Piece) -> dict[str, Tensor]:
         """Return flat views of this piece of the per-element states by name."""
@@ -244,7 +244,7 @@ class HostBinding(Binding):
 
     def _stored_states(self, name: str) -> dict[str, Tensor]:
         """Return the storage of a part's per-element states by name, created if missing."""
-        part = self.parts[name]
+        part = self.shards[name]
         if state := self.optimizer.state.get(part):
             return state
         if name not in self._new_states:
@@ -274,7 +274,7 @@ class HostBinding(Binding):
 
     def sharded(self) -> dict[str, Tensor]:
         """Return the fp32 parts as shards of full parameters by name, in the same memory."""
-        return {n: sharded_like(part.detach(), self.masters[n]) for n, part in self.parts.items()}
+        return {n: sharded_like(part.detach(), self.masters[n]) for n, part in self.shards.items()}
 
     @contextmanager
     def materialized(self) -> Iterator[None]:
@@ -288,21 +288,21 @@ class HostBinding(Binding):
         Raises RuntimeError if an error has interrupted a step.
         """
         self._refuse_inconsistent()
-        parts = self.parts
+        parts = self.shards
         self._copy_all_changes()
         self.sharded_parts = {name: nn.Parameter(tensor) for name, tensor in self.sharded().items()}
-        self._exchange({part: self.sharded_parts[name] for name, part in parts.items()}, _to_shard)
+        self._replace({part: self.sharded_parts[name] for name, part in parts.items()}, _to_shard)
         try:
             yield
         finally:
-            self._exchange(
+            self._replace(
                 {self.sharded_parts[name]: part for name, part in parts.items()}, _to_part
             )
             self.sharded_parts = {}
             for tile in [*self.device_tiles, *self.host_tiles]:
                 self._copy_back(tile)
 
-    def checkpointed(self) -> Mapping[str, Tensor]:
+    def checkpoint_masters(self) -> Mapping[str, Tensor]:
         return {**self.masters, **self.sharded_parts}
 
     def close(self) -> None:

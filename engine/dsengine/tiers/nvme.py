@@ -164,7 +164,7 @@ class NvmeBinding(HostBinding):
     def _move_to_file(self, view: View) -> None:
         """Write tensors that are not in the file yet, and replace all by empty ones."""
         for name in self._offsets:
-            part, (weights, moments) = self.parts[name], self._views_of(name, view)
+            part, (weights, moments) = self.shards[name], self._views_of(name, view)
             _copy_to_file(part.detach(), weights)
             part.data = _empty()
             state = self.optimizer.state.get(part) or {}
@@ -177,8 +177,8 @@ class NvmeBinding(HostBinding):
         """Make parts and states views of the file inside."""
         with self._file.mapped() as view:
             for name in self._offsets:
-                self.parts[name].data, moments = self._views_of(name, view)
-                state = self.optimizer.state.get(self.parts[name]) or {}
+                self.shards[name].data, moments = self._views_of(name, view)
+                state = self.optimizer.state.get(self.shards[name]) or {}
                 state.update({entry: moments[entry] for entry in state.keys() & moments.keys()})
             self._view = view
             try:

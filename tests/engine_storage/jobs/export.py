@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from dsengine.checkpoints import CheckpointMismatchError, TrainingState
-from dsengine.checkpoints.export import load_weights, save_weights, whole_state_dict
+from dsengine.checkpoints.export import full_state_dict, load_weights, save_weights
 from dsengine.checkpoints.group import CheckpointGroup
 from engine_storage.jobs.toy import ToyModel, bare, shard
 
@@ -25,7 +25,7 @@ def exported(directory: str) -> dict[str, Any]:
     expected = ToyModel().state_dict()
     for stage in (0, 3):
         state = built(stage, seed=5)
-        whole = whole_state_dict(state)
+        whole = full_state_dict(state)
         if dist.get_rank() == 0:
             same = whole.keys() == expected.keys()
             same = same and all(torch.equal(whole[n], expected[n]) for n in expected)
@@ -36,7 +36,7 @@ def exported(directory: str) -> dict[str, Any]:
         for reading_stage in (0, 3):
             other = built(reading_stage, seed=9)
             load_weights(other, out / f"stage{stage}", group=group)
-            again = whole_state_dict(other, rank0_only=False)
+            again = full_state_dict(other, rank0_only=False)
             result["equal"].append(all(torch.equal(again[n], expected[n]) for n in expected))
     wrong = TrainingState(module=torch.nn.Linear(3, 3))
     try:

@@ -24,7 +24,7 @@ from dsengine.checkpoints import (
     directory,
     recording_writer,
 )
-from dsengine.checkpoints.checksums import faults
+from dsengine.checkpoints.checksums import mismatches
 from dsengine.checkpoints.manifest import read_manifest
 from engine_storage.jobs.toy import ToyModel, bare, named_parameters_for, shard, train_step
 
@@ -129,7 +129,7 @@ def told(folder: str) -> dict[str, Any]:
     said["client state back"] = client_state_back(checkpointer, state, root)
     for tag in ("../x", "latest", "step1 "):
         said[f"tag {tag}"] = message_of(lambda tag=tag: checkpointer.save(state, root, tag))
-    with mock.patch.object(directory, "SIGHT_SECONDS", 0.2):
+    with mock.patch.object(directory, "VISIBILITY_SECONDS", 0.2):
         said["own disks"] = message_of(
             lambda: checkpointer.save(state, root / f"disk{rank}", "global_step1")
         )
@@ -195,8 +195,8 @@ def flipped(state: TrainingState, good: Path, copy: Path) -> dict[str, Any]:
         "flipped bit": said,
         "weights after it": kept,
         "unverified": unverified,
-        "faults": faults(copy, read_manifest(copy).checksums),
-        "faults of a whole one": faults(good, read_manifest(good).checksums),
+        "faults": mismatches(copy, read_manifest(copy).checksums),
+        "faults of a whole one": mismatches(good, read_manifest(good).checksums),
     }
 
 

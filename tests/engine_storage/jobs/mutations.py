@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dsengine.checkpoints import Checkpointer, CheckpointError, TrainingState
-from dsengine.checkpoints.checksums import of_piece
+from dsengine.checkpoints.checksums import hash_range
 from engine_storage.jobs.faults import trained
 
 MANIFEST, STATE, METADATA = "manifest.json", "training_state.pt", ".metadata"
@@ -211,7 +211,7 @@ def _seal(path: Path, name: str) -> None:
     manifest = json.loads((path / MANIFEST).read_bytes())
     size = (path / name).stat().st_size
     manifest["files"][name] = size
-    manifest["checksums"][name] = [of_piece(path / name, 0, size)]
+    manifest["checksums"][name] = [hash_range(path / name, 0, size)]
     (path / MANIFEST).write_text(json.dumps(manifest))
 
 

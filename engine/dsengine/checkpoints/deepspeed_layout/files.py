@@ -1,4 +1,4 @@
-"""Where DeepSpeed puts what, for one tensor-parallel rank."""
+"""File names in DeepSpeed's checkpoint directories, without tensor parallelism."""
 
 import re
 from pathlib import Path
@@ -12,39 +12,39 @@ _MODEL_FILE = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.p
 
 
 def model_file(rank: int | None = None) -> str:
-    """The name of the model's file: of a ``rank`` at stage 3, else of all."""
+    """Return the name of a model file: of one ``rank`` at stage 3, otherwise of all ranks."""
     prefix = "" if rank is None else f"zero_pp_rank_{rank}_"
     return f"{prefix}mp_rank_00_model_states.pt"
 
 
 def optimizer_file(rank: int, prefix: str) -> str:
-    """The name of the optimizer's file of a rank; ``prefix``: "bf16_" in that precision."""
+    """Return the name of a rank's optimizer file; ``prefix``: "bf16_" with bf16."""
     return f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
 
 
 def is_deepspeed_directory(path: Path) -> bool:
-    """Whether ``path`` is a tag directory that DeepSpeed wrote."""
+    """Whether ``path`` is a tag directory written by DeepSpeed."""
     return path.is_dir() and any(_MODEL_FILE.fullmatch(child.name) for child in path.iterdir())
 
 
 def tag_directory(path: Path, tag: str | None = None) -> Path:
-    """Return the directory of ``tag``, of ``latest``, or ``path`` itself if it is one.
+    """Return the directory of ``tag`` or ``latest``, or ``path`` if it is a tag directory itself.
 
-    Raises CheckpointError when there is none.
+    Raises CheckpointError if there is none.
     """
     if tag is None and is_deepspeed_directory(path):
         return path
     tag = tag or read_latest(path)
     if tag is None:
-        raise CheckpointError(f"{path} has no file named latest and holds no checkpoint itself")
+        raise CheckpointError(f"{path} has no file named latest and is not a checkpoint itself")
     if not is_deepspeed_directory(path / tag):
-        raise CheckpointError(f"{path / tag} is not a checkpoint of DeepSpeed")
+        raise CheckpointError(f"{path / tag} is not a DeepSpeed checkpoint")
     return path / tag
 
 
 def find_files(directory: Path) -> tuple[list[Path], list[Path]]:
-    """Return files in order of rank: of the model, one or at stage 3 one per rank; and of the
-    optimizer, one per rank or none.
+    """Return model files (one, or one per rank at stage 3) and optimizer files (one per rank, or
+    none), each in rank order.
 
     Raises CheckpointError for model-parallel checkpoints and for missing ranks.
     """
@@ -52,7 +52,7 @@ def find_files(directory: Path) -> tuple[list[Path], list[Path]]:
     models = [match for name in names if (match := _MODEL_FILE.fullmatch(name))]
     optimizers = [match for name in names if (match := _OPTIMIZER_FILE.fullmatch(name))]
     if any(int(match[2]) for match in [*models, *optimizers]):
-        raise CheckpointError(f"{directory} is model-parallel, which this reader does not merge")
+        raise CheckpointError(f"{directory} is model-parallel, which is not supported")
     return _in_order(directory, models), _in_order(directory, optimizers)
 
 

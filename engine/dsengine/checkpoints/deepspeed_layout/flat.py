@@ -1,9 +1,8 @@
-"""DeepSpeed's flat partitions: tensors by name are cut into them, and put together of them.
+"""DeepSpeed's flat partitions: splitting named tensors into them, and merging them.
 
-Stages 1 and 2: the parameters of a group lie one behind the other in one flat buffer, cut into
-one piece per rank; a parameter may lie across a cut. Stage 3: each parameter is cut by itself
-into as many equal pieces as there are ranks, the last one padded; a rank's pieces lie one behind
-the other.
+Stages 1 and 2: the parameters of a group are concatenated into one flat buffer, which is split into
+one partition per rank; a parameter may cross a boundary. Stage 3: each parameter is split into
+equal partitions, one per rank, the last one padded; a rank's partitions are concatenated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,69 +14,69 @@ from torch.nn.functional import pad
 from dsengine.checkpoints.errors import CheckpointError
 
 Shapes = Sequence[Mapping[str, torch.Size]]
-"""Per parameter group: name -> shape of the whole parameter."""
+"""Per parameter group: name -> shape of the full parameter."""
 ALIGNMENT = 2
 """Stages 1 and 2 pad a group to a multiple of this many elements per rank."""
 
 
-def flat_pieces(tensors: Sequence[Tensor], ranks: int) -> list[Tensor]:
-    """Cut a group of stages 1 and 2 into one piece per rank, the last ones padded."""
+def split_group(tensors: Sequence[Tensor], ranks: int) -> list[Tensor]:
+    """Split a group into one partition per rank, with padding at the end (stages 1 and 2)."""
     flat = torch.cat([tensor.flatten() for tensor in tensors])
     padded = pad(flat, (0, -flat.numel() % (ALIGNMENT * ranks)))
-    return [piece.clone() for piece in padded.chunk(ranks)]
+    return [partition.clone() for partition in padded.chunk(ranks)]
 
 
-def own_pieces(tensors: Sequence[Tensor], ranks: int) -> list[Tensor]:
-    """Cut each tensor of stage 3 by itself; return each rank's pieces, one behind the other."""
-    cut = [pad(t.flatten(), (0, -t.numel() % ranks)).chunk(ranks) for t in tensors]
-    return [torch.cat(of_rank) for of_rank in zip(*cut, strict=True)]
+def split_each(tensors: Sequence[Tensor], ranks: int) -> list[Tensor]:
+    """Split each tensor, and return each rank's concatenated partitions (stage 3)."""
+    split = [pad(t.flatten(), (0, -t.numel() % ranks)).chunk(ranks) for t in tensors]
+    return [torch.cat(partitions) for partitions in zip(*split, strict=True)]
 
 
-def sub_groups(names: Sequence[str], pieces: Sequence[int], limit: int) -> list[list[str]]:
-    """Divide a group of stage 3, of which a rank has ``pieces`` elements of each weight.
+def sub_groups(names: Sequence[str], sizes: Sequence[int], limit: int) -> list[list[str]]:
+    """Divide a group of stage 3 into sub-groups; ``sizes``: elements per weight on one rank.
 
-    A part ends with the weight by which it reaches ``limit`` elements; a group that does not
-    exceed the limit stays whole.
+    A sub-group ends with the weight that reaches ``limit`` elements; a group within the limit is
+    not divided.
     """
-    if sum(pieces) <= limit:
+    if sum(sizes) <= limit:
         return [list(names)]
-    parts: list[list[str]] = [[]]
-    held = 0
-    for name, piece in zip(names, pieces, strict=True):
-        if held >= limit:
-            parts.append([])
-            held = 0
-        parts[-1].append(name)
-        held += piece
-    return parts
+    groups: list[list[str]] = [[]]
+    total = 0
+    for name, size in zip(names, sizes, strict=True):
+        if total >= limit:
+            groups.append([])
+            total = 0
+        groups[-1].append(name)
+        total += size
+    return groups
 
 
 def slices(
     names: Sequence[str], sizes: Mapping[str, int], length: int
 ) -> list[dict[str, tuple[int, int]]]:
-    """Say for each piece of ``length`` elements what lies in it: name -> (elements, start)."""
-    found: list[dict[str, tuple[int, int]]] = []
+    """Return, per partition of ``length`` elements, its weights: name -> (elements, start)."""
+    partitions: list[dict[str, tuple[int, int]]] = []
     begin = 0
     for name in names:
         end = begin + sizes[name]
         for rank in range(begin // length, -(-end // length)):
-            while len(found) <= rank:
-                found.append({})
+            while len(partitions) <= rank:
+                partitions.append({})
             first = max(begin, rank * length)
             last = min(end, (rank + 1) * length)
-            found[rank][name] = (last - first, first - rank * length)
+            partitions[rank][name] = (last - first, first - rank * length)
         begin = end
-    return found
+    return partitions
 
 
 def merge_flat_groups(
     shapes: Shapes, flats: Sequence[Sequence[Tensor]], paddings: Sequence[Sequence[int]]
 ) -> dict[str, Tensor]:
-    """Merge stages 1 and 2. ``flats`` are indexed by rank, then by group.
+    """Merge partitions of stages 1 and 2. ``flats`` are indexed by rank, then by group.
 
-    ``paddings``: per group, the elements behind each parameter. The order of ``shapes`` is that
-    of the buffer, also under round_robin_gradients, where the slice mappings in the same file
-    are not to be trusted (seen with 0.19.8).
+    ``paddings``: per group, the padding after each parameter. The buffer follows the order of
+    ``shapes``, also with round_robin_gradients, for which the slice mappings in the same file are
+    wrong (seen with 0.19.8).
     """
     merged: dict[str, Tensor] = {}
     for number, group in enumerate(shapes):
@@ -90,15 +89,15 @@ def merge_flat_groups(
     return merged
 
 
-def merge_pieces(shapes: Shapes, flats: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Merge stage 3. ``flats``: per rank, all its pieces one behind the other."""
+def merge_each(shapes: Shapes, flats: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Merge partitions of stage 3. ``flats``: per rank, its concatenated partitions."""
     merged: dict[str, Tensor] = {}
     start, ranks = 0, len(flats)
     for group in shapes:
         for name, shape in group.items():
             length = -(-shape.numel() // ranks)
-            whole = torch.cat([flat[start : start + length] for flat in flats])
-            merged[name] = _shaped(name, whole[: shape.numel()], shape)
+            full = torch.cat([flat[start : start + length] for flat in flats])
+            merged[name] = _shaped(name, full[: shape.numel()], shape)
             start += length
     return merged
 
@@ -106,7 +105,7 @@ def merge_pieces(shapes: Shapes, flats: Sequence[Tensor]) -> dict[str, Tensor]:
 def merge_fragments(
     shapes: Mapping[str, torch.Size], fragments: Sequence[Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Merge frozen parameters: whole in the first file, or one piece in each."""
+    """Merge frozen parameters: complete in the first file, or one partition in each."""
     merged: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         flat = torch.cat([fragment[name].flatten() for fragment in fragments])
@@ -117,6 +116,6 @@ def merge_fragments(
 def _shaped(name: str, flat: Tensor, shape: torch.Size) -> Tensor:
     if flat.numel() != shape.numel():
         raise CheckpointError(
-            f"{name} has {flat.numel()} elements in the files where {shape.numel()} belong"
+            f"{name} has {flat.numel()} elements in the files instead of {shape.numel()}"
         )
     return flat.detach().view(shape)

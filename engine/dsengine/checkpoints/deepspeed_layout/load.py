@@ -1,4 +1,4 @@
-"""A DeepSpeed checkpoint taken over into a run of any stage and world size."""
+"""Loading a DeepSpeed checkpoint at any stage and world size."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dsengine.checkpoints.deepspeed_layout.full_checkpoint import LOSS_SCALE_NAMES, FullCheckpoint
 from dsengine.checkpoints.deepspeed_layout.read import read_checkpoint
-from dsengine.checkpoints.deepspeed_layout.whole import LOSS_SCALE_NAMES, WholeCheckpoint
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import check_weights, shapes
 from dsengine.checkpoints.optimizer_state import (
-    check_offered,
+    check_states,
     has_elements,
     restore_optimizer_values,
 )
@@ -37,10 +37,10 @@ def load_deepspeed_checkpoint(
 
     Raises CheckpointError or CheckpointMismatchError on every rank before anything is changed.
     """
-    what = f"loading DeepSpeed checkpoint {path}"
+    action = f"loading DeepSpeed checkpoint {path}"
     with_optimizer = optimizer_states and state.optimizer is not None and not module_only
     saved = group.run(
-        lambda: _checked(state, read_checkpoint(path, tag), strict, with_optimizer), what
+        lambda: _check(state, read_checkpoint(path, tag), strict, with_optimizer), action
     )
     with torch.no_grad(), units_resharded(state.module):
         for name, target in state.weights().items():
@@ -54,9 +54,9 @@ def load_deepspeed_checkpoint(
     return str(saved.path), saved.client_state
 
 
-def _checked(
-    state: TrainingState, saved: WholeCheckpoint, strict: bool, with_optimizer: bool
-) -> WholeCheckpoint:
+def _check(
+    state: TrainingState, saved: FullCheckpoint, strict: bool, with_optimizer: bool
+) -> FullCheckpoint:
     targets = state.weights()
     tied = state.tied()
     weights = {name: tensor for name, tensor in saved.weights.items() if name not in tied}
@@ -68,22 +68,22 @@ def _checked(
 
 def _check_states(state: TrainingState, states: Mapping[str, Mapping[str, Any]]) -> None:
     assert state.optimizer is not None
-    kinds = {n: entries.keys() - _scalars(entries).keys() for n, entries in states.items()}
-    if offered := set[str]().union(*kinds.values()):
-        check_offered(state.optimizer, offered, "another optimizer")
-    for name, entries in kinds.items():
-        for entry in entries:
-            state.room(name, entry)  # raises where there is none
+    entries = {n: state.keys() - _scalars(state).keys() for n, state in states.items()}
+    if saved := set[str]().union(*entries.values()):
+        check_states(state.optimizer, saved, "another optimizer")
+    for name, kept in entries.items():
+        for entry in kept:
+            state.load_target(name, entry)  # raises if the state cannot be stored
 
 
-def _load_optimizer(state: TrainingState, saved: WholeCheckpoint) -> None:
+def _load_optimizer(state: TrainingState, saved: FullCheckpoint) -> None:
     assert state.optimizer is not None
     trained = state.trained()
     states = _states(state, saved)
     for name, entries in states.items():
         if name in trained:
-            held = state.optimizer.state[trained[name]]
-            _load_entries(held, trained[name], entries, partial(state.room, name))
+            current = state.optimizer.state[trained[name]]
+            _load_entries(current, trained[name], entries, partial(state.load_target, name))
     names = saved.group_names or _current_group_names(state)
     scalars = {name: _scalars(entries) for name, entries in states.items()}
     saved_groups = [
@@ -99,23 +99,23 @@ def _load_entries(
     entries: dict[str, Any],
     parameter: Tensor,
     saved: Mapping[str, Tensor],
-    room: Callable[[str], Tensor | None],
+    load_target: Callable[[str], Tensor | None],
 ) -> None:
     for entry, value in saved.items():
         if has_elements(value):
-            there = room(entry)
-            if there is None:
-                there = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
-            copy_local_slice(there, value)
-            entries[entry] = there
+            target = load_target(entry)
+            if target is None:
+                target = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
+            copy_local_slice(target, value)
+            entries[entry] = target
 
 
 def _scalars(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in entries.items() if not has_elements(value)}
 
 
-def _states(state: TrainingState, saved: WholeCheckpoint) -> dict[str, dict[str, Any]]:
-    """By name; the states of stage 0 are numbered in the optimizer's order."""
+def _states(state: TrainingState, saved: FullCheckpoint) -> dict[str, dict[str, Any]]:
+    """Return states by name; at stage 0 they are numbered in the optimizer's order."""
     if saved.optimizer_states:
         return saved.optimizer_states
     in_order = [name for group in _current_group_names(state) for name in group]
@@ -133,7 +133,7 @@ def _current_group_names(state: TrainingState) -> list[list[str]]:
 
 
 def _load_parts(
-    state: TrainingState, saved: WholeCheckpoint, optimizer: bool, scheduler: bool
+    state: TrainingState, saved: FullCheckpoint, optimizer: bool, scheduler: bool
 ) -> None:
     parts = state.parts
     if "counters" in parts and saved.counters:
@@ -141,10 +141,10 @@ def _load_parts(
     if "lr_scheduler" in parts and scheduler and saved.lr_scheduler:
         parts["lr_scheduler"].load_state_dict(saved.lr_scheduler)
     if "loss_scale" in parts and optimizer and "cur_scale" in saved.loss_scale:
-        known = parts["loss_scale"].state_dict()
-        taken = {
+        current = parts["loss_scale"].state_dict()
+        loaded = {
             ours: saved.loss_scale[theirs]
             for theirs, ours in LOSS_SCALE_NAMES.items()
-            if theirs in saved.loss_scale and ours in known
+            if theirs in saved.loss_scale and ours in current
         }
-        parts["loss_scale"].load_state_dict(known | taken)
+        parts["loss_scale"].load_state_dict(current | loaded)

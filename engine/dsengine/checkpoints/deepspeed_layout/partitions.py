@@ -1,4 +1,4 @@
-"""The optimizer of a whole checkpoint as DeepSpeed's stages divide it among ranks."""
+"""Partitioning the optimizer of a full checkpoint as DeepSpeed's stages do."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from torch import Tensor
 from dsconfig import OPTIMIZER_CLASSES, Effective, optimizer_type
 from dsengine import DEEPSPEED
 from dsengine.checkpoints.deepspeed_layout import flat
+from dsengine.checkpoints.deepspeed_layout.full_checkpoint import FullCheckpoint
 from dsengine.checkpoints.deepspeed_layout.pickles import foreign
-from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.optimizer_state import moments_of
 
@@ -19,10 +19,10 @@ _SCALERS = "deepspeed.runtime.fp16.loss_scaler"
 _FRAGMENT = ("deepspeed.utils.tensor_fragment", "fragment_address")
 
 
-def optimizer_groups(saved: WholeCheckpoint, ranks: int) -> list[list[str]]:
-    """The weights of each group, in the order of the buffers of ``ranks`` at stages 1 and 2.
+def optimizer_groups(saved: FullCheckpoint, ranks: int) -> list[list[str]]:
+    """Return the weights of each group, in the order of the buffers at stages 1 and 2.
 
-    One without elements is in none, as DeepSpeed has it.
+    Weights without elements are left out, as in DeepSpeed.
     """
     zero = saved.config.get("zero_optimization") or {}
     groups = [[name for name in g if saved.weights[name].numel()] for g in saved.group_names]
@@ -31,8 +31,8 @@ def optimizer_groups(saved: WholeCheckpoint, ranks: int) -> list[list[str]]:
     return groups
 
 
-def whole_optimizer(saved: WholeCheckpoint) -> dict[str, Any]:
-    """The optimizer at stage 0: states by number."""
+def full_optimizer(saved: FullCheckpoint) -> dict[str, Any]:
+    """Return the optimizer's state dict at stage 0, with states by number."""
     names = [name for group in saved.group_names for name in group]
     number = {name: i for i, name in enumerate(names)}
     states = saved.optimizer_states
@@ -50,125 +50,126 @@ def whole_optimizer(saved: WholeCheckpoint) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Divided:
-    """An optimizer in flat buffers: ``buffers`` has the weights of each, in order.
+class Partitioned:
+    """An optimizer in flat buffers. ``buffers``: the weights of each buffer, in order.
 
-    ``of_group``: for every group of the optimizer the numbers of its buffers.
+    ``group_buffers``: per parameter group, the numbers of its buffers.
     """
 
-    saved: WholeCheckpoint
+    saved: FullCheckpoint
     ranks: int
     buffers: list[list[str]]
-    of_group: list[list[int]]
+    group_buffers: list[list[int]]
 
-    def masters(self, cut: Any) -> list[list[Tensor]]:
-        """By buffer, then by rank: fp32 weights, divided by ``cut``."""
+    def masters(self, split: Any) -> list[list[Tensor]]:
+        """Return fp32 weights by buffer, then by rank, partitioned by ``split``."""
         weights = self.saved.weights
-        return [cut([weights[n].float() for n in names], self.ranks) for names in self.buffers]
+        return [split([weights[n].float() for n in names], self.ranks) for names in self.buffers]
 
-    def states(self, cut: Any) -> Iterator[dict[str, Any]]:
-        """For each rank, the optimizer's state dict."""
-        divided = [
-            {entry: cut(values, self.ranks) for entry, values in self._entries(names).items()}
+    def states(self, split: Any) -> Iterator[dict[str, Any]]:
+        """Yield each rank's state dict of the optimizer."""
+        partitioned = [
+            {entry: split(values, self.ranks) for entry, values in self._entries(names).items()}
             for names in self.buffers
         ]
-        scalars = [self._once(names) for names in self.buffers]
+        scalars = [self._buffer_scalars(names) for names in self.buffers]
         groups = [
-            _options(self.saved, i) | {"params": numbers} for i, numbers in enumerate(self.of_group)
+            _options(self.saved, i) | {"params": numbers}
+            for i, numbers in enumerate(self.group_buffers)
         ]
         for rank in range(self.ranks):
             states = {
-                number: {entry: pieces[rank] for entry, pieces in entries.items()} | scalars[number]
-                for number, entries in enumerate(divided)
+                number: {entry: parts[rank] for entry, parts in entries.items()} | scalars[number]
+                for number, entries in enumerate(partitioned)
                 if entries or scalars[number]
             }
             yield {"state": states, "param_groups": groups}
 
     def _entries(self, names: Sequence[str]) -> dict[str, list[Tensor]]:
-        """The states with one element for each of a weight; zeros where none was made yet."""
+        """Return the per-element states of the weights; zeros for missing ones."""
         weights, states = self.saved.weights, self.saved.optimizer_states
-        found = {name: _buffers(self.saved, states.get(name, {})) for name in names}
-        kinds = {entry: value.dtype for each in found.values() for entry, value in each.items()}
-        for name, each in found.items():
-            for entry, value in each.items():
+        saved = {name: _buffers(self.saved, states.get(name, {})) for name in names}
+        dtypes = {entry: value.dtype for state in saved.values() for entry, value in state.items()}
+        for name, state in saved.items():
+            for entry, value in state.items():
                 if value.numel() != weights[name].numel():
                     raise CheckpointError(
-                        f"{entry} of {name} has another shape than its weight, and ZeRO keeps one "
-                        "value for each: only stage 0 has a place for it"
+                        f"{entry} of {name} differs in shape from its weight, which ZeRO does not "
+                        "support: convert for stage 0"
                     )
         return {
             entry: [
-                found[name].get(entry, torch.zeros_like(weights[name], dtype=kind))
+                saved[name].get(entry, torch.zeros_like(weights[name], dtype=dtype))
                 for name in names
             ]
-            for entry, kind in kinds.items()
+            for entry, dtype in dtypes.items()
         }
 
-    def _once(self, names: Sequence[str]) -> dict[str, Any]:
-        """What a flat buffer has once, such as the count of steps."""
+    def _buffer_scalars(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the states that a flat buffer has once, such as the step count."""
         states = (self.saved.optimizer_states.get(name) for name in names)
         return next((_scalars(self.saved, state) for state in states if state), {})
 
 
-def flat_stage(saved: WholeCheckpoint, stage: int, ranks: int) -> Iterator[dict[str, Any]]:
-    """Stages 1 and 2: for each rank what it has of every group."""
+def flat_stage(saved: FullCheckpoint, stage: int, ranks: int) -> Iterator[dict[str, Any]]:
+    """Yield each rank's partitions of every group (stages 1 and 2)."""
     groups = optimizer_groups(saved, ranks)
-    divided = Divided(saved, ranks, groups, [[i] for i in range(len(groups))])
-    masters = divided.masters(flat.flat_pieces)
+    partitioned = Partitioned(saved, ranks, groups, [[i] for i in range(len(groups))])
+    masters = partitioned.masters(flat.split_group)
     sizes = {name: saved.weights[name].numel() for group in groups for name in group}
-    lengths = [pieces[0].numel() for pieces in masters]
+    lengths = [partitions[0].numel() for partitions in masters]
     gaps = [
         n * ranks - sum(sizes[name] for name in g) for n, g in zip(lengths, groups, strict=True)
     ]
-    places = [flat.slices(g, sizes, n) for g, n in zip(groups, lengths, strict=True)]
-    for rank, state in enumerate(divided.states(flat.flat_pieces)):
+    slices = [flat.slices(g, sizes, n) for g, n in zip(groups, lengths, strict=True)]
+    for rank, state in enumerate(partitioned.states(flat.split_group)):
         padding = gaps if rank == ranks - 1 else [0] * len(groups)
         yield {
             **_scale(saved),
             "base_optimizer_state": state,
             "single_partition_of_fp32_groups": [
-                pieces[rank][: max(pieces[rank].numel() - gap, 0)].clone()
-                for pieces, gap in zip(masters, padding, strict=True)
+                partitions[rank][: max(partitions[rank].numel() - gap, 0)].clone()
+                for partitions, gap in zip(masters, padding, strict=True)
             ],
             "zero_stage": stage,
             "group_paddings": padding,
             "param_alignment_paddings": [[0] * len(group) for group in groups],
             "partition_count": [ranks] * len(groups),
             "ds_version": DEEPSPEED,
-            "param_slice_mappings": [_fragments(each, rank) for each in places],
+            "param_slice_mappings": [_fragments(by_rank, rank) for by_rank in slices],
         }
 
 
-def stage_3(saved: WholeCheckpoint, ranks: int) -> Iterator[dict[str, Any]]:
-    """Stage 3: for each rank its pieces of every weight, sub-group by sub-group."""
+def stage_3(saved: FullCheckpoint, ranks: int) -> Iterator[dict[str, Any]]:
+    """Yield each rank's partition of every weight, by sub-group (stage 3)."""
     zero = saved.config.get("zero_optimization") or {}
     limit = int(zero.get("sub_group_size") or Effective(batch=None).zero.sub_group_size)
     buffers: list[list[str]] = []
-    of_group: list[list[int]] = []
+    group_buffers: list[list[int]] = []
     for group in optimizer_groups(saved, 1):
-        pieces = [-(-saved.weights[name].numel() // ranks) for name in group]
-        parts = flat.sub_groups(group, pieces, limit)
-        of_group.append([len(buffers) + i for i in range(len(parts))])
-        buffers += parts
-    divided = Divided(saved, ranks, buffers, of_group)
-    masters = divided.masters(flat.own_pieces)
-    for rank, state in enumerate(divided.states(flat.own_pieces)):
+        sizes = [-(-saved.weights[name].numel() // ranks) for name in group]
+        sub_groups = flat.sub_groups(group, sizes, limit)
+        group_buffers.append([len(buffers) + i for i in range(len(sub_groups))])
+        buffers += sub_groups
+    partitioned = Partitioned(saved, ranks, buffers, group_buffers)
+    masters = partitioned.masters(flat.split_each)
+    for rank, state in enumerate(partitioned.states(flat.split_each)):
         yield {
             "zero_stage": 3,
             **_scale(saved),
             "partition_count": ranks,
             "optimizer_state_dict": state,
-            "fp32_flat_groups": [pieces[rank] for pieces in masters],
+            "fp32_flat_groups": [partitions[rank] for partitions in masters],
         }
 
 
-def _fragments(places: Sequence[dict[str, tuple[int, int]]], rank: int) -> dict[str, Any]:
-    here = places[rank] if rank < len(places) else {}
-    return {name: foreign(*_FRAGMENT, numel=n, start=start) for name, (n, start) in here.items()}
+def _fragments(slices: Sequence[dict[str, tuple[int, int]]], rank: int) -> dict[str, Any]:
+    own = slices[rank] if rank < len(slices) else {}
+    return {name: foreign(*_FRAGMENT, numel=n, start=start) for name, (n, start) in own.items()}
 
 
-def _scale(saved: WholeCheckpoint) -> dict[str, Any]:
-    """The loss scale as the object of DeepSpeed's that its engine goes on with."""
+def _scale(saved: FullCheckpoint) -> dict[str, Any]:
+    """Return the loss scale as an object of DeepSpeed's class."""
     known = saved.loss_scale
     dynamic = saved.dtype == torch.float16 and "scale_window" in known
     if dynamic:
@@ -180,13 +181,13 @@ def _scale(saved: WholeCheckpoint) -> dict[str, Any]:
     return {"loss_scaler": scaler, "dynamic_loss_scale": dynamic, "overflow": False}
 
 
-def _options(saved: WholeCheckpoint, number: int) -> dict[str, Any]:
-    """A group's options, with what DeepSpeed's own classes look for in it."""
+def _options(saved: FullCheckpoint, number: int) -> dict[str, Any]:
+    """Return a group's options, with those that DeepSpeed's own classes require."""
     return ({} if _is_of_torch(saved) else {"bias_correction": True}) | saved.groups[number]
 
 
-def _buffers(saved: WholeCheckpoint, state: dict[str, Any]) -> dict[str, Tensor]:
-    """The states with an element for each of a weight, one without a dimension too."""
+def _buffers(saved: FullCheckpoint, state: dict[str, Any]) -> dict[str, Tensor]:
+    """Return the per-element states, including those of zero-dimensional weights."""
     named = (saved.config.get("optimizer") or {}).get("type")
     moments = moments_of(saved.optimizer_type or named or "") or set()
     return {
@@ -196,19 +197,19 @@ def _buffers(saved: WholeCheckpoint, state: dict[str, Any]) -> dict[str, Tensor]
     }
 
 
-def _scalars(saved: WholeCheckpoint, state: dict[str, Any]) -> dict[str, Any]:
-    """The states that are one number; DeepSpeed's own classes count steps in integers."""
+def _scalars(saved: FullCheckpoint, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the scalar states; DeepSpeed's own classes count steps in integers."""
     buffers = _buffers(saved, state)
-    found = {entry: value for entry, value in state.items() if entry not in buffers}
-    if "step" in found:
-        step = float(found["step"])
-        found["step"] = torch.tensor(step) if _is_of_torch(saved) else int(step)
-    return found
+    scalars = {entry: value for entry, value in state.items() if entry not in buffers}
+    if "step" in scalars:
+        step = float(scalars["step"])
+        scalars["step"] = torch.tensor(step) if _is_of_torch(saved) else int(step)
+    return scalars
 
 
-def _is_of_torch(saved: WholeCheckpoint) -> bool:
-    """Whether DeepSpeed updates with a class of torch, by the config or else by the script."""
-    if any("bias_correction" in group for group in saved.groups):  # an option of its own classes
+def _is_of_torch(saved: FullCheckpoint) -> bool:
+    """Whether DeepSpeed uses a class of torch, according to the config or the script."""
+    if any("bias_correction" in group for group in saved.groups):  # only in DeepSpeed's classes
         return False
     named = saved.config.get("optimizer") or {}
     known = optimizer_type(named.get("type") or "")

@@ -1,9 +1,9 @@
-"""DeepSpeed's pickled files, read without running anything they name, and written without it.
+"""DeepSpeed's pickled files: restricted unpickling, and pickling without its classes.
 
-The files hold tensors, plain containers, and a few small objects of DeepSpeed's own classes.
-Tensors and containers are rebuilt by the functions listed here; the objects become ``Record``s,
-which only keep what was stored in them. Any other name in a file is refused. What is written for
-DeepSpeed names its classes, where those are not installed.
+The files contain tensors, plain containers, and a few small objects of DeepSpeed's classes. Tensors
+and containers are rebuilt by the functions listed here; the objects become ``Record``s with the
+stored attributes. Any other name in a file is refused. Written files refer to DeepSpeed's classes
+by name, so that DeepSpeed need not be installed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from dsengine.torch_private import named_in_tensor_files
 
 
 class Record:
-    """An object of a class that is not loaded: its constructor's arguments and its state."""
+    """An object of a class that is not imported: its constructor's arguments and its state."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.arguments = arguments
@@ -61,16 +61,16 @@ class _Unpickler(pickle.Unpickler):
             return getattr(torch, name)
         if module.split(".")[0] == "deepspeed":
             return Record
-        raise CheckpointError(f"it names {module}.{name}, which no checkpoint needs")
+        raise CheckpointError(f"it refers to {module}.{name}, which is not allowed in a checkpoint")
 
 
 _READING = SimpleNamespace(Unpickler=_Unpickler, load=None, loads=None, __name__="restricted")
 
 
 def read_file(path: Path) -> Any:
-    """Return what a ``.pt`` or ``.bin`` file holds; tensors are mapped from the file.
+    """Read a ``.pt`` or ``.bin`` file; tensors are memory-mapped.
 
-    Raises CheckpointError for a file that is damaged, foreign, or names other code.
+    Raises CheckpointError for a file that is damaged, foreign, or refers to other code.
     """
     try:
         return torch.load(
@@ -86,11 +86,11 @@ def read_file(path: Path) -> Any:
 
 
 _InPython: Any = vars(pickle)["_Pickler"]
-"""Python's own pickler, which can be told how to write the name of a class; C's cannot."""
+"""Python's pickler, in which writing of class names can be overridden; C's does not allow it."""
 
 
 class _Foreign(type):
-    """A class by its name alone."""
+    """A class known only by name."""
 
 
 @cache
@@ -99,10 +99,10 @@ def _class(module: str, name: str) -> type:
 
 
 def foreign(module: str, name: str, **attributes: Any) -> Any:
-    """Return an object that a file holds as one of class ``module.name`` with these attributes."""
-    made = _class(module, name)()
-    vars(made).update(attributes)
-    return made
+    """Return an object that is pickled as one of class ``module.name`` with these attributes."""
+    instance = _class(module, name)()
+    vars(instance).update(attributes)
+    return instance
 
 
 class _Pickler(_InPython):
@@ -118,5 +118,5 @@ _WRITING = SimpleNamespace(Pickler=_Pickler, __name__="naming")
 
 
 def write_file(content: Any, path: Path) -> None:
-    """Write what ``torch.load`` reads; ``foreign`` objects in it are those of their classes."""
+    """Write a file for ``torch.load``; ``foreign`` objects are pickled with their class names."""
     torch.save(content, path, pickle_module=_WRITING)

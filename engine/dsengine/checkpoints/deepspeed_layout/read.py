@@ -1,4 +1,4 @@
-"""A DeepSpeed checkpoint, read into plain data by parameter name."""
+"""Reading a DeepSpeed checkpoint into plain data by parameter name."""
 
 from collections.abc import Mapping
 from os import PathLike
@@ -14,12 +14,12 @@ from dsengine.checkpoints.deepspeed_layout.files import (
     tag_directory,
 )
 from dsengine.checkpoints.deepspeed_layout.flat import (
+    merge_each,
     merge_flat_groups,
     merge_fragments,
-    merge_pieces,
 )
+from dsengine.checkpoints.deepspeed_layout.full_checkpoint import FullCheckpoint, own_checkpoint
 from dsengine.checkpoints.deepspeed_layout.pickles import read_file
-from dsengine.checkpoints.deepspeed_layout.whole import WholeCheckpoint, own_checkpoint
 from dsengine.checkpoints.directory import read_latest
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.optimizer_state import has_elements
@@ -46,11 +46,11 @@ KNOWN = frozenset(
         "sparse_tensor_module_names",
     }
 )
-"""Keys that are DeepSpeed's own; every other one is the script's client state."""
+"""Keys that DeepSpeed writes; all others are the script's client state."""
 
 
-def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> WholeCheckpoint:
-    """Read a checkpoint of stages 0 to 3; no code it names is run.
+def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> FullCheckpoint:
+    """Read a checkpoint of stages 0 to 3 without running code from it.
 
     Raises CheckpointError for files that are missing, damaged, foreign or model-parallel.
     """
@@ -64,9 +64,9 @@ def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> WholeC
     shapes = models[0]["param_shapes"]
     if not isinstance(optimizers[0].get("base_optimizer_state", {}), Mapping):
         raise CheckpointError(f"{directory} was saved with elastic_checkpoint: not supported")
-    divided = _stage3 if "fp32_flat_groups" in optimizers[0] else _flat_stages
-    stage, base, masters, states = divided(shapes, optimizers)
-    return WholeCheckpoint(
+    merge = _stage3 if "fp32_flat_groups" in optimizers[0] else _flat_stages
+    stage, base, masters, states = merge(shapes, optimizers)
+    return FullCheckpoint(
         stage=stage,
         weights=_weights(models if stage == 3 else models[:1], masters),
         optimizer_states=states,
@@ -77,17 +77,15 @@ def read_checkpoint(path: str | PathLike[str], tag: str | None = None) -> WholeC
     )
 
 
-def read_whole(
-    root: Path, tag: str | None = None, *, only_weights: bool = False
-) -> WholeCheckpoint:
-    """Read what ``tag`` names, or ``latest``, whole into host memory, whoever wrote it.
+def read_full(root: Path, tag: str | None = None, *, only_weights: bool = False) -> FullCheckpoint:
+    """Read a full checkpoint of DeepSpeed or dsengine into host memory (default tag: ``latest``).
 
-    ``only_weights`` spares what this engine has saved besides. Raises CheckpointError where there
-    is no whole checkpoint.
+    ``only_weights`` skips other tensors of dsengine's checkpoints. Raises CheckpointError if there
+    is no complete checkpoint.
     """
     tag = tag or read_latest(root)
     if tag is None:
-        raise CheckpointError(f"{root} has no file named latest: give the tag")
+        raise CheckpointError(f"{root} has no file named latest: specify the tag")
     if is_deepspeed_directory(root / tag):
         return read_checkpoint(root, tag)
     return own_checkpoint(root / tag, only_weights=only_weights)
@@ -96,7 +94,7 @@ def read_whole(
 def _common(directory: Path, models: list[dict[str, Any]]) -> dict[str, Any]:
     first = models[0]
     if "module" not in first:
-        raise CheckpointError(f"{directory} holds no weights: {sorted(first)[:8]}")
+        raise CheckpointError(f"{directory} contains no weights: {sorted(first)[:8]}")
     return {
         "path": directory,
         "world_size": first.get("dp_world_size", 1),
@@ -111,16 +109,16 @@ def _common(directory: Path, models: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _dtype(model: dict[str, Any]) -> torch.dtype:
-    """In which the model computes: that of its weights."""
+    """Return the compute dtype: that of the model's weights."""
     buffers = set(model.get("buffer_names") or [])
     dtypes = (t.dtype for name, t in model["module"].items() if name not in buffers)
-    return next((each for each in dtypes if each.is_floating_point), torch.float32)
+    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
 
 
-def _stage0(model: dict[str, Any], common: dict[str, Any]) -> WholeCheckpoint:
+def _stage0(model: dict[str, Any], common: dict[str, Any]) -> FullCheckpoint:
     optimizer = model.get("optimizer") or {}
     inner = optimizer.get("optimizer_state_dict", optimizer)
-    return WholeCheckpoint(
+    return FullCheckpoint(
         stage=0,
         weights=dict(model["module"]),
         indexed_states=dict(inner.get("state", {})),
@@ -129,53 +127,53 @@ def _stage0(model: dict[str, Any], common: dict[str, Any]) -> WholeCheckpoint:
     )
 
 
-_Divided = tuple[int, Mapping[str, Any], dict[str, Tensor], dict[str, dict[str, Tensor]]]
-"""The stage, the optimizer's state as rank 0 has it, and by name whole masters and states."""
+_Merged = tuple[int, Mapping[str, Any], dict[str, Tensor], dict[str, dict[str, Tensor]]]
+"""Stage, the optimizer's state on rank 0, and full masters and states by name."""
 
 
-def _flat_stages(shapes: Any, ranks: list[dict[str, Any]]) -> _Divided:
+def _flat_stages(shapes: Any, ranks: list[dict[str, Any]]) -> _Merged:
     paddings = ranks[0].get("param_alignment_paddings") or []
     masters = [rank["single_partition_of_fp32_groups"] for rank in ranks]
     bases = [rank["base_optimizer_state"] for rank in ranks]
     states: dict[str, dict[str, Tensor]] = {}
-    stepped = sorted(bases[0]["state"])  # none before the first step
-    of_stepped = [shapes[i] for i in stepped]
+    stepped = sorted(bases[0]["state"])  # empty before the first step
+    stepped_shapes = [shapes[i] for i in stepped]
     gaps = [paddings[i] for i in stepped] if paddings else []
     for entry in _flat_entries(bases[0]["state"]):
         flats = [[base["state"][i][entry] for i in stepped] for base in bases]
-        _collect(states, entry, merge_flat_groups(of_stepped, flats, gaps))
-    _collect_scalars(states, of_stepped, [bases[0]["state"][i] for i in stepped])
+        _collect(states, entry, merge_flat_groups(stepped_shapes, flats, gaps))
+    _collect_scalars(states, stepped_shapes, [bases[0]["state"][i] for i in stepped])
     stage = ranks[0]["zero_stage"]
     number = int(stage.arguments[0]) if getattr(stage, "arguments", ()) else int(stage)
     return number, bases[0], merge_flat_groups(shapes, masters, paddings), states
 
 
-def _stage3(shapes: Any, ranks: list[dict[str, Any]]) -> _Divided:
+def _stage3(shapes: Any, ranks: list[dict[str, Any]]) -> _Merged:
     masters = [torch.cat(list(rank["fp32_flat_groups"])) for rank in ranks]
     bases = [rank["optimizer_state_dict"] for rank in ranks]
     states: dict[str, dict[str, Tensor]] = {}
     for entry in _flat_entries(bases[0]["state"]):
         order = sorted(bases[0]["state"])
         flats = [torch.cat([base["state"][i][entry] for i in order]) for base in bases]
-        _collect(states, entry, merge_pieces(shapes, flats))
+        _collect(states, entry, merge_each(shapes, flats))
     first = next(iter(bases[0]["state"].values()), {})
     _collect_scalars(states, shapes, [first] * len(shapes))
-    return 3, bases[0], merge_pieces(shapes, masters), states
+    return 3, bases[0], merge_each(shapes, masters), states
 
 
 def _weights(models: list[dict[str, Any]], masters: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return masters, frozen parameters, buffers and tied names, in the model's order."""
     first = models[0]
-    known = dict(masters)
+    merged = dict(masters)
     frozen = first.get("frozen_param_shapes") or {}
     fragments = [model.get("frozen_param_fragments") or {} for model in models]
-    known |= merge_fragments(frozen, fragments)
-    known |= {name: first["module"][name] for name in first.get("buffer_names", [])}
+    merged |= merge_fragments(frozen, fragments)
+    merged |= {name: first["module"][name] for name in first.get("buffer_names", [])}
     for name, same_as in (first.get("shared_params") or {}).items():
-        known.setdefault(name, known[same_as])
-    whole = {name: tensor for name, tensor in first["module"].items() if tensor.numel()}
-    known = whole | known
-    return {name: known[name] for name in first["module"] if name in known}
+        merged.setdefault(name, merged[same_as])
+    unsharded = {name: tensor for name, tensor in first["module"].items() if tensor.numel()}
+    merged = unsharded | merged
+    return {name: merged[name] for name in first["module"] if name in merged}
 
 
 def _flat_entries(states: Mapping[int, Mapping[str, Any]]) -> list[str]:
@@ -191,9 +189,9 @@ def _collect(
 
 
 def _collect_scalars(
-    states: dict[str, dict[str, Tensor]], shapes: Any, of_group: list[Mapping[str, Any]]
+    states: dict[str, dict[str, Tensor]], shapes: Any, group_states: list[Mapping[str, Any]]
 ) -> None:
-    for group, state in zip(shapes, of_group, strict=True):
+    for group, state in zip(shapes, group_states, strict=True):
         for entry, value in state.items():
             if has_elements(value):
                 continue

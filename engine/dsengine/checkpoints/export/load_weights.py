@@ -1,4 +1,4 @@
-"""Hugging Face safetensors read straight into shards: each rank reads only what it keeps."""
+"""Reading Hugging Face safetensors into shards: each rank reads only its own slices."""
 
 import json
 from collections.abc import Container
@@ -29,21 +29,21 @@ def load_weights(
 ) -> None:
     """Fill a (sharded) module from a safetensors file or a directory in the Hugging Face layout.
 
-    Raises CheckpointMismatchError on every rank, before anything is changed, when names or
-    shapes differ; CheckpointError when a file is missing or damaged. Collective.
+    Raises CheckpointMismatchError on every rank, before anything is changed, if names or shapes
+    differ, and CheckpointError if a file is missing or damaged. Collective.
     """
     targets = state.weights()
-    what = f"loading weights from {source}"
-    files = group.run(lambda: _check(Path(source), targets, state.tied(), strict), what)
+    action = f"loading weights from {source}"
+    files = group.run(lambda: _check(Path(source), targets, state.tied(), strict), action)
     with units_resharded(state.module):
-        group.run(lambda: _read(files, targets), what)
+        group.run(lambda: _read(files, targets), action)
         state.refresh_parameters()
 
 
 def weight_files(source: Path) -> dict[str, Path]:
     """Return the file of every tensor in ``source``.
 
-    Raises CheckpointError when there is no safetensors file or one is damaged.
+    Raises CheckpointError if there is no safetensors file or one is damaged.
     """
     if source.is_dir():
         index = source / f"{SAFETENSORS_NAME}.index.json"
@@ -70,16 +70,15 @@ def _check(
     source: Path, targets: dict[str, Tensor], tied: Container[str], strict: bool
 ) -> dict[Path, list[str]]:
     """Return the tensors to read by file, or raise."""
-    places = weight_files(source)
     by_file: dict[Path, list[str]] = {}
-    for name, path in places.items():
+    for name, path in weight_files(source).items():
         by_file.setdefault(path, []).append(name)
     shapes: dict[str, list[int]] = {}
     for path, names in by_file.items():
         with _opened(path) as file:
             shapes |= {n: file.get_slice(n).get_shape() for n in names if n not in tied}
-    wanted = set(check_weights(shapes, targets, strict=strict))
-    return {path: [n for n in names if n in wanted] for path, names in by_file.items()}
+    names_to_load = set(check_weights(shapes, targets, strict=strict))
+    return {path: [n for n in names if n in names_to_load] for path, names in by_file.items()}
 
 
 @torch.no_grad()
@@ -92,7 +91,7 @@ def _read(files: dict[Path, list[str]], targets: dict[str, Tensor]) -> None:
 
 
 def _fill(target: Tensor, file: Any, name: str) -> None:
-    """Copy what ``target`` holds of the whole tensor called ``name``."""
+    """Copy this rank's slice of tensor ``name`` to ``target``."""
     if not isinstance(target, DTensor):
         target.copy_(file.get_tensor(name))
         return

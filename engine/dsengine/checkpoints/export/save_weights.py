@@ -1,4 +1,4 @@
-"""Writing whole weights: sharded safetensors with an index, or torch's own files."""
+"""Writing full weights: sharded safetensors with an index, or torch's own files."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dsengine.checkpoints.directory import sync_directory, write_synced
-from dsengine.checkpoints.export.whole import exported_dtype, whole_tensors
+from dsengine.checkpoints.export.full_weights import exported_dtype, full_tensors
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.state import TrainingState
 
@@ -28,7 +28,7 @@ class FileLayout:
 
     @property
     def index(self) -> bytes:
-        """The index file: where each tensor lies."""
+        """The index file, with the file of each tensor."""
         weight_map = {name: file for file, names in self.files.items() for name in names}
         content = {"metadata": {"total_size": self.total_bytes}, "weight_map": weight_map}
         return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode()
@@ -40,13 +40,13 @@ def _divide(sizes: Mapping[str, int], filename: str, max_bytes: int) -> FileLayo
     One file keeps ``filename``; several get ``-00001-of-0000N`` before the extension.
     """
     parts: list[list[str]] = [[]]
-    held = 0
+    total = 0
     for name, size in sizes.items():
-        if parts[-1] and held + size > max_bytes:
+        if parts[-1] and total + size > max_bytes:
             parts.append([])
-            held = 0
+            total = 0
         parts[-1].append(name)
-        held += size
+        total += size
     if len(parts) == 1:
         return FileLayout({filename: parts[0]}, sum(sizes.values()))
     path = Path(filename)
@@ -64,10 +64,10 @@ def save_weights(
     exclude_frozen: bool = False,
     max_file_bytes: int = DEFAULT_FILE_BYTES,
 ) -> None:
-    """Write whole weights, as ``from_pretrained`` reads them. Collective; rank 0 writes.
+    """Write full weights in a form that ``from_pretrained`` reads. Collective; rank 0 writes.
 
-    A name ending in ``.safetensors`` gives safetensors, any other torch's format. Floating-point
-    tensors are cast to ``dtype``. Rank 0 holds at most one file's weights in host memory.
+    A name ending in ``.safetensors`` selects safetensors, any other torch's format. Floating-point
+    tensors are cast to ``dtype``. Rank 0 needs host memory for the weights of one file at a time.
     Raises CheckpointError on every rank when rank 0 cannot write.
     """
     root = Path(save_dir)
@@ -77,20 +77,20 @@ def save_weights(
         for name, tensor in tensors.items()
     }
     layout = _divide(sizes, filename, max_file_bytes)
-    what = f"saving weights to {root}"
-    group.run_on_coordinator(lambda: root.mkdir(parents=True, exist_ok=True), what)
-    gathered = whole_tensors(tensors, dtype, keep=group.is_coordinator)
+    action = f"saving weights to {root}"
+    group.run_on_coordinator(lambda: root.mkdir(parents=True, exist_ok=True), action)
+    gathered = full_tensors(tensors, dtype, keep=group.is_coordinator)
     for file, names in layout.files.items():
-        held = _take(gathered, names, tensors, dtype, group)
-        group.run_on_coordinator(lambda f=file, h=held: _write(root / f, h), what)
+        own = _take(gathered, names, tensors, dtype, group)
+        group.run_on_coordinator(lambda f=file, weights=own: _write(root / f, weights), action)
 
     def publish() -> None:
         _publish(root, filename, layout)
-        config: Any = getattr(state.module, "config", None)  # of a model of Hugging Face
+        config: Any = getattr(state.module, "config", None)  # of a Hugging Face model
         if hasattr(config, "save_pretrained") and not (root / "config.json").exists():
             config.save_pretrained(root)
 
-    group.run_on_coordinator(publish, what)
+    group.run_on_coordinator(publish, action)
 
 
 def write_weights(
@@ -100,14 +100,14 @@ def write_weights(
     dtype: torch.dtype | None = None,
     max_file_bytes: int = DEFAULT_FILE_BYTES,
 ) -> None:
-    """Write weights that one process holds, in the form that ``save_weights`` gives."""
+    """Write the full weights of one process in the same form as ``save_weights``."""
     root.mkdir(parents=True, exist_ok=True)
     cast = {name: tensor.to(exported_dtype(tensor, dtype)) for name, tensor in weights.items()}
     layout = _divide({n: tensor.nbytes for n, tensor in cast.items()}, filename, max_file_bytes)
     for file, names in layout.files.items():
         keys = {n: n if file.endswith(".safetensors") else id(weights[n]) for n in names}
         own = {key: cast[name].contiguous().clone() for name, key in keys.items()}
-        # torch's format keeps one tensor under two names as one
+        # torch's format stores a tensor with two names once.
         _write(root / file, {name: own[key] for name, key in keys.items()})
     _publish(root, filename, layout)
 
@@ -119,35 +119,35 @@ def _take(
     dtype: torch.dtype | None,
     group: CheckpointGroup,
 ) -> dict[str, Tensor]:
-    """Gather the tensors of one file; empty on ranks that do not write."""
+    """Gather the tensors of one file; return {} on ranks that do not write."""
     if group.is_coordinator:
         return dict(next(gathered) for _ in names)
     part = {name: tensors[name] for name in names}
-    return dict(whole_tensors(part, dtype, keep=False))
+    return dict(full_tensors(part, dtype, keep=False))
 
 
-def _aside(path: Path) -> Path:
+def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.writing")
 
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write one file under a hidden name."""
+    """Write one file under a temporary hidden name."""
     if path.suffix == ".safetensors":
         from safetensors.torch import save_file
 
-        save_file(tensors, _aside(path), metadata={"format": "pt"})
+        save_file(tensors, _temporary(path), metadata={"format": "pt"})
     else:
-        torch.save(tensors, _aside(path))
+        torch.save(tensors, _temporary(path))
 
 
 def _publish(root: Path, filename: str, layout: FileLayout) -> None:
-    """Give all files their names; the index, and what an older export left, come last."""
+    """Rename all files, then write the index and remove files of an older export."""
     for file in layout.files:
-        _aside(root / file).replace(root / file)
+        _temporary(root / file).replace(root / file)
     index = root / f"{filename}.index.json"
     if len(layout.files) > 1:
-        write_synced(_aside(index), layout.index)
-        _aside(index).replace(index)
+        write_synced(_temporary(index), layout.index)
+        _temporary(index).replace(index)
         (root / filename).unlink(missing_ok=True)
     else:
         index.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import Adam, Optimizer
 
 from dsengine.deepspeed.ops.states import step_in_fp32
-from dsengine.optimizers.build import STANDS_FOR
+from dsengine.optimizers.build import DEEPSPEED_CLASS
 
 Betas = tuple[float, float]
 
@@ -18,7 +18,7 @@ class StandingFor(type):
     """The type of DeepSpeed's classes: what is built from a config in their place is theirs too."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        built = getattr(instance, STANDS_FOR, None)
+        built = getattr(instance, DEEPSPEED_CLASS, None)
         return super().__instancecheck__(instance) or built == cls.__name__
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dsengine.optimizers.gradients import result_of
+from dsengine.optimizers.gradients import evaluate
 
 NARROW = (torch.float16, torch.bfloat16)
 
@@ -66,5 +66,5 @@ def _with_closure_called(args: Any, kwargs: Any) -> tuple[Any, Any]:
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if closure is None:
         return args, kwargs
-    loss = result_of(closure)
+    loss = evaluate(closure)
     return args[:1], {"closure": lambda: loss}

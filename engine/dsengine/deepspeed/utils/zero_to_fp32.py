@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dsengine.checkpoints.deepspeed_layout import read_whole
+from dsengine.checkpoints.deepspeed_layout import read_full
 from dsengine.checkpoints.deepspeed_layout.files import MODEL_FILES, OPTIMIZER_FILES, model_file
 from dsengine.checkpoints.export import write_weights
 from dsengine.checkpoints.export.save_weights import SAFETENSORS_NAME
@@ -43,7 +43,7 @@ def get_fp32_state_dict_from_zero_checkpoint(
             "exclude_frozen_parameters: a checkpoint does not say which parameters were frozen; "
             "leave them out when saving: save_checkpoint(exclude_frozen_parameters=True)"
         )
-    weights = read_whole(FilePath(checkpoint_dir), tag, only_weights=True).weights
+    weights = read_full(FilePath(checkpoint_dir), tag, only_weights=True).weights
     return {name: t.float() if t.is_floating_point() else t for name, t in weights.items()}
 
 

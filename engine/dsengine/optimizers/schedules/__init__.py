@@ -1,4 +1,4 @@
-"""Learning-rate schedules by name: DeepSpeed's five, and every one of torch's."""
+"""Learning-rate schedules by name: DeepSpeed's five and all of torch's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,9 +19,9 @@ VALID_LR_SCHEDULES = list(SCHEDULES)
 
 
 def build_schedule(name: str, params: Mapping[str, Any], optimizer: Optimizer) -> Any:
-    """Return the schedule ``name`` over ``optimizer``.
+    """Build the schedule ``name`` for ``optimizer``.
 
-    Raises ValueError for an unknown name, and what the schedule raises for bad parameters.
+    Raises ValueError for an unknown name, and the schedule's own errors for invalid parameters.
     """
     kind = SCHEDULES.get(name) or getattr(torch_schedules, name, None)
     if not isinstance(kind, type) or not hasattr(kind, "step"):
@@ -32,12 +32,11 @@ def build_schedule(name: str, params: Mapping[str, Any], optimizer: Optimizer) -
     return kind(optimizer, **params)
 
 
-def check_watched(schedule: Any, arguments: Mapping[str, Any]) -> None:
-    """Raise ValueError, before anything is updated, when a schedule lacks what it watches."""
+def check_metrics(schedule: Any, arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError if ``ReduceLROnPlateau`` lacks its metric, before anything is updated."""
     if isinstance(schedule, torch_schedules.ReduceLROnPlateau) and "metrics" not in arguments:
         raise ValueError(
-            "ReduceLROnPlateau has to be told what it watches: "
-            'engine.step(lr_kwargs={"metrics": loss})'
+            'ReduceLROnPlateau requires a metric: engine.step(lr_kwargs={"metrics": loss})'
         )
 
 
@@ -51,5 +50,5 @@ __all__ = [
     "WarmupDecayLR",
     "WarmupLR",
     "build_schedule",
-    "check_watched",
+    "check_metrics",
 ]

@@ -1,4 +1,4 @@
-"""What DeepSpeed's learning-rate schedules have in common."""
+"""Common base of DeepSpeed's learning-rate schedules."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -9,10 +9,10 @@ from torch.optim import Optimizer
 
 
 class Schedule(ABC):
-    """A learning rate per parameter group as a function of the steps taken.
+    """A learning rate per parameter group as a function of the number of steps.
 
-    ``last_batch_iteration`` is the number of calls of step() minus one; that alone is the
-    state. The optimizer's own state carries the rate over a resume.
+    The only state is ``last_batch_iteration``, the number of calls of step() minus one. The
+    optimizer's own state preserves the rate when a run resumes.
     """
 
     def __init__(self, optimizer: Optimizer, last_batch_iteration: int) -> None:
@@ -25,13 +25,13 @@ class Schedule(ABC):
         """Return the rates at ``last_batch_iteration``."""
 
     def get_last_lr(self) -> list[float]:
-        """Return the rates last set. Raises AssertionError, as callers expect, before any."""
+        """Return the last rates set. Raises AssertionError before any, as callers expect."""
         if self._last_lr is None:
             raise AssertionError("no learning rate has been set yet: need to call step() first")
         return self._last_lr
 
     def step(self, last_batch_iteration: int | None = None) -> None:
-        """Go on by one step, or to ``last_batch_iteration``, and set the rates."""
+        """Advance by one step, or to ``last_batch_iteration``, and set the rates."""
         following = self.last_batch_iteration + 1
         self.last_batch_iteration = (
             following if last_batch_iteration is None else last_batch_iteration
@@ -40,7 +40,7 @@ class Schedule(ABC):
 
     def set_lr(self, rates: Sequence[float]) -> None:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            put_lr(group, rate)
+            assign_lr(group, rate)
         self._last_lr = list(rates)
 
     def state_dict(self) -> dict[str, Any]:
@@ -50,21 +50,21 @@ class Schedule(ABC):
         self.last_batch_iteration = state["last_batch_iteration"]
 
 
-def put_lr(group: dict[str, Any], rate: float) -> None:
-    """Set the rate of a parameter group; one that is a tensor stays the same tensor."""
+def assign_lr(group: dict[str, Any], rate: float) -> None:
+    """Set the rate of a parameter group; a tensor is updated in place."""
     if isinstance(group["lr"], Tensor):
         group["lr"].fill_(rate)
     else:
         group["lr"] = rate
 
 
-def own_lrs(optimizer: Optimizer) -> list[float]:
-    """Return the rate of each group as it is now, apart from a tensor that will be written to."""
+def current_lrs(optimizer: Optimizer) -> list[float]:
+    """Return the current rate of each group as a float, also if it is a tensor."""
     return [float(group["lr"]) for group in optimizer.param_groups]
 
 
 def per_group(optimizer: Optimizer, value: float | Sequence[float], name: str) -> list[float]:
-    """One value per parameter group. Raises ValueError when a list has another length."""
+    """Return one value per parameter group. Raises ValueError if a list has another length."""
     groups = len(optimizer.param_groups)
     if not isinstance(value, Sequence):
         return [value] * groups
@@ -74,12 +74,12 @@ def per_group(optimizer: Optimizer, value: float | Sequence[float], name: str) -
 
 
 def pairs(low: Sequence[float], high: Sequence[float]) -> Iterator[tuple[float, float]]:
-    """The bounds of each group."""
+    """Iterate over the bounds of each group."""
     return zip(low, high, strict=True)
 
 
 def positive_integer(value: object, name: str) -> int:
-    """Check a number of steps. Raises ValueError."""
+    """Return a valid number of steps. Raises ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         raise ValueError(f"{name} must be a positive integer, got {value}")
     return value

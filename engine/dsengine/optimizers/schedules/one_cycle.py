@@ -1,4 +1,4 @@
-"""OneCycle: the rate up and down once, the momentum the other way, then decay."""
+"""OneCycle: one cycle of the rate, an inverse cycle of the momentum, then decay."""
 
 import math
 import warnings
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from torch.optim import Optimizer
 
-from dsengine.optimizers.schedules.base import Schedule, pairs, per_group, put_lr
+from dsengine.optimizers.schedules.base import Schedule, assign_lr, pairs, per_group
 
 SECOND_BETA = 0.99
 """betas[1] while the momentum is cycled."""
 
 
 class OneCycle(Schedule):
-    """Linear rise over ``cycle_first_step_size`` steps, linear fall over the second.
+    """Linear rise over ``cycle_first_step_size`` steps, then linear fall.
 
-    A stair count above 0 makes that many stairs of a slope. After the cycle the rate falls
-    with ``decay_lr_rate`` per ``decay_step_size`` steps; 0 for either keeps the minimum.
+    A stair count above 0 divides a slope into that many stairs. After the cycle the rate decays by
+    ``decay_lr_rate`` per ``decay_step_size`` steps; if either is 0, it stays at the minimum.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class OneCycle(Schedule):
     def _begin(self) -> None:
         """Set the minima; they do not count as rates set by a step."""
         for group, rate in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-            put_lr(group, rate)
+            assign_lr(group, rate)
         if self.cycle_momentum:
             self._set_betas([(momentum, SECOND_BETA) for momentum in self.min_moms])
 
@@ -73,11 +73,11 @@ class OneCycle(Schedule):
 
     @property
     def step_ratio(self) -> float:
-        """The share of a cycle in which the rate rises."""
+        """The share of the cycle in which the rate rises."""
         return self.rise / (self.rise + self.fall)
 
     def height(self) -> float:
-        """Where in the cycle we are: 0 at its foot, 1 at its top."""
+        """Return the position between minimum (0) and maximum (1) in the cycle."""
         length = self.rise + self.fall
         iteration = self.last_batch_iteration + 1
         position = iteration / length - math.floor(iteration / length)
@@ -89,7 +89,7 @@ class OneCycle(Schedule):
         return position / top if rising else (position - 1) / (top - 1)
 
     def _stair(self, iteration: float, stairs: int) -> float:
-        """From the whole number of steps: a float position may lie just below a stair."""
+        """Use the integer step count: a float position may be just below a stair."""
         if iteration <= self.rise:
             position = iteration * stairs / self.rise
         else:
@@ -109,7 +109,7 @@ class OneCycle(Schedule):
         return [low / decay for low in self.min_lrs]
 
     def get_mom(self) -> list[tuple[float, float]] | None:
-        """Return the betas of each group, None where the momentum is left alone."""
+        """Return the betas of each group, or None if the momentum is not cycled."""
         if not self.cycle_momentum:
             return None
         return [(momentum, SECOND_BETA) for momentum in self._momenta()]
@@ -136,7 +136,7 @@ def _has_betas(optimizer: Optimizer) -> bool:
     if "betas" in optimizer.defaults:
         return True
     warnings.warn(
-        f"OneCycle leaves the momentum alone: {type(optimizer).__name__} has no betas",
+        f"OneCycle does not cycle the momentum: {type(optimizer).__name__} has no betas",
         stacklevel=4,
     )
     return False

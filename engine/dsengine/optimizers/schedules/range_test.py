@@ -1,4 +1,4 @@
-"""LRRangeTest: the rate grows until training breaks."""
+"""LRRangeTest: a growing rate, to find the largest stable one."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dsengine.optimizers.schedules.base import Schedule, per_group, positive_int
 
 
 class LRRangeTest(Schedule):
-    """``min * (1 + rate * intervals)``, intervals of ``lr_range_test_step_size`` steps."""
+    """``min * (1 + rate * intervals)``, with intervals of ``lr_range_test_step_size`` steps."""
 
     def __init__(
         self,

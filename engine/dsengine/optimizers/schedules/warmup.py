@@ -1,4 +1,4 @@
-"""WarmupLR and what may follow the warm-up: linear decay, cosine."""
+"""WarmupLR and its variants with linear or cosine decay."""
 
 import math
 import warnings
@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from dsengine.optimizers.schedules.base import (
     Schedule,
-    own_lrs,
+    current_lrs,
     pairs,
     per_group,
     positive_integer,
@@ -16,7 +16,7 @@ from dsengine.optimizers.schedules.base import (
 
 
 class _Warmup(Schedule):
-    """The share of the warm-up that is done: 0 at first, 1 from ``warmup_num_steps`` on."""
+    """Base of schedules that warm up from 0 to 1 over ``warmup_num_steps``."""
 
     def __init__(
         self, optimizer: Optimizer, warmup_num_steps: int, warmup_type: str, last: int
@@ -25,7 +25,7 @@ class _Warmup(Schedule):
         self.warmup_num_steps = max(2, positive_integer(warmup_num_steps, "warmup_num_steps"))
         if warmup_type not in ("log", "linear"):
             warnings.warn(
-                f"unknown warmup_type {warmup_type!r}: 'log' is used; choose 'log' or 'linear'",
+                f"unknown warmup_type {warmup_type!r}: using 'log'; choose 'log' or 'linear'",
                 stacklevel=3,
             )
             warmup_type = "log"
@@ -42,10 +42,10 @@ class _Warmup(Schedule):
 
 
 class WarmupLR(_Warmup):
-    """From ``warmup_min_lr`` to ``warmup_max_lr`` (default: the optimizer's own), then constant.
+    """Warm up from ``warmup_min_lr`` to ``warmup_max_lr`` (default: the optimizer's lr).
 
-    The first two steps run at the minimum: the rate at construction, then the first of the
-    warm-up.
+    Then constant. The first two steps use the minimum: the rate at construction, then the first of
+    the warmup.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class WarmupLR(_Warmup):
     ) -> None:
         super().__init__(optimizer, warmup_num_steps, warmup_type, last_batch_iteration)
         if warmup_max_lr is None:
-            warmup_max_lr = own_lrs(optimizer)
+            warmup_max_lr = current_lrs(optimizer)
         self.min_lrs = per_group(optimizer, warmup_min_lr, "warmup_min_lr")
         self.max_lrs = per_group(optimizer, warmup_max_lr, "warmup_max_lr")
         if last_batch_iteration == -1:
@@ -72,12 +72,12 @@ class WarmupLR(_Warmup):
         return [low + (high - low) * share for low, high in pairs(self.min_lrs, self.max_lrs)]
 
     def share(self) -> float:
-        """How far the rate is from its minimum (0) to its maximum (1)."""
+        """Return the position between minimum (0) and maximum (1)."""
         return self.warmed_up() if self.is_warming_up else 1.0
 
 
 class WarmupDecayLR(WarmupLR):
-    """The same warm-up, then linearly back to ``warmup_min_lr`` at ``total_num_steps``."""
+    """WarmupLR, then linear decay to ``warmup_min_lr`` at ``total_num_steps``."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class WarmupDecayLR(WarmupLR):
 
 
 class WarmupCosineLR(_Warmup):
-    """A factor on each group's own rate: warm-up from ``warmup_min_ratio``, then a cosine."""
+    """Scale each group's lr by a warmup from ``warmup_min_ratio``, then by a cosine decay."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class WarmupCosineLR(_Warmup):
         self.total_num_steps = total_num_steps
         self.warmup_min_ratio = warmup_min_ratio
         self.cos_min_ratio = cos_min_ratio
-        self.own_lrs = own_lrs(optimizer)
+        self.base_lrs = current_lrs(optimizer)
         if last_batch_iteration == -1:
             self.set_lr(self.get_lr())
 
@@ -135,10 +135,10 @@ class WarmupCosineLR(_Warmup):
             low = self.warmup_min_ratio
             return low + (1.0 - low) * self.warmed_up()
         done = self.last_batch_iteration - self.warmup_num_steps + 1
-        share = min(1.0, done / max(1.0, self.total_num_steps - self.warmup_num_steps))
-        wave = (1 + math.cos(math.pi * share)) / 2
+        progress = min(1.0, done / max(1.0, self.total_num_steps - self.warmup_num_steps))
+        wave = (1 + math.cos(math.pi * progress)) / 2
         return self.cos_min_ratio + (1.0 - self.cos_min_ratio) * wave
 
     def get_lr(self) -> list[float]:
         ratio = self.get_lr_ratio()
-        return [rate * ratio for rate in self.own_lrs]
+        return [rate * ratio for rate in self.base_lrs]

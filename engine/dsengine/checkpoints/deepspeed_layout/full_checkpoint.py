@@ -1,4 +1,4 @@
-"""What a checkpoint holds, by parameter name, whoever wrote it and on how many ranks."""
+"""The full contents of a checkpoint by parameter name, in a common form for both formats."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,17 +26,17 @@ LOSS_SCALE_NAMES = {
     "delayed_shift": "hysteresis",
     "consecutive_hysteresis": "consecutive_hysteresis",
 }
-"""DeepSpeed's names of what a loss scale knows, with ours."""
+"""DeepSpeed's names of the loss scale's state, with ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeCheckpoint:
-    """``weights``: fp32 where masters were saved, buffers and tied names included.
+class FullCheckpoint:
+    """``weights``: fp32 if masters were saved, including buffers and tied names.
 
-    ``optimizer_states``: name -> entry -> tensor. ``indexed_states``: the same by position in
-    the optimizer, which is all that DeepSpeed saves at stage 0. ``groups``: the optimizer's
-    groups, options alone; ``group_names``: their parameters, empty at stage 0.
-    ``loss_scale``: under DeepSpeed's names.
+    ``optimizer_states``: name -> entry -> tensor. ``indexed_states``: the same by position in the
+    optimizer, as DeepSpeed saves them at stage 0. ``groups``: the options of the optimizer's
+    groups; ``group_names``: their parameters, empty at stage 0. ``loss_scale``: with DeepSpeed's
+    names.
     """
 
     path: Path
@@ -44,10 +44,10 @@ class WholeCheckpoint:
     world_size: int
     weights: dict[str, Tensor]
     dtype: torch.dtype = torch.float32
-    """In which the model computes."""
+    """The compute dtype."""
     buffers: list[str] = field(default_factory=list)
     tied: dict[str, str] = field(default_factory=dict)
-    """Further names of a weight, with the first."""
+    """Aliases of tied weights, with the first name."""
     optimizer_type: str | None = None
     optimizer_states: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     indexed_states: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -60,25 +60,25 @@ class WholeCheckpoint:
     config: dict[str, Any] = field(default_factory=dict)
 
 
-def own_checkpoint(directory: Path, *, only_weights: bool = False) -> WholeCheckpoint:
-    """Read a checkpoint of this engine, whole, into host memory.
+def own_checkpoint(directory: Path, *, only_weights: bool = False) -> FullCheckpoint:
+    """Read a full dsengine checkpoint into host memory.
 
-    Raises CheckpointError for one that is missing, damaged or foreign.
+    Raises CheckpointError if it is missing, damaged or foreign.
     """
     manifest = read_manifest(directory)
-    said = manifest.description
+    description = manifest.description
     tensors = _tensors(directory, manifest, only_weights)
     weights = {name: tensors[weight_key(name)] for name in manifest.weights}
     weights |= {n: weights[same] for n, same in manifest.tied.items() if same in weights}
     small = {} if only_weights else plain.load(directory / STATE)
     optimizer, parts = small.get("optimizer") or {}, small.get("parts") or {}
     scale = parts.get("loss_scale") or {}
-    return WholeCheckpoint(
+    return FullCheckpoint(
         path=directory,
-        stage=said.get("stage", 0),
-        world_size=said.get("world_size", 1),
+        stage=description.get("stage", 0),
+        world_size=description.get("world_size", 1),
         weights=weights,
-        dtype=DTYPES[said.get("precision", "fp32")],
+        dtype=DTYPES[description.get("precision", "fp32")],
         buffers=manifest.buffers,
         tied=manifest.tied,
         optimizer_type=optimizer.get("type"),
@@ -89,7 +89,7 @@ def own_checkpoint(directory: Path, *, only_weights: bool = False) -> WholeCheck
         loss_scale={name: scale[own] for name, own in LOSS_SCALE_NAMES.items() if own in scale},
         counters=parts.get("counters") or {},
         client_state=small.get("client_state") or {},
-        config=said.get("config") or {},
+        config=description.get("config") or {},
     )
 
 
@@ -106,7 +106,7 @@ def _tensors(directory: Path, manifest: Manifest, only_weights: bool) -> dict[st
 def _states(
     tensors: Mapping[str, Tensor], scalars: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    states: dict[str, dict[str, Any]] = {name: dict(each) for name, each in scalars.items()}
+    states: dict[str, dict[str, Any]] = {name: dict(state) for name, state in scalars.items()}
     for key, tensor in tensors.items():
         name, entry = name_and_entry(key)
         if name:

@@ -1,0 +1,50 @@
+"""Gathering full weights from shards, one parameter at a time."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from dsengine.checkpoints.state import TrainingState
+from dsengine.parameters.shards import full_tensor_of
+
+
+def exported_dtype(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """Return ``dtype`` for floating-point tensors, and the tensor's own for others."""
+    return dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+
+
+@torch.no_grad()
+def full_tensors(
+    tensors: Mapping[str, Tensor], dtype: torch.dtype | None, *, keep: bool
+) -> Iterator[tuple[str, Tensor]]:
+    """Gather one tensor at a time; yield (name, host copy) if ``keep``.
+
+    Collective: every rank must exhaust it. A rank has one full tensor in memory besides those its
+    caller keeps. Tensors are cast before the gather, so that 16-bit weights are sent as such.
+    """
+    for name, tensor in tensors.items():
+        cast = tensor.to(exported_dtype(tensor, dtype))
+        full = full_tensor_of(cast) if isinstance(cast, DTensor) else cast
+        if keep:
+            # A copy even on the host: training must not change what is written.
+            yield name, full.to("cpu", copy=full is tensor).contiguous()
+
+
+def full_state_dict(
+    state: TrainingState,
+    *,
+    dtype: torch.dtype | None = None,
+    exclude_frozen: bool = False,
+    rank0_only: bool = True,
+) -> dict[str, Tensor]:
+    """Return the full state dict on the host of rank 0 (or all ranks), {} on the others.
+
+    Tied weights appear under each of their names, as in ``module.state_dict()``. Collective.
+    """
+    keep = not rank0_only or not dist.is_initialized() or dist.get_rank() == 0
+    weights = state.weights(exclude_frozen=exclude_frozen)
+    full = dict(full_tensors(weights, dtype, keep=keep))
+    return full | {name: full[first] for name, first in state.tied().items() if first in full}
