@@ -12,7 +12,7 @@ from dsconfig.lazy_imports import lazy_imports
 with lazy_imports():
     from dsconfig.checks.keys import is_comment
     from dsconfig.schema import known_names
-    from dsconfig.source import kinds, read
+    from dsconfig.source import file_kinds, read
     from dsconfig.source.findings import NO_CONFIG
 
 NAMES = (
@@ -69,7 +69,7 @@ def _is_config(path: Path) -> bool:
     if document.container or document.is_unreadable or document.is_broken:
         return True
     config = cast("dict[str, Any]", document.value)
-    if kinds.another_kind(config) is not None:
+    if file_kinds.another_kind(config) is not None:
         return False
     # A script may keep settings of its own beside those of DeepSpeed.
     settings = {name for name in config if not is_comment(name)}
