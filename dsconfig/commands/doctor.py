@@ -117,7 +117,7 @@ def judged(config: str) -> Iterator[Finding]:
     releases = {name: found for name in gathering.PROGRAMS if (found := installed(name))}
     facts = dsconfig.gather(releases=releases)
     report = dsconfig.validate(document, facts, runtime=program)
-    unsaid = validator.WHERE_NAMED if inferred.found else ()
+    unsaid = validator.ONLY_IF_SPECIFIED if inferred.found else ()
     told = [found for found in report.diagnostics if found.code not in unsaid]
     for found in told:
         grave = found in report.errors

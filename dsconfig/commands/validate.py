@@ -1,4 +1,4 @@
-"""``dsconfig validate``: every mistake in every config, with place, consequence and remedy."""
+"""``dsconfig validate``: report mistakes in configs, with location, consequence and fix."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,6 +13,7 @@ from dsconfig.commands.validation.targets import STDIN, Target, targets
 from dsconfig.commands.validation.validator import Selection, Validator, selectors
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Report
+from dsconfig.report.render import FORMATS
 from dsconfig.source.findings import UNREADABLE
 from dsconfig.source.pointer import dotted
 
@@ -45,40 +46,45 @@ def validate(
     flags: dict[str, object],
     overrides: options.Overrides = None,
     output_format: Annotated[
-        str, typer.Option(envvar="DSCONFIG_OUTPUT_FORMAT", help="How to print.")
+        str,
+        typer.Option(envvar="DSCONFIG_OUTPUT_FORMAT", help=f"Output format: {', '.join(FORMATS)}."),
     ] = "full",
     select: Annotated[
         list[str] | None,
-        _about_findings(metavar="CODES", help="Report only these (DSC412, DSC4, a rule's name)."),
+        _about_findings(metavar="CODES", help="Report only these rules (DSC412, DSC4 or a name)."),
     ] = None,
     ignore: Annotated[
-        list[str] | None, _about_findings(metavar="CODES", help="Leave these out.")
+        list[str] | None, _about_findings(metavar="CODES", help="Do not report these rules.")
     ] = None,
     baseline: Annotated[
         Path | None,
         _about_findings(
-            metavar="FILE", help="A json report of an earlier run; only new findings count."
+            metavar="FILE", help="JSON report of an earlier run; report only new findings."
         ),
     ] = None,
-    fix: Annotated[bool, _about_fixes("--fix", help="Apply safe fixes; layout stays.")] = False,
+    fix: Annotated[
+        bool, _about_fixes("--fix", help="Apply safe fixes and keep the layout.")
+    ] = False,
     unsafe_fixes: Annotated[
-        bool, _about_fixes("--unsafe-fixes", help="Apply fixes that change what is trained.")
+        bool, _about_fixes("--unsafe-fixes", help="Also apply fixes that may change training.")
     ] = False,
-    diff: Annotated[bool, _about_fixes("--diff", help="Show what fixing would change.")] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No summary; silence when clean.")
+    diff: Annotated[
+        bool, _about_fixes("--diff", help="Print the changes without writing.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print findings only.")] = False,
     exit_zero: Annotated[
-        bool, typer.Option("--exit-zero", help="Exit 0 in spite of findings.")
+        bool, typer.Option("--exit-zero", help="Exit with 0 even if there are findings.")
     ] = False,
     error_on_warning: Annotated[
-        bool, typer.Option("--error-on-warning", help="Exit 1 for warnings, too.")
+        bool, typer.Option("--error-on-warning", help="Exit with 1 for warnings as well.")
     ] = False,
-    stdin_filename: Annotated[str | None, typer.Option(help="What to call standard input.")] = None,
+    stdin_filename: Annotated[
+        str | None, typer.Option(help="File name to print for stdin.")
+    ] = None,
 ) -> None:
-    """Validator configs. Exit code 0: clean; 1: errors; 2: wrong usage or unreadable input."""
+    """Check configs. Exit code 0: no errors; 1: errors; 2: usage error or unreadable input."""
     output = Output(output_format, quiet=quiet)
-    # Nothing is imported for facts where there are none.
+    # The modules for facts are imported only if there are any.
     own = {name: flag for name, flag in flags.items() if flag is not None}
     known = options.of_project(own, files[0] if files else None)
     validator = Validator(
@@ -93,43 +99,43 @@ def validate(
     if fix or unsafe_fixes or diff:
         reports, changed = fixing.repair(chosen, validator, output, unsafe=unsafe_fixes, dry=diff)
     else:
-        reports, changed = _judge(chosen, validator), False
+        reports, changed = _validate(chosen, validator), False
         output.heading(reports)
         output.findings(reports)
         if len(chosen) == 1:
-            _say_what_dsengine_needs(chosen[0], validator, reports[0], output)
+            _note_dsengine_errors(chosen[0], validator, reports[0], output)
     output.summary(reports)
     raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
 
 
-def _judge(chosen: Sequence[Target], validator: Validator) -> list["FileReport"]:
+def _validate(chosen: Sequence[Target], validator: Validator) -> list["FileReport"]:
+    """Return a report per target; findings of a config that several files name appear once."""
     reports: list[FileReport] = []
-    told: dict[str, list[Diagnostic]] = {}
+    reported: dict[str, list[Diagnostic]] = {}
     for target in chosen:
         own = validator.for_file(target.name)
         document = own.read(target)
         found = own.with_program(document, target.source).report(document)
-        # Several files may name one config, which has each mistake once.
-        known = told.setdefault(found.file, [])
+        known = reported.setdefault(found.file, [])
         new = tuple(each for each in found.report.diagnostics if each not in known)
         known += new
         reports.append(found._replace(report=Report(new)))
     return reports
 
 
-def _say_what_dsengine_needs(
+def _note_dsengine_errors(
     target: Target, validator: Validator, report: "FileReport", output: Output
 ) -> None:
-    """One line about what our own engine would stop at, where another program runs the file."""
+    """Print what dsengine rejects in a file of an inferred other program."""
     is_inferred = report.target is not None and report.target.inferred_from is not None
     if target.source == STDIN or report.report.refusals or not is_inferred:
         return
     own = validator.for_file(target.name)
-    pointers = dict.fromkeys(own.stops_dsengine(own.read(target)))
+    pointers = dict.fromkeys(own.dsengine_errors(own.read(target)))
     if pointers:
         named = ", ".join(dotted(pointer) for pointer in list(pointers)[:MOST_NAMED])
         more = f" and {len(pointers) - MOST_NAMED} more" if len(pointers) > MOST_NAMED else ""
-        output.note(f"dsengine would stop at {named}{more}: --runtime dsengine says why")
+        output.note(f"dsengine rejects {named}{more}; details: --runtime dsengine")
 
 
 MOST_NAMED = 3

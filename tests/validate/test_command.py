@@ -32,11 +32,11 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Call the program in an empty folder."""
+    """Run ``dsconfig validate`` in an empty folder."""
     monkeypatch.chdir(tmp_path)
     for name in ("NO_COLOR", "FORCE_COLOR", "DSCONFIG_OUTPUT_FORMAT", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
-    settings.forget()
+    settings.clear_cache()
 
     def call(*arguments: str, stdin: str | bytes = b"") -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin
@@ -148,7 +148,7 @@ def test_quiet_prints_nothing_for_clean_file(run: Run) -> None:
     assert (result.code, result.err) == (0, "")
 
 
-# --- what is judged ----------------------------------------------------------------------------
+# --- input files -------------------------------------------------------------------------------
 
 
 def test_directories_are_searched_for_configs(run: Run) -> None:
@@ -166,7 +166,7 @@ def test_directories_are_searched_for_configs(run: Run) -> None:
 
 
 def test_search_skips_files_that_only_mention_deepspeed(run: Run) -> None:
-    """The shapes of TRL's recorded runs, ms-swift's tuner, documentation and containers."""
+    """Recorded runs of TRL, tuners of ms-swift, documentation and container files."""
     put("a/recorded.json", '{"config": {"args": {"gradient_accumulation_steps": 1}}, "steps": []}')
     put("a/tuner.json", '{"cmd": "sft", "args": {"gradient_accumulation_steps": 16}}')
     put("a/script.json", '{"model": "m", "lr": 1e-3, "epochs": 3, "train_batch_size": 8}')
@@ -199,8 +199,8 @@ def test_config_named_by_several_files_is_reported_once(run: Run) -> None:
 
 def test_specified_releases_are_printed(run: Run) -> None:
     put("ds.json", GOOD)
-    said = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "transformers").err
-    assert "the known faults of transformers 4.48.0" in " ".join(said.split())
+    heading = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "transformers").err
+    assert "the known faults of transformers 4.48.0" in " ".join(heading.split())
     alone = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "deepspeed").err
     assert "known faults" not in " ".join(alone.split())
 
@@ -247,7 +247,7 @@ def test_output_format_from_environment(run: Run, monkeypatch: pytest.MonkeyPatc
     assert "::error file=ds.json,line=1,col=25" in run(put("ds.json", BAD)).out
 
 
-# --- which findings count ----------------------------------------------------------------------
+# --- selection of findings ---------------------------------------------------------------------
 
 
 def test_select_and_ignore(run: Run) -> None:
@@ -317,7 +317,7 @@ def test_other_pyproject_files_are_ignored(run: Run) -> None:
     assert run(put("x/y/ds.json", GOOD)).code == 0
 
 
-# --- the whole program -------------------------------------------------------------------------
+# --- subprocesses ------------------------------------------------------------------------------
 
 
 def test_output_is_ascii_on_ascii_terminal(tmp_path: Path) -> None:

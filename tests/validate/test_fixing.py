@@ -1,4 +1,4 @@
-"""``--fix`` keeps everything else as it was, and never makes a file worse."""
+"""``--fix`` keeps comments and layout, and never adds a finding."""
 
 from pathlib import Path
 
@@ -17,16 +17,16 @@ MISTYPED = (
     '{\n  // mine\n  "train_batch_size": 8, # kept\n  "zero_optimization": {"Stage": 2},\n'
     '  "gradient_clipping": 1.0\n}\n'
 )
-MENDED = MISTYPED.replace("Stage", "stage")
-JUDGES = [Validator(), Validator(runtime="deepspeed", version="0.19.8")]
+FIXED = MISTYPED.replace("Stage", "stage")
+VALIDATORS = [Validator(), Validator(runtime="deepspeed", version="0.19.8")]
 
 
 def test_safe_fix_keeps_comments_and_layout(run: Run) -> None:
     put("ds.json", MISTYPED)
     result = run("ds.json", "--fix")
-    assert Path("ds.json").read_text() == MENDED
-    assert "1 fix made in 1 file" in result.err
-    assert "0 fixes made in 0 files" in run("ds.json", "--fix").err
+    assert Path("ds.json").read_text() == FIXED
+    assert "1 fix applied in 1 file" in result.err
+    assert "0 fixes applied in 0 files" in run("ds.json", "--fix").err
 
 
 def test_diff_prints_changes_and_writes_nothing(run: Run) -> None:
@@ -45,7 +45,7 @@ def test_diff_marks_missing_final_newline(run: Run) -> None:
 
 def test_fixing_stdin_writes_text_to_stdout(run: Run) -> None:
     result = run("-", "--fix", stdin=MISTYPED)
-    assert result.out == MENDED
+    assert result.out == FIXED
     assert result.code == 0
 
 
@@ -63,7 +63,7 @@ def test_fix_keeps_symbolic_links(run: Run) -> None:
     Path("link.json").symlink_to("real.json")
     run("link.json", "--fix")
     assert Path("link.json").is_symlink()
-    assert Path("real.json").read_text() == MENDED
+    assert Path("real.json").read_text() == FIXED
 
 
 def test_unwritable_file_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +101,8 @@ def test_python_literals_become_json(run: Run) -> None:
 def check(document: Document, validator: Validator, unsafe: bool) -> int:
     before = validator.validate(document)
     once = fix(document, validator, unsafe=unsafe)
-    mended = document.is_broken and not once.document.is_broken
-    assert mended or len(once.report.errors) <= len(before.errors)
+    repaired = document.is_broken and not once.document.is_broken
+    assert repaired or len(once.report.errors) <= len(before.errors)
     if before.ok:
         assert once.report.ok
     again = fix(once.document, validator, unsafe=unsafe)
@@ -110,7 +110,7 @@ def check(document: Document, validator: Validator, unsafe: bool) -> int:
     return once.count
 
 
-@pytest.mark.parametrize("validator", JUDGES, ids=["all", "deepspeed"])
+@pytest.mark.parametrize("validator", VALIDATORS, ids=["all", "deepspeed"])
 @pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
 def test_fixing_corpus_is_idempotent(validator: Validator, unsafe: bool) -> None:
     made = sum(check(read(path), validator, unsafe) for path in sorted(CORPUS.glob("*.json")))
@@ -122,19 +122,19 @@ def test_fixing_corpus_is_idempotent(validator: Validator, unsafe: bool) -> None
 )
 def test_fixing_mutants_adds_no_errors(seed: int) -> None:
     for text in mutants(300, seed):
-        check(document_from_text(text, "mutant.json"), JUDGES[0], unsafe=True)
+        check(document_from_text(text, "mutant.json"), VALIDATORS[0], unsafe=True)
 
 
 def comments(text: str) -> list[str]:
-    """Lines that are comments, in order."""
+    """Return comment lines in order."""
     return [line.strip() for line in text.splitlines() if line.strip().startswith(("//", "#"))]
 
 
-def places(value: object, path: str = "") -> list[str]:
-    """The path of every key, in the order of the file."""
+def paths(value: object, path: str = "") -> list[str]:
+    """Return the path of every key in order."""
     found: list[str] = []
     for name, inner in value.items() if isinstance(value, dict) else ():
-        found += [f"{path}/{name}", *places(inner, f"{path}/{name}")]
+        found += [f"{path}/{name}", *paths(inner, f"{path}/{name}")]
     return found
 
 
@@ -146,8 +146,8 @@ def test_fixing_public_files_keeps_comments_and_order(unsafe: bool) -> None:
         after = fix(before, Validator().with_program(before, str(path)), unsafe=unsafe).document
         changed += after.text != before.text
         made_strict = before.json_error is not None and after.json_error is None
-        if not made_strict:  # which has no comments
+        if not made_strict:  # strict JSON has no comments
             assert comments(after.text or "") == comments(before.text or ""), path.name
-        old, new = places(before.value), places(after.value)
+        old, new = paths(before.value), paths(after.value)
         assert [each for each in old if each in new] == [each for each in new if each in old], path
     assert changed > 20

@@ -1,4 +1,4 @@
-"""Fixes never harm, whatever strayed into a file: no finding is new, and no program stops anew."""
+"""Fixes of arbitrary stray keys add no finding, and no program fails after them."""
 
 import json
 from collections import Counter
@@ -51,8 +51,8 @@ VALUES = some.sampled_from([
 ])  # fmt: skip
 
 
-def misspelt(name: str, at: int, how: int) -> str:
-    """A name with the slips of a hand: a letter less, another case, a dash, a word more or less."""
+def misspelled(name: str, at: int, how: int) -> str:
+    """Return a name with a typo: a missing letter, another case, a dash, an extra word."""
     at %= max(1, len(name))
     forms = (name[:at] + name[at + 1 :], name.title(), name.replace("_", "-"), f"{name}_size",
              name.rpartition("_")[0] or name, f"{name}_enabled", name)  # fmt: skip
@@ -61,17 +61,17 @@ def misspelt(name: str, at: int, how: int) -> str:
 
 NAME = some.one_of(
     some.sampled_from(WORDS),
-    some.builds(misspelt, some.sampled_from(KNOWN), some.integers(0, 30), some.integers(0, 6)),
+    some.builds(misspelled, some.sampled_from(KNOWN), some.integers(0, 30), some.integers(0, 6)),
 )
 STRAY = some.tuples(some.integers(0, 5), NAME, VALUES)
 
 
 def with_strays(base: dict[str, Any], strays: list[tuple[int, str, Any]]) -> str:
-    """The text of a config with each stray key in the root or in one of its blocks."""
+    """Return a config with each stray key in the root or in one of its blocks."""
     config = deepcopy(base)
-    for where, name, value in strays:
-        blocks = [config, *(held for held in config.values() if isinstance(held, dict))]
-        blocks[where % len(blocks)].setdefault(name, deepcopy(value))
+    for index, name, value in strays:
+        blocks = [config, *(block for block in config.values() if isinstance(block, dict))]
+        blocks[index % len(blocks)].setdefault(name, deepcopy(value))
     return json.dumps(config, indent=2)
 
 
@@ -80,8 +80,8 @@ def findings(document: Document, runtime: str | None) -> Counter[tuple[str, ...]
     return Counter((each.code, each.effect, name) for each in found for name in each.runtimes)
 
 
-def stops(document: Document) -> bool:
-    """Whether DeepSpeed, replayed in its own order, stops while it reads the values."""
+def is_rejected(document: Document) -> bool:
+    """Return whether the replay of DeepSpeed rejects the config."""
     facts = dsconfig.Facts(world_size=1)
     return not dsconfig.resolve(document, facts, runtime="deepspeed").ok
 
@@ -97,11 +97,11 @@ def test_fix_adds_no_finding(
 ) -> None:
     before = document_from_text(with_strays(base, strays), "ds.json")
     after = fix(before, Validator(runtime=runtime).with_program(before), unsafe=True).document
-    judged = Validator(runtime=runtime).with_program(before).program
-    program = judged.runtime.name if judged is not None else None
+    target = Validator(runtime=runtime).with_program(before).program
+    program = target.runtime.name if target is not None else None
     assert not findings(after, program) - findings(before, program)
     if program == "deepspeed":
-        assert stops(after) <= stops(before)
+        assert is_rejected(after) <= is_rejected(before)
 
 
 @pytest.mark.live
@@ -128,7 +128,7 @@ def test_deepspeed_accepts_fixed_public_files(unsafe: bool) -> None:
 
 
 def refused(document: Document) -> bool:
-    """Whether the installed DeepSpeed stops at the text, in a world of one."""
+    """Return whether the installed DeepSpeed rejects the config with one rank."""
     from tempfile import TemporaryDirectory
 
     from deepspeed.runtime.config import DeepSpeedConfig
@@ -139,6 +139,6 @@ def refused(document: Document) -> bool:
             file.write(document.text or "")
         try:
             DeepSpeedConfig(path)
-        except Exception:  # whatever stops it is a refusal
+        except Exception:  # any exception is a rejection
             return True
     return False

@@ -1,4 +1,4 @@
-"""Who runs a file is found out, said in the first line, and decides what is told."""
+"""The target program is inferred, printed in the first line, and selects the findings."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,9 @@ def test_auto_batch_sizes_infer_trainer(run: Run) -> None:  # noqa: F811
     assert (result.code, result.out) == (0, "")
     heading, summary = result.err.splitlines()
     assert heading.startswith("z2.json: for transformers 5.23 with DeepSpeed 0.19.8")
-    assert "--runtime says otherwise" in heading and '6 "auto" it fills in' in heading
+    assert (
+        "--runtime says otherwise" in heading and '6 "auto" values filled in at run time' in heading
+    )
     assert summary == "1 file, 0 errors, 0 warnings"
 
 
@@ -64,7 +66,7 @@ def test_specified_runtime_overrides_inference(run: Run) -> None:  # noqa: F811
     ]
     assert (file["runtime"], file["inferred_from"]) == ("deepspeed", None)
     put("pyproject.toml", '[tool.dsconfig]\nruntime = "accelerate"\n')
-    settings.forget()
+    settings.clear_cache()
     assert "pyproject.toml" in run("z2.json").err
     assert "DSC103" in codes_of(run("z2.json", "--runtime", "all", "--output-format", "json"))
 
@@ -75,7 +77,7 @@ def test_specified_runtime_overrides_inference(run: Run) -> None:  # noqa: F811
         (2, (), 4),
         (2.0, (), 4),
         (1e400, (), None),
-        (3, (), None),  # goes with no number of them
+        (3, (), None),  # matches no number of ranks
         ('"auto"', (), None),
         (2, ("--gpus", "4"), None),
         (2, ("--runtime", "all"), 4),
@@ -89,8 +91,8 @@ def test_ranks_fixed_by_batch_sizes_are_printed(
 ) -> None:
     numbers = '"train_batch_size": 16, "gradient_accumulation_steps": 2, "gradient_clipping": 1'
     put("ds.json", f'{{{numbers}, "train_micro_batch_size_per_gpu": {micro}}}')
-    told = run("ds.json", *flags).err.splitlines()[0]
-    assert ("its batch sizes fix 4 ranks" in told) == (ranks is not None)
+    heading = run("ds.json", *flags).err.splitlines()[0]
+    assert ("its batch sizes require 4 ranks" in heading) == (ranks is not None)
     (file,) = json.loads(run("ds.json", *flags, "--output-format", "json").out)["files"]
     assert file["ranks"] == ranks
 
@@ -98,7 +100,7 @@ def test_ranks_fixed_by_batch_sizes_are_printed(
 def test_unrealistic_number_of_ranks_is_not_printed(run: Run) -> None:  # noqa: F811
     sizes = '"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1'
     put("ds.json", f'{{"train_batch_size": 1e30, {sizes}}}')
-    assert "batch sizes fix" not in run("ds.json").err
+    assert "batch sizes require" not in run("ds.json").err
     (file,) = json.loads(run("ds.json", "--output-format", "json").out)["files"]
     assert file["ranks"] is None
 
@@ -143,7 +145,7 @@ def test_findings_of_one_cause_are_grouped(run: Run) -> None:  # noqa: F811
     assert result.out.count("error[DSC022]") == 1 and "also: hysteresis (line 1)" in result.out
     assert "1 error" in result.err
     codes = codes_of(run("ds.json", "--output-format", "json"))
-    assert codes.count("DSC022") == 2, "programs hear of every key"
+    assert codes.count("DSC022") == 2, "JSON lists every key"
 
 
 def test_most_severe_finding_is_first(run: Run) -> None:  # noqa: F811
@@ -157,7 +159,7 @@ def test_most_severe_finding_is_first(run: Run) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "kind"),
     [
         ('{"output_dir": "o", "per_device_train_batch_size": 4, "bf16": true}', "TrainingArg"),
         ('{"num_layers": 12, "hidden-size": 768, "train-iters": 9, "train_batch_size": 8}', "NeoX"),
@@ -171,11 +173,11 @@ def test_most_severe_finding_is_first(run: Run) -> None:  # noqa: F811
 def test_file_of_another_kind_has_one_finding(
     run: Run,  # noqa: F811
     text: str,
-    said: str,
+    kind: str,
 ) -> None:
     result = run(put("it.json", text), "--output-format", "concise")
     assert len(result.out.splitlines()) == 1
-    assert "DSC012" in result.out and said in result.out
+    assert "DSC012" in result.out and kind in result.out
 
 
 def test_file_with_misspelled_key_is_a_ds_config(run: Run) -> None:  # noqa: F811
@@ -190,9 +192,9 @@ def test_template_placeholders_are_not_misspellings(run: Run) -> None:  # noqa: 
 
 def test_trainer_requires_no_optimizer_in_config(run: Run) -> None:  # noqa: F811
     put("ds.json", GOOD)
-    for name, told in (("transformers", False), ("accelerate", False), ("deepspeed", True)):
+    for name, reported in (("transformers", False), ("accelerate", False), ("deepspeed", True)):
         result = run("ds.json", "--runtime", name, "--output-format", "json")
-        assert ("DSC613" in codes_of(result)) is told
+        assert ("DSC613" in codes_of(result)) is reported
 
 
 def test_release_after_newest_known_is_mentioned(run: Run) -> None:  # noqa: F811

@@ -1,1 +1,1 @@
-"""The parts of ``dsconfig validate``: what to judge, how, and what to do with the findings."""
+"""Parts of ``dsconfig validate``: input files, settings, checks, fixes and output."""

@@ -1,4 +1,4 @@
-"""``--baseline``: the findings of an earlier run, which do not count again."""
+"""``--baseline``: suppress the findings of an earlier run."""
 
 import json
 import os
@@ -11,18 +11,18 @@ from dsconfig.commands.errors import UsageError
 from dsconfig.report import Diagnostic
 
 Identity = tuple[str, str, str]
-"""File, code and JSON Pointer: what a finding is recognised by in another run."""
+"""File, code and JSON Pointer, which identify a finding across runs."""
 
 
 def load(path: Path) -> Counter[Identity]:
-    """The findings of a report in the json format. Raises UsageError when the file is none."""
-    remedy = "make one with `dsconfig validate --output-format json --exit-zero ... > FILE`"
+    """Load the findings of a JSON report. Raises UsageError for any other file."""
+    help = "create one with `dsconfig validate --output-format json --exit-zero ... > FILE`"
     try:
         data: Any = json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise UsageError(f"--baseline {path}: {error.strerror}; {remedy}") from None
+        raise UsageError(f"--baseline {path}: {error.strerror}; {help}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"--baseline {path} is not JSON; {remedy}") from None
+        raise UsageError(f"--baseline {path}: not valid JSON; {help}") from None
     try:
         return Counter(
             (_portable(file["file"]), found["code"], found["pointer"])
@@ -30,11 +30,11 @@ def load(path: Path) -> Counter[Identity]:
             for found in file["diagnostics"]
         )
     except (KeyError, TypeError):
-        raise UsageError(f"--baseline {path} is no report of dsconfig; {remedy}") from None
+        raise UsageError(f"--baseline {path}: not a report of dsconfig; {help}") from None
 
 
 def new(known: Counter[Identity], file: str, found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """The findings about a file that the earlier run did not have."""
+    """Return the findings for a file that are not in the baseline."""
     left = known.copy()
     fresh: list[Diagnostic] = []
     for diagnostic in found:
@@ -47,5 +47,5 @@ def new(known: Counter[Identity], file: str, found: Iterable[Diagnostic]) -> tup
 
 
 def _portable(file: str) -> str:
-    """The same name for the same file, however the command line spelt it."""
+    """Return a normalized file name, independent of how the command line spells it."""
     return Path(os.path.normpath(file)).as_posix()

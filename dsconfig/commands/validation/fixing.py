@@ -1,4 +1,4 @@
-"""``--fix``, ``--unsafe-fixes`` and ``--diff``: apply fixes until nothing is left to fix."""
+"""``--fix``, ``--unsafe-fixes`` and ``--diff``: apply fixes until none is left."""
 
 import sys
 from collections import Counter
@@ -21,7 +21,7 @@ BYTE_ORDER_MARK = "\ufeff"
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A document after fixing, and how many fixes that took."""
+    """A document after fixing, its report, and the number of fixes applied."""
 
     document: Document
     report: Report
@@ -29,9 +29,9 @@ class Fixed:
 
 
 def fix(document: Document, validator: Validator, *, unsafe: bool) -> Fixed:
-    """Apply fixes round by round until none is left that helps.
+    """Apply fixes repeatedly until none is left.
 
-    A fix that brings any finding, or makes one graver, is not made: see :func:`_harms`.
+    A fix that adds a finding, or makes one more severe, is not applied: see :func:`_harms`.
     """
     state = Fixed(document, validator.validate(document))
     if document.text is None or document.format not in EDITABLE or validator.overrides:
@@ -39,7 +39,7 @@ def fix(document: Document, validator: Validator, *, unsafe: bool) -> Fixed:
     seen = {document.text}
     while True:
         fixable = _fixable(state.report, unsafe)
-        better = _apply(state, fixable, validator) or _harmless_of(state, fixable, validator)
+        better = _apply(state, fixable, validator) or _apply_harmless(state, fixable, validator)
         if better is None or better.document.text in seen:
             return state
         state = better
@@ -54,24 +54,24 @@ def _fixable(report: Report, unsafe: bool) -> list[Diagnostic]:
     ]
 
 
-def _harmless_of(state: Fixed, fixable: list[Diagnostic], validator: Validator) -> Fixed | None:
-    """The state after the fixes that do no harm alone, or after the first that helps."""
+def _apply_harmless(state: Fixed, fixable: list[Diagnostic], validator: Validator) -> Fixed | None:
+    """Apply the fixes that are harmless on their own, together or else only the first."""
     if len(fixable) < 2:
         return None
-    alone = ((found, _apply(state, [found], validator)) for found in fixable)
-    helpful = [(found, better) for found, better in alone if better is not None]
+    single = ((found, _apply(state, [found], validator)) for found in fixable)
+    helpful = [(found, better) for found, better in single if better is not None]
     if not helpful:
         return None
     return _apply(state, [found for found, _ in helpful], validator) or helpful[0][1]
 
 
-def _apply(state: Fixed, mended: Sequence[Diagnostic], validator: Validator) -> Fixed | None:
-    """The state after the fixes of some findings; None where nothing changes or any harm is done.
+def _apply(state: Fixed, findings: Sequence[Diagnostic], validator: Validator) -> Fixed | None:
+    """Apply the fixes of some findings; return None if nothing changes or a finding is added.
 
-    Two fixes that are right alone can be wrong together: both may write the same key.
+    Two fixes that are correct on their own can conflict: both may write the same key.
     """
     before = state.document
-    fixes = [found.fix for found in mended if found.fix is not None]
+    fixes = [found.fix for found in findings if found.fix is not None]
     text, count = apply_fixes(before.text or "", fixes)
     if text == before.text:
         return None
@@ -79,25 +79,25 @@ def _apply(state: Fixed, mended: Sequence[Diagnostic], validator: Validator) -> 
     report = validator.validate(read)
     less_readable = _reader_codes(read) - _reader_codes(before)
     broken = read.is_broken > before.is_broken
-    # What a text that could not be read hid comes to light when it can: that is no harm.
-    harmed = not before.is_broken and _harms(state.report, report, mended)
+    # Fixing a syntax error may reveal findings that it suppressed.
+    harmed = not before.is_broken and _harms(state.report, report, findings)
     if broken or less_readable or harmed:
         return None
     return Fixed(read, report, state.count + count)
 
 
-def _harms(before: Report, after: Report, mended: Sequence[Diagnostic]) -> bool:
-    """Whether a report has a finding that the one before it had not.
+def _harms(before: Report, after: Report, fixed: Sequence[Diagnostic]) -> bool:
+    """Return whether a report has a finding that the previous one does not have.
 
-    A finding may move with its key, so that pointers are compared only for the rules whose
-    findings were mended: such a one may not come back in another place.
+    A finding may move with its key, so pointers are compared only for the rules whose findings were
+    fixed: those may not reappear elsewhere.
     """
-    codes = {found.code for found in mended}
-    return bool(_weighed(after, codes) - _weighed(before, codes))
+    codes = {found.code for found in fixed}
+    return bool(_counts(after, codes) - _counts(before, codes))
 
 
-def _weighed(report: Report, codes: set[str]) -> Counter[tuple[str, ...]]:
-    """How often each program is told each thing, and how grave it is there."""
+def _counts(report: Report, codes: set[str]) -> Counter[tuple[str, ...]]:
+    """Count findings by code, effect and program, and by pointer for some codes."""
     return Counter(
         (found.code, found.effect, program, found.pointer if found.code in codes else "")
         for found in report.diagnostics
@@ -106,12 +106,12 @@ def _weighed(report: Report, codes: set[str]) -> Counter[tuple[str, ...]]:
 
 
 def _reader_codes(document: Document) -> Counter[str]:
-    """How often the reader itself has each thing to say."""
+    """Count the reader's findings by code."""
     return Counter(found.code for found in document.diagnostics)
 
 
 def unified_diff(before: Document, after: Document) -> str:
-    """The change as ``diff -u`` shows it."""
+    """Return the change in the format of ``diff -u``."""
     from difflib import unified_diff as differences
 
     old = (before.text or "").splitlines(keepends=True)
@@ -125,14 +125,14 @@ def unified_diff(before: Document, after: Document) -> str:
 def repair(
     chosen: Sequence[Target], validator: Validator, output: Output, *, unsafe: bool, dry: bool
 ) -> tuple[list[FileReport], bool]:
-    """Fix every target; with ``dry`` print the differences instead.
+    """Fix every target, or print the differences if ``dry``.
 
-    Returns what remains to be said, and whether anything was (or would be) changed. The fixed
-    text of standard input goes to stdout, its findings to stderr.
+    Returns the remaining reports, and whether anything was (or would be) changed. The fixed text of
+    standard input is written to stdout, and findings to stderr.
     """
     reports: list[FileReport] = []
     fixes = files = 0
-    aside = False
+    to_stderr = False
     for target in chosen:
         own = validator.for_file(target.name)
         before = own.read(target)
@@ -144,17 +144,17 @@ def repair(
         if dry:
             output.diff(unified_diff(before, after.document))
         elif target.source == STDIN:
-            aside = True
+            to_stderr = True
             sys.stdout.write(after.document.text or "")
         elif after.count:
-            was, text = (
-                (BYTE_ORDER_MARK if each.has_bom else "") + (each.text or "")
-                for each in (before, after.document)
+            old, new = (
+                (BYTE_ORDER_MARK if document.has_bom else "") + (document.text or "")
+                for document in (before, after.document)
             )
-            writing.rewrite(Path(before.name), was.encode(), text)
+            writing.rewrite(Path(before.name), old.encode(), new)
     if not dry:
         output.heading(reports)
-        output.findings(reports, aside=aside)
-    verb = "would be made" if dry else "made"
+        output.findings(reports, to_stderr=to_stderr)
+    verb = "would be applied" if dry else "applied"
     output.note(f"{fixes} fix{'' if fixes == 1 else 'es'} {verb} in {counted(files, 'file')}")
     return reports, fixes > 0

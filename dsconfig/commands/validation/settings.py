@@ -27,7 +27,7 @@ PER_FILE = "per-file-ignores"
 
 
 class Settings(NamedTuple):
-    """What a project asks for. Patterns are matched relative to ``root``."""
+    """Settings of a project. Patterns are matched relative to ``root``."""
 
     root: Path = Path()
     select: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Settings(NamedTuple):
         return any(self._matches(file, pattern) for pattern in self.exclude)
 
     def ignored_in(self, file: str) -> tuple[str, ...]:
-        """The selectors that do not count in a file."""
+        """Return the selectors that are ignored in a file."""
         listed = self.per_file_ignores.items()
         return tuple(
             code for pattern, codes in listed if self._matches(file, pattern) for code in codes
@@ -64,45 +64,45 @@ class Settings(NamedTuple):
 
 
 def settings_for(file: str) -> Settings:
-    """The settings that hold for a file, or a folder. Raises UsageError when they are malformed."""
+    """Return the settings for a file or folder. Raises UsageError if they are malformed."""
     path = Path(file).absolute()
     try:
         is_folder = path.is_dir()
-    except (OSError, ValueError):  # too long to be a name, or no name at all
+    except (OSError, ValueError):  # a name that is too long or invalid
         is_folder = False
     return _settings_of(path if is_folder else path.parent)
 
 
 @lru_cache(maxsize=1024)
 def _settings_of(folder: Path) -> Settings:
-    for each in (folder, *folder.parents):
-        found = _read(each / "pyproject.toml")
+    for parent in (folder, *folder.parents):
+        found = _read(parent / "pyproject.toml")
         if found is not None:
             return found
     return Settings()
 
 
-def forget() -> None:
-    """Read settings afresh, for programs that outlive a change of the files."""
+def clear_cache() -> None:
+    """Read settings again on next use, for long-running programs."""
     _settings_of.cache_clear()
 
 
 def _read(path: Path) -> Settings | None:
-    """The settings in one file; None where it has none."""
+    """Return the settings in one file, or None."""
     try:
         if not path.is_file():
             return None
         text = path.read_text("utf-8")
-    except (OSError, ValueError):  # a name that is too long, a text that is not UTF-8
+    except (OSError, ValueError):  # a long name, or not UTF-8
         return None
     bare = text.replace(" ", "")
     if "tool.dsconfig" not in bare and "[tool]" not in bare:
-        return None  # spares most projects the TOML parser
+        return None  # most projects do not need the TOML parser
     import tomllib
 
     try:
         tools = tomllib.loads(text).get("tool")
-    except (ValueError, RecursionError) as error:  # no TOML; thousands of digits, or of brackets
+    except (ValueError, RecursionError) as error:  # invalid TOML, or nested too deeply
         raise UsageError(f"{path}: {error}") from None
     table = tools.get("dsconfig") if is_block(tools) else None
     return None if table is None else _settings(path, table)
@@ -114,7 +114,7 @@ def _settings(path: Path, table: Any) -> Settings:
     for key in table:
         if key not in (*LISTS, *TEXTS, PER_FILE):
             known = ", ".join((*LISTS, *TEXTS, PER_FILE))
-            raise UsageError(f"{path}: {SECTION} has no key {key!r}; it knows {known}")
+            raise UsageError(f"{path}: unknown key {key!r} in {SECTION}; known keys: {known}")
     per_file = table.get(PER_FILE, {})
     if not is_block(per_file):
         raise UsageError(f"{path}: {PER_FILE} must map patterns to lists of codes")
@@ -136,24 +136,24 @@ def _settings(path: Path, table: Any) -> Settings:
 def _texts(path: Path, key: str, value: Any) -> tuple[str, ...]:
     if is_list(value) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    raise UsageError(f"{path}: {key} in {SECTION} must be a list of texts")
+    raise UsageError(f"{path}: {key} in {SECTION} must be a list of strings")
 
 
 def _text(path: Path, key: str, value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    raise UsageError(f"{path}: {key} in {SECTION} must be a text")
+    raise UsageError(f"{path}: {key} in {SECTION} must be a string")
 
 
-MOST_DIGITS = 9
+MAX_DIGITS = 9
 _DEVICES = re.compile(r"\s*(?:(\d+)\s*x\s+)?(\S.*?)\s*")
 
 
 def _devices(path: Path, text: str | None) -> tuple[int | None, str | None]:
-    """How many of which card: ``8 x h100``, or the card alone."""
+    """Return number and name of the GPUs: ``8 x h100``, or the name only."""
     if text is None:
         return None, None
-    told = _DEVICES.fullmatch(text)
-    if told is None or len(told[1] or "") > MOST_DIGITS:
-        raise UsageError(f'{path}: devices in {SECTION} must read like "8 x h100"')
-    return int(told[1]) if told[1] else None, told[2]
+    match = _DEVICES.fullmatch(text)
+    if match is None or len(match[1] or "") > MAX_DIGITS:
+        raise UsageError(f'{path}: devices in {SECTION} must have the form "8 x h100"')
+    return int(match[1]) if match[1] else None, match[2]

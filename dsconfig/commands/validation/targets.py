@@ -1,4 +1,4 @@
-"""Files, directories, globs and ``-`` as a list of configs to judge."""
+"""Expand files, directories, globs and ``-`` to a list of configs to check."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,31 +17,34 @@ STDIN = "-"
 
 
 class Target(NamedTuple):
-    """One thing to judge: what to read, and what to call it."""
+    """An input: path or ``-``, and its display name."""
 
     source: str
     name: str
 
 
 def targets(arguments: Sequence[str], stdin_name: str | None) -> list[Target]:
-    """What the arguments name, each file once, directories in alphabetical order; without the files
-    in them that their project excludes. Raises UsageError where nothing is left.
+    """Return the configs to check, each once, directories in alphabetical order.
+
+    Files that the project excludes are skipped unless named. Raises UsageError if none is left.
     """
-    found: dict[str, Target] = {}
+    selected: dict[str, Target] = {}
     for argument in arguments:
         for target in _expand(argument, stdin_name):
             is_named = target.name in arguments or target.source == STDIN
             if is_named or not settings_for(target.name).excludes(target.name):
-                found.setdefault(target.source, target)
-    if not found:
+                selected.setdefault(target.source, target)
+    if not selected:
         raise UsageError(f"no config found in {', '.join(arguments)}; name the file itself")
-    return list(found.values())
+    return list(selected.values())
 
 
 def _expand(argument: str, stdin_name: str | None) -> Iterator[Target]:
     if not argument.strip():
-        raise UsageError(f"{argument!r} names no file; name a file, a directory, or - for stdin")
-    path = Path(argument)  # whose own methods raise for what is too long, or has a null character
+        raise UsageError(
+            f"{argument!r} is not a file name; specify a file, a directory, or - for stdin"
+        )
+    path = Path(argument)  # its own methods raise for long names and null characters
     if argument == STDIN:
         yield Target(STDIN, stdin_name or "<stdin>")
     elif os.path.isdir(path):  # noqa: PTH112
@@ -49,7 +52,7 @@ def _expand(argument: str, stdin_name: str | None) -> Iterator[Target]:
     elif any(mark in argument for mark in "*?[") and not os.path.exists(path):  # noqa: PTH110
         from glob import glob
 
-        # Path.glob takes no absolute pattern.
+        # Path.glob does not accept absolute patterns.
         names = glob(argument, recursive=True)  # noqa: PTH207
         matching = sorted(name for name in names if Path(name).is_file())
         # A pattern that matches nothing is reported like any other missing file.

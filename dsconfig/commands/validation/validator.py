@@ -1,4 +1,4 @@
-"""One target to a report: read, override, infer who runs it, validate, select."""
+"""Check one config: read, apply overrides, infer the target program, validate, select."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Selection(NamedTuple):
-    """Selectors as ``findings.matches`` reads them; no ``select`` selects everything."""
+    """Selectors in the syntax of ``findings.matches``; an empty ``select`` selects all."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
     def keeps(self, found: Diagnostic) -> bool:
-        """Whether a finding counts; what could not be read at all always does."""
+        """Return whether a finding is reported; unreadable input always is."""
         if found.code in NEVER_IGNORED:
             return True
         if any(matches(selector, found) for selector in self.ignore):
@@ -40,7 +40,7 @@ class Selection(NamedTuple):
 
 
 def selectors(option: str, given: Sequence[str] | None) -> tuple[str, ...]:
-    """The selectors of a repeatable, comma-separated option. Raises UsageError for a bad one."""
+    """Return the selectors of a repeatable, comma-separated option. Raises UsageError."""
     listed = [part.strip() for text in given or () for part in text.split(",") if part.strip()]
     for selector in listed:
         digits = selector[3:]
@@ -55,21 +55,21 @@ def selectors(option: str, given: Sequence[str] | None) -> tuple[str, ...]:
 
 
 class Validator(NamedTuple):
-    """What every file of one run is held against."""
+    """Settings for checking the files of one run."""
 
     facts: "Facts | None" = None
     runtime: str | None = None
     version: str | None = None
     project: str = ""
-    """The file that named the runtime, where the command line did not."""
+    """File that sets the runtime, if the command line does not."""
     overrides: Sequence[str] = ()
     selection: Selection = Selection()
     baseline: "Counter[baselines.Identity] | None" = None
     program: inference.Program | None = None
-    """Who runs the file in question, once that is settled; None where every program is asked."""
+    """Target program of the current file; None for all programs."""
 
     def for_file(self, file: str) -> "Validator":
-        """With what the project of a file asks for; the command line wins."""
+        """Return a validator with the project settings of a file; the command line wins."""
         project = settings_for(file)
         ignored = (*self.selection.ignore, *project.ignore, *project.ignored_in(file))
         return self._replace(
@@ -80,7 +80,7 @@ class Validator(NamedTuple):
         )
 
     def read(self, target: Target) -> Document:
-        """The document of a target, overrides applied. Raises UsageError for a bad override."""
+        """Read a target and apply overrides. Raises UsageError for an invalid override."""
         name = target.name if target.source == STDIN else None
         document = read(target.source, name=name)
         if document.is_unreadable:
@@ -89,7 +89,7 @@ class Validator(NamedTuple):
             return with_overrides(document, self.overrides)
 
     def with_program(self, document: Document, source: str = "") -> "Validator":
-        """With the program that runs this file, which was called ``source``. Raises UsageError."""
+        """Return a validator with the inferred target program. Raises UsageError."""
         if self.runtime == inference.EVERY:
             return self
         program = inference.program(
@@ -103,15 +103,15 @@ class Validator(NamedTuple):
         return self._replace(program=program)
 
     def validate(self, document: Document) -> Report:
-        """The findings that count. Raises UsageError for an unknown release."""
+        """Return the selected findings. Raises UsageError for an unknown release."""
         runtime = self.program.runtime if self.program else None
         with usage():
             found = list(self._found(document, runtime))
         if runtime is not None and document.may_ignore:
-            # Whether a request is idle shows in the whole view alone.
+            # An ignore may be unused for one program only, so all programs are checked.
             found += [each for each in self._found(document, None) if each.code == ignores.UNUSED]
         if self.program is not None and self.program.found:
-            found = [each for each in found if each.code not in WHERE_NAMED]
+            found = [each for each in found if each.code not in ONLY_IF_SPECIFIED]
         kept = tuple(each for each in found if self.selection.keeps(each))
         if self.baseline is not None:
             kept = baselines.new(self.baseline, document.name, kept)
@@ -122,21 +122,20 @@ class Validator(NamedTuple):
         return dsconfig.validate(document, self.facts, runtime=runtime, version=version).diagnostics
 
     def report(self, document: Document, report: Report | None = None) -> FileReport:
-        """The findings about a document, or those given, as the renderers need them."""
+        """Return the findings for a document, or the given ones, for the renderers."""
         if self.program is None:
-            target = EVERYBODY._replace(ranks=inference.ranks_fixed(document.value, self.facts))
+            target = ALL_PROGRAMS._replace(ranks=inference.ranks_fixed(document.value, self.facts))
         else:
             target = self.program.target(document.value, self.facts)
         report = self.validate(document) if report is None else report
         return FileReport(document.name, document.text, report, target)
 
-    def stops_dsengine(self, document: Document) -> list[str]:
-        """Pointers of what dsengine would stop at, for a file that another program runs."""
+    def dsengine_errors(self, document: Document) -> list[str]:
+        """Return the pointers of errors for dsengine in a file of another program."""
         found = dsconfig.validate(document, self.facts, runtime="dsengine", version=self.version)
         return [each.pointer for each in found.diagnostics if each.effect is Effect.REFUSED]
 
 
-WHERE_NAMED = frozenset({"DSC613"})
-"""Notes about a script, told where the user names the program: one that was found out says nothing
-of the script."""
-EVERYBODY = FileTarget(inference.EVERY, "", described="for all programs")
+ONLY_IF_SPECIFIED = frozenset({"DSC613"})
+"""Notes about the script, reported only if the user specified the program."""
+ALL_PROGRAMS = FileTarget(inference.EVERY, "", described="for all programs")
