@@ -187,7 +187,7 @@ def test_a_script_written_for_deepspeed_runs_as_it_is(tmp_path: Path, config: Pa
     script.write_text(WRITTEN_FOR_DEEPSPEED)
     done = dsconfig("run", config, "--engine", "dsengine", "--gpus", 2, "--", script, "--lr", "1")
     assert "trains dsengine 2 ['--lr', '1']" in done.stdout, done.stdout + done.stderr
-    assert done.stderr.count("dsengine stands in for deepspeed") == 1
+    assert done.stderr.count("dsengine replaces deepspeed") == 1
 
 
 ON_ITS_OWN = """

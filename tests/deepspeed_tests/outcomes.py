@@ -15,9 +15,9 @@ KINDS = {
     "skipped": "more than two ranks, a card, or a package that is not there",
 }
 _NAMES = ("MissingNameError", "AttributeError", "ImportError", "ModuleNotFoundError")
-_NOT_BUILT = re.compile(r"not built|dsengine has no |a plan for it is refused")
+_NOT_BUILT = re.compile(r"not built|not supported|dsengine has no |a plan for it is refused")
 _NO_LAUNCHER = re.compile(r"deepspeed: No such file|No such file or directory: 'deepspeed'")
-_NO_COUNTERPART = re.compile(r"no counterpart of deepspeed\.(\S+): (.*)", re.DOTALL)
+_NO_COUNTERPART = re.compile(r"does not implement deepspeed\.(\S+): (.*)", re.DOTALL)
 _PLACEHOLDERS = ("deepspeed_tests.placeholders", "'_Placeholder'", "not _Placeholder")
 _ATTRIBUTE = re.compile(r"has no attribute '(\w+)'")
 

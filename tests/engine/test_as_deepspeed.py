@@ -10,7 +10,7 @@ import pytest
 import dsengine
 
 ROOT = Path(__file__).parents[2]
-SAID = f"dsengine stands in for deepspeed ({dsengine.__version__})\n"
+SAID = f"dsengine replaces deepspeed ({dsengine.__version__})\n"
 
 
 def python(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
@@ -75,8 +75,8 @@ print(metadata.packages_distributions()["deepspeed"][0])
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("import deepspeed.moe.layer", "no counterpart of deepspeed.moe.layer: experts"),
-        ("from deepspeed import PipelineModule", "no counterpart of deepspeed.PipelineModule"),
+        ("import deepspeed.moe.layer", "does not implement deepspeed.moe.layer: expert"),
+        ("from deepspeed import PipelineModule", "does not implement deepspeed.PipelineModule"),
         ("import deepspeed.nonsense", "No module named 'deepspeed.nonsense'"),
     ],
 )
@@ -92,7 +92,7 @@ sys.modules["deepspeed"] = types.ModuleType("deepspeed")
 import dsengine.as_deepspeed
 """
     done = python("-c", code)
-    assert done.returncode == 1 and "deepspeed is imported already" in done.stderr
+    assert done.returncode == 1 and "deepspeed is already imported" in done.stderr
 
 
 def test_it_comes_too_late_behind_a_program_that_found_none() -> None:
@@ -106,7 +106,7 @@ sys.modules["accelerate"] = types.ModuleType("accelerate")
 import dsengine.as_deepspeed
 """
     done = python("-c", code)
-    assert done.returncode == 1 and "accelerate is imported already" in done.stderr
+    assert done.returncode == 1 and "accelerate is already imported" in done.stderr
 
 
 def test_one_rank_says_so_once() -> None:

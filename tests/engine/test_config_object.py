@@ -178,7 +178,7 @@ def test_a_monitor_that_is_on_asks_for_its_package(monkeypatch: pytest.MonkeyPat
 def test_a_block_with_a_wrong_value_is_refused() -> None:
     with pytest.raises(ValueError, match="job"):
         TensorBoardConfig(jobname="misspelt")
-    with pytest.raises(ValueError, match="no such monitor"):
+    with pytest.raises(ValueError, match="unknown monitor"):
         DeepSpeedMonitorConfig(tensorbord={})
 
 

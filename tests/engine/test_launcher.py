@@ -52,13 +52,13 @@ def test_a_hostfile_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--num_gpus 1 -i localhost", "do not go with"),
-        ("--num_nodes 1 -e localhost", "do not go with"),
+        ("--num_gpus 1 -i localhost", "exclude --include and --exclude"),
+        ("--num_nodes 1 -e localhost", "exclude --include and --exclude"),
         ("--num_nodes 2", "no hostfile"),
         ("-H {hosts}", "--emit ssh"),
         ("-H {hosts} --no_ssh", "--node_rank of 2 hosts is 0 to 1"),
         ("-H {hosts} -e w0@w1", "no slot is left"),
-        ("--module --no_python", "one of them"),
+        ("--module --no_python", "cannot be combined"),
         ("--autotuning run", "dsconfig tune"),
         ("--launcher pdsh --launcher_args=-x --bind_cores_to_rank", "numactl"),
     ],

@@ -97,7 +97,7 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
 
 
 def test_an_unknown_monitor_is_refused() -> None:
-    with pytest.raises(ValueError, match="no such monitor: mlflow"):
+    with pytest.raises(ValueError, match="unknown monitor: mlflow"):
         monitors_of_whole_blocks({"mlflow": {}})
 
 

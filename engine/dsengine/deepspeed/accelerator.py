@@ -1,4 +1,4 @@
-"""The device a script trains on: ``get_accelerator()``, as scripts ask DeepSpeed for it."""
+"""The device a script trains on, as returned by DeepSpeed's ``get_accelerator()``."""
 
 import os
 from contextlib import AbstractContextManager, nullcontext
@@ -11,9 +11,9 @@ from dsengine.observation.memory import peak_resident, resident
 
 
 class Accelerator:
-    """CUDA devices (or ROCm's) by torch's own functions.
+    """CUDA (or ROCm) devices, implemented with torch's own functions.
 
-    What is not defined here is looked up in ``torch.cuda``: ``memory_allocated``,
+    Names that are not defined here are looked up in ``torch.cuda``: ``memory_allocated``,
     ``empty_cache``, ``manual_seed_all``, ``Stream``, ``get_rng_state`` ...
     """
 
@@ -24,7 +24,7 @@ class Accelerator:
         return getattr(torch.get_device_module(self._name), name)
 
     def device_name(self, device_index: int | None = None) -> str:
-        """``cuda``, or ``cuda:1`` for device 1; what ``Tensor.to`` takes."""
+        """Return ``cuda``, or ``cuda:1`` for device 1."""
         return self._name if device_index is None else f"{self._name}:{device_index}"
 
     def current_device_name(self) -> str:
@@ -41,11 +41,11 @@ class Accelerator:
         return [torch.float32, *narrow, *([torch.bfloat16] if self.is_bf16_supported() else [])]
 
     def total_memory(self, device_index: int | None = None) -> int:
-        """Bytes of memory that a device has."""
+        """Return a device's memory in bytes."""
         return self.mem_get_info(device_index)[1]
 
     def available_memory(self, device_index: int | None = None) -> int:
-        """Bytes that nobody has taken."""
+        """Return a device's free memory in bytes."""
         return self.mem_get_info(device_index)[0]
 
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
@@ -59,9 +59,9 @@ class Accelerator:
         make_copy: bool = True,
         match_shape: bool = True,
     ) -> torch.Tensor:
-        """Return a copy from which transfers to the device need not wait.
+        """Return a copy in pinned memory.
 
-        ``make_copy=False``: memory of that kind alone, flat without ``match_shape``.
+        ``make_copy=False``: uninitialized pinned memory, flat without ``match_shape``.
         """
         del align_bytes
         if make_copy:
@@ -70,17 +70,17 @@ class Accelerator:
         return torch.empty(shape, dtype=tensor.dtype, pin_memory=True)
 
     def unpin_memory(self, tensor: torch.Tensor) -> None:
-        """Nothing: the memory is let go of with the tensor."""
+        """Do nothing: the memory is released with the tensor."""
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return tensor.is_pinned()
 
     def is_synchronized_device(self) -> bool:
-        """Whether an operation is done when its call returns."""
+        """Whether operations are synchronous."""
         return False
 
     def range_push(self, message: str) -> None:
-        """Begin a range in the timeline of a profiler."""
+        """Begin a range in a profiler's timeline."""
         torch.cuda.nvtx.range_push(message)
 
     def range_pop(self) -> None:
@@ -91,7 +91,7 @@ class Accelerator:
 
 
 class Host(Accelerator):
-    """The CPU. Its memory is the process's: resident bytes, peak of them since the start."""
+    """The CPU. Memory figures are those of the process: resident bytes and their peak."""
 
     _name = "cpu"
     _backend = "gloo"
@@ -104,14 +104,14 @@ class Host(Accelerator):
         return True
 
     def device_count(self) -> int:
-        """As many as ranks share this host, where a launcher says so (LOCAL_SIZE), else one."""
+        """Return the launcher's number of ranks on this host (LOCAL_SIZE; default: 1)."""
         return int(os.environ.get("LOCAL_SIZE", 0)) or 1
 
     def current_device(self) -> int:
         return 0
 
     def set_device(self, device_index: Any) -> None:
-        """Nothing: every process has the one CPU."""
+        """Do nothing: there is only one CPU device."""
 
     def is_bf16_supported(self) -> bool:
         return True
@@ -140,15 +140,15 @@ class Host(Accelerator):
         return nullcontext()
 
     def empty_cache(self) -> None:
-        """Nothing: freed memory goes back to the system."""
+        """Do nothing: freed memory is returned to the system."""
 
     def memory_allocated(self, device_index: int | None = None) -> int:
-        """Resident bytes of this process."""
+        """Return the resident bytes of this process."""
         del device_index
         return resident()
 
     def max_memory_allocated(self, device_index: int | None = None) -> int:
-        """The most resident bytes since the process began; they cannot be reset."""
+        """Return the peak resident bytes of this process; they cannot be reset."""
         del device_index
         return peak_resident()
 
@@ -156,7 +156,7 @@ class Host(Accelerator):
     max_memory_reserved = max_memory_allocated
 
     def reset_peak_memory_stats(self, device_index: int | None = None) -> None:
-        """Nothing: the system counts the peak from the start of the process."""
+        """Do nothing: the system counts the peak from the start of the process."""
 
     def mem_get_info(self, device_index: int | None = None) -> tuple[int, int]:
         """Return (available, total) bytes of the machine."""
@@ -172,15 +172,15 @@ class Host(Accelerator):
         make_copy: bool = True,
         match_shape: bool = True,
     ) -> torch.Tensor:
-        """Return ``tensor``: there is no transfer to make ready for."""
+        """Return ``tensor``: without transfers there is nothing to pin."""
         del align_bytes, make_copy, match_shape
         return tensor
 
     def range_push(self, message: str) -> None:
-        """Nothing: ranges are marks in the timeline of a CUDA profiler."""
+        """Do nothing: ranges are for CUDA profilers."""
 
     def range_pop(self) -> None:
-        """Nothing, as ``range_push``."""
+        """Do nothing, like ``range_push``."""
 
 
 @cache
@@ -190,7 +190,7 @@ def get_accelerator() -> Accelerator:
 
 
 def is_current_accelerator_supported() -> bool:
-    """Return whether engines can train here: on CUDA, ROCm and the CPU, always."""
+    """Return whether engines can train here, which is always True on CUDA, ROCm and CPU."""
     return get_accelerator().device_name() in ("cuda", "cpu")
 
 

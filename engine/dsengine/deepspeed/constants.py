@@ -1,4 +1,4 @@
-"""Names of variables that launchers set, and what holds where nothing is said."""
+"""Names of launchers' environment variables, and defaults."""
 
 from dsengine.communication.environment import DEFAULT_PORT as TORCH_DISTRIBUTED_DEFAULT_PORT
 from dsengine.communication.start import default_timeout

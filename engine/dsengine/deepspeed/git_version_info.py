@@ -1,4 +1,4 @@
-"""What DeepSpeed notes of its build: here the release that is stood in for, and torch as it is."""
+"""DeepSpeed's build information: the emulated release, and the installed torch."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from dsengine.deepspeed.ops import __compatible_ops__ as compatible_ops
 
 
 def _nccl() -> tuple[int, ...]:
-    """The release of NCCL that torch is built with; 0.0 where it has none."""
+    """Return the NCCL release that torch was built with; (0, 0) without."""
     cuda: Any = torch.cuda
     return cuda.nccl.version() if cuda.is_available() else (0, 0)
 
 
 git_hash = git_branch = None
 installed_ops = dict.fromkeys(compatible_ops, False)
-"""No kernel is built; ``compatible_ops`` says what is offered all the same."""
+"""No kernel is prebuilt; ``compatible_ops`` contains what is supported."""
 torch_info = {
     "version": ".".join(torch.__version__.split(".")[:2]),
     "cuda_version": torch.version.cuda or "0.0",

@@ -1,7 +1,7 @@
-"""``import dsengine.ops.adam``: DeepSpeed's module paths below ``dsengine``, and those refused.
+"""``import dsengine.ops.adam``: DeepSpeed's module paths below ``dsengine``, or their refusals.
 
-A path that has a module in this room leads to that module, one object whatever it is called.
-A path of DeepSpeed without a counterpart says what to do instead.
+A path with a module in this package imports that module, as one object under all its names. For
+other paths of DeepSpeed the ImportError states the alternative.
 """
 
 import sys
@@ -16,42 +16,42 @@ from typing import Any
 from dsengine.deepspeed.refusals import missing, refusal
 
 PACKAGE = "dsengine"
-ROOM = f"{PACKAGE}.deepspeed"
-_OWN = ("importing", "refusals", "standing_in")
-"""Files of this room that are no modules of DeepSpeed."""
+NAMESPACE = f"{PACKAGE}.deepspeed"
+_INTERNAL = ("importing", "refusals", "standing_in")
+"""Modules of this package that DeepSpeed does not have."""
 _ELSEWHERE = {
     "checkpointing": f"{PACKAGE}.loop.activation_checkpointing",
     "schedules": f"{PACKAGE}.optimizers.schedules",
 }
-"""Modules that scripts reach by these names and the engine itself is built on."""
+"""Modules outside of this package."""
 
 
 def module_of(name: str) -> str | None:
-    """Return the module that stands for ``deepspeed.<name>``, None where there is none."""
+    """Return the module that implements ``deepspeed.<name>``, or None."""
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    if not name or name in _OWN or spec_of(f"{ROOM}.{name}") is None:
+    if not name or name in _INTERNAL or spec_of(f"{NAMESPACE}.{name}") is None:
         return None
-    return f"{ROOM}.{name}"
+    return f"{NAMESPACE}.{name}"
 
 
 def spec_of(full: str) -> ModuleSpec | None:
-    """Return where module ``full`` comes from, None where there is none."""
+    """Return the spec of module ``full``, or None if it does not exist."""
     try:
         return find_spec(full)
-    except ModuleNotFoundError:  # its package is not there either
+    except ModuleNotFoundError:  # neither does its package
         return None
 
 
-class Standing(Loader):
-    """Puts the module ``real`` where one of another name was asked for."""
+class AliasLoader(Loader):
+    """Loads the module ``real`` under another name."""
 
     def __init__(self, real: ModuleSpec) -> None:
         self.real = real
 
     @classmethod
     def spec(cls, name: str, real: ModuleSpec) -> ModuleSpec:
-        """Return what leads from ``name`` to the module ``real``."""
+        """Return a spec that loads the module ``real`` as ``name``."""
         spec = ModuleSpec(name, cls(real), origin=real.origin)
         spec.submodule_search_locations = real.submodule_search_locations
         return spec
@@ -62,8 +62,8 @@ class Standing(Loader):
         for name, value in vars(real).items():
             hidden = sys.modules.get(f"{real.__name__}.{name}")
             if hidden is not None and hidden is not value:
-                # A function has the name of its module (``utils.z3_leaf_module``), which an
-                # import of that module by this name would put in its place.
+                # A function has the name of its module (``utils.z3_leaf_module``) and would be
+                # replaced by an import of that module.
                 sys.modules.setdefault(f"{module.__name__}.{name}", hidden)
 
     def get_code(self, name: str) -> Any:
@@ -73,17 +73,17 @@ class Standing(Loader):
         return loader.get_code(self.real.name)
 
 
-class _Speaking(SourceFileLoader):
-    """Loads a module of this room, which says what to do instead of a name that it has not."""
+class _RefusingLoader(SourceFileLoader):
+    """Loads a module of this package with a ``__getattr__`` that explains missing names."""
 
     def exec_module(self, module: ModuleType) -> None:
-        below = module.__name__.removeprefix(f"{ROOM}.")
+        below = module.__name__.removeprefix(f"{NAMESPACE}.")
         vars(module)["__getattr__"] = missing(module.__name__, below)
         super().exec_module(module)
 
 
-class _Names(MetaPathFinder):
-    """Asked before the file system, which would load a file of this room a second time."""
+class _NameFinder(MetaPathFinder):
+    """Runs before the file system's finder, which would load a file a second time."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -91,35 +91,35 @@ class _Names(MetaPathFinder):
         package, _, name = fullname.partition(".")
         if package != PACKAGE:
             return None
-        if fullname.startswith(ROOM):
+        if fullname.startswith(NAMESPACE):
             spec = PathFinder.find_spec(fullname, path, target)
             if spec is not None and type(spec.loader) is SourceFileLoader:
-                spec.loader = _Speaking(spec.loader.name, spec.loader.path)
+                spec.loader = _RefusingLoader(spec.loader.name, spec.loader.path)
             return spec
-        real = None if (place := module_of(name)) is None else spec_of(place)
+        real = None if (target_name := module_of(name)) is None else spec_of(target_name)
         if real is None:
             return None
-        return Standing.spec(fullname, real)
+        return AliasLoader.spec(fullname, real)
 
 
-class _Refusals(MetaPathFinder):
-    """Asked last, when no module of that name was found."""
+class _RefusalFinder(MetaPathFinder):
+    """Runs last, when no module of that name was found."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
-        name = name.removeprefix("deepspeed.")  # under what a module here calls itself
+        name = name.removeprefix("deepspeed.")  # the real name of a module here
         if package == PACKAGE and (message := refusal(name)) is not None:
-            # Not ModuleNotFoundError: ``from package import name`` would swallow it.
+            # Not ModuleNotFoundError, which ``from package import name`` would suppress.
             raise ImportError(message, name=fullname)
         return None
 
 
 def install() -> None:
-    """From now on, let DeepSpeed's paths below ``dsengine`` be imported, or refused in words."""
-    earlier = [each for each in sys.meta_path if type(each).__module__ == __name__]
-    for each in earlier:  # this module was imported before, and forgotten
-        sys.meta_path.remove(each)
-    sys.meta_path.insert(0, _Names())
-    sys.meta_path.append(_Refusals())
+    """Make DeepSpeed's paths below ``dsengine`` importable, or explain why they are not."""
+    previous = [finder for finder in sys.meta_path if type(finder).__module__ == __name__]
+    for finder in previous:  # this module is imported a second time
+        sys.meta_path.remove(finder)
+    sys.meta_path.insert(0, _NameFinder())
+    sys.meta_path.append(_RefusalFinder())

@@ -1,21 +1,21 @@
-"""Names of DeepSpeed that have no counterpart here, and what to do instead.
+"""DeepSpeed's names that dsengine does not have, and the alternatives.
 
-A script meets them in three ways, and each ends in the same words: ``from dsengine.moe.layer
-import MoE`` (ImportError), ``from dsengine import PipelineModule`` (ImportError), and
-``deepspeed.init_inference(...)`` (AttributeError, so that ``hasattr`` is False).
+Scripts get the same message in three cases: ``from dsengine.moe.layer import MoE`` (ImportError),
+``from dsengine import PipelineModule`` (ImportError), and ``deepspeed.init_inference(...)``
+(AttributeError, so that ``hasattr`` is False).
 """
 
 from collections.abc import Callable
 
-_INFERENCE = "engines train: call engine.module.generate(), or serve what save_16bit_model wrote"
-_PIPELINE = "a model is not divided into stages of layers: use zero_optimization.stage 3"
-EXPERTS = "experts are not placed on ranks of their own: keep them ordinary modules under stage 3"
-_TENSORS = "a layer is not divided for computing: use zero_optimization.stage 3"
-_SEQUENCES = "a sequence is not divided among ranks: use activation_checkpointing for long ones"
+_INFERENCE = "for inference, call engine.module.generate() or serve the output of save_16bit_model"
+_PIPELINE = "pipeline parallelism is not supported: use zero_optimization.stage 3"
+EXPERTS = "expert parallelism is not supported: keep experts as ordinary modules with stage 3"
+_TENSORS = "tensor parallelism is not supported: use zero_optimization.stage 3"
+_SEQUENCES = "sequence parallelism is not supported: use activation_checkpointing"
 KERNELS = "there are no kernels to build: use torch's modules and scaled_dot_product_attention"
 _COMPRESSION = "use torch.ao.quantization, or prune before training"
-_CURRICULUM = "batches are what your loader makes of them: pass training_data or your own loader"
-_HYBRID = "generate with engine.module.generate() in engine.eval(), on all ranks at stage 3"
+_CURRICULUM = "curriculum learning is not supported: pass training_data or your own loader"
+_HYBRID = "generate with engine.module.generate() in engine.eval(), on all ranks with stage 3"
 
 INSTEAD = {
     "DeepSpeedHybridEngine": _HYBRID,
@@ -26,17 +26,17 @@ INSTEAD = {
     "PipelineModule": _PIPELINE,
     "autotuning": "dsconfig tune finds a config that fits",
     "comm.TorchBackend": "the operations of dsengine.comm are those of torch.distributed",
-    "compile": "compile the model with torch.compile: the passes of DeepCompile are not built",
+    "compile": "DeepCompile is not supported: use torch.compile",
     "compression": _COMPRESSION,
     "inference": _INFERENCE,
     "init_inference": _INFERENCE,
     "io": "engine.save_checkpoint writes a checkpoint, torch.save any other file",
     "launcher.multinode_runner": "dsconfig run --emit slurm, or ssh, prints a job of several hosts",
-    "linear": "use a LoRA library; frozen weights are divided like all others",
+    "linear": "use a LoRA library; frozen weights are sharded like all others",
     "model_implementations": _INFERENCE,
     "module_inject": _INFERENCE,
     "moe": EXPERTS,
-    "ops.aio.aio_handle": "the config offloads to NVMe: offload_optimizer and offload_param",
+    "ops.aio.aio_handle": "configure NVMe offload with offload_optimizer and offload_param",
     "ops.lamb": "use FusedAdam, or pass an optimizer of your own",
     "ops.sparse_attention": KERNELS,
     "ops.transformer": KERNELS,
@@ -44,8 +44,8 @@ INSTEAD = {
     "replace_transformer_layer": _INFERENCE,
     "runtime.data_pipeline": _CURRICULUM,
     "runtime.domino": _TENSORS,
-    "runtime.fp16.loss_scaler": "the config sets the loss scale",
-    "runtime.fp16.onebit": "1-bit optimizers are not built: use FusedAdam",
+    "runtime.fp16.loss_scaler": "set the loss scale in the config",
+    "runtime.fp16.onebit": "1-bit optimizers are not supported: use FusedAdam",
     "runtime.hybrid_engine": _HYBRID,
     "runtime.pipe": _PIPELINE,
     "runtime.sequence_parallel": _SEQUENCES,
@@ -55,20 +55,20 @@ INSTEAD = {
     "tp_model_init": _TENSORS,
     "utils.groups._get_sequence_parallel_group": _SEQUENCES,
 }
-"""By name below ``deepspeed``; what lies deeper is refused with it."""
+"""By name below ``deepspeed``; names inside of them are refused too."""
 
 
 def refusal(name: str) -> str | None:
-    """Return why ``deepspeed.<name>`` is not here and what to do; None when nothing is known."""
+    """Return the error message for ``deepspeed.<name>``; None if it is not listed."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         if (instead := INSTEAD.get(".".join(parts[:length]))) is not None:
-            return f"dsengine has no counterpart of deepspeed.{name}: {instead}"
+            return f"dsengine does not implement deepspeed.{name}: {instead}"
     return None
 
 
 def missing(module: str, below: str) -> Callable[[str], object]:
-    """Return the ``__getattr__`` of ``module``, which is ``deepspeed.<below>``."""
+    """Return a ``__getattr__`` for ``module``, which implements ``deepspeed.<below>``."""
 
     def __getattr__(name: str) -> object:
         path = f"{below}.{name}" if below else name

@@ -1,7 +1,7 @@
-"""``deepspeed`` itself: the name by which frameworks import, and the questions they ask before.
+"""Replacement of the package ``deepspeed``, including the checks of frameworks.
 
-transformers and accelerate look for a module spec and for distribution metadata, and compare the
-release with those they know. Both answers come from here once ``stand_in`` was called.
+transformers and accelerate check for a module spec and for distribution metadata, and compare the
+release with those they support. ``stand_in`` provides both.
 """
 
 import os
@@ -14,21 +14,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dsengine.deepspeed.importing import PACKAGE, Standing, spec_of
+from dsengine.deepspeed.importing import PACKAGE, AliasLoader, spec_of
 
 NAME = "deepspeed"
-ASKING = ("accelerate", "transformers")
-"""Programs that ask once, while they are imported, whether there is a DeepSpeed."""
+CHECKERS = ("accelerate", "transformers")
+"""Packages that check only once, when imported, whether DeepSpeed is available."""
 
 
 class _Metadata(Distribution):
-    """What ``importlib.metadata`` says of the distribution ``deepspeed``."""
+    """The distribution metadata of ``deepspeed``."""
 
     def read_text(self, filename: str) -> str | None:
         release = import_module(PACKAGE).__version__
         texts = {
             "METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {release}\n"
-            "Summary: dsengine, which stands in for DeepSpeed in this process\n",
+            "Summary: dsengine, replacing DeepSpeed in this process\n",
             "top_level.txt": f"{NAME}\n",
         }
         return texts.get(filename)
@@ -38,7 +38,7 @@ class _Metadata(Distribution):
 
 
 class _StandIn(DistributionFinder):
-    """Gives ``deepspeed`` and all below it the modules of ``dsengine``."""
+    """Resolves ``deepspeed`` and its submodules to modules of ``dsengine``."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -47,36 +47,36 @@ class _StandIn(DistributionFinder):
         if package != NAME:
             return None
         real = spec_of(f"{PACKAGE}.{name}" if name else PACKAGE)
-        return None if real is None else Standing.spec(fullname, real)
+        return None if real is None else AliasLoader.spec(fullname, real)
 
     def find_distributions(
         self, context: DistributionFinder.Context | None = None
     ) -> Iterator[Distribution]:
-        asked = None if context is None else context.name
-        if asked is None or asked.lower() == NAME:
+        name = None if context is None else context.name
+        if name is None or name.lower() == NAME:
             yield _Metadata()
 
 
 def stand_in() -> None:
-    """From now on, let ``deepspeed`` be ``dsengine``, and say so on rank 0; again is nothing.
+    """Make ``deepspeed`` an alias of ``dsengine``, and print so on rank 0. Idempotent.
 
-    Raises ImportError when DeepSpeed is imported already, or was found to be missing.
+    Raises ImportError if DeepSpeed has already been imported, or found to be missing.
     """
-    if any(isinstance(each, _StandIn) for each in sys.meta_path):
+    if any(isinstance(finder, _StandIn) for finder in sys.meta_path):
         return
     if NAME in sys.modules:
         raise ImportError(
-            "deepspeed is imported already, and dsengine cannot take its place any more: put "
-            "`import dsengine.as_deepspeed` before every other import, or start with "
+            "deepspeed is already imported, so that dsengine cannot replace it: put "
+            "`import dsengine.as_deepspeed` before all other imports, or start with "
             "`python -m dsengine.as_deepspeed`"
         )
-    asked = [each for each in ASKING if each in sys.modules]
-    if asked and spec_of(NAME) is None:
+    imported = [name for name in CHECKERS if name in sys.modules]
+    if imported and spec_of(NAME) is None:
         raise ImportError(
-            f"{asked[0]} is imported already, and has found that there is no deepspeed: put "
-            "`import dsengine.as_deepspeed` before every other import"
+            f"{imported[0]} is already imported and has found no deepspeed: put "
+            "`import dsengine.as_deepspeed` before all other imports"
         )
     sys.meta_path.insert(0, _StandIn())
     if os.environ.get("RANK", "0") == "0":
         release = import_module(PACKAGE).__version__
-        print(f"dsengine stands in for deepspeed ({release})", file=sys.stderr, flush=True)
+        print(f"dsengine replaces deepspeed ({release})", file=sys.stderr, flush=True)

@@ -1,1 +1,1 @@
-"""Of DeepSpeed's checkpoint package, what scripts import."""
+"""The functions of DeepSpeed's checkpoint package that scripts import."""

@@ -1,4 +1,4 @@
-"""Tensors made ready for torch.save."""
+"""Tensors for torch.save."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from torch.utils._pytree import tree_map_only
 
 
 def clone_tensors_for_torch_save(item: Any, device: torch.device | str = "cpu") -> Any:
-    """Return ``item`` with copies on ``device`` in the place of all tensors, at any depth.
+    """Return ``item`` with all its tensors copied to ``device``, at any depth.
 
-    A view would be saved with everything else that lies in its storage.
+    torch.save would store a view with its whole storage.
     """
     return tree_map_only(
         torch.Tensor, lambda tensor: tensor.detach().to(device, copy=True).clone(), item

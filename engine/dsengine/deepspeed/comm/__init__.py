@@ -1,7 +1,7 @@
 """Communication under the names that training scripts import: ``import dsengine.comm as dist``.
 
-The operations are torch.distributed's own; what is added is ``init_distributed`` for every
-launcher, and a few names that torch does not have.
+The operations are torch.distributed's own, with ``init_distributed`` for every launcher, and a few
+names that torch does not have.
 """
 
 import os
@@ -63,12 +63,12 @@ def get_all_ranks_from_group(group: ProcessGroup | None = None) -> list[int]:
 
 
 def has_all_gather_into_tensor() -> bool:
-    """Return True: every torch that is supported has it."""
+    """Return True, as every supported release of torch has it."""
     return True
 
 
 def get_local_rank() -> int:
-    """Return this process's index on its node."""
+    """Return this process's rank on its node."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 

@@ -1,1 +1,1 @@
-"""Of DeepSpeed's compression library, the two helpers that training scripts import."""
+"""The two helpers of DeepSpeed's compression library that training scripts import."""

@@ -1,4 +1,4 @@
-"""Parts of a module by name; newer scripts import them from ``utils``."""
+"""Submodules by name; newer scripts import these functions from ``utils``."""
 
 from dsengine.deepspeed.utils.module_utils import recursive_getattr, recursive_setattr
 

@@ -1,1 +1,1 @@
-"""What other programs read of DeepSpeed's launcher, and that launcher for the ranks of one host."""
+"""DeepSpeed's launcher for the ranks of one host, and constants that other programs read."""

@@ -1,8 +1,8 @@
 """DeepSpeed's launcher: ``python -m dsengine.launcher.runner --num_gpus 2 train.py``.
 
-Its flags choose hosts and devices, by the hostfile that ``dsconfig run`` reads too, and torchrun
-starts the ranks, in which dsengine stands in for deepspeed. Several hosts are started by ``dsconfig
-run --emit ssh``, or one by one with ``--no_ssh --node_rank``.
+Its flags select hosts and devices from the same hostfile as ``dsconfig run``, and torchrun starts
+the ranks, in which dsengine replaces deepspeed. Several hosts are started with ``dsconfig run
+--emit ssh``, or one by one with ``--no_ssh --node_rank``.
 """
 
 import argparse
@@ -19,43 +19,43 @@ from dsengine.deepspeed.accelerator import get_accelerator
 from dsengine.deepspeed.constants import TORCH_DISTRIBUTED_DEFAULT_PORT
 from dsengine.deepspeed.utils.logging import logger, set_log_level_from_string
 
-_ABOUT = "Start a script on the devices of one host, with dsengine as its deepspeed."
+_ABOUT = "Start a script on the devices of one host, with dsengine in place of deepspeed."
 DLTS_HOSTFILE = "/job/hostfile"
 DEEPSPEED_ENVIRONMENT_NAME = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
-"""Where accelerate's launcher for several nodes leaves the environment of their processes."""
+"""Where accelerate's multi-node launcher writes the environment of its processes."""
 _ON_ONE_HOST = ("launcher", "launcher_args", "ssh_port", "no_ssh_check")
-"""Flags of DeepSpeed's for how hosts are reached, which say nothing where there is one."""
+"""DeepSpeed's flags for reaching other hosts, ignored for one host."""
 _INSTEAD = {
-    "force_multi": "the ranks of one host are started on it",
+    "force_multi": "the ranks of one host are started locally",
     "autotuning": "dsconfig tune finds a config that fits",
     "bind_cores_to_rank": "start this under numactl or taskset",
     "bind_core_list": "start this under numactl or taskset",
     "enable_each_rank_log": "torchrun --redirects 3 --log-dir DIR writes a log of each rank",
-    "save_pid": "its process is the launcher",
-    "venv_script": "start it by the Python of that environment",
+    "save_pid": "the process itself is the launcher",
+    "venv_script": "use the Python of that environment",
 }
-"""Flags of DeepSpeed's that are refused, and what to do."""
+"""DeepSpeed's flags that are refused, with the alternative."""
 _SWITCHES = ("no_ssh_check", "force_multi", "bind_cores_to_rank", "save_pid")
 _RANK = "dsengine.deepspeed.launcher.launch"
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the flags that this launcher has, with DeepSpeed's names and defaults."""
+    """Parse the supported flags, with DeepSpeed's names and defaults."""
     parser = argparse.ArgumentParser(prog="python -m dsengine.launcher.runner", description=_ABOUT)
     parser.add_argument("-H", "--hostfile", default=DLTS_HOSTFILE)
     parser.add_argument("-i", "--include", default="", metavar="HOST[:SLOT,...][@...]")
     parser.add_argument("-e", "--exclude", default="", metavar="HOST[:SLOT,...][@...]")
-    parser.add_argument("--num_nodes", type=int, default=-1, help="the first so many hosts")
-    parser.add_argument("--num_gpus", "--num_accelerators", type=int, default=-1, help="of a host")
+    parser.add_argument("--num_nodes", type=int, default=-1, help="use the first N hosts")
+    parser.add_argument("--num_gpus", "--num_accelerators", type=int, default=-1, help="per host")
     parser.add_argument("--master_addr", default="")
     parser.add_argument("--master_port", type=int, default=TORCH_DISTRIBUTED_DEFAULT_PORT)
     parser.add_argument("--no_ssh", action="store_true", help="start the ranks of one host only")
-    parser.add_argument("--node_rank", type=int, default=-1, help="of that host")
+    parser.add_argument("--node_rank", type=int, default=-1, help="rank of that host")
     parser.add_argument("--module", action="store_true", help="the script is a module")
     parser.add_argument("--no_python", action="store_true", help="the script is a program")
-    parser.add_argument("--no_local_rank", action="store_true", help="pass it no --local_rank")
+    parser.add_argument("--no_local_rank", action="store_true", help="do not pass --local_rank")
     parser.add_argument("--log_level", help="debug, info, warning, error or critical")
-    parser.add_argument("-q", "--quiet", action="store_true", help="log errors alone")
+    parser.add_argument("-q", "--quiet", action="store_true", help="log errors only")
     for name in (*_ON_ONE_HOST, *_INSTEAD):
         kind = "store_true" if name in _SWITCHES else "store"
         parser.add_argument(f"--{name}", action=kind, default=None, help=argparse.SUPPRESS)
@@ -65,9 +65,9 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def fetch_hostfile(hostfile_path: str) -> dict[str, int] | None:
-    """Return the slots of each host, None where there is no such file.
+    """Return the slots of each host, or None without a hostfile.
 
-    Raises ValueError, with the line that is wrong.
+    Raises ValueError with the invalid line.
     """
     path = Path(hostfile_path)
     return _counted(hostfile.read(path)) if path.is_file() else None
@@ -79,16 +79,16 @@ def _parse_hostfile(hostfile_lines: Iterable[str]) -> dict[str, int]:
 
 def _counted(slots: hostfile.Slots) -> dict[str, int]:
     if not slots:
-        raise ValueError("the hostfile names no host: write a line `HOST slots=N` for each")
-    return {name: len(each) for name, each in slots.items()}
+        raise ValueError("the hostfile lists no hosts: add a line `HOST slots=N` for each")
+    return {name: len(indices) for name, indices in slots.items()}
 
 
 def parse_resource_filter(
     host_info: Mapping[str, Sequence[int]], include_str: str = "", exclude_str: str = ""
 ) -> dict[str, list[int]]:
-    """Return the slots that one of the filters leaves of each host.
+    """Return the slots of each host that remain after one of the filters.
 
-    Raises ValueError for both filters at once, and for hosts and slots that are not there.
+    Raises ValueError for both filters at once, and for unknown hosts and slots.
     """
     left = hostfile.chosen(host_info, include_str, exclude_str)
     return {name: list(slots) for name, slots in left.items()}
@@ -97,7 +97,7 @@ def parse_resource_filter(
 def parse_inclusion_exclusion(
     resource_pool: Mapping[str, int], inclusion: str, exclusion: str
 ) -> dict[str, list[int]]:
-    """The same for hosts by their number of slots."""
+    """Filter hosts given by their number of slots."""
     slots = {name: list(range(count)) for name, count in resource_pool.items()}
     return parse_resource_filter(slots, inclusion, exclusion)
 
@@ -108,21 +108,20 @@ def encode_world_info(world_info: Mapping[str, object]) -> str:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Start the ranks of this host: the process becomes torchrun's, so that the signals it gets
-    reach them and its exit status is theirs. Does not return.
+    """Replace this process with torchrun for the ranks of this host.
 
-    Raises ValueError for flags that contradict each other and for more than one host without
-    ``--no_ssh``.
+    Signals to the process reach the ranks, and its exit status is theirs. Raises ValueError for
+    contradictory flags, and for more than one host without ``--no_ssh``.
     """
     given = parse_args(args)
     for name, instead in _INSTEAD.items():
         if vars(given)[name]:
-            raise ValueError(f"--{name} is not followed: {instead}")
+            raise ValueError(f"--{name} is not supported: {instead}")
     if given.quiet or given.log_level:
         set_log_level_from_string("error" if given.quiet else given.log_level)
     counted = given.num_nodes >= 0 or given.num_gpus >= 0
     if counted and (given.include or given.exclude):
-        raise ValueError("--num_nodes and --num_gpus do not go with --include and --exclude")
+        raise ValueError("--num_nodes and --num_gpus exclude --include and --exclude")
     pool = fetch_hostfile(given.hostfile)
     if pool is None and given.num_nodes > 1:
         raise ValueError(f"--num_nodes {given.num_nodes}: no hostfile at {given.hostfile}")
@@ -134,25 +133,25 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     chosen = hostfile.Hosts(
         {name: tuple(slots[name]) for name in names}, ":" in given.include + given.exclude
     )
-    words, environment = _torchrun(given, chosen), _environment(given, chosen)
+    argv, environment = _torchrun(given, chosen), _environment(given, chosen)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(words[0], words, environment)
+    os.execve(argv[0], argv, environment)
 
 
 def _torchrun(given: argparse.Namespace, chosen: hostfile.Hosts) -> list[str]:
     nodes = len(chosen.names)
     if not nodes:
-        raise ValueError("no slot is left to train on")
+        raise ValueError("no slots are left")
     if nodes > 1 and not given.no_ssh:
         raise ValueError(
             f"{nodes} hosts: `dsconfig run CONFIG --hostfile {given.hostfile} --emit ssh -- "
-            f"{given.user_script}` prints what starts them; or start each with --no_ssh --node_rank"
+            f"{given.user_script}` prints the commands; or start each with --no_ssh --node_rank"
         )
     if given.no_ssh and not 0 <= given.node_rank < nodes:
         raise ValueError(f"--no_ssh: the --node_rank of {nodes} hosts is 0 to {nodes - 1}")
     if given.module and given.no_python:
-        raise ValueError("--module and --no_python: one of them")
+        raise ValueError("--module and --no_python cannot be combined")
     first = hostfile.address(chosen.names[0])
     flags = [f"--{name}" for name in ("module", "no_python", "no_local_rank") if vars(given)[name]]
     return [

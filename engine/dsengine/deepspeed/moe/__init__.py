@@ -1,4 +1,4 @@
-"""What scripts ask about experts on ranks of their own, of which there are none here."""
+"""Queries about expert parallelism, which is not supported."""
 
 from dsengine.deepspeed.moe import utils
 

@@ -1,4 +1,4 @@
-"""Which parameters are experts on ranks of their own: none, and groups stay as they are."""
+"""Expert-parallel parameters: there are none, so that groups are returned unchanged."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from dsengine.deepspeed.refusals import EXPERTS
 
 
 def is_moe_param(param: Tensor) -> bool:
-    """Return whether ``param`` is marked as an expert that other ranks do not have."""
+    """Return whether ``param`` is marked as expert-parallel."""
     return not getattr(param, "allreduce", True)
 
 
 def has_moe_layers(module: Any) -> tuple[bool, int]:
-    """Return (False, 0): whether ``module`` has DeepSpeed's layers of experts, and how many."""
+    """Return (False, 0): ``module`` has no MoE layers of DeepSpeed."""
     del module
     return False, 0
 
@@ -21,15 +21,15 @@ def has_moe_layers(module: Any) -> tuple[bool, int]:
 def split_params_into_different_moe_groups_for_optimizer(
     param_groups: Any, max_group_size: float | None = None
 ) -> list[dict[str, Any]]:
-    """Return the groups, or the one group, as a list: experts would get groups of their own.
+    """Return the groups as a list: without expert parallelism nothing is split.
 
-    Raises NotImplementedError for parameters marked as such experts.
+    Raises NotImplementedError for parameters that are marked as expert-parallel.
     """
     del max_group_size
     groups: list[dict[str, Any]] = (
         [param_groups] if isinstance(param_groups, dict) else list(param_groups)
     )
-    if any(is_moe_param(each) for group in groups for each in group["params"]):
+    if any(is_moe_param(param) for group in groups for param in group["params"]):
         raise NotImplementedError(EXPERTS)
     return groups
 

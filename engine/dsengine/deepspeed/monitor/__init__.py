@@ -1,1 +1,1 @@
-"""The monitors by themselves, for scripts that write curves beside an engine."""
+"""The monitors without an engine, for scripts that log by themselves."""

@@ -1,10 +1,10 @@
-"""Comet, written by a script itself."""
+"""Comet, for scripts that log by themselves."""
 
 from dsengine.deepspeed.monitor.monitor import Monitor
 
 
 class CometMonitor(Monitor):
-    """Takes the block ``comet`` of a config as an object."""
+    """Takes the ``comet`` block of a config."""
 
 
 __all__ = ["CometMonitor"]

@@ -1,4 +1,4 @@
-"""The monitors' blocks of a ds_config as objects."""
+"""The monitor blocks of a ds_config as objects."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ _KINDS = {kind.path[0]: kind for kind in (TensorBoardConfig, WandbConfig, CometC
 
 
 class DeepSpeedMonitorConfig:
-    """The four blocks, each with its defaults where it is not given."""
+    """The four blocks, with defaults for missing ones."""
 
     tensorboard: TensorBoardConfig
     wandb: WandbConfig
@@ -38,24 +38,24 @@ class DeepSpeedMonitorConfig:
         for name, kind in _KINDS.items():
             setattr(self, name, kind(**blocks.pop(name, {})))
         if blocks:
-            raise ValueError(f"no such monitor: {', '.join(blocks)}; there are {', '.join(BLOCKS)}")
+            raise ValueError(f"unknown monitor: {', '.join(blocks)}; known: {', '.join(BLOCKS)}")
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "DeepSpeedMonitorConfig":
-        """Return those of a whole config whose values are judged and complete."""
-        found = object.__new__(cls)
+        """Return the blocks of a validated and complete config."""
+        blocks = object.__new__(cls)
         for name, kind in _KINDS.items():
-            setattr(found, name, kind.holding(config[name]))
-        return found
+            setattr(blocks, name, kind.holding(config[name]))
+        return blocks
 
     @property
     def enabled(self) -> bool:
-        """Whether one of them is on."""
+        """Whether any monitor is enabled."""
         return any(getattr(self, name).enabled for name in _KINDS)
 
 
 def get_monitor_config(param_dict: Mapping[str, Any]) -> DeepSpeedMonitorConfig:
-    """Return the monitors' blocks of a config."""
+    """Return the monitor blocks of a config."""
     return DeepSpeedMonitorConfig(**{name: param_dict.get(name, {}) for name in _KINDS})
 
 

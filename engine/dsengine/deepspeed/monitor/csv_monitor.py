@@ -1,10 +1,10 @@
-"""CSV files, one a tag, written by a script itself."""
+"""CSV files, one per tag, for scripts that log by themselves."""
 
 from dsengine.deepspeed.monitor.monitor import Monitor
 
 
 class csvMonitor(Monitor):
-    """Takes the block ``csv_monitor`` of a config as an object."""
+    """Takes the ``csv_monitor`` block of a config."""
 
 
 __all__ = ["csvMonitor"]

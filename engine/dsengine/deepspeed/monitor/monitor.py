@@ -1,4 +1,4 @@
-"""Monitors that a script builds and feeds itself: what an engine's monitors are built of.
+"""Monitors that a script builds itself, with the same writers as an engine's.
 
 monitor = MonitorMaster(DeepSpeedConfig("ds.json").monitor_config)
 monitor.write_events([("Train/accuracy", 0.7, samples)])
@@ -13,10 +13,10 @@ from dsengine.observation.monitors import BLOCKS, Event, build_monitors
 
 
 class Monitor:
-    """One place for curves, which rank 0 writes while its block is on.
+    """One destination of metrics, which rank 0 writes if its block is enabled.
 
-    The fields of the block are attributes. Raises MissingPackageError (an ImportError) when it is
-    on and needs a package that is not installed.
+    The fields of the block are attributes. Raises MissingPackageError (an ImportError) if a
+    required package is not installed.
     """
 
     enabled: bool
@@ -35,7 +35,7 @@ class Monitor:
 
 
 class MonitorMaster:
-    """All monitors of a config that are on."""
+    """All enabled monitors of a config."""
 
     def __init__(self, monitor_config: DeepSpeedMonitorConfig) -> None:
         self.monitor_config = monitor_config

@@ -1,10 +1,10 @@
-"""TensorBoard event files, written by a script itself."""
+"""TensorBoard event files, for scripts that log by themselves."""
 
 from dsengine.deepspeed.monitor.monitor import Monitor
 
 
 class TensorBoardMonitor(Monitor):
-    """Takes the block ``tensorboard`` of a config as an object."""
+    """Takes the ``tensorboard`` block of a config."""
 
 
 __all__ = ["TensorBoardMonitor"]

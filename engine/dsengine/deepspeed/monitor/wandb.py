@@ -1,10 +1,10 @@
-"""Weights & Biases, written by a script itself."""
+"""Weights & Biases, for scripts that log by themselves."""
 
 from dsengine.deepspeed.monitor.monitor import Monitor
 
 
 class WandbMonitor(Monitor):
-    """Takes the block ``wandb`` of a config as an object."""
+    """Takes the ``wandb`` block of a config."""
 
 
 __all__ = ["WandbMonitor"]

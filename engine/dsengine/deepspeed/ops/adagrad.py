@@ -1,17 +1,17 @@
-"""DeepSpeed's Adagrad: torch's fused kernel under its name, arguments and defaults."""
+"""DeepSpeed's Adagrad: torch's fused kernel with DeepSpeed's name, arguments and defaults."""
 
 from typing import Any
 
 from torch.optim import Adagrad
 
-from dsengine.deepspeed.ops.adam import StandingFor
+from dsengine.deepspeed.ops.adam import DeepSpeedClass
 from dsengine.deepspeed.ops.states import step_in_fp32
 
 
-class DeepSpeedCPUAdagrad(Adagrad, metaclass=StandingFor):
+class DeepSpeedCPUAdagrad(Adagrad, metaclass=DeepSpeedClass):
     """Adagrad. Raises ValueError for ``amsgrad``.
 
-    ``fp32_optimizer_states=False``: its state has the dtype of the parameters.
+    ``fp32_optimizer_states=False``: states have the dtype of the parameters.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class DeepSpeedCPUAdagrad(Adagrad, metaclass=StandingFor):
         fp32_optimizer_states: bool = True,
     ) -> None:
         if amsgrad:
-            raise ValueError("DeepSpeedCPUAdagrad has no AMSGrad: leave the argument out")
+            raise ValueError("DeepSpeedCPUAdagrad does not support amsgrad: omit the argument")
         super().__init__(model_params, lr, weight_decay=weight_decay, eps=eps)
         if fp32_optimizer_states:
             step_in_fp32(self)

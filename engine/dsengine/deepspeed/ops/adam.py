@@ -1,7 +1,7 @@
-"""DeepSpeed's two Adams: torch's fused kernel under their names, arguments and defaults.
+"""DeepSpeed's two Adams: torch's fused kernel with DeepSpeed's names, arguments and defaults.
 
-Where DeepSpeed has one class for parameters on the device and one for those on the host, torch's
-kernel is for both, and the config's ``offload_optimizer`` decides where the states are.
+DeepSpeed has one class for parameters on the GPU and one for those on the host. torch's kernel
+serves both, and the config's ``offload_optimizer`` selects the device of the states.
 """
 
 from typing import Any
@@ -14,29 +14,29 @@ from dsengine.optimizers.build import DEEPSPEED_CLASS
 Betas = tuple[float, float]
 
 
-class StandingFor(type):
-    """The type of DeepSpeed's classes: what is built from a config in their place is theirs too."""
+class DeepSpeedClass(type):
+    """Metaclass that makes optimizers built from a config instances of DeepSpeed's classes."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         built = getattr(instance, DEEPSPEED_CLASS, None)
         return super().__instancecheck__(instance) or built == cls.__name__
 
 
-class ZeroesAsTold(Optimizer):
-    """Its ``zero_grad`` does what ``set_grad_none`` says."""
+class ConfigurableZeroGrad(Optimizer):
+    """An optimizer whose ``zero_grad`` follows ``set_grad_none``."""
 
     set_grad_none: bool
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Drop the gradients, or fill them with zeros if ``set_grad_none`` was false."""
+        """Set gradients to None, or to zero if ``set_grad_none`` is false."""
         super().zero_grad(self.set_grad_none if set_to_none is None else set_to_none)
 
 
-class FusedAdam(ZeroesAsTold, Adam, metaclass=StandingFor):
+class FusedAdam(ConfigurableZeroGrad, Adam, metaclass=DeepSpeedClass):
     """Adam with decoupled weight decay (AdamW) unless ``adam_w_mode`` is false.
 
-    ``step`` of an engine drops gradients by itself, whatever ``set_grad_none`` says. Raises
-    ValueError for ``amsgrad`` and for ``bias_correction=False``, which the kernel does not have.
+    ``step`` of an engine always sets gradients to None. Raises ValueError for ``amsgrad`` and for
+    ``bias_correction=False``, which the kernel does not support.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class FusedAdam(ZeroesAsTold, Adam, metaclass=StandingFor):
         self.set_grad_none = set_grad_none
 
 
-class DeepSpeedCPUAdam(Adam, metaclass=StandingFor):
+class DeepSpeedCPUAdam(Adam, metaclass=DeepSpeedClass):
     """Adam with decoupled weight decay (AdamW) unless ``adamw_mode`` is false.
 
     ``fp32_optimizer_states=False``: states have the dtype of the parameters. Raises ValueError for
-    ``amsgrad`` and ``bias_correction=False``, which the kernel does not have.
+    ``amsgrad`` and ``bias_correction=False``, which the kernel does not support.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class DeepSpeedCPUAdam(Adam, metaclass=StandingFor):
 def _refuse(name: str, amsgrad: bool, bias_correction: bool) -> None:
     if amsgrad:
         raise ValueError(
-            f"{name} has no AMSGrad, here as in DeepSpeed: use torch.optim.AdamW(amsgrad=True)"
+            f"{name} does not support amsgrad, as in DeepSpeed: use torch.optim.AdamW(amsgrad=True)"
         )
     if not bias_correction:
         raise ValueError(
-            f"{name}(bias_correction=False) is not offered: torch's Adam always corrects the "
-            "moments for their start at zero; leave the argument out"
+            f"{name}(bias_correction=False) is not supported: torch's Adam always corrects the "
+            "bias of the moments; omit the argument"
         )

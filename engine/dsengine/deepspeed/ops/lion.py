@@ -1,14 +1,14 @@
-"""DeepSpeed's two Lions: the engine's Lion under their names and arguments."""
+"""DeepSpeed's two Lions: the engine's Lion with DeepSpeed's names and arguments."""
 
 from typing import Any
 
-from dsengine.deepspeed.ops.adam import Betas, StandingFor, ZeroesAsTold
+from dsengine.deepspeed.ops.adam import Betas, ConfigurableZeroGrad, DeepSpeedClass
 from dsengine.deepspeed.ops.states import step_in_fp32
 from dsengine.optimizers.lion import Lion
 
 
-class FusedLion(ZeroesAsTold, Lion, metaclass=StandingFor):
-    """Lion; ``step`` of an engine drops gradients by itself, whatever ``set_grad_none`` says."""
+class FusedLion(ConfigurableZeroGrad, Lion, metaclass=DeepSpeedClass):
+    """Lion; ``step`` of an engine always sets gradients to None."""
 
     def __init__(
         self,
@@ -22,8 +22,8 @@ class FusedLion(ZeroesAsTold, Lion, metaclass=StandingFor):
         self.set_grad_none = set_grad_none
 
 
-class DeepSpeedCPULion(Lion, metaclass=StandingFor):
-    """Lion. ``fp32_optimizer_states=False``: its state has the dtype of the parameters."""
+class DeepSpeedCPULion(Lion, metaclass=DeepSpeedClass):
+    """Lion. ``fp32_optimizer_states=False``: states have the dtype of the parameters."""
 
     def __init__(
         self,

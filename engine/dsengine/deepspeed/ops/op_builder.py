@@ -1,7 +1,7 @@
-"""DeepSpeed's builders of kernels, for programs that ask what is there before they use it.
+"""DeepSpeed's kernel builders, for programs that check availability before they use a kernel.
 
-There is nothing to build: what a kernel of DeepSpeed is for is done by torch's own, or not at all.
-``is_compatible`` says which, and ``load`` refuses.
+There is nothing to build: torch's own kernels are used, if there is an equivalent.
+``is_compatible`` returns whether there is one, and ``load`` raises.
 """
 
 from typing import Any, ClassVar
@@ -10,49 +10,49 @@ from dsengine.deepspeed.refusals import KERNELS
 
 
 class OpBuilder:
-    """One kernel of DeepSpeed, by name."""
+    """Builder of one DeepSpeed kernel."""
 
     NAME: ClassVar[str]
-    OFFERED: ClassVar[bool] = False
+    SUPPORTED: ClassVar[bool] = False
 
-    def __init_subclass__(cls, name: str = "", offered: bool = False) -> None:
+    def __init_subclass__(cls, name: str = "", supported: bool = False) -> None:
         if name:
-            cls.NAME, cls.OFFERED = name, offered
+            cls.NAME, cls.SUPPORTED = name, supported
 
     @property
     def name(self) -> str:
         return self.NAME
 
     def is_compatible(self, verbose: bool = False) -> bool:
-        """Return whether what the kernel does is offered, by whatever does it."""
+        """Return whether the kernel's function is supported, by whatever implementation."""
         del verbose
-        return self.OFFERED
+        return self.SUPPORTED
 
     def load(self, verbose: bool = True) -> Any:
-        """Raises NotImplementedError: the optimizers of ``dsengine.ops`` need no kernels."""
+        """Raise NotImplementedError: the optimizers of ``dsengine.ops`` need no kernels."""
         del verbose
         raise NotImplementedError(f"dsengine has no kernel {self.NAME}: {KERNELS}")
 
 
-class FusedAdamBuilder(OpBuilder, name="fused_adam", offered=True): ...
+class FusedAdamBuilder(OpBuilder, name="fused_adam", supported=True): ...
 
 
-class CPUAdamBuilder(OpBuilder, name="cpu_adam", offered=True): ...
+class CPUAdamBuilder(OpBuilder, name="cpu_adam", supported=True): ...
 
 
-class CPUAdagradBuilder(OpBuilder, name="cpu_adagrad", offered=True): ...
+class CPUAdagradBuilder(OpBuilder, name="cpu_adagrad", supported=True): ...
 
 
-class FusedLionBuilder(OpBuilder, name="fused_lion", offered=True): ...
+class FusedLionBuilder(OpBuilder, name="fused_lion", supported=True): ...
 
 
-class CPULionBuilder(OpBuilder, name="cpu_lion", offered=True): ...
+class CPULionBuilder(OpBuilder, name="cpu_lion", supported=True): ...
 
 
 class UtilsBuilder(OpBuilder, name="utils"): ...
 
 
-class AsyncIOBuilder(OpBuilder, name="async_io", offered=True): ...
+class AsyncIOBuilder(OpBuilder, name="async_io", supported=True): ...
 
 
 class GDSBuilder(OpBuilder, name="gds"): ...
@@ -79,8 +79,8 @@ class RandomLTDBuilder(OpBuilder, name="random_ltd"): ...
 class EvoformerAttnBuilder(OpBuilder, name="evoformer_attn"): ...
 
 
-ALL_OPS: dict[str, OpBuilder] = {each.NAME: each() for each in OpBuilder.__subclasses__()}
-"""By name, a builder of each."""
+ALL_OPS: dict[str, OpBuilder] = {builder.NAME: builder() for builder in OpBuilder.__subclasses__()}
+"""A builder of each kernel, by name."""
 
 __all__ = [
     "ALL_OPS",

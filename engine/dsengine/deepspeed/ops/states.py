@@ -1,9 +1,9 @@
-"""The dtype of the states that DeepSpeed's optimizers for the host have.
+"""The dtype of the states of DeepSpeed's CPU optimizers.
 
-torch's and the engine's keep them in the dtype of the parameters. DeepSpeed's keep fp32 beside
-parameters of 16 bits, unless ``fp32_optimizer_states`` is false: each step is taken in fp32, and
-the parameters are rounded after it. Those that an engine steps are fp32 masters: there it makes no
-difference, here as in DeepSpeed.
+torch's optimizers and the engine's keep states in the dtype of the parameters. DeepSpeed's keep
+them in fp32 for 16-bit parameters, unless ``fp32_optimizer_states`` is false: each step is computed
+in fp32, and the parameters are rounded after it. An engine steps fp32 masters, for which it makes
+no difference, as in DeepSpeed.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ NARROW = (torch.float16, torch.bfloat16)
 
 
 class _Narrow(NamedTuple):
-    """A parameter of 16 bits, and what it has outside of a step."""
+    """A 16-bit parameter with its data and gradient outside of a step."""
 
     parameter: Tensor
     data: Tensor
@@ -26,43 +26,43 @@ class _Narrow(NamedTuple):
 
 
 def step_in_fp32(optimizer: Optimizer) -> None:
-    """Let ``optimizer`` see parameters of 16 bits in fp32 while it steps, and keep states so."""
+    """Let ``optimizer`` step 16-bit parameters in fp32, with fp32 states."""
     stepped: list[_Narrow] = []
 
     @torch.no_grad()
-    def widen(of: Optimizer, args: Any, kwargs: Any) -> Any:
-        narrow = [p for group in of.param_groups for p in group["params"] if p.dtype in NARROW]
+    def widen(source: Optimizer, args: Any, kwargs: Any) -> Any:
+        narrow = [p for group in source.param_groups for p in group["params"] if p.dtype in NARROW]
         if not narrow:
             return None
         args, kwargs = _with_closure_called(args, kwargs)
-        for each in narrow:
-            if each.grad is not None:
-                stepped.append(_Narrow(each, each.data, each.grad))
-                _exchange(each, each.data.float(), each.grad.float())
-                for name, state in of.state.get(each, {}).items():
+        for param in narrow:
+            if param.grad is not None:
+                stepped.append(_Narrow(param, param.data, param.grad))
+                _replace(param, param.data.float(), param.grad.float())
+                for name, state in source.state.get(param, {}).items():
                     if isinstance(state, Tensor) and state.dtype in NARROW:
-                        of.state[each][name] = state.float()
+                        source.state[param][name] = state.float()
         return args, kwargs
 
     @torch.no_grad()
-    def round_again(*_: Any) -> None:
-        for each in stepped:
-            each.data.copy_(each.parameter.data)
-            _exchange(each.parameter, each.data, each.gradient)
+    def round_back(*_: Any) -> None:
+        for entry in stepped:
+            entry.data.copy_(entry.parameter.data)
+            _replace(entry.parameter, entry.data, entry.gradient)
         stepped.clear()
 
     optimizer.register_step_pre_hook(widen)
-    optimizer.register_step_post_hook(round_again)
+    optimizer.register_step_post_hook(round_back)
 
 
-def _exchange(parameter: Tensor, data: Tensor, gradient: Tensor) -> None:
+def _replace(parameter: Tensor, data: Tensor, gradient: Tensor) -> None:
     parameter.grad = None
     parameter.data = data
     parameter.grad = gradient
 
 
 def _with_closure_called(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of ``step`` with the result in the place of a closure, which needs 16 bits."""
+    """Call the closure, which needs 16-bit parameters, and return ``step``'s new arguments."""
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if closure is None:
         return args, kwargs

@@ -1,1 +1,1 @@
-"""What a model costs: ``from dsengine.profiling.flops_profiler import get_model_profile``."""
+"""Cost of a model: ``from dsengine.profiling.flops_profiler import get_model_profile``."""

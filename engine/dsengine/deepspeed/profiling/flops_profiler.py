@@ -1,4 +1,4 @@
-"""The cost of one call of a model, without an engine."""
+"""The FLOPs of one call of a model, without an engine."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,18 +27,18 @@ def get_model_profile(
 ) -> tuple[Any, Any, Any]:
     """Return (FLOPs, multiply-adds, parameters) of ``model(*args, **kwargs)``, in evaluation mode.
 
-    ``input_shape`` stands for one tensor of zeros; ``mode="generate"`` calls that method. Matrix
-    products, convolutions and attention are counted, two FLOPs each multiply-add; DeepSpeed adds
-    those of elementwise functions. Numbers, or strings as "1.50 G". Raises ValueError without
-    inputs, and for ``ignore_modules``.
+    ``input_shape`` requests a single tensor of zeros; ``mode="generate"`` calls that method.
+    Matrix products, convolutions and attention are counted, with two FLOPs per multiply-add;
+    DeepSpeed adds those of elementwise functions. Returns numbers, or strings such as "1.50 G".
+    Raises ValueError without inputs, and for ``ignore_modules``.
     """
     if ignore_modules is not None:
-        raise ValueError("get_model_profile(ignore_modules=...) is not offered: leave it out")
+        raise ValueError("get_model_profile(ignore_modules=...) is not supported: omit it")
     if input_shape is not None:
         like = next(model.parameters(), torch.empty(0))
         args = (torch.zeros(input_shape, dtype=like.dtype, device=like.device),)
     elif not args and not kwargs:
-        raise ValueError("get_model_profile() needs what to call the model with: args or kwargs")
+        raise ValueError("get_model_profile() requires inputs of the model: args or kwargs")
     settings = {
         "module_depth": module_depth,
         "top_modules": top_modules,
@@ -58,10 +58,10 @@ def get_model_profile(
     if print_profile and not profile.write():
         print(profile.report(), flush=True)
     counts = (profile.flops, profile.flops // 2, sum(p.numel() for p in model.parameters()))
-    return tuple(_words(count) for count in counts) if as_string else counts  # type: ignore[return-value]
+    return tuple(_format(count) for count in counts) if as_string else counts  # type: ignore[return-value]
 
 
-def _words(count: int) -> str:
+def _format(count: int) -> str:
     for size, unit in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "K")):
         if count >= size:
             return f"{count / size:.2f} {unit}"

@@ -1,4 +1,4 @@
-"""The engine's parts where scripts written for DeepSpeed look for them."""
+"""The engine's modules at the paths of DeepSpeed."""
 
 from dsengine.deepspeed.runtime import (
     activation_checkpointing,

@@ -1,4 +1,4 @@
-"""The classes of what ``initialize`` returns as the optimizer: torch's own."""
+"""The classes of the optimizer that ``initialize`` returns."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from torch.optim import Optimizer
 from torch.optim import Optimizer as DeepSpeedOptimizer
 
 
-class OfStages(type):
-    """The type of classes that what an engine steps is an instance of, by its stage of ZeRO."""
+class StageClass(type):
+    """Metaclass: instances are the optimizers stepped by an engine of the given ZeRO stages."""
 
     stages: tuple[int, ...]
 
@@ -16,10 +16,10 @@ class OfStages(type):
         return is_optimizer and getattr(instance, "zero_stage", None) in cls.stages
 
 
-class ZeROOptimizer(metaclass=OfStages):
-    """An optimizer that an engine of stages 1 to 3 steps is an instance of this."""
+class ZeROOptimizer(metaclass=StageClass):
+    """The optimizers of engines of stages 1 to 3 are instances of this class."""
 
     stages = (1, 2, 3)
 
 
-__all__ = ["DeepSpeedOptimizer", "OfStages", "ZeROOptimizer"]
+__all__ = ["DeepSpeedOptimizer", "StageClass", "ZeROOptimizer"]

@@ -1,4 +1,4 @@
-"""A whole ds_config as an object: what scripts ask it for, resolved for the ranks that run."""
+"""A ds_config as an object with DeepSpeed's attributes, resolved for the running ranks."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ _BLOCKS: Mapping[str, tuple[str, type[ConfigBlock]]] = {
     "autotuning_config": ("autotuning", ConfigBlock),
     "hybrid_engine": ("hybrid_engine", ConfigBlock),
 }
-"""By attribute of :class:`DeepSpeedConfig`, the block of the file."""
+"""By attribute of :class:`DeepSpeedConfig`, the block of the config."""
 _INSIDE = {
     "optimizer_name": "optimizer.type",
     "optimizer_params": "optimizer.params",
@@ -47,25 +47,25 @@ _INSIDE = {
     "use_node_local_storage": "checkpoint.use_node_local_storage",
     "data_efficiency_enabled": "data_efficiency.enabled",
 }
-"""By attribute, a key inside of a block."""
+"""By attribute, a key inside a block."""
 _DTYPES = (
     "communication_data_type",
     "seq_parallel_communication_data_type",
     "torch_autocast_dtype",
 )
-"""Attributes that are dtypes of torch."""
+"""Attributes that are torch dtypes."""
 
 
 class DeepSpeedConfig:
-    """What DeepSpeed holds of a config once it has read it, by its names.
+    """A parsed config with DeepSpeed's attribute names.
 
-    ``config``: a path, a dict or base64. The batch is settled for the ranks of the process group,
-    one where there is none, or those of ``mpu``. Plain keys are attributes of their own name with
-    the default of the release, and "auto" where DeepSpeed stops at that later; blocks are objects
+    ``config``: a path, a dict or base64. The batch is resolved for the ranks of the process group
+    (one without a group), or those of ``mpu``. Plain keys are attributes with the release's
+    defaults, or "auto" where DeepSpeed only fails later; blocks are objects
     (``zero_config.stage``, ``float16_config``, ``monitor_config.csv_monitor``).
 
-    Raises DeepSpeedConfigError (a ValueError) with everything at which DeepSpeed would stop while
-    it reads the config.
+    Raises DeepSpeedConfigError (a ValueError) with all errors that DeepSpeed would raise while it
+    parses the config.
     """
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], mpu: Any = None) -> None:
@@ -73,51 +73,52 @@ class DeepSpeedConfig:
         document = dsconfig.read(source)
         self.global_rank = dist.get_rank() if dist.is_initialized() else 0
         ranks = _ranks(mpu)
-        settled = _settled(document, ranks).config
-        found = dsconfig.config_values({n: v for n, v in settled.items() if v != "auto"})
+        resolved = _resolve(document, ranks).config
+        values = dsconfig.config_values({n: v for n, v in resolved.items() if v != "auto"})
         self._param_dict: dict[str, Any] = document.value
         self.train_batch_size: int
         self.train_micro_batch_size_per_gpu: int
         self.gradient_accumulation_steps: int
-        for name, value in found.items():
+        for name, value in values.items():
             if not isinstance(value, dict):
-                setattr(self, name, "auto" if settled.get(name) == "auto" else value)
+                setattr(self, name, "auto" if resolved.get(name) == "auto" else value)
         for name, path in _INSIDE.items():
             block, _, key = path.partition(".")
-            setattr(self, name, found[block].get(key))
+            setattr(self, name, values[block].get(key))
         for name in _DTYPES:
             setattr(self, name, _dtype(getattr(self, name)))
         for name, (block, kind) in _BLOCKS.items():
-            setattr(self, name, kind.holding(found[block]))
-        self.aio_config: dict[str, Any] = found["aio"]
-        self.monitor_config = DeepSpeedMonitorConfig.of(found)
-        logs = found["comms_logger"]
+            setattr(self, name, kind.holding(values[block]))
+        self.aio_config: dict[str, Any] = values["aio"]
+        self.monitor_config = DeepSpeedMonitorConfig.of(values)
+        logs = values["comms_logger"]
         is_on: bool = logs["enabled"]
         self.comms_config = ConfigBlock.holding(
             {"comms_logger_enabled": is_on, **({"comms_logger": logs} if is_on else {})}
         )
         timers = dsconfig.block_values(
-            "timers", {"throughput": found["timers"]["throughput"] or {}}
+            "timers", {"throughput": values["timers"]["throughput"] or {}}
         )
         self.timers_config = ConfigBlock.holding(timers["throughput"])
-        self.zero_enabled = found["zero_optimization"]["stage"] > 0
-        self.optimizer_name = _in_lower(found["optimizer"]["type"])
-        self.gradient_allreduce_op = found["gradient_allreduce_op"].lower()
+        self.zero_enabled = values["zero_optimization"]["stage"] > 0
+        self.optimizer_name = _normalize(values["optimizer"]["type"])
+        self.gradient_allreduce_op = values["gradient_allreduce_op"].lower()
         self.wall_clock_breakdown: bool = (
-            found["wall_clock_breakdown"] or found["flops_profiler"]["enabled"]
+            values["wall_clock_breakdown"] or values["flops_profiler"]["enabled"]
         )
-        validation = found["checkpoint"]["tag_validation"].lower()
+        validation = values["checkpoint"]["tag_validation"].lower()
         self.checkpoint_tag_validation_enabled = validation != "ignore"
         self.checkpoint_tag_validation_fail = validation == "fail"
-        shared = found["sequence_parallel_size"] or 1
-        self.world_size = ranks // shared if ranks % shared == 0 else ranks / shared
+        sequence_parallel = values["sequence_parallel_size"] or 1
+        even = ranks % sequence_parallel == 0
+        self.world_size = ranks // sequence_parallel if even else ranks / sequence_parallel
 
     def _configure_train_batch_size(self) -> None:
-        """Settle anew what of the three batch sizes is None. Raises DeepSpeedConfigError."""
-        given = {name: value for name in BATCH if (value := getattr(self, name)) is not None}
-        settled = _settled(dsconfig.read(given), int(self.world_size)).config
+        """Resolve those of the batch sizes that are None. Raises DeepSpeedConfigError."""
+        batch = {name: value for name in BATCH if (value := getattr(self, name)) is not None}
+        resolved = _resolve(dsconfig.read(batch), int(self.world_size)).config
         for name in BATCH:
-            setattr(self, name, settled[name])
+            setattr(self, name, resolved[name])
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{n}={value!r}" for n, value in vars(self).items() if n[0] != "_")
@@ -125,30 +126,30 @@ class DeepSpeedConfig:
 
 
 def _ranks(mpu: Any) -> int:
-    """Those among which the samples of a step are divided, of which some may share a sequence."""
+    """Return the data-parallel ranks, some of which may share a sequence."""
     if hasattr(mpu, "get_data_parallel_world_size"):
         return int(mpu.get_data_parallel_world_size())
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def _settled(document: dsconfig.Document, ranks: int) -> dsconfig.Resolution:
+def _resolve(document: dsconfig.Document, ranks: int) -> dsconfig.Resolution:
     facts = Facts(world_size=ranks)
     report = dsconfig.validate(document, facts, runtime="deepspeed")
-    refused = [each for each in report.refusals if not each.late]
-    if refused:
-        raise DeepSpeedConfigError("\n".join(map(_invalid, refused)))
+    refusals = [finding for finding in report.refusals if not finding.late]
+    if refusals:
+        raise DeepSpeedConfigError("\n".join(map(_invalid, refusals)))
     return dsconfig.resolve(document, facts, runtime="deepspeed")
 
 
-def _invalid(found: dsconfig.Diagnostic) -> str:
-    key = found.pointer.strip("/").replace("/", ".") or "config"
-    return f"Invalid {key}. {found.code}: {found.message}" + (
-        f" ({found.help})" if found.help else ""
+def _invalid(finding: dsconfig.Diagnostic) -> str:
+    key = finding.pointer.strip("/").replace("/", ".") or "config"
+    return f"Invalid {key}. {finding.code}: {finding.message}" + (
+        f" ({finding.help})" if finding.help else ""
     )
 
 
-def _in_lower(kind: str | None) -> str | None:
-    """One of DeepSpeed's own optimizers in lower case, torch's as it is."""
+def _normalize(kind: str | None) -> str | None:
+    """Return DeepSpeed's own optimizers in lower case, others unchanged."""
     known = None if kind is None else dsconfig.optimizer_type(kind)
     return known.name.lower() if known is not None and known.is_own else kind
 
@@ -164,7 +165,7 @@ def _reader(name: str) -> Callable[[Mapping[str, Any]], Any]:
     def get(param_dict: Mapping[str, Any]) -> Any:
         return param_dict.get(name, dsconfig.config_values({})[name])
 
-    get.__doc__ = f"""Return ``{name}`` of a config as it is written, or its default."""
+    get.__doc__ = f"""Return ``{name}`` of a config unchanged, or its default."""
     return get
 
 
@@ -179,7 +180,7 @@ _OPTIMIZER = "_OPTIMIZER"
 
 
 def __getattr__(name: str) -> Any:
-    """``ADAM_OPTIMIZER``: the type by which a config names it."""
+    """Return the optimizer type of a name such as ``ADAM_OPTIMIZER``."""
     kind = name.removesuffix(_OPTIMIZER).replace("_", "").lower()
     known = dsconfig.optimizer_type(kind) if name.endswith(_OPTIMIZER) else None
     if known is not None and known.is_own:

@@ -1,7 +1,7 @@
-"""Names of keys and their defaults, as DeepSpeed's constants spell them.
+"""Names of keys and their defaults, as in DeepSpeed's constants.
 
-``GRADIENT_CLIPPING`` is the key, ``GRADIENT_CLIPPING_DEFAULT`` what it is where a file has none;
-of the plain keys at the top of a config.
+``GRADIENT_CLIPPING`` is the key, ``GRADIENT_CLIPPING_DEFAULT`` its default. Only for top-level keys
+that are not blocks.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Loaders."""
+"""Data loaders."""
 
 from dsengine.loop.data import RepeatingLoader
 

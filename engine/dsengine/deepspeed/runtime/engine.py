@@ -1,4 +1,4 @@
-"""The engine's class, under the name by which scripts ask for it."""
+"""The engine's class with DeepSpeed's name."""
 
 from dsengine.loop.engine import Engine as DeepSpeedEngine
 

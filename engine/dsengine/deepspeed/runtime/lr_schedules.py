@@ -1,4 +1,4 @@
-"""DeepSpeed's learning-rate schedules, and the arguments by which scripts choose one."""
+"""DeepSpeed's learning-rate schedules, and command-line arguments that select one."""
 
 import argparse
 
@@ -67,12 +67,12 @@ _ARGUMENTS: dict[str, object] = {
     WARMUP_MIN_RATIO: 0.01,
     COS_MIN_RATIO: 0.01,
 }
-"""Every argument with DeepSpeed's default."""
+"""All arguments with DeepSpeed's defaults."""
 
 
 def add_tuning_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add an argument for each setting of a schedule to ``parser`` and return it."""
-    group = parser.add_argument_group("Convergence Tuning", "the schedule of the learning rate")
+    """Add an argument for each setting of the schedules to ``parser`` and return it."""
+    group = parser.add_argument_group("Convergence Tuning", "learning rate schedule")
     for name, default in _ARGUMENTS.items():
         if isinstance(default, bool):
             group.add_argument(f"--{name}", action="store_true")

@@ -15,7 +15,7 @@ class DeepSpeedBF16Config(ConfigBlock):
 
 
 def get_bfloat16_config(param_dict: Mapping[str, Any]) -> DeepSpeedBF16Config:
-    """Return the block of a config, under its name or its former one."""
+    """Return the bf16 block of a config, also if it has its former name."""
     return DeepSpeedBF16Config(**(param_dict.get("bf16") or param_dict.get("bfloat16") or {}))
 
 

@@ -1,4 +1,4 @@
-"""What scripts do with memory, tensors and gradients beside an engine."""
+"""Utilities of scripts for memory, tensors and gradients."""
 
 import gc
 import math
@@ -19,9 +19,9 @@ from dsengine.tiers.memory import GIBI
 
 
 def see_memory_usage(message: str, force: bool = False) -> None:
-    """Print on rank 0 what is held, in GiB, and begin a new peak; nothing unless ``force``.
+    """Print memory usage in GiB on rank 0 and reset the peak; nothing unless ``force``.
 
-    MA: allocated on the device. CA: kept by its allocator. On the CPU both are what is resident.
+    MA: allocated on the device. CA: cached by its allocator. On the CPU both are resident memory.
     """
     if not force or (dist.is_initialized() and dist.get_rank() != 0):
         return
@@ -33,8 +33,8 @@ def see_memory_usage(message: str, force: bool = False) -> None:
         "CA": device.memory_reserved(),
         "Max_CA": device.max_memory_reserved(),
     }
-    held = " ".join(f"{name} {amount / GIBI:.2f} GiB" for name, amount in amounts.items())
-    print(f"{message}\n{held}", flush=True)
+    usage = " ".join(f"{name} {amount / GIBI:.2f} GiB" for name, amount in amounts.items())
+    print(f"{message}\n{usage}", flush=True)
     device.reset_peak_memory_stats()
 
 
@@ -43,20 +43,20 @@ def move_to_device(
 ) -> Any:
     """Return ``item`` with its tensors on ``device``, at any depth.
 
-    A tensor that ``criterion_func`` chooses is moved in place, and stays the same object.
+    Tensors for which ``criterion_func`` is true are moved in place, as the same object.
     """
 
-    def moved(tensor: Tensor) -> Tensor:
+    def move(tensor: Tensor) -> Tensor:
         if criterion_func is None or not criterion_func(tensor):
             return tensor.to(device)
         tensor.data = tensor.data.to(device)
         return tensor
 
-    return tree_map_only(Tensor, moved, item)
+    return tree_map_only(Tensor, move, item)
 
 
 def set_random_seed(seed: int) -> None:
-    """Seed Python's, NumPy's (where it is installed) and torch's random numbers."""
+    """Seed the random generators of Python, torch, and NumPy if it is installed."""
     random.seed(seed)
     torch.manual_seed(seed)
     with suppress(ImportError):
@@ -69,14 +69,14 @@ def set_random_seed(seed: int) -> None:
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2, mpu: Any = None
 ) -> Tensor:
-    """Scale whole gradients in place to a norm of at most ``max_norm``; return the norm before.
+    """Scale unsharded gradients in place to a norm of at most ``max_norm``; return the norm before.
 
-    For tensors outside of an engine, whose ``step`` clips by itself: the norm is the mean of those
-    of all ranks.
+    For tensors outside of an engine, whose ``step`` clips by itself. The norm is averaged over all
+    ranks.
     """
     del mpu
     tensors = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    gradients = [each.grad for each in tensors if each.grad is not None]
+    gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients, norm_type)
     if dist.is_initialized():
         dist.all_reduce(norm)
@@ -88,45 +88,45 @@ def clip_grad_norm_(
 
 
 def prefix_sum_inc(weights: Iterable[float]) -> list[Any]:
-    """Return the sums of the first, the first two, ... and all of ``weights``."""
+    """Return the inclusive prefix sums of ``weights``."""
     return list(accumulate(weights))
 
 
 def partition_uniform(num_items: int, num_parts: int) -> list[int]:
-    """Return where parts of ``num_items`` begin, and the last ends: the first ones larger by one.
+    """Return the boundaries of equal parts of ``num_items``; the first parts may be larger by one.
 
     With more parts than items the last parts are empty.
     """
-    size, more = divmod(num_items, num_parts)
-    return [index * size + min(index, more) for index in range(num_parts + 1)]
+    size, remainder = divmod(num_items, num_parts)
+    return [index * size + min(index, remainder) for index in range(num_parts + 1)]
 
 
 def partition_balanced(weights: Sequence[float], num_parts: int) -> list[int]:
-    """Return where parts of consecutive ``weights`` begin, and the last ends.
+    """Return the boundaries of balanced parts of consecutive ``weights``.
 
-    The heaviest part is as light as can be, and then the lightest as heavy. Layers of unlike size
-    are spread over stages or processes with it.
+    Minimizes the heaviest part, then maximizes the lightest. Distributes layers of different size
+    over stages or processes.
     """
     count = len(weights)
     if count <= num_parts:
         return partition_uniform(count, num_parts)
     sums = [0, *accumulate(weights)]
-    heaviest = _cut(sums, num_parts, lambda *pair: -max(-pair[0], pair[1]), start=0)[0]
+    heaviest = _best_cuts(sums, num_parts, lambda *pair: -max(-pair[0], pair[1]), start=0)[0]
     limit = -heaviest
 
     def lightest(before: float, part: float) -> float:
         return min(before, part) if part <= limit else -math.inf
 
-    return _cut(sums, num_parts, lightest, start=math.inf)[1]
+    return _best_cuts(sums, num_parts, lightest, start=math.inf)[1]
 
 
-def _cut(
+def _best_cuts(
     sums: Sequence[float],
     num_parts: int,
     join: Callable[[float, float], float],
     start: float,
 ) -> tuple[float, list[int]]:
-    """The best value of cuts, with where parts begin, by what ``join`` makes of one part more."""
+    """Return the best value and boundaries; ``join`` extends the value of some parts by one."""
     best: dict[int, tuple[float, list[int]]] = {0: (start, [0])}
     for part in range(1, num_parts + 1):
         best = {
@@ -136,7 +136,7 @@ def _cut(
                     for begin, (value, cuts) in best.items()
                     if begin < end
                 ),
-                key=lambda found: found[0],
+                key=lambda candidate: candidate[0],
             )
             for end in range(part, len(sums) - num_parts + part)
         }

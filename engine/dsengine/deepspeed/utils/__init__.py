@@ -1,4 +1,4 @@
-"""What scripts import from ``deepspeed.utils``."""
+"""Names that scripts import from ``deepspeed.utils``."""
 
 from torch.distributed import is_initialized
 

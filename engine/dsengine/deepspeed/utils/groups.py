@@ -1,20 +1,20 @@
-"""Which ranks share what: all of them the data, none of them a tensor, a sequence or experts."""
+"""Process groups: all ranks are data parallel, without other kinds of parallelism."""
 
 import torch.distributed as dist
 
 
 def initialize(ep_size: int = 1, mpu: object = None) -> None:
-    """Nothing for one rank of each expert. Raises ValueError for more."""
+    """Do nothing for expert parallel size 1. Raises ValueError for others."""
     del mpu
     if ep_size != 1:
         raise ValueError(
-            f"groups.initialize(ep_size={ep_size}): experts are not placed on ranks of their own: "
-            "keep them ordinary modules under zero_optimization.stage 3"
+            f"groups.initialize(ep_size={ep_size}): expert parallelism is not supported: keep "
+            "experts as ordinary modules with zero_optimization.stage 3"
         )
 
 
 def get_data_parallel_group() -> "dist.ProcessGroup | None":
-    """Return the group of the ranks that each train on their own part of the data."""
+    """Return the data-parallel group."""
     return dist.group.WORLD
 
 
@@ -27,12 +27,12 @@ def get_data_parallel_rank() -> int:
 
 
 def one_rank() -> int:
-    """Return 1: parallelism over tensors and sequences is not offered."""
+    """Return 1: tensor and sequence parallelism are not supported."""
     return 1
 
 
 def first_rank() -> int:
-    """Return 0: a group of one has no other rank."""
+    """Return 0, the only rank of a group of one."""
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Build a model on a device and in a dtype: ``deepspeed.OnDevice``."""
+"""Building a model on a device and in a dtype: ``deepspeed.OnDevice``."""
 
 from typing import Any, Self
 
@@ -9,13 +9,13 @@ _CONSTRUCTORS = {torch.empty, torch.zeros, torch.ones, torch.full}
 
 
 class OnDevice(TorchFunctionMode):
-    """Inside, new tensors are on ``device``, and floating ones are of ``dtype``.
+    """Inside, new tensors are on ``device``, and floating-point ones have ``dtype``.
 
         with OnDevice(dtype=torch.bfloat16, device="meta"):
             model = Model()
 
-    Tensors that are given a device stay there, as in DeepSpeed; those of an explicit dtype that is
-    floating get ``dtype`` all the same. Nothing happens with ``enabled=False``.
+    As in DeepSpeed, an explicit device is respected, but an explicit floating-point dtype is not.
+    ``enabled=False`` turns it off.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class OnDevice(TorchFunctionMode):
             kwargs["device"] = self.device
         tensor = func(*args, **kwargs)
         if tensor.is_floating_point():
-            tensor.data = tensor.data.to(self.dtype)  # one that needs a gradient stays a leaf
+            tensor.data = tensor.data.to(self.dtype)  # keeps it a leaf
         return tensor
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Lines of a script: one logger, and messages from chosen ranks only."""
+"""The scripts' logger, and messages from selected ranks only."""
 
 import logging
 import sys
@@ -14,7 +14,7 @@ FORMAT = "[%(asctime)s] [%(levelname)s] %(message)s"
 
 
 class _StandardOutput(logging.StreamHandler[Any]):
-    """Writes to what is standard output when the line comes, not when the handler was made."""
+    """Writes to the current standard output, not that at creation."""
 
     def __init__(self) -> None:
         super().__init__(sys.stdout)
@@ -29,7 +29,7 @@ class _StandardOutput(logging.StreamHandler[Any]):
 
 
 logger = script_logger
-"""Of INFO and above, on standard output; left alone where logging is set up already."""
+"""Logs INFO and above to standard output; unchanged if logging is already configured."""
 if not logger.handlers:
     _handler = _StandardOutput()
     _handler.setFormatter(logging.Formatter(FORMAT))
@@ -41,39 +41,41 @@ if not logger.handlers:
 def log_dist(
     message: object, ranks: Sequence[int] | None = None, level: int = logging.INFO
 ) -> None:
-    """Log ``message`` on the named ranks: [-1] is all of them, none named is none.
+    """Log ``message`` on the given ranks: [-1] means all of them, None or [] none.
 
-    Before a process group exists, every process logs.
+    Without a process group, every process logs.
     """
-    if _speaks(ranks):
+    if _is_selected(ranks):
         logger.log(level, "[Rank %d] %s", _rank(), message)
 
 
 def print_dist(message: object, ranks: Sequence[int] | None = None) -> None:
-    """Print ``message`` on the named ranks, as ``log_dist`` chooses them."""
-    if _speaks(ranks):
+    """Print ``message`` on the given ranks, selected as by ``log_dist``."""
+    if _is_selected(ranks):
         print(f"[Rank {_rank()}] {message}", flush=True)
 
 
 def set_log_level_from_string(
     log_level_str: str, custom_logger: logging.Logger | None = None
 ) -> None:
-    """Let a logger, this one if none is given, print from the level of that name up.
+    """Set the level of a logger (default: this one) by name.
 
-    Raises ValueError for a name that is none of ``debug`` to ``critical``.
+    Raises ValueError unless it is one of ``debug`` to ``critical``.
     """
     level = logging.getLevelNamesMapping().get(log_level_str.upper())
     if level is None:
-        raise ValueError(f"{log_level_str!r} is no level: debug, info, warning, error or critical")
-    chosen = logger if custom_logger is None else custom_logger
-    chosen.setLevel(level)
-    for handler in chosen.handlers:
+        raise ValueError(
+            f"{log_level_str!r}: use debug, info, warning, error or critical"
+        )
+    target = logger if custom_logger is None else custom_logger
+    target.setLevel(level)
+    for handler in target.handlers:
         handler.setLevel(level)
 
 
 @cache
 def warning_once(message: str) -> None:
-    """Warn, but only the first time that this is the message."""
+    """Log a warning, only once per message."""
     logger.warning(message)
 
 
@@ -81,7 +83,7 @@ def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else -1
 
 
-def _speaks(ranks: Sequence[int] | None) -> bool:
+def _is_selected(ranks: Sequence[int] | None) -> bool:
     return not dist.is_initialized() or -1 in (ranks or ()) or dist.get_rank() in (ranks or ())
 
 

@@ -1,4 +1,4 @@
-"""Timers of scripts: seconds and milliseconds by name, with the device synchronised."""
+"""Timers for scripts, synchronized with the device."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -9,12 +9,12 @@ from dsengine.deepspeed.utils.logging import log_dist
 
 
 def trim_mean(data: Sequence[float], trim_percent: float) -> float:
-    """Return the mean without that share of the least and of the greatest values; 0 of nothing.
+    """Return the mean without a share of the smallest and largest values; 0 without values.
 
-    Raises ValueError for a share outside of 0 to 1; of a half and more the median is left.
+    Raises ValueError for a share outside of 0 to 1; from 0.5 on only the median is left.
     """
     if not 0.0 <= trim_percent <= 1.0:
-        raise ValueError(f"trim_percent={trim_percent}: write a share between 0 and 1")
+        raise ValueError(f"trim_percent={trim_percent}: must be between 0 and 1")
     cut = min(round(len(data) * trim_percent), max(len(data) - 1, 0) // 2)
     kept = sorted(data)[cut : len(data) - cut]
     return sum(kept) / len(kept) if kept else 0.0
@@ -26,11 +26,11 @@ def _now() -> float:
 
 
 class SynchronizedWallClockTimer:
-    """A timer for each name that is asked for: ``timers("forward").start()`` ... ``stop()``."""
+    """Timers by name: ``timers("forward").start()`` ... ``stop()``."""
 
     @dataclass
     class Timer:
-        """Sums up what passes between ``start`` and ``stop``, in milliseconds."""
+        """Sums the milliseconds between ``start`` and ``stop``."""
 
         name: str
         total: float = 0.0
@@ -43,27 +43,27 @@ class SynchronizedWallClockTimer:
         def stop(self, reset: bool = False, record: bool = False) -> None:
             if self.started is None:
                 raise RuntimeError(f"timer {self.name!r} was not started")
-            passed = (_now() - self.started) * 1e3
-            self.total = passed if reset else self.total + passed
+            milliseconds = (_now() - self.started) * 1e3
+            self.total = milliseconds if reset else self.total + milliseconds
             self.started = None
             if record:
-                self.records.append(passed)
+                self.records.append(milliseconds)
 
         def reset(self) -> None:
             self.total, self.started = 0.0, None
             self.records.clear()
 
         def elapsed(self, reset: bool = True) -> float:
-            """Return the milliseconds so far, also of a timer that runs."""
+            """Return the milliseconds so far, including those of a running timer."""
             running = 0.0 if self.started is None else (_now() - self.started) * 1e3
-            passed = self.total + running
+            elapsed = self.total + running
             if reset:
                 self.total = 0.0
                 self.started = None if self.started is None else _now()
-            return passed
+            return elapsed
 
         def mean(self) -> float:
-            """Return the mean of what was recorded, the tenth at either end left out."""
+            """Return the trimmed mean of the records, without a tenth at either end."""
             return trim_mean(self.records, 0.1)
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class SynchronizedWallClockTimer:
         memory_breakdown: bool = False,
         ranks: list[int] | None = None,
     ) -> None:
-        """Log milliseconds over ``normalizer`` for the names that have a timer."""
+        """Log milliseconds divided by ``normalizer`` for those names that have a timer."""
         del memory_breakdown
         known = [name for name in names if name in self.timers]
         times = [f"{n}: {self.timers[n].elapsed(reset) / normalizer:.2f}" for n in known]

@@ -1,8 +1,8 @@
-"""Modules of which each rank may use other parts, as the experts of a layer.
+"""Leaf modules: modules of which each rank may use different parts, such as experts.
 
-Every parameter in a marked module is reduced on all ranks at stages 1 to 3, as zeros where a rank
-has not used it; one that no rank has used is then updated with a gradient of zero. At stage 3 it
-is gathered with the block in which it lies. Marks are read by ``initialize``.
+Every parameter in a leaf module is reduced on all ranks at stages 1 to 3, with zeros from ranks
+that did not use it; a parameter that no rank used is updated with a zero gradient. At stage 3 it is
+gathered with the block that contains it. ``initialize`` reads the marks.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ z3_leaf_module = is_leaf
 
 
 def set_z3_leaf_module(model: nn.Module, flag: bool) -> None:
-    """Mark one module, or take its mark away."""
+    """Mark or unmark one module."""
     mark_leaf(model, flag)
 
 
@@ -31,7 +31,7 @@ def set_z3_leaf_modules(
 ) -> list[nn.Module]:
     """Mark and return the modules of the given classes (or class names).
 
-    Raises ValueError where there is none.
+    Raises ValueError if there are none.
     """
     return _mark_classes(model, leaf_module_classes, True, raise_if_not_found)
 
@@ -41,7 +41,7 @@ def unset_z3_leaf_modules(
     leaf_module_classes: Iterable[type[nn.Module] | str],
     raise_if_not_found: bool = True,
 ) -> list[nn.Module]:
-    """Take the marks away from modules of the given classes; return them."""
+    """Unmark and return the modules of the given classes."""
     return _mark_classes(model, leaf_module_classes, False, raise_if_not_found)
 
 
@@ -51,7 +51,7 @@ def set_z3_leaf_modules_by_name(
     flag: bool = True,
     raise_if_not_found: bool = True,
 ) -> tuple[list[nn.Module], list[str]]:
-    """Mark the modules with these full names; return them, and the names of which there is none."""
+    """Mark the modules with these full names; return them, and the names not found."""
     return _mark_named(model, module_names, str.__eq__, flag, raise_if_not_found)
 
 
@@ -61,48 +61,48 @@ def set_z3_leaf_modules_by_suffix(
     flag: bool = True,
     raise_if_not_found: bool = True,
 ) -> tuple[list[nn.Module], list[str]]:
-    """Mark the modules whose full names end so; return them, and the endings of none."""
+    """Mark the modules whose full names have these suffixes; return them, and those not found."""
     return _mark_named(model, module_name_suffixes, str.endswith, flag, raise_if_not_found)
 
 
 def _mark_classes(
-    model: nn.Module, classes: Iterable[type[nn.Module] | str], flag: bool, insist: bool
+    model: nn.Module, classes: Iterable[type[nn.Module] | str], flag: bool, required: bool
 ) -> list[nn.Module]:
-    wanted = list(classes)
-    found = [
+    kinds = list(classes)
+    modules = [
         module
         for module in model.modules()
         if any(
             is_of_class(module, kind) if isinstance(kind, str) else isinstance(module, kind)
-            for kind in wanted
+            for kind in kinds
         )
     ]
-    if not found and insist:
-        raise ValueError(f"{type(model).__name__} has no module of the classes {wanted}")
-    for module in found:
+    if not modules and required:
+        raise ValueError(f"{type(model).__name__} has no module of the classes {kinds}")
+    for module in modules:
         mark_leaf(module, flag)
-    return found
+    return modules
 
 
 def _mark_named(
     model: nn.Module,
-    wanted: Iterable[str],
+    patterns: Iterable[str],
     matches: Callable[[str, str], bool],
     flag: bool,
-    insist: bool,
+    required: bool,
 ) -> tuple[list[nn.Module], list[str]]:
-    found: dict[nn.Module, None] = {}
+    modules: dict[nn.Module, None] = {}
     missing: list[str] = []
-    for each in wanted:
-        own = [module for name, module in model.named_modules() if matches(name, each)]
-        found |= dict.fromkeys(own)
-        if not own:
-            missing.append(each)
-    if missing and insist:
+    for pattern in patterns:
+        matching = [module for name, module in model.named_modules() if matches(name, pattern)]
+        modules |= dict.fromkeys(matching)
+        if not matching:
+            missing.append(pattern)
+    if missing and required:
         raise ValueError(f"{type(model).__name__} has no modules named {missing}")
-    for module in found:
+    for module in modules:
         mark_leaf(module, flag)
-    return list(found), missing
+    return list(modules), missing
 
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""Whole weights from a checkpoint directory, in one process and without an engine.
+"""Full weights from a checkpoint directory, in one process and without an engine.
 
-Reads what this engine has saved, and what DeepSpeed has, at any stage and number of ranks:
+Reads checkpoints of dsengine and of DeepSpeed, of any stage and world size:
 
     python -m dsengine.utils.zero_to_fp32 checkpoints/ weights/ --safe_serialization
 """
@@ -31,17 +31,17 @@ def get_fp32_state_dict_from_zero_checkpoint(
     exclude_frozen_parameters: bool = False,
     lazy_mode: bool = False,
 ) -> dict[str, Tensor]:
-    """Return name -> fp32 tensor on the host, of ``tag`` or what ``latest`` names.
+    """Return name -> fp32 tensor on the host, for ``tag`` (default: that in ``latest``).
 
-    Buffers are part of it, and a tied weight under each of its names. With ``lazy_mode`` too the
-    tensors are there. Raises CheckpointError where there is no whole checkpoint, ValueError for
+    Includes buffers, and tied weights under each of their names. ``lazy_mode`` has no effect.
+    Raises CheckpointError if there is no complete checkpoint, and ValueError for
     ``exclude_frozen_parameters``.
     """
     del lazy_mode
     if exclude_frozen_parameters:
         raise ValueError(
-            "exclude_frozen_parameters: a checkpoint does not say which parameters were frozen; "
-            "leave them out when saving: save_checkpoint(exclude_frozen_parameters=True)"
+            "exclude_frozen_parameters: a checkpoint does not record which parameters are frozen; "
+            "exclude them when saving: save_checkpoint(exclude_frozen_parameters=True)"
         )
     weights = read_full(FilePath(checkpoint_dir), tag, only_weights=True).weights
     return {name: t.float() if t.is_floating_point() else t for name, t in weights.items()}
@@ -50,9 +50,10 @@ def get_fp32_state_dict_from_zero_checkpoint(
 def load_state_dict_from_zero_checkpoint(
     model: nn.Module, checkpoint_dir: Path, tag: str | None = None
 ) -> nn.Module:
-    """Load whole fp32 weights into ``model`` and return it, on the CPU.
+    """Load full fp32 weights into ``model`` and return it, on the CPU.
 
-    An engine that has it lets it go. Collective where the checkpoint lacks weights of such a one.
+    An engine that owns the model releases it. Collective if the checkpoint lacks some of its
+    weights.
     """
     weights = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag)
     restore_model(model, weights)
@@ -69,9 +70,9 @@ def convert_zero_checkpoint_to_state_dict(
     tag: str | None = None,
     exclude_frozen_parameters: bool = False,
 ) -> None:
-    """Write whole weights into files of at most ``max_shard_size``, with an index if several.
+    """Write full weights to files of at most ``max_shard_size``, with an index if several.
 
-    ``safe_serialization`` gives safetensors, else torch's format.
+    ``safe_serialization`` selects safetensors instead of torch's format.
     """
     weights = get_fp32_state_dict_from_zero_checkpoint(
         checkpoint_dir, tag, exclude_frozen_parameters
@@ -93,7 +94,7 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     tag: str | None = None,
     exclude_frozen_parameters: bool = False,
 ) -> None:
-    """Write whole fp32 weights, as ``convert_zero_checkpoint_to_state_dict`` does."""
+    """Write full fp32 weights, like ``convert_zero_checkpoint_to_state_dict``."""
     convert_zero_checkpoint_to_state_dict(
         checkpoint_dir,
         output_dir,
@@ -105,65 +106,65 @@ def convert_zero_checkpoint_to_fp32_state_dict(
 
 
 def get_model_state_file(checkpoint_dir: Path, zero_stage: int) -> str:
-    """Return the file of DeepSpeed's layout in which rank 0 has left the model."""
+    """Return rank 0's model file in DeepSpeed's layout."""
     return get_checkpoint_files(checkpoint_dir, model_file(0 if zero_stage == 3 else None))[0]
 
 
 def get_checkpoint_files(checkpoint_dir: Path, glob_pattern: str) -> list[str]:
-    """Return the matching files in order of the numbers in their names.
+    """Return the matching files in numerical order.
 
-    Raises FileNotFoundError where there is none.
+    Raises FileNotFoundError if there are none.
     """
-    found = sorted(FilePath(checkpoint_dir).glob(glob_pattern), key=_in_order_of_numbers)
-    if not found:
-        raise FileNotFoundError(f"{checkpoint_dir} has no files like {glob_pattern}")
-    return [str(each) for each in found]
+    files = sorted(FilePath(checkpoint_dir).glob(glob_pattern), key=_numerical_order)
+    if not files:
+        raise FileNotFoundError(f"{checkpoint_dir} has no files matching {glob_pattern}")
+    return [str(file) for file in files]
 
 
 def get_optim_files(checkpoint_dir: Path) -> list[str]:
-    """Return the files of DeepSpeed's layout with states of the optimizer, rank by rank."""
+    """Return the optimizer files in DeepSpeed's layout, by rank."""
     return get_checkpoint_files(checkpoint_dir, OPTIMIZER_FILES)
 
 
 def get_model_state_files(checkpoint_dir: Path) -> list[str]:
-    """Return the files of DeepSpeed's layout with the model, rank by rank."""
+    """Return the model files in DeepSpeed's layout, by rank."""
     return get_checkpoint_files(checkpoint_dir, MODEL_FILES)
 
 
-def _in_order_of_numbers(path: FilePath) -> list[Any]:
+def _numerical_order(path: FilePath) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
 def _dtype(name: str) -> torch.dtype:
     kind = DTYPES.get(name.removeprefix("torch."))
     if kind is None:
-        raise ValueError(f"dtype {name!r} is none of {', '.join(DTYPES)}")
+        raise ValueError(f"unknown dtype {name!r}: use one of {', '.join(DTYPES)}")
     return kind
 
 
 def _bytes(size: str | int) -> int:
     if isinstance(size, int):
         return size
-    read = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", size.strip())
-    if read is None or read[2].upper() not in _UNITS:
-        raise ValueError(f"max_shard_size {size!r} is no size like 5GB or 500MB")
-    return int(float(read[1]) * _UNITS[read[2].upper()])
+    match = re.fullmatch(r"([\d.]+)\s*([A-Za-z]+)", size.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError(f"max_shard_size {size!r} is not a size such as 5GB or 500MB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Convert the checkpoint that the command line names."""
+    """Convert a checkpoint from the command line."""
     parser = argparse.ArgumentParser(
         prog="zero_to_fp32",
-        description="Write the whole weights of a checkpoint into files of their own.",
+        description="Export the full weights of a checkpoint.",
     )
-    parser.add_argument("checkpoint_dir", help="the folder with the file named latest")
-    parser.add_argument("output_dir", help="where the weights go")
-    parser.add_argument("--max_shard_size", default="5GB", help="of one file: 5GB, 500MB ...")
+    parser.add_argument("checkpoint_dir", help="folder that contains the file latest")
+    parser.add_argument("output_dir", help="output folder")
+    parser.add_argument("--max_shard_size", default="5GB", help="maximum file size (default: 5GB)")
     parser.add_argument("--safe_serialization", action="store_true", help="write safetensors")
-    parser.add_argument("-t", "--tag", help="which checkpoint, in the place of the latest")
+    parser.add_argument("-t", "--tag", help="tag of the checkpoint (default: latest)")
     parser.add_argument("--dtype", default="float32", help="float32, float16 or bfloat16")
-    chosen = parser.parse_args(arguments)
-    convert_zero_checkpoint_to_state_dict(**vars(chosen))
+    options = parser.parse_args(arguments)
+    convert_zero_checkpoint_to_state_dict(**vars(options))
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Whole weights from a checkpoint directory, in the dtype that is asked for.
+"""Full weights from a checkpoint directory, in a given dtype.
 
 python -m dsengine.utils.zero_to_torch checkpoints/ weights/ --dtype bfloat16
 """

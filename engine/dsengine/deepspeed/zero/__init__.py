@@ -1,4 +1,4 @@
-"""A second name of ``dsengine.deepspeed.runtime.zero``, with all that it has."""
+"""Alias of ``dsengine.deepspeed.runtime.zero``."""
 
 from dsengine.deepspeed.runtime.zero import *  # noqa: F403
 from dsengine.deepspeed.runtime.zero import __all__  # noqa: F401

@@ -1,4 +1,4 @@
-"""What programs import from ``deepspeed.ops.aio``, to ask whether states can lie on NVMe."""
+"""Names of ``deepspeed.ops.aio`` with which programs check for NVMe offload."""
 
 from dsengine.deepspeed.ops.op_builder import AsyncIOBuilder
 

@@ -1,1 +1,1 @@
-"""What an engine without ZeRO steps beside weights of 16 bits."""
+"""Optimizer classes of 16-bit engines without ZeRO."""

@@ -1,13 +1,13 @@
-"""What an engine of stage 0 steps beside weights of 16 bits, where it is a fused Adam."""
+"""The class of a fused Adam in 16-bit engines of stage 0."""
 
 from typing import Any
 
 from dsengine.deepspeed.ops.adam import FusedAdam
-from dsengine.deepspeed.runtime.base_optimizer import OfStages
+from dsengine.deepspeed.runtime.base_optimizer import StageClass
 
 
-class BesideHalf(OfStages):
-    """The type of DeepSpeed's two classes for stage 0, in bf16 as in fp16."""
+class HalfPrecisionClass(StageClass):
+    """Metaclass of DeepSpeed's two classes for stage 0, in bf16 and fp16."""
 
     is_fused: bool
 
@@ -17,8 +17,8 @@ class BesideHalf(OfStages):
         return super().__instancecheck__(instance) and narrow and is_fused is cls.is_fused
 
 
-class FP16_Optimizer(metaclass=BesideHalf):
-    """A FusedAdam that such an engine steps is an instance of this."""
+class FP16_Optimizer(metaclass=HalfPrecisionClass):
+    """A FusedAdam of such an engine is an instance of this class."""
 
     stages, is_fused = (0,), True
 

@@ -1,10 +1,10 @@
-"""What an engine of stage 0 steps beside weights of 16 bits, where it is no fused Adam."""
+"""The class of other optimizers than FusedAdam in 16-bit engines of stage 0."""
 
-from dsengine.deepspeed.runtime.fp16.fused_optimizer import BesideHalf
+from dsengine.deepspeed.runtime.fp16.fused_optimizer import HalfPrecisionClass
 
 
-class FP16_UnfusedOptimizer(metaclass=BesideHalf):
-    """Any other optimizer that such an engine steps is an instance of this."""
+class FP16_UnfusedOptimizer(metaclass=HalfPrecisionClass):
+    """Other optimizers of such an engine are instances of this class."""
 
     stages, is_fused = (0,), False
 

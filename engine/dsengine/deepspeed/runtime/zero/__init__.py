@@ -1,4 +1,4 @@
-"""ZeRO's own names: ``Init``, ``GatheredParameters``, ``register_external_parameter`` ..."""
+"""ZeRO's public names: ``Init``, ``GatheredParameters``, ``register_external_parameter`` ..."""
 
 from dsengine.deepspeed.runtime.zero import config, offload_config, partition_parameters, tiling
 from dsengine.deepspeed.runtime.zero.generation import unwrap_model_for_generation

@@ -1,7 +1,7 @@
-"""Blocks of a ds_config as objects: what programs ask for a default or a former name.
+"""Blocks of a ds_config as objects, with defaults and former names of keys.
 
-They are views of the one table of keys. A value that DeepSpeed refuses raises pydantic's
-ValidationError, and a key on its way out is a line of the log, as there.
+They are views of the one table of keys. As in DeepSpeed, an invalid value raises pydantic's
+ValidationError, and a deprecated key is logged.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from dsengine.observation.printing import script_logger
 
 
 class ZeroStageEnum(IntEnum):
-    """Stages of ZeRO by what the ranks share."""
+    """ZeRO stages by what is sharded."""
 
     disabled = 0
     optimizer_states = 1
@@ -23,32 +23,32 @@ class ZeroStageEnum(IntEnum):
 
 
 class ConfigBlock:
-    """A block of a config: every field is an attribute, named as DeepSpeed's model names it."""
+    """A block of a config, whose fields are attributes as in DeepSpeed's model."""
 
     path: ClassVar[tuple[str, ...]]
     inner: ClassVar[Mapping[str, "type[ConfigBlock]"]] = {}
-    """Blocks in it, by field."""
+    """Nested blocks by field."""
 
     def __init__(self, **values: Any) -> None:
         top, *below = self.path
         content: dict[str, Any] = values
         for name in reversed(below):
-            content = {"stage": 3, name: content}  # at which all of it counts
+            content = {"stage": 3, name: content}  # at which all keys are used
         _check(type(self).__name__, self.path, content)
-        found: dict[str, Any] = dsconfig.block_values(top, content)
+        values = dsconfig.block_values(top, content)
         for name in below:
-            found = found[name]
-        self._take(found)
+            values = values[name]
+        self._assign(values)
 
     @classmethod
     def holding(cls, values: Mapping[str, Any]) -> Self:
-        """Return the block of these values, which are judged and complete."""
+        """Return a block of validated and complete values."""
         block = object.__new__(cls)
-        block._take(values)
+        block._assign(values)
         return block
 
-    def _take(self, found: Mapping[str, Any]) -> None:
-        for name, value in found.items():
+    def _assign(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
             if isinstance(value, dict):
                 value = self.inner.get(name, ConfigBlock).holding(value)
             setattr(self, name, value)
@@ -69,7 +69,7 @@ class DeepSpeedZeroOffloadOptimizerConfig(ConfigBlock):
 
     @property
     def pipeline(self) -> bool:
-        """Whether states are read ahead or written behind."""
+        """Whether reads or writes of states are pipelined."""
         return self.pipeline_read or self.pipeline_write
 
 
@@ -90,8 +90,8 @@ class DeepSpeedZeroConfig(ConfigBlock):
     stage: int
     leaf_module: DeepSpeedZeroLeafModuleConfig | None = None
 
-    def _take(self, found: Mapping[str, Any]) -> None:
-        super()._take(found)
+    def _assign(self, values: Mapping[str, Any]) -> None:
+        super()._assign(values)
         self.stage = ZeroStageEnum(self.stage)
         self.leaf_module = self.leaf_module or DeepSpeedZeroLeafModuleConfig()
 
@@ -102,20 +102,20 @@ def _check(title: str, path: tuple[str, ...], content: dict[str, Any]) -> None:
     report = dsconfig.validate({"train_batch_size": 1, path[0]: content}, runtime="deepspeed")
     prefix = "/" + "/".join(path)
     of_block = [d for d in report.diagnostics if (d.pointer or "").startswith(prefix)]
-    refused = [each for each in of_block if each.effect == "refused"]
     errors = [
         InitErrorDetails(
-            type=PydanticCustomError("ds_config", "{why}", {"why": each.message}),
-            loc=tuple(str(each.pointer).removeprefix(prefix).strip("/").split("/")),
+            type=PydanticCustomError("ds_config", "{why}", {"why": finding.message}),
+            loc=tuple(str(finding.pointer).removeprefix(prefix).strip("/").split("/")),
             input=content,
         )
-        for each in refused
+        for finding in of_block
+        if finding.effect == "refused"
     ]
     if errors:
         raise ValidationError.from_exception_data(title, errors)
-    for each in of_block:
-        if each.effect == "deprecated":
-            script_logger.warning(each.message)
+    for finding in of_block:
+        if finding.effect == "deprecated":
+            script_logger.warning(finding.message)
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Weights gathered once, for a model that generates many tokens."""
+"""Gathering weights once for generating many tokens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,16 +10,16 @@ from dsengine.sharding.zero.gathered import GatheredParameters
 
 @contextmanager
 def unwrap_model_for_generation(model: Any) -> Iterator[Any]:
-    """Inside, every parameter of an engine is whole. Collective: all ranks generate."""
-    told = getattr(getattr(model, "optimizer", None), "parameter_offload", None)
+    """Unshard all parameters of an engine inside. Collective: all ranks generate."""
+    offload = getattr(getattr(model, "optimizer", None), "parameter_offload", None)
     with GatheredParameters(model.parameters()):
-        if isinstance(told, ParameterOffload):
-            told.remove_hooks()
+        if isinstance(offload, ParameterOffload):
+            offload.remove_hooks()
         try:
             yield model
         finally:
-            if isinstance(told, ParameterOffload):
-                told._register_deepspeed_module(told.module)
+            if isinstance(offload, ParameterOffload):
+                offload._register_deepspeed_module(offload.module)
 
 
 __all__ = ["unwrap_model_for_generation"]

@@ -1,4 +1,4 @@
-"""Which modules stage 3 gathers as one where the config does not say, by DeepSpeed's names."""
+"""Modules that stage 3 gathers as one by default, with DeepSpeed's names."""
 
 from dsengine.deepspeed.runtime.zero.config import DeepSpeedZeroLeafModuleConfig
 

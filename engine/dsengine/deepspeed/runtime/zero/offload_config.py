@@ -1,4 +1,4 @@
-"""Which states can leave the device, and where to."""
+"""Configuration of offloaded states."""
 
 from dsengine.deepspeed.runtime.zero.config import (
     DeepSpeedZeroOffloadOptimizerConfig,

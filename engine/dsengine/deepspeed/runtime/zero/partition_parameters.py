@@ -1,4 +1,4 @@
-"""Divided parameters: how they are built, gathered and asked."""
+"""Sharded parameters: building and gathering them, and their status."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +22,10 @@ def zero_wrapper_for_fp_tensor_constructor(
     target_fp_dtype: torch.dtype | None = None,
     target_device: torch.device | None = None,
 ) -> Callable[..., Any]:
-    """Return ``fn``: Init leaves what torch's constructors make as it is.
+    """Return ``fn`` unchanged: Init does not wrap torch's constructors.
 
-    transformers puts a function of its own in this place while it builds a model, lest the
-    positions in a model be cast.
+    transformers replaces this function while it builds a model, to prevent casts of position
+    tensors.
     """
     del target_fp_dtype, target_device
     return fn

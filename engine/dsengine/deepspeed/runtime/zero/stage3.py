@@ -1,18 +1,18 @@
-"""What the engine steps at stage 3, by DeepSpeed's class, and its estimates of their memory.
+"""DeepSpeed's optimizer class for stage 3, and its memory estimates.
 
-The estimates are DeepSpeed's own, to the byte, which leave out everything but model states;
-``dsconfig estimate`` counts all.
+The estimates equal DeepSpeed's, and include model states only; ``dsconfig estimate`` includes
+everything.
 """
 
 from torch import nn
 
 import dsconfig
-from dsengine.deepspeed.runtime.base_optimizer import OfStages
+from dsengine.deepspeed.runtime.base_optimizer import StageClass
 from dsengine.parameters.model_tree import describe
 
 
-class DeepSpeedZeroOptimizer_Stage3(metaclass=OfStages):
-    """An optimizer that an engine of stage 3 steps is an instance of this."""
+class DeepSpeedZeroOptimizer_Stage3(metaclass=StageClass):
+    """The optimizer of an engine of stage 3 is an instance of this class."""
 
     stages = (3,)
 
@@ -27,8 +27,7 @@ def estimate_zero3_model_states_mem_needs(
     zero_init: bool = True,
     additional_buffer_factor: float = 1.5,
 ) -> tuple[int, int, int]:
-    """Return bytes of main memory of a node, of a GPU, and of the largest layer on it, by
-    DeepSpeed's formula."""
+    """Return bytes of host memory per node, of GPU memory, and of the largest layer on the GPU."""
     states = dsconfig.zero3_model_states(
         total_params,
         largest_layer_params,
@@ -49,7 +48,7 @@ def estimate_zero3_model_states_mem_needs_all_cold(
     num_nodes: int = 1,
     additional_buffer_factor: float = 1.5,
 ) -> None:
-    """Print them for every offload, for so many elements in all and in the largest layer."""
+    """Print the estimates of all offload options, given parameter counts."""
     model, hardware = (total_params, largest_layer_params), (num_gpus_per_node, num_nodes)
     print(dsconfig.zero3_table(*model, *hardware, additional_buffer_factor), end="")
 
@@ -60,7 +59,7 @@ def estimate_zero3_model_states_mem_needs_all_live(
     num_nodes: int = 1,
     additional_buffer_factor: float = 1.5,
 ) -> None:
-    """Print them for every offload, for a model, whose largest layer is the largest module."""
+    """Print the estimates of all offload options for a model."""
     tree = describe(model)
     hardware = (num_gpus_per_node, num_nodes)
     estimate_zero3_model_states_mem_needs_all_cold(

@@ -1,18 +1,18 @@
-"""What the engine steps at stages 1 and 2, by DeepSpeed's class, and its estimates of their memory.
+"""DeepSpeed's optimizer class for stages 1 and 2, and its memory estimates.
 
-The estimates are DeepSpeed's own, to the byte, which leave out everything but model states;
-``dsconfig estimate`` counts all.
+The estimates equal DeepSpeed's, and include model states only; ``dsconfig estimate`` includes
+everything.
 """
 
 from torch import nn
 
 import dsconfig
-from dsengine.deepspeed.runtime.base_optimizer import OfStages
+from dsengine.deepspeed.runtime.base_optimizer import StageClass
 from dsengine.parameters.model_tree import describe
 
 
-class DeepSpeedZeroOptimizer(metaclass=OfStages):
-    """An optimizer that an engine of stages 1 and 2 steps is an instance of this."""
+class DeepSpeedZeroOptimizer(metaclass=StageClass):
+    """The optimizer of an engine of stages 1 and 2 is an instance of this class."""
 
     stages = (1, 2)
 
@@ -24,7 +24,7 @@ def estimate_zero2_model_states_mem_needs(
     cpu_offload: bool = True,
     additional_buffer_factor: float = 1.5,
 ) -> tuple[int, int]:
-    """Return bytes of main memory of a node, and of a GPU, by DeepSpeed's formula."""
+    """Return bytes of host memory per node, and of GPU memory, by DeepSpeed's formula."""
     states = dsconfig.zero2_model_states(
         total_params, num_gpus_per_node, num_nodes, cpu_offload, additional_buffer_factor
     )
@@ -37,7 +37,7 @@ def estimate_zero2_model_states_mem_needs_all_cold(
     num_nodes: int = 1,
     additional_buffer_factor: float = 1.5,
 ) -> None:
-    """Print them with and without offload, for so many elements."""
+    """Print the estimates with and without offload, given a parameter count."""
     hardware = (num_gpus_per_node, num_nodes)
     print(dsconfig.zero2_table(total_params, *hardware, additional_buffer_factor), end="")
 
@@ -48,7 +48,7 @@ def estimate_zero2_model_states_mem_needs_all_live(
     num_nodes: int = 1,
     additional_buffer_factor: float = 1.5,
 ) -> None:
-    """Print them with and without offload, for a model."""
+    """Print the estimates with and without offload for a model."""
     estimate_zero2_model_states_mem_needs_all_cold(
         describe(model).parameters, num_gpus_per_node, num_nodes, additional_buffer_factor
     )

@@ -1,4 +1,4 @@
-"""A Linear in tiles: under stage 3 only the tile in work is whole."""
+"""A Linear in tiles: at stage 3 only the current tile is unsharded."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -12,12 +12,12 @@ from dsengine.sharding.zero.gathered import GatheredParameters
 
 
 class TiledLinear(nn.Module):
-    """The product of ``nn.Linear(in_features, out_features)`` as a sum and a concatenation.
+    """``nn.Linear(in_features, out_features)`` computed by ``in_splits`` x ``out_splits`` tiles.
 
-    ``in_splits`` by ``out_splits`` tiles, made by ``linear_cls``, each a module of its own. The
-    bias is that of the last tile of a row. ``input_is_already_split``: forward takes the parts of
-    the input; ``combine_out_splits=False``: it returns those of the output. ``init_linear`` gives
-    the weights. Raises RuntimeError for more tiles than features, or none.
+    Each tile is a module made by ``linear_cls``; the last tile of a row has the bias.
+    ``input_is_already_split``: forward takes the parts of the input.
+    ``combine_out_splits=False``: it returns those of the output. ``init_linear`` provides the
+    weights. Raises RuntimeError for more tiles than features, or none.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TiledLinear(nn.Module):
 
     @torch.no_grad()
     def copy_params_from(self, other: nn.Linear) -> None:
-        """Take the weights of ``other``, which is whole; at stage 3 collective."""
+        """Copy the weights of ``other``, which must be unsharded; at stage 3 collective."""
         for row, (top, bottom) in zip(self._rows(), pairwise(self.out_parts), strict=True):
             for tile, (left, right) in zip(row, pairwise(self.in_parts), strict=True):
                 with GatheredParameters(tile.parameters(), modifier_rank=0):
@@ -78,9 +78,9 @@ class TiledLinear(nn.Module):
 
 
 def _parts(features: int, splits: int, name: str) -> list[int]:
-    """Where the parts begin and the last one ends; the first ones are larger by one."""
+    """Return the boundaries of the parts; the first ones may be larger by one."""
     if not 1 <= splits <= features:
-        raise RuntimeError(f"{name} is {splits}, and must be from 1 to {features}")
+        raise RuntimeError(f"{name} is {splits}, but must be from 1 to {features}")
     return partition_uniform(features, splits)
 
 
