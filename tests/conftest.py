@@ -1,4 +1,4 @@
-"""For every test."""
+"""Fixtures and settings for all tests."""
 
 import gc
 import os
@@ -11,27 +11,24 @@ from hypothesis import settings
 import kernels
 from training.ranks import Ranks, SharedRanks, hide_cards
 
-with suppress(ImportError):  # not every Python is built with it
+with suppress(ImportError):  # not part of every Python build
     import readline  # noqa: F401 - tells children of a terminal that is not there, once it comes
 for name in ("COLUMNS", "LINES"):
     os.unsetenv(name)
-hide_cards()  # only ranks take one, where they are told to
-os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(kernels.built_here()))
-settings.register_profile("suite", deadline=None)  # tests do not look at the clock
+hide_cards()  # only ranks use them, if RANKS_DEVICE is set
+os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(kernels.extensions_folder()))
+settings.register_profile("suite", deadline=None)  # no time limit per example
 settings.load_profile("suite")
 
 
 def pytest_collection_finish() -> None:
-    """What is imported stays: no collection of garbage need look at it."""
+    """Exclude imported objects from garbage collection."""
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def ranks_of() -> Iterator[SharedRanks]:
-    """Training processes by their number, for all tests that leave them as they find them.
-
-    On the host, or where RANKS_DEVICE says.
-    """
+    """Shared training processes by world size, on the CPU or RANKS_DEVICE."""
     shared = SharedRanks(os.environ.get("RANKS_DEVICE", "cpu"))
     yield shared
     shared.close()
@@ -39,11 +36,11 @@ def ranks_of() -> Iterator[SharedRanks]:
 
 @pytest.fixture
 def ranks(ranks_of: SharedRanks) -> Ranks:
-    """Two training processes that most tests share."""
+    """Two shared training processes."""
     return ranks_of(2)
 
 
 @pytest.fixture
 def host_ranks(ranks_of: SharedRanks) -> Ranks:
-    """Two that train on the host wherever the others do: for what is true of the host alone."""
+    """Two shared training processes on the CPU, whatever RANKS_DEVICE is."""
     return ranks_of(2, "cpu")

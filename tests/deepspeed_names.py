@@ -1,10 +1,10 @@
-"""The names below ``deepspeed`` that public programs use: collected, judged, and put on a page.
+"""Names below ``deepspeed`` that public programs use: collection, status, and documentation.
 
 python -m tests.deepspeed_names record transformers=PATH@5.23.0 trl=PATH@f2cd57710 ...
 python -m tests.deepspeed_names page
 
-``record`` reads sources and asks the installed DeepSpeed which of the names it has; what it writes
-is all that the page and the tests need.
+``record`` reads the programs' sources and checks which names the installed DeepSpeed has. The page
+and the tests only need its output.
 """
 
 import ast
@@ -22,43 +22,45 @@ from dsengine.deepspeed.refusals import refusal
 
 RECORD = Path(__file__).parent / "oracle" / "deepspeed_names.json"
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "deepspeed-names.md"
-NOT_OF_THE_PROGRAM = {"tests", "test", "docs", "build"}
+EXCLUDED_FOLDERS = {"tests", "test", "docs", "build"}
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A name, ``zero.Init`` for ``deepspeed.zero.Init``, and who uses it."""
+    """A name (``zero.Init`` for ``deepspeed.zero.Init``) and the programs that use it."""
 
     name: str
     programs: list[str]
     in_deepspeed: bool
-    """Whether the release that was asked still has it."""
+    """Whether the installed release has it."""
 
 
 def names_in(source: str) -> set[str]:
-    """Every name below ``deepspeed`` that a file imports, or reaches by attributes."""
+    """Return all names below ``deepspeed`` that a file imports or accesses as attributes."""
     tree = ast.parse(source)
     bound: dict[str, str] = {}
     used: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for each in node.names:
-                package, _, rest = each.name.partition(".")
+            for alias in node.names:
+                package, _, rest = alias.name.partition(".")
                 if package == "deepspeed":
                     used.add(rest)
-                    bound[each.asname or package] = rest if each.asname else ""
+                    bound[alias.asname or package] = rest if alias.asname else ""
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             package, _, rest = node.module.partition(".")
             if package == "deepspeed":
-                for each in node.names:
-                    name = rest if each.name == "*" else _below(rest, each.name)
+                for alias in node.names:
+                    name = rest if alias.name == "*" else _below(rest, alias.name)
                     used.add(name)
-                    bound[each.asname or each.name] = name
-    return (used | {name for node in ast.walk(tree) if (name := _reached(node, bound))}) - {""}
+                    bound[alias.asname or alias.name] = name
+    return (used | {name for node in ast.walk(tree) if (name := _accessed_name(node, bound))}) - {
+        ""
+    }
 
 
-def _reached(node: ast.AST, bound: dict[str, str]) -> str | None:
-    """``zero.Init`` of an expression ``deepspeed.zero.Init``; of modules alone, not of classes."""
+def _accessed_name(node: ast.AST, bound: dict[str, str]) -> str | None:
+    """Return ``zero.Init`` for ``deepspeed.zero.Init``; for modules only, not for classes."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -80,34 +82,34 @@ def _below(name: str, part: str) -> str:
     return f"{name}.{part}" if name else part
 
 
-def verdict(used: Used) -> tuple[str, str]:
-    """What becomes of the name under dsengine, and why: imported and reached, as programs do."""
+def status(used: Used) -> tuple[str, str]:
+    """Return whether dsengine has the name, and why not, by importing and accessing it."""
     package, _, leaf = f"dsengine.{used.name}".rpartition(".")
-    words = (refusal(used.name) or "").partition(": ")[2]
-    said: list[str] = []
+    reason = (refusal(used.name) or "").partition(": ")[2]
+    errors: list[str] = []
     for attempt in (f"import dsengine; dsengine.{used.name}", f"from {package} import {leaf}"):
         try:
             exec(attempt, {})
         except (ImportError, AttributeError) as error:
-            said.append(str(error))
+            errors.append(str(error))
         else:
-            return "offered", ""
-    if words and any(words in each for each in said):
-        return "refused", words
-    return ("missing", "") if used.in_deepspeed else ("gone", "DeepSpeed has it no longer")
+            return "supported", ""
+    if reason and any(reason in error for error in errors):
+        return "refused", reason
+    return ("missing", "") if used.in_deepspeed else ("gone", "removed from DeepSpeed")
 
 
 def recorded() -> tuple[dict[str, str], list[Used]]:
-    """The programs with what was read of them, and the names."""
+    """Return the programs with their versions, and the names."""
     data = json.loads(RECORD.read_text("utf-8"))
-    return data["programs"], [Used(**each) for each in data["names"]]
+    return data["programs"], [Used(**entry) for entry in data["names"]]
 
 
 def record(programs: dict[str, tuple[Path, str]]) -> None:
     users: dict[str, set[str]] = defaultdict(set)
     for program, (root, _) in programs.items():
         for path in root.rglob("*.py"):
-            if not NOT_OF_THE_PROGRAM & set(path.relative_to(root).parts[:-1]):
+            if not EXCLUDED_FOLDERS & set(path.relative_to(root).parts[:-1]):
                 for name in names_in(path.read_text("utf-8", errors="replace")):
                     users[name].add(program)
     names = [
@@ -119,12 +121,12 @@ def record(programs: dict[str, tuple[Path, str]]) -> None:
 
 
 def _is_real(name: str) -> bool:
-    """Whether the installed DeepSpeed has the name, in a module that can be imported or not."""
-    holder: Any = import_module("deepspeed")
+    """Whether the installed DeepSpeed has the name, even if its module cannot be imported."""
+    parent: Any = import_module("deepspeed")
     parts = name.split(".")
     for depth, part in enumerate(parts, 1):
         try:
-            holder = getattr(holder, part, None) or import_module(
+            parent = getattr(parent, part, None) or import_module(
                 ".".join(["deepspeed", *parts[:depth]])
             )
         except ModuleNotFoundError as error:
@@ -135,21 +137,21 @@ def _is_real(name: str) -> bool:
 
 
 def page() -> str:
-    """The page: each name with its users and what becomes of it."""
+    """Return the page: each name with its users and status."""
     programs, names = recorded()
     rows: dict[str, list[str]] = defaultdict(list)
     for used in names:
-        kind, why = verdict(used)
+        kind, why = status(used)
         users = ", ".join(used.programs)
         rows[kind].append(f"| `{used.name}` | {users} |" + (f" {why} |" if why else ""))
     read = ", ".join(f"{program} {version}" for program, version in programs.items())
     lines = [
         "# Names that programs import from deepspeed",
         "",
-        *wrap(f"Read in the sources of {read}, their tests left out.", 100),
+        *wrap(f"Collected from the sources of {read}, without their tests.", 100),
         "",
-        "Under `dsengine.as_deepspeed`, and below `dsengine` itself, each of them is what it is in",
-        "DeepSpeed, or is refused with what to do instead. Written by",
+        "With `dsengine.as_deepspeed`, and below `dsengine`, each name works as in DeepSpeed",
+        "or raises an error that states the alternative. Generated by",
         "`python -m tests.deepspeed_names page`.",
         "",
     ]
@@ -163,21 +165,21 @@ def page() -> str:
 
 SECTIONS = (
     ("missing", "Missing", ()),
-    ("offered", "Offered", ()),
-    ("refused", "Refused, in words", ("instead",)),
-    ("gone", "No longer in DeepSpeed", ("why",)),
+    ("supported", "Supported", ()),
+    ("refused", "Refused", ("alternative",)),
+    ("gone", "Removed from DeepSpeed", ("reason",)),
 )
 
 
-def _arguments(given: list[str]) -> Iterator[tuple[str, tuple[Path, str]]]:
-    for each in given:
-        program, _, place = each.partition("=")
-        path, _, version = place.rpartition("@")
+def _parse_arguments(arguments: list[str]) -> Iterator[tuple[str, tuple[Path, str]]]:
+    for argument in arguments:
+        program, _, source = argument.partition("=")
+        path, _, version = source.rpartition("@")
         yield program, (Path(path), version)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "record":
-        record(dict(_arguments(sys.argv[2:])))
+        record(dict(_parse_arguments(sys.argv[2:])))
     else:
         PAGE.write_text(page(), "utf-8")

@@ -1,4 +1,4 @@
-"""Where DeepSpeed's kernels are built for the tests."""
+"""Build folder of DeepSpeed's kernels for the tests."""
 
 import os
 import subprocess
@@ -6,36 +6,35 @@ import sys
 import time
 from pathlib import Path
 
-_LONGEST_BUILD = 1800.0
-"""Seconds."""
+_MAX_BUILD_SECONDS = 1800.0
 
 
-def built_here() -> Path:
-    """Return a folder of this checkout in which no lock of a dead build lies.
+def extensions_folder() -> Path:
+    """Return the build folder of this checkout, without stale locks.
 
-    torch waits without end for the lock of a build that was cut off, in whatever run that was.
+    torch waits forever for the lock of an interrupted build.
     """
     folder = Path(__file__).parents[1] / "runs" / "extensions"
     for lock in folder.glob("*/lock"):
-        if time.time() - lock.stat().st_mtime > _LONGEST_BUILD:
+        if time.time() - lock.stat().st_mtime > _MAX_BUILD_SECONDS:
             lock.unlink(missing_ok=True)
     return folder
 
 
 def build_adams() -> Path:
-    """Have DeepSpeed build those of Adam, on the device and offloaded: minutes on a CPU.
+    """Build DeepSpeed's Adam kernels, fused and CPU, which takes minutes on a CPU.
 
-    Done in a test that would be cut off with the test: others then wait for its lock, and fail too.
-    Returns the folder, for TORCH_EXTENSIONS_DIR; what is there is not built again.
+    Not inside a test: its timeout would interrupt the build, and others would wait for the lock.
+    Returns the folder, for TORCH_EXTENSIONS_DIR; existing kernels are not built again.
     """
-    folder = built_here()
+    folder = extensions_folder()
     program = (
         "from deepspeed.accelerator import get_accelerator as device\n"
         "for name in ('FusedAdamBuilder', 'CPUAdamBuilder'): "
         "device().create_op_builder(name).load()"
     )
-    path = os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])  # to ninja
-    more = {"TORCH_EXTENSIONS_DIR": str(folder), "DS_ACCELERATOR": "cpu", "PATH": path}
+    path = os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])  # for ninja
+    variables = {"TORCH_EXTENSIONS_DIR": str(folder), "DS_ACCELERATOR": "cpu", "PATH": path}
     command = [sys.executable, "-c", program]
-    subprocess.run(command, env=os.environ | more, check=True, capture_output=True)
+    subprocess.run(command, env=os.environ | variables, check=True, capture_output=True)
     return folder

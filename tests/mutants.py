@@ -1,4 +1,4 @@
-"""Corpus files with the mistakes people and disks make: typos, swaps, flips, cuts."""
+"""Corpus files with random mutations: insertions, deletions, swaps, flipped bits."""
 
 import random
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ PIECES = (
 
 
 def texts() -> list[str]:
-    """Every corpus file as DeepSpeed reads it (line ends turned into LF)."""
+    """Return every corpus file as DeepSpeed reads it (with LF line endings)."""
     return [path.read_text("utf-8") for path in sorted(CORPUS.glob("*.json"))]
 
 
 def mutants(count: int, seed: int) -> Iterator[str]:
-    """``count`` corpus files, each with one to four mutations."""
+    """Yield ``count`` corpus files, each with one to four mutations."""
     source = random.Random(seed)
     originals = texts()
     for _ in range(count):

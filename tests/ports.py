@@ -2,17 +2,17 @@
 
 import socket
 
-_HELD: list[socket.socket] = []
+_RESERVED: list[socket.socket] = []
 
 
 def reserved_port() -> int:
-    """A port that nobody else is given while this process lives.
+    """Return a port that is not assigned to other processes while this one runs.
 
-    The socket stays bound without listening: the kernel hands its port to nobody who asks for
-    any port, and a store that names it may listen there (both allow the address to be reused).
+    The socket stays bound without listening: the kernel does not assign its port automatically, but
+    a store can listen on it explicitly (both reuse the address).
     """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    _HELD.append(held)
-    return int(held.getsockname()[1])
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    _RESERVED.append(reserved)
+    return int(reserved.getsockname()[1])

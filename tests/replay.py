@@ -1,6 +1,6 @@
 """Replay an oracle through the public API: ``python tests/replay.py NAME PATH``.
 
-Prints one line per case that disagrees (case, expected, got) and last ``agree N of M``.
+Prints one line per failing case (case, expected, got), then ``agree N of M``.
 Each oracle has a module in ``replays/`` with ``replay(path) -> Iterable[Case]``.
 """
 
@@ -18,7 +18,7 @@ def names() -> list[str]:
 
 
 def run(name: str, path: Path) -> tuple[list[Case], int]:
-    """The cases that disagree, and how many there were."""
+    """Return the failing cases and the total count."""
     cases = list(import_module(f"replays.{name}").replay(path))
     return [case for case in cases if not case.agrees], len(cases)
 

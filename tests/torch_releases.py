@@ -1,4 +1,4 @@
-"""The table of torch releases in docs/internals/torch-releases.md: one row for each that was tried.
+"""The table of tested torch releases in docs/internals/torch-releases.md.
 
 python -m tests.torch_releases runs/torch/2.15.0.xml 2.15.0
 """
@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "internals" / "torch-releases.md"
 
 
 def row(report: Path, version: str) -> str:
-    """One line of the table, from pytest's report in JUnit's XML."""
+    """Return a row of the table from pytest's JUnit XML report."""
     suite = next(ElementTree.parse(report).iter("testsuite"))
     tests, skipped = int(suite.attrib["tests"]), int(suite.attrib["skipped"])
     failed = int(suite.attrib["failures"]) + int(suite.attrib["errors"])
@@ -21,11 +21,11 @@ def row(report: Path, version: str) -> str:
 
 
 def with_row(page: str, line: str) -> str:
-    """The page with ``line`` in its place among the releases, oldest first."""
+    """Return the page with ``line`` inserted by release, oldest first."""
     lines = page.splitlines()
-    first = next(i for i, each in enumerate(lines) if each.startswith("| ---")) + 1
+    first = next(i for i, text in enumerate(lines) if text.startswith("| ---")) + 1
     last = next((i for i in range(first, len(lines)) if not lines[i].startswith("|")), len(lines))
-    rows = {_release(each): each for each in [*lines[first:last], line]}
+    rows = {_release(row): row for row in [*lines[first:last], line]}
     return "\n".join([*lines[:first], *(rows[key] for key in sorted(rows)), *lines[last:], ""])
 
 

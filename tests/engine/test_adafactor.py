@@ -52,9 +52,9 @@ def test_each_step_is_torchs(arguments: dict[str, Any]) -> None:
         for name, weight in whole.items():
             # Small, then large: the change is clipped to ``d`` in some steps and not in others.
             weight.grad = torch.randn(weight.shape) * 10.0 ** (step - 2)
-            binding.parts[name].grad = weight.grad.clone()
+            binding.shards[name].grad = weight.grad.clone()
         theirs.step()
         binding.step()
         for name, weight in whole.items():
-            part = binding.parts[name].detach().reshape(weight.shape)
+            part = binding.shards[name].detach().reshape(weight.shape)
             torch.testing.assert_close(part, weight.detach(), rtol=1e-5, atol=1e-6)

@@ -200,14 +200,14 @@ def test_moments_of_offloaded_parameters_stay_on_the_host(shard: DTensor) -> Non
     master = nn.Parameter(shard)
     optimizer = torch.optim.AdamW([master], lr=0.1, fused=True)
     binding = Binding(optimizer, {"weight": master})
-    binding.parts["weight"].grad = torch.ones(2, 2)
+    binding.shards["weight"].grad = torch.ones(2, 2)
     binding.step()
     with binding.as_sharded():
         moment = optimizer.state[master]["exp_avg"]
         assert isinstance(moment, DTensor)
         assert moment.to_local().device.type == "cpu"
         assert moment.shape == (16, 2)
-    binding.parts["weight"].grad = torch.ones(2, 2)
+    binding.shards["weight"].grad = torch.ones(2, 2)
     binding.step()
 
 
@@ -261,7 +261,7 @@ def test_adafactor_reads_from_the_device_twice_a_step(world: None) -> None:
     masters = {f"w{i}": nn.Parameter(offloaded(mesh, torch.ones(16, 3))) for i in range(4)}
     optimizer = torch.optim.Adafactor(list(masters.values()), lr=0.1)
     binding = AdafactorBinding(optimizer, masters)
-    for part in binding.parts.values():
+    for part in binding.shards.values():
         part.grad = torch.ones_like(part)
     with Reads() as reads:
         binding.step()

@@ -1,11 +1,11 @@
-"""Every name that public programs import from deepspeed is offered, or refused with a way out."""
+"""Every name that public programs import from deepspeed is supported or refused with advice."""
 
 import textwrap
 
 import pytest
 
 from tests import deepspeed_names
-from tests.deepspeed_names import PAGE, Used, names_in, recorded, verdict
+from tests.deepspeed_names import PAGE, Used, names_in, recorded, status
 
 pytestmark = pytest.mark.engine
 PROGRAMS, NAMES = recorded()
@@ -13,12 +13,12 @@ PROGRAMS, NAMES = recorded()
 
 @pytest.mark.parametrize("used", NAMES, ids=lambda used: used.name)
 def test_a_name_that_programs_use_is_not_missing(used: Used) -> None:
-    assert verdict(used)[0] != "missing", f"used by {used.programs}"
+    assert status(used)[0] != "missing", f"used by {used.programs}"
 
 
 def test_a_name_that_nobody_has_is_missing() -> None:
-    assert verdict(Used("zero.Innit", ["nobody"], True)) == ("missing", "")
-    assert verdict(Used("zero.Innit", ["nobody"], False))[0] == "gone"
+    assert status(Used("zero.Innit", ["nobody"], True)) == ("missing", "")
+    assert status(Used("zero.Innit", ["nobody"], False))[0] == "gone"
 
 
 def test_the_page_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Settings of an offloaded optimizer, as a config comes to them that says nothing else."""
+"""Settings of an offloaded optimizer with a minimal config."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ from dsengine.tiers import OffloadSettings
 CONFIG = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 
 
-def offload_settings(**given: Any) -> OffloadSettings:
+def offload_settings(**changes: Any) -> OffloadSettings:
     settings = OffloadSettings.of(effective(CONFIG))
     assert settings is not None
-    return replace(settings, **given)
+    return replace(settings, **changes)

@@ -1,4 +1,4 @@
-"""Scripts whose processes are killed, or end as they like: each start is their own."""
+"""Runs scripts that start and kill their own processes."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ WORKERS = Path(__file__).parent / "workers"
 
 
 def run_script(worker: str, *arguments: str, seconds: float) -> "subprocess.CompletedProcess[str]":
-    """What ``workers/{worker}.py`` prints; it imports the packages and tests of this tree."""
+    """Run ``workers/{worker}.py`` with the packages and tests of this checkout."""
     own = [str(ROOT / "engine"), str(ROOT), str(ROOT / "tests")]
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *own])
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""Blocks recompute their activations: less is kept, nothing else changes."""
+"""Blocks recompute their activations: gradients are equal, and less is saved."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -75,7 +75,7 @@ BLOCKS = [f"layers.{i}" for i in range(4)]
 @pytest.mark.parametrize(
     "settings", [DEFAULTS, replace(DEFAULTS, cpu_checkpointing=True, profile=True)]
 )
-def test_gradients_are_the_same_and_less_is_kept(settings: Settings) -> None:
+def test_recomputation_keeps_gradients_and_saves_less(settings: Settings) -> None:
     plain, recomputing = model(), model()
     checkpoint_blocks(recomputing, settings, BLOCKS)
     kept: list[Tensor] = []
@@ -88,7 +88,7 @@ def test_gradients_are_the_same_and_less_is_kept(settings: Settings) -> None:
         assert sum(t.nbytes for t in kept_by_blocks) < sum(t.nbytes for t in kept) / 2
 
 
-def test_of_the_products_computed_again_every_other_one_is_kept() -> None:
+def test_selective_policy_keeps_every_other_product() -> None:
     plain, selective = Gated(), Gated()
     selective.load_state_dict(plain.state_dict())
     x = torch.randn(2, 32, 16, requires_grad=True)
@@ -99,7 +99,7 @@ def test_of_the_products_computed_again_every_other_one_is_kept() -> None:
         y.sum().backward()
     for one, other in zip(plain.parameters(), selective.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)  # type: ignore[arg-type]
-    # Two for each in backward; of q, k, v, o, gate, up and down three are computed again.
+    # Two per product in backward; of q, k, v, o, gate, up and down three are recomputed.
     assert (forward.count, backward.count) == (7, 2 * 7 + 3)
 
 
@@ -127,7 +127,7 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_names_stay_as_they_are() -> None:
+def test_parameter_names_do_not_change() -> None:
     recomputing = model()
     checkpoint_blocks(recomputing, DEFAULTS, BLOCKS)
     assert recomputing.state_dict().keys() == model().state_dict().keys()
@@ -141,7 +141,7 @@ def test_nothing_is_recomputed_in_evaluation() -> None:
     assert recomputing.layers[0].calls == 1
 
 
-def test_function_by_function() -> None:
+def test_configure_and_checkpoint_functions() -> None:
     config: dict[str, Any] = {"activation_checkpointing": {"cpu_checkpointing": True}}
     assert not checkpointing.is_configured()
     checkpointing.configure(None, deepspeed_config=config, profile=True)
@@ -154,7 +154,7 @@ def test_function_by_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "words"),
+    ("block", "message"),
     [
         ({"contiguous_memory_optimization": True}, "partition_activations"),
         (
@@ -164,6 +164,6 @@ def test_function_by_function() -> None:
         ({"cpu_checkpoint": True}, "unknown keys"),
     ],
 )
-def test_a_config_that_makes_no_sense_is_refused(block: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_inconsistent_config_is_refused(block: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         checkpointing.configure(deepspeed_config={"activation_checkpointing": block})

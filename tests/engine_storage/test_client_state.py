@@ -1,4 +1,4 @@
-"""What a script may hand over to be saved: plain data, and objects that are no more than that."""
+"""Client state: plain data, and objects that can be converted to it."""
 
 import argparse
 from collections import UserDict
@@ -19,7 +19,7 @@ class Kind(Enum):
 
 
 class Settings(dict[str, Any]):
-    """As Lightning keeps ``hyper_parameters``."""
+    """Like Lightning's ``hyper_parameters``."""
 
 
 @dataclass
@@ -43,28 +43,28 @@ class Model:
         (UserDict(a=1), {"a": 1}),
     ],
 )
-def test_objects_that_are_plain_data_are_saved_as_it(value: Any, data: Any) -> None:
-    plain, changed = to_plain({"hyper_parameters": value, "epoch": 3})
+def test_data_objects_are_converted_to_plain_data(value: Any, data: Any) -> None:
+    plain, converted = to_plain({"hyper_parameters": value, "epoch": 3})
     assert plain == {"hyper_parameters": data, "epoch": 3}
-    assert changed == ["hyper_parameters"]
+    assert converted == ["hyper_parameters"]
     assert parse(dump(plain), "it") == plain
 
 
 @pytest.mark.parametrize(
     "value", [{"a": (1, None)}, argparse.Namespace(a=1), {1, 2}, torch.Size([2]), "text"]
 )
-def test_plain_data_stays_what_it_is(value: Any) -> None:
-    plain, changed = to_plain({"it": value})
-    assert plain["it"] is value and not changed
+def test_plain_data_is_not_converted(value: Any) -> None:
+    plain, converted = to_plain({"it": value})
+    assert plain["it"] is value and not converted
 
 
 @pytest.mark.parametrize("value", [Model(), {"a": {"b": Model}}, Arguments, lambda: None])
-def test_what_is_more_than_data_is_refused(value: Any) -> None:
+def test_other_objects_are_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"client_state\['it'\] contains .* without running code"):
         to_plain({"it": value})
 
 
-def test_what_holds_itself_is_refused() -> None:
+def test_cyclic_object_is_refused() -> None:
     endless = Settings()
     endless["again"] = endless
     with pytest.raises(ValueError, match="client_state"):

@@ -1,4 +1,4 @@
-"""Checkpoints leave for DeepSpeed, for every stage and number of ranks, and as safetensors."""
+"""Conversion of checkpoints to DeepSpeed's files and to safetensors."""
 
 import shutil
 import subprocess
@@ -24,14 +24,14 @@ TORCH_ADAM = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.01, "tor
 WARMUP = {"type": "WarmupLR", "params": {"warmup_num_steps": 5, "warmup_max_lr": 3e-3}}
 
 
-def settings(stage: int, precision: str = "fp32", **more: Any) -> dict[str, Any]:
+def settings(stage: int, precision: str = "fp32", **zero: Any) -> dict[str, Any]:
     return config(
         stage,
         2,
         bf16={"enabled": precision == "bf16"},
         optimizer=TORCH_ADAM,
         scheduler=WARMUP,
-        zero=more,
+        zero=zero,
     )
 
 
@@ -42,7 +42,7 @@ def deepspeed() -> Iterator[Ranks]:
 
 
 class Saved:
-    """A checkpoint of this engine, with how its run went on."""
+    """Saves a checkpoint and returns the rest of its run."""
 
     def __init__(self, ranks: Ranks, folder: Path) -> None:
         self.ranks = ranks
@@ -59,7 +59,7 @@ def saved(ranks: Ranks, tmp_path: Path) -> Saved:
 
 
 def dsconfig(*arguments: str, code: int = 0) -> str:
-    """Run ``dsconfig checkpoint``; return what it says."""
+    """Run ``dsconfig checkpoint`` and return its output."""
     command = [sys.executable, "-m", "dsconfig", "checkpoint", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
@@ -79,17 +79,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_can_save_in_deepspeeds_files(ranks: Ranks, tmp_path: Path, name: str) -> None:
-    """What they hold is what ``convert`` writes; the engine itself goes on from them too."""
+def test_engine_saves_in_deepspeed_files(ranks: Ranks, tmp_path: Path, name: str) -> None:
+    """They equal the output of ``convert``, and the engine can resume from them too."""
     job = "training.jobs:saved_in_both_forms"
-    told = ranks.run(job, config=CASES[name], folder=str(tmp_path))[0]
-    assert told["losses"] == pytest.approx(told["expected"], rel=1e-6)
-    assert told["client"].items() >= {"epoch": 7}.items()
+    result = ranks.run(job, config=CASES[name], folder=str(tmp_path))[0]
+    assert result["losses"] == pytest.approx(result["expected"], rel=1e-6)
+    assert result["client"].items() >= {"epoch": 7}.items()
     convert(tmp_path / "ours", tmp_path / "converted")
-    written = {each.name for each in (tmp_path / "theirs" / "global_step3").iterdir()}
-    assert written == {e.name for e in (tmp_path / "converted" / "global_step3").iterdir()}
-    assert {each.name for each in (tmp_path / "theirs").iterdir()} == {
-        each.name for each in (tmp_path / "converted").iterdir()
+    written = {path.name for path in (tmp_path / "theirs" / "global_step3").iterdir()}
+    assert written == {path.name for path in (tmp_path / "converted" / "global_step3").iterdir()}
+    assert {path.name for path in (tmp_path / "theirs").iterdir()} == {
+        path.name for path in (tmp_path / "converted").iterdir()
     }
     one, other = read_full(tmp_path / "theirs"), read_full(tmp_path / "converted")
     assert (one.stage, one.world_size) == (other.stage, other.world_size)
@@ -97,7 +97,7 @@ def test_a_run_can_save_in_deepspeeds_files(ranks: Ranks, tmp_path: Path, name: 
     assert one.counters == other.counters
 
 
-def test_whose_files_are_saved_can_be_said_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_selects_checkpoint_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(saving.FILES, "deepspeed")
     assert saving.requests_deepspeed_files()
     monkeypatch.setenv(saving.FILES, "torch")
@@ -107,7 +107,7 @@ def test_whose_files_are_saved_can_be_said_from_outside(monkeypatch: pytest.Monk
 
 @pytest.mark.live
 @pytest.mark.parametrize("name", CASES)
-def test_deepspeed_goes_on_where_the_engine_stopped(
+def test_deepspeed_resumes_from_converted_checkpoint(
     saved: Saved, deepspeed: Ranks, tmp_path: Path, name: str
 ) -> None:
     expected = saved(CASES[name])
@@ -116,8 +116,8 @@ def test_deepspeed_goes_on_where_the_engine_stopped(
     got = deepspeed.run(job, config=CASES[name], folder=str(tmp_path / "theirs"), begin=3, steps=3)[
         0
     ]
-    precise = "bf16" not in name
-    assert got["losses"] == pytest.approx(expected["losses"], rel=1e-5 if precise else 5e-3)
+    is_fp32 = "bf16" not in name
+    assert got["losses"] == pytest.approx(expected["losses"], rel=1e-5 if is_fp32 else 5e-3)
     assert got["rate"] == pytest.approx(expected["rate"])
     assert got["client"].items() >= expected["client"].items()
     assert list(got["counted"]) == list(expected["counted"])
@@ -125,7 +125,7 @@ def test_deepspeed_goes_on_where_the_engine_stopped(
 
 @pytest.mark.live
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_it_goes_on_at_another_stage_too(
+def test_deepspeed_resumes_at_another_stage(
     saved: Saved, deepspeed: Ranks, tmp_path: Path, stage: int
 ) -> None:
     expected = saved(settings(4 - stage))
@@ -137,35 +137,37 @@ def test_it_goes_on_at_another_stage_too(
 
 @pytest.mark.live
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_deepspeeds_own_script_reads_the_same_weights(
+def test_deepspeed_script_exports_the_same_weights(
     saved: Saved, deepspeed: Ranks, tmp_path: Path, stage: int
 ) -> None:
     saved(settings(stage, "bf16"))
     convert(saved.folder, tmp_path / "theirs", "--ranks", "3")
     job = "training.live_jobs:whole_weights"
     theirs = deepspeed.run(job, folder=str(tmp_path / "theirs"))[0]
-    mine = read_full(saved.folder)
-    trained = {name for group in mine.group_names for name in group}
-    assert set(theirs) == set(mine.weights)
-    for name, weight in mine.weights.items():
-        exact = name in trained or name in mine.tied
-        same = weight if exact else weight.to(mine.dtype).float()  # frozen ones have no master
-        assert torch.equal(theirs[name], same), name
+    ours = read_full(saved.folder)
+    trained = {name for group in ours.group_names for name in group}
+    assert set(theirs) == set(ours.weights)
+    for name, weight in ours.weights.items():
+        exact = name in trained or name in ours.tied
+        expected = (
+            weight if exact else weight.to(ours.dtype).float()
+        )  # frozen weights have no master
+        assert torch.equal(theirs[name], expected), name
 
 
-RECORDED = [each.name for each in sorted(RECORDINGS.iterdir()) if each.name != "z0_fp32"]
+RECORDED = [path.name for path in sorted(RECORDINGS.iterdir()) if path.name != "z0_fp32"]
 
 
-@pytest.mark.parametrize("ranks_then", [1, 2, 5])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("name", RECORDED)
-def test_what_is_written_is_what_was_read(
-    tmp_path: Path, name: str, stage: int, ranks_then: int
+def test_written_checkpoint_reads_back_equal(
+    tmp_path: Path, name: str, stage: int, world_size: int
 ) -> None:
     before = read_full(RECORDINGS / name)
-    write_checkpoint(before, tmp_path, "step", stage, ranks_then)
+    write_checkpoint(before, tmp_path, "step", stage, world_size)
     after = read_full(tmp_path)
-    assert (after.stage, after.world_size) == (stage, ranks_then)
+    assert (after.stage, after.world_size) == (stage, world_size)
     assert after.weights.keys() == before.weights.keys()
     assert all(torch.equal(after.weights[n], w) for n, w in before.weights.items())
     for parameter, state in before.optimizer_states.items():
@@ -175,7 +177,7 @@ def test_what_is_written_is_what_was_read(
         assert getattr(after, part) == getattr(before, part), part
 
 
-def test_a_loss_scale_leaves_with_all_that_it_has_counted(tmp_path: Path) -> None:
+def test_loss_scale_state_is_converted(tmp_path: Path) -> None:
     scale = {"cur_scale": 512.0, "cur_iter": 3, "last_overflow_iter": 1, "scale_window": 50}
     recorded = read_full(RECORDINGS / "z3_bf16")
     before = replace(recorded, dtype=torch.float16, loss_scale=scale)
@@ -184,7 +186,9 @@ def test_a_loss_scale_leaves_with_all_that_it_has_counted(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stage", [0, 3])
-def test_the_engines_own_goes_there_and_back(saved: Saved, tmp_path: Path, stage: int) -> None:
+def test_own_checkpoint_round_trips_through_deepspeed_files(
+    saved: Saved, tmp_path: Path, stage: int
+) -> None:
     saved(settings(stage))
     before = read_full(saved.folder)
     assert set(before.buffers) == {"steps_seen"}
@@ -194,7 +198,7 @@ def test_the_engines_own_goes_there_and_back(saved: Saved, tmp_path: Path, stage
     assert after.counters["global_steps"] == before.counters["global_steps"] == 3
 
 
-def test_weights_leave_as_safetensors(saved: Saved, tmp_path: Path) -> None:
+def test_weights_convert_to_safetensors(saved: Saved, tmp_path: Path) -> None:
     saved(settings(2))
     out = tmp_path / "weights"
     where = ("convert", str(saved.folder), "--to", "safetensors", "-o", str(out))
@@ -206,44 +210,44 @@ def test_weights_leave_as_safetensors(saved: Saved, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "message"),
     [
         (["--to", "deepspeed"], "say --to deepspeed or --to safetensors, and -o FOLDER"),
         (["--to", "safetensors", "-o", "x", "--ranks", "2"], "has no use for --ranks"),
         (["--to", "deepspeed", "-o", "x", "--precision", "bf16"], "has no use for --precision"),
     ],
 )
-def test_flags_that_say_nothing_are_refused(flags: list[str], words: str) -> None:
-    assert words in dsconfig("convert", str(RECORDINGS / "z2_fp32"), *flags, code=2)
+def test_flags_without_effect_are_refused(flags: list[str], message: str) -> None:
+    assert message in dsconfig("convert", str(RECORDINGS / "z2_fp32"), *flags, code=2)
 
 
 @pytest.mark.parametrize("form", ["deepspeed", "safetensors"])
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path, form: str) -> None:
+def test_output_folder_that_is_a_file_is_reported(tmp_path: Path, form: str) -> None:
     file = tmp_path / "file"
     file.touch()
-    said = dsconfig("convert", str(RECORDINGS / "z2_fp32"), "--to", form, "-o", str(file), code=2)
-    assert said == f"dsconfig: error: {file}: File exists\n"
+    output = dsconfig("convert", str(RECORDINGS / "z2_fp32"), "--to", form, "-o", str(file), code=2)
+    assert output == f"dsconfig: error: {file}: File exists\n"
 
 
-def test_what_has_no_place_is_refused(tmp_path: Path) -> None:
+def test_unrepresentable_state_is_refused(tmp_path: Path) -> None:
     source = str(RECORDINGS / "z2_bf16")
     target = ("--to", "deepspeed", "-o", str(tmp_path))
-    said = dsconfig("convert", source, *target, "--stage", "0", code=1)
-    assert "cannot contain the fp32 master weights" in said
+    output = dsconfig("convert", source, *target, "--stage", "0", code=1)
+    assert "cannot contain the fp32 master weights" in output
     dsconfig("convert", source, *target)
     assert "exists" in dsconfig("convert", source, *target, code=1)
-    with pytest.raises(CheckpointError, match="of which weights"):
+    with pytest.raises(CheckpointError, match="does not map"):
         write_checkpoint(read_full(RECORDINGS / "z0_fp32"), tmp_path, "other", 2)
 
 
-def test_a_script_beside_the_checkpoints_reads_them(saved: Saved, tmp_path: Path) -> None:
+def test_recovery_scripts_export_full_weights(saved: Saved, tmp_path: Path) -> None:
     saved(settings(1))
     moved = shutil.copytree(saved.folder, tmp_path / "moved")
     for name, options in (("zero_to_fp32", ()), ("zero_to_torch", ("--dtype", "bf16"))):
-        place = (str(moved), str(tmp_path / name))
-        command = [sys.executable, str(moved / f"{name}.py"), *place, *options]
+        paths = (str(moved), str(tmp_path / name))
+        command = [sys.executable, str(moved / f"{name}.py"), *paths, *options]
         subprocess.run(command, check=True)
     weights = read_full(moved).weights["tokens.weight"]
-    for name, wanted in (("zero_to_fp32", weights), ("zero_to_torch", weights.bfloat16())):
+    for name, expected in (("zero_to_fp32", weights), ("zero_to_torch", weights.bfloat16())):
         written = torch.load(tmp_path / name / "pytorch_model.bin", weights_only=True)
-        assert torch.equal(written["head.weight"], wanted)
+        assert torch.equal(written["head.weight"], expected)

@@ -1,4 +1,4 @@
-"""The loader deals samples as DeepSpeed does and remembers where it stopped."""
+"""The loader distributes samples as DeepSpeed does and saves its position."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def loaders(world_size: int, samples: int = 48, **options: Any) -> list[Training
 
 
 def global_batches(parts: list[TrainingLoader], count: int) -> list[list[int]]:
-    """The first ``count`` global batches, as sorted sample numbers."""
+    """Return the first ``count`` global batches as sorted sample numbers."""
     iterators = [iter(part) for part in parts]
     return [
         sorted(i for iterator in iterators for i in next(iterator)[0].tolist())
@@ -27,20 +27,20 @@ def global_batches(parts: list[TrainingLoader], count: int) -> list[list[int]]:
     ]
 
 
-def test_ranks_share_a_shuffled_pass() -> None:
+def test_ranks_share_a_shuffled_epoch() -> None:
     first, second, *_ = global_batches(loaders(2), 4)
     assert first != list(range(12))
     assert not set(first) & set(second)
 
 
-def test_every_pass_has_the_same_order() -> None:
+def test_every_epoch_has_the_same_order() -> None:
     (loader,) = loaders(1)
     assert [b[0].tolist() for b in loader] == [b[0].tolist() for b in loader]
     assert loader.passes == 2
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_a_position_carries_over_to_any_world_size(world_size: int) -> None:
+def test_position_resumes_at_any_world_size(world_size: int) -> None:
     saved_by = loaders(2)
     expected = global_batches(loaders(2), 4)[2:]
     iterators = [iter(part) for part in saved_by]
@@ -56,7 +56,7 @@ def test_a_position_carries_over_to_any_world_size(world_size: int) -> None:
     assert global_batches(resumed, 2) == expected
 
 
-def test_after_a_resumed_pass_the_next_one_is_whole() -> None:
+def test_epoch_after_resumed_one_is_complete() -> None:
     (loader,) = loaders(1)
     loader.load_state_dict({"position": 36, "passes": 3})
     assert len(list(loader)) == 1
@@ -64,7 +64,7 @@ def test_after_a_resumed_pass_the_next_one_is_whole() -> None:
     assert len(list(loader)) == 4
 
 
-def test_saved_behind_the_last_batch_the_next_pass_begins() -> None:
+def test_resume_after_last_batch_starts_next_epoch() -> None:
     (loader,) = loaders(1)
     loader.load_state_dict({"position": 48, "passes": 0})
     assert loader.state_dict() == {"position": 0, "passes": 1}
@@ -72,7 +72,7 @@ def test_saved_behind_the_last_batch_the_next_pass_begins() -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_what_the_ranks_cannot_share_evenly_is_filled_up_as_a_whole_pass_is(
+def test_uneven_remainder_is_padded_like_a_full_epoch(
     world_size: int,
 ) -> None:
     (alone,) = loaders(1, micro_batch=1)
@@ -81,20 +81,20 @@ def test_what_the_ranks_cannot_share_evenly_is_filled_up_as_a_whole_pass_is(
     for loader in resumed:
         loader.load_state_dict({"position": 19, "passes": 0})
     dealt = [[int(batch[0]) for batch in loader] for loader in resumed]
-    assert len({len(each) for each in dealt}) == 1
+    assert len({len(samples) for samples in dealt}) == 1
     in_turn = [sample for turn in zip(*dealt, strict=True) for sample in turn]
     assert in_turn[: 48 - 19] == order[19:]
     assert in_turn[48 - 19 :] == order[: -29 % world_size]
     assert all(loader.state_dict() == {"position": 0, "passes": 1} for loader in resumed)
 
 
-def test_drop_last_is_about_batches() -> None:
+def test_drop_last_drops_partial_batches() -> None:
     assert len(loaders(2, samples=46)[0]) == 4
     assert len(loaders(2, samples=46, drop_last=True)[0]) == 3
     assert len(loaders(2, samples=46, drop_last=True)[0].loader.sampler) == 23
 
 
-def test_a_script_may_say_which_samples_a_rank_draws() -> None:
+def test_custom_sampler_selects_samples_of_a_rank() -> None:
     loader, other = (loaders(2, sampler=list(range(40, 4, -1)))[0] for _ in range(2))
     batches = [batch[0].tolist() for batch in loader]
     assert [i for batch in batches for i in batch] == list(range(40, 4, -1))
@@ -107,7 +107,7 @@ def test_a_script_may_say_which_samples_a_rank_draws() -> None:
     assert [batch[0].tolist() for batch in other] == batches
 
 
-def test_unshuffled_samples_are_dealt_out_in_their_order() -> None:
+def test_unshuffled_samples_keep_their_order() -> None:
     first, second = loaders(2, shuffle=False)
     assert next(iter(first))[0].tolist() == [0, 2, 4, 6, 8, 10]
     assert next(iter(second))[0].tolist() == [1, 3, 5, 7, 9, 11]
@@ -120,16 +120,16 @@ def test_repeating_loader_never_ends() -> None:
     assert batches[0] == batches[4] == batches[8]
 
 
-def test_a_function_sees_every_batch_with_the_position_behind_it() -> None:
+def test_post_process_function_gets_batch_and_position() -> None:
     (loader,) = loaders(1)
-    seen: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
 
     def double(batch: Any, state: dict[str, Any]) -> Any:
         assert state["current_difficulties"] == {}
-        seen.append((int(batch[0].shape[0]), state["consumed_samples"]))
+        calls.append((int(batch[0].shape[0]), state["consumed_samples"]))
         return [batch[0] * 2]
 
     plain = [batch[0].tolist() for batch in loader]
     loader.post_process_func = double
     assert [batch[0].tolist() for batch in loader] == [[2 * i for i in part] for part in plain]
-    assert seen == [(12, 12), (12, 24), (12, 36), (12, 48)]
+    assert calls == [(12, 12), (12, 24), (12, 36), (12, 48)]

@@ -1,4 +1,4 @@
-"""A checkpoint takes its place in one step, or in two where the system has no exchange."""
+"""Atomic publication of checkpoints, and removal of abandoned ones."""
 
 import ctypes
 import errno
@@ -38,7 +38,7 @@ def saved(root: Path, text: str) -> Path:
     [None, object(), *(Library(number) for number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP))],
     ids=["exchange", "no such function", "EINVAL", "ENOSYS", "ENOTSUP"],
 )
-def test_a_tag_that_exists_is_replaced_whole(
+def test_existing_tag_is_replaced_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Any
 ) -> None:
     saved(tmp_path, "old")
@@ -46,10 +46,10 @@ def test_a_tag_that_exists_is_replaced_whole(
         without_exchange(monkeypatch, library)
     final = saved(tmp_path, "new")
     assert (final / "weights").read_text() == "new"
-    assert [each.name for each in tmp_path.iterdir()] == ["step1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["step1"]
 
 
-def test_another_failure_of_the_exchange_is_told_and_harms_nothing(
+def test_failed_exchange_raises_and_keeps_old_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved(tmp_path, "old")
@@ -59,13 +59,15 @@ def test_another_failure_of_the_exchange_is_told_and_harms_nothing(
     assert (tmp_path / "step1" / "weights").read_text() == "old"
 
 
-def test_the_folders_above_a_checkpoint_need_not_exist(tmp_path: Path) -> None:
+def test_parent_folders_are_created(tmp_path: Path) -> None:
     assert saved(tmp_path / "runs" / "first", "new").is_dir()
 
 
-def test_what_a_dead_run_left_may_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system may refuse to remove it; a new checkpoint does not need that."""
-    leftover = dead(tmp_path)
+def test_abandoned_directory_that_cannot_be_removed_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system may refuse to remove it."""
+    leftover = abandoned(tmp_path)
 
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EPERM, "no")
@@ -76,8 +78,8 @@ def test_what_a_dead_run_left_may_stay(tmp_path: Path, monkeypatch: pytest.Monke
     assert (final / "weights").read_text() == "new"
 
 
-def dead(root: Path) -> Path:
-    """What is left of a save whose process has ended: nobody holds the lock."""
+def abandoned(root: Path) -> Path:
+    """Return the directory of a save whose process has ended, with a free lock."""
     pending = directory.PendingCheckpoint(root, "step0")
     (pending.create() / "weights").write_text("half")
     assert pending._lock is not None
@@ -85,61 +87,61 @@ def dead(root: Path) -> Path:
     return pending.directory
 
 
-def test_what_a_dead_run_left_is_removed(tmp_path: Path) -> None:
-    leftover = dead(tmp_path)
+def test_abandoned_directory_is_removed(tmp_path: Path) -> None:
+    leftover = abandoned(tmp_path)
     saved(tmp_path, "new")
     assert not leftover.exists()
 
 
-def test_the_owner_goes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it nobody could tell later what a removal that was cut off has left."""
-    leftover = dead(tmp_path)
+def test_owner_file_is_removed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It identifies the remains of an interrupted removal."""
+    leftover = abandoned(tmp_path)
     monkeypatch.setattr(directory.shutil, "rmtree", lambda *_, **__: None)
     saved(tmp_path, "new")
-    assert [each.name for each in leftover.iterdir()] == [directory.OWNER]
+    assert [path.name for path in leftover.iterdir()] == [directory.OWNER]
 
 
-def test_what_another_job_writes_stays(tmp_path: Path) -> None:
-    """A requeued job beside its zombie: both save, under one tag too."""
-    with directory.PendingCheckpoint(tmp_path, "step1") as zombie:
-        (zombie.create() / "weights").write_text("zombie")
+def test_directory_of_a_running_save_is_kept(tmp_path: Path) -> None:
+    """A requeued job and a remnant of its first run save under the same tag."""
+    with directory.PendingCheckpoint(tmp_path, "step1") as other:
+        (other.create() / "weights").write_text("other")
         saved(tmp_path, "new")
-        assert (zombie.directory / "weights").read_text() == "zombie"
-        zombie.publish()
-    assert (tmp_path / "step1" / "weights").read_text() == "zombie"
-    assert [each.name for each in tmp_path.iterdir()] == ["step1"]
+        assert (other.directory / "weights").read_text() == "other"
+        other.publish()
+    assert (tmp_path / "step1" / "weights").read_text() == "other"
+    assert [path.name for path in tmp_path.iterdir()] == ["step1"]
 
 
 @pytest.mark.parametrize(
     "name", [".mine.writing", ".step0.0123456789abcdef.writing", "step0.0123456789abcdef.writing"]
 )
-def test_what_no_save_has_made_stays(tmp_path: Path, name: str) -> None:
-    """A user's own directory, whatever its name."""
+def test_unrelated_directories_are_kept(tmp_path: Path, name: str) -> None:
+    """A user's directory with a similar name."""
     (tmp_path / name).mkdir()
     saved(tmp_path, "new")
     assert (tmp_path / name).is_dir()
 
 
 @pytest.mark.parametrize("kernel", ["another machine's", None])
-def test_what_cannot_be_proved_dead_stays_and_is_named(
+def test_directory_of_another_machine_is_kept_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kernel: str | None
 ) -> None:
-    leftover = dead(tmp_path)
-    said = json.loads((leftover / directory.OWNER).read_text())
-    (leftover / directory.OWNER).write_text(json.dumps(said | {"kernel": kernel, "host": "node7"}))
+    leftover = abandoned(tmp_path)
+    owner = json.loads((leftover / directory.OWNER).read_text())
+    (leftover / directory.OWNER).write_text(json.dumps(owner | {"kernel": kernel, "host": "node7"}))
     saved(tmp_path, "new")
     assert leftover.is_dir()
     assert "node7" in caplog.text and leftover.name in caplog.text
 
 
-def test_a_place_that_another_save_takes_meanwhile_is_tried_for_again(
+def test_publish_retries_after_concurrent_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_exchange(monkeypatch, object())
     rename = Path.rename
 
     def late(self: Path, target: Path) -> Path:
-        """Between the look and the rename, another save has published."""
+        """Simulate a save that publishes between check and rename."""
         if target == tmp_path / "step1" and not target.exists():
             monkeypatch.setattr(Path, "rename", rename)
             target.mkdir()
@@ -148,15 +150,15 @@ def test_a_place_that_another_save_takes_meanwhile_is_tried_for_again(
 
     monkeypatch.setattr(Path, "rename", late)
     assert (saved(tmp_path, "mine") / "weights").read_text() == "mine"
-    assert [each.name for each in tmp_path.iterdir()] == ["step1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["step1"]
 
 
 @pytest.mark.parametrize(
     "tag", ["latest", " step1", "step1 ", "a/b", "..", ".x", "", "a\nb", "x" * 201]
 )
-def test_names_that_no_checkpoint_may_have(tag: str) -> None:
+def test_invalid_tags(tag: str) -> None:
     assert not directory.is_tag(tag)
 
 
-def test_names_that_a_checkpoint_may_have() -> None:
+def test_valid_tags() -> None:
     assert all(directory.is_tag(tag) for tag in ("global_step10", "best model", "émile", "x" * 200))

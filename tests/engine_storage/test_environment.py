@@ -1,4 +1,4 @@
-"""A process finds its place under every launcher."""
+"""Rank and world size under every launcher."""
 
 import pytest
 
@@ -10,9 +10,9 @@ from dsengine.communication.environment import (
 )
 
 
-def placed(environment: dict[str, str], arguments: list[str] | None = None, **given: int):
-    place = discover(environment, arguments or [], **given)
-    return place.rank, place.world_size, place.local_rank, place.address, place.port
+def placement(environment: dict[str, str], arguments: list[str] | None = None, **options: int):
+    found = discover(environment, arguments or [], **options)
+    return found.rank, found.world_size, found.local_rank, found.address, found.port
 
 
 def test_torchrun() -> None:
@@ -23,13 +23,13 @@ def test_torchrun() -> None:
         "MASTER_ADDR": "node0",
         "MASTER_PORT": "1234",
     }
-    assert placed(environment) == (9, 16, 1, "node0", 1234)
+    assert placement(environment) == (9, 16, 1, "node0", 1234)
 
 
 def test_older_launchers_pass_the_local_rank_as_an_argument() -> None:
     environment = {"RANK": "5", "WORLD_SIZE": "8"}
-    assert placed(environment, ["train.py", "--local_rank=1"])[2] == 1
-    assert placed(environment, ["train.py", "--local-rank", "3"])[2] == 3
+    assert placement(environment, ["train.py", "--local_rank=1"])[2] == 1
+    assert placement(environment, ["train.py", "--local-rank", "3"])[2] == 3
     assert local_rank_argument(["--local_rank=-1"]) is None
 
 
@@ -61,7 +61,7 @@ def test_older_launchers_pass_the_local_rank_as_an_argument() -> None:
     ],
 )
 def test_mpirun(environment: dict[str, str], expected: tuple[object, ...]) -> None:
-    assert placed(environment) == expected
+    assert placement(environment) == expected
 
 
 def test_mpirun_on_several_nodes_needs_the_first_nodes_address() -> None:
@@ -81,11 +81,11 @@ def test_srun_takes_the_first_node_of_the_step() -> None:
         "SLURM_LOCALID": "1",
         "SLURM_STEP_NODELIST": "gpu[03-05,09],other1",
     }
-    assert placed(environment) == (5, 8, 1, "gpu03", 29500)
+    assert placement(environment) == (5, 8, 1, "gpu03", 29500)
 
 
 def test_a_batch_script_without_srun_is_one_process() -> None:
-    assert placed({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"})[:2] == (0, 1)
+    assert placement({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"})[:2] == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -96,15 +96,15 @@ def test_first_node(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
 
 
-def test_spawned_processes_say_who_they_are() -> None:
-    assert placed({}, rank=1, world_size=2) == (1, 2, 1, "127.0.0.1", 29500)
+def test_spawned_processes_pass_rank_and_world_size() -> None:
+    assert placement({}, rank=1, world_size=2) == (1, 2, 1, "127.0.0.1", 29500)
 
 
-def test_nothing_is_a_single_process() -> None:
-    assert placed({}) == (0, 1, 0, "127.0.0.1", 29500)
+def test_empty_environment_is_a_single_process() -> None:
+    assert placement({}) == (0, 1, 0, "127.0.0.1", 29500)
 
 
-def test_half_an_environment_is_refused() -> None:
+def test_incomplete_environment_is_refused() -> None:
     with pytest.raises(ValueError, match="RANK and WORLD_SIZE"):
         discover({"WORLD_SIZE": "4"}, [])
     with pytest.raises(ValueError, match="rank 4 is out of range for world size 4"):
@@ -123,5 +123,5 @@ def test_half_an_environment_is_refused() -> None:
     ],
 )
 def test_nodes_are_counted(environment: dict[str, str], world_size: int, nodes: int) -> None:
-    """torchrun started in a Slurm step counts before the step: it has one task per node."""
+    """torchrun takes precedence over a Slurm step, which has one task per node."""
     assert node_count(world_size, environment) == nodes

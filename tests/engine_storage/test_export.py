@@ -1,4 +1,4 @@
-"""Whole weights leave as safetensors with an index and come back straight into shards."""
+"""Export of full weights as safetensors, and loading them into shards."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def exported(
     return folder, ranks_of(2).run("engine_storage.jobs.export:exported", directory=str(folder))
 
 
-def test_every_sharding_exports_and_reads_the_same_weights(
+def test_all_shardings_export_and_load_the_same_weights(
     exported: tuple[Path, list[Any]],
 ) -> None:
     _, results = exported
@@ -29,7 +29,7 @@ def test_every_sharding_exports_and_reads_the_same_weights(
     assert results[1]["equal"] == [True] * 4
 
 
-def test_files_stay_below_the_limit_and_an_index_leads_to_them(
+def test_large_export_is_split_with_an_index(
     exported: tuple[Path, list[Any]],
 ) -> None:
     directory = exported[0] / "stage3"
@@ -43,7 +43,7 @@ def test_files_stay_below_the_limit_and_an_index_leads_to_them(
     assert sorted(path.name for path in directory.iterdir() if path.suffix != ".json") == files
 
 
-def test_one_file_needs_no_index_and_holds_the_asked_dtype(
+def test_single_file_has_no_index_and_the_requested_dtype(
     exported: tuple[Path, list[Any]],
 ) -> None:
     directory = exported[0] / "bf16"
@@ -51,15 +51,15 @@ def test_one_file_needs_no_index_and_holds_the_asked_dtype(
     tensors = load_file(directory / "model.safetensors")
     assert tensors["embedding.weight"].dtype == torch.bfloat16
     assert tensors["calls"].dtype == torch.int64
-    assert "head.weight" not in tensors  # tied: held once
+    assert "head.weight" not in tensors  # tied: stored once
 
 
-def test_other_names_give_a_torch_file(exported: tuple[Path, list[Any]]) -> None:
+def test_other_file_names_select_torch_format(exported: tuple[Path, list[Any]]) -> None:
     weights = torch.load(exported[0] / "bin" / "pytorch_model.bin", weights_only=True)
     assert weights["embedding.weight"].shape == (31, 12)
 
 
-def test_weights_of_another_model_are_refused_by_name_on_every_rank(
+def test_weights_of_another_model_are_refused_on_every_rank(
     exported: tuple[Path, list[Any]],
 ) -> None:
     for result in exported[1]:
@@ -68,7 +68,7 @@ def test_weights_of_another_model_are_refused_by_name_on_every_rank(
         assert "embedding.weight" in result["wrong"]
 
 
-def test_one_tensor_under_two_names_is_written_once_where_the_format_can(tmp_path: Path) -> None:
+def test_tied_tensor_is_stored_once_in_torch_format(tmp_path: Path) -> None:
     from dsengine.checkpoints.export.save_weights import write_weights
 
     weight = torch.ones(64, 64)

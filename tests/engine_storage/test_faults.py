@@ -1,4 +1,4 @@
-"""Bad checkpoints and failing saves are clear errors on every rank, and nothing is lost."""
+"""Invalid checkpoints and failing saves raise clear errors on every rank and lose nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,15 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
-def told(ranks_of: SharedRanks, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def outcomes(
+    ranks_of: SharedRanks, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
     folder = str(tmp_path_factory.mktemp("faults") / "saved")
-    return ranks_of(2).run("engine_storage.jobs.faults:told", folder=folder)
+    return ranks_of(2).run("engine_storage.jobs.faults:outcomes", folder=folder)
 
 
 @pytest.mark.parametrize(
-    ("case", "words"),
+    ("case", "texts"),
     [
         ("no such tag", ["global_step99", "does not exist"]),
         ("another model", ["CheckpointMismatchError", "missing in the checkpoint: 0.weight"]),
@@ -31,9 +33,9 @@ def told(ranks_of: SharedRanks, tmp_path_factory: pytest.TempPathFactory) -> lis
         ("deepspeed", ["written by DeepSpeed", "deepspeed_layout"]),
         ("full disk", ["CheckpointError", "rank 1", "File too large"]),
         ("thread", ["CheckpointError", "rank 1", "no space for this thread"]),
-        ("client state", ["ValueError", "client_state['bad']", "Malice"]),
+        ("client state", ["ValueError", "client_state['bad']", "Malicious"]),
         ("changed state", ["training_state.pt", "have changed since", "verify=False"]),
-        ("a weight that is no tensor", ["model.embedding.weight", "is not a tensor"]),
+        ("a weight that is not a tensor", ["model.embedding.weight", "is not a tensor"]),
         ("a weight elsewhere", ["../global_step1/__", "not in the checkpoint"]),
         ("flipped bit", ["rank 1", "__1_0.distcp", "have changed since they were written"]),
         ("tag ../x", ["ValueError", "'../x'"]),
@@ -44,61 +46,61 @@ def told(ranks_of: SharedRanks, tmp_path_factory: pytest.TempPathFactory) -> lis
         ("async failure", ["CheckpointError", "File exists"]),
     ],
 )
-def test_every_rank_hears_what_is_wrong(
-    told: list[dict[str, Any]], case: str, words: list[str]
+def test_every_rank_raises_the_error(
+    outcomes: list[dict[str, Any]], case: str, texts: list[str]
 ) -> None:
-    for rank in told:
-        assert [word for word in words if word not in rank[case]] == [], rank[case]
+    for rank in outcomes:
+        assert [text for text in texts if text not in rank[case]] == [], rank[case]
 
 
-def test_an_empty_directory_is_nothing_to_load(told: list[dict[str, Any]]) -> None:
-    assert told[0]["nothing"] is None
+def test_empty_directory_loads_nothing(outcomes: list[dict[str, Any]]) -> None:
+    assert outcomes[0]["nothing"] is None
 
 
-def test_no_code_of_a_checkpoint_runs(told: list[dict[str, Any]]) -> None:
-    assert told[0]["malice ran"] is False
+def test_code_in_a_checkpoint_does_not_run(outcomes: list[dict[str, Any]]) -> None:
+    assert outcomes[0]["malicious code ran"] is False
 
 
-def test_a_failed_save_leaves_the_last_checkpoint(told: list[dict[str, Any]]) -> None:
-    assert told[0]["latest after it"] == "global_step1"
-    assert "global_step2" not in told[0]["visible after it"]
-    assert told[0]["intact"] == ""
+def test_failed_save_keeps_last_checkpoint(outcomes: list[dict[str, Any]]) -> None:
+    assert outcomes[0]["latest after it"] == "global_step1"
+    assert "global_step2" not in outcomes[0]["visible after it"]
+    assert outcomes[0]["intact"] == ""
 
 
-def test_a_refused_load_leaves_the_weights(told: list[dict[str, Any]]) -> None:
-    assert [rank["weights after it"] for rank in told] == [True, True]
+def test_refused_load_keeps_weights(outcomes: list[dict[str, Any]]) -> None:
+    assert [rank["weights after it"] for rank in outcomes] == [True, True]
 
 
-def test_a_load_that_is_not_verified_takes_what_is_there(told: list[dict[str, Any]]) -> None:
-    assert [rank["unverified"] for rank in told] == ["", ""]
+def test_unverified_load_accepts_changed_data(outcomes: list[dict[str, Any]]) -> None:
+    assert [rank["unverified"] for rank in outcomes] == ["", ""]
 
 
-def test_a_whole_checkpoint_is_verified_without_loading_it(told: list[dict[str, Any]]) -> None:
-    [fault] = told[0]["faults"]
-    assert "__1_0.distcp" in fault
-    assert told[0]["faults of a whole one"] == []
+def test_checksums_are_verified_without_loading(outcomes: list[dict[str, Any]]) -> None:
+    [mismatch] = outcomes[0]["mismatches"]
+    assert "__1_0.distcp" in mismatch
+    assert outcomes[0]["mismatches of an intact one"] == []
 
 
-def test_client_state_comes_back(told: list[dict[str, Any]]) -> None:
-    assert told[0]["client state back"] is True
+def test_client_state_comes_back(outcomes: list[dict[str, Any]]) -> None:
+    assert outcomes[0]["client state back"] is True
 
 
-def test_asynchronous_saves_hold_the_moment_of_the_call(told: list[dict[str, Any]]) -> None:
-    for rank in told:
+def test_asynchronous_save_stores_state_of_the_call(outcomes: list[dict[str, Any]]) -> None:
+    for rank in outcomes:
         assert rank["async returned early"]
         assert rank["async saved"]
 
 
-def test_only_the_newest_are_kept_and_never_without_latest(told: list[dict[str, Any]]) -> None:
-    assert told[0]["retained"] == ["global_step1", "global_step3", "global_step4"]
-    assert told[0]["retained files"] == [*told[0]["retained"], "latest"]
+def test_only_newest_and_latest_checkpoints_are_kept(outcomes: list[dict[str, Any]]) -> None:
+    assert outcomes[0]["retained"] == ["global_step1", "global_step3", "global_step4"]
+    assert outcomes[0]["retained files"] == [*outcomes[0]["retained"], "latest"]
 
 
-def test_left_out_frozen_parameters_are_not_missed(told: list[dict[str, Any]]) -> None:
-    assert told[0]["without frozen"] == ""
+def test_excluded_frozen_parameters_are_not_required(outcomes: list[dict[str, Any]]) -> None:
+    assert outcomes[0]["without frozen"] == ""
 
 
-def test_two_processes_never_see_a_part(tmp_path: Path) -> None:
+def test_incomplete_checkpoint_is_never_visible(tmp_path: Path) -> None:
     from dsengine.checkpoints import directory
 
     with directory.PendingCheckpoint(tmp_path, "global_step1") as pending:

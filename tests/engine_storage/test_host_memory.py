@@ -1,4 +1,4 @@
-"""Main memory that is too small for offloaded states is told before any is taken."""
+"""Insufficient host memory for offloaded states is reported before any is allocated."""
 
 import mmap
 from pathlib import Path
@@ -36,7 +36,7 @@ def planned(stage: int, device: str) -> dsconfig.Plan:
 
 
 STATES = 16 * 124_439_808
-"""gpt2 with AdamW: fp32 masters, gradients and two moments, on all ranks of the node together."""
+"""gpt2 with AdamW: fp32 masters, gradients and two moments, for all ranks of the node."""
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ STATES = 16 * 124_439_808
         (3, "nvme", r"train on 2 nodes \(0\.\d GiB\)$"),
     ],
 )
-def test_a_node_too_small_is_refused_by_the_byte(
+def test_insufficient_node_memory_is_refused(
     monkeypatch: pytest.MonkeyPatch, stage: int, device: str, advice: str
 ) -> None:
     plan = planned(stage, device)
@@ -70,7 +70,7 @@ def test_a_node_too_small_is_refused_by_the_byte(
     refuse_insufficient_memory(plan, FACTS)
 
 
-def test_a_process_needs_its_ranks_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_limit_applies_to_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, share = planned(3, "cpu"), STATES // 2 + STAGING_BYTES
     monkeypatch.setattr(memory, "available_on_node", lambda: 1000 * GIB)
     monkeypatch.setattr(memory, "available_in_process", lambda: share * 102 // 100)
@@ -81,7 +81,7 @@ def test_a_process_needs_its_ranks_share(monkeypatch: pytest.MonkeyPatch) -> Non
     assert planned(3, "nvme").memory["host_bytes"] < plan.memory["host_bytes"] * 2 // 3
 
 
-def test_what_is_left_is_read_from_the_system_and_the_container(
+def test_available_memory_is_read_from_system_and_container(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(memory, "PROC", tmp_path)
@@ -99,7 +99,7 @@ def test_what_is_left_is_read_from_the_system_and_the_container(
     assert memory.available_on_node() == 101_500
 
 
-def test_a_limit_on_data_leaves_what_is_not_taken(
+def test_data_limit_reduces_available_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import resource
@@ -114,21 +114,21 @@ def test_a_limit_on_data_leaves_what_is_not_taken(
     assert memory.available_in_process() == 0
 
 
-def test_states_are_apart_from_what_comes_and_goes() -> None:
-    """What is freed between states goes back to the system."""
+def test_state_memory_is_mapped_separately() -> None:
+    """Memory freed between states is returned to the system."""
 
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
     piece = 64 * KIBI // 4
-    passing = [torch.ones(piece) for _ in range(1600)]
+    temporary = [torch.ones(piece) for _ in range(1600)]
     states = [memory.empty_on_host((piece * 2,), pin=False).fill_(1.0) for _ in range(100)]
-    kept = passing[::16]
-    held = resident()
-    del passing
+    kept = temporary[::16]
+    peak = resident()
+    del temporary
     memory.trim_heap()
-    assert held - resident() > 80 * 2**20
+    assert peak - resident() > 80 * 2**20
     assert len(kept) == len(states) == 100
     before = resident()
     del states
-    assert before - resident() > 10 * 2**20, "mapped by themselves"
+    assert before - resident() > 10 * 2**20, "mapped separately"

@@ -1,4 +1,4 @@
-"""The numbers of a run reach every monitor that is switched on, from rank 0 alone."""
+"""Metrics are written to every enabled monitor, by rank 0 only."""
 
 import json
 import sys
@@ -13,18 +13,18 @@ from dsconfig import block_values
 from dsconfig.planner.coverage.page import live_paths
 from dsconfig.runtimes.effective import effective
 from dsengine.observation.monitors import LEARNING_RATE, MissingPackageError, Monitors
-from dsengine.observation.monitors import build_monitors as monitors_of_whole_blocks
+from dsengine.observation.monitors import build_monitors as build_from_complete_blocks
 
 EVENTS = [(LEARNING_RATE, 0.1, 8), ("Train/Samples/loss_scale", 4.0, 8), (LEARNING_RATE, 0.2, 16)]
 
 
-def build_monitors(given: dict[str, dict[str, Any]], **more: Any) -> Monitors:
-    """The monitors of these blocks, in which the keys that are not given have their defaults."""
-    blocks = {name: block_values(name, block) for name, block in given.items()}
-    return monitors_of_whole_blocks(blocks, **more)
+def build_monitors(settings: dict[str, dict[str, Any]], **options: Any) -> Monitors:
+    """Build the monitors of these blocks, with defaults for missing keys."""
+    blocks = {name: block_values(name, block) for name, block in settings.items()}
+    return build_from_complete_blocks(blocks, **options)
 
 
-def test_csv_has_one_file_per_tag_that_later_runs_go_on(tmp_path: Path) -> None:
+def test_csv_appends_to_one_file_per_tag(tmp_path: Path) -> None:
     block = {"enabled": True, "output_path": str(tmp_path), "job_name": "job"}
     for _ in range(2):
         build_monitors({"csv_monitor": block}).write_events(EVENTS)
@@ -47,7 +47,7 @@ def test_tensorboard_writes_scalars(tmp_path: Path) -> None:
 
 
 class Service:
-    """Stands where a service's package would be and writes down how it was called."""
+    """Replaces a service's package and records calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any, Any]] = []
@@ -60,7 +60,7 @@ class Service:
         return called
 
 
-def test_wandb_gets_one_call_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_logs_once_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service()
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=service.init, log=service.log))
     build_monitors({"wandb": {"project": "p", "team": "t"}}).write_events(EVENTS)
@@ -71,7 +71,7 @@ def test_wandb_gets_one_call_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_comet_leaves_out_what_comes_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comet_respects_log_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service()
     monkeypatch.setitem(sys.modules, "comet_ml", SimpleNamespace(start=service.start))
     monitors = build_monitors({"comet": {"samples_log_interval": 10, "experiment_name": "n"}})
@@ -98,7 +98,7 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
 
 def test_an_unknown_monitor_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown monitor: mlflow"):
-        monitors_of_whole_blocks({"mlflow": {}})
+        build_from_complete_blocks({"mlflow": {}})
 
 
 MONITOR_KEYS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -127,7 +127,7 @@ MONITOR_KEYS: dict[str, tuple[str, dict[str, Any]]] = {
         for key, value in keys.items()
     ],
 )
-def test_every_key_of_a_service_reaches_it(
+def test_every_key_has_an_effect(
     monkeypatch: pytest.MonkeyPatch, block: str, key: str, value: Any
 ) -> None:
     def calls(settings: dict[str, Any]) -> list[Any]:
@@ -140,21 +140,21 @@ def test_every_key_of_a_service_reaches_it(
     assert calls({key: value}) != calls({})
 
 
-def test_every_honoured_key_of_a_service_has_a_case() -> None:
+def test_every_honoured_key_has_a_case() -> None:
     for block, (_, keys) in MONITOR_KEYS.items():
         live = {path for path in live_paths() if path.startswith(f"{block}.")}
         assert live == {f"{block}.{key}" for key in [*keys, "enabled"]}
 
 
 @pytest.mark.parametrize("block", MONITOR_KEYS)
-def test_a_service_is_used_only_while_it_is_on(block: str) -> None:
+def test_service_is_used_only_if_enabled(block: str) -> None:
     for on in (False, True):
         config = {"train_batch_size": 2, block: {"enabled": on, "project": "p"}}
         assert (block in effective(config).reporting.monitors) is on
 
 
 @pytest.mark.live
-def test_wandb_itself_takes_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_wandb_accepts_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.chdir(tmp_path)
     for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
@@ -168,7 +168,7 @@ def test_wandb_itself_takes_the_events(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
-def test_comet_itself_takes_the_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_comet_accepts_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("comet_ml")
     monkeypatch.chdir(tmp_path)
     block = {"project": "p", "workspace": "w", "online": False, "samples_log_interval": 1}
@@ -178,6 +178,8 @@ def test_comet_itself_takes_the_events(tmp_path: Path, monkeypatch: pytest.Monke
     (archive,) = tmp_path.glob(".cometml-runs/*.zip")
     with zipfile.ZipFile(archive) as opened:
         messages = [json.loads(line) for line in opened.read("messages.json").splitlines()]
-    metrics = [each["payload"]["metric"] for each in messages if each["type"] == "metric_msg"]
+    metrics = [
+        message["payload"]["metric"] for message in messages if message["type"] == "metric_msg"
+    ]
     values = {(m["metricName"], m["metricValue"], m["step"]) for m in metrics}
     assert set(EVENTS) <= values

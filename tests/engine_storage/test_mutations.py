@@ -1,4 +1,4 @@
-"""Checkpoints changed at random are loaded whole, or refused by every rank without a change."""
+"""Randomly changed checkpoints load correctly or are refused by every rank."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.engine
 @pytest.mark.parametrize(
     "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(20, 300))]
 )
-def test_a_changed_checkpoint_is_whole_or_refused(
+def test_changed_checkpoint_loads_correctly_or_is_refused(
     ranks_of: SharedRanks, tmp_path: Path, seed: int
 ) -> None:
     job = "engine_storage.jobs.mutations:outcome"
-    found = ranks_of(2).run(job, seconds=45, folder=str(tmp_path), seed=seed)
-    assert found == ["", ""]
+    errors = ranks_of(2).run(job, seconds=45, folder=str(tmp_path), seed=seed)
+    assert errors == ["", ""]

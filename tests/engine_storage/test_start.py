@@ -1,4 +1,4 @@
-"""init_distributed joins whatever started the process; backends that cannot work are refused."""
+"""init_distributed works under every launcher and refuses unusable backends."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def lines(*processes: subprocess.Popen[str]) -> list[str]:
 
 
 @pytest.mark.engine
-def test_nothing_mpirun_and_spawn() -> None:
+def test_single_process_mpirun_and_spawn() -> None:
     port = str(reserved_port())
     mpi = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_PORT": port}
     ranks = [
@@ -57,7 +57,7 @@ def test_nothing_mpirun_and_spawn() -> None:
     ]
 
 
-def test_backends_that_cannot_work_are_refused_with_the_reason(
+def test_unusable_backend_is_refused_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

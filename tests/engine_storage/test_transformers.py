@@ -1,4 +1,4 @@
-"""transformers reads what is exported, and its models recompute activations by config."""
+"""transformers loads exported weights, and its models recompute activations."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from training.ranks import Ranks
 
 @pytest.mark.live
 @pytest.mark.engine
-def test_from_pretrained_reads_the_export(tmp_path: Path) -> None:
-    with Ranks(2) as own:  # transformers may bring DeepSpeed along
-        said, _ = own.run("engine_storage.jobs.hugging_face:exported", folder=str(tmp_path))
-    assert said == {
+def test_from_pretrained_loads_the_export(tmp_path: Path) -> None:
+    with Ranks(2) as own:  # transformers may import DeepSpeed
+        result, _ = own.run("engine_storage.jobs.hugging_face:exported", folder=str(tmp_path))
+    assert result == {
         "recomputed": True,
         "complaints": [],
         "same": True,

@@ -1,4 +1,4 @@
-"""`dsconfig checkpoint verify` reads everything and says what is not as it was written."""
+"""`dsconfig checkpoint verify` reads all files and reports changed ones."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Verified = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def verified(capsys: pytest.CaptureFixture[str]) -> Verified:
-    """The command's exit code, and all that it prints."""
+    """Return the command's exit code and output."""
 
     def run(folder: Path, tag: str | None = None) -> tuple[int, str]:
         code = 0
@@ -42,30 +42,28 @@ def verified(capsys: pytest.CaptureFixture[str]) -> Verified:
     return run
 
 
-def test_a_whole_checkpoint_is_whole(verified: Verified, saved: Path) -> None:
+def test_intact_checkpoint_is_accepted(verified: Verified, saved: Path) -> None:
     assert verified(saved)[0] == verified(saved.parent)[0] == 0
     assert verified(saved.parent, "step1")[0] == 0
 
 
 @pytest.mark.parametrize("name", ["__0_0.distcp", "training_state.pt", ".metadata"])
-def test_a_changed_bit_of_any_file_is_found(verified: Verified, saved: Path, name: str) -> None:
+def test_changed_bit_in_any_file_is_detected(verified: Verified, saved: Path, name: str) -> None:
     data = bytearray((saved / name).read_bytes())
     data[len(data) // 2] ^= 1
     (saved / name).write_bytes(data)
-    code, said = verified(saved)
-    assert code == 1 and name in said and "have changed since they were written" in said
+    code, output = verified(saved)
+    assert code == 1 and name in output and "have changed since they were written" in output
 
 
-def test_what_was_saved_without_checksums_is_not_called_whole(
-    verified: Verified, saved: Path
-) -> None:
+def test_checkpoint_without_checksums_is_not_accepted(verified: Verified, saved: Path) -> None:
     manifest = json.loads((saved / MANIFEST).read_text())
     del manifest["checksums"]
     (saved / MANIFEST).write_text(json.dumps(manifest))
-    code, said = verified(saved)
-    assert code == 1 and "without checksums" in said
+    code, output = verified(saved)
+    assert code == 1 and "without checksums" in output
 
 
-def test_what_is_no_checkpoint_is_said(verified: Verified, tmp_path: Path) -> None:
-    code, said = verified(tmp_path)
-    assert code == 1 and "not a dsengine checkpoint" in said
+def test_other_directory_is_not_a_checkpoint(verified: Verified, tmp_path: Path) -> None:
+    code, output = verified(tmp_path)
+    assert code == 1 and "not a dsengine checkpoint" in output

@@ -1,4 +1,4 @@
-"""zero.Init builds the same weights in a fraction of the memory; GatheredParameters shows them."""
+"""zero.Init builds the same weights with less memory; GatheredParameters unshards them."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ MEBI = 2**20
 
 
 @pytest.fixture(scope="module")
-def said(ranks_of: SharedRanks) -> list[dict[str, Any]]:
-    return ranks_of(2).run("engine_storage.jobs.partition:told")
+def outcomes(ranks_of: SharedRanks) -> list[dict[str, Any]]:
+    return ranks_of(2).run("engine_storage.jobs.partition:outcomes")
 
 
 @pytest.mark.parametrize(
-    "what",
+    "outcome",
     [
         "partitioned Inventive",
         "equal Inventive",
@@ -47,16 +47,16 @@ def said(ranks_of: SharedRanks) -> list[dict[str, Any]]:
         "cast",
     ],
 )
-def test_holds_on_every_rank(said: list[dict[str, Any]], what: str) -> None:
-    assert [rank[what] for rank in said] == [True, True]
+def test_outcome_on_every_rank(outcomes: list[dict[str, Any]], outcome: str) -> None:
+    assert [rank[outcome] for rank in outcomes] == [True, True]
 
 
-def test_calling_a_divided_model_says_what_to_do(said: list[dict[str, Any]]) -> None:
-    assert "dsengine.initialize" in said[0]["called"]
+def test_calling_a_sharded_model_explains_the_fix(outcomes: list[dict[str, Any]]) -> None:
+    assert "dsengine.initialize" in outcomes[0]["called"]
 
 
-def test_a_rank_holds_its_share_and_one_module() -> None:
-    """In processes that have freed nothing yet: what is taken shows in full."""
+def test_peak_memory_is_one_shard_and_one_module() -> None:
+    """In new processes, where freed memory does not hide allocations."""
     ranks = 4
     with Ranks(ranks) as fresh:
         for rank in fresh.run("engine_storage.jobs.partition_memory:measured"):

@@ -69,7 +69,7 @@ def step(config: dict[str, Any], workload: dict[str, Any]) -> Row:
     binding = engine._binding
     told = {
         "tiles": len(binding.host_tiles),
-        "parts pinned": _pinned(binding.parts.values()),
+        "parts pinned": _pinned(binding.shards.values()),
         "gradients pinned": _pinned(binding.offloaded_gradients._sums.values()),
         **clock.seconds(),
     }

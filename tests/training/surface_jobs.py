@@ -460,7 +460,7 @@ def muon_with_adam(stage: int) -> dict[str, Any]:
 
     engine = started_with({"lr": 0.001, "muon_lr": 0.05, "momentum": 0.9, "betas": [0.8, 0.9]})
     curve = [window(engine, step) for step in range(4)]
-    names = {id(part): name for name, part in engine._binding.parts.items()}
+    names = {id(part): name for name, part in engine._binding.shards.items()}
     taken: dict[bool, set[str]] = {True: set(), False: set()}
     for group in engine.optimizer.param_groups:
         taken[group["use_muon"]] |= {names[id(p)] for p in group["params"]}

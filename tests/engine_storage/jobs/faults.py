@@ -29,7 +29,7 @@ from dsengine.checkpoints.manifest import read_manifest
 from engine_storage.jobs.toy import ToyModel, bare, named_parameters_for, shard, train_step
 
 
-class Malice:
+class Malicious:
     """Writes a file when it is unpickled."""
 
     def __init__(self, target: Path) -> None:
@@ -68,7 +68,7 @@ def shorten(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def told(folder: str) -> dict[str, Any]:
+def outcomes(folder: str) -> dict[str, Any]:
     """What is said to each fault, by its name."""
     root, rank = Path(folder), dist.get_rank()
     checkpointer = Checkpointer()
@@ -107,10 +107,10 @@ def told(folder: str) -> dict[str, Any]:
     damage(good, root / "malice", lambda d: plant(d, proof))
     said["malicious metadata"] = loading("malice", verify=False)
     damage(good, root / "bytes", lambda d: call_bytes(d, proof))
-    said["a weight that is no tensor"] = loading("bytes", verify=False)
+    said["a weight that is not a tensor"] = loading("bytes", verify=False)
     damage(good, root / "outside", lambda d: point_outside(d))
     said["a weight elsewhere"] = loading("outside", verify=False)
-    said["malice ran"] = proof.exists()
+    said["malicious code ran"] = proof.exists()
     damage(
         good,
         root / "deepspeed",
@@ -124,7 +124,7 @@ def told(folder: str) -> dict[str, Any]:
     said["latest after it"] = (root / "latest").read_text()
     said["visible after it"] = sorted(checkpoints(root))[:1]
     said["client state"] = message_of(
-        lambda: checkpointer.save(state, root, "t", client_state={"bad": Malice(proof)})
+        lambda: checkpointer.save(state, root, "t", client_state={"bad": Malicious(proof)})
     )
     said["client state back"] = client_state_back(checkpointer, state, root)
     for tag in ("../x", "latest", "step1 "):
@@ -143,7 +143,7 @@ def told(folder: str) -> dict[str, Any]:
 def plant(directory: Path, proof: Path) -> None:
     metadata = directory / ".metadata"
     size = metadata.stat().st_size
-    metadata.write_bytes(pickle.dumps(Malice(proof)).ljust(size, b"."))
+    metadata.write_bytes(pickle.dumps(Malicious(proof)).ljust(size, b"."))
 
 
 def call_bytes(directory: Path, proof: Path) -> None:
@@ -153,7 +153,7 @@ def call_bytes(directory: Path, proof: Path) -> None:
         if index.fqn == "model.embedding.weight":
             piece.relative_path, piece.offset = "evil", 0
             buffer = io.BytesIO()
-            torch.save(Malice(proof), buffer)
+            torch.save(Malicious(proof), buffer)
             piece.length = (directory / "evil").write_bytes(buffer.getvalue())
     metadata.state_dict_metadata["model.embedding.weight"] = BytesStorageMetadata()
     write_metadata(directory, metadata)
@@ -195,8 +195,8 @@ def flipped(state: TrainingState, good: Path, copy: Path) -> dict[str, Any]:
         "flipped bit": said,
         "weights after it": kept,
         "unverified": unverified,
-        "faults": mismatches(copy, read_manifest(copy).checksums),
-        "faults of a whole one": mismatches(good, read_manifest(good).checksums),
+        "mismatches": mismatches(copy, read_manifest(copy).checksums),
+        "mismatches of an intact one": mismatches(good, read_manifest(good).checksums),
     }
 
 

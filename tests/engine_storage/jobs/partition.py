@@ -187,7 +187,7 @@ def under_16_bits(said: dict[str, Any]) -> None:
     said["cast"] = {p.dtype for p in cast.parameters()} == {torch.float16}
 
 
-def told() -> dict[str, Any]:
+def outcomes() -> dict[str, Any]:
     """Whether each of these holds on this rank."""
     said: dict[str, Any] = {}
     equal_construction(said)

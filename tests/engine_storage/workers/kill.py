@@ -86,7 +86,7 @@ def check(directory: str, at_least: int, connection: Any) -> None:
         whole = whole and model.read() == {float(other["step"])}
     visible = sorted(p.name for p in root.iterdir() if not p.name.startswith("."))
     whole = whole and visible == sorted([*seen, "latest"])
-    connection.send({"path": path, "step": newest, "whole": whole})
+    connection.send({"path": path, "step": newest, "complete": whole})
 
 
 def one_round(directory: Path, number: int, dice: random.Random, last: int) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def one_round(directory: Path, number: int, dice: random.Random, last: int) -> d
     judge = CONTEXT.Process(target=check, args=(str(saved), acknowledged, sender))
     judge.start()
     judge.join(30)
-    verdict = receiver.recv() if receiver.poll() else {"whole": False, "step": 0}
+    verdict = receiver.recv() if receiver.poll() else {"complete": False, "step": 0}
     survivor = codes[1 - victim]
     return verdict | {"round": number, "victim": victim, "survivor": survivor}
 

@@ -64,9 +64,7 @@ def set_log_level_from_string(
     """
     level = logging.getLevelNamesMapping().get(log_level_str.upper())
     if level is None:
-        raise ValueError(
-            f"{log_level_str!r}: use debug, info, warning, error or critical"
-        )
+        raise ValueError(f"{log_level_str!r}: use debug, info, warning, error or critical")
     target = logger if custom_logger is None else custom_logger
     target.setLevel(level)
     for handler in target.handlers:
