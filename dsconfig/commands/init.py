@@ -51,7 +51,9 @@ def init(
     if any(known) and not all(known):
         raise UsageError("name --model (or --params), --gpus and --device together, or none")
     if all(known):
-        starter = init_template.chosen(facts, learning_rate, found.runtime)
+        is_named = found.found != inference.BY_DEFAULT
+        selective = is_named and found.runtime.recomputes_selectively
+        starter = init_template.chosen(facts, learning_rate, found.runtime, selective=selective)
     else:
         starter = init_template.cautious(learning_rate)
     # A file that nobody made for one program has to suit those, too, that read strict JSON.

@@ -97,7 +97,9 @@ USUAL = {
 }
 
 
-def chosen(facts: Facts, learning_rate: float, program: Runtime) -> Starter:
+def chosen(
+    facts: Facts, learning_rate: float, program: Runtime, *, selective: bool = True
+) -> Starter:
     """What the search chooses, recomputation with it. Raises UsageError when nothing fits, or a
     fact is missing.
     """
@@ -105,7 +107,7 @@ def chosen(facts: Facts, learning_rate: float, program: Runtime) -> Starter:
 
     config = skeleton(learning_rate, facts)
     with usage():
-        found = search.fastest(search.open_space(facts, "dsengine")).chosen
+        found = search.fastest(search.open_space(facts, "dsengine", selective=selective)).chosen
     again = found.choice.recompute if found is not None else Recompute.NONE
     if again is Recompute.FULL:
         # The resolution below asks the engine, which obeys the block.

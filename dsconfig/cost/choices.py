@@ -7,7 +7,7 @@ from typing import Any
 from dsconfig.cost.activations import Recompute, is_flash, recompute_of
 from dsconfig.facts.base_weights import STAGE_3_WITHOUT
 from dsconfig.facts.facts import Facts
-from dsconfig.runtimes.base import RECOMPUTATION, SELECTIVE_RECOMPUTATION
+from dsconfig.runtimes.base import RECOMPUTATION, SELECTIVE_RECOMPUTATION, Runtime
 from dsconfig.runtimes.effective import (
     TIER_NAMES,
     Batch,
@@ -19,6 +19,7 @@ from dsconfig.runtimes.effective import (
     Tier,
     Zero,
 )
+from dsconfig.schema.trainer_optimizers import trainer_optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,10 @@ USUAL = (
 
 
 def usual_config(facts: Facts, choice: Choice) -> Effective:
-    """Return mixed-precision AdamW with overlap_comm on and every other key at its default."""
+    """Return mixed precision with overlap_comm on and every other key at its default.
+
+    AdamW, unless TrainingArguments name the optimizer.
+    """
     training = facts.training
     precision = Precision(training.precision) if training and training.precision else None
     if precision is None:
@@ -104,7 +108,7 @@ def usual_config(facts: Facts, choice: Choice) -> Effective:
         numerics=Numerics(
             precision=precision, grad_accum_dtype=precision, communication_dtype=precision
         ),
-        optimizer=Named(type="AdamW"),
+        optimizer=None if trainer_optimizer(facts.arguments) else Named(type="AdamW"),
     )
     return with_micro_batch(config, micro, accumulation, facts.data_parallel or 1)
 
@@ -174,10 +178,11 @@ def recomputing_selectively(facts: Facts) -> Facts:
     return facts.with_arguments({"gradient_checkpointing": Recompute.SELECTIVE.value})
 
 
-def can_select(facts: Facts) -> bool:
-    """Return whether the selective policy matches the estimate: eager attention uses a different
-    one."""
-    return facts.architecture is not None and is_flash(facts)
+def can_select(facts: Facts, runtime: Runtime) -> bool:
+    """Return whether the program's scripts can use the selective policy of the estimate, which is
+    not that of eager attention."""
+    known = facts.architecture is not None and is_flash(facts)
+    return known and runtime.recomputes_selectively
 
 
 RECOMPUTED: Mapping[str, Any] = {"partition_activations": False}
@@ -219,9 +224,10 @@ def config_of(effective: Effective, *, recomputes: bool = True) -> dict[str, Any
         own = {key: value for key, value in effective.config.items() if key != "train_batch_size"}
         return {**own, **batch}
     precision = str(effective.numerics.precision)
+    optimizer = {"type": "AdamW", "params": {"lr": 1e-5}}
     config: dict[str, Any] = {
         **batch,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+        **({"optimizer": optimizer} if effective.optimizer else {}),
         "gradient_clipping": 1.0,
         "zero_optimization": _zero_block(effective.zero),
     }

@@ -15,6 +15,7 @@ from dsconfig.cost.activations import (
 from dsconfig.cost.buckets import bucket_rule_bytes
 from dsconfig.cost.categories import MASTERS
 from dsconfig.cost.estimate import DeviceMemory, Estimate, Fit, Option, Phase, Step, TierMemory
+from dsconfig.cost.optimizers import optimizer_label
 from dsconfig.cost.pipeline import workloads
 from dsconfig.cost.step_time import step_time
 from dsconfig.cost.tiers import host_memory, nvme_memory
@@ -223,7 +224,7 @@ def inputs_of(
             "device": facts.device.name if facts.device else None,
             "precision": str(effective.numerics.precision),
             "base_weights": facts.base_weights,
-            "optimizer": effective.optimizer.type if effective.optimizer else "AdamW (assumed)",
+            "optimizer": optimizer_label(effective, facts),
             "micro_batch": micro,
             "sequence_length": facts.sequence_length,
             "accumulation": batch.accumulation if batch else 1,

@@ -15,6 +15,7 @@ from dsconfig.schema.optimizers import (
     Scratch,
     optimizer_type,
 )
+from dsconfig.schema.trainer_optimizers import TrainerOptimizer, trainer_optimizer
 
 if TYPE_CHECKING:
     from dsconfig.cost.workload import Workload
@@ -66,12 +67,16 @@ def optimizer_cost(
     optimizer: Named | None,
     client: str | None = None,
     *,
+    trainer: TrainerOptimizer | None = None,
     offloaded: bool = False,
     in_engine: bool = False,
+    flat: bool = False,
 ) -> OptimizerCost:
-    """Return the cost of the configured optimizer, else of the client's; Adam if neither is known.
+    """Return the cost of the configured optimizer, else of the client's or the Trainer's; Adam if
+    none is known.
 
-    ``in_engine``: with the states of the class that dsengine builds, not DeepSpeed.
+    ``in_engine``: with the states of the class that dsengine builds, not DeepSpeed. ``flat``: it
+    updates flat partitions.
     """
     name = optimizer.type if optimizer else client or "AdamW"
     params = dict(optimizer.params) if optimizer else {}
@@ -81,10 +86,12 @@ def optimizer_cost(
     kind = _BY_LOWER_NAME.get(bare, OPTIMIZER_CLASSES["FusedAdam"])
     if found is not None and (optimizer is not None or client is None):
         kind = OPTIMIZER_CLASSES[found.class_in_deepspeed(params, offloaded=offloaded)]
+    if optimizer is None and client is None and trainer is not None:
+        kind, params, found = trainer.kind, dict(trainer.params), None
     ours = found.class_in_engine(params) if found is not None and in_engine else None
     keeps = OPTIMIZER_CLASSES[ours] if ours is not None else kind
     return OptimizerCost(
-        states=len(keeps.states_for(params)),
+        states=len(keeps.states_for(params)) + (len(keeps.flat_states) if flat else 0),
         scratch=NO_SCRATCH if kind.is_torch and params.get("fused") else kind.scratch.given(params),
         lists=_at_once(kind, params),
         eager=kind.is_eager,
@@ -92,6 +99,16 @@ def optimizer_cost(
         fused=kind.is_fused,
         leaves_to_adam=kind.leaves_to_adam,
     )
+
+
+def optimizer_label(effective: Effective, facts: Facts) -> str:
+    """Return the optimizer that is estimated, with its source unless it is in the config."""
+    trainer = trainer_optimizer(facts.arguments)
+    if effective.optimizer is not None:
+        return effective.optimizer.type
+    if facts.client_optimizer is not None:
+        return facts.client_optimizer
+    return trainer.label if trainer is not None else "AdamW (assumed)"
 
 
 _BY_LOWER_NAME = {
@@ -107,7 +124,14 @@ def cost_in_force(
     non-matrix tensors."""
     zero, named = effective.zero, effective.optimizer
     offloaded = zero.optimizer_tier is not Tier.DEVICE
-    cost = optimizer_cost(named, facts.client_optimizer, offloaded=offloaded, in_engine=in_engine)
+    cost = optimizer_cost(
+        named,
+        facts.client_optimizer,
+        trainer=None if in_engine else trainer_optimizer(facts.arguments),
+        offloaded=offloaded,
+        in_engine=in_engine,
+        flat=zero.stage > 0 and not in_engine,
+    )
     if named is None or not cost.leaves_to_adam:
         return cost
     named_tensors = model.root.first_parameters() if model.root is not None else ()

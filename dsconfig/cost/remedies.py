@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
 
@@ -21,8 +22,12 @@ from dsconfig.cost.estimate import Option
 from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.search import divisors, verdict_on
 from dsconfig.cost.step_time import step_time
+from dsconfig.facts.adapters import with_adapters
+from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import (
+    BASE_WEIGHTS,
+    LORA_RANK,
     RECOMPUTATION,
     SELECTIVE_RECOMPUTATION,
     Runtime,
@@ -57,17 +62,21 @@ def cheapest_changes(
     """Return the ``count`` fastest changes that make the config fit; if none does, those that save
     most.
 
-    Pairs of changes are offered only if neither change alone fits and is as fast.
+    Pairs of changes are offered only if neither change alone fits and is as fast. LoRA or QLoRA
+    comes last, since it trains something else.
     """
     facts = _without_redundant_false(effective, facts)
-    evaluator = _Evaluator(effective, facts, runtime)
+    program = runtime_of(runtime)
+    evaluator = _Evaluator(effective, facts, program)
     choices = ([choice] for choice in _other_choices(effective, facts))
-    all_series = [*_of_the_run(effective, facts), *choices]
+    all_series = [*_of_the_run(effective, facts, program), *choices]
     found = [change for series in all_series for change in evaluator.evaluate(series)]
     if sum(change.fits for change in found) < count:
         alone = {change.what: change.slowdown for change in found if change.fits}
         pairs = [
-            change for series in _pairs(effective, facts) for change in evaluator.evaluate(series)
+            change
+            for series in _pairs(effective, facts, program)
+            for change in evaluator.evaluate(series)
         ]
         found += [
             pair
@@ -76,7 +85,8 @@ def cheapest_changes(
         ]
     fitting = sorted((change for change in found if change.fits), key=lambda it: it.slowdown)
     rest = sorted((change for change in found if not change.fits), key=lambda it: -it.saved_bytes)
-    return tuple((fitting or rest)[:count])
+    adapted = evaluator.first_fitting(_adapters(effective, facts))
+    return tuple([*fitting[:count], *adapted] or rest[:count])
 
 
 def _without_redundant_false(effective: Effective, facts: Facts) -> Facts:
@@ -122,9 +132,14 @@ class _Evaluator:
             if change is None or not change.fits:
                 return
 
+    def first_fitting(self, candidates: "Iterable[Candidate]") -> list[Change]:
+        """Return the first change that fits, or nothing."""
+        changes = (self._change(candidate) for candidate in candidates)
+        return list(islice((change for change in changes if change and change.fits), 1))
+
     def _change(self, candidate: "Candidate") -> Change | None:
         """Return the change with its estimate; None if it neither fits nor saves memory."""
-        changed, facts = candidate.effective, self._facts
+        changed, facts = candidate.effective, candidate.facts or self._facts
         if SELECTIVE_RECOMPUTATION in candidate.edits:
             facts = recomputing_selectively(facts)
         option = estimate_option(changed, facts, runtime=self._runtime)
@@ -148,6 +163,8 @@ class Candidate(NamedTuple):
     parts: tuple[str, ...]
     edits: dict[str, Any]
     effective: Effective
+    facts: Facts | None = None
+    """Those of a run that trains something else."""
 
 
 Series = list[Candidate]
@@ -155,24 +172,26 @@ Series = list[Candidate]
 """
 
 
-def _of_the_run(effective: Effective, facts: Facts) -> Iterator[Series]:
+def _of_the_run(effective: Effective, facts: Facts, program: Runtime) -> Iterator[Series]:
     """Yield changes of batch, recomputation and buckets: those that combine with any stage and
     offload."""
     batches = list(_smaller_batches(effective))[::-1]
     if batches:
         yield batches
-    yield from ([change] for change in _recomputation(effective, facts))
+    yield from ([change] for change in _recomputation(effective, facts, program))
     yield from ([smaller] for smaller in _smaller_buckets(effective))
 
 
-def _pairs(effective: Effective, facts: Facts) -> Iterator[Series]:
+def _pairs(effective: Effective, facts: Facts, program: Runtime) -> Iterator[Series]:
     """Yield each of these combined with a stage and offload, and smaller batches with
     recomputation."""
-    for series in _of_the_run(effective, facts):
+    for series in _of_the_run(effective, facts, program):
         with_others = [[*_joined(each, _other_choices(each.effective, facts))] for each in series]
         yield from map(list, zip(*with_others, strict=True))
     smaller = list(_smaller_batches(effective))[::-1]
-    joined = (list(_joined(each, _recomputation(each.effective, facts))) for each in smaller)
+    joined = (
+        list(_joined(each, _recomputation(each.effective, facts, program))) for each in smaller
+    )
     both = [pair for pairs in joined for pair in pairs]
     if both:
         yield both
@@ -184,7 +203,7 @@ def _joined(first: Candidate, others: Iterable[Candidate]) -> Iterator[Candidate
         yield Candidate((*first.parts, *other.parts), edits, other.effective)
 
 
-def _recomputation(effective: Effective, facts: Facts) -> Iterator[Candidate]:
+def _recomputation(effective: Effective, facts: Facts, program: Runtime) -> Iterator[Candidate]:
     """Yield recomputation unless it is already on or set by a flag."""
     if (
         recompute_of(effective, facts) is Recompute.FULL
@@ -193,8 +212,38 @@ def _recomputation(effective: Effective, facts: Facts) -> Iterator[Candidate]:
         return
     edits: dict[str, Any] = {RECOMPUTATION: dict(RECOMPUTED)}
     yield Candidate(("recompute activations",), edits, with_recomputation(effective))
-    if can_select(facts):
+    if can_select(facts, program):
         yield Candidate(("recompute selectively",), {SELECTIVE_RECOMPUTATION: True}, effective)
+
+
+LORA_RANK_OFFERED = 16
+
+
+def _adapters(effective: Effective, facts: Facts) -> Iterator[Candidate]:
+    """Yield LoRA and QLoRA, each also with recomputation; QLoRA alone if adapters are trained."""
+    model, recompute = facts.model, recompute_of(effective, facts)
+    if model is None or model.root is None or facts.base_weights is not None:
+        return
+    adapted: list[tuple[str, dict[str, Any], Facts]] = []
+    edits: dict[str, Any] = {}
+    if model.trainable == model.parameters:
+        try:
+            model = with_adapters(model, LORA_RANK_OFFERED)
+        except ValueError:  # no linear layer in its blocks
+            return
+        facts = replace(facts, model=model)
+        edits = {LORA_RANK: LORA_RANK_OFFERED}
+        adapted.append((f"LoRA: adapters of rank {LORA_RANK_OFFERED}", edits, facts))
+    adapters = f"adapters of rank {LORA_RANK_OFFERED} on " if edits else ""
+    quantized = replace(facts, base_weights=str(BaseWeights.FOUR_BIT))
+    edits = {**edits, BASE_WEIGHTS: str(BaseWeights.FOUR_BIT)}
+    adapted.append((f"QLoRA: {adapters}4-bit base weights", edits, quantized))
+    for what, changes, known in adapted:
+        yield Candidate((what,), changes, effective, known)
+        if recompute is not Recompute.FULL and GRADIENT_CHECKPOINTING not in facts.arguments:
+            again = {**changes, RECOMPUTATION: dict(RECOMPUTED)}
+            parts = (what, "recompute activations")
+            yield Candidate(parts, again, with_recomputation(effective), known)
 
 
 def _smaller_batches(effective: Effective) -> Iterator[Candidate]:

@@ -219,6 +219,8 @@ class Space:
     runtime: Runtime
     batches: Batches
     open: frozenset[str] = EVERYTHING
+    selective: bool = True
+    """False if the script of the run is not for dsengine."""
     priced: dict[Choice, Candidate] = field(default_factory=dict[Choice, Candidate])
     too_large: set[Choice] = field(default_factory=set[Choice])
 
@@ -259,7 +261,7 @@ class Space:
         """Return the open choices among none, selective and full."""
         if RECOMPUTE not in self.open or sets_recomputation(self.facts):
             return (now.recompute,)
-        if can_select(self.facts):
+        if self.selective and can_select(self.facts, self.runtime):
             return (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
         return (Recompute.NONE, Recompute.FULL)
 
@@ -503,10 +505,17 @@ def _expected(space: Space, tried: list[Candidate], spare: bool) -> int:
 
 
 def open_space(
-    facts: Facts, runtime: str | Runtime = "dsengine", fixed: Mapping[str, Any] | None = None
+    facts: Facts,
+    runtime: str | Runtime = "dsengine",
+    fixed: Mapping[str, Any] | None = None,
+    *,
+    selective: bool = True,
 ) -> Space:
     """Return a space with everything open except batch and recomputation set in the facts, and
-    ``fixed`` values of ARRANGEMENT by name."""
+    ``fixed`` values of ARRANGEMENT by name.
+
+    ``selective``: False if the script that runs the config is not for dsengine.
+    """
     training, fixed = facts.training, fixed or {}
     given = Choice(
         stage=fixed.get(STAGE, 0),
@@ -524,6 +533,7 @@ def open_space(
             steps=training.gradient_accumulation_steps if training else None,
         ),
         open=EVERYTHING - fixed.keys(),
+        selective=selective,
     )
 
 

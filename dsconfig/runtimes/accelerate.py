@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import (
     BY_THE_MODEL,
+    IN_THE_SCRIPT,
     RECOMPUTATION,
     SCRIPT,
-    SELECTIVE_RECOMPUTATION,
-    SELECTIVELY_BY_THE_MODEL,
     Instruction,
     Runtime,
 )
@@ -39,7 +38,7 @@ class Accelerate(Runtime):
     reads_hjson: ClassVar[bool] = False
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: BY_THE_MODEL,
-        SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL,
+        **IN_THE_SCRIPT,
         "/train_micro_batch_size_per_gpu": Instruction(SCRIPT, "DataLoader(..., batch_size={})"),
         "/gradient_accumulation_steps": Instruction(
             SCRIPT, "Accelerator(gradient_accumulation_steps={})"

@@ -62,10 +62,24 @@ _SELECTIVELY = "dict(use_reentrant=False, context_fn=dsengine.checkpointing.ever
 SELECTIVELY_BY_THE_MODEL = Instruction(
     SCRIPT, f"model.gradient_checkpointing_enable({_SELECTIVELY})"
 )
-SELECTIVELY_BY_ARGUMENTS = Instruction(
-    ARGUMENTS, f"gradient_checkpointing=True, gradient_checkpointing_kwargs={_SELECTIVELY}"
-)
 """The policy is ours, because torch has none by name; it is a function of torch alone."""
+LORA_RANK, BASE_WEIGHTS = "/lora/rank", "/base_weights"
+"""Pointers that stand for adapters on a frozen model, and for quantizing that model."""
+ADAPTERS_BY_PEFT = Instruction(
+    SCRIPT, 'model = get_peft_model(model, LoraConfig(r={}, target_modules="all-linear"))'
+)
+QUANTIZED_BY_BITSANDBYTES = Instruction(
+    SCRIPT,
+    "from_pretrained(..., quantization_config=BitsAndBytesConfig(load_in_{}=True, "
+    'bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, '
+    "bnb_4bit_quant_storage=torch.bfloat16))",
+)
+OUTSIDE_FILES = frozenset((SELECTIVE_RECOMPUTATION, LORA_RANK, BASE_WEIGHTS))
+"""Pointers of edits that no config can express."""
+IN_THE_SCRIPT: Mapping[str, Instruction] = {
+    LORA_RANK: ADAPTERS_BY_PEFT,
+    BASE_WEIGHTS: QUANTIZED_BY_BITSANDBYTES,
+}
 
 
 class Source(StrEnum):
@@ -107,9 +121,11 @@ class Runtime:
     (TrainingArguments and accelerate's YAML, by their names in ``Facts``)."""
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: BY_THE_MODEL,
-        SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL,
+        **IN_THE_SCRIPT,
     }
     """What is not set by the file alone: by pointer, with ``{}`` for the value."""
+    recomputes_selectively: ClassVar[bool] = False
+    """True if scripts for it can import the selective policy, a function of dsengine."""
     recomputes_from_config: ClassVar[bool] = False
     """True where the block activation_checkpointing alone makes blocks be recomputed."""
     compares_arguments: ClassVar[bool] = False

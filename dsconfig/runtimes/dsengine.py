@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from dsconfig.runtimes.base import (
+    IN_THE_SCRIPT,
     SELECTIVE_RECOMPUTATION,
     SELECTIVELY_BY_THE_MODEL,
     AutoHandling,
@@ -20,9 +21,11 @@ class DsEngine(Runtime):
     fills_auto: ClassVar[bool] = False
     must_fit_on: ClassVar[tuple[str, ...]] = ("dsengine", "deepspeed")
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
-        SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL
+        SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL,
+        **IN_THE_SCRIPT,
     }
     recomputes_from_config: ClassVar[bool] = True
+    recomputes_selectively: ClassVar[bool] = True
     precedence: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
     runs_deepspeed: ClassVar[bool] = False
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import (
     ARGUMENTS,
+    IN_THE_SCRIPT,
     RECOMPUTATION,
-    SELECTIVE_RECOMPUTATION,
-    SELECTIVELY_BY_ARGUMENTS,
     AutoHandling,
     Instruction,
     Runtime,
@@ -41,7 +40,7 @@ class Transformers(Runtime):
     reads_hjson: ClassVar[bool] = False
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: Instruction(ARGUMENTS, "gradient_checkpointing=True"),
-        SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_ARGUMENTS,
+        **IN_THE_SCRIPT,
         "/train_micro_batch_size_per_gpu": Instruction(ARGUMENTS, "per_device_train_batch_size={}"),
         "/gradient_accumulation_steps": Instruction(ARGUMENTS, "gradient_accumulation_steps={}"),
         "/optimizer/params/lr": Instruction(ARGUMENTS, "learning_rate={}"),

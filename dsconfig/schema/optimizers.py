@@ -54,6 +54,8 @@ class OptimizerClass(NamedTuple):
     states: tuple[str, ...] = ()
     states_with: Mapping[str, str] = {}
     other_bytes: float = 0.0
+    flat_states: tuple[str, ...] = ()
+    """Tensors kept in addition for a flat partition, whose rows and columns are not known."""
     scratch: Scratch = NO_SCRATCH
     is_fused: bool = False
     is_eager: bool = False
@@ -119,10 +121,25 @@ def _one_bit(name: str, *more: str) -> OptimizerClass:
     return OptimizerClass(name, states, is_elementwise=False, refuses_zero=True)
 
 
-def _eight_bit(name: str) -> OptimizerClass:
-    """One byte for each moment, and one fp32 scale per block of 256."""
-    bytes_ = 2 * (1 + 4 / 256)
-    return OptimizerClass(name, other_bytes=bytes_, is_fused=True, package="bitsandbytes")
+def _quantized(
+    name: str, states: int, bits: int = 8, package: str = "bitsandbytes"
+) -> OptimizerClass:
+    """Return a class with quantized states and one fp32 scale per block of 256.
+
+    bitsandbytes 0.50, optim/optimizer.py (``get_state_buffer``, blocks of 256); torchao's classes
+    with the block size that transformers 5.23 passes.
+    """
+    bytes_ = states * (bits / 8 + 4 / 256)
+    return OptimizerClass(name, other_bytes=bytes_, is_fused=True, package=package)
+
+
+def _bitsandbytes(name: str, *states: str) -> OptimizerClass:
+    return OptimizerClass(name, states, is_fused=True, package="bitsandbytes")
+
+
+def _upper_bound(name: str, package: str) -> OptimizerClass:
+    """Return AdamW's states for a class that keeps low-rank ones for some modules."""
+    return OptimizerClass(name, ADAM_STATES, scratch=_TWO, is_elementwise=False, package=package)
 
 
 _AMSGRAD = {"amsgrad": "max_exp_avg_sq"}
@@ -159,7 +176,13 @@ OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
         _one_bit("ZeroOneAdam", "momentum_accumulator", "worker_error"),
         _torch("ASGD", "ax", scratch=Scratch(1, 1, 1, _SINGLY)),
         _torch("Adadelta", "square_avg", "acc_delta", scratch=Scratch(2, 2, 3, _ALWAYS)),
-        _torch("Adafactor", other_bytes=_FACTORED, scratch=_ONE, is_elementwise=False),
+        _torch(
+            "Adafactor",
+            other_bytes=_FACTORED,
+            flat_states=("variance",),
+            scratch=_ONE,
+            is_elementwise=False,
+        ),
         _torch(
             "Adagrad",
             "sum",
@@ -191,10 +214,49 @@ OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
             is_elementwise=False,
             leaves_to_adam=_TABLES,
         ),
-        _eight_bit("Adam8bit"),
-        _eight_bit("AdamW8bit"),
-        _eight_bit("PagedAdam8bit"),
-        _eight_bit("PagedAdamW8bit"),
+        _quantized("Adam8bit", 2),
+        _quantized("AdamW8bit", 2),
+        _quantized("PagedAdam8bit", 2),
+        _quantized("PagedAdamW8bit", 2),
+        _bitsandbytes("PagedAdamW", *ADAM_STATES),
+        _bitsandbytes("AdEMAMix", "m1", "m2", "nu"),
+        _quantized("AdEMAMix8bit", 3),
+        _bitsandbytes("PagedAdEMAMix", "m1", "m2", "nu"),
+        _quantized("PagedAdEMAMix8bit", 3),
+        _bitsandbytes("Lion32bit", "exp_avg"),
+        _quantized("Lion8bit", 1),
+        _bitsandbytes("PagedLion", "exp_avg"),
+        _quantized("PagedLion8bit", 1),
+        _bitsandbytes("RMSprop32bit", "square_avg"),
+        _quantized("RMSprop8bit", 1),
+        _quantized("AdamW4bit", 2, bits=4, package="torchao"),
+        _quantized("torchao.AdamW8bit", 2, package="torchao"),
+        OptimizerClass(
+            "transformers.Adafactor",
+            other_bytes=_FACTORED,
+            flat_states=("exp_avg_sq",),
+            scratch=_ONE,
+            is_elementwise=False,
+            package="transformers",
+        ),
+        OptimizerClass("AnyPrecisionAdamW", ADAM_STATES, scratch=_TWO, package="torchdistx"),
+        _upper_bound("GaLoreAdamW", "galore_torch"),
+        _upper_bound("GaLoreAdamW8bit", "galore_torch"),
+        _upper_bound("GaLoreAdafactor", "galore_torch"),
+        _upper_bound("APOLLOAdamW", "apollo_torch"),
+        OptimizerClass("Lomo", is_elementwise=False, package="lomo_optim"),
+        OptimizerClass(
+            "AdaLomo", other_bytes=_FACTORED, is_elementwise=False, package="lomo_optim"
+        ),
+        OptimizerClass("GrokAdamW", (*ADAM_STATES, "grok_ema"), scratch=_TWO, package="grokadamw"),
+        OptimizerClass(
+            "RAdamScheduleFree", ("z", "exp_avg_sq"), scratch=_TWO, package="schedulefree"
+        ),
+        OptimizerClass(
+            "AdamWScheduleFree", ("z", "exp_avg_sq"), scratch=_TWO, package="schedulefree"
+        ),
+        OptimizerClass("SGDScheduleFree", ("z",), scratch=_ONE, package="schedulefree"),
+        OptimizerClass("StableAdamW", ADAM_STATES, scratch=_TWO, package="torch-optimi"),
     )
 }
 """By name. ``Lion`` and ``MuonWithAdam`` are this engine's."""

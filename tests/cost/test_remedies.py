@@ -10,13 +10,17 @@ import pytest
 
 import dsconfig
 import dsengine
+from dsconfig.cost.activations import Recompute
 from dsconfig.cost.remedies import Change, cheapest_changes
+from dsconfig.cost.search import tune
 from dsconfig.facts import Facts
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.base import (
+    ADAPTERS_BY_PEFT,
     ARGUMENTS,
     BY_THE_MODEL,
     CONFIG,
+    QUANTIZED_BY_BITSANDBYTES,
     RECOMPUTATION,
     SCRIPT,
     SELECTIVE_RECOMPUTATION,
@@ -54,9 +58,9 @@ def offered(name: str, config: dict[str, Any]) -> tuple[Runtime, Document, list[
     return runtime, document, list(cheapest_changes(settled, here, runtime=runtime, count=50))
 
 
-def facts(name: str, arguments: dict[str, Any]) -> Facts:
+def facts(name: str, arguments: dict[str, Any], **more: Any) -> Facts:
     """What the run says of itself, where its program takes that from TrainingArguments or flags."""
-    own = {**WORLD, "sequence_length": 4096}
+    own = {**WORLD, "sequence_length": 4096, **more}
     if name == "transformers":
         return gather(**own, training_args=arguments)
     return gather(
@@ -72,6 +76,7 @@ def followed(
 ) -> tuple[Document, Facts]:
     """The world after a person has done what the steps say, to the letter."""
     arguments, edits, again = dict(ARGS), list[str](), dict[str, Any]()
+    adapters: dict[str, Any] = {}
     for step in steps:
         if step.where == ARGUMENTS:
             arguments |= eval(f"dict({step.text})", {"dsengine": dsengine})
@@ -80,12 +85,15 @@ def followed(
             edits.append(f"{key}={value}")
         elif step.text.startswith("model.gradient_checkpointing_enable("):
             again = CALLS[step.text]
+        elif step.text in ADAPTERS:
+            assert step.where == SCRIPT
+            adapters |= ADAPTERS[step.text]
         else:
             assert step.where == SCRIPT
             value = int(step.text.rstrip(")").rpartition("=")[2])
             loader = step.text.startswith("DataLoader")
             arguments["per_device_train_batch_size" if loader else ACCUMULATION] = value
-    changed = facts(name, arguments)
+    changed = facts(name, arguments, **adapters)
     if again:
         training = changed.training
         assert training is not None
@@ -95,6 +103,10 @@ def followed(
 
 
 ACCUMULATION = "gradient_accumulation_steps"
+ADAPTERS: dict[str, dict[str, Any]] = {
+    ADAPTERS_BY_PEFT.text.format(16): {"lora_rank": 16},
+    QUANTIZED_BY_BITSANDBYTES.text.format("4bit"): {"base_weights": "4bit"},
+}
 SELECTIVELY = SELECTIVELY_BY_THE_MODEL.text
 CALLS: dict[str, dict[str, Any]] = {
     BY_THE_MODEL.text: {"gradient_checkpointing": True},
@@ -107,7 +119,7 @@ CALLS: dict[str, dict[str, Any]] = {
 def test_applied_remedy_gives_the_promised_estimate(name: str, config: dict[str, Any]) -> None:
     runtime, document, changes = offered(name, config)
     kinds = {part.split(" ")[0] for change in changes for part in change.parts}
-    assert {"micro", "recompute", "stage"} <= kinds
+    assert {"micro", "recompute", "stage", "LoRA:"} <= kinds
     for change in changes:
         steps = runtime.instructions(change.edits, config)
         assert steps, change.what
@@ -121,12 +133,13 @@ def test_applied_remedy_gives_the_promised_estimate(name: str, config: dict[str,
 
 
 def test_recomputation_is_written_for_the_target_program() -> None:
-    spelled, selectively = {}, {}
+    spelled, selective = {}, set()
     for name, config in CASES:
         runtime, _, changes = offered(name, config)
         (alone,) = [each for each in changes if each.parts == ("recompute activations",)]
         spelled[name] = [str(step) for step in runtime.instructions(alone.edits, config)]
-        (selectively[name],) = runtime.instructions({SELECTIVE_RECOMPUTATION: True}, config)
+        if any(SELECTIVE_RECOMPUTATION in change.edits for change in changes):
+            selective.add(name)
     by_the_script = ["model.gradient_checkpointing_enable() in the script"]
     assert spelled == {
         "transformers": ["gradient_checkpointing=True in TrainingArguments"],
@@ -134,9 +147,34 @@ def test_recomputation_is_written_for_the_target_program() -> None:
         "deepspeed": by_the_script,
         "dsengine": ['activation_checkpointing = {"partition_activations": false} in the config'],
     }
-    by_arguments = selectively.pop("transformers")
-    assert by_arguments.where == ARGUMENTS and "context_fn=" in by_arguments.text
-    assert set(selectively.values()) == {SELECTIVELY_BY_THE_MODEL}
+    assert selective == {"dsengine"}, "the policy is a function, which no file or flag can name"
+
+
+def test_selective_recomputation_is_offered_only_to_dsengine_scripts() -> None:
+    """A function in TrainingArguments cannot be written to JSON or YAML, as reporters do."""
+    for name, _ in CASES:
+        runtime = runtime_of(name)
+        here = gather(**WORLD, sequence_length=4096, global_batch=64)
+        chosen = {each.choice.recompute for each in tune(here, runtime=runtime)}
+        assert (Recompute.SELECTIVE in chosen) is (name == "dsengine")
+        assert (SELECTIVE_RECOMPUTATION in runtime.set_elsewhere) is (name == "dsengine")
+
+
+def test_qlora_is_offered_if_lora_does_not_fit() -> None:
+    def last(memory: str, **more: Any) -> list[str]:
+        world = {"model": "llama-2-7b", "world_size": 2, "sequence_length": 1024}
+        here = gather(**world, device_memory=memory, **more)
+        settled = dsconfig.resolve(
+            {**FIXED, "train_micro_batch_size_per_gpu": 1}, here, runtime="deepspeed"
+        ).effective
+        assert settled is not None
+        *_, change = cheapest_changes(settled, here, runtime="deepspeed")
+        assert change.fits
+        return [part.partition(":")[0] for part in change.parts]
+
+    assert last("24GB")[0] == "LoRA"
+    assert last("16GB")[0] == "QLoRA"
+    assert last("16GB", lora_rank=8)[0] == "QLoRA"
 
 
 def test_batch_in_file_is_changed_with_the_trainer_argument() -> None:
@@ -193,8 +231,11 @@ def test_trainer_and_model_recompute_as_told_by_the_remedy(tmp_path: Any) -> Non
     )
     rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 4
     by_pointer: dict[str | None, int] = {}
-    trainer, script = runtime_of("transformers").set_elsewhere, runtime_of("deepspeed").elsewhere
-    for pointer in (None, RECOMPUTATION, SELECTIVE_RECOMPUTATION):
+    trainer, script = (
+        runtime_of("transformers").set_elsewhere,
+        runtime_of("deepspeed").set_elsewhere,
+    )
+    for pointer in (None, RECOMPUTATION):
         text = trainer[pointer].text if pointer else ""
         model = transformers.LlamaForCausalLM(tiny)
         arguments = transformers.TrainingArguments(
@@ -217,7 +258,6 @@ def test_trainer_and_model_recompute_as_told_by_the_remedy(tmp_path: Any) -> Non
     # Seven products in each of two blocks, the last of which nobody needs again.
     plain = by_pointer[None]
     assert by_pointer[RECOMPUTATION] - plain == 2 * 6
-    assert by_pointer[SELECTIVE_RECOMPUTATION] - plain == 2 * 3
 
 
 @pytest.mark.live
@@ -292,8 +332,7 @@ def test_remedies_are_in_the_json(tmp_path: Any, capsys: Any, monkeypatch: Any) 
     data = json.loads(captured.out)
     assert data["runtime"] == "transformers" and data["inferred_from"]
     written = [each["steps"][0]["text"] for each in data["remedies"] if each["fits"]]
-    assert written[0].startswith("gradient_checkpointing=True, gradient_checkpointing_kwargs=")
-    assert written[1] == "gradient_checkpointing=True"
+    assert written[0] == "gradient_checkpointing=True"
     assert "bf16=True in TrainingArguments" in captured.err, "fp32 is never assumed in silence"
 
 
