@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dsconfig.checks import page as rule_pages
-from dsconfig.commands import key_words
+from dsconfig.commands import key_reference
 from dsconfig.planner.coverage import page as coverage_page
 from dsconfig.schema import json_schema, key_index
 
@@ -24,7 +24,7 @@ def texts() -> Mapping[str, str]:
     rules = {f"docs/reference/rules/{name}": text for name, text in rule_pages.pages().items()}
     return {
         "dsconfig/schema/key_index.json": key_index.to_text(key_index.declared()),
-        "docs/reference/keys.md": key_words.reference_page(),
+        "docs/reference/keys.md": key_reference.reference_page(),
         "docs/reference/engine-keys.md": coverage_page.page(),
         **schemas,
         **rules,

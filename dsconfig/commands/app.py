@@ -1,10 +1,8 @@
-"""The command line: one file per command, imported only when it is called.
+"""The command line: one module per command, imported when the command is invoked.
 
-Building fifteen Typer commands costs more than most of them take to run, so the group
-knows names and homes, and asks for a command when it is wanted.
+Building all fifteen Typer commands takes longer than most of them take to run.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import cleandoc
@@ -15,12 +13,13 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from dsconfig.commands.errors import UsageError
+from dsconfig.commands.help_page import PlainCommand, write_parameters
 from dsconfig.lazy_imports import lazy_imports
 
 with lazy_imports():
     from dsconfig.checks import spelling
 
-HOME = "dsconfig.commands"
+PACKAGE = "dsconfig.commands"
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "validate": ("ds.json", "configs --fix --diff"),
     "resolve": ("ds.json --gpus 8 --device h100", "ds.json --runtime transformers"),
@@ -38,53 +37,64 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "schema": ("-o ds_config.schema.json", "--deepspeed-version 0.16.4"),
     "diff": ("old.json new.json", "ds.json --from-version 0.14.4"),
     "convert": ("ds.json --to json", "ds.json --to accelerate --gpus 8"),
-    "run": ("ds.json --gpus 2 -- train.py", "ds.json --engine dsengine -- theirs.py --lr 1e-4"),
+    "run": ("ds.json --gpus 2 -- train.py", "ds.json --engine dsengine -- hf_train.py --lr 1e-4"),
     "checkpoint": (),
     "doctor": ("", "--help"),
     "models": (),
     "devices": (),
 }
-"""Each in a module of its name; with two requests for its help, where its own text has none."""
+"""Commands (each in the module of that name) and the arguments of the examples in their help."""
 
 FORWARDING = {"run"}
-"""Commands that hand the arguments after ``--`` to another program."""
+"""Commands that pass the arguments after ``--`` to another program."""
 
 
 def build(name: str) -> Any:
-    """The ready command, or None when there is no such name."""
+    """Return the built command, or None for an unknown name."""
     if name not in COMMANDS:
         return None
-    function: Callable[..., Any] = getattr(import_module(f"{HOME}.{name}"), name)
+    function: Callable[..., Any] = getattr(import_module(f"{PACKAGE}.{name}"), name)
     settings = {"help_option_names": ["-h", "--help"]}
     if name in FORWARDING:
         settings |= {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[dict-item]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    asked = [f"dsconfig {name} {each}".rstrip() for each in COMMANDS[name]]
-    examples = "\n\n".join(("Examples:", *asked)) if asked else None
-    said = prose(function.__doc__ or "")
-    single.command(name, context_settings=settings, help=said, epilog=examples)(function)
+    invocations = [f"dsconfig {name} {arguments}".rstrip() for arguments in COMMANDS[name]]
+    examples = "\n".join(("\b", "Examples:", *(f"  {line}" for line in invocations)))
+    text = help_text(function.__doc__ or "")
+    epilog = examples if invocations else None
+    single.command(name, cls=PlainCommand, context_settings=settings, help=text, epilog=epilog)(
+        function
+    )
     return get_command(single)
 
 
-def prose(text: str) -> str:
-    """A docstring whose paragraphs are lines, for a terminal to wrap; lines set in stay."""
-    paragraphs = cleandoc(text).split("\n\n")
-    return "\n\n".join(re.sub(r"\n(?! )", " ", each) for each in paragraphs)
+def help_text(doc: str) -> str:
+    """Return a docstring in which paragraphs with indented lines are not wrapped."""
+    paragraphs = cleandoc(doc).split("\n\n")
+    return "\n\n".join(f"\b\n{text}" if "\n " in text else text for text in paragraphs)
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are built on demand."""
+    """A command group that builds its commands on demand."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        write_parameters(self, ctx, formatter)
+        commands = ((name, self.get_command(ctx, name)) for name in COMMANDS)
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.help.split("\n\n")[0]) for name, command in commands]
+            )
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As usual; a name that nobody has is told with the nearest."""
+        """Resolve a command. Raises UsageError with the nearest name for an unknown one."""
         unknown = bool(args) and args[0] not in COMMANDS and not args[0].startswith("-")
         if unknown and not ctx.resilient_parsing:
             near = spelling.closest(args[0], COMMANDS)
-            hint = f'did you mean "{near}"?' if near else f"it knows {', '.join(COMMANDS)}"
-            raise UsageError(f'there is no command "{args[0]}"; {hint}')
+            hint = f'did you mean "{near}"?' if near else f"available: {', '.join(COMMANDS)}"
+            raise UsageError(f'unknown command "{args[0]}"; {hint}')
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -99,13 +109,14 @@ class LazyGroup(TyperGroup):
 app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def show_version(wanted: bool) -> None:
-    if wanted:
+def show_version(requested: bool) -> None:
+    if requested:
         from dsconfig import __version__
 
         typer.echo(f"dsconfig {__version__}")
@@ -115,7 +126,12 @@ def show_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: bool = typer.Option(
-        False, "--version", "-V", callback=show_version, is_eager=True, help="Print the version."
+        False,
+        "--version",
+        "-V",
+        callback=show_version,
+        is_eager=True,
+        help="Print the version and exit.",
     ),
 ) -> None:
-    """The compiler for ds_config: validate, resolve, estimate, plan, run."""
+    """Compiler for DeepSpeed configs: validate, resolve, estimate, plan and run."""

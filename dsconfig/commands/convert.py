@@ -1,4 +1,4 @@
-"""``dsconfig convert FILE --to ...``: the same config in another program's form."""
+"""``dsconfig convert FILE --to ...``: write the config in another format."""
 
 import json
 from base64 import urlsafe_b64encode
@@ -25,53 +25,56 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
-class Target(StrEnum):
+class Format(StrEnum):
     JSON = "json"
-    """Strict JSON, which transformers and accelerate need: comments go, meaning stays."""
+    """Strict JSON, as transformers and accelerate require; drops comments."""
     BASE64 = "base64"
-    """One word for a command line, as DeepSpeed takes it."""
+    """Base64, which DeepSpeed accepts on the command line."""
     ACCELERATE = "accelerate"
-    """An accelerate YAML that points at the file."""
+    """An accelerate YAML that references the file."""
     FSDP2 = "fsdp2"
-    """An accelerate YAML for PyTorch's own fully_shard, without DeepSpeed."""
+    """An accelerate YAML for PyTorch FSDP2 (fully_shard), without DeepSpeed."""
 
 
-Out = Annotated[Path | None, typer.Option("-o", "--output", help="Write here, not to stdout.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Output file (default: stdout)."),
+]
 
 
 @options.with_flags("world_size nodes", world_size=1, nodes=1)
 def convert(
     file: options.ConfigFile,
-    to: Annotated[Target, typer.Option(help="The form to write.")],
+    to: Annotated[Format, typer.Option(help="Output format.")],
     *,
     flags: Mapping[str, int | None],
     overrides: options.Overrides = None,
     output: Out = None,
 ) -> None:
-    """Write the config as strict JSON, base64, an accelerate YAML, or an FSDP2 YAML."""
+    """Convert a config to strict JSON, base64, an accelerate YAML or an FSDP2 YAML."""
     document = options.load(file, overrides)
     if document.is_broken:
         prepare.show_errors(document, document.diagnostics)
-    options.facts_from(**flags)  # refuses counts that cannot be
+    options.facts_from(**flags)  # rejects impossible counts
     config: object = document.value
     if not is_block(config):
         raise UsageError(f"{document.name}: the config is not an object")
     gpus, nodes = flags["world_size"] or 1, flags["nodes"] or 1
     match to:
-        case Target.JSON:
+        case Format.JSON:
             text = json.dumps(config, indent=4)
-        case Target.BASE64:
+        case Format.BASE64:
             text = urlsafe_b64encode(json.dumps(config).encode()).decode()
-        case Target.ACCELERATE:
+        case Format.ACCELERATE:
             text = as_accelerate(document, gpus, nodes)
-        case Target.FSDP2:
+        case Format.FSDP2:
             text = as_fsdp2(document, gpus, nodes)
     write(output, f"{text}\n")
 
 
 def as_accelerate(document: "Document", gpus: int, nodes: int) -> str:
     if document.is_generated:
-        raise UsageError(f"{document.name}: this is accelerate's YAML already")
+        raise UsageError(f"{document.name}: this is already an accelerate YAML")
     stage = lookup(document.value, "/zero_optimization/stage", 0)
     lines = [
         *_head("DEEPSPEED", gpus, nodes),
@@ -83,7 +86,7 @@ def as_accelerate(document: "Document", gpus: int, nodes: int) -> str:
 
 
 def as_fsdp2(document: "Document", gpus: int, nodes: int) -> str:
-    """Map what FSDP2 has a word for; list every other key of the file as a comment."""
+    """Map the settings that FSDP2 supports; list the other keys as comments."""
     try:
         settled = settings.effective(document.value)
     except ValueError as error:
@@ -106,9 +109,9 @@ def as_fsdp2(document: "Document", gpus: int, nodes: int) -> str:
         "fsdp_config:",
         *(f"  {name}: {_yaml(value)}" for name, value in fsdp.items()),
     ]
-    left = [row.pointer for row in cover.coverage(settled) if row.pointer not in FSDP_KEYS]
-    lines += ["# Not expressed here; set these in the training script:"] if left else []
-    values = {dotted(pointer): lookup(document.value, pointer) for pointer in left}
+    unmapped = [row.pointer for row in cover.coverage(settled) if row.pointer not in FSDP_KEYS]
+    lines += ["# No FSDP2 equivalent; set these in the training script:"] if unmapped else []
+    values = {dotted(pointer): lookup(document.value, pointer) for pointer in unmapped}
     lines += [f"#   {path} = {json.dumps(value)}" for path, value in values.items()]
     return "\n".join(lines)
 
@@ -124,7 +127,7 @@ FSDP_KEYS = frozenset(
         "activation_checkpointing/cpu_checkpointing",
     )
 )
-"""What the settings above carry over."""
+"""Keys covered by the settings above."""
 
 
 def _head(kind: str, gpus: int, nodes: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""``dsconfig devices [WORDS]``: the cards that are known by name, and those of this machine."""
+"""``dsconfig devices [WORDS]``: known GPUs, and those of this machine."""
 
 import json
 from typing import Annotated
@@ -18,37 +18,39 @@ with lazy_imports():
 def devices(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORDS]", help="Parts of a name that have to be in it."),
+        typer.Argument(metavar="[WORDS]", help="Words that the name must contain."),
     ] = None,
     output_format: options.FullOrJson = "full",
 ) -> None:
-    """List the cards of the catalogue, for --device. Case and dashes do not matter.
+    """List known GPUs for --device.
 
-    Any other card: --device-memory 24GiB.
+    Case and dashes are ignored. For other GPUs use --device-memory, e.g. 24GiB.
 
     Examples:
       dsconfig devices a100
       dsconfig devices 80gb --output-format json
     """
-    found = [each for each in catalogue.gpus() if catalogue.mentions(words or (), each["name"])]
-    here = machine.cards_here()
+    found = [gpu for gpu in catalogue.gpus() if catalogue.mentions(words or (), gpu["name"])]
+    local = machine.cards_here()
     if output_format == "json":
-        own = [{"name": name, "memory_bytes": memory} for name, memory in here]
+        own = [{"name": name, "memory_bytes": memory} for name, memory in local]
         data = {"format_version": "1.0", "devices": found, "this_machine": own}
         typer.echo(json.dumps(data, indent=2))
         return
     if not found:
-        raise UsageError(f"no card has {' '.join(words or ())} in its name: dsconfig devices")
-    table = TextTable("name", ">usable GiB", ">TFLOPS, 16-bit", ">memory GB/s", "bf16")
-    for each in found:
-        rate = each["tflops_bf16_dense"] or each["tflops_fp16_dense"]
+        raise UsageError(
+            f"no known GPU matches {' '.join(words or ())}; list all with dsconfig devices"
+        )
+    table = TextTable("name", ">usable GiB", ">16-bit TFLOPS", ">memory GB/s", "bf16")
+    for gpu in found:
+        rate = gpu["tflops_bf16_dense"] or gpu["tflops_fp16_dense"]
         table.add_row(
-            each["name"],
-            in_gib(each["memory_bytes_usable"], 1),
+            gpu["name"],
+            in_gib(gpu["memory_bytes_usable"], 1),
             str(rate or "-"),
-            str(each["memory_gb_s"]),
-            "yes" if each["bf16"] else "no",
+            str(gpu["memory_gb_s"]),
+            "yes" if gpu["bf16"] else "no",
         )
     typer.echo(str(table))
-    for name, memory in here:
+    for name, memory in local:
         typer.echo(f"this machine: {name}, {gib(memory)}")

@@ -1,4 +1,4 @@
-"""``dsconfig diff``: two configs, or one config under two releases, compared by meaning."""
+"""``dsconfig diff``: compare two configs, or one config under two releases, by meaning."""
 
 import json
 from collections.abc import Iterable
@@ -16,51 +16,63 @@ from dsconfig.report import Effect
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
-    from dsconfig.commands import differences, moves, pinning, text_table
+    from dsconfig.commands import differences, pinning, text_table, upgrades
 
 
 if TYPE_CHECKING:
     from dsconfig.commands.differences import Change
-    from dsconfig.commands.moves import Move
+    from dsconfig.commands.upgrades import UpgradeChange
     from dsconfig.schema.version import Version
     from dsconfig.source import Document
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="A config; - reads stdin.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="Config file (- for stdin).")],
     b: Annotated[
-        str | None, typer.Argument(metavar="[B]", help="The config to compare it with.")
+        str | None, typer.Argument(metavar="[B]", help="Config file to compare with A.")
     ] = None,
     from_version: Annotated[
-        str | None, typer.Option(metavar="X.Y.Z", help="The release in use.")
+        str | None, typer.Option(metavar="X.Y.Z", help="DeepSpeed release in use.")
     ] = None,
     to_version: Annotated[
-        str | None, typer.Option(metavar="X.Y.Z", help="The release to move to.")
+        str | None,
+        typer.Option(
+            metavar="X.Y.Z", help="DeepSpeed release to upgrade to (default: the target release)."
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="PATH=VALUE", help="Override a key of A, not of B (repeatable)."
+            "--set", metavar="PATH=VALUE", help="Override a key of A, but not of B (repeatable)."
         ),
     ] = None,
     pin: Annotated[
         bool,
-        typer.Option("--pin", help="Write the file that means at --to-version what it means now."),
+        typer.Option(
+            "--pin", help="Write a config that keeps its current meaning under --to-version."
+        ),
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Of --pin: not to stdout.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the output of --pin here (default: stdout).",
+        ),
     ] = None,
     output_format: options.FullOrJson = "full",
 ) -> None:
-    """Compare by meaning: defaults filled in, aliases and renames undone.
+    """Compare configs by meaning: with defaults, aliases and renames resolved.
 
-    With two files: what trains differently. With one file and two releases of DeepSpeed: what
-    the move changes for it, and with --pin the file that means under the second release what it
-    meant under the first; what no file can keep is told on stderr. Exit code 1 where there is a
-    difference.
+    With two files, print the differences in meaning. With one file and --from-version, print what
+    the upgrade of DeepSpeed changes for it; --pin writes a config that keeps its meaning, and
+    prints to stderr what cannot be kept.
+
+    Exit code 1 if there are differences.
     """
     if b is None and from_version is None:
-        raise UsageError("name a second file, or --from-version (and --to-version) for one")
+        raise UsageError("specify a second file, or --from-version to compare two releases")
     before = options.release(from_version, option="--from-version")
     after = (
         options.release(to_version, option="--to-version") if to_version or b is None else before
@@ -70,10 +82,10 @@ def diff(
         _pin(first, b, before, after, output)
         return
     if output is not None:
-        raise UsageError("-o is for --pin")
+        raise UsageError("-o requires --pin")
     if b is None:
         _mapping(first)
-        changes = moves.moves(first, before, after)
+        changes = upgrades.upgrade_changes(first, before, after)
     else:
         second = options.load(b, overrides)
         changes = differences.between_configs(_mapping(first), _mapping(second), before, after)
@@ -86,30 +98,30 @@ def _pin(
     first: "Document", b: str | None, before: "Version", after: "Version", output: Path | None
 ) -> None:
     if b is not None:
-        raise UsageError("--pin takes one file and --from-version")
+        raise UsageError("--pin requires one file and --from-version")
     _mapping(first)
     with usage("--pin"):
         pinned = pinning.pinned(first, before, after)
     write(output, pinned.text or "")
-    for move in moves.moves(pinned, before, after):
-        typer.echo(f"not kept: {move}", err=True)
+    for change in upgrades.upgrade_changes(pinned, before, after):
+        typer.echo(f"cannot be kept: {change}", err=True)
 
 
 def _mapping(document: "Document") -> dict[str, Any]:
     value: object = document.value
-    broken = [found for found in document.diagnostics if found.effect is Effect.REFUSED]
-    if not is_block(value) or broken:
-        what = broken[0].message if broken else "it is not a mapping"
-        raise UsageError(f"{document.name} cannot be compared: {what}")
+    errors = [finding for finding in document.diagnostics if finding.effect is Effect.REFUSED]
+    if not is_block(value) or errors:
+        reason = errors[0].message if errors else "it is not an object"
+        raise UsageError(f"{document.name} cannot be compared: {reason}")
     return value
 
 
-def as_text(changes: Iterable["Change | Move"]) -> str:
-    """One change per line, for a terminal."""
-    return "\n".join(map(str, changes)) or "no difference in meaning"
+def as_text(changes: Iterable["Change | UpgradeChange"]) -> str:
+    """Return one change per line."""
+    return "\n".join(map(str, changes)) or "no differences in meaning"
 
 
-def as_json(changes: Iterable["Change | Move"]) -> str:
+def as_json(changes: Iterable["Change | UpgradeChange"]) -> str:
     return json.dumps(
         {"format_version": "1.0", "changes": [asdict(change) for change in changes]},
         indent=2,

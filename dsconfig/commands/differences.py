@@ -1,4 +1,4 @@
-"""What differs in meaning between two configs."""
+"""Differences in meaning between two configs."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from dsconfig.source.pointer import dotted, join
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference; ``before`` and ``after`` are values or words, ``why`` may be empty."""
+    """One difference between values or states; ``why`` may be empty."""
 
     pointer: str
     before: Any
@@ -31,25 +31,25 @@ class Change:
 def between_configs(
     first: dict[str, Any], second: dict[str, Any], before: Version, after: Version
 ) -> list[Change]:
-    """What the second config does differently."""
-    one, other = meaning(first, before), meaning(second, after)
-    paths = dict.fromkeys([*one.settings, *other.settings])
+    """Return the differences of the second config."""
+    old, new = meaning(first, before), meaning(second, after)
+    paths = dict.fromkeys([*old.settings, *new.settings])
     changes = [
-        Change(join(*path), one.value(path), other.value(path), _whose_default(path, one, other))
+        Change(join(*path), old.value(path), new.value(path), _default_note(path, old, new))
         for path in paths
-        if one.value(path) != other.value(path)
+        if old.value(path) != new.value(path)
     ]
     return [
         *changes,
-        *_unread(one, other, "only the first has it, and it is not read"),
-        *_unread(other, one, "only the second has it, and it is not read"),
+        *_unread(old, new, "only in the first; not read by DeepSpeed"),
+        *_unread(new, old, "only in the second; not read by DeepSpeed"),
     ]
 
 
-def _whose_default(path: Path, one: Meaning, other: Meaning) -> str:
-    if path not in one.settings:
-        return "absent in the first: its default"
-    return "" if path in other.settings else "absent in the second: its default"
+def _default_note(path: Path, old: Meaning, new: Meaning) -> str:
+    if path not in old.settings:
+        return "default in the first"
+    return "" if path in new.settings else "default in the second"
 
 
 def _unread(one: Meaning, other: Meaning, why: str) -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""The one way a command says that it cannot do what was asked."""
+"""Usage errors of the command line."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ class UsageError(Exception):
 
 @contextmanager
 def usage(about: str = "") -> Generator[None]:
-    """What is refused inside is the user's to mend: a UsageError, with ``about`` before it."""
-    before = f"{about}: " if about else ""
+    """Convert ValueError and OSError to UsageError, prefixed with ``about``."""
+    prefix = f"{about}: " if about else ""
     try:
         yield
     except ValueError as error:
-        raise UsageError(f"{before}{error}") from None
+        raise UsageError(f"{prefix}{error}") from None
     except OSError as error:
-        raise UsageError(f"{before or f'{error.filename}: '}{error.strerror}") from None
+        raise UsageError(f"{prefix or f'{error.filename}: '}{error.strerror}") from None

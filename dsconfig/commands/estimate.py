@@ -1,4 +1,4 @@
-"""``dsconfig estimate [FILE]``: bytes on each GPU, on the host and on NVMe, and why."""
+"""``dsconfig estimate [FILE]``: memory per GPU, on the host and on NVMe, by component."""
 
 import json
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from dsconfig.report.render import render
 from dsconfig.report.sizes import GIB, gib, in_gib
 
 with lazy_imports():
-    from dsconfig.commands import assumed, prepare, run_logs, screen, verdict, writing
     from dsconfig.commands import estimate_tables as tables
+    from dsconfig.commands import fact_defaults, prepare, run_logs, screen, verdict, writing
     from dsconfig.cost import (
         assumptions,
         calibration,
@@ -44,63 +44,75 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
-class Asked(NamedTuple):
-    """What is told beside the estimate, or in its place, and in which form."""
+HOST_MEMORY_ASSUMED = "assuming enough host memory (RAM); specify --host-memory to check it"
+
+
+class EstimateOptions(NamedTuple):
+    """Additional inputs and outputs of an estimate, one flag per field."""
 
     fit: Annotated[
-        bool, typer.Option("--fit", help="Largest model, batch and sequence; fewest GPUs.")
+        bool,
+        typer.Option(
+            "--fit", help="Find the largest model, batch and sequence, and the fewest GPUs."
+        ),
     ] = False
     compat: Annotated[
-        str | None, typer.Option(metavar="deepspeed", help="Print DeepSpeed's own two tables.")
+        str | None,
+        typer.Option(metavar="deepspeed", help="Print the tables of DeepSpeed's own estimator."),
     ] = None
     measured: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="One real peak, to calibrate by: 61.2GiB.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Calibrate with a measured peak, e.g. 61.2GiB."),
     ] = None
     measured_as: Annotated[
-        str, typer.Option(help="What was measured: allocated, reserved or visible.")
+        str,
+        typer.Option(
+            metavar="KIND", help="Kind of --measured: allocated, reserved or visible (nvidia-smi)."
+        ),
     ] = "visible"
     measured_here: Annotated[
         bool,
         typer.Option(
-            "--measured-here", help="Measure memory, PCIe and the disk of --nvme for the step."
+            "--measured-here",
+            help="Measure host memory, PCIe and NVMe bandwidth for the step time.",
         ),
     ] = False
     log: Annotated[
         Path | None,
-        typer.Option(metavar="TRAIN.log", help="What a run printed, beside the estimate."),
+        typer.Option(metavar="TRAIN.log", help="Compare with the log of a run."),
     ] = None
     plot: Annotated[Path | None, typer.Option(metavar="OUT.png|svg", help="Write a bar chart.")] = (
         None
     )
     html: Annotated[
-        Path | None, typer.Option(metavar="OUT.html", help="Write one self-contained page.")
+        Path | None, typer.Option(metavar="OUT.html", help="Write a self-contained HTML page.")
     ] = None
     fail_if_oom: options.FailIfOom = False
     output_format: options.FullOrJson = "full"
 
 
-class Answer(NamedTuple):
-    """An estimate with what it is of, and what else is told with it."""
+class Result(NamedTuple):
+    """An estimate with its inputs, the fixes and the decisive assumptions."""
 
-    found: "Estimate"
+    estimate: "Estimate"
     facts: "Facts"
-    program: inference.Program
+    program: inference.TargetProgram
     effective: "Effective | None"
-    """None where no file was given: the estimate is of all usual choices."""
+    """None without a file: the estimate covers the usual configurations."""
     written: Mapping[str, Any]
-    """The file as it is written."""
+    """The config as written in the file."""
     log: "RunLog | None"
     changes: "tuple[Change, ...]" = ()
     others: "tuple[Assumption, ...]" = ()
 
     @property
     def option(self) -> "Option":
-        """The file as it was priced, or the first of the choices."""
-        return self.found.options[0]
+        """The estimated config, or the first of the usual configurations."""
+        return self.estimate.options[0]
 
     @property
     def ran_out(self) -> bool:
-        """Whether the run of the log did not fit."""
+        """Whether the logged run ran out of memory."""
         return self.log is not None and self.log.out_of_memory is not None
 
 
@@ -109,7 +121,9 @@ class Answer(NamedTuple):
 def estimate(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="A config; without one, all usual choices."),
+        typer.Argument(
+            metavar="[FILE]", help="Config file (default: compare the usual configurations)."
+        ),
     ] = None,
     *,
     recompute: memory_options.Recompute = None,
@@ -117,209 +131,212 @@ def estimate(
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
-    asked: Asked,
+    extra: EstimateOptions,
     facts: "Facts",
 ) -> None:
-    """How many bytes on each GPU, on the host and on NVMe, and which key causes them.
+    """Estimate the memory per GPU, on the host and on NVMe, by component and config key.
 
-    Exit code 1 when the config has errors, or with --fail-if-oom when it does not fit.
+    Exit code 1 if the config has errors, or with --fail-if-oom if it does not fit.
     """
     facts = memory_options.with_style(facts, style, recompute)
     facts = options.with_this_machine(facts)
-    if asked.measured_here:
+    if extra.measured_here:
         facts = options.measured_here(facts)
-    if asked.fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
-        raise UsageError("--fail-if-oom needs the card: give --device or --device-memory")
-    if asked.log is not None and file is None:
-        raise UsageError("--log needs the config that was run: give FILE")
-    if str(asked.html) == "-":
-        raise UsageError("--html: name a file; the tables take standard output")
-    if asked.compat is not None:
-        print_compat(facts, asked.compat, asked.output_format)
+    if extra.fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
+        raise UsageError("--fail-if-oom requires --device or --device-memory")
+    if extra.log is not None and file is None:
+        raise UsageError("--log requires FILE, the config of that run")
+    if str(extra.html) == "-":
+        raise UsageError("--html requires a file name; standard output is used by the tables")
+    if extra.compat is not None:
+        print_compat(facts, extra.compat, extra.output_format)
         return
     document = None if file is None else options.load(file, overrides)
     if document is not None:
         facts = options.completed(facts, document)
-    program = inference.program(
+    program = inference.target_program(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts
     )
     effective = None
     if document is not None:
-        for assume in assumed.FOR_AN_ESTIMATE:
+        for assume in fact_defaults.FOR_AN_ESTIMATE:
             facts = assume(document, facts, program.runtime)
         effective = _resolved(document, facts, program.runtime)
-    if asked.fit:
-        print_limits(facts, effective, program, asked.output_format)
+    if extra.fit:
+        print_limits(facts, effective, program, extra.output_format)
         return
-    answer = _answer(asked, facts, program, effective, document.value if document else {})
-    if asked.plot is not None:
+    result = _result(extra, facts, program, effective, document.value if document else {})
+    if extra.plot is not None:
         with usage():
-            plots.write_plot(answer.found, asked.plot)
-    if asked.html is not None:
-        said = tables.overall(answer.found, facts, effective is not None)
-        told = verdict.remedy_data(answer.changes, program.runtime, answer.written)
+            plots.write_plot(result.estimate, extra.plot)
+    if extra.html is not None:
+        summary = tables.overall(result.estimate, facts, effective is not None)
+        fixes = verdict.remedy_data(result.changes, program.runtime, result.written)
         with usage():
-            writing.write(asked.html, plots.html_page(answer.found, said, told), option="--html")
-    _show(answer, asked.output_format)
-    if asked.fail_if_oom and all(tables.not_fitting(one, facts) for one in answer.found.options):
+            page = plots.html_page(result.estimate, summary, fixes)
+            writing.write(extra.html, page, option="--html")
+    _show(result, extra.output_format)
+    if extra.fail_if_oom and all(
+        tables.not_fitting(each, facts) for each in result.estimate.options
+    ):
         raise typer.Exit(1)
 
 
-def _answer(
-    asked: Asked,
+def _result(
+    extra: EstimateOptions,
     facts: "Facts",
-    program: inference.Program,
+    program: inference.TargetProgram,
     effective: "Effective | None",
     written: Mapping[str, Any],
-) -> Answer:
-    """The price of a config, or of all usual choices, and what would change it."""
+) -> Result:
+    """Estimate the config or the usual configurations; find fixes and decisive assumptions."""
     with usage():
         if effective is not None:
             found = estimator.estimate(effective, facts, runtime=program.runtime)
         else:
             found = search.table(facts, runtime=program.runtime)
-    if asked.measured is not None:
-        found = _calibrated(found, asked.measured, asked.measured_as)
+    if extra.measured is not None:
+        found = _calibrated(found, extra.measured, extra.measured_as)
     with usage():
-        log = None if asked.log is None else run_log.from_path(asked.log)
-    answer = Answer(found, facts, program, effective, written, log)
+        log = None if extra.log is None else run_log.from_path(extra.log)
+    result = Result(found, facts, program, effective, written, log)
     if effective is None:
-        return answer
-    if answer.ran_out or tables.not_fitting(answer.option, facts):
-        where = smaller_card(facts, answer.option, log) if log is not None else facts
-        changes = remedies.cheapest_changes(effective, where, runtime=program.runtime)
-        answer = answer._replace(changes=changes)
-    if asked.measured is not None:  # which answers what nobody said
-        return answer
-    known = program.release_from not in inference.UNASKED
+        return result
+    if result.ran_out or tables.not_fitting(result.option, facts):
+        limit = smaller_device(facts, result.option, log) if log is not None else facts
+        changes = remedies.cheapest_changes(effective, limit, runtime=program.runtime)
+        result = result._replace(changes=changes)
+    if extra.measured is not None:  # the measurement settles the assumptions
+        return result
+    release_is_known = program.release_source not in inference.UNSPECIFIED
     others = assumptions.decisive_assumptions(
-        answer.option, effective, facts, program.runtime, release_is_known=known
+        result.option, effective, facts, program.runtime, release_is_known=release_is_known
     )
-    return answer._replace(others=others)
+    return result._replace(others=others)
 
 
 def _resolved(document: "Document", facts: "Facts", program: "Runtime") -> "Effective":
-    """The concrete config; its errors are printed and end the command with exit code 1."""
+    """Return the concrete config; prints its errors and exits with code 1."""
     report = dsconfig.validate(document, facts, runtime=program, version=program.version)
     result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
-    more = Report(prepare.not_told(result.diagnostics, report))
+    more = Report(prepare.new_findings(result.diagnostics, report))
     errors = report.errors + more.errors
     if errors or result.effective is None:
         shown = FileReport(document.name, document.text, Report(errors))
         typer.echo(render("full", [shown]))
         typer.echo("no estimate: the config has errors", err=True)
         raise typer.Exit(1)
-    assumed.say_idle_flags(result.effective, facts)
-    assumed.say_fp32(result.effective, document, program)
+    fact_defaults.note_ignored_flags(result.effective, facts)
+    fact_defaults.note_unintended_fp32(result.effective, document, program)
     return result.effective
 
 
 def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
     if len(found.options) != 1:
-        raise UsageError("--measured needs the config that was run: give FILE")
+        raise UsageError("--measured requires FILE, the config of that run")
     with usage():
         size = inputs.parse_bytes(measured, "--measured")
     if what not in ("allocated", "reserved", "visible"):
-        raise UsageError(f"--measured-as: {what!r} is not allocated, reserved or visible")
+        raise UsageError(f"--measured-as: {what!r} is not one of allocated, reserved, visible")
     with usage("--measured"):
         fitted = calibration.calibrate(found.options[0], size, what=what)
     typer.echo(
         f"measured {gib(size, 2)}, estimated {in_gib(fitted.estimated_bytes)} "
-        f"GiB: off by {fitted.error:+.1%}. From here on: activations x "
-        f"{fitted.slope:.2f}, {fitted.constant_bytes / GIB:+.2f} GiB",
+        f"GiB: error {fitted.error:+.1%}. Calibrated: activations x "
+        f"{fitted.slope:.2f}, constant {fitted.constant_bytes / GIB:+.2f} GiB",
         err=True,
     )
     if fitted.slope < 0.5:
         typer.echo(
-            "less than half of the activations: was it run with --recompute full, "
-            "--fused-kernels or a shorter --seq-len?",
+            "the run used less than half of the estimated activations: check --recompute full, "
+            "--fused-kernels and --seq-len",
             err=True,
         )
     return calibration.calibrated(found, fitted)
 
 
-def _show(answer: Answer, output_format: str) -> None:
-    found, facts, program, log = answer.found, answer.facts, answer.program, answer.log
+def _show(result: Result, output_format: str) -> None:
+    found, facts, program, log = result.estimate, result.facts, result.program, result.log
     comparison = None
     if log is not None:
-        batch = answer.effective.batch if answer.effective is not None else None
+        batch = result.effective.batch if result.effective is not None else None
         samples = None if batch is None else batch.global_batch
-        comparison = log_comparison.compare(log, answer.option, samples)
+        comparison = log_comparison.compare(log, result.option, samples)
     if output_format == "json":
         data = {**rendering.as_data(found), **program.data}
-        for each, told in zip(found.options, data["options"], strict=True):
-            told["lacks"] = search.host_or_disk_shortfall(each.host, each.nvme, facts)
-        if answer.effective is not None:
-            changes = verdict.remedy_data(answer.changes, program.runtime, answer.written)
-            data |= {"remedies": changes, "unsaid": verdict.assumption_data(answer.others)}
+        for option, entry in zip(found.options, data["options"], strict=True):
+            entry["lacks"] = search.host_or_disk_shortfall(option.host, option.nvme, facts)
+        if result.effective is not None:
+            changes = verdict.remedy_data(result.changes, program.runtime, result.written)
+            data |= {"remedies": changes, "unsaid": verdict.assumption_data(result.others)}
         if comparison is not None:
             data["log"] = log_comparison.as_data(comparison)
         typer.echo(json.dumps(data, indent=2))
-    elif answer.effective is None:
+    elif result.effective is None:
         with screen.ending_with(tables.overall(found, facts)):
             tables.print_table(found, facts, program)
     else:
-        lines = verdict.remedy_lines(answer.changes[:1], program.runtime, answer.written)
-        said = tables.overall(found, facts, is_config=True)
-        with screen.ending_with(said, *(lines if answer.changes else ())):
-            tables.print_depth(answer)
+        lines = verdict.remedy_lines(result.changes[:1], program.runtime, result.written)
+        summary = tables.overall(found, facts, is_config=True)
+        with screen.ending_with(summary, *(lines if result.changes else ())):
+            tables.print_depth(result)
         if log is not None and comparison is not None:
             run_logs.print_comparison(log, comparison)
-            if answer.ran_out and not tables.not_fitting(answer.option, facts):
-                for line in verdict.remedy_lines(answer.changes, program.runtime, answer.written):
+            if result.ran_out and not tables.not_fitting(result.option, facts):
+                for line in verdict.remedy_lines(result.changes, program.runtime, result.written):
                     typer.echo(line)
 
 
-def smaller_card(facts: "Facts", option: "Option", log: "RunLog") -> "Facts":
-    """The facts with so much less memory as the run lacked, where the estimate fits the card."""
-    lack = log.out_of_memory
-    if lack is None or tables.not_fitting(option, facts):
+def smaller_device(facts: "Facts", option: "Option", log: "RunLog") -> "Facts":
+    """Reduce the device memory by what the run failed to allocate, if the estimate fits."""
+    failure = log.out_of_memory
+    if failure is None or tables.not_fitting(option, facts):
         return facts
-    device = facts.device or machine.DeviceFacts(name="the card")
-    least = option.device.needed_bytes - lack.tried
-    return replace(facts, device=replace(device, memory_bytes=max(least, 1)))
+    device = facts.device or machine.DeviceFacts(name="the GPU")
+    memory = option.device.needed_bytes - failure.tried
+    return replace(facts, device=replace(device, memory_bytes=max(memory, 1)))
 
 
 def print_limits(
     facts: "Facts",
     effective: "Effective | None",
-    program: inference.Program,
+    program: inference.TargetProgram,
     output_format: str,
 ) -> None:
-    """The inverse: what is the most that fits."""
+    """Print the largest model, batch and sequence that fit, and the fewest GPUs."""
     with usage():
         found = limits.limits(facts, effective, runtime=program.runtime)
     if not found:
         if facts.outline is not None:
             raise UsageError(facts.why_no_model)
-        needed = [] if facts.world_size else ["--gpus"]
-        needed += [] if facts.model else ["--model"]
-        raise UsageError(f"--fit: give {' or '.join(needed)}")
+        missing = [] if facts.world_size else ["--gpus"]
+        missing += [] if facts.model else ["--model"]
+        raise UsageError(f"--fit requires {' or '.join(missing)}")
     if output_format == "json":
         typer.echo(json.dumps({**rendering.limits_data(found), **program.data}, indent=2))
         return
 
     tables.print_limits(found, facts, program)
     if facts.model is not None and not (facts.training and facts.training.sequence_length):
-        typer.echo("largest micro batch: give --seq-len", err=True)
+        typer.echo("the largest micro batch requires --seq-len", err=True)
     uses_host = any(limit.option and limit.option.host.bytes for limit in found)
     if uses_host and not (facts.host and facts.host.memory_bytes):
-        typer.echo("main memory is taken to be as large as needed: give --host-memory", err=True)
+        typer.echo(HOST_MEMORY_ASSUMED, err=True)
 
 
 def print_compat(facts: "Facts", program: str, output_format: str) -> None:
-    """DeepSpeed's own tables for these facts, to the letter; as JSON their bytes."""
+    """Print the tables of DeepSpeed's own estimator verbatim, or their bytes as JSON."""
     if program != "deepspeed":
-        raise UsageError(f"--compat: {program!r} is unknown; write --compat deepspeed")
+        raise UsageError(f"--compat: {program!r} is not supported; use --compat deepspeed")
     if facts.outline is not None:
         raise UsageError(facts.why_no_model)
     if facts.model is None or facts.world_size is None:
-        raise UsageError("--compat needs the model and the devices: give --model and --gpus")
+        raise UsageError("--compat requires --model and --gpus")
     nodes = facts.nodes or 1
     hardware = (facts.world_size // nodes, nodes)
     largest = facts.model.largest_module or facts.model.largest_tensor or 0
     if facts.model.assumed:
-        typer.echo(f"the largest layer is that of {facts.model.assumed[0]}", err=True)
+        typer.echo(f"assuming the largest layer of {facts.model.assumed[0]}", err=True)
     if output_format == "json":
         typer.echo(json.dumps(compat.as_data(facts.model.parameters, largest, *hardware), indent=2))
         return

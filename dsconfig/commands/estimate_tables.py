@@ -1,6 +1,6 @@
-"""The estimate on a terminal: a table over choices, the inverse, or one config in depth.
+"""Terminal output of estimates: usual configurations, limits (--fit), or one config in detail.
 
-The verdict stands first. Sizes are GiB, as nvidia-smi and torch print them.
+The verdict comes first. Sizes are in GiB, as in nvidia-smi and torch.
 """
 
 import math
@@ -34,8 +34,8 @@ with lazy_imports():
 
 
 if TYPE_CHECKING:
-    from dsconfig.commands.estimate import Answer
-    from dsconfig.commands.inference import Program
+    from dsconfig.commands.estimate import Result
+    from dsconfig.commands.inference import TargetProgram
     from dsconfig.cost.limits import Limit
     from dsconfig.cost.search import Candidate
     from dsconfig.cost.step_time import StepTime
@@ -43,22 +43,23 @@ if TYPE_CHECKING:
     from dsconfig.facts.machine import HostFacts
 
 BAR_WIDTH, NARROWEST_BAR = 40, 10
-ROOM_OF_SIZE = 16
-"""Columns for the gap before a bar and the size behind it."""
+SIZE_WIDTH = 16
+"""Columns of the gap before a bar and the size after it."""
 
 
-def print_table(estimate: Estimate, facts: "Facts", program: "Program") -> None:
-    """All usual choices: device, host, NVMe, what fits, and the communication buckets."""
-    typer.echo(f"{paragraph(_heading(estimate, program))}\n")
+def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") -> None:
+    """Print the usual configurations: GPU, host and NVMe memory, what fits, and the buckets."""
+    typer.echo(f"{paragraph(_heading(estimate))}\n{paragraph(program.headline)}\n")
     typer.echo(f"{paragraph(overall(estimate, facts))}\n")
-    typer.echo(f"what each has to have, in GiB\n{_choices(estimate, facts)}\n")
+    typer.echo(f"Memory required per configuration (GiB)\n{_choices(estimate, facts)}\n")
     typer.echo(f"{_bars(estimate)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     first = estimate.options[0].host
     if first.is_building_worst:
         building = (
-            f"Below stage 3 every rank builds the whole model in main memory first: "
-            f"{size(first.peak_bytes)} per node. At stage 3 zero.Init is taken to spare that."
+            f"Below stage 3, every rank first builds the full model in host memory: "
+            f"{size(first.peak_bytes)} per node. Stage 3 is assumed to use zero.Init, which avoids "
+            "this."
         )
         typer.echo(paragraph(building))
     for line in _remarks(estimate, facts):
@@ -66,58 +67,63 @@ def print_table(estimate: Estimate, facts: "Facts", program: "Program") -> None:
 
 
 def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
-    """Whether a config fits, or which of the choices do, in one sentence."""
+    """Return whether a config fits, or which of the usual configurations do."""
     first, precision = estimate.options[0], estimate.inputs["precision"]
     if is_config:
         return verdicts.verdict(first, facts, precision)
-    held = [
-        each for each in estimate.options if not host_or_disk_shortfall(each.host, each.nvme, facts)
+    options = estimate.options
+    fit_below = [
+        each for each in options if not host_or_disk_shortfall(each.host, each.nvme, facts)
     ]
     if facts.device is None or not first.fits:
-        leanest = replace(_leanest(held or estimate.options), fits=())
-        return f"The leanest, {label(leanest)}: {verdicts.verdict(leanest, facts, precision)}"
-    fitting = [each for each in held if each.fits[0].fits]
+        smallest = replace(_smallest(fit_below or options), fits=())
+        needs = _uncapitalized(verdicts.verdict(smallest, facts, precision))
+        return f"Smallest footprint: {label(smallest)} {needs}"
+    fitting = [option for option in fit_below if option.fits[0].fits]
     if not fitting:
-        leanest = _leanest(estimate.options)
-        surely = "" if leanest.fits[0].may_fit else "Nothing below fits. "
-        return f"{surely}The leanest, {label(leanest)}: {verdicts.verdict(leanest, facts)}"
+        smallest = _smallest(options)
+        prefix = "" if smallest.fits[0].may_fit else "Nothing fits. "
+        why = _uncapitalized(verdicts.verdict(smallest, facts))
+        return f"{prefix}Smallest footprint: {label(smallest)} {why}"
     return (
-        f"{len(fitting)} of {len(estimate.options)} fit each {facts.device.name}; the least "
-        f"sharded, {label(fitting[0])}: {size(fitting[0].fits[0].headroom_bytes)} left. "
-        "`dsconfig tune` says which is fastest."
+        f"{len(fitting)} of {len(options)} configurations fit on each {facts.device.name}. Least "
+        f"sharded: {label(fitting[0])}, {size(fitting[0].fits[0].headroom_bytes)} left. "
+        "Run `dsconfig tune` to find the fastest."
     )
 
 
-def _leanest(options: Sequence[Option]) -> Option:
+def _uncapitalized(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _smallest(options: Sequence[Option]) -> Option:
     return min(options, key=lambda option: option.device.needed_bytes)
 
 
-def _heading(estimate: Estimate, program: "Program") -> str:
+def _heading(estimate: Estimate) -> str:
     inputs = estimate.inputs
     gpus, nodes = inputs["gpus"], inputs["nodes"]
-    where = f"{gpus} x {inputs['device']}" if inputs["device"] else counted(gpus, "GPU")
+    devices = f"{gpus} x {inputs['device']}" if inputs["device"] else counted(gpus, "GPU")
     on = f" on {nodes} nodes" if nodes and nodes > 1 else ""
-    named = _named(inputs["model"], inputs["parameters"])
-    return (
-        f"{named} on {where}{on}, {inputs['precision']}, {inputs['optimizer']}; {program.sentence}"
-    )
+    model = _model_label(inputs["model"], inputs["parameters"])
+    return f"{model} on {devices}{on}, {inputs['precision']}, {inputs['optimizer']}"
 
 
-def _named(model: str, parameters: int) -> str:
-    """``llama-3-8b: 8.03e9 parameters``; a model known by its count has no other name."""
+def _model_label(model: str, parameters: int) -> str:
+    """Return ``llama-3-8b: 8.03e9 parameters``, or only the count for an unnamed model."""
     count = f"{_scientific(parameters)} parameters"
     return count if model == count else f"{model}: {count}"
 
 
 def _scientific(count: int) -> str:
-    """``13e9``, ``124e6``, ``1e12``: three digits before a power of a thousand."""
+    """Return a count as ``13e9``, ``124e6`` or ``1e12``."""
     power = 3 * ((len(str(count)) - 1) // 3)
     return f"{count / 10**power:.3g}e{power}" if power else str(count)
 
 
 def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
     nvme = any(option.nvme.bytes for option in estimate.options)
-    columns = [">stage", "moved off the GPU", ">GPU", ">host"]
+    columns = [">stage", "offload", ">GPU", ">host"]
     table = TextTable(*columns, *([">NVMe"] if nvme else []), "fits")
     for option in estimate.options:
         counts = [option.device.needed_bytes, option.host.bytes]
@@ -129,16 +135,16 @@ def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
 
 
 def _size(count: float) -> str:
-    """In GiB, as a cell has it: the unit stands in the heading; ``-`` for nothing."""
+    """Return a size in GiB without the unit; ``-`` for zero."""
     return in_gib(count) if count else "-"
 
 
 def _bars(estimate: Estimate) -> TextTable:
-    """One bar per choice, all to one scale."""
-    table = TextTable("needed per GPU", "")
+    """Return one bar per configuration, on a common scale."""
+    table = TextTable("required per GPU", "")
     largest = max(option.device.needed_bytes for option in estimate.options)
     names = max(len(label(option)) for option in estimate.options)
-    width = max(NARROWEST_BAR, min(BAR_WIDTH, terminal_width() - names - ROOM_OF_SIZE))
+    width = max(NARROWEST_BAR, min(BAR_WIDTH, terminal_width() - names - SIZE_WIDTH))
     for option in estimate.options:
         needed = option.device.needed_bytes
         table.add_row(label(option), f"{bar(needed, largest, width)} {gib(needed)}")
@@ -146,18 +152,18 @@ def _bars(estimate: Estimate) -> TextTable:
 
 
 def _fits(option: Option, facts: "Facts") -> str:
-    """Whether it fits the card and the main memory known, or the smallest card it fits."""
+    """Return whether it fits the device and host memory, or the smallest GPU that fits."""
     if not option.fits:
         return "?"
     fitting = [fit for fit in option.fits if fit.fits]
     if facts.device is not None and not fitting:
-        told = "perhaps not" if option.fits[0].may_fit else "no"
-        return f"{told}, {gib(-option.fits[0].headroom_bytes)} short"
+        answer = "maybe not" if option.fits[0].may_fit else "no"
+        return f"{answer}, {gib(-option.fits[0].headroom_bytes)} over"
     if not fitting:
-        return "no known card"
-    short = host_or_disk_shortfall(option.host, option.nvme, facts)
-    if short:
-        return f"no, {short}"
+        return "no known GPU"
+    misfit = host_or_disk_shortfall(option.host, option.nvme, facts)
+    if misfit:
+        return f"no, {misfit}"
     smallest = fitting[0]
     if facts.device is not None:
         return f"yes, {gib(smallest.headroom_bytes)} left"
@@ -165,60 +171,65 @@ def _fits(option: Option, facts: "Facts") -> str:
 
 
 def _buckets(estimate: Estimate) -> str:
-    """The documented bound of the communication buckets, beside what is really allocated."""
+    """Return the documented bound (4.5x rule) and the allocation of communication buckets."""
     seen: dict[tuple[int, int], str] = {}
     for option in estimate.options:
         if option.stage:
             row = (option.bucket_rule_bytes, option.bucket_allocated_bytes)
             seen.setdefault(row, label(option))
-    lines = ["communication buckets: the documented bound (4.5x rule), and what is allocated"]
+    lines = ["communication buckets: documented bound (4.5x rule) and actual allocation"]
     lines += [
-        f"  {name}: 4.5x rule {rule / 1e9:.2f} GB, {gib(rule, 2)}; allocated {gib(held, 2)}"
-        for (rule, held), name in seen.items()
+        f"  {name}: 4.5x rule {rule / 1e9:.2f} GB, {gib(rule, 2)}; allocated {gib(size_, 2)}"
+        for (rule, size_), name in seen.items()
     ]
     return "\n".join(lines) if seen else "communication buckets: none at stage 0"
 
 
 def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
     inputs = estimate.inputs
-    said: list[str] = []
+    remarks: list[str] = []
     if facts.device is None or facts.device.kind != "cpu":
-        said.append(_NEEDED)
+        remarks.append(_REQUIRED)
     if inputs["deepspeed_version"] is not None:
         known = releases.how_known(versions.Version.parse(inputs["deepspeed_version"]))
-        said += [known] if known else []
+        remarks += [known] if known else []
     if inputs["assumed"]:
-        low_high = estimate.options[-1].device
-        said.append(f"Assumed: {'; '.join(inputs['assumed'])}.")
-        if low_high.low_bytes is not None and low_high.high_bytes is not None:
-            spread = (low_high.high_bytes - low_high.low_bytes) / 2 / low_high.peak_bytes
-            by_count = _named(inputs["model"], inputs["parameters"]) == inputs["model"]
-            what = "its count only" if by_count else "what is assumed"
-            exact = "; --model is exact" if by_count else ""
-            said.append(f"Known by {what}: give or take {spread:.0%}{exact}.")
+        device = estimate.options[-1].device
+        remarks.append(f"Assumptions: {'; '.join(inputs['assumed'])}.")
+        if device.low_bytes is not None and device.high_bytes is not None:
+            spread = (device.high_bytes - device.low_bytes) / 2 / device.peak_bytes
+            by_count = _model_label(inputs["model"], inputs["parameters"]) == inputs["model"]
+            if by_count:
+                reason = "Only the parameter count is known"
+                hint = "; specify --model for an exact estimate"
+            else:
+                reason, hint = "Uncertainty of these assumptions:", ""
+            remarks.append(f"{reason} (±{spread:.0%}){hint}.")
     if inputs["sequence_length"] is None:
-        said.append("Without --seq-len no activations are counted: only states and buffers.")
-    elif inputs["micro_batch"]:
-        said.append(
-            f"Activations of micro batch {inputs['micro_batch']} x {inputs['sequence_length']} "
-            "tokens are counted."
+        remarks.append(
+            "Without --seq-len, activations are not included: only model states and buffers are."
         )
-    return said
+    elif inputs["micro_batch"]:
+        remarks.append(
+            f"Includes activations of micro batch {inputs['micro_batch']} x "
+            f"{inputs['sequence_length']} tokens."
+        )
+    return remarks
 
 
-def print_limits(limits: "tuple[Limit, ...]", facts: "Facts", program: "Program") -> None:
-    """What is the most that fits, with the choice that reaches it."""
-    card = facts.device.name if facts.device else "the card"
-    where = f"{facts.world_size} x {card}" if facts.world_size else card
-    typer.echo(f"{paragraph(f'on {where}; {program.sentence}')}\n")
-    any_host = facts.host is None or not facts.host.memory_bytes
+def print_limits(limits: "tuple[Limit, ...]", facts: "Facts", program: "TargetProgram") -> None:
+    """Print the limits, each with the configuration that reaches it."""
+    device = facts.device.name if facts.device else "the GPU"
+    devices = f"{facts.world_size} x {device}" if facts.world_size else device
+    typer.echo(f"limits on {devices}\n{paragraph(program.headline)}\n")
+    host_is_unknown = facts.host is None or not facts.host.memory_bytes
     for limit in limits:
         answer = "none fits" if limit.value is None else _count(limit.value)
-        host = limit.option.host.bytes if limit.option and any_host else 0
-        given = f", given {size(host)} of main memory a node" if host else ""
-        typer.echo(emphasised(f"{limit.question}: {answer}{given}"))
+        host = limit.option.host.bytes if limit.option and host_is_unknown else 0
+        condition = f", with {size(host)} of host memory per node" if host else ""
+        typer.echo(emphasised(f"{limit.question}: {answer}{condition}"))
     typer.echo()
-    table = TextTable("question", ">answer", ">GPU, GiB", ">host, GiB", "with")
+    table = TextTable("limit", ">value", ">GPU (GiB)", ">host (GiB)", "configuration")
     for limit in limits:
         if limit.value is None or limit.option is None:
             table.add_row(limit.question, "none fits", "", "", "")
@@ -234,56 +245,58 @@ def _count(value: int) -> str:
     return _scientific(value) if value >= 10**7 else f"{value:,}"
 
 
-def print_depth(answer: "Answer") -> None:
-    """One config: the verdict, what would turn it, what would make it fit, then components."""
-    estimate, facts, option = answer.found, answer.facts, answer.option
-    runtime, written = answer.program.runtime, answer.written
-    typer.echo(f"{paragraph(f'{_heading(estimate, answer.program)}; {label(option)}')}\n")
+def print_depth(result: "Result") -> None:
+    """Print one config: verdict, decisive assumptions, fixes, then components."""
+    estimate, facts, option = result.estimate, result.facts, result.option
+    runtime, written = result.program.runtime, result.written
+    typer.echo(paragraph(f"{_heading(estimate)}, {label(option)}"))
+    typer.echo(f"{paragraph(result.program.headline)}\n")
     typer.echo(emphasised(paragraph(overall(estimate, facts, is_config=True))))
-    for other in answer.others:
+    for other in result.others:
         typer.echo(paragraph(verdicts.assumption_line(other)))
     if not_fitting(option, facts):
-        for line in verdicts.remedy_lines(answer.changes, runtime, written):
+        for line in verdicts.remedy_lines(result.changes, runtime, written):
             typer.echo(line)
     typer.echo(f"\n{_components(option)}\n")
     typer.echo(f"{_levels(option)}\n")
     if option.step is not None and estimate.inputs["sequence_length"] is not None:
         typer.echo(f"{paragraph(step_line(asdict(option.step)))}\n")
-    for tier, held in (("host", option.host), ("NVMe", option.nvme)):
-        if held.peak_bytes:
-            host = facts.host if held is option.host else None
-            typer.echo(f"{_tier(tier, held, host)}\n")
+    for name, tier in (("host", option.host), ("NVMe", option.nvme)):
+        if tier.peak_bytes:
+            host = facts.host if tier is option.host else None
+            typer.echo(f"{_tier(name, tier, host)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     in_file = RECOMPUTATION.lstrip("/") in written and not runtime.recomputes_from_config
     if in_file and estimate.inputs["recompute"] == "none":
         step = runtime.set_elsewhere[RECOMPUTATION]
-        alone = f"activation_checkpointing alone recomputes nothing: {step} does"
-        typer.echo(paragraph(f"{alone} (--recompute full)."))
+        inert = f"activation_checkpointing alone has no effect: enable it with {step}"
+        typer.echo(paragraph(f"{inert} (--recompute full)."))
     for line in _remarks(estimate, facts):
         typer.echo(paragraph(line))
 
 
 def step_line(step: Mapping[str, float | None]) -> str:
-    """Seconds of a step with their range and parts, and what they come to on each GPU."""
+    """Return the step time with its range and parts, and the throughput per GPU."""
     seconds, low, high = (step[f"{name}seconds"] or 0.0 for name in ("", "low_", "high_"))
     named = ("compute", "communication", "offload", "bubble")
     parts = [(name, step[f"{name}_seconds"] or 0.0) for name in named]
     listed = ", ".join(f"{name} {value:.3g}" for name, value in parts if value >= 0.005 * seconds)
     share = "" if step["mfu"] is None else f", {step['mfu']:.0%} MFU"
     return (
-        f"Step: {seconds:.3g} s expected, {low:.3g} to {high:.3g} by what is published ({listed}); "
+        f"Step: {seconds:.3g} s expected, {low:.3g} to {high:.3g} by published efficiencies "
+        f"({listed}); "
         f"{step['tokens_per_second_per_gpu'] or 0.0:,.0f} tokens/s per GPU{share}."
     )
 
 
 def not_fitting(option: Option, facts: "Facts") -> bool:
-    """Whether a card, or the main memory or disk that is known, is too small."""
-    short = host_or_disk_shortfall(option.host, option.nvme, facts)
-    return bool(short) or not all(fit.fits for fit in option.fits)
+    """Return whether the device, the host memory or the NVMe space is too small."""
+    misfit = host_or_disk_shortfall(option.host, option.nvme, facts)
+    return bool(misfit) or not all(fit.fits for fit in option.fits)
 
 
 def _components(option: Option) -> TextTable:
-    """One row per component and key, one column per phase; on a narrow screen the peak alone."""
+    """Return one row per component and key, one column per phase (only the peak if narrow)."""
     phases = list(option.device.phase_bytes)
     rows: dict[tuple[str, str, str], dict[Any, int]] = {}
     for part in option.device.components:
@@ -293,36 +306,36 @@ def _components(option: Option) -> TextTable:
     if terminal_width() < WIDE:
         return _at_the_peak(option, ordered)
     formulas = terminal_width() >= WIDEST
-    last = ["caused by", "formula"] if formulas else ["caused by"]
-    table = TextTable("component, GiB", *(f">{phase}" for phase in phases), *last)
-    for (name, pointer, formula), held in ordered:
-        cells = [in_gib(held[phase]) if phase in held else "" for phase in phases]
-        last = [_key(pointer), formula] if formulas else [_last_of(pointer)]
+    last = ["key", "formula"] if formulas else ["key"]
+    table = TextTable("component (GiB)", *(f">{phase}" for phase in phases), *last)
+    for (name, pointer, formula), sizes in ordered:
+        cells = [in_gib(sizes[phase]) if phase in sizes else "" for phase in phases]
+        last = [_key(pointer), formula] if formulas else [_short_key(pointer)]
         table.add_row(name, *cells, *last)
     totals = [in_gib(option.device.phase_bytes[phase]) for phase in phases]
-    table.add_row("together", *totals, *([""] * len(last)), bold=True)
+    table.add_row("total", *totals, *([""] * len(last)), bold=True)
     return table
 
 
 WIDE, WIDEST = 110, 150
-"""Columns from which all phases are shown, and from which the formulas are."""
+"""Terminal widths from which all phases, and also the formulas, are shown."""
 
 
 def _at_the_peak(option: Option, ordered: "list[tuple[Any, dict[Any, int]]]") -> TextTable:
-    """Component, bytes at the highest moment, and the last name of the key."""
+    """Return the components at the peak, in GiB, with the last part of the key."""
     phase = option.device.peak_phase
-    table = TextTable(f"component, in {phase}", ">GiB", "caused by")
-    for (name, pointer, _), held in ordered:
-        if phase in held:
-            table.add_row(name, in_gib(held[phase]), _last_of(pointer))
+    table = TextTable(f"component, in {phase}", ">GiB", "key")
+    for (name, pointer, _), sizes in ordered:
+        if phase in sizes:
+            table.add_row(name, in_gib(sizes[phase]), _short_key(pointer))
     phases = (f"{each} {in_gib(count)}" for each, count in option.device.phase_bytes.items())
     total = in_gib(option.device.peak_bytes)
-    table.add_row("together", total, ", ".join(phases), bold=True)
+    table.add_row("total", total, ", ".join(phases), bold=True)
     return table
 
 
-def _last_of(pointer: str) -> str:
-    """The key without its block, where there is little room."""
+def _short_key(pointer: str) -> str:
+    """Return the key without the zero_optimization block."""
     return _key(pointer).removeprefix("zero_optimization.")
 
 
@@ -331,23 +344,23 @@ def _key(pointer: str) -> str:
 
 
 def _levels(option: Option) -> TextTable:
-    """From what is allocated to what the card has; each difference is a line of its own."""
+    """Return the steps from the allocated peak to the memory of the GPU."""
     device = option.device
     table = TextTable("", ">GiB per GPU", "")
     table.add_row("peak allocated", _size(device.peak_bytes), f"in {device.peak_phase}")
     if device.low_bytes is not None and device.high_bytes is not None:
         span = f"{_size(device.low_bytes)} to {_size(device.high_bytes)}"
-        table.add_row("", "", f"{span}, by what is assumed")
+        table.add_row("", "", f"{span}, depending on assumptions")
     for name, count in device.beside_peak.items():
         table.add_row(name, _size(count), _BESIDE[name])
     if MOVED in device.beside_peak:
-        table.add_row("together", _size(device.needed_bytes), "")
+        table.add_row("total", _size(device.needed_bytes), "")
     elif device.beside_peak:
         least, most = device.least_needed_bytes, device.most_needed_bytes
-        # Where one run was measured, the ends of what fragments make of it are one.
-        between = f"{_size(least)} to {_size(most)} by fragments" if least < most else ""
-        table.add_row("what a card has to have", _size(device.needed_bytes), between)
-        table.add_row("as nvidia-smi shows it", _size(device.visible_bytes), "pools of all streams")
+        # A calibrated estimate has no range.
+        between = f"{_size(least)} to {_size(most)} by fragmentation" if least < most else ""
+        table.add_row("required per GPU", _size(device.needed_bytes), between)
+        table.add_row("nvidia-smi (approx.)", _size(device.visible_bytes), "incl. cached memory")
     for fit in option.fits:
         verdict = "left" if fit.fits else _TOO_MUCH[fit.may_fit]
         table.add_row(f"{fit.device} has", _size(fit.memory_bytes), "")
@@ -355,62 +368,60 @@ def _levels(option: Option) -> TextTable:
     return table
 
 
-_TOO_MUCH = {False: "too much: out of memory", True: "too much, unless fragments are few"}
+_TOO_MUCH = {False: "over: out of memory", True: "over, unless fragmentation is low"}
 """By whether it may fit."""
-_NEEDED = (
-    "A card has to have the peak, the allocator's rounding, the context and NCCL. Pools that "
-    "streams keep for themselves are given back when memory is short, at the cost of time."
+_REQUIRED = (
+    "Required per GPU: the allocated peak, allocator overhead, the CUDA context and NCCL. Cached "
+    "memory is released when memory runs low, at the cost of time."
 )
 _BESIDE = {
-    MARGIN: "rounding and fragments",
+    MARGIN: "rounding and fragmentation",
     OUTSIDE: "CUDA context, NCCL",
-    MOVED: "one memory",
+    MOVED: "shared memory",
 }
 
 
-def _tier(name: str, held: TierMemory, host: "HostFacts | None") -> TextTable:
+def _tier(name: str, tier: TierMemory, host: "HostFacts | None") -> TextTable:
     wide = terminal_width() >= WIDE
-    columns = ["caused by", "formula"] if wide else ["formula"]
+    columns = ["key", "formula"] if wide else ["formula"]
     table = TextTable(f"{name} memory", ">GiB per node", *columns)
 
-    def add(what: str, count: int, formula: str = "", cause: str = "", bold: bool = False) -> None:
-        table.add_row(what, _size(count), *([cause] if wide else []), formula, bold=bold)
+    def add(name: str, count: int, formula: str = "", key: str = "", bold: bool = False) -> None:
+        table.add_row(name, _size(count), *([key] if wide else []), formula, bold=bold)
 
-    for part in held.components:
+    for part in tier.components:
         add(part.name, part.bytes, part.formula, _key(part.pointer))
-    add("together, in training", held.bytes)
-    if held.peak_bytes > held.bytes:
-        at_most = "at most, being built" if held.is_building_worst else "at most, with rounding"
-        add(at_most, held.peak_bytes, bold=True)
-    if held.pinned_bytes:
-        add("page-locked", held.pinned_bytes, "rounded to powers of two")
+    add("total, during training", tier.bytes)
+    if tier.peak_bytes > tier.bytes:
+        peak = "peak, while building" if tier.is_building_worst else "peak, with rounding"
+        add(peak, tier.peak_bytes, bold=True)
+    if tier.pinned_bytes:
+        add("pinned", tier.pinned_bytes, "rounded up to powers of two")
     if host is not None and host.memory_bytes is not None and host.usable_bytes is not None:
-        left = host.usable_bytes - held.peak_bytes
-        add("the node has", host.memory_bytes)
-        kept = host.memory_bytes - host.usable_bytes
-        add("kept for the system", kept, "kernel, daemons, page cache")
-        add("", abs(left), "left" if left >= 0 else "too much", bold=left < 0)
+        left = host.usable_bytes - tier.peak_bytes
+        add("memory of the node", host.memory_bytes)
+        reserved = host.memory_bytes - host.usable_bytes
+        add("reserved for the system", reserved, "kernel, daemons, page cache")
+        add("", abs(left), "left" if left >= 0 else "over", bold=left < 0)
     return table
 
 
-def found_first(best: "Candidate") -> str:
-    """What the search says before all else."""
+def search_verdict(best: "Candidate") -> str:
+    """Return the verdict of the search."""
     if best.reason:
-        return f"Nothing fits. What comes nearest, {best.label}: {best.reason}."
+        return f"Nothing fits. Closest: {best.label}: {best.reason}."
     return f"Fastest that fits: {best.label}"
 
 
 def print_candidates(
-    found: "tuple[Candidate, ...]", most: int | None, facts: "Facts", program: "Program"
+    found: "tuple[Candidate, ...]", most: int | None, facts: "Facts", program: "TargetProgram"
 ) -> None:
-    """The search: what won and what it reaches, then each other candidate with its reason, ``most``
-    rows of them.
-    """
+    """Print the fastest candidate, then up to ``most`` others with the reason each was rejected."""
     best = found[0]
     peak = facts.device.tflops_16bit if facts.device else None
     option, time = best.option, best.time
-    typer.echo(f"{paragraph(_won(best, facts, program))}\n")
-    typer.echo(emphasised(paragraph(found_first(best))))
+    typer.echo(f"{paragraph(_search_heading(best, facts))}\n{paragraph(program.headline)}\n")
+    typer.echo(emphasised(paragraph(search_verdict(best))))
     if not best.reason:
         rate = _rate_of(time, peak)
         share = f", {rate[1]} MFU" if rate[1] != "-" else ""
@@ -418,52 +429,53 @@ def print_candidates(
         typer.echo(
             paragraph(
                 f"{rate[0]} tokens/s per GPU{share}, {time.seconds:.2f} s per step of "
-                f"{time.samples} samples; by a model of FLOPs, links and PCIe: to rank, not to "
-                "promise."
+                f"{time.samples} samples; modeled from FLOPs, links and PCIe for ranking, not a "
+                "guarantee."
             )
         )
-    heading = "each with the largest micro batch that fits; memory in GiB"
+    heading = "Candidates, each with its largest micro batch that fits (memory in GiB)"
     if not facts.training or facts.training.global_batch_size is None:
-        heading += "; --global-batch makes their steps equal"
+        heading += "; specify --global-batch to compare equal steps"
     typer.echo(f"\n{paragraph(heading)}")
     table = TextTable(">tokens/s/GPU", ">MFU", ">GPU", ">host", "config")
-    groups = _alike(found)
-    for alike in groups[:most]:
-        each = alike[0]
-        stages = " or ".join(str(one.choice.stage) for one in alike)
+    groups = _grouped(found)
+    for group in groups[:most]:
+        first = group[0]
+        stages = " or ".join(str(candidate.choice.stage) for candidate in group)
         table.add_row(
-            *_cells(each, peak),
-            f"stage {stages}{each.choice.tiers}, {each.run}: {each.reason or 'fastest'}",
-            bold=not each.reason,
+            *_cells(first, peak),
+            f"stage {stages}{first.choice.tiers}, {first.run}: {first.reason or 'fastest'}",
+            bold=not first.reason,
         )
     typer.echo(str(table))
     if most is not None and len(groups) > most:
-        typer.echo(f"{len(groups) - most} more with --all")
+        typer.echo(f"{len(groups) - most} more: --all lists them")
 
 
-def _alike(found: "tuple[Candidate, ...]") -> "list[list[Candidate]]":
-    """The candidates in order; stages between which no number differs are together."""
+def _grouped(candidates: "tuple[Candidate, ...]") -> "list[list[Candidate]]":
+    """Group stages with identical numbers; keeps the order of the candidates."""
     groups: dict[tuple[str, ...], list[Candidate]] = {}
-    for each in found:
-        same = (*_cells(each, 1.0), each.choice.tiers, each.run, str(each.verdict.fits))
-        groups.setdefault(same, []).append(each)
+    for candidate in candidates:
+        choice, fits = candidate.choice, str(candidate.verdict.fits)
+        key = (*_cells(candidate, 1.0), choice.tiers, candidate.run, fits)
+        groups.setdefault(key, []).append(candidate)
     return list(groups.values())
 
 
-def _cells(each: "Candidate", peak_tflops: float | None) -> tuple[str, str, str, str]:
-    option = each.option
+def _cells(candidate: "Candidate", peak_tflops: float | None) -> tuple[str, str, str, str]:
+    option = candidate.option
     host = in_gib(option.host.bytes, 0) if option.host.bytes else ""
-    return (*_rate_of(each.time, peak_tflops), in_gib(option.device.needed_bytes, 1), host)
+    return (*_rate_of(candidate.time, peak_tflops), in_gib(option.device.needed_bytes, 1), host)
 
 
-def _won(best: "Candidate", facts: "Facts", program: "Program") -> str:
+def _search_heading(best: "Candidate", facts: "Facts") -> str:
     model, device = facts.model, facts.device
-    named = _named(model.name, model.parameters) if model else "a model"
+    name = _model_label(model.name, model.parameters) if model else "a model"
     gpus = facts.world_size or 1
-    where = f"{gpus} x {device.name}" if device else counted(gpus, "GPU")
+    devices = f"{gpus} x {device.name}" if device else counted(gpus, "GPU")
     tokens = facts.training.sequence_length if facts.training else None
     precision = best.effective.numerics.precision
-    return f"{named} on {where}, {tokens} tokens per sample, {precision}; {program.sentence}"
+    return f"{name} on {devices}, {tokens} tokens per sample, {precision}"
 
 
 def _rate_of(time: "StepTime", peak_tflops: float | None) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""``dsconfig explain KEY|CODE``: what a key means, or what a rule says."""
+"""``dsconfig explain KEY|CODE``: explain a config key or a rule."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from dsconfig.report.diagnostic import RULE_PAGES
 
 with lazy_imports():
     from dsconfig.checks import page, registry
-    from dsconfig.commands import key_words as keys
+    from dsconfig.commands import key_reference as keys
     from dsconfig.commands import text_table
     from dsconfig.resolver import codes
 
@@ -27,11 +27,14 @@ _CODE = re.compile(r"DSC\d{3}", re.IGNORECASE)
 def explain(
     what: Annotated[
         str,
-        typer.Argument(metavar="KEY|CODE|RULE", help="overlap_comm, DSC401, stage-missing, ..."),
+        typer.Argument(
+            metavar="KEY|CODE|RULE",
+            help="Key, rule code or rule name, e.g. overlap_comm or DSC401.",
+        ),
     ],
     output_format: options.FullOrJson = "full",
 ) -> None:
-    """Explain a key (type, default by release, memory, "auto", relations) or a rule by its code."""
+    """Explain a config key (type, defaults, memory, "auto") or a rule."""
     as_json = output_format == "json"
     if _CODE.fullmatch(what):
         _explain_rule(what.upper(), as_json=as_json)
@@ -42,7 +45,7 @@ def explain(
 
 
 def _code_of(name: str) -> str | None:
-    """The code of a rule or of a resolver's finding, by its name."""
+    """Return the code of a rule or resolver finding, by name."""
     rule = registry.rule_of(name)
     if rule is not None:
         return rule.code
@@ -50,19 +53,19 @@ def _code_of(name: str) -> str | None:
 
 
 def _explain_rule(code: str, *, as_json: bool) -> None:
-    """What ``validate`` says, or ``resolve``, whose findings depend on facts and programs."""
+    """Print the page of a rule of ``validate`` or a finding of ``resolve``."""
     rule = registry.rule_of(code)
     if rule is not None:
         data, text = {"rule": rule_as_data(rule)}, page.page(rule)
     elif code in codes.CODES:
         data, text = {"finding": finding_as_data(code)}, page.finding_page(code)
     else:
-        raise UsageError(f"there is no rule {code}")
+        raise UsageError(f"unknown rule {code}")
     typer.echo(_dump(data) if as_json else text_table.fitted(text.rstrip("\n")))
 
 
 def rule_as_data(rule: "Rule") -> dict[str, Any]:
-    """The explanation of a rule, for programs."""
+    """Return the JSON form of a rule."""
     return {
         "code": rule.code,
         "name": rule.name,
@@ -77,7 +80,7 @@ def rule_as_data(rule: "Rule") -> dict[str, Any]:
 
 
 def finding_as_data(code: str) -> dict[str, Any]:
-    """The explanation of a code that the resolver finds, for programs."""
+    """Return the JSON form of a resolver finding."""
     found = codes.CODES[code]
     config, flags = found.example or (None, None)
     return {
@@ -100,7 +103,7 @@ def _explain_key(name: str, *, as_json: bool) -> None:
     elif len(found) == 1:
         typer.echo(text_table.fitted(keys.key_as_text(found[0])))
     else:
-        typer.echo(f"{name} is the name of {len(found)} keys:\n")
+        typer.echo(f"{len(found)} keys are named {name}:\n")
         for key in found:
             typer.echo(text_table.fitted(f"  {key.path}\n      {key.doc}"))
 

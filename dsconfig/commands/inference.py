@@ -1,10 +1,10 @@
-"""Who runs a file: what the user says, else what the file and its neighbours show.
+"""The target program of a config: as specified, or inferred from the file and its surroundings.
 
-[Note: inference] Most people who hold a ds_config run it through the Trainer or accelerate, and few
-say so. A file tells by an "auto" at which DeepSpeed by itself would stop: somebody fills it in
-first. TrainingArguments and accelerate's YAML tell when they are given, when they hold the config,
-or when they lie beside it and name it; so does a release of either (--with). The library infers
-nothing: there a program says who asks.
+[Note: inference] Most ds_configs are run by the Trainer or accelerate, and few users specify it.
+Evidence, in this order: TrainingArguments or an accelerate YAML on the command line; a YAML that
+embeds the config; a release of either program (--with); a file in the same folder that references
+the config; an "auto" that DeepSpeed rejects, so another program must fill it in. The library does
+not infer: its callers name the runtime.
 """
 
 import re
@@ -33,157 +33,164 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 EVERY = "all"
-"""In the place of a runtime: the file is judged for each of them."""
+"""Runtime name that selects all of them."""
 TRAINER, ACCELERATE, ALONE = "transformers", "accelerate", "deepspeed"
-BY_DEFAULT = "by default"
-NEWEST_KNOWN, INSTALLED = "newest known", "installed here"
-UNASKED = (NEWEST_KNOWN, INSTALLED)
-"""Where a release is from that the user has not named."""
+WRAPPERS = (TRAINER, ACCELERATE)
+"""Programs that call DeepSpeed; the Trainer comes first because it uses accelerate."""
+DEFAULT, NO_AUTO = "default", 'no "auto" to fill in'
+NEWEST, INSTALLED = "newest supported", "installed"
+UNSPECIFIED = (NEWEST, INSTALLED)
+"""Sources of a release that the user did not specify."""
 YAMLS = (".yaml", ".yml")
 MOST_NEIGHBOURS, LARGEST_NEIGHBOUR = 40, 64 * 1024
-"""Files beside a config that are looked into, and bytes of each."""
+"""Limits on the files in the same folder that are searched: number, and bytes of each."""
 
 
-class Program(NamedTuple):
-    """The program that is taken to run a file; ``found`` is empty where the user named it."""
+class TargetProgram(NamedTuple):
+    """The program that runs a config; ``inferred_from`` is empty if the user specified it."""
 
     runtime: "Runtime"
-    found: str = ""
-    release_from: str = ""
-    beside: tuple[str, ...] = ()
-    """Programs and releases that were given, of which known faults are told."""
+    inferred_from: str = ""
+    release_source: str = ""
+    checked_releases: tuple[str, ...] = ()
+    """Programs and releases (--with) whose known faults are checked."""
 
     @property
-    def described(self) -> str:
-        """``transformers 5.23 with DeepSpeed 0.19.8, newest known``."""
-        from_where = self.release_from if self.runtime.runs_deepspeed else ""
-        faults = f"and the known faults of {' and '.join(self.beside)}" if self.beside else ""
-        return ", ".join(part for part in (self.runtime.described, from_where, faults) if part)
-
-    @property
-    def sentence(self) -> str:
-        """What the first line says."""
-        how = f" ({self.found}); --runtime says otherwise" if self.found else ""
-        return f"for {self.described}{how}"
+    def headline(self) -> str:
+        """``target: transformers 5.23 + DeepSpeed 0.19.8 (inferred from "auto"; ...)``."""
+        remarks: list[str] = []
+        if self.inferred_from in (DEFAULT, NO_AUTO):
+            remarks = [self.inferred_from]
+        elif self.inferred_from:
+            remarks = [f"inferred from {self.inferred_from}"]
+        if self.release_source not in ("", *UNSPECIFIED) and self.runtime.runs_deepspeed:
+            remarks.append(self.release_source)
+        if self.checked_releases:
+            remarks.append(f"with known faults of {' and '.join(self.checked_releases)}")
+        if self.inferred_from:
+            remarks.append("override with --runtime")
+        detail = f" ({'; '.join(remarks)})" if remarks else ""
+        return f"target: {self.runtime.described}{detail}"
 
     @property
     def data(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The JSON form."""
         return {
             "runtime": self.runtime.name,
             "release": str(self.runtime.version),
-            "inferred_from": self.found or None,
+            "inferred_from": self.inferred_from or None,
         }
 
     def target(self, config: object, facts: "Facts | None") -> FileTarget:
-        """The same as plain data, with what a ``config`` says of its run: the "auto" that the
-        program fills, and the ranks where the user gave no number of them.
-        """
+        """Return the report form: also counts "auto" values filled in, and implied ranks."""
         return FileTarget(
             runtime=self.runtime.name,
             release=str(self.runtime.version),
-            inferred_from=self.found or None,
-            described=self.sentence,
+            inferred_from=self.inferred_from or None,
+            described=self.headline,
             fills=len(filled_by(self.runtime, config)),
             ranks=ranks_fixed(config, facts),
         )
 
 
-def program(
-    asked: str | None,
+def target_program(
+    name: str | None,
     version: str | None,
     *,
     document: "Document | None" = None,
     source: str = "",
     facts: "Facts | None" = None,
     project: str = "",
-) -> Program:
-    """Who runs a file, at which release of DeepSpeed.
+) -> TargetProgram:
+    """Return the program that runs a file, at its DeepSpeed release.
 
-    ``asked`` is the name that the user or the ``project`` file gave; ``source`` what the file was
-    called on the command line, which also says whose project it lies in. Raises UsageError for a
-    name or a release that is unknown.
+    ``name`` is the one specified by the user or the ``project`` file; ``source`` is the file as
+    named on the command line. Raises UsageError for an unknown name or release.
     """
     if not project:
-        told = settings.settings_for(source or ".")
-        version = version or told.version
-        asked, project = (asked, "") if asked else (told.runtime, told.file)
+        defaults = settings.settings_for(source or ".")
+        version = version or defaults.version
+        name, project = (name, "") if name else (defaults.runtime, defaults.file)
     release = options.release(version)
     if version is not None:
         newer = release > versions.NEWEST
-        from_where = f"judged as {versions.NEWEST}, the newest known" if newer else ""
+        release_source = f"checked as {versions.NEWEST}, the newest supported" if newer else ""
     elif release >= versions.NEWEST:
-        from_where = NEWEST_KNOWN
+        release_source = NEWEST
     else:
-        from_where = INSTALLED
-    if asked is not None:
-        found = project and f"runtime of {project}"
+        release_source = INSTALLED
+    if name is not None:
+        basis = project
     else:
-        asked, found = _told(document, source, facts)
+        name, basis = _infer(document, source, facts)
     with usage("--runtime"):
-        runtime = runtime_of(asked, release)
-    # DeepSpeed by itself has none of their faults.
-    given = facts.releases.items() if facts is not None and fills_auto(runtime) else ()
-    beside = (f"{name} {each}" for name, each in given if name in (TRAINER, ACCELERATE))
-    return Program(runtime, found, from_where, tuple(beside))
+        runtime = runtime_of(name, release)
+    # DeepSpeed alone has none of their faults.
+    releases = facts.releases if facts is not None and fills_auto(runtime) else {}
+    checked = (f"{program} {releases[program]}" for program in releases if program in WRAPPERS)
+    return TargetProgram(runtime, basis, release_source, tuple(checked))
 
 
-def _told(document: "Document | None", source: str, facts: "Facts | None") -> tuple[str, str]:
-    """Name and reason, by what was given, what the file is, and what lies beside it."""
-    given = facts.origins.keys() if facts is not None else ()
-    if "training" in given:
-        return TRAINER, "by TrainingArguments"
-    if "launch" in given:
-        return ACCELERATE, "by the accelerate config"
+def _infer(document: "Document | None", source: str, facts: "Facts | None") -> tuple[str, str]:
+    """Return the name of the program and the evidence for it."""
+    specified = facts.origins.keys() if facts is not None else ()
+    if "training" in specified:
+        return TRAINER, "TrainingArguments"
+    if "launch" in specified:
+        return ACCELERATE, "the accelerate config"
     if document is None:
-        return (source and _neighbour(Path(source))) or (ALONE, BY_DEFAULT)
-    holder, form = "", "YAML" if source.endswith(YAMLS) else "JSON"
+        return (source and _referencing_program(Path(source))) or (ALONE, DEFAULT)
+    container, form = "", "YAML" if source.endswith(YAMLS) else "JSON"
     if document.container:
-        holder = ACCELERATE if embedded_facts.is_accelerate_config(document.container) else TRAINER
+        container = (
+            ACCELERATE if embedded_facts.is_accelerate_config(document.container) else TRAINER
+        )
     elif source.endswith(YAMLS):
-        holder = _holder(Path(source))
-    if holder:
-        return holder, f"the {form} that holds it is of this kind"
-    named = facts.releases if facts is not None else ()
-    for name in (TRAINER, ACCELERATE):  # the Trainer is the one that calls the other
-        if name in named:
-            return name, "by --with"
-    by_neighbour = _neighbour(Path(source or document.name))
-    if by_neighbour is not None:
-        return by_neighbour
-    if stops_alone(document.value):
-        return TRAINER, 'DeepSpeed alone stops at its "auto"'
-    return ALONE, 'no "auto" that stops it'
+        container = _container_program(Path(source))
+    if container:
+        kind = "accelerate" if container == ACCELERATE else "trainer"
+        return container, f"the {kind} {form}"
+    releases = facts.releases if facts is not None else ()
+    for name in WRAPPERS:
+        if name in releases:
+            return name, "--with"
+    referenced = _referencing_program(Path(source or document.name))
+    if referenced is not None:
+        return referenced
+    if has_foreign_auto(document.value):
+        return TRAINER, '"auto"'
+    return ALONE, NO_AUTO
 
 
 _PLUGIN = re.compile(r"^\s*deepspeed_config(?:_file)?\s*:", re.MULTILINE)
 _ARGUMENT = re.compile(r"""^\s*["']?deepspeed["']?\s*:""", re.MULTILINE)
 
 
-def _holder(path: Path) -> str:
-    """Whose YAML or JSON a file is that holds or names a config; empty where nobody's."""
+def _container_program(path: Path) -> str:
+    """Return the program whose file embeds or references a config; empty if none."""
     text = _text(path)
     if _PLUGIN.search(text):
         return ACCELERATE
     return TRAINER if _ARGUMENT.search(text) else ""
 
 
-def _neighbour(path: Path) -> tuple[str, str] | None:
-    """The program of a file in the same folder that names this one."""
+def _referencing_program(path: Path) -> tuple[str, str] | None:
+    """Return the program of a file in the same folder that references this one."""
     try:
-        beside = sorted(each for each in path.parent.iterdir() if each.suffix in (*YAMLS, ".json"))
+        files = sorted(file for file in path.parent.iterdir() if file.suffix in (*YAMLS, ".json"))
     except OSError:
         return None
-    for each in beside[:MOST_NEIGHBOURS]:
-        text = "" if each.name == path.name else _text(each)
-        holder = _holder(each) if re.search(rf"[\s\"'/]{re.escape(path.name)}\b", text) else ""
-        if holder:
-            return holder, f"{each.name} names it"
+    reference = re.compile(rf"[\s\"'/]{re.escape(path.name)}\b")
+    for file in files[:MOST_NEIGHBOURS]:
+        text = "" if file.name == path.name else _text(file)
+        program = _container_program(file) if reference.search(text) else ""
+        if program:
+            return program, f"{file.name}, which references it"
     return None
 
 
 def _text(path: Path) -> str:
-    """A small text file; empty for anything else."""
+    """Return the text of a small file; empty for anything else."""
     try:
         if not path.is_file() or path.stat().st_size > LARGEST_NEIGHBOUR:
             return ""
@@ -192,22 +199,22 @@ def _text(path: Path) -> str:
         return ""
 
 
-def stops_alone(config: object) -> bool:
-    """Whether a config has an "auto" that the Trainer fills and DeepSpeed by itself stops at."""
+def has_foreign_auto(config: object) -> bool:
+    """Return whether a config has an "auto" that the Trainer fills in and DeepSpeed rejects."""
     if not is_block(config):
         return False
     alone = runtime_of(ALONE)
-    stops = (AutoHandling.REFUSED, AutoHandling.REFUSED_LATE)
+    rejected = (AutoHandling.REFUSED, AutoHandling.REFUSED_LATE)
     return any(
-        alone.on_auto(tuple(path.split(".")), config) in stops
+        alone.on_auto(tuple(path.split(".")), config) in rejected
         for path in filled_by(runtime_of(TRAINER), config)
     )
 
 
 def ranks_fixed(config: Any, facts: "Facts | None") -> int | None:
-    """The number of data-parallel ranks that three batch sizes go with, where none was given.
+    """Return the data-parallel ranks implied by the three batch sizes.
 
-    None where there are no such machines.
+    None if the number of GPUs is specified or the implied one is not plausible.
     """
     if facts is not None and facts.world_size is not None:
         return None
@@ -216,5 +223,5 @@ def ranks_fixed(config: Any, facts: "Facts | None") -> int | None:
 
 
 def filled_by(runtime: "Runtime", config: Any) -> list[str]:
-    """The dotted paths of every "auto" for which the program has a value."""
+    """Return the dotted paths of each "auto" that the program fills in."""
     return [path for path in runtime.auto_fills if value_at(config, path) == AUTO]

@@ -43,10 +43,10 @@ def init(
     they fill in stays "auto". The reasons stand under "$dsconfig", which every program reads
     past; with --runtime deepspeed or dsengine they are // remarks.
     """
-    given = options.of_project({**flags, "learning_rate": learning_rate}, None)
+    given = options.with_project_facts({**flags, "learning_rate": learning_rate}, None)
     facts = options.facts_from(**given)
     output = None if str(output) == "-" else output
-    found = inference.program(runtime, None, source=str(output or ""), facts=facts)
+    found = inference.target_program(runtime, None, source=str(output or ""), facts=facts)
     known = (facts.model, facts.world_size, facts.device)
     if any(known) and not all(known):
         raise UsageError("name --model (or --params), --gpus and --device together, or none")
@@ -57,15 +57,15 @@ def init(
     else:
         starter = init_template.cautious(learning_rate)
     # A file that nobody made for one program has to suit those, too, that read strict JSON.
-    hjson = found.found != inference.BY_DEFAULT and found.runtime.reads_hjson
+    hjson = found.inferred_from != inference.DEFAULT and found.runtime.reads_hjson
     text = init_template.written(starter.for_program(found.runtime), hjson=hjson)
     _emit(text, output, found, force=force)
 
 
-def _emit(text: str, output: Path | None, found: inference.Program, *, force: bool) -> None:
+def _emit(text: str, output: Path | None, found: inference.TargetProgram, *, force: bool) -> None:
     """Write the file, and say for whom it is."""
-    everybody = found.found == inference.BY_DEFAULT
-    said = found.sentence if found.found else ""
+    everybody = found.inferred_from == inference.DEFAULT
+    said = found.headline if found.inferred_from else ""
     if everybody:
         said = "for every program, as nothing tells which; --runtime says otherwise"
     if output is not None:

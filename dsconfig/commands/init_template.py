@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from dsconfig.commands.errors import UsageError, usage
-from dsconfig.commands.written_for import written_for
+from dsconfig.commands.program_file import for_program
 from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
@@ -31,7 +31,7 @@ class Starter:
 
     def for_program(self, program: Runtime) -> "Starter":
         """The starter with "auto" wherever the program has a value of its own."""
-        made = written_for(program, self.config, self.beside)
+        made = for_program(program, self.config, self.beside)
         left = made.opened
         reasons = {pointer: why for pointer, why in self.reasons.items() if pointer not in left}
         opened = "filled in by " + program.name

@@ -1,4 +1,4 @@
-"""Flags about how the model is run, as far as memory depends on it."""
+"""Flags about model execution that affect memory."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -14,45 +14,50 @@ with lazy_imports():
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
 
-Recompute = Annotated[str | None, fact(help="none, selective or full.")]
+Recompute = Annotated[
+    str | None, fact(metavar="MODE", help="Activation recomputation: none, selective or full.")
+]
 
 
 class Style(NamedTuple):
-    """Kernels of the run, a flag for each."""
+    """Kernels of the run, one flag per field."""
 
-    attention: Annotated[str | None, fact(help="flash or eager; else as transformers does.")] = None
+    attention: Annotated[
+        str | None,
+        fact(metavar="KERNEL", help="Attention kernel: flash or eager (default: of transformers)."),
+    ] = None
     fused_kernels: Annotated[
-        bool, fact("--fused-kernels", help="Fused norm, MLP and loss (Liger).")
+        bool, fact("--fused-kernels", help="Use fused norm, MLP and loss (Liger).")
     ] = False
     loss_kernel: Annotated[
         str | None,
         fact(
             "--loss",
             metavar="KERNEL",
-            help="plain (default), 16bit, fused, chunked, or fused-linear (with --fused-kernels).",
+            help="Loss kernel: plain, 16bit, fused, chunked or fused-linear.",
         ),
     ] = None
 
 
 def with_style(facts: "Facts", style: Style, recompute: str | None = None) -> "Facts":
-    """The facts with these flags among the training arguments. Raises UsageError."""
-    given: dict[str, Any] = {}
+    """Return the facts with these flags as training arguments. Raises UsageError."""
+    arguments: dict[str, Any] = {}
     if recompute is not None:
         if recompute not in ("none", "selective", "full"):
-            raise UsageError(f"--recompute: {recompute!r} is not none, selective or full")
-        given["gradient_checkpointing"] = recompute
+            raise UsageError(f"--recompute: {recompute!r} is not one of none, selective, full")
+        arguments["gradient_checkpointing"] = recompute
     if style.attention is not None:
         if style.attention not in ("flash", "eager"):
-            raise UsageError(f"--attention: {style.attention!r} is not flash or eager")
+            raise UsageError(f"--attention: {style.attention!r} is not one of flash, eager")
         is_eager = style.attention == "eager"
-        given["attn_implementation"] = "eager" if is_eager else "flash_attention_2"
+        arguments["attn_implementation"] = "eager" if is_eager else "flash_attention_2"
     if style.fused_kernels:
-        given["use_liger_kernel"] = True
+        arguments["use_liger_kernel"] = True
     if style.loss_kernel is not None:
         if style.loss_kernel not in loss.NAMES:
             raise UsageError(f"--loss: {style.loss_kernel!r} is not one of {', '.join(loss.NAMES)}")
-        given["loss"] = style.loss_kernel
-    if not given:
+        arguments["loss"] = style.loss_kernel
+    if not arguments:
         return facts
     training = facts.training or runs.TrainingFacts()
-    return replace(facts, training=replace(training, arguments={**training.arguments, **given}))
+    return replace(facts, training=replace(training, arguments={**training.arguments, **arguments}))

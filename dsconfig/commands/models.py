@@ -1,4 +1,4 @@
-"""``dsconfig models [WORDS]``: the models that are known by name."""
+"""``dsconfig models [WORDS]``: known models."""
 
 import json
 from typing import Annotated
@@ -17,32 +17,37 @@ with lazy_imports():
 def models(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[WORDS]", help="Parts of a name or id that have to be in it."),
+        typer.Argument(metavar="[WORDS]", help="Words that the name or id must contain."),
     ] = None,
     output_format: options.FullOrJson = "full",
 ) -> None:
-    """List the models of the catalogue, for --model. Case and dashes do not matter.
+    """List known models for --model.
 
-    An id that lies in Hugging Face's cache, or a config.json, is taken as it is.
+    Case and dashes are ignored. --model also accepts Hugging Face ids in the local cache and
+    config.json files.
 
     Examples:
       dsconfig models llama 8b
       dsconfig models qwen --output-format json
     """
-    found = [each for each in catalogue.models() if catalogue.mentions(words or (), *names(each))]
+    found = [
+        model for model in catalogue.models() if catalogue.mentions(words or (), *names(model))
+    ]
     if output_format == "json":
         typer.echo(json.dumps({"format_version": "1.0", "models": found}, indent=2))
         return
     if not found:
-        raise UsageError(f"no model has {' '.join(words or ())} in its name: dsconfig models")
-    table = TextTable("name", ">parameters", ">layers", ">width", ">context", "also known as")
-    for each in found:
-        also = ", ".join(name for name in names(each) if name != each["name"])
-        sizes = (f"{each['params'] / 1e9:.2f}e9", str(each["layers"]), str(each["hidden_size"]))
-        table.add_row(each["name"], *sizes, str(each["max_positions"] or "-"), also)
+        raise UsageError(
+            f"no known model matches {' '.join(words or ())}; list all with dsconfig models"
+        )
+    table = TextTable("name", ">parameters", ">layers", ">hidden size", ">context", "also known as")
+    for model in found:
+        also = ", ".join(name for name in names(model) if name != model["name"])
+        sizes = (f"{model['params'] / 1e9:.2f}e9", str(model["layers"]), str(model["hidden_size"]))
+        table.add_row(model["name"], *sizes, str(model["max_positions"] or "-"), also)
     typer.echo(str(table))
 
 
 def names(entry: "catalogue.Entry") -> tuple[str, ...]:
-    """All that a model is called."""
+    """Return all names of a model."""
     return (entry["name"], entry["hf_id"], *entry.get("aliases", ()))

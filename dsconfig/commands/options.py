@@ -1,6 +1,6 @@
-"""Options that several commands share, and the facts they make.
+"""Options shared by several commands, and the facts they set.
 
-Every annotated type here is one flag with one meaning everywhere.
+Each annotated type is one flag with the same meaning in every command.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,33 +34,41 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
+FACTS = "Model, hardware and training"
+"""Panel of the help."""
+
+
 def fact(*names: str, help: str, **more: Any) -> Any:
-    """A flag about facts, which help lists among its like."""
-    return typer.Option(*names, help=help, rich_help_panel="Facts", **more)
+    """Return a Typer option in the facts panel of the help."""
+    return typer.Option(*names, help=help, rich_help_panel=FACTS, **more)
 
 
-ConfigFile = Annotated[str, typer.Argument(metavar="FILE", help="The config; - reads stdin.")]
+ConfigFile = Annotated[str, typer.Argument(metavar="FILE", help="Config file (- for stdin).")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a key of the file (repeatable)."),
 ]
 RuntimeName = Annotated[
-    str | None, typer.Option(help="deepspeed, transformers, accelerate or dsengine.")
+    str | None,
+    typer.Option(
+        metavar="PROGRAM",
+        help="Target program: deepspeed, transformers, accelerate or dsengine (default: inferred).",
+    ),
 ]
 DeepSpeedVersion = Annotated[
     str | None,
     typer.Option(
         metavar="X.Y.Z",
-        help="Check against this release; default: the installed one, else the newest known.",
+        help="Target DeepSpeed release (default: the installed one, or the newest supported).",
     ),
 ]
 FailIfOom = Annotated[
-    bool, typer.Option("--fail-if-oom", help="Exit 1 when it does not fit the card.")
+    bool, typer.Option("--fail-if-oom", help="Exit with code 1 if it does not fit.")
 ]
 
 
 def full_or_json(form: str) -> str:
-    """Insist on a form that every command but ``validate`` has."""
+    """Return the output format. Raises UsageError for an unknown one."""
     if form not in ("full", "json"):
         raise UsageError(f"--output-format: {form!r} is not one of full, json")
     return form
@@ -68,110 +76,124 @@ def full_or_json(form: str) -> str:
 
 FullOrJson = Annotated[
     str,
-    typer.Option(envvar="DSCONFIG_OUTPUT_FORMAT", help="full or json.", callback=full_or_json),
+    typer.Option(
+        metavar="FORMAT",
+        envvar="DSCONFIG_OUTPUT_FORMAT",
+        help="Output format: full or json.",
+        callback=full_or_json,
+    ),
 ]
 
 
 def load(source: str, overrides: list[str] | None = None) -> "Document":
-    """Read a config for a command. Raises UsageError when there is nothing to read."""
+    """Read a config and apply overrides. Raises UsageError for an unreadable file."""
     if not source.strip():
-        raise UsageError(f"{source!r} names no file; name the config, or - for stdin")
+        raise UsageError(f"{source!r} is not a file name; specify a config, or - for stdin")
     document = dsconfig.read(source)
-    nothing = (UNREADABLE, NO_CONFIG) if document.is_unreadable else (UNREADABLE,)
-    unreadable = [found for found in document.diagnostics if found.code in nothing]
-    if unreadable:
-        raise UsageError(f"{document.name}: {unreadable[0].message}")
+    codes = (UNREADABLE, NO_CONFIG) if document.is_unreadable else (UNREADABLE,)
+    errors = [finding for finding in document.diagnostics if finding.code in codes]
+    if errors:
+        raise UsageError(f"{document.name}: {errors[0].message}")
     with usage():
         return override.with_overrides(document, overrides or [])
 
 
 def completed(facts: "Facts", document: "Document") -> "Facts":
-    """The facts with those of the YAML that holds the document."""
+    """Return the facts, completed from the YAML file that embeds the config."""
     return embedded_facts.completed(facts, document) if document.container else facts
 
 
 def release(text: str | None, *, option: str = "--deepspeed-version") -> "Version":
-    """The named release, else the installed one, else the newest known.
+    """Return the given release, the installed one, or the newest supported.
 
-    Raises UsageError for what is no release, or one older than any that is known.
+    Raises UsageError for an invalid or unsupported release.
     """
     if text is None:
         return installed.installed_or_newest()
     with usage(option):
         version = versions.Version.parse(text)
         if version < versions.OLDEST:
-            raise ValueError(f"nothing is known of releases before {versions.OLDEST}")
+            raise ValueError(f"releases before {versions.OLDEST} are not supported")
     return version
 
 
 def program(runtime: str | None, version: str | None) -> "Runtime":
-    """The runtime of the flags at their DeepSpeed release, dsengine by default.
-
-    Raises UsageError for one that is unknown.
-    """
+    """Return the runtime of the flags (default: dsengine). Raises UsageError if unknown."""
     with usage():
         return base.runtime_of(runtime or "dsengine", release(version))
 
 
-def every_fact(
+def fact_flags(
     world_size: Annotated[
-        int | None, fact("--gpus", "--world-size", help="Number of ranks.")
+        int | None, fact("--gpus", "--world-size", help="Total number of GPUs (ranks).")
     ] = None,
-    nodes: Annotated[int | None, fact(help="Number of nodes.")] = None,
-    device: Annotated[str | None, fact(help="A card (`dsconfig devices`), or cpu.")] = None,
-    device_memory: Annotated[str | None, fact(help="Memory of one card: 80GiB.")] = None,
+    nodes: Annotated[int | None, fact(help="Number of nodes (default: 8 GPUs per node).")] = None,
+    device: Annotated[
+        str | None, fact(metavar="NAME", help="GPU name (see `dsconfig devices`) or cpu.")
+    ] = None,
+    device_memory: Annotated[
+        str | None, fact(metavar="SIZE", help="Memory per GPU, e.g. 80GiB.")
+    ] = None,
     model: Annotated[
-        str | None, fact(help="A name (`dsconfig models`), a Hugging Face id or a config.json.")
-    ] = None,
-    params: Annotated[str | None, fact(help="Parameter count: 13e9, 13B, 700M.")] = None,
-    training_args: Annotated[Path | None, fact(help="TrainingArguments as JSON or YAML.")] = None,
-    accelerate_config: Annotated[Path | None, fact(help="An accelerate YAML.")] = None,
-    micro_batch: Annotated[int | None, fact(help="Samples per GPU per pass.")] = None,
-    global_batch: Annotated[int | None, fact(help="Samples per optimizer step.")] = None,
-    accumulation: Annotated[int | None, fact(help="Passes per optimizer step.")] = None,
-    sequence_length: Annotated[int | None, fact("--seq-len", help="Tokens per sample.")] = None,
-    precision: Annotated[str | None, fact(help="fp32, fp16 or bf16.")] = None,
-    learning_rate: Annotated[float | None, fact(help="Peak rate.")] = None,
-    total_steps: Annotated[int | None, fact(help="Optimizer steps of the run.")] = None,
-    warmup_steps: Annotated[float | None, fact(help="Steps, or a share below 1.")] = None,
-    host_memory: Annotated[str | None, fact(help="Main memory per node: 512GiB.")] = None,
-    nvme: Annotated[str | None, fact(help="Directory on NVMe for offloading.")] = None,
-    nvme_size: Annotated[str | None, fact(help="Free space there per node: 2TB.")] = None,
-    trainable: Annotated[
-        str | None, fact(help="Trainable parameters of an otherwise frozen model: 20M.")
-    ] = None,
-    lora_rank: Annotated[
-        int | None, fact(min=1, help="Rank of LoRA adapters on a frozen model.")
-    ] = None,
-    lora_targets: Annotated[
         str | None,
-        fact(metavar="NAMES", help="Modules to adapt: q_proj,v_proj (default: all linear layers)."),
+        fact(
+            metavar="NAME",
+            help="Model name (see `dsconfig models`), Hugging Face id or config.json.",
+        ),
     ] = None,
-    lora_dropout: Annotated[float, fact(min=0.0, max=1.0, help="Dropout of LoRA adapters.")] = 0.0,
-    base_weights: Annotated[
-        str | None,
-        fact(metavar="4bit|8bit", help="Quantize the frozen linear layers (QLoRA: 4bit)."),
+    params: Annotated[
+        str | None, fact(metavar="COUNT", help="Number of parameters, e.g. 13e9, 13B or 700M.")
+    ] = None,
+    training_args: Annotated[
+        Path | None, fact(metavar="FILE", help="TrainingArguments as JSON or YAML.")
+    ] = None,
+    accelerate_config: Annotated[
+        Path | None, fact(metavar="FILE", help="YAML file of accelerate config.")
+    ] = None,
+    micro_batch: Annotated[int | None, fact(help="Micro batch size per GPU, in samples.")] = None,
+    global_batch: Annotated[
+        int | None, fact(help="Global batch size, in samples per step.")
+    ] = None,
+    accumulation: Annotated[int | None, fact(help="Gradient accumulation steps.")] = None,
+    sequence_length: Annotated[
+        int | None, fact("--seq-len", help="Sequence length, in tokens.")
+    ] = None,
+    precision: Annotated[
+        str | None, fact(metavar="DTYPE", help="Training precision: fp32, fp16 or bf16.")
+    ] = None,
+    learning_rate: Annotated[float | None, fact(help="Peak learning rate.")] = None,
+    total_steps: Annotated[int | None, fact(help="Total optimizer steps.")] = None,
+    warmup_steps: Annotated[
+        float | None, fact(help="Warmup steps, or a fraction of the total below 1.")
+    ] = None,
+    host_memory: Annotated[
+        str | None, fact(metavar="SIZE", help="Host memory (RAM) per node, e.g. 512GiB.")
+    ] = None,
+    nvme: Annotated[str | None, fact(metavar="DIR", help="NVMe directory for offloading.")] = None,
+    nvme_size: Annotated[
+        str | None, fact(metavar="SIZE", help="Free NVMe space per node, e.g. 2TB.")
     ] = None,
     client_optimizer: Annotated[
         str | None,
-        fact(metavar="CLASS", help="Optimizer that the script passes: AdamW, DeepSpeedCPUAdam ..."),
+        fact(metavar="CLASS", help="Optimizer passed by the script, e.g. AdamW."),
     ] = None,
-    tensor_parallel: Annotated[int, fact(help="Degree.")] = 1,
-    sequence_parallel: Annotated[int, fact(help="Degree.")] = 1,
-    pipeline_parallel: Annotated[int, fact(help="Degree.")] = 1,
+    tensor_parallel: Annotated[int, fact(help="Tensor-parallel degree.")] = 1,
+    sequence_parallel: Annotated[int, fact(help="Sequence-parallel degree.")] = 1,
+    pipeline_parallel: Annotated[int, fact(help="Pipeline-parallel degree.")] = 1,
     node_link: Annotated[
-        str | None, fact(metavar="RATE", help="Between nodes, per GPU: 25 (GB/s) or 200Gbit.")
+        str | None,
+        fact(metavar="RATE", help="Bandwidth between nodes per GPU, in GB/s, or e.g. 200Gbit."),
     ] = None,
     releases: Annotated[
         list[str] | None,
         fact(
             "--with",
-            metavar="NAME==RELEASE",
-            help="Release of transformers, accelerate, torch or cuda that runs it: faults, memory.",
+            metavar="NAME==X.Y",
+            help="Release of transformers, accelerate, torch or cuda in use (repeatable).",
         ),
     ] = None,
 ) -> "Facts":
-    """All flags about facts, under the names that ``dsconfig.gather`` has for them."""
+    """Return the facts of all flags; parameters are named as in ``dsconfig.gather``."""
     return facts_from(**locals())
 
 
@@ -179,96 +201,99 @@ Command = Callable[..., None]
 
 
 def with_facts(command: Command) -> Command:
-    """Give a command every flag about facts in the place of its ``facts``, which they make."""
+    """Replace the ``facts`` parameter of a command by all flags about facts."""
 
-    def made(flags: dict[str, Any], file: str | None) -> "Facts":
-        return facts_from(**of_project(flags, file))
+    def build(flags: dict[str, Any], file: str | None) -> "Facts":
+        return facts_from(**with_project_facts(flags, file))
 
-    return _with(signature(every_fact).parameters, "facts", made, command)
+    return _expanded(signature(fact_flags).parameters, "facts", build, command)
 
 
 def with_flags(names: str, **defaults: object) -> Callable[[Command], Command]:
-    """Give a command the named flags about facts in the place of its ``flags``, a dict of them.
+    """Replace the ``flags`` parameter of a command by the named flags; it receives a dict.
 
-    ``defaults`` are those of this command, where they are others than elsewhere.
+    ``defaults`` override the usual default values.
     """
-    known = signature(every_fact).parameters
-    taken = {name: known[name] for name in names.split()}
-    taken |= {name: taken[name].replace(default=value) for name, value in defaults.items()}
-    return partial(_with, taken, "flags", lambda flags, _: flags)
+    known = signature(fact_flags).parameters
+    parameters = {name: known[name] for name in names.split()}
+    parameters |= {name: parameters[name].replace(default=v) for name, v in defaults.items()}
+    return partial(_expanded, parameters, "flags", lambda flags, _: flags)
 
 
 def with_groups(command: Command) -> Command:
-    """Give a command the fields of a NamedTuple as flags, in the place of each parameter that is
-    one.
-    """
-    for name, one in signature(command).parameters.items():
-        if hasattr(one.annotation, "_fields"):
-            made = partial(_grouped, one.annotation)
-            command = _with(signature(one.annotation).parameters, name, made, command)
+    """Replace each NamedTuple parameter of a command by one flag per field."""
+    for name, parameter in signature(command).parameters.items():
+        group = parameter.annotation
+        if hasattr(group, "_fields"):
+            build = partial(_build_group, group)
+            command = _expanded(signature(group).parameters, name, build, command)
     return command
 
 
-def _grouped(group: Callable[..., Any], flags: dict[str, Any], _: str | None) -> Any:
+def _build_group(group: Callable[..., Any], flags: dict[str, Any], _: str | None) -> Any:
     return group(**flags)
 
 
-def _with(
-    taken: Mapping[str, Parameter],
-    place: str,
-    made: Callable[[dict[str, Any], str | None], Any],
+def _expanded(
+    flags: Mapping[str, Parameter],
+    name: str,
+    build: Callable[[dict[str, Any], str | None], Any],
     command: Command,
 ) -> Command:
-    """The command with the flags ``taken`` in the place of a parameter, which is made of them."""
-    own = signature(command)
+    """Return the command with ``flags`` as parameters; ``build`` makes parameter ``name``."""
+    original = signature(command)
 
     @wraps(command)
-    def called(**given: Any) -> None:
-        flags = {name: given.pop(name) for name in taken}
-        command(**given, **{place: made(flags, given.get("file"))})
+    def wrapper(**arguments: Any) -> None:
+        values = {flag: arguments.pop(flag) for flag in flags}
+        command(**arguments, **{name: build(values, arguments.get("file"))})
 
-    each = own.parameters.values()
-    both = chain.from_iterable(taken.values() if one.name == place else [one] for one in each)
-    keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in both]
-    called.__signature__ = own.replace(parameters=keywords)  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in keywords}
-    return called
+    parameters = chain.from_iterable(
+        flags.values() if parameter.name == name else [parameter]
+        for parameter in original.parameters.values()
+    )
+    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+    wrapper.__signature__ = original.replace(parameters=keywords)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    return wrapper
 
 
 def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":
-    """The facts with the cards of this machine where no device was named; said on standard error.
+    """Return the facts with the GPUs of this machine if no device is specified; prints a note.
 
-    ``ranks``: there is one for each card where nobody says how many.
+    ``ranks``: also assume one rank per GPU if their number is not specified.
     """
-    here = machine.cards_here() if facts.device is None else []
-    if not here:
+    gpus = machine.cards_here() if facts.device is None else []
+    if not gpus:
         return facts
-    name, memory = here[0]
+    name, memory = gpus[0]
     try:
         device = replace(machine.named_device(name), memory_bytes=memory)
     except ValueError:
         device = machine.DeviceFacts(name=name, memory_bytes=memory)
-    found = replace(facts, device=device, origins={**facts.origins, "device": "this machine"})
+    facts = replace(facts, device=device, origins={**facts.origins, "device": "this machine"})
     if ranks and facts.world_size is None:
-        found = replace(found, world_size=len(here), nodes=1)
-    typer.echo(f"device: {found.world_size or 1} x {name}, as in this machine (--device)", err=True)
-    return found
+        facts = replace(facts, world_size=len(gpus), nodes=1)
+    count = facts.world_size or 1
+    typer.echo(f"device: {count} x {name}, detected; override with --device", err=True)
+    return facts
 
 
 def measured_here(facts: "Facts") -> "Facts":
-    """The facts with the rates of this machine, of a disk where one is named; said on standard
-    error. Raises UsageError as ``measured`` does.
+    """Return the facts with measured bandwidths of this machine; prints them to stderr.
+
+    Raises UsageError as ``measured`` does.
     """
-    found = measured(facts.host or machine.HostFacts())
-    for subject, text in measurements(found):
+    host = measured(facts.host or machine.HostFacts())
+    for subject, text in measurements(host):
         typer.echo(f"{subject}: {text}", err=True)
-    return replace(facts, host=found, origins={**facts.origins, "host": "measured here"})
+    return replace(facts, host=host, origins={**facts.origins, "host": "measured here"})
 
 
 def measured(host: "machine.HostFacts") -> "machine.HostFacts":
-    """Measure this machine. Raises UsageError without torch, or for a disk that holds no files."""
+    """Measure this machine. Raises UsageError without torch or for an unusable NVMe directory."""
     if host.nvme_path == "":
-        raise UsageError("--nvme is empty: name a directory on the disk to measure")
+        raise UsageError("--nvme is empty; specify a directory on the disk to measure")
     try:
         from dsengine.tiers import speeds
 
@@ -280,43 +305,44 @@ def measured(host: "machine.HostFacts") -> "machine.HostFacts":
 
 
 def measurements(host: "machine.HostFacts") -> Iterator[tuple[str, str]]:
-    """(subject, what was measured) of each rate that ``host`` has."""
+    """Yield (subject, measurement) for each measured bandwidth."""
     if host.copy_gb_per_second is not None:
-        yield "memory speed", f"a copy reads and writes {host.copy_gb_per_second:.1f} GB/s"
+        yield "host memory", f"copy bandwidth {host.copy_gb_per_second:.1f} GB/s (read + write)"
     if host.nvme_read_gb_per_second is not None:
         yield (
-            "disk speed",
-            f"{host.nvme_path} reads {host.nvme_read_gb_per_second:.2f} GB/s and writes "
+            "NVMe",
+            f"{host.nvme_path}: read {host.nvme_read_gb_per_second:.2f} GB/s, write "
             f"{host.nvme_write_gb_per_second:.2f} GB/s",
         )
     if host.card_gb_per_second is not None:
-        yield "way to a card", f"{host.card_gb_per_second:.1f} GB/s from page-locked memory"
+        yield "host to GPU", f"{host.card_gb_per_second:.1f} GB/s from pinned memory"
 
 
-def of_project(flags: dict[str, Any], file: str | None) -> dict[str, Any]:
-    """The flags with model and devices of the project that a file lies in, where none were given;
-    said on standard error. A plan has settled them already.
+def with_project_facts(flags: dict[str, Any], file: str | None) -> dict[str, Any]:
+    """Return the flags with model and devices of the project file if not specified; prints a note.
+
+    A plan already contains them.
     """
-    told = settings.settings_for(file or ".")
-    taken: dict[str, Any] = {}
-    if told.model and not flags.get("model") and not flags.get("params"):
-        taken["model"] = told.model
-    if told.device and not flags.get("device") and not flags.get("device_memory"):
-        taken["device"] = told.device
-    if told.gpus and not flags.get("world_size"):
-        taken["world_size"] = told.gpus
-    if not taken or (file is not None and text_of_plan(file) is not None):
+    project = settings.settings_for(file or ".")
+    added: dict[str, Any] = {}
+    if project.model and not flags.get("model") and not flags.get("params"):
+        added["model"] = project.model
+    if project.device and not flags.get("device") and not flags.get("device_memory"):
+        added["device"] = project.device
+    if project.gpus and not flags.get("world_size"):
+        added["world_size"] = project.gpus
+    if not added or (file is not None and text_of_plan(file) is not None):
         return flags
-    said = " ".join(f"--{_FLAGS.get(name, name)} {value}" for name, value in taken.items())
-    typer.echo(f"{said}: by {told.file}", err=True)
-    return {**flags, **taken}
+    shown = " ".join(f"--{_FLAGS.get(name, name)} {value}" for name, value in added.items())
+    typer.echo(f"using {shown} from {project.file}", err=True)
+    return {**flags, **added}
 
 
 def text_of_plan(file: str) -> str | None:
-    """What is in a file that holds a plan; None where it holds something else, or nothing."""
+    """Return the text of a plan file; None if the file is not a plan."""
     try:
         if not Path(file).is_file():
-            return None  # a pipe can be read once only, as a config
+            return None  # a pipe can be read only once, and holds a config
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
@@ -327,6 +353,6 @@ _FLAGS = {"world_size": "gpus"}
 
 
 def facts_from(**flags: object) -> "Facts":
-    """Facts from command-line flags. Raises UsageError with the flag and the remedy."""
+    """Return the facts of command-line flags. Raises UsageError naming the flag."""
     with usage():
         return gathering.gather(**flags)  # type: ignore[arg-type]

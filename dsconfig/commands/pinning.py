@@ -1,6 +1,6 @@
-"""``dsconfig diff --pin``: the file that means under one release what it meant under another."""
+"""``dsconfig diff --pin``: edit a config so that an upgrade does not change its meaning."""
 
-from dsconfig.commands.moves import new_defaults
+from dsconfig.commands.upgrades import new_defaults
 from dsconfig.report import Applicability
 from dsconfig.schema.meaning import meaning
 from dsconfig.schema.version import Version
@@ -9,37 +9,38 @@ from dsconfig.source.edit import EDITABLE, Edits, apply_edits, delete_entry, ins
 from dsconfig.source.from_text import document_from_text
 from dsconfig.source.pointer import join
 
-OTHER_WORDS = ("deprecated-key", "renamed-key")
-"""Rules whose safe fixes say the same in the words of a later release."""
+RENAMING_RULES = ("deprecated-key", "renamed-key")
+"""Rules whose safe fixes rename keys without a change in meaning."""
 
 
 def pinned(document: Document, before: Version, after: Version) -> Document:
-    """The document with every value written out whose absence changes its meaning, what was not
-    read taken out, and what was renamed under its new name. Comments and layout stay.
+    """Return the document with changed defaults written out and renamed keys renamed.
 
-    Raises ValueError where the text is none that can be edited.
+    Keys that the old release did not read are removed; comments and layout are kept. Raises
+    ValueError for a format that cannot be edited.
     """
     if document.text is None or document.format not in EDITABLE:
-        raise ValueError(f"{document.name}: only JSON and HJSON are edited; convert it first")
+        raise ValueError(f"{document.name}: only JSON and HJSON can be edited; convert it first")
     was = meaning(document.value, before)
     for path in was.unread:
         if path not in meaning(document.value, after).unread:
             document = _edited(document, delete_entry(document, join(*path)))
-    document = _renewed(document, after)
-    for move in new_defaults(was, meaning(document.value, after)):
-        *above, name = move.pointer.split("/")
-        if move.before is not None:
-            document = _edited(document, insert_entry(document, "/".join(above), name, move.before))
+    document = _renamed(document, after)
+    for change in new_defaults(was, meaning(document.value, after)):
+        *parents, name = change.pointer.split("/")
+        if change.before is not None:
+            entry = insert_entry(document, "/".join(parents), name, change.before)
+            document = _edited(document, entry)
     return document
 
 
-def _renewed(document: Document, after: Version) -> Document:
-    """The document with old words replaced, one at a time, since each moves the others."""
+def _renamed(document: Document, after: Version) -> Document:
+    """Apply renaming fixes one at a time, because each moves the positions of the others."""
     from dsconfig import validate
 
     while True:
-        found = validate(document, runtime="deepspeed", version=after).diagnostics
-        fixes = [each.fix for each in found if each.name in OTHER_WORDS and each.fix is not None]
+        findings = validate(document, runtime="deepspeed", version=after).diagnostics
+        fixes = [each.fix for each in findings if each.name in RENAMING_RULES and each.fix]
         safe = [fix for fix in fixes if fix.applicability is Applicability.SAFE]
         if not safe:
             return document

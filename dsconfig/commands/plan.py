@@ -1,4 +1,4 @@
-"""``dsconfig plan FILE``: what would run, decided in every detail."""
+"""``dsconfig plan FILE``: every decision of a training run with dsengine."""
 
 import json
 from pathlib import Path
@@ -12,17 +12,19 @@ from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 
 with lazy_imports():
-    from dsconfig.commands import assumed, plan_tables, screen, text_table
+    from dsconfig.commands import fact_defaults, plan_tables, screen, text_table
     from dsconfig.planner import plan as plans
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.planner.plan import Plan
 
-Out = Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan as JSON here.")]
+Out = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan as JSON.")
+]
 Simulate = Annotated[
     bool,
-    typer.Option("--simulate", help="Dry-run the engine on fake tensors at this world size."),
+    typer.Option("--simulate", help="Dry-run the engine on fake tensors."),
 ]
 
 
@@ -39,55 +41,55 @@ def plan(
     output_format: options.FullOrJson = "full",
     facts: "Facts",
 ) -> None:
-    """Show the whole plan: mesh, units, precision, tiers, memory, traffic, every key's fate.
+    """Show the execution plan: ranks, units, offload, memory, traffic and keys.
 
-    FILE may be a plan as well, written by `dsconfig plan ... -o plan.json`.
+    FILE may also be a plan written by `dsconfig plan ... -o plan.json`.
     """
     made = prepare.plan_in(file)
     if made is None:
         document = options.load(file, overrides)
         facts = options.completed(facts, document)
         made = prepare.planned(document, facts, runtime or "dsengine", deepspeed_version)
-        assumed.say_idle_flags(made.effective, facts)
+        fact_defaults.note_ignored_flags(made.effective, facts)
     else:
         decided = {"set": overrides, "runtime": runtime, "deepspeed_version": deepspeed_version}
-        # A dry run asks for the model and the card, which a plan does not carry.
-        prepare.insist_on_no_flags(file, decided, None if simulate else facts)
+        # A dry run needs the model and the device, which a plan does not contain.
+        prepare.reject_flags(file, decided, None if simulate else facts)
     if output is not None:
         write(output, made.to_json() + "\n")
     if simulate:
         show_simulation(made, facts, output_format)
     elif output_format == "json" and str(output) != "-":
         typer.echo(made.to_json())
-    elif str(output) != "-":  # else it stands there already
+    elif str(output) != "-":  # otherwise it is on stdout already
         show(made, facts)
-    if fail_if_oom and plan_tables.lacks(made, facts):
+    if fail_if_oom and plan_tables.does_not_fit(made, facts):
         raise typer.Exit(prepare.FOUND)
     if any(row.status is plans.Status.REFUSED for row in made.coverage):
         raise typer.Exit(prepare.FOUND)
 
 
 def show(made: "Plan", facts: "Facts") -> None:
-    """Print the plan for people: whether it fits, then what was decided."""
+    """Print the verdict and the decisions."""
     verdict = plan_tables.verdict(made, facts)
     with screen.ending_with(verdict):
         typer.echo(text_table.emphasised(text_table.paragraph(verdict)))
         typer.echo(f"\n{plan_tables.summary(made)}")
         if made.units:
             typer.echo(f"\n{plan_tables.units_table(made)}")
-        typer.echo("\nkeys of the file")
+        typer.echo("\nkeys of the config")
         for line in plan_tables.coverage_lines(made):
             typer.echo(line)
 
 
 def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
-    """Run the engine's own code on fake tensors and print what it would hold and send."""
+    """Run the engine on fake tensors; print peak memory and traffic."""
     try:
         import dsengine
     except ImportError:
-        raise UsageError("--simulate needs torch: pip install 'dsconfig-zero[engine]'") from None
+        raise UsageError("--simulate requires torch: pip install 'dsconfig-zero[engine]'") from None
     if made.effective.optimizer is None:
-        raise UsageError("--simulate: a step needs an optimizer: --set optimizer.type=AdamW")
+        raise UsageError("--simulate requires an optimizer: --set optimizer.type=AdamW")
     with usage("--simulate"):
         kind = facts.device.kind if facts.device else "cuda"
         result = dsengine.simulate(made, facts.model, device=kind)

@@ -1,4 +1,4 @@
-"""A plan on a terminal: the verdict, what was decided, the units, and the fate of every key."""
+"""Terminal output of a plan: verdict, decisions, units, and how each key is handled."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from dsconfig.commands.estimate_tables import step_line
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
-from dsconfig.commands.verdict import Need, sentence
+from dsconfig.commands.verdict import Requirement, sentence
 from dsconfig.cost.estimate import TierMemory
 from dsconfig.cost.search import host_or_disk_shortfall
 from dsconfig.facts import Facts
@@ -15,22 +15,23 @@ from dsconfig.report.sizes import counted, size
 from dsconfig.runtimes.effective import Tier
 
 WIDEST_NAME = 14
-"""Columns of the names before decisions."""
+"""Columns of the names of decisions."""
 
 
-def lacks(plan: Plan, facts: Facts) -> bool:
-    """Whether card, main memory or disk are too small, as far as each is known."""
-    room, needed = _room(facts), _needed(plan)
-    return bool(_short(plan, facts)) or (room is not None and needed is not None and needed > room)
+def does_not_fit(plan: Plan, facts: Facts) -> bool:
+    """Return whether device, host memory or NVMe is too small, as far as each is known."""
+    available, needed = _device_memory(facts), _needed(plan)
+    too_small = available is not None and needed is not None and needed > available
+    return bool(_shortfall(plan, facts)) or too_small
 
 
-def _short(plan: Plan, facts: Facts) -> str:
-    """What main memory or the disk lacks, in words."""
+def _shortfall(plan: Plan, facts: Facts) -> str:
+    """Return why host memory or NVMe does not suffice; empty if it does."""
     names = ("host", "host_peak", "host_rounding")
-    held, most, rounding = (plan.memory.get(f"{name}_bytes", 0) for name in names)
+    total, peak, rounding = (plan.memory.get(f"{name}_bytes", 0) for name in names)
     disk = TierMemory(bytes=plan.memory.get("nvme_bytes", 0))
     return host_or_disk_shortfall(
-        TierMemory(bytes=held, peak_bytes=most, rounding_bytes=rounding), disk, facts
+        TierMemory(bytes=total, peak_bytes=peak, rounding_bytes=rounding), disk, facts
     )
 
 
@@ -38,27 +39,29 @@ def _needed(plan: Plan) -> int | None:
     return plan.memory.get("needed_bytes", plan.memory.get("peak_bytes"))
 
 
-def _room(facts: Facts) -> int | None:
+def _device_memory(facts: Facts) -> int | None:
     return facts.device.memory_bytes if facts.device else None
 
 
 def verdict(plan: Plan, facts: Facts) -> str:
-    """Whether the plan fits the card, in one sentence; what is missing where nobody can say."""
-    needed, room = _needed(plan), _room(facts)
+    """Return whether the plan fits the device, or which facts are missing."""
+    needed, available = _needed(plan), _device_memory(facts)
     if needed is None:
-        return "Memory is not estimated: give --model (or --params) and --seq-len."
-    counted = plan.memory.get("sequence_length", 0) is not None
-    card = None if facts.device is None or room is None else (facts.device.name, room)
+        return "Memory is not estimated; specify --model (or --params) and --seq-len."
+    activations = plan.memory.get("sequence_length", 0) is not None
+    device = None if facts.device is None or available is None else (facts.device.name, available)
     least = plan.memory.get("least_needed_bytes")
     precision = str(plan.effective.numerics.precision)
     phase = plan.memory["peak_phase"]
-    need = Need(needed, phase, counted, _short(plan, facts), least, precision)
-    said = sentence(need, card)
-    return f"{said} `dsconfig estimate` says what would." if lacks(plan, facts) else said
+    shortfall = _shortfall(plan, facts)
+    required = Requirement(needed, phase, activations, shortfall, least, precision)
+    text = sentence(required, device)
+    hint = " Run `dsconfig estimate` for fixes." if does_not_fit(plan, facts) else ""
+    return text + hint
 
 
 def summary(plan: Plan) -> str:
-    """One line per decision."""
+    """Return one line per decision."""
     return "\n".join(
         paragraph(value, first=f"{name:<{WIDEST_NAME}}  ", indent=" " * (WIDEST_NAME + 2))
         for name, value in _summary(plan)
@@ -101,41 +104,41 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
 # --- units -----------------------------------------------------------------------------------
 
 Pattern = tuple[tuple[str, ...], int, str, int]
-"""Module names without their numbers, elements, when it is whole, units prefetched."""
+"""Module names without numbers, elements, when it is unsharded, units prefetched."""
 
 
 def units_table(plan: Plan) -> TextTable:
-    """Units in the order of their first; those that differ by the number of the block are one."""
-    alike: dict[Pattern, list[PlannedUnit]] = {}
+    """Return the units in order; those that differ only by block number share a row."""
+    groups: dict[Pattern, list[PlannedUnit]] = {}
     for unit in plan.units:
         names = tuple(_NUMBER.sub("*", name) for name in unit.modules)
-        pattern = names, unit.elements, _whole(unit), len(unit.prefetch)
-        alike.setdefault(pattern, []).append(unit)
-    table = TextTable(">units", ">elements", "whole", "prefetch", "modules")
-    for (_, elements, whole, ahead), same in alike.items():
+        pattern = names, unit.elements, _unsharded(unit), len(unit.prefetch)
+        groups.setdefault(pattern, []).append(unit)
+    table = TextTable(">units", ">elements", "unsharded", "prefetch", "modules")
+    for (_, elements, unsharded, ahead), units in groups.items():
         prefetched = f"next {ahead}" if ahead else "-"
-        columns = zip(*(unit.modules for unit in same), strict=True)
+        columns = zip(*(unit.modules for unit in units), strict=True)
         modules = ", ".join(map(_numbered, columns)) or "(root)"
-        table.add_row(str(len(same)), f"{elements:,}", whole, prefetched, modules)
+        table.add_row(str(len(units)), f"{elements:,}", unsharded, prefetched, modules)
     return table
 
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
-"""The number of a block in the name of a module."""
+"""Block number in the name of a module."""
 
 
-def _whole(unit: PlannedUnit) -> str:
-    """When a rank holds all of it."""
+def _unsharded(unit: PlannedUnit) -> str:
+    """Return when all of its parameters are gathered."""
     reshard = unit.reshard_after_forward
     if not unit.gather:
         return "always"
     if isinstance(reshard, bool):
-        return "around use" if reshard else "till backward"
+        return "around use" if reshard else "until backward"
     return f"in groups of {reshard}"
 
 
 def _numbered(names: tuple[str, ...]) -> str:
-    """``model.layers.{0-31}.mlp``: the first of the names, with the numbers of all."""
+    """Return the common name with the range of numbers: ``model.layers.{0-31}.mlp``."""
     if len(set(names)) == 1:
         return names[0] or "(root)"
     numbers = [tuple(map(int, _NUMBER.findall(name))) for name in names]
@@ -152,7 +155,7 @@ def _numbered(names: tuple[str, ...]) -> str:
 
 
 def coverage_lines(plan: Plan) -> list[str]:
-    """Every key of the file with its fate, what is not honoured first."""
+    """Return one line per key of the file and how it is handled, unsupported keys first."""
     order = (Status.REFUSED, Status.INERT, Status.HONOURED)
     lines: list[str] = []
     for row in sorted(plan.coverage, key=lambda row: order.index(row.status)):
@@ -163,12 +166,12 @@ def coverage_lines(plan: Plan) -> list[str]:
 
 
 def simulation_table(result: Mapping[str, Any]) -> TextTable:
-    """Peak bytes by phase, on the device and in main memory, and bytes sent by collective."""
+    """Return peak memory by phase on device and host, and bytes sent by collective."""
     table = TextTable("dry run", ">per rank")
     for phase, count in result["phases"].items():
         table.add_row(f"peak in {phase}", size(count))
     for phase, count in result.get("host", {}).items():
-        table.add_row(f"main memory in {phase}", size(count))
+        table.add_row(f"host memory in {phase}", size(count))
     for collective, count in result["traffic"].items():
         table.add_row(f"{collective} per step", size(count))
     return table

@@ -1,4 +1,4 @@
-"""The road that plan and run share: read, validate, resolve, plan; stop where the program would."""
+"""Steps shared by plan and run: validate, resolve and plan; stop if the program would."""
 
 import sys
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 
 with lazy_imports():
-    from dsconfig.commands import assumed, options
+    from dsconfig.commands import fact_defaults, options
     from dsconfig.facts import facts as empty
     from dsconfig.planner import build
     from dsconfig.planner import plan as plans
@@ -26,24 +26,23 @@ if TYPE_CHECKING:
 
 FOUND = 1
 STOPS = ("program-stops", "deepspeed-stops")
-"""What resolving calls the end of the program that it replays."""
+"""Resolver findings for a program that stops."""
 ConfigOrPlan = Annotated[
-    str, typer.Argument(metavar="FILE", help="A config, or a plan; - reads a config from stdin.")
+    str, typer.Argument(metavar="FILE", help="Config or plan file (- for a config on stdin).")
 ]
 
 
-def not_told(found: tuple["Diagnostic", ...], report: Report) -> tuple["Diagnostic", ...]:
-    """What resolving finds beyond validation: of a key that has an error, or of a program that
-    stops in any case, all is said."""
-    told = {each.pointer for each in report.errors if each.pointer}
-    same = {(each.code, each.pointer) for each in report.errors}
+def new_findings(found: tuple["Diagnostic", ...], report: Report) -> tuple["Diagnostic", ...]:
+    """Return the resolver's findings that validation has not reported."""
+    pointers = {error.pointer for error in report.errors if error.pointer}
+    reported = {(error.code, error.pointer) for error in report.errors}
     stops = bool(report.refusals)
     return tuple(
-        each
-        for each in found
-        if each.pointer not in told
-        and (each.code, each.pointer) not in same
-        and not (stops and each.name in STOPS)
+        finding
+        for finding in found
+        if finding.pointer not in pointers
+        and (finding.code, finding.pointer) not in reported
+        and not (stops and finding.name in STOPS)
     )
 
 
@@ -55,20 +54,19 @@ def planned(
     *,
     strict: bool = False,
 ) -> "Plan":
-    """Go all the way. Prints the errors; exits 1 when one of them is a refusal, or when the config
-    cannot be planned.
+    """Return the plan of a config. Prints errors; exits with code 1 if the program would stop.
 
-    ``strict``: at any error, for training would be another than the file says.
+    ``strict``: exit at any error, because training would differ from the file.
     """
     program = options.program(runtime, version)
     facts = options.completed(facts, document)
-    facts = assumed.one_pass(document, facts, program)
+    facts = fact_defaults.no_accumulation(document, facts, program)
     report = dsconfig.validate(document, facts, runtime=runtime, version=version)
     show_errors(document, report.diagnostics, strict)
     resolution = dsconfig.resolve(document, facts, runtime=runtime, version=version)
-    show_errors(document, not_told(resolution.diagnostics, report), strict)
+    show_errors(document, new_findings(resolution.diagnostics, report), strict)
     if resolution.effective is not None:
-        assumed.say_fp32(resolution.effective, document, program)
+        fact_defaults.note_unintended_fp32(resolution.effective, document, program)
     try:
         return dsconfig.plan(resolution, facts)
     except build.PlanError as error:
@@ -77,7 +75,7 @@ def planned(
 
 
 def plan_in(file: str) -> "Plan | None":
-    """The plan that a file holds, None where it holds something else. Raises UsageError."""
+    """Return the plan in a file, or None if it is not a plan. Raises UsageError."""
     text = options.text_of_plan(file)
     if text is None:
         return None
@@ -85,22 +83,20 @@ def plan_in(file: str) -> "Plan | None":
         return plans.Plan.from_json(text)
 
 
-def insist_on_no_flags(
-    file: str, flags: Mapping[str, object], facts: "Facts | None" = None
-) -> None:
-    """Raise UsageError for flags, by name, and facts that a plan in ``file`` has settled."""
-    idle = [f"--{name.replace('_', '-')}" for name, flag in flags.items() if flag]
+def reject_flags(file: str, flags: Mapping[str, object], facts: "Facts | None" = None) -> None:
+    """Raise UsageError for flags and facts that the plan in ``file`` already determines."""
+    ignored = [f"--{name.replace('_', '-')}" for name, flag in flags.items() if flag]
     if facts is not None and facts != empty.Facts():
         given = [origin for origin in facts.origins.values() if origin.startswith("--")]
-        idle += given or ["flags about facts"]
-    if idle:
-        raise UsageError(f"{', '.join(idle)}: {file} is a plan, decided already; plan again")
+        ignored += given or ["flags about facts"]
+    if ignored:
+        raise UsageError(f"{', '.join(ignored)}: already decided by the plan {file}; plan again")
 
 
 def show_errors(
     document: "Document", found: tuple["Diagnostic", ...], strict: bool = False
 ) -> None:
-    """Print what is at error level; exit 1 when the program would stop for it, or ``strict``."""
+    """Print the errors; exit with code 1 if the program would stop at them, or if ``strict``."""
     report = Report(found)
     ends = bool(report.errors if strict else report.refusals)
     if report.errors:

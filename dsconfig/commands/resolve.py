@@ -1,4 +1,4 @@
-"""``dsconfig resolve FILE``: every "auto" replaced, every value traced to its cause."""
+"""``dsconfig resolve FILE``: replace each "auto" and trace each value to its source."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from dsconfig.report.report import in_order
 from dsconfig.source.pointer import dotted, from_dotted, is_block, is_list, lookup
 
 with lazy_imports():
-    from dsconfig.commands import assumed, key_words, ledger_table
+    from dsconfig.commands import fact_defaults, key_reference, ledger_table
     from dsconfig.planner.coverage import findings
     from dsconfig.report import render
     from dsconfig.report.render import as_json as machine_form
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 MOST_NAMED = 3
-"""Keys of one name that are told apart in a message."""
+"""Keys of the same name listed in a message."""
 PIPED_WIDTH = 120
-"""Columns when nobody looks at a screen; COLUMNS overrides it."""
+"""Columns when stdout is not a terminal; COLUMNS overrides it."""
 
 
 @options.with_facts
@@ -45,84 +45,88 @@ def resolve(
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     explain: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Why this key has its value.")
+        str | None, typer.Option(metavar="KEY", help="Explain the value of one key.")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Write the concrete config as JSON here; - is stdout."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Write the resolved config as JSON (- for stdout).",
+        ),
     ] = None,
     output_format: options.FullOrJson = "full",
     facts: "Facts",
 ) -> None:
-    """Replace every "auto" by a value and say why; or show what another program would do.
+    """Replace each "auto" with a value and explain it, as the target program would.
 
-    Exit code 1 when something is left open or contradictory.
+    Exit code 1 if a value is missing or contradictory.
     """
     document = options.load(file, overrides)
     program = options.program(runtime, deepspeed_version)
     facts = options.completed(facts, document)
-    facts = assumed.one_pass(document, facts, program)
+    facts = fact_defaults.no_accumulation(document, facts, program)
     with usage():
         asker = runtime or "dsengine"
         result = dsconfig.resolve(document, facts, runtime=asker, version=deepspeed_version)
     if result.effective is not None:
-        assumed.say_idle_flags(result.effective, facts)
-        assumed.say_fp32(result.effective, document, program)
-    asked = None if explain is None else asked_for(result, explain)
+        fact_defaults.note_ignored_flags(result.effective, facts)
+        fact_defaults.note_unintended_fp32(result.effective, document, program)
+    pointer = None if explain is None else pointer_of(result, explain)
     if output is not None and str(output) != "-":
         if result.ok:
             write(output, as_json(result.config) + "\n")
         else:
-            typer.echo(f"{output} is not written: the config is not resolved", err=True)
-    result = with_what_is_not_built(result, document, facts, program)
+            typer.echo(f"{output} not written: the config is not resolved", err=True)
+    result = with_unsupported(result, document, facts, program)
     if output is not None and str(output) == "-":
         typer.echo(as_json(result.config))
     elif output_format == "json":
-        typer.echo(json.dumps(shape(result, asked), indent=2, default=str))
-    elif asked is not None:
-        typer.echo(explanation(result, asked))
+        typer.echo(json.dumps(data(result, pointer), indent=2, default=str))
+    elif pointer is not None:
+        typer.echo(explanation(result, pointer))
     else:
         show(result, document.name, document.text)
     if not result.ok:
         raise typer.Exit(1)
 
 
-def with_what_is_not_built(
+def with_unsupported(
     result: "Resolution", document: "Document", facts: "Facts", program: "Runtime"
 ) -> "Resolution":
-    """The resolution with what the program's plan would refuse; its values are right elsewhere."""
+    """Return the resolution with the settings that dsengine does not support."""
     if program.runs_deepspeed or not result.ok:
         return result
-    missing = findings.not_built(document, facts, program)
-    return replace(result, diagnostics=in_order((*result.diagnostics, *missing)))
+    unsupported = findings.not_built(document, facts, program)
+    return replace(result, diagnostics=in_order((*result.diagnostics, *unsupported)))
 
 
-def asked_for(result: "Resolution", name: str) -> str:
-    """The pointer of the key that ``--explain`` names: by its path, or by a name that is its own.
+def pointer_of(result: "Resolution", name: str) -> str:
+    """Return the pointer of a key given by path or unique name.
 
-    Raises UsageError, with the nearest name, where there is no such key.
+    Raises UsageError for an ambiguous or unknown name, with the nearest one.
     """
-    told = {told.pointer for told in (*result.ledger, *result.diagnostics)}
+    known = {entry.pointer for entry in (*result.ledger, *result.diagnostics)}
 
-    def is_here(path: str) -> bool:
+    def is_present(path: str) -> bool:
         pointer = from_dotted(path)
-        return pointer in told or lookup(result.config, pointer) is not None
+        return pointer in known or lookup(result.config, pointer) is not None
 
-    if is_here(name):
+    if is_present(name):
         return from_dotted(name)
-    found = [key.path for key in key_words.keys_named(name)]
-    meant = [path for path in found if is_here(path)] or found
-    if len(meant) == 1:
-        return from_dotted(meant[0])
-    some = " or ".join(meant[:MOST_NAMED])
-    raise UsageError(f"--explain: {name} is a key of {len(meant)} blocks; name {some}, for example")
+    paths = [key.path for key in key_reference.keys_named(name)]
+    candidates = [path for path in paths if is_present(path)] or paths
+    if len(candidates) == 1:
+        return from_dotted(candidates[0])
+    listed = " or ".join(candidates[:MOST_NAMED])
+    raise UsageError(
+        f"--explain: {name} is a key of {len(candidates)} blocks; specify its path, e.g. {listed}"
+    )
 
 
-def shape(result: "Resolution", only: str | None) -> dict[str, Any]:
-    """The machine form: ``format_version``, ``config``, ``ledger``, ``diagnostics``.
-
-    With ``only``, ledger and diagnostics are those of the key at that pointer alone.
-    """
+def data(result: "Resolution", only: str | None) -> dict[str, Any]:
+    """Return the JSON form; ``only`` restricts ledger and diagnostics to one pointer."""
     return {
         "format_version": machine_form.FORMAT_VERSION,
         "runtime": result.runtime,
@@ -139,20 +143,20 @@ def shape(result: "Resolution", only: str | None) -> dict[str, Any]:
             if only in (None, entry.pointer)
         ],
         "diagnostics": [
-            machine_form.diagnostic_data(found)
-            for found in result.diagnostics
-            if only in (None, found.pointer)
+            machine_form.diagnostic_data(finding)
+            for finding in result.diagnostics
+            if only in (None, finding.pointer)
         ],
     }
 
 
 def as_json(config: dict[str, Any]) -> str:
-    """Valid JSON in the user's key order. An infinite interval is null there: never."""
+    """Return valid JSON in the user's key order. An infinite interval becomes null (never)."""
     return json.dumps(finite(config, infinity=None), indent=4, ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: Any, infinity: str | None = "inf") -> Any:
-    """The value with every infinity replaced, which JSON has no way to write."""
+    """Return the value with infinities replaced, which JSON cannot represent."""
     if is_block(value):
         return {key: finite(child, infinity) for key, child in value.items()}
     if is_list(value):
@@ -161,25 +165,25 @@ def finite(value: Any, infinity: str | None = "inf") -> Any:
 
 
 def explanation(result: "Resolution", pointer: str) -> str:
-    """The ledger entry of the key at a pointer, or what else is known of it."""
+    """Return the ledger entry and findings of the key at a pointer."""
     entries = [entry for entry in result.ledger if entry.pointer == pointer]
-    said = [ledger_table.explained(entry) for entry in entries]
-    said += [
-        f"{found.code} {found.message}\n  help: {found.help}"
-        for found in result.diagnostics
-        if found.pointer == pointer
+    parts = [ledger_table.explained(entry) for entry in entries]
+    parts += [
+        f"{finding.code} {finding.message}\n  help: {finding.help}"
+        for finding in result.diagnostics
+        if finding.pointer == pointer
     ]
-    if said:
-        return "\n".join(said)
+    if parts:
+        return "\n".join(parts)
     value = lookup(result.config, pointer)
     if value is not None:
         shown = ledger_table.shown(value)
-        return one_line(f"{dotted(pointer)} = {shown}: as the file says; nothing was filled in")
-    return f"{dotted(pointer)} is not in the config, and no rule fills it in"
+        return one_line(f"{dotted(pointer)} = {shown}: set in the file")
+    return f"{dotted(pointer)} is not set and has no resolved value"
 
 
 def show(result: "Resolution", file: str, text: str | None) -> None:
-    """The ledger, then the findings."""
+    """Print the ledger and the findings."""
     width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
     typer.echo(ledger_table.ledger(result, width))
     if result.diagnostics:

@@ -233,7 +233,7 @@ def plan_of(
     elif made.runtime != executor:
         raise UsageError(f"{file} is a plan for {made.runtime}, not {executor}: give its config")
     else:
-        prepare.insist_on_no_flags(file, {"set": overrides, **about_the_world})
+        prepare.reject_flags(file, {"set": overrides, **about_the_world})
         if made.nodes != nodes:
             raise UsageError(
                 f"{file} is a plan for {made.nodes} nodes, this run has {nodes}: on each of them "
@@ -362,6 +362,6 @@ def display(
     job: "subprocess.Popen[bytes]", events: Path, log: Path, expected: "watching.Expected"
 ) -> int:
     """Show the job until it and all its ranks have ended; return its exit code."""
-    with stopping.passing_on(job) as received:
+    with stopping.forwarding_signals(job) as received:
         code = watching.Watching(job, events, log, expected).follow(received)
     return stopping.exit_code(code, received)

@@ -1,4 +1,4 @@
-"""``dsconfig schema``: the JSON Schema of a release, for editors."""
+"""``dsconfig schema``: JSON Schema of a ds_config for editors."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +14,13 @@ with lazy_imports():
     from dsconfig.schema import json_schema as schemas
 
 Out = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write here, not to stdout.")
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Output file (default: stdout)."),
 ]
 All = Annotated[
     Path | None,
     typer.Option(
-        "--all", metavar="DIR", help="Write the schemas of all published releases into DIR."
+        "--all", metavar="DIR", help="Write the schemas of all supported releases to DIR."
     ),
 ]
 
@@ -27,9 +28,10 @@ All = Annotated[
 def schema(
     deepspeed_version: options.DeepSpeedVersion = None, output: Out = None, all_to: All = None
 ) -> None:
-    """Print the JSON Schema (draft-07) of a ds_config, for completion and checks in an editor.
+    """Print the JSON Schema (draft-07) of a ds_config.
 
-    Name it in the file, as "$schema", or in the editor's settings.
+    Editors use it for completion and checks: reference it as "$schema" in the file or in the
+    settings of the editor.
     """
     if all_to is not None:
         with usage(f"--all {all_to}"):
@@ -39,7 +41,7 @@ def schema(
 
 
 def write_published(folder: Path) -> None:
-    """Write one file per published release, and the newest under a name of its own."""
+    """Write one file per release, and the newest one also under an unversioned name."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in schemas.published().items():
         write(folder / name, text)

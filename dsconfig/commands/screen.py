@@ -1,4 +1,4 @@
-"""A screen that is longer than the terminal says its verdict again at the end, where eyes are."""
+"""Repeat the verdict below output that is longer than the terminal."""
 
 import shutil
 import sys
@@ -11,7 +11,7 @@ import typer
 from dsconfig.commands.text_table import emphasised, paragraph
 
 
-class _Counted:
+class _LineCounter:
     """A stream that counts the lines written to it."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -28,12 +28,12 @@ class _Counted:
 
 @contextmanager
 def ending_with(verdict: str, *more: str) -> Generator[None]:
-    """Say ``verdict``, which stands above the detail, once more below it if it has gone by."""
+    """Print ``verdict`` and ``more`` again at the end if the output has scrolled past."""
     stream = sys.stdout
     if not stream.isatty():
         yield
         return
-    counted = _Counted(stream)
+    counted = _LineCounter(stream)
     sys.stdout = cast(TextIO, counted)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Aligned columns for the commands whose start-up counts: what they need of a table, no more.
+"""Plain-text tables and wrapping, without the import time of a library.
 
-Numbers are short and stand still; only the last column is wrapped to the terminal.
+Only the last column is wrapped to the terminal.
 """
 
 import os
@@ -19,15 +19,15 @@ PIPED_WIDTH = 160
 GAP = "  "
 WIDEST_TEXT = 100
 NARROWEST = 20
-"""Columns the last cell is never wrapped below."""
+"""Minimum width of the last column."""
 
 
 class TextTable:
-    """Rows of text under a heading; columns whose name begins with ``>`` are right-aligned."""
+    """Rows of text with a header; columns whose name begins with ``>`` are right-aligned."""
 
     def __init__(self, *columns: str) -> None:
         self._right = [column.startswith(">") for column in columns]
-        self._rows: list[tuple[list[str], bool]] = [([each.lstrip(">") for each in columns], False)]
+        self._rows: list[tuple[list[str], bool]] = [([name.lstrip(">") for name in columns], False)]
 
     def add_row(self, *cells: str, bold: bool = False) -> None:
         self._rows.append(([one_line(cell) for cell in cells], bold))
@@ -36,10 +36,12 @@ class TextTable:
         widths = [
             max(len(row[index]) for row, _ in self._rows) for index in range(len(self._right))
         ]
-        room = max(NARROWEST, terminal_width() - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
+        space = max(NARROWEST, terminal_width() - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
         lines: list[str] = []
         for cells, bold in self._rows:
-            parts = [part for line in _lines(cells[-1], room) for part in _cut(line, room)] or [""]
+            parts = [part for line in _lines(cells[-1], space) for part in _cut(line, space)] or [
+                ""
+            ]
             for number, last in enumerate(parts):
                 shown = cells[:-1] if number == 0 else [""] * (len(cells) - 1)
                 lines.append(emphasised(self._line([*shown, last], widths), bold))
@@ -57,33 +59,31 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
 
 
-def emphasised(text: str, wanted: bool = True) -> str:
-    """Bold on a terminal, unless NO_COLOR is set and not empty."""
-    if wanted and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+def emphasised(text: str, enabled: bool = True) -> str:
+    """Return bold text on a terminal, unless NO_COLOR is set and not empty."""
+    if enabled and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         return f"\033[1m{text}\033[0m"
     return text
 
 
 def paragraph(text: str, *, first: str = "", indent: str = "") -> str:
-    """Running text with a hanging indent, wrapped to the terminal; words are never broken, flags
-    not at their dashes.
-    """
+    """Return text wrapped to the terminal with a hanging indent; words are not broken."""
     width = min(WIDEST_TEXT, terminal_width())
     return "\n".join(_lines(visible(text), width, initial_indent=first, subsequent_indent=indent))
 
 
 _BEFORE = re.compile(r" *(?:[->] |\S.{0,20}?  +)?")
-"""What stands before the text of a line: an indent, a mark, or a label and a gap."""
+"""Prefix of a line: an indent, a mark, or a label and a gap."""
 
 
 def fitted(text: str) -> str:
-    """Lines as they are; those too wide for a terminal go on below where their text begins."""
+    """Return the text with lines wrapped to the terminal, aligned with the start of their text."""
     width = shutil.get_terminal_size((UNBOUNDED, 24)).columns
     return "\n".join(part for line in text.split("\n") for part in _fitted(line, width))
 
 
 UNBOUNDED = 10**6
-"""Columns of a pipe: who reads lines there gets them whole."""
+"""Columns of a pipe: lines are not wrapped."""
 
 
 def _fitted(line: str, width: int) -> list[str]:
@@ -96,17 +96,17 @@ def _fitted(line: str, width: int) -> list[str]:
     return _lines(body, width, initial_indent=first, subsequent_indent=indent)
 
 
-HELD = "\u00a0"
-"""A space at which no line ends."""
+NO_BREAK = "\u00a0"
+"""A space at which lines are not broken."""
 
 
 def _lines(text: str, width: int, **how: Any) -> list[str]:
-    """Lines of ``width``; a number stays with its words: 61.2 GiB, stage 3, init 9."""
-    held = re.sub(r"(?<=[A-Za-z]) (?=\d)|(?<=\d) (?=[A-Za-z%])", HELD, text)
+    """Wrap to ``width``; numbers stay with their unit or name (61.2 GiB, stage 3)."""
+    joined = re.sub(r"(?<=[A-Za-z]) (?=\d)|(?<=\d) (?=[A-Za-z%])", NO_BREAK, text)
     how |= {"break_on_hyphens": False, "break_long_words": False}
-    return [line.replace(HELD, " ") for line in textwrap.wrap(held, width, **how)]
+    return [line.replace(NO_BREAK, " ") for line in textwrap.wrap(joined, width, **how)]
 
 
 def _cut(line: str, width: int) -> list[str]:
-    """A line that is one word too long for its column goes on below."""
+    """Split a word that is longer than its column."""
     return [line[start : start + width] for start in range(0, len(line), width)]

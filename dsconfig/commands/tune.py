@@ -1,4 +1,4 @@
-"""``dsconfig tune``: which config fits and is fastest here, and why each other one loses."""
+"""``dsconfig tune``: find the fastest config that fits, and why each other one was rejected."""
 
 import json
 from pathlib import Path
@@ -14,11 +14,11 @@ from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 
 with lazy_imports():
     from dsconfig.commands import estimate_tables as tables
-    from dsconfig.commands import screen, written_for
+    from dsconfig.commands import program_file, screen
     from dsconfig.cost import choices, rendering, search
 
 if TYPE_CHECKING:
-    from dsconfig.commands.written_for import Written
+    from dsconfig.commands.program_file import ProgramFile
     from dsconfig.cost.search import Candidate
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
@@ -33,52 +33,59 @@ def tune(
     style: memory_options.Style,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
-    show_all: Annotated[bool, typer.Option("--all", help="List every candidate.")] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="List all candidates (default: 10).")
+    ] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the winner here; - is stdout.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write the fastest config (- for stdout)."
+        ),
     ] = None,
     output_format: options.FullOrJson = "full",
     facts: "Facts",
 ) -> None:
-    """Rank stage, offload and recomputation by expected time, with the largest batch that fits.
+    """Rank ZeRO stage, offload and recomputation by estimated throughput.
 
-    With --runtime dsengine, the first is what resolve and init choose for these facts.
+    Each candidate uses the largest micro batch that fits. With --runtime dsengine, the fastest one
+    is also the choice of resolve and init.
 
-    Exit code 1 when nothing fits.
+    Exit code 1 if nothing fits.
     """
-    found_out = inference.program(runtime, deepspeed_version, facts=facts)
-    program = found_out.runtime
+    target = inference.target_program(runtime, deepspeed_version, facts=facts)
+    program = target.runtime
     facts = options.with_this_machine(facts)
     if facts.training is None or facts.training.sequence_length is None:
-        raise UsageError("tune needs the length of a sample: give --seq-len")
+        raise UsageError("tune requires --seq-len")
     facts = memory_options.with_style(facts, style)
     with usage():
         found = search.tune(facts, runtime=program)
-    won = bool(found) and not found[0].reason
-    if won and output is not None:
-        made = written(found[0], program)
+    fits = bool(found) and not found[0].reason
+    if fits and output is not None:
+        made = file_of(found[0], program)
         if str(output) == "-" and made.steps:
-            typer.echo(f"beside the file, set {format_instructions(made.steps)}", err=True)
+            typer.echo(f"also set {format_instructions(made.steps)}", err=True)
         write(output, json.dumps(made.config, indent=4) + "\n")
     if output is None or str(output) != "-":
-        _show(found, show_all, output_format, facts, found_out)
-    known = facts.host is not None and facts.host.memory_bytes is not None
-    if won and found[0].option.host.bytes and not known:
-        typer.echo("main memory is taken to be as large as needed: give --host-memory", err=True)
-    if not won:
+        _show(found, show_all, output_format, facts, target)
+    host_is_known = facts.host is not None and facts.host.memory_bytes is not None
+    if fits and found[0].option.host.bytes and not host_is_known:
+        typer.echo("assuming enough host memory (RAM); specify --host-memory to check it", err=True)
+    if not fits:
         typer.echo(
-            "nothing fits: more GPUs, --host-memory, --nvme or a shorter --seq-len", err=True
+            "nothing fits; try more GPUs, more --host-memory, --nvme or a shorter --seq-len",
+            err=True,
         )
         raise typer.Exit(1)
 
 
-def written(winner: "Candidate", program: "Runtime") -> "Written":
-    """The file of a candidate, and what its program sets elsewhere."""
-    config = choices.config_of(winner.effective, recomputes=program.recomputes_from_config)
-    beside = choices.recomputation_edits(winner.choice.recompute)
+def file_of(candidate: "Candidate", program: "Runtime") -> "ProgramFile":
+    """Return the config file of a candidate and the settings its program takes elsewhere."""
+    config = choices.config_of(candidate.effective, recomputes=program.recomputes_from_config)
+    settings = choices.recomputation_edits(candidate.choice.recompute)
     if program.recomputes_from_config:
-        beside.pop(RECOMPUTATION, None)
-    return written_for.written_for(program, config, beside)
+        settings.pop(RECOMPUTATION, None)
+    return program_file.for_program(program, config, settings)
 
 
 def _show(
@@ -86,17 +93,19 @@ def _show(
     show_all: bool,
     output_format: str,
     facts: "Facts",
-    program: inference.Program,
+    program: inference.TargetProgram,
 ) -> None:
     if output_format == "json":
         data = rendering.candidates_data(found)
         typer.echo(json.dumps({**data, **program.data}, indent=2))
         return
-    with screen.ending_with(tables.found_first(found[0])):
+    with screen.ending_with(tables.search_verdict(found[0])):
         tables.print_candidates(found, None if show_all else SHOWN, facts, program)
     if not found[0].reason:
-        made = written(found[0], program.runtime)
+        made = file_of(found[0], program.runtime)
         if made.steps:
             typer.echo(
-                tables.paragraph(f"Beside the file (-o), set {format_instructions(made.steps)}.")
+                tables.paragraph(
+                    f"Also set {format_instructions(made.steps)} (not part of the config file)."
+                )
             )

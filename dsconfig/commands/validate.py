@@ -86,7 +86,7 @@ def validate(
     output = Output(output_format, quiet=quiet)
     # The modules for facts are imported only if there are any.
     own = {name: flag for name, flag in flags.items() if flag is not None}
-    known = options.of_project(own, files[0] if files else None)
+    known = options.with_project_facts(own, files[0] if files else None)
     validator = Validator(
         facts=options.facts_from(**known) if known else None,
         runtime=runtime,

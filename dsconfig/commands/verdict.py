@@ -1,4 +1,4 @@
-"""The answer before the detail: whether it fits, by how much, and what to do."""
+"""The verdict of an estimate: whether it fits, by how much, and what would make it fit."""
 
 import math
 from collections.abc import Mapping
@@ -18,86 +18,87 @@ if TYPE_CHECKING:
 
 
 def verdict(option: "Option", facts: "Facts", precision: str = "") -> str:
-    """One sentence on a priced config: ``Does not fit: 25.0 GiB over on each A100, in forward.``
+    """Return the verdict, such as ``Does not fit: 25.0 GiB over on each A100, in forward.``
 
-    Without a card the smallest is named that computes in ``precision``.
+    Without a device, names the smallest one that fits and supports ``precision``.
     """
     training = facts.training
-    (card, *_) = option.fits or (None,)
+    (fit, *_) = option.fits or (None,)
     return sentence(
-        Need(
+        Requirement(
             option.device.needed_bytes,
             option.device.peak_phase,
             activations=training is not None and training.sequence_length is not None,
-            short=host_or_disk_shortfall(option.host, option.nvme, facts),
+            misfit=host_or_disk_shortfall(option.host, option.nvme, facts),
             least=option.device.least_needed_bytes,
             precision=precision,
         ),
-        (card.device, card.memory_bytes) if card else None,
+        (fit.device, fit.memory_bytes) if fit else None,
     )
 
 
-class Need(NamedTuple):
-    """What one GPU has to hold (bytes) and when; whether ``activations`` are among it.
+class Requirement(NamedTuple):
+    """Memory required per GPU (bytes), the phase of the peak, and whether it has ``activations``.
 
-    ``short``: what main memory or the disk lacks, in words.
-    ``least``: with the fewest fragments that are known; None where they are not counted.
+    ``misfit``: why host memory or NVMe does not suffice; empty if it does.
+    ``least``: bytes with the least fragmentation observed; None if fragmentation is not counted.
     """
 
     bytes: int
     phase: str
     activations: bool = True
-    short: str = ""
+    misfit: str = ""
     least: int | None = None
     precision: str = ""
 
 
-def sentence(need: Need, card: tuple[str, int] | None) -> str:
-    """Whether that fits a card, given as (name, usable bytes)."""
-    when = f"in {need.phase}" if need.activations else f"in {need.phase}, before activations"
-    if card is None:
-        least = "Needs" if need.activations else "Needs at least"
-        smallest = _smallest_card(need) if need.activations else "; give --seq-len"
-        short = f"Does not fit: {need.short}. " if need.short else ""
-        return f"{short}{least} {size(need.bytes)} on each GPU, {when}{smallest}."
-    name, memory = card
-    left, short = memory - need.bytes, need.short
-    spare = memory - (need.bytes if need.least is None else need.least)
-    if left < 0 <= spare and not short:
+def sentence(required: Requirement, device: tuple[str, int] | None) -> str:
+    """Return whether it fits a device, given as (name, usable bytes)."""
+    when = f"in {required.phase}" + ("" if required.activations else ", without activations")
+    misfit = required.misfit
+    if device is None:
+        least = "Needs" if required.activations else "Needs at least"
+        smallest = _smallest_device(required) if required.activations else "; specify --seq-len"
+        prefix = f"Does not fit: {misfit}. " if misfit else ""
+        return f"{prefix}{least} {size(required.bytes)} per GPU, {when}{smallest}."
+    name, memory = device
+    left = memory - required.bytes
+    most_left = memory - (required.bytes if required.least is None else required.least)
+    if left < 0 <= most_left and not misfit:
         return (
-            f"May not fit: {size(-left)} over on each {name} with as many fragments as usual, "
-            f"{size(spare)} left with the fewest, {when}."
+            f"May not fit: {size(-left)} over on each {name} with typical fragmentation, "
+            f"{size(most_left)} left with the least, {when}."
         )
     if left < 0:
-        also = f"; {short}, too" if short else ""
+        also = f"; also {misfit}" if misfit else ""
         return f"Does not fit: {size(-left)} over on each {name}, {when}{also}."
-    if short:
-        return f"Does not fit: {short}."
+    if misfit:
+        return f"Does not fit: {misfit}."
     share = f"{size(left)} ({left / memory:.0%}) left on each {name}"
-    if not need.activations:
-        return f"Fits only before activations: {share}. Give --seq-len: activations decide."
+    if not required.activations:
+        return f"Fits without activations: {share}. Specify --seq-len to include them."
     word = "Fits, but tightly" if left < TO_SPARE * memory else "Fits"
-    return f"{word}: {share}, at most in {need.phase}."
+    return f"{word}: {share} at the peak, in {required.phase}."
 
 
-def _smallest_card(need: Need) -> str:
-    """The smallest card of the catalogue that holds it, in words."""
-    cards = known_devices(need.precision)
-    holding = [(memory, name) for name, memory in cards if memory >= need.bytes]
-    if not holding:
-        return "; no known card holds that"
-    memory, name = min(holding)
-    return f"; from {math.ceil(memory / GIB)} GiB ({name}) on"
+def _smallest_device(required: Requirement) -> str:
+    """Return the smallest known GPU that fits, as the end of a sentence."""
+    devices = known_devices(required.precision)
+    fitting = [(memory, name) for name, memory in devices if memory >= required.bytes]
+    if not fitting:
+        return "; no known GPU has that much"
+    memory, name = min(fitting)
+    return f"; smallest GPU that fits: {math.ceil(memory / GIB)} GiB ({name})"
 
 
 def assumption_line(other: "Assumption") -> str:
-    """``With --loss fused it fits: 36.2 GiB.``"""
+    """Return the effect of another assumption: ``With --loss fused it fits: 36.2 GiB.``"""
     would = "it fits" if other.fits else "it does not fit"
     return f"With {other.flag} {would}: {size(other.option.device.needed_bytes)}."
 
 
 def assumption_data(others: "tuple[Assumption, ...]") -> list[dict[str, Any]]:
-    """The same for programs."""
+    """Return the effects of other assumptions in JSON form."""
     return [
         {
             "flag": other.flag,
@@ -111,22 +112,22 @@ def assumption_data(others: "tuple[Assumption, ...]") -> list[dict[str, Any]]:
 def remedy_lines(
     changes: "tuple[Change, ...]", runtime: "Runtime", written: Mapping[str, Any]
 ) -> list[str]:
-    """Each change with what it brings and what a person writes for it, wrapped."""
+    """Return each fix with its memory, its cost and the edit, wrapped."""
     if not changes:
-        return ["Nothing smaller is known: more or larger GPUs, or a smaller model."]
+        return ["No smaller configuration is known: use more or larger GPUs, or a smaller model."]
     fits = changes[0].fits
-    lines = ["What makes it fit:" if fits else "Nothing alone makes it fit; what comes nearest:"]
+    lines = ["To fit:" if fits else "No single change makes it fit. Closest:"]
     for change in changes:
         steps = format_instructions(runtime.instructions(change.edits, written))
-        brings = f"{size(change.option.device.needed_bytes)}, {change.slowdown:.2f} times the step"
-        lines.append(paragraph(f"{change.what} ({brings}): {steps}", indent="    ", first="  "))
+        effect = f"{size(change.option.device.needed_bytes)}, {change.slowdown:.2f}x step time"
+        lines.append(paragraph(f"{change.what} ({effect}): {steps}", indent="    ", first="  "))
     return lines
 
 
 def remedy_data(
     changes: "tuple[Change, ...]", runtime: "Runtime", written: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """Return the fixes in JSON form."""
     return [
         {
             "what": change.what,

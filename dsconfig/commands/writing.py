@@ -1,10 +1,10 @@
-"""Files that commands write: whole or not at all, and otherwise what they were.
+"""Atomic file writes: a failed write leaves the old content.
 
-[Note: two ways to replace a file] Usually the text goes to a file beside, which then takes the
-name: whatever fails before leaves the old one. A file with several names (hard links), or whose
-owner cannot be given to another file, would become a different file that way. It is written in
-place, after the file beside has shown that there is room, and gets its old bytes back on failure.
-So is a file whose folder takes no other, and one that a container has mounted alone.
+[Note: two ways to replace a file] Usually the text is written to a temporary file in the same
+directory, which then replaces the target. Files with hard links, or with an owner that cannot be
+copied, are written in place instead, after the temporary file has shown that there is enough
+space; on failure the old bytes are restored. So are files in read-only directories and files
+mounted individually into a container.
 """
 
 import errno
@@ -19,30 +19,30 @@ import typer
 from dsconfig.commands.errors import UsageError, usage
 
 _ONLY_IN_PLACE = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
-"""How a folder says that it takes no other file, and a file mounted alone that it stays."""
+"""Errors of a read-only directory, or of a file mounted individually."""
 
 
 def write(path: Path | None, text: str, option: str = "-o") -> None:
-    """Write a text as UTF-8, to standard output where there is no path, or it is "-".
+    """Write a text as UTF-8 to a path, or to stdout for None or "-".
 
-    Raises UsageError where the path cannot be written.
+    Raises UsageError if the path cannot be written.
     """
     if path is None or str(path) == "-":
         typer.echo(text, nl=False)
         return
-    # A lone surrogate has no UTF-8; as an escape it is at least valid JSON.
+    # A lone surrogate has no UTF-8 encoding; its escape is valid JSON.
     with usage(f"{option} {path}"):
         _replace(path, text.encode("utf-8", "backslashreplace"))
 
 
 def rewrite(path: Path, was: bytes, text: str) -> None:
-    """Replace a file that held ``was`` when it was read.
+    """Replace a file whose content was ``was`` when it was read.
 
-    Raises UsageError where it cannot be written, or holds something else by now.
+    Raises UsageError if it cannot be written or has changed since.
     """
     with usage(f"--fix {path}"):
         if path.read_bytes() != was:
-            raise UsageError(f"--fix {path}: somebody changed it meanwhile; nothing is written")
+            raise UsageError(f"--fix {path}: the file changed in the meantime; not written")
         _replace(path, text.encode("utf-8"))
 
 
@@ -55,10 +55,12 @@ def _replace(path: Path, data: bytes) -> None:
         path.write_bytes(data)  # a terminal, a pipe
         return
     path = path.resolve()
-    if before is not None and not os.access(path, os.W_OK):  # a folder would let it be replaced
+    if before is not None and not os.access(
+        path, os.W_OK
+    ):  # replacing it would need only a writable directory
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     try:
-        replaced = _replace_by_another(path, data, before)
+        replaced = _replace_via_temporary(path, data, before)
     except OSError as error:
         if before is None or error.errno not in _ONLY_IN_PLACE:
             raise
@@ -67,33 +69,33 @@ def _replace(path: Path, data: bytes) -> None:
         _write_in_place(path, data)
 
 
-def _replace_by_another(path: Path, data: bytes, before: os.stat_result | None) -> bool:
-    """Whether a file beside, which has shown that there is room, could take the name."""
-    beside = path.with_name(f".{secrets.token_hex(8)}.writing")
+def _replace_via_temporary(path: Path, data: bytes, before: os.stat_result | None) -> bool:
+    """Replace a file by a temporary one; return False if that would change owner or links."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}.writing")
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if before is not None and not _becomes(beside, before):
+        if before is not None and not _copy_owner_and_mode(temporary, before):
             return False
-        beside.replace(path)
+        temporary.replace(path)
         return True
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
-def _becomes(beside: Path, before: os.stat_result) -> bool:
-    """Give a file the owner and mode of another; False where it cannot stand for that."""
+def _copy_owner_and_mode(temporary: Path, before: os.stat_result) -> bool:
+    """Copy owner and mode; return False if that is not possible or the file has hard links."""
     if before.st_nlink > 1:
         return False
-    if (before.st_uid, before.st_gid) != (beside.stat().st_uid, beside.stat().st_gid):
+    if (before.st_uid, before.st_gid) != (temporary.stat().st_uid, temporary.stat().st_gid):
         try:
-            os.chown(beside, before.st_uid, before.st_gid)
-        except (OSError, AttributeError):  # another's file; or Windows, which has no owners
+            os.chown(temporary, before.st_uid, before.st_gid)
+        except (OSError, AttributeError):  # not permitted; or Windows, which has no owners
             return False
-    beside.chmod(stat.S_IMODE(before.st_mode))
+    temporary.chmod(stat.S_IMODE(before.st_mode))
     return True
 
 

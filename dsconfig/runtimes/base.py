@@ -148,9 +148,9 @@ class Runtime:
 
     @property
     def described(self) -> str:
-        """With the releases it is judged at: ``transformers 5.23 with DeepSpeed 0.19.8``."""
-        under = f"DeepSpeed {self.version}"
-        return f"{self.name} {self.release} with {under}" if self.release else under
+        """Name and releases: ``transformers 5.23 + DeepSpeed 0.19.8``."""
+        deepspeed = f"DeepSpeed {self.version}"
+        return f"{self.name} {self.release} + {deepspeed}" if self.release else deepspeed
 
     @property
     def requires_zero_block(self) -> bool:

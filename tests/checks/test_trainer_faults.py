@@ -98,4 +98,4 @@ def test_doctor_uses_installed_releases(monkeypatch: pytest.MonkeyPatch, tmp_pat
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor, "version", version)
-    assert any("DSC847" in found.text for found in doctor.judged(str(path)))
+    assert any("DSC847" in found.text for found in doctor.config_checks(str(path)))

@@ -1,4 +1,4 @@
-"""Shell completion: the scripts, and what they complete, though commands are built on demand."""
+"""Shell completion: its scripts and the completed words."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 COMMAND = Path(sys.executable).with_name("dsconfig")
 NAMED_SHELL = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
-"""Typer asks which shell started it; with this it takes the one that is named."""
+"""Makes Typer use the specified shell instead of detecting it."""
 
 
 def run(*arguments: str, **variables: str) -> str:
@@ -30,14 +30,14 @@ def completed(typed: str) -> list[str]:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_is_shown_and_installed(shell: str, tmp_path: Path) -> None:
+def test_completion_script_is_shown_and_installed(shell: str, tmp_path: Path) -> None:
     named = {NAMED_SHELL: "1"}
     assert f"_DSCONFIG_COMPLETE=complete_{shell}" in run("--show-completion", shell, **named)
     run("--install-completion", shell, HOME=str(tmp_path), **named)
     assert any("dsconfig" in path.name for path in tmp_path.rglob("*") if path.is_file())
 
 
-def test_commands_and_their_options_are_completed() -> None:
+def test_commands_and_options_are_completed() -> None:
     assert completed("dsconfig val") == ["validate"]
     assert {"validate", "resolve", "estimate", "tune"} <= set(completed("dsconfig "))
     assert completed("dsconfig validate --output-f") == ["--output-format"]

@@ -1,4 +1,4 @@
-"""``dsconfig doctor FILE``: a config and the releases installed here."""
+"""``dsconfig doctor FILE``: check a config for the installed releases."""
 
 import json
 from pathlib import Path
@@ -26,32 +26,32 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def told(file: str, monkeypatch: pytest.MonkeyPatch, release: str) -> list[doctor.Finding]:
+def checks(file: str, monkeypatch: pytest.MonkeyPatch, release: str) -> list[doctor.Check]:
     monkeypatch.setattr(installed, "installed_or_newest", lambda: Version.parse(release))
-    return list(doctor.judged(file))
+    return list(doctor.config_checks(file))
 
 
-def test_a_fault_of_the_installed_release_is_told(file: str, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    faulty = told(file, monkeypatch, "0.18.0")
+def test_known_fault_of_installed_release_is_reported(file: str, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    faulty = checks(file, monkeypatch, "0.18.0")
     assert any("DSC830" in each.text for each in faulty if each.state is doctor.State.BAD)
-    assert not any("DSC830" in each.text for each in told(file, monkeypatch, "0.19.8"))
+    assert not any("DSC830" in each.text for each in checks(file, monkeypatch, "0.19.8"))
 
 
-def test_another_release_of_transformers_than_the_one_judged_is_told(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_other_transformers_release_prints_note(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(doctor, "version", lambda name: "4.51.3")
-    (finding,) = doctor._release_judged(Transformers())
-    assert "4.51.3 is installed" in finding.text and "5.23" in finding.text
+    (check,) = doctor._release_check(Transformers())
+    assert "4.51.3 is installed" in check.text and "5.23" in check.text
     monkeypatch.setattr(doctor, "version", lambda name: "5.23.0")
-    assert not list(doctor._release_judged(Transformers()))
+    assert not list(doctor._release_check(Transformers()))
 
 
-def test_a_file_that_is_not_there_is_wrong_usage() -> None:
+def test_missing_file_is_usage_error() -> None:
     with pytest.raises(UsageError, match="no such file"):
-        list(doctor.judged("nowhere.json"))
+        list(doctor.config_checks("nowhere.json"))
 
 
-def test_a_program_that_was_found_out_says_nothing_of_the_script(tmp_path: Path) -> None:
-    """As ``validate`` has it: nobody knows whether the script has an optimizer."""
+def test_inferred_program_reports_nothing_about_the_script(tmp_path: Path) -> None:
+    """As in ``validate``: it is unknown whether the script passes an optimizer."""
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": {"stage": 1}}))
-    assert not [found for found in doctor.judged(str(path)) if "DSC613" in found.text]
+    assert not [found for found in doctor.config_checks(str(path)) if "DSC613" in found.text]

@@ -1,11 +1,11 @@
-"""``--lora-rank`` with what belongs to it, and what contradicts it."""
+"""``--lora-rank`` and the flags it requires or excludes."""
 
 import pytest
 from typer.testing import CliRunner
 
 from dsconfig.commands.app import app
 
-ASKED = ["--model", "gpt2", "--gpus", "1", "--seq-len", "64"]
+FACTS = ["--model", "gpt2", "--gpus", "1", "--seq-len", "64"]
 
 
 @pytest.mark.parametrize("command", ["estimate", "tune"])
@@ -18,7 +18,7 @@ ASKED = ["--model", "gpt2", "--gpus", "1", "--seq-len", "64"]
         (["--lora-rank", "8", "--trainable", "2M"], "already define what is trained"),
     ],
 )
-def test_no_flag_is_passed_over(command: str, flags: list[str], words: str) -> None:
-    done = CliRunner().invoke(app, [command, *ASKED, *flags])
+def test_inconsistent_lora_flags_are_rejected(command: str, flags: list[str], words: str) -> None:
+    done = CliRunner().invoke(app, [command, *FACTS, *flags])
     assert done.exception is not None
     assert words in f"{done.exception}{done.output}"

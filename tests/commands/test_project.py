@@ -1,4 +1,4 @@
-"""``[tool.dsconfig]``: model and devices of a project; ``init`` finds out who runs the file."""
+"""``[tool.dsconfig]``: model and devices of a project; ``init`` infers the target program."""
 
 import json
 import os
@@ -36,10 +36,10 @@ def run(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_model_and_devices_of_the_project_hold_where_no_flag_says_otherwise(project: Path) -> None:
+def test_flags_override_model_and_devices_of_project(project: Path) -> None:
     done = run(project, "estimate", "ds.json", "--seq-len", 512)
     assert done.stdout.startswith("llama-3-8b: 8.03e9 parameters on 4 x A100-SXM4-80GB"), done
-    assert "for accelerate" in done.stdout and "pyproject.toml" in done.stderr
+    assert "target: accelerate" in done.stdout and "pyproject.toml" in done.stderr
     flags = ("--model", "gpt2", "--device", "h100", "--gpus", 2, "--runtime", "deepspeed")
     own = run(project, "estimate", "ds.json", "--seq-len", 512, *flags)
     assert own.stdout.startswith("gpt2: 124e6 parameters on 2 x H100") and not own.stderr
@@ -54,21 +54,21 @@ def test_model_and_devices_of_the_project_hold_where_no_flag_says_otherwise(proj
         (("estimate", "--fit", "--seq-len", 512), "on 4 x A100-SXM4-80GB"),
     ],
 )
-def test_every_command_that_takes_them_does(
+def test_commands_use_model_and_devices_of_project(
     command: tuple[object, ...], said: str, project: Path
 ) -> None:
     done = run(project, *command)
     assert said in done.stdout, done.stdout + done.stderr
 
 
-def test_a_plan_has_settled_them_already(project: Path) -> None:
+def test_plan_file_ignores_project(project: Path) -> None:
     flags = ("--model", "gpt2", "--gpus", 2, "--device", "cpu")
     assert run(project, "plan", "ds.json", *flags, "-o", "plan.json").returncode == 0
     shown = run(project, "plan", "plan.json")
     assert shown.returncode == 0 and "gpt2" in shown.stdout and "pyproject" not in shown.stderr
 
 
-def test_devices_read_like_eight_of_a_card(project: Path) -> None:
+def test_project_devices_are_parsed(project: Path) -> None:
     (project / "pyproject.toml").write_text('[tool.dsconfig]\ndevices = ""\n')
     done = run(project, "tune", "--seq-len", 512)
     assert done.returncode == 2 and '"8 x h100"' in done.stderr
@@ -77,14 +77,15 @@ def test_devices_read_like_eight_of_a_card(project: Path) -> None:
     assert "on 3 x H100" in one.stdout
 
 
-def test_init_writes_for_the_program_whose_file_names_it(tmp_path: Path) -> None:
+def test_init_writes_for_program_that_references_the_file(tmp_path: Path) -> None:
     (tmp_path / "args.yaml").write_text("deepspeed: ds.json\nbf16: true\n")
     world = ("--params", "1e9", "--gpus", 2, "--device", "h100")
     done = run(tmp_path, "init", "-o", "ds.json", *world)
-    assert "for transformers" in done.stderr and "args.yaml names it" in done.stderr
+    assert "target: transformers" in done.stderr
+    assert "args.yaml, which references it" in " ".join(done.stderr.split())
     written = json.loads((tmp_path / "ds.json").read_text())
     assert written["train_micro_batch_size_per_gpu"] == "auto"
     nobody = run(tmp_path, "init", *world)
     assert json.loads(nobody.stdout)["train_micro_batch_size_per_gpu"] != "auto"
     given = run(tmp_path, "init", "--training-args", "args.yaml")
-    assert "for transformers" in given.stderr and '"auto"' in given.stdout
+    assert "target: transformers" in given.stderr and '"auto"' in given.stdout

@@ -1,4 +1,4 @@
-"""``dsconfig resolve`` as people and programs meet it."""
+"""``dsconfig resolve``: terminal output, JSON and errors."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def run(*arguments, columns=120, **more):
     )
 
 
-def test_the_ledger_is_a_table_with_every_value_and_its_reason():
+def test_ledger_lists_values_with_reasons():
     done = run(BAICHUAN, *WORLD, "--model", "examples/gpt.json")
     assert done.returncode == 0, done.stderr
     for key, value in (
@@ -42,13 +42,13 @@ def test_the_ledger_is_a_table_with_every_value_and_its_reason():
     assert max(map(len, done.stdout.splitlines())) <= 120
 
 
-def test_a_narrow_terminal_gets_a_list():
+def test_narrow_terminal_gets_a_list():
     done = run(BAICHUAN, *WORLD, columns=50)
     assert "train_batch_size = 32" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 50
 
 
-def test_the_machine_form_has_the_published_shape():
+def test_json_output_has_documented_fields():
     done = run(BAICHUAN, *WORLD, "--output-format", "json")
     told = json.loads(done.stdout)
     assert told["format_version"] == "2.0"
@@ -58,7 +58,7 @@ def test_the_machine_form_has_the_published_shape():
         assert entry.keys() >= {"pointer", "value", "source", "rule", "inputs"}
 
 
-def test_the_concrete_config_is_json_in_the_users_order(tmp_path):
+def test_resolved_config_keeps_key_order(tmp_path):
     out = tmp_path / "concrete.json"
     assert run(BAICHUAN, *WORLD, "-o", str(out)).returncode == 0
     written = json.loads(out.read_text())
@@ -67,15 +67,15 @@ def test_the_concrete_config_is_json_in_the_users_order(tmp_path):
     assert dsconfig.resolve(written, dsconfig.Facts(world_size=2)).ledger == ()
 
 
-def test_explain_tells_one_key_with_its_inputs():
+def test_explain_prints_inputs_of_one_key():
     done = run(BAICHUAN, *WORLD, "--explain", "gradient_accumulation_steps")
     assert done.stdout.startswith("gradient_accumulation_steps = 2\n")
     assert "source: derived" in done.stdout and "data_parallel: 2" in done.stdout
     untouched = run(BAICHUAN, *WORLD, "--explain", "/zero_optimization/stage")
-    assert "as the file says" in untouched.stdout
+    assert "set in the file" in untouched.stdout
 
 
-def test_what_is_open_is_told_with_its_flag_and_exit_code_1(tmp_path):
+def test_missing_facts_exit_with_code_1(tmp_path):
     out = tmp_path / "never.json"
     done = run(BAICHUAN, "-o", str(out))
     assert done.returncode == 1
@@ -93,7 +93,7 @@ def test_what_is_open_is_told_with_its_flag_and_exit_code_1(tmp_path):
         ((BAICHUAN, "--model", "lama-2-13b"), "llama-2-13b"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(arguments, said):
+def test_usage_error_is_one_line_and_exit_code_2(arguments, said):
     done = run(*arguments)
     assert done.returncode == 2
     assert said in done.stderr and "Traceback" not in done.stderr
@@ -109,7 +109,7 @@ def test_standard_input_and_overrides():
     assert json.loads(done.stdout)["config"]["train_micro_batch_size_per_gpu"] == 8
 
 
-def test_another_program_is_shown_with_its_errors(tmp_path):
+def test_errors_of_target_program_are_shown(tmp_path):
     path = tmp_path / "ds.json"
     path.write_text('{"train_micro_batch_size_per_gpu": 3, "zero_optimization": {"stage": 2}}')
     arguments = tmp_path / "args.json"
@@ -123,7 +123,7 @@ def test_another_program_is_shown_with_its_errors(tmp_path):
     )
 
 
-def test_what_accelerate_would_pass_on_can_be_written_as_json(tmp_path):
+def test_infinity_is_written_as_null(tmp_path):
     out = tmp_path / "concrete.json"
     flags = ("--runtime", "accelerate", *WORLD, "-o", str(out))
     assert run("examples/classifier.json", *flags).returncode == 0
@@ -133,7 +133,7 @@ def test_what_accelerate_would_pass_on_can_be_written_as_json(tmp_path):
 TO_ALL = ("--runtime", "all", "--output-format", "json")
 
 
-def test_findings_are_data_of_the_same_shape_as_in_validate():
+def test_json_findings_match_validate():
     refused = run(BAICHUAN, "--gpus", "2", "--runtime", "deepspeed", "--output-format", "json")
     judged = subprocess.run(
         [sys.executable, "-m", "dsconfig", "validate", BAICHUAN, *TO_ALL],
@@ -150,7 +150,7 @@ def test_findings_are_data_of_the_same_shape_as_in_validate():
     assert [each["pointer"] for each in found if each["code"] == "DSC750"] == ["/bf16/enabled"]
 
 
-def test_one_key_is_explained_as_data_too():
+def test_explain_as_json():
     said = run(BAICHUAN, *WORLD, "--explain", "bf16.enabled", "--output-format", "json")
     (entry,) = json.loads(said.stdout)["ledger"]
     assert entry["pointer"] == "/bf16/enabled" and entry["value"] is True
@@ -181,7 +181,7 @@ def test_a_broken_file_is_not_converted(tmp_path):
     assert done.returncode == 1 and "error[DSC002]" in done.stdout
 
 
-def test_what_the_engine_does_not_have_is_told_and_the_values_are_written(tmp_path):
+def test_unsupported_setting_is_reported_and_config_written(tmp_path):
     out = tmp_path / "out.json"
     extra = ("--set", "tensor_parallel.autotp_size=2", "-o", str(out))
     done = run(BAICHUAN, *WORLD, "--model", "examples/gpt.json", *extra)

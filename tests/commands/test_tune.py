@@ -1,4 +1,4 @@
-"""``dsconfig tune`` on a screen: the answer first, one row for what differs by nothing."""
+"""``dsconfig tune``: verdict first, one row for equal candidates."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def tune(*flags: str, columns: int = 80) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def test_stages_that_differ_by_nothing_are_one_row() -> None:
+def test_equal_stages_share_one_row() -> None:
     shown = tune(*EIGHT_B).stdout
     assert "stage 1 or 2, micro batch 1: fastest" in shown
     every = json.loads(tune(*EIGHT_B, "--output-format", "json").stdout)["candidates"]
@@ -31,21 +31,21 @@ def test_stages_that_differ_by_nothing_are_one_row() -> None:
     assert len(rows) < len(every)
 
 
-def test_with_accumulation_stages_1_and_2_are_not_the_same() -> None:
+def test_accumulation_separates_stages_1_and_2() -> None:
     shown = tune(*EIGHT_B, "--global-batch", "64").stdout
     assert "1 or 2, micro batch 1 x 16" not in " ".join(shown.split())
 
 
-def test_what_does_not_fit_is_said_first() -> None:
+def test_verdict_when_nothing_fits() -> None:
     huge = ("--model", "llama-2-70b", *WORLD)
     unknown = tune(*huge)
-    assert unknown.returncode == 0 and "give --host-memory" in unknown.stderr
+    assert unknown.returncode == 0 and "specify --host-memory" in unknown.stderr
     done = tune(*huge, "--host-memory", "512GiB")
     assert done.returncode == 1
-    assert done.stdout.split("\n\n")[1].startswith("Nothing fits. What comes nearest, stage 3")
+    assert done.stdout.split("\n\n")[1].startswith("Nothing fits. Closest: stage 3")
 
 
-def test_of_two_stages_as_fast_the_leaner_wins_unless_it_sends_more() -> None:
+def test_smaller_stage_wins_at_equal_speed() -> None:
     """Stage 2 has 5 GiB less than stage 1; stage 3 has less still, and gathers in every pass."""
     cards = ("--gpus", "8", "--device", "a100-80gb", "--seq-len")
     one = ("6144", "--micro-batch", "1")
@@ -57,7 +57,7 @@ def test_of_two_stages_as_fast_the_leaner_wins_unless_it_sends_more() -> None:
     assert small[0]["label"].startswith("stage 1,"), "within 5 % of the card the simpler one"
 
 
-def test_selective_recomputation_is_tried_where_none_does_not_fit() -> None:
+def test_selective_recomputation_is_tried_if_none_does_not_fit() -> None:
     long = (*EIGHT_B[:-1], "8192")
     best, *others = candidates(*long)
     assert best["recomputation"] == "selective" and not best["reason"]
@@ -77,7 +77,7 @@ def candidates(*flags: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_no_line_is_wider_than_the_screen(columns: int) -> None:
+def test_lines_fit_the_terminal(columns: int) -> None:
     assert max(map(len, tune(*EIGHT_B, "--all", columns=columns).stdout.splitlines())) <= columns
 
 
@@ -85,7 +85,7 @@ OFFLOADED = ("--model", "mistral-7b", "--gpus", "1", "--device", "h100", "--seq-
 
 
 @pytest.mark.parametrize("batch", [(), ("--global-batch", "256")], ids=["any", "256"])
-def test_the_first_is_the_fastest_per_sample(batch: tuple[str, ...]) -> None:
+def test_first_candidate_is_fastest_per_sample(batch: tuple[str, ...]) -> None:
     """Each with its own largest batch: the host's part of a step is shared by its samples."""
     first, *others = candidates(*OFFLOADED, *batch)
     assert first["micro_batch"] > 8 and first["recomputation"] != "none" and not first["reason"]
@@ -97,7 +97,7 @@ def test_the_first_is_the_fastest_per_sample(batch: tuple[str, ...]) -> None:
     assert slower
 
 
-def test_what_diagnostics_advise_is_what_tune_calls_the_fastest(tmp_path: Path) -> None:
+def test_diagnostics_suggest_fastest_candidate(tmp_path: Path) -> None:
     """For a stage that holds no sample: not the offload that is quickest for a single one."""
     where = (*OFFLOADED, "--global-batch", "256")
     first = candidates(*where)[0]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.commands.moves import Kind, moves, new_defaults
 from dsconfig.commands.pinning import pinned
+from dsconfig.commands.upgrades import ChangeKind, new_defaults, upgrade_changes
 from dsconfig.schema.meaning import meaning
 from dsconfig.schema.version import Version
 from dsconfig.source import read
@@ -206,8 +206,8 @@ def test_no_public_file_means_something_else_when_pinned(path: Path) -> None:
         pytest.skip("no config")
     after = pinned(document, OLDER, NEWER)
     assert not after.is_broken
-    told = {move.kind for move in moves(after, OLDER, NEWER)}
-    assert told.isdisjoint((Kind.READ,)), told
+    told = {move.kind for move in upgrade_changes(after, OLDER, NEWER)}
+    assert told.isdisjoint((ChangeKind.READ,)), told
     then, now = meaning(document.value, OLDER), meaning(after.value, NEWER)
     kept = [move for move in new_defaults(then, now) if move.before is not None]
     assert not kept
@@ -300,8 +300,8 @@ def test_an_auto_that_the_trainer_fills_is_no_refusal_of_a_release() -> None:
         "fp16": {"enabled": "auto"},
         "zero_optimization": {"stage": 2},
     }
-    found = moves(read(config), Version(0, 14, 0), Version(0, 19, 8))
-    assert not [move for move in found if move.kind is Kind.ACCEPTED]
+    found = upgrade_changes(read(config), Version(0, 14, 0), Version(0, 19, 8))
+    assert not [move for move in found if move.kind is ChangeKind.ACCEPTED]
 
 
 def test_a_move_is_told_in_one_order(run: Run, file: Any) -> None:
@@ -317,8 +317,8 @@ def test_a_move_is_told_in_one_order(run: Run, file: Any) -> None:
         },
     }
     path = file("a.json", config)
-    found = moves(read(path), Version(0, 14, 0), Version(0, 19, 8))
-    cured = [move.said.split()[0] for move in found if move.kind is Kind.CURED]
+    found = upgrade_changes(read(path), Version(0, 14, 0), Version(0, 19, 8))
+    cured = [move.said.split()[0] for move in found if move.kind is ChangeKind.FIXED]
     report = dsconfig.validate(path, runtime="deepspeed", version="0.14.0")
     assert len(cured) > 2
     assert cured == [each.code for each in report.diagnostics if each.code in cured]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsconfig.commands.key_words import key_as_text
+from dsconfig.commands.key_reference import key_as_text
 from dsconfig.resolver.policy import POLICY
 from dsconfig.runtimes import AutoHandling, every_runtime
 from dsconfig.schema import keys

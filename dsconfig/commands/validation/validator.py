@@ -65,7 +65,7 @@ class Validator(NamedTuple):
     overrides: Sequence[str] = ()
     selection: Selection = Selection()
     baseline: "Counter[baselines.Identity] | None" = None
-    program: inference.Program | None = None
+    program: inference.TargetProgram | None = None
     """Target program of the current file; None for all programs."""
 
     def for_file(self, file: str) -> "Validator":
@@ -92,7 +92,7 @@ class Validator(NamedTuple):
         """Return a validator with the inferred target program. Raises UsageError."""
         if self.runtime == inference.EVERY:
             return self
-        program = inference.program(
+        program = inference.target_program(
             self.runtime,
             self.version,
             document=document,
@@ -110,7 +110,7 @@ class Validator(NamedTuple):
         if runtime is not None and document.may_ignore:
             # An ignore may be unused for one program only, so all programs are checked.
             found += [each for each in self._found(document, None) if each.code == ignores.UNUSED]
-        if self.program is not None and self.program.found:
+        if self.program is not None and self.program.inferred_from:
             found = [each for each in found if each.code not in ONLY_IF_SPECIFIED]
         kept = tuple(each for each in found if self.selection.keeps(each))
         if self.baseline is not None:
@@ -138,4 +138,4 @@ class Validator(NamedTuple):
 
 ONLY_IF_SPECIFIED = frozenset({"DSC613"})
 """Notes about the script, reported only if the user specified the program."""
-ALL_PROGRAMS = FileTarget(inference.EVERY, "", described="for all programs")
+ALL_PROGRAMS = FileTarget(inference.EVERY, "", described="target: all programs")

@@ -1,4 +1,4 @@
-"""Keys in words: all that a declaration and the runtimes know of one, and the page of all."""
+"""Reference text of config keys: for ``explain`` and docs/reference/keys.md."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any
 from dsconfig.commands.errors import UsageError
 from dsconfig.cost.buckets import HISTORY
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.planner.coverage.cover import rule_of as fate_in_engine
+from dsconfig.planner.coverage.cover import rule_of as engine_rule
 from dsconfig.resolver.policy import POLICY
 from dsconfig.runtimes import AutoHandling, every_runtime
 from dsconfig.schema import NEWEST, Key, KeyStatus, Version, key, keys, strict_since
@@ -19,9 +19,9 @@ with lazy_imports():
 
 
 def keys_named(name: str) -> list[Key]:
-    """The key at a dotted path or JSON Pointer, else all keys whose last part is the name.
+    """Return the key at a dotted path or JSON Pointer, or all keys with that last part.
 
-    Raises UsageError, with the nearest name, when there is none.
+    Raises UsageError with the nearest name if there is none.
     """
     path = dotted(name) if name.startswith("/") else name
     exact = key(path)
@@ -33,31 +33,31 @@ def keys_named(name: str) -> list[Key]:
         last = {each.rpartition(".")[2] for each in known}
         near = spelling.closest(path, known) or spelling.closest(path, last)
         hint = f"; did you mean {near}?" if near else ""
-        raise UsageError(f"no release of DeepSpeed has a key {name!r}{hint}")
+        raise UsageError(f"unknown key {name!r}{hint}")
     return found
 
 
 WIDTH = 11
-"""Columns of the left side."""
+"""Columns of the labels."""
 
 
 def key_as_text(one: Key) -> str:
-    """The explanation of a key, for a terminal."""
+    """Return the explanation of a key for a terminal."""
     lines = [one.path, f"  {one.doc}", ""]
     lines += [f"  {label:<{WIDTH}} {text}".rstrip() for label, text in rows(one)]
     return "\n".join(lines)
 
 
 def rows(one: Key) -> Iterator[tuple[str, str]]:
-    """Label and text, line by line; a label stands on its first line only."""
+    """Yield label and text of each line; only the first line of a group has a label."""
     yield "type", one.expected
     if one.required or one.required_when:
-        yield "required", f"while {one.required_when} is on" if one.required_when else "always"
+        yield "required", f"if {one.required_when} is enabled" if one.required_when else "always"
     yield from _labelled("default", list(defaults(one)))
     yield from _labelled("bounds", list(earlier_bounds(one)))
     if one.unit:
         yield "unit", one.unit
-    yield "releases", history(one)
+    yield "releases", supported_releases(one)
     yield "checked", checked(one)
     if one.memory:
         yield "memory", one.memory
@@ -84,13 +84,13 @@ def _labelled(label: str, texts: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def children(block: Key) -> list[Key]:
-    """The keys directly below a block that the newest release reads."""
+    """Return the direct children of a block that the newest release reads."""
     live = (each for each in keys() if each.status is KeyStatus.LIVE)
     return [each for each in live if each.path.rpartition(".")[0] == block.path]
 
 
 def defaults(one: Key) -> Iterator[str]:
-    """The default, and what it was before each release that changed it."""
+    """Yield the default, then earlier ones with the release that changed them."""
     if one.is_block or one.required:
         return
     yield "none" if one.default is None and not one.shape.nullable else _shown(one.default)
@@ -104,13 +104,13 @@ def earlier_bounds(one: Key) -> Iterator[str]:
         yield f"{_shown(limits) if limits else 'none'} before {changed}"
 
 
-def history(one: Key) -> str:
-    """The releases that read a key, in words."""
+def supported_releases(one: Key) -> str:
+    """Return the releases that read a key."""
     if one.status is KeyStatus.EXTERNAL:
-        return "read by another program, never by DeepSpeed"
+        return "read by another program, not by DeepSpeed"
     if one.since is None:
-        return "read by none" + _refused(one)
-    start = f"since {one.since}" if one.since > Version(0, 3, 0) else "since 0.3.0 or before"
+        return "not read by any release" + _refused(one)
+    start = f"since {one.since}" if one.since > Version(0, 3, 0) else "since 0.3.0 or earlier"
     gap = f", not from {one.gap[0]} to {one.gap[1]}" if one.gap else ""
     if one.until is None:
         return f"{start}{gap}"
@@ -118,50 +118,50 @@ def history(one: Key) -> str:
 
 
 def _refused(one: Key) -> str:
-    return f"; its mere presence is refused from {one.refused_from}" if one.refused_from else ""
+    return f"; rejected since {one.refused_from}" if one.refused_from else ""
 
 
 def checked(one: Key) -> str:
-    """What DeepSpeed makes of a wrong value, or of a wrong key in a block."""
+    """Return how DeepSpeed checks the type of the value, or unknown keys of a block."""
     if one.is_block and one.path.count(".params") == 0:
         spans = [
             f"from {start}" + (f" to {end}" if end else "") for start, end in strict_since(one.path)
         ]
-        fate = f"refused {' and '.join(spans)}" if spans else "ignored"
-        return f"unknown keys in it are {fate}"
+        handling = f"rejected {' and '.join(spans)}" if spans else "ignored"
+        return f"unknown keys in this block are {handling}"
     if one.checked_since is None:
-        return "not while DeepSpeed reads the file; a wrong type fails later, or never"
-    return f"DeepSpeed refuses another type since {one.checked_since}"
+        return "not checked by DeepSpeed; a wrong type fails later or not at all"
+    return f"wrong types are rejected since {one.checked_since}"
 
 
 def auto(one: Key) -> Iterator[tuple[str, str]]:
-    """What each program makes of "auto" here."""
+    """Yield how each program handles "auto"."""
     if one.status is not KeyStatus.LIVE:
         return
     default = _shown(one.default)
     for runtime in every_runtime(NEWEST):
         fate = runtime.on_auto(tuple(one.path.split(".")), {})
         if fate is AutoHandling.FILLED:
-            words = (runtime.auto_fills or POLICY).get(one.path)
-            yield runtime.name, words or f"the default, {default}"
+            text = (runtime.auto_fills or POLICY).get(one.path)
+            yield runtime.name, text or f"the default, {default}"
         else:
-            yield runtime.name, _FATES[fate].format(default=default)
+            yield runtime.name, _AUTO_HANDLING[fate].format(default=default)
 
 
 def engine(one: Key) -> Iterator[str]:
-    """What dsengine does with the key, case by case; the first that applies decides."""
+    """Yield how dsengine handles the key; the first case that applies is used."""
     if one.status is KeyStatus.LIVE:
-        for case in fate_in_engine(one.path) or ():
+        for case in engine_rule(one.path) or ():
             condition = f" {case.when.words}" if case.when else ""
             yield f"{case.status}{condition}: {case.by}"
 
 
-_FATES = {
-    AutoHandling.NATIVE: "a setting of its own",
-    AutoHandling.DEFAULT: "dropped without a word; the default applies ({default})",
-    AutoHandling.KEPT: "kept as text, which counts as true",
-    AutoHandling.REFUSED: "refused while the file is read",
-    AutoHandling.REFUSED_LATE: "refused when the engine is built, or at a step",
+_AUTO_HANDLING = {
+    AutoHandling.NATIVE: "a supported value",
+    AutoHandling.DEFAULT: "silently ignored; the default applies ({default})",
+    AutoHandling.KEPT: "kept as a string, which is true",
+    AutoHandling.REFUSED: "rejected when the config is read",
+    AutoHandling.REFUSED_LATE: "rejected when the engine is built or at a step",
 }
 
 
@@ -170,7 +170,7 @@ def _shown(value: Any) -> str:
 
 
 def key_as_data(one: Key) -> dict[str, Any]:
-    """The explanation of a key, for programs."""
+    """Return the JSON form of a key."""
     return {
         "path": one.path,
         "doc": one.doc,
@@ -204,18 +204,18 @@ def _text(version: Version | None) -> str | None:
 TITLE = f"""# Every key of a ds_config
 
 Generated from the declarations in `dsconfig/schema`: `make generate`.
-`dsconfig explain KEY` says more about one key: what it does to memory, what becomes of "auto",
-when DeepSpeed checks it. First what DeepSpeed {NEWEST} reads, block by block; at the end what it
-reads no more.
+`dsconfig explain KEY` prints more about a key: its effect on memory, how programs handle "auto",
+and when DeepSpeed checks it. First the keys that DeepSpeed {NEWEST} reads, by block; at the end
+those it no longer reads.
 """
 COLUMNS = "| key | type | default | releases | meaning |\n|---|---|---|---|---|"
 
 
 def reference_page() -> str:
     """``docs/reference/keys.md``, the table of all keys."""
-    known = list(keys())
-    live = [key for key in known if key.status is KeyStatus.LIVE]
-    others = [key for key in known if key.status is not KeyStatus.LIVE]
+    all_keys = list(keys())
+    live = [key for key in all_keys if key.status is KeyStatus.LIVE]
+    others = [key for key in all_keys if key.status is not KeyStatus.LIVE]
     plain = [key for key in live if "." not in key.path and not key.is_block]
     sections = [_section("At the top level", plain)]
     for block, members in groupby(live, key=lambda key: key.path.partition(".")[0]):
@@ -236,7 +236,7 @@ def _row(key: Key) -> str:
         f"`{key.path}`",
         key.expected,
         "<br>".join(defaults(key)),
-        history(key),
+        supported_releases(key),
         " ".join(_sentences(key)),
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

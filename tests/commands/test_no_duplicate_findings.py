@@ -1,4 +1,4 @@
-"""What validation told is not told again by the replay behind it."""
+"""Findings of validation are not repeated by the resolver."""
 
 import json
 from pathlib import Path
@@ -16,9 +16,7 @@ AUTO = {
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_an_estimate_for_deepspeed_tells_each_auto_once(
-    stops: bool, run: Run, tmp_path: Path
-) -> None:
+def test_each_auto_is_reported_once(stops: bool, run: Run, tmp_path: Path) -> None:
     config = AUTO if stops else AUTO | {"train_batch_size": 2, "gradient_clipping": 1.0}
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(config))

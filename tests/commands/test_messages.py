@@ -1,4 +1,4 @@
-"""What a person meets on the way: names that are nearly right, and texts as they are meant."""
+"""Messages: suggestions for misspelled names, notes and help texts."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
 @pytest.mark.parametrize(
     ("typed", "meant"), [(("estmate",), "estimate"), (("estimate", "--modl", "x"), "--model")]
 )
-def test_a_misspelt_command_or_flag_gets_the_nearest(typed: tuple[str, ...], meant: str) -> None:
+def test_misspelled_command_or_flag_suggests_nearest(typed: tuple[str, ...], meant: str) -> None:
     done = run(*typed)
     assert done.returncode == 2 and meant in done.stderr
 
@@ -49,14 +49,12 @@ def test_models_and_devices_are_found_by_words() -> None:
         "llama-3.1-8b",
     ],
 )
-def test_names_are_forgiven_their_case_dashes_and_tuning(name: str) -> None:
+def test_model_names_ignore_case_and_dashes(name: str) -> None:
     model = gather(model=name).model
     assert model is not None and model.parameters == 8_030_261_248
 
 
-def test_a_model_in_the_cache_is_taken_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_hub_model_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 100}
     home = tmp_path / "hub" / "models--me--tiny" / "snapshots" / "abc"
     home.mkdir(parents=True)
@@ -71,14 +69,14 @@ def test_a_model_in_the_cache_is_taken_as_it_is(
 
 @pytest.fixture
 def machine_of_two(tmp_path: Path) -> dict[str, str]:
-    """What lets a command find two cards."""
+    """Environment with a fake nvidia-smi that lists two GPUs."""
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\n" + 'echo "NVIDIA H100 80GB HBM3, 81559"\n' * 2)
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
     return {"PATH": f"{tmp_path}:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
-def test_more_ranks_than_cards_are_refused_before_one_starts(
+def test_more_ranks_than_gpus_are_rejected_before_start(
     tmp_path: Path, machine_of_two: dict[str, str]
 ) -> None:
     script, config = tmp_path / "train.py", tmp_path / "ds.json"
@@ -91,7 +89,7 @@ def test_more_ranks_than_cards_are_refused_before_one_starts(
     )
 
 
-def test_cards_that_are_hidden_are_not_there(machine_of_two: dict[str, str]) -> None:
+def test_hidden_gpus_are_not_counted(machine_of_two: dict[str, str]) -> None:
     told = {
         shown: run(
             "estimate", "--model", "gpt2", **machine_of_two | {"CUDA_VISIBLE_DEVICES": shown}
@@ -103,11 +101,11 @@ def test_cards_that_are_hidden_are_not_there(machine_of_two: dict[str, str]) -> 
     assert "NVIDIA H100" not in told[""].stderr
 
 
-def test_the_cards_of_this_machine_are_taken_where_none_is_named(
+def test_gpus_of_this_machine_are_the_default(
     machine_of_two: dict[str, str],
 ) -> None:
     done = run("estimate", "--model", "gpt2", "--gpus", 1, **machine_of_two)
-    assert done.returncode == 0 and "as in this machine" in done.stderr
+    assert done.returncode == 0 and "detected; override with --device" in done.stderr
     assert "NVIDIA H100 80GB" in done.stderr and "1 x H100-SXM5-80GB" in done.stdout
 
 
@@ -115,29 +113,29 @@ def test_brackets_of_an_extra_are_printed(monkeypatch: pytest.MonkeyPatch, capsy
     from dsconfig.commands import doctor
 
     text = "missing (pip install 'dsconfig-zero[engine]')"
-    found = [doctor.Finding(doctor.State.NOTE, "torch", text)]
-    monkeypatch.setattr(doctor, "findings", lambda: iter(found))
+    found = [doctor.Check(doctor.State.NOTE, "torch", text)]
+    monkeypatch.setattr(doctor, "machine_checks", lambda: iter(found))
     doctor.doctor()
     assert "'dsconfig-zero[engine]'" in capsys.readouterr().out
 
 
-def test_fit_asks_for_nothing_that_was_given() -> None:
+def test_fit_names_only_missing_flags() -> None:
     asked = run("estimate", "--fit", "--gpus", 8, "--seq-len", 512).stderr
     assert "--device" in asked and "--gpus" not in asked
     answered = run("estimate", "--fit", "--gpus", 8, "--device", "h100", "--host-memory", "1TB")
     assert answered.returncode == 0 and "largest model (parameters): " in answered.stdout
-    assert "--gpus" not in answered.stderr and "of main memory" not in answered.stdout
+    assert "--gpus" not in answered.stderr and "of host memory" not in answered.stdout
 
 
-def test_fit_says_beside_an_answer_how_much_main_memory_it_takes_for_granted() -> None:
+def test_fit_prints_assumed_host_memory() -> None:
     answered = run("estimate", "--fit", "--gpus", 8, "--device", "h100")
     [first] = [line for line in answered.stdout.splitlines() if line.startswith("largest model (")][
         :1
     ]
-    assert first.endswith("of main memory a node")
+    assert first.endswith("of host memory per node")
 
 
-def test_no_reason_has_less_than_nothing_more() -> None:
+def test_reasons_have_no_negative_sizes() -> None:
     flags = ("--model", "gpt2", "--gpus", 2, "--device", "h100", "--seq-len", 512)
     data = json.loads(run("tune", *flags, "--output-format", "json").stdout)
     reasons = [each["reason"] for each in data["candidates"]]
@@ -145,23 +143,23 @@ def test_no_reason_has_less_than_nothing_more() -> None:
     assert not any(re.search(r"-\d| 0 [GM]iB", reason) for reason in reasons), reasons
 
 
-def test_a_release_that_nobody_knows_is_said(tmp_path: Path) -> None:
+def test_newer_release_is_checked_as_newest_supported(tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
     config.write_text('{"train_batch_size": 8}')
     newer = run("validate", config, "--deepspeed-version", "9.9.9")
     said = " ".join(newer.stderr.split())
-    assert "DeepSpeed 9.9.9, judged as 0.19.8, the newest known" in said
+    assert "DeepSpeed 9.9.9" in said and "checked as 0.19.8, the newest supported" in said
     assert "DeepSpeed 0.19.8 clips" in newer.stdout and "9.9.9" not in newer.stdout
     wrong = run("validate", config, "--deepspeed-version", "newest")
     assert wrong.returncode == 2 and "is not a DeepSpeed version" in wrong.stderr
 
 
-def test_explain_takes_the_name_of_a_rule() -> None:
+def test_explain_accepts_rule_name() -> None:
     assert "DSC401" in run("explain", "stage-missing").stdout
     assert "DSC760" in run("explain", "program-stops").stdout
 
 
-def test_set_in_diff_says_to_which_side() -> None:
+def test_diff_help_explains_set() -> None:
     assert "of A, not of B" in run("diff", "--help").stdout
 
 
@@ -175,28 +173,26 @@ def test_set_in_diff_says_to_which_side() -> None:
         ("zero_stage", 2, '"zero_optimization": {"stage"'),
     ],
 )
-def test_names_of_other_programs_are_told_where_they_belong(
-    key: str, value: object, said: str
-) -> None:
+def test_key_of_other_program_suggests_its_place(key: str, value: object, said: str) -> None:
     report = dsconfig.validate({"train_batch_size": 8, key: value}, runtime="deepspeed")
     (found,) = [each for each in report.diagnostics if each.pointer == f"/{key}"]
     assert said in (found.help or "")
 
 
-def test_a_mapping_is_shown() -> None:
+def test_help_shows_block_form() -> None:
     report = dsconfig.validate({"train_batch_size": 8, "flops_profiler": 3}, runtime="deepspeed")
     (found,) = [each for each in report.diagnostics if each.pointer == "/flops_profiler"]
     assert '{"enabled": true}' in (found.help or "")
 
 
-def test_no_python_escapes_reach_a_message() -> None:
+def test_messages_have_no_python_escapes() -> None:
     document = dsconfig.read('{\n"a": it\'s,\n"train_batch_size": 8}')
     said = [each.message for each in document.diagnostics]
     assert any('"it\'s,"' in message for message in said), said
 
 
 @pytest.mark.parametrize("name", app.COMMANDS)
-def test_every_help_has_two_examples(name: str) -> None:
+def test_help_has_two_examples(name: str) -> None:
     shown = " ".join(run(name, "--help").stdout.split())
     assert "Examples:" in shown
     assert shown.partition("Examples:")[2].count(f"dsconfig {name}") >= 2

@@ -1,4 +1,4 @@
-"""What nobody said is never taken in silence: batch, precision, the length of a sample."""
+"""Each assumption about batch, precision or sequence length is printed."""
 
 import json
 import os
@@ -40,57 +40,57 @@ def without(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_global_batch_that_nobody_gave_is_micro_batch_times_gpus(file: Path) -> None:
+def test_unspecified_global_batch_is_micro_batch_times_gpus(file: Path) -> None:
     done = run("resolve", file, "--gpus", 4, "--device", "h100", "--micro-batch", 2, "-o", "-")
     assert json.loads(done.stdout)["train_batch_size"] == 8
-    assert "assumed: a global batch of micro batch x GPUs" in done.stderr
+    assert "assuming global batch = micro batch x GPUs" in done.stderr
     given = run("resolve", file, *MODEL[2:], "--micro-batch", 2, "--global-batch", 16, "-o", "-")
     assert json.loads(given.stdout)["gradient_accumulation_steps"] == 2
-    assert "assumed" not in given.stderr
+    assert "assuming" not in given.stderr
 
 
-def test_the_micro_batch_is_still_the_largest_that_fits(file: Path) -> None:
+def test_micro_batch_is_largest_that_fits(file: Path) -> None:
     done = run("plan", file, *MODEL, "--seq-len", 2048, "--output-format", "json")
     batch = json.loads(done.stdout)["effective"]["batch"]
     assert batch["accumulation"] == 1 and batch["micro_batch"] > 1
     assert "--global-batch" in done.stderr
 
 
-def test_a_program_with_a_batch_of_its_own_is_left_alone(file: Path) -> None:
+def test_no_batch_is_assumed_for_the_trainer(file: Path) -> None:
     done = run("resolve", file, *MODEL, "--runtime", "transformers")
     assert "global batch" not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["resolve", "plan"])
-def test_fp32_under_a_trainer_is_said_with_what_ends_it(command: str, file: Path) -> None:
+def test_unintended_fp32_prints_note_with_fix(command: str, file: Path) -> None:
     silent = run(command, file, *MODEL, "--runtime", "transformers")
     assert "trains in fp32" in silent.stderr and "bf16=True" in silent.stderr
     given = run(command, file, *MODEL, "--runtime", "transformers", "--precision", "bf16")
     assert "fp32" not in given.stderr
 
 
-def test_an_estimate_takes_bf16_and_says_so(file: Path) -> None:
+def test_estimate_assumes_bf16(file: Path) -> None:
     done = run("estimate", file, *MODEL, "--seq-len", 2048)
-    assert "assumed: bf16=True in TrainingArguments" in done.stderr
+    assert "assuming bf16=True in TrainingArguments (not specified)" in done.stderr
     assert "bf16, AdamW" in done.stdout
 
 
-def test_a_config_without_a_precision_says_that_it_trains_in_fp32(without: Path) -> None:
+def test_config_without_precision_prints_note(without: Path) -> None:
     assert "trains in fp32" in run("estimate", without, *MODEL).stderr
     asked = run("estimate", without, *MODEL, "--set", "bf16.enabled=false")
     assert "trains in fp32" not in asked.stderr
 
 
 @pytest.mark.parametrize("command", ["plan", "estimate"])
-def test_without_a_length_the_verdict_says_what_is_not_counted(command: str, without: Path) -> None:
+def test_verdict_without_seq_len_excludes_activations(command: str, without: Path) -> None:
     flags = (*MODEL, "--set", "bf16.enabled=true")
     first = " ".join(run(command, without, *flags).stdout.split())
-    assert "Fits only before activations" in first and "Give --seq-len" in first
+    assert "Fits without activations" in first and "Specify --seq-len" in first
     counted = " ".join(run(command, without, *flags, "--seq-len", 512).stdout.split())
-    assert "before activations" not in counted and "Fits" in counted
+    assert "without activations" not in counted and "Fits" in counted
 
 
-def test_a_plan_in_a_file_remembers_what_was_not_counted(without: Path, tmp_path: Path) -> None:
+def test_plan_file_records_missing_activations(without: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     run("plan", without, *MODEL, "-o", plan)
     assert "at least" in run("plan", plan).stdout
@@ -98,19 +98,19 @@ def test_a_plan_in_a_file_remembers_what_was_not_counted(without: Path, tmp_path
     assert "at least" not in run("plan", plan).stdout
 
 
-def test_the_units_of_equal_blocks_are_one_row_and_fit_the_screen(without: Path) -> None:
+def test_equal_units_share_one_row_within_80_columns(without: Path) -> None:
     shown = run("plan", without, *MODEL).stdout
     assert "   31  218,112,000  around use  -         model.layers.{0-30}" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(("memory", "said"), [("150GiB", "left"), ("125GiB", "available")])
-def test_main_memory_leaves_room_for_the_system(memory: str, said: str, without: Path) -> None:
+def test_host_memory_reserves_part_for_the_system(memory: str, said: str, without: Path) -> None:
     offload = ("--set", "zero_optimization.offload_optimizer.device=cpu")
     flags = (*MODEL, "--set", "bf16.enabled=true", *offload, "--seq-len", 512)
     done = run("estimate", without, *flags, "--host-memory", memory)
     shown = " ".join(done.stdout.split())
-    assert "kept for the system" in shown and said in shown
+    assert "reserved for the system" in shown and said in shown
     assert shown.count("Does not fit: needs") == (memory == "125GiB")
 
 
@@ -125,21 +125,21 @@ def test_main_memory_leaves_room_for_the_system(memory: str, said: str, without:
     ],
     ids=["precision", "accumulation", "batch", "rate", "clipping"],
 )
-def test_a_trainers_file_is_not_held_to_defaults_that_nobody_gave(
+def test_trainer_arguments_are_assumed_to_match_the_file(
     tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(OPEN | changes))
     done = run("estimate", path, *MODEL, "--seq-len", 2048)
     assert done.returncode == 0, done.stdout
-    assert f"{said} in TrainingArguments, as in the file" in " ".join(done.stderr.split())
+    assert f"{said} in TrainingArguments (not specified)" in " ".join(done.stderr.split())
     given = tmp_path / "args.json"
     given.write_text(json.dumps({"per_device_train_batch_size": 3}))
     stopped = run("estimate", path, *MODEL, "--seq-len", 2048, "--training-args", given)
-    assert stopped.returncode == 1 and "DSC70" in stopped.stdout, "what is given is compared"
+    assert stopped.returncode == 1 and "DSC70" in stopped.stdout, "specified arguments are compared"
 
 
-def test_how_many_steps_there_will_be_is_no_part_of_an_estimate(tmp_path: Path) -> None:
+def test_estimate_does_not_require_total_steps(tmp_path: Path) -> None:
     rates = dict.fromkeys(("warmup_min_lr", "warmup_max_lr", "warmup_num_steps"), "auto")
     schedule = {"type": "WarmupDecayLR", "params": {**rates, "total_num_steps": "auto"}}
     path = tmp_path / "ds.json"
@@ -148,23 +148,21 @@ def test_how_many_steps_there_will_be_is_no_part_of_an_estimate(tmp_path: Path) 
     assert done.returncode == 0 and "DSC150" not in done.stdout
 
 
-def test_a_word_on_recomputation_leaves_the_assumed_precision(file: Path) -> None:
+def test_recompute_flag_keeps_assumed_precision(file: Path) -> None:
     done = run("estimate", file, *MODEL, "--seq-len", 2048, "--recompute", "full")
     assert "H100-SXM5-80GB, bf16" in " ".join(done.stdout.split())
     assert "no effect" not in done.stderr
 
 
 @pytest.mark.parametrize(("total", "said"), [(2, False), (12, False), (16, True)])
-def test_only_a_micro_batch_that_agrees_with_the_file_is_assumed(
-    total: int, said: bool, tmp_path: Path
-) -> None:
+def test_only_matching_micro_batch_is_assumed(total: int, said: bool, tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"train_batch_size": total, "zero_optimization": {"stage": 2}}))
     done = run("estimate", path, "--runtime", "transformers", "--params", "1e9", "--gpus", 8)
     assert ("per_device_train_batch_size=" in done.stderr) is said
 
 
-def test_a_plugin_of_accelerate_is_estimated_with_one_sample_in_the_loaders(tmp_path: Path) -> None:
+def test_accelerate_plugin_assumes_one_sample_per_loader_batch(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text(
         "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 8\n"
@@ -173,5 +171,5 @@ def test_a_plugin_of_accelerate_is_estimated_with_one_sample_in_the_loaders(tmp_
     asked = ("--model", "llama-3-8b", "--device", "h100", "--seq-len", 2048)
     done = run("estimate", path, *asked)
     assert done.returncode == 0 and "micro batch 1 x 2048" in " ".join(done.stdout.split())
-    assert "assumed: DataLoader(..., batch_size=1) in the script" in " ".join(done.stderr.split())
-    assert "assumed" not in run("estimate", path, *asked, "--micro-batch", 2).stderr
+    assert "assuming DataLoader(..., batch_size=1) in the script" in " ".join(done.stderr.split())
+    assert "assuming" not in run("estimate", path, *asked, "--micro-batch", 2).stderr

@@ -1,4 +1,4 @@
-"""Odd requests end with exit code 2 and one line that names the flag and the remedy."""
+"""Usage errors: exit code 2 and one line with the flag and the fix."""
 
 import json
 import subprocess
@@ -35,9 +35,7 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["plan", "resolve", "convert", "init", "schema"])
-def test_a_place_that_cannot_be_written_is_named(
-    command: str, config: Path, tmp_path: Path
-) -> None:
+def test_unwritable_output_is_named(command: str, config: Path, tmp_path: Path) -> None:
     arguments = {
         "plan": ("plan", config, "--gpus", 2),
         "resolve": ("resolve", config),
@@ -47,16 +45,14 @@ def test_a_place_that_cannot_be_written_is_named(
     assert f"-o {gone}: No such file" in refused(run(*arguments, "-o", gone))
 
 
-def test_schemas_go_into_a_folder_only(config: Path) -> None:
+def test_schema_all_requires_a_directory(config: Path) -> None:
     assert "--all" in refused(run("schema", "--all", config))
 
 
 @pytest.mark.parametrize(
     "flags", [("--gpus", 0), ("--gpus", 5, "--nodes", 2), ("--gpus", 2, "--nodes", -1)]
 )
-def test_counts_that_cannot_be_are_not_written_into_a_launch(
-    flags: tuple[object, ...], config: Path
-) -> None:
+def test_convert_rejects_impossible_counts(flags: tuple[object, ...], config: Path) -> None:
     assert str(flags[-2]) in refused(run("convert", config, "--to", "accelerate", *flags))
 
 
@@ -68,7 +64,7 @@ def test_counts_that_cannot_be_are_not_written_into_a_launch(
         ("--global-batch", 0, "--model", "gpt2", "--gpus", 2, "--device", "h100"),
     ],
 )
-def test_a_starter_has_no_impossible_numbers(flags: tuple[object, ...]) -> None:
+def test_init_rejects_impossible_numbers(flags: tuple[object, ...]) -> None:
     assert str(flags[0]) in refused(run("init", *flags))
 
 
@@ -81,12 +77,14 @@ def test_a_starter_has_no_impossible_numbers(flags: tuple[object, ...]) -> None:
     ],
 )
 @pytest.mark.engine
-def test_a_dry_run_says_what_it_lacks(flags: tuple[object, ...], said: str, config: Path) -> None:
+def test_simulation_names_missing_inputs(
+    flags: tuple[object, ...], said: str, config: Path
+) -> None:
     assert said in refused(run("plan", config, "--simulate", "--gpus", 2, *flags))
 
 
 @pytest.mark.engine
-def test_a_dry_run_takes_a_model_from_a_file(config: Path, tmp_path: Path) -> None:
+def test_simulation_accepts_model_file(config: Path, tmp_path: Path) -> None:
     model = tmp_path / "gpt.json"
     sizes = {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 256, "n_positions": 64}
     model.write_text(json.dumps({"model_type": "gpt2", **sizes}))
@@ -95,7 +93,7 @@ def test_a_dry_run_takes_a_model_from_a_file(config: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
-def test_text_without_a_place_in_utf8_is_escaped(config: Path, tmp_path: Path) -> None:
+def test_lone_surrogates_are_escaped(config: Path, tmp_path: Path) -> None:
     odd = tmp_path / "odd.json"
     odd.write_text('{"train_batch_size": 8, "a\\ud800": "\\ud800"}')
     done = run("diff", odd, config)
@@ -104,10 +102,10 @@ def test_text_without_a_place_in_utf8_is_escaped(config: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", ["validate", "resolve", "estimate", "plan", "convert"])
-def test_an_empty_name_is_no_file(command: str) -> None:
+def test_empty_file_name_is_usage_error(command: str) -> None:
     flags = {"estimate": ("--params", "1e9"), "convert": ("--to", "json")}.get(command, ())
     said = refused(run(command, "", *flags))
-    assert "'' names no file" in said and "- for stdin" in said
+    assert "'' is not a file name" in said and "- for stdin" in said
 
 
 @pytest.mark.parametrize(
@@ -120,33 +118,33 @@ def test_an_empty_name_is_no_file(command: str) -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["full", "json"])
-def test_only_a_key_can_be_explained(asked: str, said: str, form: str, config: Path) -> None:
+def test_explain_suggests_nearest_key(asked: str, said: str, form: str, config: Path) -> None:
     flags = ("--explain", asked, "--output-format", form)
     assert said in refused(run("resolve", config, *flags))
 
 
-def test_a_key_is_explained_by_its_last_name_where_the_file_has_one_such(config: Path) -> None:
+def test_explain_accepts_unique_last_name(config: Path) -> None:
     for name in ("stage", "zero_optimization.stage", "/zero_optimization/stage"):
         done = run("resolve", config, "--explain", name)
         assert done.returncode == 0
-        assert done.stdout.startswith("zero_optimization.stage = 2: as the file says")
+        assert done.stdout.startswith("zero_optimization.stage = 2: set in the file")
     done = run("resolve", config, "--explain", "enabled")
     assert done.stdout.startswith("bf16.enabled = true")
 
 
-def test_a_known_key_that_nothing_fills_is_said_to_be_absent(config: Path) -> None:
+def test_explain_of_unset_key(config: Path) -> None:
     done = run("resolve", config, "--explain", "steps_per_print")
     assert (done.returncode, done.stdout) == (
         0,
-        "steps_per_print is not in the config, and no rule fills it in\n",
+        "steps_per_print is not set and has no resolved value\n",
     )
 
 
-def test_a_slip_in_the_number_of_ranks_is_refused(config: Path) -> None:
+def test_implausible_rank_count_is_rejected(config: Path) -> None:
     assert "--gpus: 800000000 ranks" in refused(run("validate", config, "--gpus", 800_000_000))
 
 
-def test_a_yaml_of_accelerate_is_not_converted_to_one(tmp_path: Path) -> None:
+def test_accelerate_yaml_is_not_converted_to_itself(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text("distributed_type: DEEPSPEED\nnum_processes: 2\n")
     assert "accelerate's YAML already" in refused(run("convert", path, "--to", "accelerate"))

@@ -1,4 +1,4 @@
-"""A flag that the file has settled otherwise is told; the file holds."""
+"""A flag overridden by the file prints a note."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ FACTS = ("--gpus", "8", "--model", "gpt2")
 
 @pytest.mark.parametrize("command", ["plan", "estimate"])
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "note"),
     [
         (("--micro-batch", "8"), "train_micro_batch_size_per_gpu is 4"),
         (("--global-batch", "64"), "train_batch_size is 32"),
@@ -28,19 +28,19 @@ FACTS = ("--gpus", "8", "--model", "gpt2")
         ((), ""),
     ],
 )
-def test_flags_beside_a_file(
-    command: str, flags: tuple[str, ...], told: str, tmp_path: Path
+def test_flag_overridden_by_file_prints_note(
+    command: str, flags: tuple[str, ...], note: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "ds.json"
     file.write_text(json.dumps(CONFIG))
     done = CliRunner().invoke(app, [command, str(file), *FACTS, *flags])
     assert done.exit_code == 0, done.output
-    assert told in done.stderr
-    assert ("has no effect" in done.stderr) is bool(told)
+    assert note in done.stderr
+    assert ("has no effect" in done.stderr) is bool(note)
 
 
 @pytest.mark.parametrize("command", ["plan", "estimate"])
-def test_the_release_of_deepspeed_is_taken_into_account(command: str, tmp_path: Path) -> None:
+def test_deepspeed_release_affects_peak(command: str, tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_text(json.dumps({**CONFIG, "data_types": {"grad_accum_dtype": "fp32"}}))
     peaks: list[int] = []
@@ -52,4 +52,4 @@ def test_the_release_of_deepspeed_is_taken_into_account(command: str, tmp_path: 
         found = json.loads(done.stdout)
         phases = found["memory"] if command == "plan" else found["options"][0]["device"]
         peaks.append(phases["phases"]["backward"])
-    assert peaks[0] < peaks[1]  # from 0.19.8 on the sums of stage 2 really are in fp32
+    assert peaks[0] < peaks[1]  # since 0.19.8 stage 2 accumulates gradients in fp32

@@ -1,4 +1,4 @@
-"""What `tune` and `init` write is accepted by its program; `plan` begins with a verdict."""
+"""Files of `tune` and `init` are accepted by their program; `plan` begins with a verdict."""
 
 import json
 from pathlib import Path
@@ -8,24 +8,24 @@ import pytest
 
 import dsconfig
 import dsengine
-from commands.test_small_things import run
+from commands.test_messages import run
 from dsconfig.facts.gathering import gather
 
 WORLD = ("--model", "llama-3-8b", "--gpus", "4", "--device", "a100-80gb", "--seq-len", "8192")
 
 
-def arguments_said(text: str) -> dict[str, Any]:
-    """TrainingArguments that a command asks for."""
-    said = " ".join(text.split()).partition("Beside the file (-o), set ")[2]
+def printed_arguments(text: str) -> dict[str, Any]:
+    """Return the TrainingArguments in the output of a command."""
+    said = " ".join(text.split()).partition("Also set ")[2]
     listed = said.partition(" in TrainingArguments")[0]
     return eval(f"dict({listed})", {"dsengine": dsengine})
 
 
-def test_what_tune_writes_is_taken_by_the_trainer_with_what_it_says_beside(tmp_path: Path) -> None:
+def test_trainer_accepts_file_of_tune_with_printed_arguments(tmp_path: Path) -> None:
     out = tmp_path / "tw.json"
     done = run("tune", *WORLD, "--runtime", "transformers", "-o", out)
     assert done.returncode == 0, done.stderr
-    config, arguments = json.loads(out.read_text()), arguments_said(done.stdout)
+    config, arguments = json.loads(out.read_text()), printed_arguments(done.stdout)
     assert (
         config["optimizer"]["params"]["lr"] == "auto" and "activation_checkpointing" not in config
     )
@@ -45,9 +45,7 @@ def test_what_tune_writes_is_taken_by_the_trainer_with_what_it_says_beside(tmp_p
 
 
 @pytest.mark.parametrize("name", ["transformers", "accelerate", "deepspeed"])
-def test_no_file_is_written_with_a_block_that_its_program_does_not_obey(
-    name: str, tmp_path: Path
-) -> None:
+def test_written_files_have_no_ignored_blocks(name: str, tmp_path: Path) -> None:
     for command in ("tune", "init"):
         out = tmp_path / f"{command}.json"
         assert run(command, *WORLD, "--runtime", name, "-o", out).returncode == 0
@@ -55,7 +53,7 @@ def test_no_file_is_written_with_a_block_that_its_program_does_not_obey(
     assert "gradient_checkpointing" in out.read_text(), "init says what to set beside it"
 
 
-def test_a_plan_begins_with_its_verdict(tmp_path: Path) -> None:
+def test_plan_begins_with_verdict(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text('{"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}}')
     large = run("plan", path, *WORLD)
