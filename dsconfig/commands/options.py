@@ -173,6 +173,19 @@ def fact_flags(
     nvme_size: Annotated[
         str | None, fact(metavar="SIZE", help="Free NVMe space per node, e.g. 2TB.")
     ] = None,
+    trainable: Annotated[
+        str | None,
+        fact(metavar="COUNT", help="Trainable parameters; the others are frozen, e.g. 20M."),
+    ] = None,
+    lora_rank: Annotated[int | None, fact(min=1, help="LoRA rank; freezes the base model.")] = None,
+    lora_targets: Annotated[
+        str | None, fact(metavar="NAMES", help="Modules to adapt (default: all linear layers).")
+    ] = None,
+    lora_dropout: Annotated[float, fact(min=0.0, max=1.0, help="LoRA dropout.")] = 0.0,
+    base_weights: Annotated[
+        str | None,
+        fact(metavar="4bit|8bit", help="Quantize the frozen linear layers (QLoRA: 4bit)."),
+    ] = None,
     client_optimizer: Annotated[
         str | None,
         fact(metavar="CLASS", help="Optimizer passed by the script, e.g. AdamW."),
