@@ -72,12 +72,6 @@ def translations() -> dict[Path, Path]:
     return {ROOT / "README.zh-CN.md": ROOT / "README.md"} | pages
 
 
-def files_of(text: str) -> dict[str, str]:
-    """Return the files a page defines."""
-    blocks = BLOCK.finditer(text)
-    return {found["options"]: found["text"] for found in blocks if found["kind"] == "file"}
-
-
 def console_blocks(text: str) -> list[re.Match[str]]:
     return [found for found in BLOCK.finditer(text) if found["language"] == "console"]
 
@@ -111,7 +105,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "HF_HUB_OFFLINE": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    return subprocess.run(
+    done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -122,17 +116,23 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         timeout=300,
         check=False,
     )
+    done.stdout = done.stdout.replace(str(folder), "/home/me/project")
+    return done
 
 
 TORCHRUN = "-m torch.distributed.run"
 
 
-def prepare(text: str, folder: Path) -> None:
-    """Write the files of a page, and the examples it may use, into a folder."""
+def prepare(folder: Path) -> None:
+    """Copy the examples, which pages may use, into a folder."""
     shutil.copytree(ROOT / "examples", folder / "examples", dirs_exist_ok=True)
-    for name, content in files_of(text).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content, "utf-8")
+
+
+def write_file(block: re.Match[str], folder: Path) -> None:
+    """Write the file that a block defines."""
+    path = folder / block["options"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(block["text"], "utf-8")
 
 
 def selected(output: str, paragraphs: str | None) -> str:
@@ -158,9 +158,11 @@ def refreshed(text: str) -> str:
     """Return a page with the output that its commands print now."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        prepare(text, folder)
+        prepare(folder)
 
         def refresh(block: re.Match[str]) -> str:
+            if block["kind"] == "file":
+                write_file(block, folder)
             if block["language"] != "console":
                 return block[0]
             body = "".join(
