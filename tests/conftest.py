@@ -9,13 +9,13 @@ import pytest
 from hypothesis import settings
 
 import kernels
-from training.ranks import Ranks, SharedRanks, hide_cards
+from training.ranks import Ranks, SharedRanks, hide_gpus
 
 with suppress(ImportError):  # not part of every Python build
     import readline  # noqa: F401 - tells children of a terminal that is not there, once it comes
 for name in ("COLUMNS", "LINES"):
     os.unsetenv(name)
-hide_cards()  # only ranks use them, if RANKS_DEVICE is set
+hide_gpus()  # only ranks use them, if RANKS_DEVICE is set
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(kernels.extensions_folder()))
 settings.register_profile("suite", deadline=None)  # no time limit per example
 settings.load_profile("suite")

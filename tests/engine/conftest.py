@@ -1,4 +1,4 @@
-"""Two pairs of processes side by side: what DeepSpeed has touched, the engine does not run in."""
+"""Fixtures with separate processes for DeepSpeed, which changes global state, and dsengine."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Adafactor on divided parameters steps as torch's does on whole ones."""
+"""Adafactor on sharded parameters equals torch's on full ones."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,24 +37,24 @@ def alone() -> Iterator[None]:
     ],
     ids=str,
 )
-def test_each_step_is_torchs(arguments: dict[str, Any]) -> None:
+def test_steps_equal_torch(arguments: dict[str, Any]) -> None:
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (1,))
-    given = {"lr": 0.3, "weight_decay": 0.01, **arguments}
-    whole = {name: nn.Parameter(torch.randn(shape)) for name, shape in SHAPES.items()}
+    options = {"lr": 0.3, "weight_decay": 0.01, **arguments}
+    full = {name: nn.Parameter(torch.randn(shape)) for name, shape in SHAPES.items()}
     masters = {
         name: nn.Parameter(distribute_tensor(weight.detach().clone(), mesh, [Shard(0)]))
-        for name, weight in whole.items()
+        for name, weight in full.items()
     }
-    theirs = torch.optim.Adafactor(list(whole.values()), **given)
-    binding = AdafactorBinding(torch.optim.Adafactor(list(masters.values()), **given), masters)
+    theirs = torch.optim.Adafactor(list(full.values()), **options)
+    binding = AdafactorBinding(torch.optim.Adafactor(list(masters.values()), **options), masters)
     for step in range(4):
-        for name, weight in whole.items():
-            # Small, then large: the change is clipped to ``d`` in some steps and not in others.
+        for name, weight in full.items():
+            # Small, then large: the update is clipped to ``d`` in some steps only.
             weight.grad = torch.randn(weight.shape) * 10.0 ** (step - 2)
             binding.shards[name].grad = weight.grad.clone()
         theirs.step()
         binding.step()
-        for name, weight in whole.items():
+        for name, weight in full.items():
             part = binding.shards[name].detach().reshape(weight.shape)
             torch.testing.assert_close(part, weight.detach(), rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Every argument of an optimizer or schedule that the engine honours changes what it does."""
+"""Every honoured argument of an optimizer or schedule has an effect."""
 
 import copy
 from typing import Any
@@ -13,11 +13,11 @@ from dsconfig.planner.coverage.page import live_paths
 from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
 from dsengine.optimizers.schedules import build_schedule, check_metrics
 from training.key_tables import (
-    ALONE,
     IMPLEMENTATIONS,
     OPTIMIZER_ARGUMENTS,
+    REQUIRES,
+    REQUIRES_SCHEDULE,
     SCHEDULES,
-    WITH,
 )
 
 OPTIMIZER_CASES = [
@@ -29,7 +29,7 @@ SCHEDULE_CASES = [
 
 
 def honoured(prefix: str) -> set[str]:
-    """Names of the arguments that the coverage table calls honoured."""
+    """Return the arguments that the coverage table lists as honoured."""
     return {
         path.removeprefix(prefix)
         for path in live_paths()
@@ -38,7 +38,7 @@ def honoured(prefix: str) -> set[str]:
     }
 
 
-def test_every_honoured_argument_has_a_case() -> None:
+def test_every_honoured_argument_is_covered() -> None:
     assert {name for _, name, _ in OPTIMIZER_CASES} == honoured("optimizer.params.")
     assert {name for _, name, _ in SCHEDULE_CASES} == honoured("scheduler.params.")
 
@@ -53,30 +53,30 @@ def optimizer_with(kind: str, params: dict[str, Any]) -> Any:
 
 
 def trained(kind: str, params: dict[str, Any]) -> list[torch.Tensor]:
-    """Weights and states after some steps."""
+    """Return weights and states after some steps."""
     optimizer = optimizer_with(kind, params)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for size in (5.0, 1.0, 3.0, 0.2):
-        for each in parameters:
-            each.grad = size * (each.detach().sin() + 0.1)
+        for parameter in parameters:
+            parameter.grad = size * (parameter.detach().sin() + 0.1)
         optimizer.step()
     states = [v for state in optimizer.state.values() for v in state.values()]
-    return [*(each.detach() for each in parameters), *(s for s in states if s is not None)]
+    return [*(p.detach() for p in parameters), *(s for s in states if s is not None)]
 
 
 @pytest.mark.parametrize(("kind", "name", "value"), OPTIMIZER_CASES)
-def test_an_optimizers_argument_shows(kind: str, name: str, value: Any) -> None:
-    beside = {"lr": 0.02} | WITH.get((kind, name), {})
+def test_optimizer_argument_has_an_effect(kind: str, name: str, value: Any) -> None:
+    base = {"lr": 0.02} | REQUIRES.get((kind, name), {})
     if name in IMPLEMENTATIONS:
-        optimizer = optimizer_with(kind, {**beside, name: value})
+        optimizer = optimizer_with(kind, {**base, name: value})
         assert all(group[name] == value for group in optimizer.param_groups)
         return
-    with_it, without = trained(kind, {**beside, name: value}), trained(kind, beside)
-    assert [each.tolist() for each in with_it] != [each.tolist() for each in without]
+    with_it, without = trained(kind, {**base, name: value}), trained(kind, base)
+    assert [t.tolist() for t in with_it] != [t.tolist() for t in without]
 
 
 def rates(kind: str, params: dict[str, Any], lr: Any = 0.3) -> list[Any]:
-    """Rates and momenta over 20 steps, as the optimizer has them."""
+    """Return learning rates and momenta over 20 steps."""
     settings: dict[str, Any] = {"lr": lr, "betas": (0.9, 0.999)}
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(2))], foreach=False, **settings)
     if params.get("last_epoch", -1) >= 0:
@@ -86,30 +86,30 @@ def rates(kind: str, params: dict[str, Any], lr: Any = 0.3) -> list[Any]:
     losses = [3.0, 2.0, 2.0, 1.99, 1.98, 1.97, 1.97, 2.5, 2.5, 2.5, *[2.6] * 10]
     for step in range(20):
         optimizer.step()
-        watched = {"metrics": losses[step]} if kind == "ReduceLROnPlateau" else {}
-        check_metrics(schedule, watched)
-        schedule.step(**watched)
+        metrics = {"metrics": losses[step]} if kind == "ReduceLROnPlateau" else {}
+        check_metrics(schedule, metrics)
+        schedule.step(**metrics)
         group = optimizer.param_groups[0]
         seen.append((round(float(group["lr"]), 12), round(group["betas"][0], 12)))
     return seen
 
 
 @pytest.mark.parametrize(("kind", "name", "value"), SCHEDULE_CASES)
-def test_a_schedules_argument_shows(kind: str, name: str, value: Any) -> None:
-    beside = SCHEDULES[kind][0] | ALONE.get((kind, name), {})
-    assert rates(kind, {**beside, name: value}) != rates(kind, beside)
+def test_schedule_argument_has_an_effect(kind: str, name: str, value: Any) -> None:
+    base = SCHEDULES[kind][0] | REQUIRES_SCHEDULE.get((kind, name), {})
+    assert rates(kind, {**base, name: value}) != rates(kind, base)
 
 
 @pytest.mark.parametrize("kind", ["WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle"])
-def test_a_rate_may_be_a_tensor(kind: str) -> None:
-    """It stays the same tensor, and a schedule goes by what it was at first."""
+def test_learning_rate_can_be_a_tensor(kind: str) -> None:
+    """The tensor stays the same object, and the schedule uses its initial value."""
     params = SCHEDULES[kind][0] | ({"warmup_max_lr": None} if kind == "WarmupLR" else {})
     tensor = torch.tensor(0.3, dtype=torch.float64)
     assert rates(kind, params, tensor) == rates(kind, params)
     assert float(tensor) == pytest.approx(rates(kind, params)[-1][0])
 
 
-def test_a_schedule_that_watches_a_loss_says_what_it_needs() -> None:
+def test_plateau_schedule_without_metrics_names_lr_kwargs() -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)
     schedule = build_schedule("ReduceLROnPlateau", {}, optimizer)
     with pytest.raises(ValueError, match="lr_kwargs"):
@@ -117,10 +117,10 @@ def test_a_schedule_that_watches_a_loss_says_what_it_needs() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "adamw", "FusedAdam"])
-def test_weights_decay_only_when_told_to(kind: str) -> None:
-    """DeepSpeed's kernel has 0.0 where torch's AdamW has 0.01."""
+def test_weight_decay_defaults_to_zero(kind: str) -> None:
+    """DeepSpeed's kernel defaults to 0.0, torch's AdamW to 0.01."""
     assert [group["weight_decay"] for group in optimizer_with(kind, {}).param_groups] == [0.0]
 
 
-def test_with_torch_adam_adamw_decays_as_torch_has_it() -> None:
+def test_torch_adam_uses_torch_weight_decay_default() -> None:
     assert optimizer_with("AdamW", {"torch_adam": True}).param_groups[0]["weight_decay"] == 0.01

@@ -1,4 +1,4 @@
-"""dsengine in the place of deepspeed: by import, and around a script or a module."""
+"""dsengine imported as deepspeed, directly and around a script or module."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import dsengine
 
 ROOT = Path(__file__).parents[2]
-SAID = f"dsengine replaces deepspeed ({dsengine.__version__})\n"
+NOTICE = f"dsengine replaces deepspeed ({dsengine.__version__})\n"
 
 
 def python(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
@@ -20,13 +20,13 @@ def python(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-def said_by(code: str, **more: str) -> str:
+def stdout_of(code: str, **more: str) -> str:
     done = python("-c", code, **more)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_every_path_is_the_object_that_dsengine_has() -> None:
+def test_deepspeed_modules_are_dsengine_modules() -> None:
     code = """
 import sys
 import dsengine.as_deepspeed
@@ -44,10 +44,10 @@ for name, module in list(sys.modules.items()):
         by_file.setdefault(module.__file__, set()).add(id(module))
 print([file for file, ids in by_file.items() if len(ids) > 1])
 """
-    assert said_by(code) == "[]\n"
+    assert stdout_of(code) == "[]\n"
 
 
-def test_a_function_stays_one_where_a_module_has_its_name() -> None:
+def test_function_is_not_shadowed_by_module_of_same_name() -> None:
     code = """
 import dsengine.as_deepspeed
 import deepspeed.utils
@@ -55,10 +55,10 @@ from deepspeed.utils.z3_leaf_module import set_z3_leaf_modules
 import deepspeed.utils.z3_leaf_module
 print(callable(deepspeed.utils.z3_leaf_module))
 """
-    assert said_by(code) == "True\n"
+    assert stdout_of(code) == "True\n"
 
 
-def test_programs_that_ask_for_deepspeed_are_told_who_it_is() -> None:
+def test_package_metadata_of_deepspeed_names_dsengine() -> None:
     code = """
 import dsengine.as_deepspeed
 from importlib import metadata
@@ -67,7 +67,7 @@ print(metadata.version("deepspeed"), find_spec("deepspeed") is not None)
 print(metadata.metadata("deepspeed")["Summary"])
 print(metadata.packages_distributions()["deepspeed"][0])
 """
-    version, summary, distribution = said_by(code).splitlines()
+    version, summary, distribution = stdout_of(code).splitlines()
     assert version == f"{dsengine.__version__} True"
     assert "dsengine" in summary and distribution == "deepspeed"
 
@@ -80,12 +80,12 @@ print(metadata.packages_distributions()["deepspeed"][0])
         ("import deepspeed.nonsense", "No module named 'deepspeed.nonsense'"),
     ],
 )
-def test_what_is_not_here_is_refused_in_words(line: str, words: str) -> None:
+def test_unsupported_import_explains_itself(line: str, words: str) -> None:
     done = python("-c", f"import dsengine.as_deepspeed\n{line}")
     assert done.returncode == 1 and words in done.stderr
 
 
-def test_it_comes_too_late_behind_the_real_one(tmp_path: Path) -> None:
+def test_refuses_if_deepspeed_is_imported_already(tmp_path: Path) -> None:
     code = """
 import sys, types
 sys.modules["deepspeed"] = types.ModuleType("deepspeed")
@@ -95,7 +95,7 @@ import dsengine.as_deepspeed
     assert done.returncode == 1 and "deepspeed is already imported" in done.stderr
 
 
-def test_it_comes_too_late_behind_a_program_that_found_none() -> None:
+def test_refuses_if_accelerate_is_imported_already() -> None:
     code = """
 import sys, types
 class Hidden:
@@ -109,14 +109,14 @@ import dsengine.as_deepspeed
     assert done.returncode == 1 and "accelerate is already imported" in done.stderr
 
 
-def test_one_rank_says_so_once() -> None:
+def test_notice_is_printed_once_by_rank_0() -> None:
     code = "import dsengine.as_deepspeed, dsengine.deepspeed.standing_in as s; s.stand_in()"
-    assert python("-c", code).stderr == SAID
-    assert python("-c", code, RANK="0").stderr == SAID
+    assert python("-c", code).stderr == NOTICE
+    assert python("-c", code, RANK="0").stderr == NOTICE
     assert python("-c", code, RANK="1").stderr == ""
 
 
-def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
+def test_script_runs_unchanged(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("NAME = 'beside'\n")
     script = tmp_path / "train.py"
     script.write_text(
@@ -127,20 +127,20 @@ def test_a_script_runs_as_it_is(tmp_path: Path) -> None:
     assert done.stdout == f"__main__ ['--lr', '1'] {dsengine.__version__} beside\n", done.stderr
 
 
-def test_a_module_runs_too() -> None:
+def test_module_runs_unchanged() -> None:
     done = python("-m", "dsengine.as_deepspeed", "-m", "dsengine.utils.zero_to_fp32", "--help")
     assert done.returncode == 0 and "zero_to_fp32" in done.stdout, done.stderr
 
 
-def test_nothing_to_run_is_a_usage_error() -> None:
+def test_missing_script_is_a_usage_error() -> None:
     for arguments in ([], ["-m"], ["--what"]):
         done = python("-m", "dsengine.as_deepspeed", *arguments)
         assert done.returncode == 2 and "usage:" in done.stderr
 
 
-def test_nothing_heavy_is_imported_for_it() -> None:
+def test_import_does_not_load_torch_or_pydantic() -> None:
     code = "import dsengine.as_deepspeed, sys; print({'torch', 'pydantic'} & set(sys.modules))"
-    assert said_by(code) == "set()\n"
+    assert stdout_of(code) == "set()\n"
 
 
 TRAINS = """
@@ -164,7 +164,7 @@ if engine.global_rank == 0:
 
 
 @pytest.mark.engine
-def test_torchrun_starts_a_script_as_it_is(tmp_path: Path) -> None:
+def test_torchrun_starts_script_unchanged(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINS)
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -173,4 +173,4 @@ def test_torchrun_starts_a_script_as_it_is(tmp_path: Path) -> None:
     release, trained = done.stdout.splitlines()
     assert release.endswith(f"DeepSpeed info: version={dsengine.__version__}")
     assert trained == "trained 2 dsengine.loop.engine ['--lr', '1']"
-    assert done.stderr.count(SAID) == 1
+    assert done.stderr.count(NOTICE) == 1

@@ -1,6 +1,6 @@
-"""What NCCL would run, run over gloo: collectives train as the direct exchange does.
+"""The collectives used with NCCL, run over gloo, train like the direct exchange.
 
-Streams and the GPU itself are not tried here; dtypes, places and factors are the same.
+Streams and GPUs are not covered; dtypes, order and factors are the same.
 """
 
 from typing import Any
@@ -43,15 +43,15 @@ def agree(ranks: Ranks, settings: dict[str, Any], tolerance: float = 1e-6) -> No
 
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_collectives_train_as_direct_exchange_does(ranks: Ranks, stage: int, name: str) -> None:
-    # What is narrowed for the wire is summed there in 16 bits; exchanged pieces are summed in fp32.
+def test_collectives_equal_direct_exchange(ranks: Ranks, stage: int, name: str) -> None:
+    # Collectives sum in the 16-bit communication dtype; the direct exchange sums in fp32.
     tolerance = 1e-3 if name in NARROWED else 1e-6
     agree(ranks, config(stage, 2, **SETTINGS[name]), tolerance)
 
 
 @pytest.mark.parametrize("zero", OFFLOADED, ids=str)
 @pytest.mark.parametrize("precision", [{}, BF16], ids=["fp32", "bf16"])
-def test_offloaded_states_too(
+def test_collectives_equal_direct_exchange_with_offload(
     ranks: Ranks, zero: dict[str, Any], precision: dict[str, Any]
 ) -> None:
     agree(ranks, config(zero["stage"], 2, zero=zero, **precision))

@@ -1,4 +1,4 @@
-"""``DeepSpeedConfig`` and the monitors: a ds_config as an object, and curves of a script's own."""
+"""``DeepSpeedConfig`` and the monitors: a ds_config as an object."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
 
-WHOLE: dict[str, Any] = {
+CONFIG: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 4,
     "gradient_accumulation_steps": 3,
     "bf16": {"enabled": True},
@@ -50,31 +50,36 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def test_it_holds_what_the_file_says_and_the_defaults() -> None:
-    held = DeepSpeedConfig(WHOLE)
-    assert (held.train_batch_size, held.world_size) == (12, 1)
-    assert held.gradient_clipping == 0.5 and held.prescale_gradients is False
-    assert held.gradient_allreduce_op == "mean"
-    assert held.zero_config.stage is ZeroStageEnum.weights and held.zero_enabled
-    assert held.zero_config.max_live_parameters == 1_000_000
-    assert held.zero_config.offload_optimizer.pin_memory is True
-    assert (held.bfloat16_config.enabled, held.float16_config.enabled) == (True, False)
-    assert (held.optimizer_name, held.optimizer_params) == ("adamw", {"lr": 1e-4})
-    assert held.communication_data_type is torch.float32
-    assert held.torch_autocast_dtype is torch.bfloat16
-    assert held.checkpoint_tag_validation_fail and held.load_universal_checkpoint
-    assert held.wall_clock_breakdown, "the profiler switches it on"
-    assert held.timers_config.enabled is False and held.aio_config["block_size"] == 5
+def test_config_object_has_file_values_and_defaults() -> None:
+    config_object = DeepSpeedConfig(CONFIG)
+    assert (config_object.train_batch_size, config_object.world_size) == (12, 1)
+    assert config_object.gradient_clipping == 0.5 and config_object.prescale_gradients is False
+    assert config_object.gradient_allreduce_op == "mean"
+    assert config_object.zero_config.stage is ZeroStageEnum.weights and config_object.zero_enabled
+    assert config_object.zero_config.max_live_parameters == 1_000_000
+    assert config_object.zero_config.offload_optimizer.pin_memory is True
+    assert (config_object.bfloat16_config.enabled, config_object.float16_config.enabled) == (
+        True,
+        False,
+    )
+    assert (config_object.optimizer_name, config_object.optimizer_params) == ("adamw", {"lr": 1e-4})
+    assert config_object.communication_data_type is torch.float32
+    assert config_object.torch_autocast_dtype is torch.bfloat16
+    assert config_object.checkpoint_tag_validation_fail and config_object.load_universal_checkpoint
+    assert config_object.wall_clock_breakdown, "enabled by the profiler"
+    assert (
+        config_object.timers_config.enabled is False and config_object.aio_config["block_size"] == 5
+    )
 
 
 @pytest.mark.parametrize("form", ["path", "text", "base64"])
-def test_it_is_read_from_every_form(form: str, tmp_path: Path) -> None:
+def test_config_object_accepts_every_form(form: str, tmp_path: Path) -> None:
     text = json.dumps({"train_batch_size": 8})
     path = tmp_path / "ds.json"
     path.write_text(text)
     coded = base64.urlsafe_b64encode(text.encode()).decode()
-    held = DeepSpeedConfig({"path": path, "text": str(path), "base64": coded}[form])
-    assert held.train_micro_batch_size_per_gpu == 8
+    config_object = DeepSpeedConfig({"path": path, "text": str(path), "base64": coded}[form])
+    assert config_object.train_micro_batch_size_per_gpu == 8
 
 
 @pytest.mark.parametrize(
@@ -94,44 +99,47 @@ def test_it_is_read_from_every_form(form: str, tmp_path: Path) -> None:
         ({"train_batch_size": 1, "fp16": {"loss_scale": "much"}}, "Invalid fp16.loss_scale"),
     ],
 )
-def test_what_deepspeed_would_stop_at_is_refused(config: dict[str, Any], words: str) -> None:
+def test_config_object_refuses_what_deepspeed_refuses(config: dict[str, Any], words: str) -> None:
     with pytest.raises(DeepSpeedConfigError, match=words) as refused:
         DeepSpeedConfig(config)
     assert isinstance(refused.value, ValueError) and isinstance(refused.value, AssertionError)
     assert DeepSpeedConfigError is dsengine.DeepSpeedConfigError
 
 
-def test_a_key_that_stands_twice_in_a_file_is_refused(tmp_path: Path) -> None:
+def test_duplicate_key_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"train_batch_size": 24, "train_batch_size": 24}')
     with pytest.raises(DeepSpeedConfigError, match="train_batch_size"):
         DeepSpeedConfig(tmp_path / "ds.json")
 
 
-def test_what_only_a_step_would_stop_at_is_not() -> None:
+def test_config_object_accepts_errors_that_appear_only_in_step() -> None:
     late = {"train_batch_size": 1, "zero_optimization": {"stage": 2, "zenflow": {}}}
     assert DeepSpeedConfig(late).zero_config.zenflow is not None
     late = {"train_batch_size": 1, "gradient_clipping": "auto"}
     assert DeepSpeedConfig(late).gradient_clipping == "auto"
 
 
-def test_batch_sizes_are_settled_for_the_ranks_that_share_no_sample() -> None:
+def test_batch_sizes_use_data_parallel_size_of_mpu() -> None:
     mpu = SimpleNamespace(get_data_parallel_world_size=lambda: 4)
     assert DeepSpeedConfig({"train_batch_size": 32}, mpu).train_micro_batch_size_per_gpu == 8
 
 
-def test_batch_sizes_are_settled_for_those_of_the_process_group(ranks: Ranks) -> None:
+def test_batch_sizes_use_process_group_size(ranks: Ranks) -> None:
     config = {"train_batch_size": 32, "gradient_accumulation_steps": 2}
-    assert ranks.run("training.name_jobs:settled_batch", config=config) == [(8, 2), (8, 2)]
+    assert ranks.run("training.deepspeed_api_jobs:resolved_batch", config=config) == [
+        (8, 2),
+        (8, 2),
+    ]
 
 
-def test_a_single_value_is_read_by_its_function() -> None:
+def test_getter_functions_read_single_values() -> None:
     assert module.get_gradient_clipping({}) == constants.GRADIENT_CLIPPING_DEFAULT == 1.0
     assert module.get_gradient_clipping({"gradient_clipping": 0.0}) == 0.0
     assert module.get_log_level({"log_level": "DEBUG"}) == "DEBUG"
     assert constants.LOG_LEVEL_DEFAULT is None
 
 
-def test_constants_are_the_keys_and_defaults_of_the_schema() -> None:
+def test_constants_equal_schema_keys_and_defaults() -> None:
     assert constants.TRAIN_BATCH_SIZE == "train_batch_size"
     assert module.ADAM_OPTIMIZER == "adam" and module.ONEBIT_LAMB_OPTIMIZER == "onebitlamb"
     for holder, name in ((constants, "NONSENSE"), (module, "NONSENSE_OPTIMIZER")):
@@ -155,7 +163,7 @@ def test_monitors_have_the_fields_of_their_blocks() -> None:
     )
 
 
-def test_a_monitor_writes_what_it_is_given_while_it_is_on(tmp_path: Path) -> None:
+def test_enabled_monitor_writes_events(tmp_path: Path) -> None:
     block = {"output_path": str(tmp_path), "job_name": "job"}
     events = [("Train/accuracy", 0.5, 16), ("Train/accuracy", 0.75, 32)]
     off = csvMonitor(get_monitor_config({"csv_monitor": block}).csv_monitor)
@@ -169,20 +177,20 @@ def test_a_monitor_writes_what_it_is_given_while_it_is_on(tmp_path: Path) -> Non
     assert written == ["step,accuracy", "16,0.5", "32,0.75"]
 
 
-def test_a_monitor_that_is_on_asks_for_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enabled_monitor_requires_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(ImportError, match="pip install wandb"):
         WandbMonitor(get_monitor_config({"wandb": {"enabled": True}}).wandb)
 
 
-def test_a_block_with_a_wrong_value_is_refused() -> None:
+def test_block_with_unknown_key_is_refused() -> None:
     with pytest.raises(ValueError, match="job"):
         TensorBoardConfig(jobname="misspelt")
     with pytest.raises(ValueError, match="unknown monitor"):
         DeepSpeedMonitorConfig(tensorbord={})
 
 
-def test_values_of_a_whole_config_are_complete() -> None:
+def test_config_values_include_all_defaults() -> None:
     values = dsconfig.config_values({"bfloat16": {"enabled": True}, "zero_optimization": True})
     assert values["bf16"]["enabled"] is True
     assert values["zero_optimization"]["stage"] == 1
@@ -194,8 +202,10 @@ def test_values_of_a_whole_config_are_complete() -> None:
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("config", [{"train_batch_size": 64}, WHOLE])
-def test_deepspeed_holds_the_same(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("config", [{"train_batch_size": 64}, CONFIG])
+def test_config_object_equals_deepspeed(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     real = pytest.importorskip("deepspeed.runtime.config").DeepSpeedConfig(config)
     ours = DeepSpeedConfig(config)
@@ -205,7 +215,7 @@ def test_deepspeed_holds_the_same(config: dict[str, Any], monkeypatch: pytest.Mo
 
 
 def _plain(value: Any, like: Any = None) -> Any:
-    """A block as a dict; of another's those fields that ``like`` has."""
+    """Return a block as a dict, restricted to the fields of ``like``."""
     if not hasattr(value, "__dict__") or isinstance(value, torch.dtype | ZeroStageEnum):
         return value
     names = vars(value if like is None else like)

@@ -1,6 +1,6 @@
-"""Where tensors are on a machine with GPUs, as far as that can be seen without one.
+"""Device placement on a machine with GPUs, tested without one.
 
-Meshes of GPUs are made over a process group that does nothing, tensors of the device are fakes.
+GPU meshes are made over a fake process group; device tensors are fake.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def world() -> Iterator[None]:
 
 
 class Cuda:
-    """What a process asks torch.cuda for, with notes of what it was told."""
+    """A fake torch.cuda that records calls."""
 
     def __init__(self, patch: pytest.MonkeyPatch, current: int = 0, count: int = WORLD) -> None:
         self.chosen: list[Any] = []
@@ -57,7 +57,7 @@ class Cuda:
         patch.setattr("torch.cuda.set_device", self.chosen.append)
         patch.setattr("torch.cuda.synchronize", self._wait)
         patch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
-        # torch's optimizers ask these before a step; a build with CUDA would load the driver.
+        # torch's optimizers call these before a step; a CUDA build would load the driver.
         patch.setattr("torch.accelerator.current_accelerator", lambda **_: torch.device("cuda"))
         patch.setattr("torch.accelerator.current_stream", lambda *_: Stream())
 
@@ -71,22 +71,22 @@ class Stream:
 
 
 class OneDevice(TorchDispatchMode):
-    """Refuses what a kernel refuses: to compute with tensors of two devices."""
+    """Refuses operators on tensors of two devices, as kernels do."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        if "copy" not in func.__name__ and len({each.device for each in tensors}) > 1:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if "copy" not in func.__name__ and len({tensor.device for tensor in tensors}) > 1:
             raise RuntimeError(f"{func} with tensors of two devices")
         return func(*args, **(kwargs or {}))
 
 
-# Which device
+# Device selection
 
 
 @pytest.mark.parametrize(
     ("current", "count", "chosen"), [(0, 8, [5]), (0, 4, [1]), (0, 1, [0]), (3, 8, [])]
 )
-def test_a_rank_takes_its_own_gpu_unless_the_script_has_chosen(
+def test_rank_selects_its_gpu_unless_script_did(
     world: None, monkeypatch: pytest.MonkeyPatch, current: int, count: int, chosen: list[int]
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", str(RANK))
@@ -95,9 +95,7 @@ def test_a_rank_takes_its_own_gpu_unless_the_script_has_chosen(
     assert cuda.chosen == chosen
 
 
-def test_a_process_group_that_is_bound_to_a_gpu_decides(
-    world: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bound_process_group_selects_the_gpu(world: None, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = Cuda(monkeypatch)
     bound = torch.device("cuda", 6)
     monkeypatch.setattr(dist.ProcessGroup, "bound_device_id", property(lambda _: bound))
@@ -106,20 +104,20 @@ def test_a_process_group_that_is_bound_to_a_gpu_decides(
 
 
 @pytest.mark.parametrize(
-    ("moves", "expected"),
+    ("backends", "expected"),
     [(["cuda"], "cuda:2"), (["cpu", "cuda"], "cuda:2"), (["cpu"], "cpu")],
 )
-def test_a_group_is_given_tensors_that_it_can_move(
-    monkeypatch: pytest.MonkeyPatch, moves: list[str], expected: str
+def test_group_device_is_one_it_supports(
+    monkeypatch: pytest.MonkeyPatch, backends: list[str], expected: str
 ) -> None:
     Cuda(monkeypatch, current=2)
-    group: Any = type("Group", (), {"_device_types": [torch.device(each) for each in moves]})()
+    group: Any = type("Group", (), {"_device_types": [torch.device(kind) for kind in backends]})()
     assert device_for(group) == torch.device(expected)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert device_for(group) == torch.device("cpu")
 
 
-def test_initialize_sees_to_it(world: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_initialize_selects_device(world: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def settled() -> None:
         raise InterruptedError
 
@@ -132,29 +130,29 @@ def test_initialize_sees_to_it(world: None, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("on", [["cpu"], ["cuda"], ["cuda", "cpu"], []], ids=str)
-def test_the_norm_travels_on_the_device_wherever_gradients_are(
+def test_norm_is_reduced_on_the_device(
     world: None, monkeypatch: pytest.MonkeyPatch, on: list[str]
 ) -> None:
-    """Gradients of an offloaded optimizer are on the host, with ``ratio`` some are on both."""
-    home = torch.device("cuda", 0)
-    monkeypatch.setattr("dsengine.optimizers.gradients.device_for", lambda _: home)
+    """Offloaded gradients are on the host, with ``ratio`` on both."""
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr("dsengine.optimizers.gradients.device_for", lambda _: gpu)
     sent: list[torch.device] = []
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, **_: sent.append(tensor.device))
     with FakeTensorMode(), OperationObserver(), OneDevice():
         gradients = [torch.ones(3, device=device) for device in on]
         global_norm(gradients, dist.group.WORLD)
         scale_gradients(gradients, 0.5)
-    assert sent == [home]
+    assert sent == [gpu]
 
 
-# Shards that rest on the host
+# Shards on the host
 
 
-def offloaded(mesh: DeviceMesh, whole: Tensor) -> DTensor:
-    """This rank's part of ``whole`` on the host, as a shard over a mesh of GPUs."""
-    meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+def offloaded(mesh: DeviceMesh, full: Tensor) -> DTensor:
+    """Return this rank's slice of ``full`` on the host, as a shard over a GPU mesh."""
+    meta = TensorMeta(full.shape, full.stride(), full.dtype)
     spec = DTensorSpec(mesh, (Shard(0),), tensor_meta=meta)
-    return DTensor(whole.chunk(WORLD)[RANK].clone(), spec, requires_grad=False)
+    return DTensor(full.chunk(WORLD)[RANK].clone(), spec, requires_grad=False)
 
 
 @pytest.fixture
@@ -163,37 +161,37 @@ def shard(world: None) -> DTensor:
     return offloaded(mesh, torch.arange(32.0).view(16, 2))
 
 
-def test_a_whole_tensor_is_cut_where_it_is(shard: DTensor) -> None:
-    whole = torch.arange(32.0).view(16, 2) + 100
-    assert torch.equal(local_slice_of(whole, shard), whole[10:12])
-    copy_local_slice(shard, whole)
-    assert torch.equal(shard.to_local(), whole[10:12])
+def test_full_tensor_is_sliced_on_its_own_device(shard: DTensor) -> None:
+    full = torch.arange(32.0).view(16, 2) + 100
+    assert torch.equal(local_slice_of(full, shard), full[10:12])
+    copy_local_slice(shard, full)
+    assert torch.equal(shard.to_local(), full[10:12])
     again = as_shard(shard.to_local().bfloat16(), shard)
     assert again.shape == (16, 2)
     assert again.dtype is again.to_local().dtype is torch.bfloat16
     with pytest.raises(ValueError, match="shape"):
-        local_slice_of(whole[:3], shard)
+        local_slice_of(full[:3], shard)
 
 
-def test_rows_that_do_not_divide_are_cut_as_torch_cuts_them(world: None) -> None:
+def test_uneven_rows_are_sliced_like_torch(world: None) -> None:
     mesh = init_device_mesh("cuda", (WORLD,))
     for rows in (17, 41, 8):
-        whole = torch.arange(float(rows))
-        pieces = whole.chunk(WORLD)
-        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        full = torch.arange(float(rows))
+        chunks = full.chunk(WORLD)
+        meta = TensorMeta(full.shape, full.stride(), full.dtype)
         spec = DTensorSpec(mesh, (Shard(0),), tensor_meta=meta)
-        held = pieces[RANK] if len(pieces) > RANK else whole[:0]
-        like = DTensor(held, spec, requires_grad=False)
-        assert torch.equal(local_slice_of(whole, like), held)
+        own = chunks[RANK] if len(chunks) > RANK else full[:0]
+        like = DTensor(own, spec, requires_grad=False)
+        assert torch.equal(local_slice_of(full, like), own)
 
 
-def test_a_shard_that_rests_elsewhere_is_gathered_on_its_mesh_s_device(world: None) -> None:
-    """The other way round, for without CUDA no fake can be brought to a GPU."""
+def test_offloaded_shard_is_gathered_on_mesh_device(world: None) -> None:
+    """With devices swapped, because fakes cannot be moved to a GPU without CUDA."""
     mesh = init_device_mesh("cpu", (WORLD,))
     with FakeTensorMode():
-        whole = full_tensor_of(offloaded(mesh, torch.zeros(16, 2, device="cuda")))
-    assert whole.device.type == "cpu"
-    assert whole.shape == (16, 2)
+        full = full_tensor_of(offloaded(mesh, torch.zeros(16, 2, device="cuda")))
+    assert full.device.type == "cpu"
+    assert full.shape == (16, 2)
 
 
 def test_moments_of_offloaded_parameters_stay_on_the_host(shard: DTensor) -> None:
@@ -211,19 +209,19 @@ def test_moments_of_offloaded_parameters_stay_on_the_host(shard: DTensor) -> Non
     binding.step()
 
 
-def test_a_step_count_comes_along_where_the_kernel_wants_it_beside_the_parameter() -> None:
-    for fused, place in ((True, "meta"), (False, "cpu")):
+def test_step_count_follows_parameter_of_fused_kernel() -> None:
+    for fused, kind in ((True, "meta"), (False, "cpu")):
         weight = nn.Parameter(torch.ones(2))
         optimizer = torch.optim.AdamW([weight], fused=fused)
         weight.grad = torch.ones(2)
         optimizer.step()
         master = nn.Parameter(torch.ones(2, device="meta"))
         rebind(optimizer, {weight: "w"}, {"w": master}, lambda _, tensor: tensor.to("meta"))
-        assert optimizer.state[master]["step"].device.type == place
+        assert optimizer.state[master]["step"].device.type == kind
 
 
-def test_state_of_a_whole_parameter_follows_it_to_the_device() -> None:
-    """Adagrad has its sums when it is built, which a script may do while the model is here."""
+def test_state_of_full_parameter_moves_to_device() -> None:
+    """Adagrad creates its state on construction, which may be before the model is moved."""
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adagrad([weight])
     master = nn.Parameter(torch.ones(2, device="meta"))
@@ -231,7 +229,7 @@ def test_state_of_a_whole_parameter_follows_it_to_the_device() -> None:
     assert optimizer.state[master]["sum"].device.type == "meta"
 
 
-def test_inputs_come_to_the_device_wherever_they_are_nested() -> None:
+def test_nested_inputs_are_moved_to_device() -> None:
     args = ({"ids": torch.ones(1)}, [torch.ones(2)], 3, None)
     args, named = inputs_to(torch.device("meta"), args, {"mask": torch.ones(1)})
     assert {each.device.type for each in tree_leaves((args[:2], named))} == {"meta"}
@@ -239,24 +237,26 @@ def test_inputs_come_to_the_device_wherever_they_are_nested() -> None:
     assert inputs_to(torch.device("meta"), (), {}) == ((), {})
 
 
-def test_a_step_count_follows_a_part_to_the_host() -> None:
+def test_step_count_follows_part_to_host() -> None:
     part, master = torch.ones(2), torch.ones(2, device="meta")
     assert _to_part(torch.ones(()), master, part).device.type == "cpu"
-    with pytest.raises(NotImplementedError, match="meta tensor"):  # a count there would be copied
+    with pytest.raises(
+        NotImplementedError, match="meta tensor"
+    ):  # a count on the device would be copied
         _to_part(torch.zeros((), device="meta"), master, part)
 
 
-def test_adagrad_is_fused_where_every_torch_can() -> None:
+def test_adagrad_is_fused_on_cpu() -> None:
     for device, fused in (("cpu", True), ("meta", None)):
         weight = nn.Parameter(torch.ones(2, device=device))
         assert build_optimizer("Adagrad", {}, [{"params": [weight]}]).defaults["fused"] is fused
 
 
-# Waiting for the device
+# Device synchronization
 
 
-def test_adafactor_reads_from_the_device_twice_a_step(world: None) -> None:
-    """Once for all norms of parameters, once for all of updates; its steps are on the host."""
+def test_adafactor_synchronizes_once_per_norm(world: None) -> None:
+    """Once for all parameter norms, once for all update norms; step counts are on the host."""
     mesh = init_device_mesh("cpu", (WORLD,))
     masters = {f"w{i}": nn.Parameter(offloaded(mesh, torch.ones(16, 3))) for i in range(4)}
     optimizer = torch.optim.Adafactor(list(masters.values()), lr=0.1)
@@ -269,7 +269,7 @@ def test_adafactor_reads_from_the_device_twice_a_step(world: None) -> None:
 
 
 class Reads(TorchDispatchMode):
-    """Counts tensors read one by one."""
+    """Counts reads of tensor values."""
 
     count = 0
 
@@ -278,7 +278,7 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_the_flops_profiler_times_work_not_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flops_profiler_synchronizes_before_timing(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = Cuda(monkeypatch)
     module = nn.Linear(2, 2)
     profile = FlopsProfile(block_values("flops_profiler", {}), module)
@@ -290,7 +290,7 @@ def test_the_flops_profiler_times_work_not_launches(monkeypatch: pytest.MonkeyPa
     assert profile._seconds == 10.0  # read after each wait, not before
 
 
-def test_a_log_reads_the_losses_that_it_prints(
+def test_progress_reads_only_printed_losses(
     world: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dist, "get_rank", lambda *_: 0)
@@ -307,7 +307,7 @@ def test_a_log_reads_the_losses_that_it_prints(
 # Host memory and threads
 
 
-def test_a_checkpoint_is_written_from_the_rank_s_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_thread_uses_the_rank_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = Cuda(monkeypatch, current=RANK)
     with checkpointer._thread() as thread:
         thread.submit(int).result()
@@ -315,36 +315,36 @@ def test_a_checkpoint_is_written_from_the_rank_s_own_gpu(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("kind", "pinned"), [(HostBinding, 1), (NvmeBinding, 0)])
-def test_parts_that_leave_for_files_are_not_pinned(
+def test_parts_stored_on_nvme_are_not_pinned(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, kind: type[HostBinding], pinned: int
 ) -> None:
-    """torch keeps pinned memory when it is freed: all the parts would stay in host memory."""
+    """torch caches freed pinned memory, so all parts would stay in host memory."""
     Cuda(monkeypatch)
-    asked: list[bool] = []
+    pins: list[bool] = []
     empty = torch.empty
 
-    def noted(*size: Any, pin_memory: bool = False, **more: Any) -> Tensor:
-        asked.append(pin_memory)
+    def recorded(*size: Any, pin_memory: bool = False, **more: Any) -> Tensor:
+        pins.append(pin_memory)
         return empty(*size, **more)
 
-    def noted_like(tensor: Tensor, *size: Any, pin_memory: bool = False) -> Tensor:
-        asked.append(pin_memory)
+    def recorded_like(tensor: Tensor, *size: Any, pin_memory: bool = False) -> Tensor:
+        pins.append(pin_memory)
         return empty(*size, dtype=tensor.dtype)
 
-    monkeypatch.setattr(torch, "empty", noted)
-    monkeypatch.setattr(Tensor, "new_empty", noted_like)
+    monkeypatch.setattr(torch, "empty", recorded)
+    monkeypatch.setattr(Tensor, "new_empty", recorded_like)
     weight = nn.Parameter(torch.ones(4))
     settings = offload_settings(pin_memory=True, nvme_path=str(tmp_path))
     binding = kind(torch.optim.AdamW([weight]), {"weight": weight}, settings, {})
-    assert sum(asked) == pinned
-    asked.clear()
+    assert sum(pins) == pinned
+    pins.clear()
     weight.sum().backward()
-    assert sum(asked) == 1
+    assert sum(pins) == 1
     assert torch.equal(binding.offloaded_gradients["weight"], torch.ones(4))
     binding.close()
 
 
-def test_a_dry_run_does_not_depend_on_the_gpus_of_this_machine(
+def test_dry_run_is_independent_of_local_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import dsconfig

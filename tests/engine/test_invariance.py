@@ -1,4 +1,4 @@
-"""Sizes and schedules change when something happens, never what is computed."""
+"""Bucket sizes and schedules do not change the losses."""
 
 import pytest
 
@@ -48,7 +48,7 @@ HALF_SGD = {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}}
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_ways_of_averaging_differ_in_order_only(ranks: Ranks, stage: int) -> None:
+def test_averaging_options_give_the_same_losses(ranks: Ranks, stage: int) -> None:
     def trained(**settings: object) -> list[float]:
         settings = {"optimizer": SGD, "gradient_clipping": 0.0, **settings}
         unscattered = {"reduce_scatter": False}
@@ -59,13 +59,13 @@ def test_ways_of_averaging_differ_in_order_only(ranks: Ranks, stage: int) -> Non
     mean = trained()
     assert trained(prescale_gradients=True) == pytest.approx(mean, rel=1e-6)
     assert trained(gradient_predivide_factor=4.0) == pytest.approx(mean, rel=1e-6)
-    if stage < 3:  # DeepSpeed has no sum at stage 3, and its rule holds here too
+    if stage < 3:  # DeepSpeed refuses sums at stage 3, and the same rule applies here
         summed = trained(gradient_allreduce_op="sum", optimizer=HALF_SGD)
         assert summed == pytest.approx(mean, rel=1e-6)
 
 
-def test_shards_within_groups_train_as_shards_over_all() -> None:
-    """MiCS and hpZ on four ranks: two groups of two."""
+def test_group_sharding_equals_full_sharding() -> None:
+    """MiCS and hpZ on four ranks in two groups."""
     with Ranks(4) as four:
 
         def trained(stage: int, **zero: object) -> list[float]:
@@ -73,13 +73,13 @@ def test_shards_within_groups_train_as_shards_over_all() -> None:
 
         reference = trained(0)
         assert trained(3) == pytest.approx(reference, rel=1e-6)
-        # Without the distance nothing is resharded after forward: the model is so small.
+        # With the default reuse distance this small model is never resharded after forward.
         hpz = {"zero_hpz_partition_size": 2, "stage3_max_reuse_distance": 0}
         assert trained(3, **hpz) == pytest.approx(reference, rel=1e-6)
         for stage in (1, 3):
             assert trained(stage, mics_shard_size=2) == pytest.approx(reference, rel=1e-6)
 
-        # However many units reshard to two ranks, they do it in the same process groups.
+        # All units that reshard to two ranks share the same process groups.
         one, four_blocks = (
             four.run(
                 "training.collective_jobs:groups_made", config=config(3, zero=hpz), blocks=blocks
@@ -92,7 +92,7 @@ def test_shards_within_groups_train_as_shards_over_all() -> None:
 def test_sparse_embedding_gradients_train_at_stage_0(ranks: Ranks) -> None:
     settings = config(0, optimizer={"type": "SGD", "params": {"lr": 0.5}}, sparse_gradients=True)
     dense, sparse = (
-        ranks.run("training.surface_jobs:embedding", settings=settings, sparse=sparse)[0]
+        ranks.run("training.engine_api_jobs:embedding", settings=settings, sparse=sparse)[0]
         for sparse in (False, True)
     )
     assert sparse == pytest.approx(dense, rel=1e-6)

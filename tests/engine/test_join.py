@@ -1,4 +1,4 @@
-"""Ranks that do not have equally many batches train together all the same."""
+"""``engine.join`` with uneven numbers of batches per rank."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ STAGES = (0, 1, 2, 3)
 PLAIN = {"optimizer": {"type": "SGD", "params": {"lr": 0.05}}, "gradient_clipping": 0}
 
 
-def alike(ones: list[Tensor], others: list[Tensor]) -> bool:
+def close(ones: list[Tensor], others: list[Tensor]) -> bool:
     return all(
         torch.allclose(a, b, rtol=1e-5, atol=1e-6) for a, b in zip(ones, others, strict=True)
     )
@@ -22,32 +22,32 @@ def alike(ones: list[Tensor], others: list[Tensor]) -> bool:
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("stage", STAGES)
-def test_all_batches_are_trained_on_once(ranks: Ranks, stage: int, accumulation: int) -> None:
+def test_join_trains_on_every_batch_once(ranks: Ranks, stage: int, accumulation: int) -> None:
     settings, counts = config(stage, accumulation, **PLAIN), [6, 3]
     answers: list[Any] = ranks.run("training.join_jobs:trained", config=settings, counts=counts)
     assert [new for new, _ in answers] == [[True] * 6, [True] * 3 + [False] * 3]
-    job = "training.join_jobs:by_hand"
+    job = "training.join_jobs:reference"
     _, expected = ranks.run(job, config=settings, counts=counts, accumulation=accumulation)[0]
-    assert alike(answers[0][1], expected)
+    assert close(answers[0][1], expected)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_backward_of_the_script_weighs_as_much(ranks: Ranks, stage: int) -> None:
+def test_join_weights_direct_backward(ranks: Ranks, stage: int) -> None:
     job, counts = "training.join_jobs:trained", [1, 4]
     ours = ranks.run(job, config=config(stage), counts=counts)[0][1]
-    assert alike(ranks.run(job, config=config(stage), counts=counts, direct=True)[0][1], ours)
+    assert close(ranks.run(job, config=config(stage), counts=counts, direct=True)[0][1], ours)
 
 
 @pytest.mark.parametrize("stage", [0, 3])
-def test_the_first_that_has_run_out_may_end_it(ranks: Ranks, stage: int) -> None:
+def test_join_until_first_stops_all_ranks(ranks: Ranks, stage: int) -> None:
     job, counts = "training.join_jobs:trained", [5, 2]
     answers = ranks.run(job, config=config(stage), counts=counts, until="first")
     assert [new for new, _ in answers] == [[True] * 2] * 2
     even = ranks.run(job, config=config(stage), counts=[2, 2])[0][1]
-    assert alike(answers[0][1], even)
+    assert close(answers[0][1], even)
 
 
-def test_what_cannot_be_joined_is_refused_on_all_ranks(ranks: Ranks) -> None:
+def test_invalid_join_is_refused_on_all_ranks(ranks: Ranks) -> None:
     for nothing_here, unknown in ranks.run("training.join_jobs:refused", config=config(2)):
         assert "1 of 2 ranks have no batch:" in nothing_here
         assert '"last" or "first"' in unknown

@@ -1,4 +1,4 @@
-"""Every key that the coverage table calls honoured is fed to the engine, and its effect is seen."""
+"""Every key that the coverage table lists as honoured has an effect on the engine."""
 
 import copy
 import json
@@ -23,16 +23,16 @@ ABSENT = object()
 ON = {"enabled": True}
 BF16 = {"bf16": ON}
 FP16 = {"enabled": True, "initial_scale_power": 8}
-See = Callable[[dict[str, Any]], Any]
+Observe = Callable[[dict[str, Any]], Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A config with ``path`` set to ``value`` shows something else than with ``instead``."""
+    """Setting ``path`` to ``value`` must give a different observation than ``instead``."""
 
     path: str
     value: Any
-    see: str | See
+    observe: str | Observe
     instead: Any = ABSENT
     base: dict[str, Any] = field(default_factory=lambda: config(2))
     job: str = "probe"
@@ -50,12 +50,12 @@ class Case:
         return settings
 
 
-def shows(text: str) -> See:
-    return lambda seen: text in seen["said"]
+def shows(text: str) -> Observe:
+    return lambda seen: text in seen["output"]
 
 
 def rows_of_profile(seen: dict[str, Any]) -> int:
-    return seen["said"].count("%)")
+    return seen["output"].count("%)")
 
 
 def zero(stage: int, accumulation: int = 1, **more: Any) -> dict[str, Any]:
@@ -95,7 +95,7 @@ BATCH = [
 ]
 PRECISION = [
     Case("fp16.enabled", True, "parameter"),
-    Case("fp16.auto_cast", True, str, base=fp16(), job="inputs_as"),
+    Case("fp16.auto_cast", True, str, base=fp16(), job="input_dtype"),
     Case("fp16.loss_scale", 64, "scale", base=fp16()),
     Case("fp16.initial_scale_power", 4, "scale", base=fp16()),
     Case(
@@ -229,7 +229,7 @@ REPORTS = [
     Case(
         "flops_profiler.recompute_fwd_factor",
         1.0,
-        lambda seen: seen["said"].partition("forward and backward")[2].split(";")[0],
+        lambda seen: seen["output"].partition("forward and backward")[2].split(";")[0],
         base=FLOPS,
     ),
     Case(
@@ -245,11 +245,11 @@ REPORTS = [
     Case("comms_logger.prof_ops", ["all_reduce"], shows("all_reduce"), base=SOME),
     Case("comms_logger.verbose", True, shows("comm op:"), base=LOGGED),
     Case("timers.throughput.enabled", False, shows("samples/s"), base=config(1, steps_per_print=4)),
-    Case("timers.throughput.synchronized", False, str, job="waits_for_rate"),
+    Case("timers.throughput.synchronized", False, str, job="synchronizations_for_rate"),
     Case(
         "checkpoint.tag_validation",
         "fail",
-        lambda said: "CheckpointError" in said,
+        lambda output: "CheckpointError" in output,
         job="tags",
         options={"folder": "{folder}"},
     ),
@@ -298,11 +298,11 @@ OTHERS = [
 ]
 CASES = [*BATCH, *PRECISION, *ZERO, *TIERS, *REPORTS, *OTHERS]
 ELSEWHERE = ("optimizer.params.", "scheduler.params.", "wandb.", "comet.")
-"""``test_arguments.py`` and ``engine_storage/test_monitors.py``, which need no ranks."""
+"""Covered by ``test_arguments.py`` and ``engine_storage/test_monitors.py`` without ranks."""
 
 
 def honoured() -> set[str]:
-    """Every key that some case of its rule honours."""
+    """Return the keys that a case of their rule honours."""
     return {
         path
         for path in live_paths()
@@ -310,19 +310,19 @@ def honoured() -> set[str]:
     }
 
 
-def test_every_honoured_key_has_a_case() -> None:
+def test_every_honoured_key_is_covered() -> None:
     here = {path for path in honoured() if not path.startswith(ELSEWHERE)}
     assert {case.path for case in CASES} == here
 
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, Any]:
-    """Answers by request: many cases share what they are compared with."""
+    """Results by request; many cases share a baseline."""
     return {}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
-def test_an_honoured_key_shows(
+def test_honoured_key_has_an_effect(
     ranks: Ranks, known: dict[str, Any], case: Case, tmp_path: Path
 ) -> None:
     if "leaf_module" in case.path and not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
@@ -335,7 +335,7 @@ def test_an_honoured_key_shows(
         if request not in known:
             job, settings, options = json.loads(request)
             known[request] = ranks.run(f"{JOBS}:{job}", settings=settings, **options)[0]
-        look = case.see if callable(case.see) else lambda answer: answer[case.see]
+        look = case.observe if callable(case.observe) else lambda answer: answer[case.observe]
         return str(look(known[request])).replace(str(folder), "")
 
     assert seen(case.value, tmp_path / "with") != seen(case.instead, tmp_path / "without")

@@ -1,4 +1,4 @@
-"""DeepSpeed's launcher by its names: filters of hosts, and the ranks of one host."""
+"""DeepSpeed's launcher API: host filters and the ranks of one host."""
 
 import json
 import os
@@ -27,18 +27,18 @@ HOSTS = {"w0": [0, 1, 2, 3], "w1": [0, 1, 2, 3]}
         ("", "w0:0,1,2,3@w1", {}),
     ],
 )
-def test_filters_leave_slots(include: str, exclude: str, left: dict[str, list[int]]) -> None:
+def test_filters_select_slots(include: str, exclude: str, left: dict[str, list[int]]) -> None:
     assert runner.parse_resource_filter(HOSTS, include, exclude) == left
     assert runner.parse_inclusion_exclusion({"w0": 4, "w1": 4}, include, exclude) == left
 
 
 @pytest.mark.parametrize(("include", "exclude"), [("w2", ""), ("", "w1:4"), ("w0", "w1")])
-def test_a_filter_that_cannot_be_followed_is_refused(include: str, exclude: str) -> None:
+def test_invalid_filter_is_refused(include: str, exclude: str) -> None:
     with pytest.raises(ValueError, match="clude"):
         runner.parse_resource_filter(HOSTS, include, exclude)
 
 
-def test_a_hostfile_is_counted(tmp_path: Path) -> None:
+def test_hostfile_is_parsed(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     assert runner.fetch_hostfile(str(path)) is None
     path.write_text("w0 slots=4\n# none\n\nw1 slots=2\n")
@@ -63,7 +63,7 @@ def test_a_hostfile_is_counted(tmp_path: Path) -> None:
         ("--launcher pdsh --launcher_args=-x --bind_cores_to_rank", "numactl"),
     ],
 )
-def test_flags_that_start_nothing_say_so(flags: str, words: str, tmp_path: Path) -> None:
+def test_invalid_flags_are_refused(flags: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("w0 slots=2\nw1 slots=2\n")
     with pytest.raises(ValueError, match=words):
@@ -85,19 +85,19 @@ def started(tmp_path: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*launcher, *words], capture_output=True, text=True, cwd=tmp_path)
 
 
-def test_a_script_runs_on_every_rank_with_its_arguments(tmp_path: Path) -> None:
+def test_launcher_passes_arguments_to_every_rank(tmp_path: Path) -> None:
     done = started(tmp_path, "train.py", "--prompt", "I am 6' tall\"")
     assert done.returncode == 0, done.stderr
     for rank in range(2):
-        told = [f"--local_rank={rank}", "--prompt", "I am 6' tall\""]
-        assert f"dsengine {rank} of 2: {told}" in done.stdout
+        result = [f"--local_rank={rank}", "--prompt", "I am 6' tall\""]
+        assert f"dsengine {rank} of 2: {result}" in done.stdout
 
 
-def test_a_rank_that_fails_fails_the_launcher(tmp_path: Path) -> None:
+def test_failing_rank_fails_the_launcher(tmp_path: Path) -> None:
     assert started(tmp_path, "--no_local_rank", "train.py", "fail").returncode != 0
 
 
-def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path: Path) -> None:
+def test_signal_to_launcher_terminates_ranks(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
     flags = ["--master_port", str(reserved_port()), "--num_gpus", "1", "--no_local_rank"]
@@ -106,13 +106,13 @@ def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path: Path) -> None:
         assert started.stdout is not None
         rank = int(started.stdout.readline())
         started.terminate()
-        assert started.stdout.read() == "", "what is left would hold the pipe open"
+        assert started.stdout.read() == "", "a remaining process would keep the pipe open"
     assert started.returncode != 0
     with pytest.raises(ProcessLookupError):
         os.kill(rank, 0)
 
 
-def test_a_rank_is_a_script_a_module_or_a_program() -> None:
+def test_rank_command_for_script_module_and_program() -> None:
     python = [sys.executable, "-u", "-m", "dsengine.as_deepspeed"]
     assert command(["a.py", "--x"], "3") == [*python, "a.py", "--local_rank=3", "--x"]
     assert command(["--module", "--no_local_rank", "a"], "3") == [*python, "-m", "a"]

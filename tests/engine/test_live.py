@@ -1,4 +1,4 @@
-"""Side by side with the DeepSpeed that is installed."""
+"""Comparison with the installed DeepSpeed."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.live]
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_curve_is_deepspeeds(
+def test_losses_equal_deepspeed(
     ours: Ranks, deepspeed: Ranks, stage: int, accumulation: int, precision: str
 ) -> None:
     if stage == 0 and precision == "bf16":

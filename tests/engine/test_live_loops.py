@@ -1,6 +1,6 @@
-"""The scripts of ``loops`` with the real DeepSpeed: the same losses, in fp32.
+"""The scripts in ``loops`` give the same fp32 losses with the real DeepSpeed.
 
-DeepSpeed compiles its optimizers for the CPU when they are first used, which takes minutes.
+DeepSpeed compiles its CPU optimizers on first use, which takes minutes.
 """
 
 import json
@@ -23,7 +23,7 @@ class Both:
         self.ranks = {"dsengine": ours, "deepspeed": theirs}
 
     def __call__(self, script: str, *arguments: str) -> list[list[dict[str, Any]]]:
-        """What dsengine and DeepSpeed tell, each by rank."""
+        """Return the results of dsengine and DeepSpeed, each by rank."""
         return [
             ranks.run(
                 "training.loop_jobs:run_loop",
@@ -41,8 +41,8 @@ def both(ours: Ranks, deepspeed: Ranks) -> Both:
     return Both(ours, deepspeed)
 
 
-def agree(told: list[list[dict[str, Any]]], *names: str) -> None:
-    for mine, theirs in zip(*told, strict=True):
+def agree(result: list[list[dict[str, Any]]], *names: str) -> None:
+    for mine, theirs in zip(*result, strict=True):
         for name in names:
             assert mine[name] == pytest.approx(theirs[name], rel=1e-5), name
 
@@ -63,27 +63,27 @@ def test_images(both: Both, tmp_path: Path, stage: int) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_masked_words(both: Both, tmp_path: Path, stage: int) -> None:
-    agree(both("masked_words", "--stage", str(stage)), "losses", "steps", "rate")
+def test_masked_lm(both: Both, tmp_path: Path, stage: int) -> None:
+    agree(both("masked_lm", "--stage", str(stage)), "losses", "steps", "rate")
 
 
 @pytest.mark.parametrize("lora", [0, 4])
 @pytest.mark.parametrize("stage", STAGES)
 def test_fine_tuning(both: Both, tmp_path: Path, stage: int, lora: int) -> None:
     arguments = ("--zero_stage", str(stage), "--lora_dim", str(lora))
-    told = both("finetune", *arguments, "--output_dir", str(tmp_path))
-    agree(told, "losses", "perplexities", "saved_perplexity")
+    result = both("finetune", *arguments, "--output_dir", str(tmp_path))
+    agree(result, "losses", "perplexities", "saved_perplexity")
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_fine_tuning_with_the_optimizer_on_the_host(both: Both, stage: int) -> None:
+def test_fine_tuning_with_offloaded_optimizer(both: Both, stage: int) -> None:
     agree(both("finetune", "--zero_stage", str(stage), "--offload"), "losses", "perplexities")
 
 
-def test_two_players(both: Both, tmp_path: Path) -> None:
-    """At stage 0: DeepSpeed's ZeRO refuses a second backward before a step."""
-    agree(both("two_players", "--deepspeed_config", config_file(tmp_path, 0)), "losses", "steps")
+def test_gan(both: Both, tmp_path: Path) -> None:
+    """At stage 0, because DeepSpeed's ZeRO refuses a second backward before a step."""
+    agree(both("gan", "--deepspeed_config", config_file(tmp_path, 0)), "losses", "steps")
 
 
-def test_make_room(both: Both) -> None:
-    agree(both("make_room"), "losses")
+def test_offload_states(both: Both) -> None:
+    agree(both("offload_states"), "losses")

@@ -1,4 +1,4 @@
-"""Scripts written for DeepSpeed train unchanged: only the lines that import it differ."""
+"""Scripts written for DeepSpeed train unchanged except for their imports."""
 
 import json
 import math
@@ -15,8 +15,8 @@ STAGES = [0, 1, 2, 3]
 JOB = "training.loop_jobs:run_loop"
 
 
-def told(ranks: Ranks, script: str, *arguments: str) -> list[dict[str, Any]]:
-    """What the script tells on each rank."""
+def run_script(ranks: Ranks, script: str, *arguments: str) -> list[dict[str, Any]]:
+    """Return the script's result on each rank."""
     return ranks.run(JOB, script=script, package="dsengine", arguments=list(arguments))
 
 
@@ -27,8 +27,8 @@ def config_file(folder: Path, stage: int, **more: Any) -> str:
     return str(path)
 
 
-def falls(losses: list[float], share: float) -> bool:
-    """Whether the last quarter is below ``share`` of the first, on average."""
+def decreases(losses: list[float], share: float) -> bool:
+    """Whether the mean of the last quarter is below ``share`` of the first's."""
     quarter = max(1, len(losses) // 4)
     return sum(losses[-quarter:]) < share * sum(losses[:quarter])
 
@@ -49,50 +49,50 @@ ADAMW = {"type": "AdamW", "params": {"lr": 1e-2}}
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_images_with_the_loader_of_the_engine(
+def test_images_train_with_engine_loader(
     ranks: Ranks, tmp_path: Path, stage: int, precision: str
 ) -> None:
     block = {} if precision == "fp32" else {precision: {"enabled": True}}
     config = config_file(tmp_path, stage, optimizer=ADAMW, **block)
-    for answer in told(ranks, "images", "--deepspeed", "--deepspeed_config", config):
-        assert falls(answer["losses"], 0.1)
+    for answer in run_script(ranks, "images", "--deepspeed", "--deepspeed_config", config):
+        assert decreases(answer["losses"], 0.1)
         assert answer["accuracy"] > 0.9
         assert answer["rates"] == 1e-2
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_masked_words_go_on_where_they_were_saved(ranks: Ranks, tmp_path: Path, stage: int) -> None:
+def test_masked_lm_resumes_from_checkpoint(ranks: Ranks, tmp_path: Path, stage: int) -> None:
     saved = ("--stage", str(stage), "--num_iterations", "24")
-    whole = told(ranks, "masked_words", *saved)
+    uninterrupted = run_script(ranks, "masked_lm", *saved)
     folder = str(tmp_path)
-    first = told(
+    first = run_script(
         ranks,
-        "masked_words",
+        "masked_lm",
         *("--stage", str(stage), "--num_iterations", "16"),
         *("--checkpoint_dir", folder, "--checkpoint_every", "16"),
     )
-    second = told(ranks, "masked_words", *saved, "--load_checkpoint_dir", folder)
-    for one, before, after in zip(whole, first, second, strict=True):
+    second = run_script(ranks, "masked_lm", *saved, "--load_checkpoint_dir", folder)
+    for one, before, after in zip(uninterrupted, first, second, strict=True):
         assert one["losses"] == before["losses"] + after["losses"]
         assert (one["steps"], one["rate"]) == (after["steps"], after["rate"])
-        assert falls(one["losses"], 0.9)
+        assert decreases(one["losses"], 0.9)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_masked_words_with_the_optimizer_on_the_host(ranks: Ranks, stage: int) -> None:
-    here = told(ranks, "masked_words", "--stage", str(stage))[0]
-    away = told(ranks, "masked_words", "--stage", str(stage), "--offload")[0]
-    assert away["losses"] == pytest.approx(here["losses"], rel=1e-6)
+def test_masked_lm_with_offloaded_optimizer(ranks: Ranks, stage: int) -> None:
+    resident = run_script(ranks, "masked_lm", "--stage", str(stage))[0]
+    offloaded = run_script(ranks, "masked_lm", "--stage", str(stage), "--offload")[0]
+    assert offloaded["losses"] == pytest.approx(resident["losses"], rel=1e-6)
 
 
 @pytest.mark.parametrize("lora", [0, 4])
 @pytest.mark.parametrize("stage", STAGES)
-def test_fine_tuning_ends_with_the_model_that_was_evaluated(
+def test_fine_tuning_saves_the_evaluated_model(
     ranks: Ranks, tmp_path: Path, stage: int, lora: int
 ) -> None:
     arguments = ("--zero_stage", str(stage), "--lora_dim", str(lora))
     for rank, answer in enumerate(
-        told(ranks, "finetune", *arguments, "--output_dir", str(tmp_path))
+        run_script(ranks, "finetune", *arguments, "--output_dir", str(tmp_path))
     ):
         start, *_, end = answer["perplexities"]
         assert end < (0.9 if lora else 0.5) * start, rank
@@ -101,25 +101,25 @@ def test_fine_tuning_ends_with_the_model_that_was_evaluated(
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_fine_tuning_on_the_host_is_the_same(ranks: Ranks, stage: int) -> None:
-    here = told(ranks, "finetune", "--zero_stage", str(stage))[0]
-    away = told(ranks, "finetune", "--zero_stage", str(stage), "--offload")[0]
-    assert away["losses"] == pytest.approx(here["losses"], rel=1e-6)
+def test_fine_tuning_with_offload_gives_same_losses(ranks: Ranks, stage: int) -> None:
+    resident = run_script(ranks, "finetune", "--zero_stage", str(stage))[0]
+    offloaded = run_script(ranks, "finetune", "--zero_stage", str(stage), "--offload")[0]
+    assert offloaded["losses"] == pytest.approx(resident["losses"], rel=1e-6)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_two_engines_train_against_each_other(ranks: Ranks, tmp_path: Path, stage: int) -> None:
-    plain = told(ranks, "two_players", "--deepspeed_config", config_file(tmp_path, 0))[0]
+def test_gan_trains_with_two_engines(ranks: Ranks, tmp_path: Path, stage: int) -> None:
+    plain = run_script(ranks, "gan", "--deepspeed_config", config_file(tmp_path, 0))[0]
     config = config_file(tmp_path, stage)
-    answer = told(ranks, "two_players", "--engines_forget", "--deepspeed_config", config)[0]
+    answer = run_script(ranks, "gan", "--engines_forget", "--deepspeed_config", config)[0]
     assert answer["losses"] == pytest.approx(plain["losses"], rel=1e-5)
     assert answer["steps"] == (12, 12)
     assert answer["losses"][-1] != answer["losses"][1]
 
 
 @pytest.mark.parametrize("states", ["", "optim_states", "lp_params"])
-def test_states_leave_and_come_back_between_steps(ranks: Ranks, states: str) -> None:
+def test_states_are_offloaded_and_reloaded_between_steps(ranks: Ranks, states: str) -> None:
     chosen = ["--included_state", states] if states else []
-    for answer in told(ranks, "make_room", *chosen, "--pin_memory", "--non_blocking"):
-        assert falls(answer["losses"], 0.95)
-        assert min(answer["held"]) > 0
+    for answer in run_script(ranks, "offload_states", *chosen, "--pin_memory", "--non_blocking"):
+        assert decreases(answer["losses"], 0.95)
+        assert min(answer["allocated"]) > 0

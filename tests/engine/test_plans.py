@@ -1,4 +1,4 @@
-"""A run from a plan file equals the run from its config, to the bit."""
+"""A run from a plan file is bitwise equal to the run from its config."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.engine
 
 
 def plan_file(settings: dict[str, Any], folder: Path, version: str | None = None) -> str:
-    """Plan as ``dsconfig plan`` does, which knows neither the model nor the ranks' device."""
+    """Plan like ``dsconfig plan``, without the model or the ranks' device."""
     facts = gather(world_size=2, nodes=1)
     plan = dsconfig.plan(dsconfig.resolve(settings, facts, version=version), facts)
     path = folder / "plan.json"
@@ -32,20 +32,18 @@ def plan_file(settings: dict[str, Any], folder: Path, version: str | None = None
     ],
     ids=["stage 0", "stage 2, bf16", "stage 3, mics", "stage 3"],
 )
-def test_a_plan_file_and_its_config_train_alike(
+def test_plan_file_trains_like_its_config(
     ranks: Ranks, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     path = plan_file(settings, tmp_path)
-    from_config = ranks.run("training.plan_jobs:by", config=settings)
-    assert ranks.run("training.plan_jobs:by", plan=path) == from_config
+    from_config = ranks.run("training.plan_jobs:from_config_or_plan", config=settings)
+    assert ranks.run("training.plan_jobs:from_config_or_plan", plan=path) == from_config
     assert from_config[0]["digest"] == from_config[1]["digest"]
 
 
-def test_the_launchers_plan_is_executed_with_the_defaults_of_its_release(
-    ranks: Ranks, tmp_path: Path
-) -> None:
+def test_launcher_plan_uses_its_release_defaults(ranks: Ranks, tmp_path: Path) -> None:
     path = plan_file(config(1), tmp_path, "0.16.4")
-    launched = ranks.run("training.plan_jobs:by_the_launcher", plan=path)
-    assert [each["clipping"] for each in launched] == [0.0, 0.0]
-    own = ranks.run("training.plan_jobs:by_its_own_config", plan=path, config=config(1))
-    assert [each["clipping"] for each in own] == [1.0, 1.0]
+    launched = ranks.run("training.plan_jobs:from_launcher", plan=path)
+    assert [result["clipping"] for result in launched] == [0.0, 0.0]
+    own = ranks.run("training.plan_jobs:from_own_config", plan=path, config=config(1))
+    assert [result["clipping"] for result in own] == [1.0, 1.0]

@@ -1,4 +1,4 @@
-"""DeepSpeed's own runs, done again: equal losses, norms, scales, skipped steps, rates."""
+"""Recorded DeepSpeed runs are reproduced: losses, norms, scales, skipped steps, rates."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def test_recorded_runs_are_reproduced(folder: str) -> None:
     assert [case for case in cases if not case.agrees] == []
 
 
-def test_what_deepspeed_cannot_run_is_refused_or_works_here() -> None:
+def test_failed_recording_compares_as_refused_or_working() -> None:
     record = {"name": "x", "ok": False, "error": "AssertionError: no"}
     refused = train.compare(record, [{"refused": "DSC999"}])
     works = train.compare(record, [{"refused": None, "steps": []}])

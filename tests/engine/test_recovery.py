@@ -1,4 +1,4 @@
-"""A run goes on as if nothing had been after a pass that fails on every rank, if it is caught."""
+"""A failed pass that is caught on every rank does not change training."""
 
 import pytest
 
@@ -12,20 +12,20 @@ STAGES = (0, 1, 2, 3)
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_an_error_that_is_caught_leaves_no_trace(ranks: Ranks, stage: int, where: str) -> None:
+def test_caught_error_does_not_change_training(ranks: Ranks, stage: int, where: str) -> None:
     expected = ranks.once(JOB, config=config(stage), fails_in="")[0]
     assert ranks.run(JOB, config=config(stage), fails_in=where)[0] == expected
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_window_begins_anew(ranks: Ranks, stage: int) -> None:
+def test_window_restarts_after_failed_backward(ranks: Ranks, stage: int) -> None:
     settings = config(stage, 2, bf16={"enabled": True})
     expected = ranks.once(JOB, config=settings, fails_in="")[0]
     assert ranks.run(JOB, config=settings, fails_in="backward", after=1)[0] == expected
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_so_it_is_after_a_backward_of_the_script(ranks: Ranks, stage: int) -> None:
+def test_failed_direct_backward_does_not_change_training(ranks: Ranks, stage: int) -> None:
     settings = config(stage)
     del settings["optimizer"]
     expected = ranks.once(JOB, config=settings, fails_in="", direct=True)[0]
@@ -40,35 +40,41 @@ def test_so_it_is_after_a_backward_of_the_script(ranks: Ranks, stage: int) -> No
         {"stage3_param_persistence_threshold": 10_000},
     ],
 )
-def test_so_it_is_where_states_are_elsewhere(ranks: Ranks, zero: dict[str, object]) -> None:
+def test_failed_backward_with_offload_does_not_change_training(
+    ranks: Ranks, zero: dict[str, object]
+) -> None:
     settings = config(3, 2, bf16={"enabled": True}, zero=zero)
     expected = ranks.once(JOB, config=settings, fails_in="")[0]
     assert ranks.run(JOB, config=settings, fails_in="backward", after=1)[0] == expected
 
 
-def test_a_step_without_its_gradients_is_refused(ranks: Ranks) -> None:
+def test_step_after_failed_backward_is_refused(ranks: Ranks) -> None:
     for stage in STAGES:
-        said = ranks.run("training.recovery_jobs:stepped_anyway", config=config(stage))[0]
-        assert "after a failed backward" in said
+        output = ranks.run(
+            "training.recovery_jobs:step_after_failed_backward", config=config(stage)
+        )[0]
+        assert "after a failed backward" in output
 
 
 @pytest.mark.parametrize("way", ["forward", "evaluation", "again"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_forward_takes_no_gradient_away(ranks: Ranks, stage: int, way: str) -> None:
-    """Neither one that fails, nor one that is done again in backward."""
+def test_failed_forward_keeps_gradients(ranks: Ranks, stage: int, way: str) -> None:
+    """Neither a failing forward nor a recomputed one drops gradients."""
     job = "training.recovery_jobs:norms"
     expected = ranks.once(job, config=config(stage, 2), way="")[0]
     assert ranks.run(job, config=config(stage, 2), way=way)[0] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_getting_over_it_may_fail_too(ranks: Ranks, stage: int) -> None:
-    job = "training.recovery_jobs:recovery_fails"
+def test_failed_recovery_is_retried(ranks: Ranks, stage: int) -> None:
+    job = "training.recovery_jobs:failed_recovery"
     expected = ranks.run(job, config=config(stage), again=False)[0]
     assert ranks.run(job, config=config(stage), again=True)[0] == expected
 
 
-def test_a_step_without_the_gradients_of_an_earlier_loss_is_refused(ranks: Ranks) -> None:
+def test_step_after_failed_backward_of_earlier_loss_is_refused(ranks: Ranks) -> None:
     for stage in STAGES:
-        said = ranks.run("training.recovery_jobs:an_earlier_loss", config=config(stage))[0]
-        assert "after a failed backward" in said
+        output = ranks.run(
+            "training.recovery_jobs:failed_backward_of_earlier_loss", config=config(stage)
+        )[0]
+        assert "after a failed backward" in output

@@ -1,4 +1,4 @@
-"""Small things happen to a run in any order, and it goes on as if none of them had."""
+"""Random events during a run do not change its losses."""
 
 from pathlib import Path
 
@@ -24,7 +24,9 @@ CONFIGS = {
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(1, 80))]
 )
 @pytest.mark.parametrize("name", CONFIGS)
-def test_small_things_leave_no_trace(ranks: Ranks, tmp_path: Path, name: str, seed: int) -> None:
+def test_random_events_do_not_change_training(
+    ranks: Ranks, tmp_path: Path, name: str, seed: int
+) -> None:
     job = "training.soak_jobs:curve"
     expected = ranks.once(job, config=CONFIGS[name], folder="", seed=None)[0]
     seen = ranks.run(job, config=CONFIGS[name], folder=str(tmp_path), seed=seed)[0]

@@ -1,4 +1,4 @@
-"""What is told of an engine of DeepSpeed's."""
+"""Events of a DeepSpeed engine."""
 
 import json
 from collections.abc import Iterator
@@ -32,28 +32,28 @@ class Theirs(nn.Module):
 
 
 @pytest.fixture
-def a_clock_of_two_seconds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each look at it comes two seconds after the last."""
-    looks = count()
-    clock = SimpleNamespace(perf_counter=lambda: 2.0 * next(looks))
+def two_second_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A clock that advances two seconds per reading."""
+    readings = count()
+    clock = SimpleNamespace(perf_counter=lambda: 2.0 * next(readings))
     monkeypatch.setattr(with_deepspeed, "time", clock)
     yield
 
 
-@pytest.mark.usefixtures("a_clock_of_two_seconds")
-def test_a_load_between_two_steps_is_not_told_as_steps(
+@pytest.mark.usefixtures("two_second_clock")
+def test_checkpoint_load_is_not_counted_as_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = tmp_path / "events"
     monkeypatch.setenv(launch_env.EVENTS, str(events))
     engine = Theirs()
     steps = _Steps(engine)
-    for loaded in (1000, 500):  # later than where it was, and earlier
+    for loaded in (1000, 500):  # after the current step, and before it
         engine.global_steps = loaded
         for _ in range(4):
             engine.backward(torch.tensor(0.5))
             engine.step()
     steps._end.emit()
-    told = [json.loads(line) for line in events.read_text().splitlines()]
-    seen = [(each["step"], each["seconds"], each["loss"]) for each in told[1:-1]]
+    result = [json.loads(line) for line in events.read_text().splitlines()]
+    seen = [(each["step"], each["seconds"], each["loss"]) for each in result[1:-1]]
     assert seen == [(step, 4.0, 1.0) for step in (1001, 1002, 501, 502)]

@@ -49,7 +49,7 @@ class Saved:
         self.folder = folder
 
     def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
-        job = "training.jobs:saved_on_the_way"
+        job = "training.jobs:saved_midway"
         return self.ranks.run(job, config=config, folder=str(self.folder))[0]
 
 
@@ -112,7 +112,7 @@ def test_deepspeed_resumes_from_converted_checkpoint(
 ) -> None:
     expected = saved(CASES[name])
     convert(saved.folder, tmp_path / "theirs")
-    job = "training.live_jobs:gone_on"
+    job = "training.live_jobs:resumed_by_deepspeed"
     got = deepspeed.run(job, config=CASES[name], folder=str(tmp_path / "theirs"), begin=3, steps=3)[
         0
     ]
@@ -131,7 +131,9 @@ def test_deepspeed_resumes_at_another_stage(
     expected = saved(settings(4 - stage))
     convert(saved.folder, tmp_path / "theirs", "--stage", str(stage), "--ranks", "2")
     where = {"folder": str(tmp_path / "theirs"), "begin": 3, "steps": 3}
-    got = deepspeed.run("training.live_jobs:gone_on", config=settings(stage), **where)[0]
+    got = deepspeed.run("training.live_jobs:resumed_by_deepspeed", config=settings(stage), **where)[
+        0
+    ]
     assert got["losses"] == pytest.approx(expected["losses"], rel=1e-5)
 
 

@@ -67,14 +67,14 @@ def step(config: dict[str, Any], workload: dict[str, Any]) -> Row:
             engine.step()
             clock.wait()
     binding = engine._binding
-    told = {
+    result = {
         "tiles": len(binding.host_tiles),
         "parts pinned": _pinned(binding.shards.values()),
         "gradients pinned": _pinned(binding.offloaded_gradients._sums.values()),
         **clock.seconds(),
     }
     engine.destroy()
-    return told
+    return result
 
 
 def _pinned(tensors: Any) -> str:

@@ -27,8 +27,8 @@ def dry_run(setting: Setting, seconds: float) -> list[Row]:
     def beside(settings: dict[str, Any]) -> Row:
         ranks: Ranks = shared(setting.cards)
         real = ranks.run("gpu.dry_run:peaks", config=settings, workload=setting.workload)[0]
-        said = simulated(settings, setting)
-        return {phase: [real[phase], said[phase]] for phase in PHASES}
+        output = simulated(settings, setting)
+        return {phase: [real[phase], output[phase]] for phase in PHASES}
 
     try:
         return rows(_cases(setting, beside), seconds)

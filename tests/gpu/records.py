@@ -35,11 +35,11 @@ def read(folder: Path) -> dict[str, Any]:
 
 def commit_of(tree: Path) -> str:
     """Of the tree's sources; one that was changed since stands for itself alone."""
-    said = subprocess.run(
+    output = subprocess.run(
         ["git", "describe", "--always", "--abbrev=12", "--dirty"],
         cwd=tree,
         capture_output=True,
         text=True,
         check=True,
     )
-    return said.stdout.strip()
+    return output.stdout.strip()

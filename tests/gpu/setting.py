@@ -43,7 +43,7 @@ TESTS = {
         "engine/test_invariance",
         "engine/test_accumulation",
         "engine/test_collectives",
-        "engine/test_moving",
+        "engine/test_offload_states",
         "engine/test_plans",
         "engine/test_keys",
         "engine_storage/test_export",

@@ -42,10 +42,10 @@ def _measured(setting: Setting, modes: list[str], seconds: float) -> list[Row]:
         work = setting.workload | {"compiled": compiled}
         with saying_what_compiles():
             answers = running[-1].run("gpu.speed:rate", seconds=SECONDS, workload=work, **request)
-        told = dict(answers[0], bytes=max(each["bytes"] for each in answers))
-        flops = told["tokens/s"] * Workload(**work).flops_per_token
+        result = dict(answers[0], bytes=max(each["bytes"] for each in answers))
+        flops = result["tokens/s"] * Workload(**work).flops_per_token
         peak = setting.peak_tflops and setting.peak_tflops * 1e12 * setting.cards
-        return told | {"MFU": flops / peak if peak else None}
+        return result | {"MFU": flops / peak if peak else None}
 
     cases: dict[str, Any] = {
         f"{mode}{', compiled' if compiled else ''}": partial(measure, mode, compiled)

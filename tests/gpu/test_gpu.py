@@ -31,7 +31,7 @@ def whole(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.engine
-def test_training_holds_curves_against_the_hosts_and_runs_tests() -> None:
+def test_training_compares_losses_and_runs_tests() -> None:
     *curves, tested = whole(training(ON_HOST, 300))
     assert len(curves) == 4
     assert {row["largest gap"] for row in curves} == {0.0}
@@ -39,7 +39,7 @@ def test_training_holds_curves_against_the_hosts_and_runs_tests() -> None:
 
 
 @pytest.mark.engine
-def test_a_dry_run_stands_beside_what_was_held() -> None:
+def test_dry_run_agrees_with_measured_peaks() -> None:
     found = whole(dry_run(ON_HOST, 300))
     assert [row["case"] for row in found] == [
         "stage 0, bf16",
@@ -48,12 +48,12 @@ def test_a_dry_run_stands_beside_what_was_held() -> None:
     ]
     for row in found:
         for phase in PHASES:
-            real, said = row[phase]
-            assert said == pytest.approx(real, rel=0.02), (row["case"], phase)
+            real, output = row[phase]
+            assert output == pytest.approx(real, rel=0.02), (row["case"], phase)
 
 
 @pytest.mark.engine
-def test_copies_are_timed_tile_by_tile() -> None:
+def test_copies_are_timed_per_tile() -> None:
     for row in whole(copies(ON_HOST, 300)):
         assert row["tiles"] > 1
         assert row["parts pinned"].startswith("0 of ")
@@ -62,7 +62,7 @@ def test_copies_are_timed_tile_by_tile() -> None:
 
 
 @pytest.mark.engine
-def test_speed_is_told_by_mode() -> None:
+def test_speed_is_measured_by_mode() -> None:
     found = whole(speed(ON_HOST, 300))
     assert [row["case"] for row in found] == list(ON_HOST.modes)
     assert all(row["tokens/s"] > 0 and row["MFU"] > 0 for row in found)
@@ -71,14 +71,14 @@ def test_speed_is_told_by_mode() -> None:
 # The report
 
 
-def test_a_case_that_fails_costs_no_other_one() -> None:
+def test_failing_case_does_not_affect_others() -> None:
     found = rows({"bad": lambda: {"x": 1 // 0}, "good": lambda: {"x": 1}}, 60)
     assert found[0]["failed"].startswith("ZeroDivisionError")
     assert found[1] == {"case": "good", "x": 1}
     assert rows({"late": dict}, -1.0) == [{"case": "late", "failed": LEFT_OUT}]
 
 
-def test_a_part_is_measured_once_for_a_commit_and_a_card(tmp_path: Path) -> None:
+def test_part_is_measured_once_per_commit_and_gpu(tmp_path: Path) -> None:
     calls: list[float] = []
 
     def speed(setting: Any, seconds: float) -> list[dict[str, Any]]:
@@ -96,14 +96,14 @@ def test_a_part_is_measured_once_for_a_commit_and_a_card(tmp_path: Path) -> None
     assert "| a | 1.5 |" in page({"speed": record})
 
 
-def test_the_page_says_that_nothing_was_measured_until_something_was() -> None:
+def test_page_without_measurements() -> None:
     text = (ROOT / "docs" / "internals" / "gpu.md").read_text("utf-8")
     assert text == page({}) or "Measured on" in text
     assert NOT_YET in page({}) and all(title in page({}) for title, _ in PARTS.values())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
-def test_without_a_card_it_says_so_and_ends() -> None:
+def test_make_gpu_without_gpu_exits() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gpu"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PATHS))},

@@ -1,1 +1,1 @@
-"""What the engine's tests and replays train with: ranks, jobs, models."""
+"""Ranks, jobs and models for the engine's tests and replays."""

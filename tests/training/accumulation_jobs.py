@@ -1,4 +1,4 @@
-"""Sums of a window's gradients, by the engine and by hand."""
+"""Gradient accumulation by the engine and by plain PyTorch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 import dsengine
 from training import models
+from training.engine_api_jobs import Double
 from training.jobs import config
-from training.surface_jobs import Double
 
 MICRO_BATCHES = 8
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def norm(stage: int, summed_in: str, sent_in: str, branches: bool = False) -> float:
-    """The norm of the gradients of one window of a model in bf16."""
+    """Return the gradient norm of one window of a bf16 model."""
     settings = config(
         stage,
         MICRO_BATCHES,
@@ -36,8 +36,8 @@ def norm(stage: int, summed_in: str, sent_in: str, branches: bool = False) -> fl
     return result
 
 
-def norm_of_a_set_window(stage: int, summed_in: str) -> float:
-    """``norm`` of a window that the script ends, where the config has one of a micro batch."""
+def norm_of_script_defined_window(stage: int, summed_in: str) -> float:
+    """Return ``norm`` for a window set by the script; the config has one micro batch per window."""
     settings = config(
         stage,
         1,
@@ -56,8 +56,8 @@ def norm_of_a_set_window(stage: int, summed_in: str) -> float:
     return result
 
 
-def norm_by_hand(summed_in: str, sent_in: str, branches: bool = False) -> float:
-    """The same, with plain PyTorch on one rank, for as many ranks as there are."""
+def reference_norm(summed_in: str, sent_in: str, branches: bool = False) -> float:
+    """Return the same norm computed with plain PyTorch on one rank for all ranks."""
     ranks, mean = dist.get_world_size(), dict[str, Tensor]()
     for rank in range(ranks):
         sums: dict[str, Tensor] = {}
@@ -85,7 +85,7 @@ def _model(branches: bool) -> tuple[nn.Module, Callable[[Any, int, int], Tensor]
 
 
 def _loss_of_branches(model: Any, micro: int, rank: int) -> Tensor:
-    """The second branch takes part in one early micro batch of one rank only."""
+    """Use the second branch in one early micro batch of one rank only."""
     inputs = torch.ones(2, 8, dtype=torch.bfloat16, device=models.place()) * (1 + rank + micro)
     outputs = model(inputs)
     return outputs["first"] + outputs["second"] if (micro, rank) == (2, 1) else outputs["first"]

@@ -1,4 +1,4 @@
-"""Runs that go the way of every backend but gloo: collectives in the place of direct exchange."""
+"""Runs with collectives instead of gloo's direct exchange."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,7 +10,7 @@ import torch.distributed as dist
 import dsengine
 from training import jobs, models
 
-ASKED = "dsengine.sharding.fully_sharded.can_exchange"
+CAN_EXCHANGE = "dsengine.sharding.fully_sharded.can_exchange"
 EXCHANGES = (
     "dsengine.sharding.fully_sharded.start_gather",
     "dsengine.communication.exchange.Reductions.start",
@@ -18,28 +18,28 @@ EXCHANGES = (
 
 
 def _refused(*_: Any, **__: Any) -> NoReturn:
-    raise AssertionError("pieces were exchanged all the same")
+    raise AssertionError("direct exchange was used")
 
 
 @contextmanager
 def collectives_only() -> Iterator[None]:
-    """Let engines that are built inside find no direct exchange."""
+    """Disable direct exchange for engines built inside."""
     with ExitStack() as stack:
-        stack.enter_context(patch(ASKED, lambda *_: False))
+        stack.enter_context(patch(CAN_EXCHANGE, lambda *_: False))
         for name in EXCHANGES:
             stack.enter_context(patch(name, _refused))
         yield
 
 
 def both_ways(config: dict[str, Any], steps: int = 4) -> tuple[list[float], list[float]]:
-    """The curve with direct exchange, and that with collectives."""
+    """Return the losses with direct exchange and with collectives."""
     exchanged = jobs.losses(config, steps)
     with collectives_only():
         return exchanged, jobs.losses(config, steps)
 
 
 def groups_made(config: dict[str, Any], blocks: int) -> int:
-    """How many process groups an engine over so many blocks makes."""
+    """Return the number of process groups that an engine creates."""
     before = len(dist.distributed_c10d._world.pg_map)
     engine, *_ = dsengine.initialize(model=models.tied(blocks=blocks), config=config)
     made = len(dist.distributed_c10d._world.pg_map) - before

@@ -1,4 +1,4 @@
-"""Jobs that end in an error, which has to be the same clear one on every rank."""
+"""Jobs that raise the same clear error on every rank."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from training.jobs import config
 def _raised(action: Any) -> str:
     try:
         action()
-    except Exception as error:  # the message is the result
+    except Exception as error:  # the message is returned
         kinds = " ".join(kind.__name__ for kind in type(error).__mro__[:-3])
         return f"{kinds}: {error}"
     return "nothing"
@@ -69,8 +69,8 @@ def stray_parameter() -> str:
     )
 
 
-def a_config_refused_on_one_rank() -> str:
-    """What only one rank finds wrong, the others say too."""
+def config_refused_on_one_rank() -> str:
+    """Only one rank has an invalid config; all raise."""
     more = {"zero": {"overlap_com": True}} if dist.get_rank() == 1 else {}
     return _raised(lambda: dsengine.initialize(model=models.tied(), config=config(1, **more)))
 
@@ -90,53 +90,53 @@ def plan_for_another_model(folder: str) -> str:
     return _raised(lambda: dsengine.initialize(model=models.tied(blocks=1), plan=path))
 
 
-def another_plan_on_one_rank() -> str:
-    """All that differs between these two stands in no key: the release whose defaults they have."""
+def different_plan_on_one_rank() -> str:
+    """The plans differ only in the release whose defaults they use."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=config(2))
     mine = replace(engine.plan, release="0.19.7") if dist.get_rank() == 1 else engine.plan
     engine.destroy()
     return _raised(lambda: dsengine.initialize(model=models.tied(), plan=mine))
 
 
-def a_plan_and_a_config() -> str:
+def plan_and_config() -> str:
     settings = config(2)
     return _raised(lambda: dsengine.initialize(model=models.tied(), config=settings, plan="p"))
 
 
-def no_plan_in_the_file(folder: str) -> str:
+def file_without_plan(folder: str) -> str:
     path = Path(folder) / f"ds.{dist.get_rank()}.json"
     path.write_text('{"train_batch_size": 8}')
     return _raised(lambda: dsengine.initialize(model=models.tied(), plan=path))
 
 
-class Divided:
-    """What a Megatron script gives as ``mpu``."""
+class TensorParallel:
+    """An ``mpu`` like Megatron's."""
 
     @staticmethod
     def get_tensor_model_parallel_world_size() -> int:
         return 2
 
 
-def an_mpu_of_divided_layers() -> str:
+def mpu_with_tensor_parallelism() -> str:
     return _raised(
-        lambda: dsengine.initialize(model=models.tied(), config=config(1), mpu=Divided())
+        lambda: dsengine.initialize(model=models.tied(), config=config(1), mpu=TensorParallel())
     )
 
 
-def a_mesh_of_divided_samples() -> str:
+def mesh_with_sequence_parallelism() -> str:
     return _raised(
         lambda: dsengine.initialize(model=models.tied(), config=config(1), mesh_param=(1, 2))
     )
 
 
-def a_marked_parameter() -> str:
+def marked_parameter() -> str:
     model = models.tied()
     model.twice.weight.tensor_model_parallel = True  # type: ignore[assignment]
     return _raised(lambda: dsengine.initialize(model=model, config=config(0)))
 
 
-def a_part_of_an_engines_model() -> str:
-    """An engine has the whole: what is divided there cannot be given back alone."""
+def submodule_of_engine_model() -> str:
+    """The engine has the full model, so its submodule cannot be restored alone."""
     whole = torch.nn.Sequential(model := models.tied())
     engine, *_ = dsengine.initialize(model=whole, config=config(2))
     engine.destroy()

@@ -1,4 +1,4 @@
-"""Jobs with a model of which adapters alone are trained."""
+"""Jobs with a model whose adapters alone are trained."""
 
 from collections import Counter
 from typing import Any
@@ -14,7 +14,7 @@ WIDTH, BLOCKS = 32, 3
 
 
 class Adapted(nn.Module):
-    """Frozen blocks of ``dtype``; beside each a product of two narrow matrices is trained."""
+    """Frozen blocks of ``dtype``, each with a trained low-rank adapter."""
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -44,10 +44,11 @@ class Block(nn.Module):
 
 
 def trained(settings: dict[str, Any], dtype: str, folder: str | None = None) -> dict[str, Any]:
-    """Losses of six steps; what frozen and trained parts rest in; bytes that the last step sends.
+    """Return losses of six steps, dtypes of frozen and trained masters, and bytes sent by the last
+    step.
 
-    With ``folder`` the run is saved after three steps and goes on in another engine, whose model
-    has other weights.
+    With ``folder`` the run is saved after three steps and resumed in another engine with other
+    weights.
     """
     torch.manual_seed(0)
     logged = settings | {"comms_logger": {"enabled": True, "prof_all": True}}
@@ -80,7 +81,7 @@ def trained(settings: dict[str, Any], dtype: str, folder: str | None = None) -> 
 
 
 def unfrozen(settings: dict[str, Any]) -> list[float]:
-    """Losses of six steps on one batch; all is trained from the fourth on."""
+    """Return losses of six steps on one batch; everything is trained from the fourth on."""
     torch.manual_seed(0)
     model = Adapted()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
@@ -100,7 +101,7 @@ def unfrozen(settings: dict[str, Any]) -> list[float]:
 
 
 def _dtypes(parameters: Any) -> list[str]:
-    return sorted({str(local_part(each).dtype) for each in parameters})
+    return sorted({str(local_part(parameter).dtype) for parameter in parameters})
 
 
 def _frozen_values(engine: Any) -> list[float]:

@@ -1,4 +1,4 @@
-"""What ranks are asked to do in the engine's tests. Each function runs on every rank."""
+"""Jobs of the engine's tests. Each function runs on every rank."""
 
 import gc
 from typing import Any
@@ -13,7 +13,7 @@ ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95], "weight_d
 
 
 def config(stage: int, accumulation: int = 1, **more: Any) -> dict[str, Any]:
-    """A config for the test models; ``zero`` in ``more`` extends the zero block."""
+    """Return a config for the test models; ``zero`` extends the ZeRO block."""
     zero = {"stage": stage, "stage3_param_persistence_threshold": 0, **more.pop("zero", {})}
     return {
         "train_micro_batch_size_per_gpu": 4,
@@ -52,8 +52,8 @@ def losses(
 
 
 def resumed(config: dict[str, Any], folder: str, before: int = 6, after: int = 6) -> list[Any]:
-    """The curve of an uninterrupted run, and that of a run saved and started anew."""
-    whole = losses(config, before + after)
+    """Return the losses of an uninterrupted run and of one saved and resumed."""
+    uninterrupted = losses(config, before + after)
     engine, *_ = dsengine.initialize(model=models.tied(), config=config)
     first = [window(engine, step) for step in range(before)]
     engine.save_checkpoint(folder, client_state={"epoch": 7})
@@ -63,11 +63,11 @@ def resumed(config: dict[str, Any], folder: str, before: int = 6, after: int = 6
     second = [window(engine, before + step) for step in range(after)]
     counters = (engine.global_steps, engine.micro_steps, engine.global_samples)
     engine.destroy()
-    return [whole, first + second, path, client_state, counters]
+    return [uninterrupted, first + second, path, client_state, counters]
 
 
-def at_rest(config: dict[str, Any]) -> dict[str, Any]:
-    """What rank 0 alone can do between steps below stage 3."""
+def between_steps(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what rank 0 alone can do between steps, below stage 3."""
     model = models.tied()
     engine, *_ = dsengine.initialize(model=model, config=config)
     window(engine, 0)
@@ -91,13 +91,13 @@ def at_rest(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def saved_in_both_forms(config: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Save in this engine's files and in DeepSpeed's, and go on from the latter in another."""
+    """Save in both formats and resume from DeepSpeed's in another engine."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=config)
     for step in range(3):
         window(engine, step)
     engine.save_checkpoint(f"{folder}/ours", client_state={"epoch": 7})
     engine.checkpointer().for_deepspeed = True
-    for _ in range(2):  # the second takes the place of the first
+    for _ in range(2):  # the second replaces the first
         engine.save_checkpoint(f"{folder}/theirs", client_state={"epoch": 7})
     expected = [window(engine, 3 + step) for step in range(3)]
     engine.destroy()
@@ -108,10 +108,10 @@ def saved_in_both_forms(config: dict[str, Any], folder: str) -> dict[str, Any]:
     return {"expected": expected, "losses": curve, "client": client}
 
 
-def saved_on_the_way(
+def saved_midway(
     config: dict[str, Any], folder: str, before: int = 3, after: int = 3
 ) -> dict[str, Any]:
-    """Save after some steps and train on: what a run has to do that goes on from there."""
+    """Save after some steps and train on; return what a resumed run must reach."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=config)
     for step in range(before):
         window(engine, step)

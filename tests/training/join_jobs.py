@@ -1,4 +1,4 @@
-"""Data of which the ranks do not have equally much."""
+"""Jobs with uneven data per rank."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,13 +20,13 @@ def own_batches(count: int, rank: int) -> Iterator[Tensor]:
 def trained(
     config: dict[str, Any], counts: list[int], until: str = "last", direct: bool = False
 ) -> tuple[list[bool], list[Tensor]]:
-    """Which batches this rank was given that were new, and the weights at the end."""
+    """Return which of this rank's batches were new, and the final weights."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=config)
     rank = dist.get_rank()
     known: list[Tensor] = []
     is_new = []
     for batch in engine.join(own_batches(counts[rank], rank), until=until):
-        is_new.append(not any(batch is each for each in known))
+        is_new.append(not any(batch is old for old in known))
         known.append(batch)
         loss = engine(batch)
         if direct:
@@ -38,10 +38,10 @@ def trained(
     return is_new, _weights(engine)
 
 
-def by_hand(
+def reference(
     config: dict[str, Any], counts: list[int], accumulation: int
 ) -> tuple[list[bool], list[Tensor]]:
-    """The same in one process's arithmetic: the mean over the ranks that have a batch."""
+    """Return the same computed in one process: the mean over the ranks that have a batch."""
     model = models.tied()
     optimizer = torch.optim.SGD(model.parameters(), **config["optimizer"]["params"])
     for number in range(max(counts)):
@@ -51,7 +51,7 @@ def by_hand(
         if (number + 1) % accumulation == 0:
             optimizer.step()
             optimizer.zero_grad()
-    return [], [each.detach() for each in model.parameters()]
+    return [], [parameter.detach() for parameter in model.parameters()]
 
 
 def refused(config: dict[str, Any]) -> list[str]:
@@ -66,6 +66,6 @@ def refused(config: dict[str, Any]) -> list[str]:
 
 def _weights(engine: Any) -> list[Tensor]:
     with dsengine.zero.GatheredParameters(list(engine.module.parameters())):
-        weights = [each.detach().clone() for each in engine.module.parameters()]
+        weights = [p.detach().clone() for p in engine.module.parameters()]
     engine.destroy()
     return weights

@@ -1,4 +1,4 @@
-"""One short training, looked at from all sides: what a key of the config has to show in."""
+"""A short training run and everything observable in it, to show the effect of a config key."""
 
 import gc
 import io
@@ -18,22 +18,22 @@ import dsengine
 from dsengine.sharding.zero.status import is_watched
 from dsengine.torch_private import parameter_groups
 from training import models
-from training.surface_jobs import Double, _message
+from training.engine_api_jobs import Double, _message
 
 MICRO_BATCHES = 4
 
 
 def probe(settings: dict[str, Any], infinite_at: int = -1) -> dict[str, Any]:
-    """What can be seen of an engine that trains ``MICRO_BATCHES`` micro batches.
+    """Return observations of an engine that trains ``MICRO_BATCHES`` micro batches.
 
-    The loss of one of them may be infinite. A config that is refused gives its message alone.
+    The loss of micro batch ``infinite_at`` is infinite. A refused config returns only its message.
     """
     torch.manual_seed(0)
     logging.getLogger("dsengine").setLevel(logging.NOTSET)
     logging.getLogger("dsengine.script").setLevel(logging.INFO)
     samples = TensorDataset(torch.arange(19))
     screen = io.StringIO()
-    with redirect_stderr(screen), _watched() as seen:
+    with redirect_stderr(screen), _recorded() as seen:
         try:
             engine, *_ = dsengine.initialize(
                 model=models.tied(), config=settings, training_data=samples
@@ -45,13 +45,13 @@ def probe(settings: dict[str, Any], infinite_at: int = -1) -> dict[str, Any]:
         seen |= _trained(engine, infinite_at)
         seen["saved"] = engine.zero_optimization_stage() < 3 or _saves_16bit(engine)
         engine.destroy()
-    seen["said"] = screen.getvalue()
+    seen["output"] = screen.getvalue()
     return seen
 
 
 @contextmanager
-def _watched() -> Any:
-    """Note the dtypes of layers' outputs, and what stage 0 sends."""
+def _recorded() -> Any:
+    """Record the dtypes of layer outputs and what stage 0 sends."""
     seen: dict[str, Any] = {"outputs": set(), "sent": []}
     reduce, linear = dist.all_reduce, nn.Linear.forward
 
@@ -75,7 +75,7 @@ def _watched() -> Any:
 def _built(engine: Any) -> dict[str, Any]:
     binding, plan = engine._binding, engine.plan
     tiles = [len(getattr(binding, name, ())) for name in ("device_tiles", "host_tiles")]
-    units = [each for each in engine.module.modules() if isinstance(each, FSDPModule)]
+    units = [m for m in engine.module.modules() if isinstance(m, FSDPModule)]
     groups = [group for unit in units for group in parameter_groups(unit)]
     return {
         "mechanism": type(engine.sharding).__name__,
@@ -133,18 +133,19 @@ def _saves_16bit(engine: Any) -> bool:
 
 
 def scales(settings: dict[str, Any], overflows: str) -> Any:
-    """The path of the loss scale where ``x`` overflows and ``.`` does not, or how it ends."""
+    """Return the loss scales; ``x`` is an overflow, ``.`` is not. Ends with the error, if any."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
     path: list[Any] = [engine.loss_scale]
-    for each in overflows:
-        message = _message(lambda each=each: engine.loss_scaler.update(overflow=each == "x"))
+    for symbol in overflows:
+        overflow = symbol == "x"
+        message = _message(lambda flag=overflow: engine.loss_scaler.update(overflow=flag))
         path.append(message or engine.loss_scale)
     engine.destroy()
     return path
 
 
 def files(settings: dict[str, Any], folder: str) -> list[str]:
-    """Names of the files a short run leaves under ``folder``."""
+    """Return the names of the files that a short run leaves in ``folder``."""
     probe(settings)
     dist.barrier()
     found = sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file())
@@ -152,7 +153,7 @@ def files(settings: dict[str, Any], folder: str) -> list[str]:
 
 
 def mapped_bytes(settings: dict[str, Any]) -> int:
-    """Bytes of shards that are not in the process's own memory."""
+    """Return the bytes of shards that are in files."""
     from dsengine.sharding import fully_sharded
 
     moved: list[int] = []
@@ -169,14 +170,14 @@ def mapped_bytes(settings: dict[str, Any]) -> int:
 
 
 def parameter_files(settings: dict[str, Any], folder: str) -> bool:
-    """Whether the directory for mapped shards is under ``folder``."""
+    """Whether the directory for mapped shards is in ``folder``."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
     engine.destroy()
     return (Path(folder) / "dsengine" / "parameters").is_dir()
 
 
 def pinned(settings: dict[str, Any], what: str) -> bool:
-    """Whether host memory would be page-locked where there is an accelerator."""
+    """Whether host memory would be page-locked with an accelerator."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
     with mock.patch.object(torch.cuda, "is_available", lambda: True):
         if what == "parameters":
@@ -187,8 +188,8 @@ def pinned(settings: dict[str, Any], what: str) -> bool:
     return bool(answer)
 
 
-def inputs_as(settings: dict[str, Any]) -> str:
-    """The dtype in which a model gets its fp32 inputs."""
+def input_dtype(settings: dict[str, Any]) -> str:
+    """Return the dtype in which a model gets its fp32 inputs."""
     seen: list[str] = []
     model = Double()
     model.register_forward_pre_hook(lambda _, args: seen.append(str(args[0].dtype)))
@@ -199,7 +200,7 @@ def inputs_as(settings: dict[str, Any]) -> str:
 
 
 def tags(settings: dict[str, Any], folder: str) -> str:
-    """What is said when ranks name different tags."""
+    """Return the error raised for different tags on ranks."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
     message = _message(lambda: engine.save_checkpoint(folder, tag=f"tag{dist.get_rank()}"))
     engine.destroy()
@@ -207,7 +208,7 @@ def tags(settings: dict[str, Any], folder: str) -> str:
 
 
 def checkpointed(settings: dict[str, Any]) -> dict[str, int]:
-    """How often activations went to the host, and how often the device was waited for."""
+    """Return how often activations were offloaded and the device was synchronized."""
     from dsengine.loop import activation_checkpointing as checkpointing
 
     counts = {"to host": 0, "waits": 0}
@@ -232,8 +233,8 @@ def checkpointed(settings: dict[str, Any]) -> dict[str, int]:
     return counts
 
 
-def waits_for_rate(settings: dict[str, Any]) -> int:
-    """How often the device is waited for while the rate of an accelerator is taken."""
+def synchronizations_for_rate(settings: dict[str, Any]) -> int:
+    """Return how often an accelerator is synchronized while its rate is measured."""
     from dsengine.observation import timers
 
     engine, *_ = dsengine.initialize(model=models.tied(), config=settings)

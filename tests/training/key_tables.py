@@ -1,4 +1,4 @@
-"""Arguments of optimizers and schedules: for each, a class and a value that change something."""
+"""Arguments of optimizers and schedules, each with a value that has an effect."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ OPTIMIZER_ARGUMENTS: dict[str, list[tuple[str, Any]]] = {
         ("nesterov", False),
     ],
 }
-WITH: dict[tuple[str, str], dict[str, Any]] = {
+REQUIRES: dict[tuple[str, str], dict[str, Any]] = {
     ("SGD", "dampening"): {"momentum": 0.9},
     ("SGD", "nesterov"): {"momentum": 0.9},
     ("NAdam", "decoupled_weight_decay"): {"weight_decay": 0.5},
@@ -46,9 +46,9 @@ WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("ASGD", "alpha"): {"t0": 0, "lambd": 0.5},
     ("ASGD", "t0"): {"lambd": 0.5},
 }
-"""What an argument needs beside it to show."""
+"""Other arguments that an argument needs to have an effect."""
 IMPLEMENTATIONS = ("foreach", "fused", "capturable", "differentiable")
-"""They choose how something is computed, not what."""
+"""They select an implementation and do not change results."""
 
 SCHEDULES: dict[str, tuple[dict[str, Any], list[tuple[str, Any]]]] = {
     "WarmupLR": (
@@ -156,7 +156,7 @@ SCHEDULES: dict[str, tuple[dict[str, Any], list[tuple[str, Any]]]] = {
         ],
     ),
 }
-ALONE = {
+REQUIRES_SCHEDULE = {
     ("CyclicLR", "scale_mode"): {
         "scale_fn": lambda x: 0.9**x,
         "scale_mode": "cycle",
@@ -165,4 +165,4 @@ ALONE = {
     ("OneCycleLR", "epochs"): {"total_steps": None, "epochs": 5, "steps_per_epoch": 4},
     ("OneCycleLR", "steps_per_epoch"): {"total_steps": None, "epochs": 5, "steps_per_epoch": 4},
 }
-"""What is set beside an argument, with it and without."""
+"""Arguments that are set both with and without the tested one."""

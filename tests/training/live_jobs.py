@@ -1,4 +1,4 @@
-"""The same run by the real DeepSpeed, for tests that have it installed."""
+"""The same runs with the installed DeepSpeed."""
 
 import os
 import warnings
@@ -12,10 +12,11 @@ from training import models
 
 
 def real_deepspeed() -> Any:
-    """The installed package, on the CPU, without the kernel it would compile for a minute first.
+    """Return the installed package on CPU, without its shared-memory kernel, which takes a minute
+    to compile.
 
-    Only reductions of a few megabytes within one machine go through that kernel. A process that
-    is killed while it compiles leaves a lock, for which every later one would wait.
+    That kernel only serves reductions of a few megabytes within one machine. A process killed while
+    compiling it leaves a lock that blocks later ones.
     """
     wait_for_gloo_at_exit()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -27,7 +28,7 @@ def real_deepspeed() -> Any:
 
 
 def deepspeed_losses(config: dict[str, Any], steps: int) -> list[float]:
-    """The mean losses DeepSpeed reaches; its own rules for optimizers are switched off."""
+    """Return DeepSpeed's mean losses; its optimizer restrictions are disabled."""
     deepspeed = real_deepspeed()
     optimizer = dict(config["optimizer"])
     optimizer["params"] = optimizer["params"] | {"torch_adam": True}
@@ -50,8 +51,10 @@ def _window(engine: Any, step: int) -> float:
     return (total / engine.gradient_accumulation_steps() / dist.get_world_size()).item()
 
 
-def gone_on(config: dict[str, Any], folder: str, begin: int, steps: int) -> dict[str, Any]:
-    """What DeepSpeed's engine does with a checkpoint that it has found in its own files."""
+def resumed_by_deepspeed(
+    config: dict[str, Any], folder: str, begin: int, steps: int
+) -> dict[str, Any]:
+    """Return the results of DeepSpeed resuming from a checkpoint in its own format."""
     deepspeed = real_deepspeed()
     model = models.tied(seed=5)
     engine, *_ = deepspeed.initialize(
@@ -72,7 +75,7 @@ def gone_on(config: dict[str, Any], folder: str, begin: int, steps: int) -> dict
 
 
 def whole_weights(folder: str) -> dict[str, torch.Tensor]:
-    """What DeepSpeed's own script makes of a checkpoint."""
+    """Return the weights that DeepSpeed's own script reads from a checkpoint."""
     real_deepspeed()
     from deepspeed.utils import zero_to_fp32  # type: ignore[import-untyped]
 

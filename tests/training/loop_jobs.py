@@ -1,4 +1,4 @@
-"""Running the scripts of ``loops`` with one package or the other."""
+"""Run the scripts in ``loops`` with either package."""
 
 import gc
 import multiprocessing
@@ -12,13 +12,13 @@ LOOPS = Path(__file__).parent / "loops"
 
 
 def changed_imports(source: str) -> str:
-    """``source`` with dsengine in the place of deepspeed, on the lines that import it alone."""
+    """Return ``source`` with its deepspeed imports replaced by dsengine."""
     source = re.sub(r"(?m)^(\s*)import deepspeed$", r"\1import dsengine as deepspeed", source)
     return re.sub(r"(?m)^(\s*(?:import|from) )deepspeed\b", r"\1dsengine", source)
 
 
 def run_loop(script: str, package: str, arguments: list[str]) -> dict[str, Any]:
-    """What the script's main() returns on this rank, trained by ``package``."""
+    """Return the result of the script's main() on this rank, trained with ``package``."""
     source = (LOOPS / f"{script}.py").read_text()
     if package == "deepspeed":
         multiprocessing.current_process().daemon = False  # its loaders have workers
@@ -27,6 +27,6 @@ def run_loop(script: str, package: str, arguments: list[str]) -> dict[str, Any]:
         source = changed_imports(source)
     names: dict[str, Any] = {"__name__": script}
     exec(compile(source, f"{script}.py", "exec"), names)
-    told = names["main"](arguments)
+    result = names["main"](arguments)
     gc.collect()
-    return told
+    return result

@@ -1,4 +1,4 @@
-"""Small models with what real ones have: blocks, tied weights, frozen and unused parameters."""
+"""Small models with blocks, tied weights, frozen and unused parameters."""
 
 import math
 
@@ -21,9 +21,9 @@ class Block(nn.Module):
 
 
 class Tied(nn.Module):
-    """A byte-level model: tied head, a frozen table, a buffer, a scale of its own.
+    """A byte-level model with a tied head, a frozen table, a buffer and a scale.
 
-    ``unused`` never takes part; ``twice`` is called two times in each forward.
+    ``unused`` is never used; ``twice`` is called twice in each forward.
     """
 
     def __init__(self, blocks: int = 3) -> None:
@@ -57,7 +57,7 @@ def tied(seed: int = 0, blocks: int = 3) -> Tied:
 
 
 def batch(step: int, micro: int, rank: int, samples: int = 4) -> Tensor:
-    """Sequences a model can learn: a start and a constant stride."""
+    """Return learnable sequences: a random start and stride."""
     generator = torch.Generator().manual_seed(10_000 * step + 100 * micro + rank)
     start = torch.randint(VOCABULARY, (samples, 1), generator=generator)
     stride = torch.randint(1, 5, (samples, 1), generator=generator)
@@ -65,5 +65,5 @@ def batch(step: int, micro: int, rank: int, samples: int = 4) -> Tensor:
 
 
 def place() -> str:
-    """The device of the engines here: ranks that train on the host see no card."""
+    """Return the device of the engines; ranks on the host see no GPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""What ranks are asked to do with a plan that was made elsewhere."""
+"""Jobs with a plan made elsewhere."""
 
 import os
 from collections.abc import Iterator
@@ -12,27 +12,29 @@ from training import models
 from training.jobs import window
 
 
-def by(config: dict[str, Any] | None = None, plan: str | None = None) -> dict[str, Any]:
-    """Train by a config or by the plan in a file: the curve, the weights, the plan's digest."""
-    given = {"config": config} if plan is None else {"plan": plan}
-    return _trained(**given)
+def from_config_or_plan(
+    config: dict[str, Any] | None = None, plan: str | None = None
+) -> dict[str, Any]:
+    """Train from a config or a plan file; return losses, weights and the plan's digest."""
+    options = {"config": config} if plan is None else {"plan": plan}
+    return _trained(**options)
 
 
-def by_the_launcher(plan: str) -> dict[str, Any]:
-    """Train by what the launcher names; the script says nothing."""
+def from_launcher(plan: str) -> dict[str, Any]:
+    """Train from the launcher's plan, without arguments in the script."""
     with _set("DSCONFIG_PLAN", plan):
         return _trained()
 
 
-def by_its_own_config(config: dict[str, Any], plan: str) -> dict[str, Any]:
-    """A script that passes a config is not overruled by the launcher."""
+def from_own_config(config: dict[str, Any], plan: str) -> dict[str, Any]:
+    """Train from the script's own config, which overrides the launcher's plan."""
     with _set("DSCONFIG_PLAN", plan):
         return _trained(config=config)
 
 
-def _trained(**given: Any) -> dict[str, Any]:
+def _trained(**options: Any) -> dict[str, Any]:
     torch.manual_seed(7)
-    engine, *_ = dsengine.initialize(model=models.tied(), **given)
+    engine, *_ = dsengine.initialize(model=models.tied(), **options)
     curve = [window(engine, step).hex() for step in range(4)]
     weights = {
         name: value.detach().cpu().double().sum().item().hex()

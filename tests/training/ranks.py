@@ -1,4 +1,4 @@
-"""A group of real training processes that serve many jobs, so that start-up is paid once."""
+"""Groups of training processes that run many jobs, so that they start only once."""
 
 import gc
 import importlib
@@ -13,29 +13,30 @@ from typing import Any, Self
 from ports import reserved_port
 
 SECONDS = 120.0
-"""What one job may take before the ranks are given up."""
+"""Seconds until a job times out."""
 GRACE = 5.0
-"""What the others have left when one rank has failed, and each to end."""
+"""Seconds for the other ranks after one has failed, and for each to exit."""
 ENDING = 60.0
-"""The latter where they write down which lines they ran."""
+"""Seconds to exit while recording coverage."""
 PRELOADED = ["torch", "torch.distributed.fsdp", "torch._dynamo"]
-"""Imported once, in the process that all ranks are forked from. Nothing of our own: that process
-does not see this one's ``sys.path``."""
+"""Imported once, in the fork server. No modules of ours: that process does not see this
+``sys.path``.
+"""
 
 
-_CARDS = "CARDS_BEFORE_HIDING"
+_VISIBLE_DEVICES = "CARDS_BEFORE_HIDING"
 
 
-def hide_cards() -> None:
-    """Let this process and what it starts train on the host; ranks may still be given the cards."""
-    if _CARDS not in os.environ:
-        os.environ[_CARDS] = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+def hide_gpus() -> None:
+    """Hide GPUs from this process and its children; ranks can show them again."""
+    if _VISIBLE_DEVICES not in os.environ:
+        os.environ[_VISIBLE_DEVICES] = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def show_cards() -> None:
-    """What was hidden, in a process that has not looked for cards yet."""
-    shown = os.environ.pop(_CARDS, None)
+def show_gpus() -> None:
+    """Show the hidden GPUs, in a process that has not initialized CUDA."""
+    shown = os.environ.pop(_VISIBLE_DEVICES, None)
     if shown == "all":
         del os.environ["CUDA_VISIBLE_DEVICES"]
     elif shown is not None:
@@ -43,15 +44,16 @@ def show_cards() -> None:
 
 
 class RankError(RuntimeError):
-    """A job raised on at least one rank; the message holds each rank's traceback."""
+    """A job raised on at least one rank; the message has each rank's traceback."""
 
 
 class Ranks:
-    """``size`` processes joined by gloo, one thread each; with ``cuda``, by NCCL, on a card each.
+    """``size`` processes connected by gloo with one thread each; with ``cuda``, by NCCL with one
+    GPU each.
 
-    Where there are fewer cards than processes, these share them, and gloo moves their tensors.
-    ``run("training.jobs:train", ...)`` calls the function on every rank with the keyword
-    arguments and returns their results in order of rank.
+    With fewer GPUs than processes, they share GPUs and use gloo. ``run("training.jobs:train",
+    ...)`` calls the function on every rank with the keyword arguments and returns the results by
+    rank.
     """
 
     def __init__(self, size: int = 2, device: str = "cpu") -> None:
@@ -65,14 +67,14 @@ class Ranks:
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_serve, args=(theirs, rank, size, port, device), daemon=device == "cpu"
-            )  # a loader on a card has processes of its own, which a daemon may not have
+            )  # loaders start worker processes, which daemons must not
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
 
     def run(self, job: str, *, seconds: float = SECONDS, **arguments: Any) -> list[Any]:
-        """Raises RankError when a rank raised, TimeoutError when one did not answer."""
+        """Run a job. Raises RankError if a rank raised, TimeoutError if one did not answer."""
         for pipe in self._pipes:
             pipe.send((job, arguments, os.environ.get("PYTEST_CURRENT_TEST", "")))
         answers: dict[int, tuple[bool, Any]] = {}
@@ -87,10 +89,10 @@ class Ranks:
                 answers[rank] = self._received(rank)
                 if answers[rank][0]:
                     end = min(end, monotonic() + GRACE)
-        return self._judged(job, answers)
+        return self._results(job, answers)
 
     def once(self, job: str, **arguments: Any) -> list[Any]:
-        """The answers of an equal request, if there was one: runs that many are held against."""
+        """Return the cached result of an equal request, or run it; for shared references."""
         request = repr((job, sorted(arguments.items())))
         if request not in self._known:
             self._known[request] = self.run(job, **arguments)
@@ -103,19 +105,19 @@ class Ranks:
             self._processes[rank].join(GRACE)
             return True, f"--- rank {rank}\nended, exit code {self._processes[rank].exitcode}"
 
-    def _judged(self, job: str, answers: dict[int, tuple[bool, Any]]) -> list[Any]:
+    def _results(self, job: str, answers: dict[int, tuple[bool, Any]]) -> list[Any]:
         failures = [value for failed, value in answers.values() if failed]
         missing = sorted(set(range(len(self._pipes))) - answers.keys())
         if missing or 0 < len(failures) < len(self._pipes) or not self._alive():
-            self.close()  # some may wait for the others, or be a collective ahead of them
+            self.close()  # some may wait for others, or be one collective ahead
         if failures:
             raise RankError("\n".join(failures))
         if missing:
             raise TimeoutError(f"ranks {missing} did not finish {job}")
         return [answers[rank][1] for rank in range(len(self._pipes))]
 
-    def answers(self) -> bool:
-        """Whether they can be asked: neither a job nor anybody else has ended one of them."""
+    def is_usable(self) -> bool:
+        """Whether all processes are running."""
         return not self.closed and self._alive()
 
     def _alive(self) -> bool:
@@ -138,9 +140,9 @@ class Ranks:
 
 
 class SharedRanks:
-    """Ranks by their number: started when a test first asks, and anew where a job has ended them.
+    """Ranks by number, started on first use and restarted after a job has ended them.
 
-    Not for jobs that change a process for good: those need ranks of their own.
+    Not for jobs that change global state of a process.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -148,9 +150,9 @@ class SharedRanks:
         self._running: dict[tuple[int, str], Ranks] = {}
 
     def __call__(self, size: int = 2, device: str | None = None) -> Ranks:
-        """``device``: another one than that of the rest."""
+        """Return the ranks; ``device`` overrides the default."""
         kind = (size, device or self._device)
-        if kind not in self._running or not self._running[kind].answers():
+        if kind not in self._running or not self._running[kind].is_usable():
             self._running[kind] = Ranks(*kind)
         return self._running[kind]
 
@@ -177,7 +179,7 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, device: str) -> No
         MASTER_PORT=str(port),
         OMP_NUM_THREADS="1",
     )
-    hide_cards() if device == "cpu" else show_cards()
+    hide_gpus() if device == "cpu" else show_gpus()
     import torch
     import torch.distributed as dist
 
@@ -193,7 +195,7 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, device: str) -> No
         torch.manual_seed(0)
         pipe.send(_answer(job, arguments, rank))
         _leave_clean(environment)
-        if len(sys.modules) > modules:  # what is imported stays: no collection need look at it
+        if len(sys.modules) > modules:  # exclude imported modules from garbage collection
             modules = len(sys.modules)
             gc.freeze()
     dist.destroy_process_group()
@@ -208,14 +210,14 @@ def _backend(device: str, rank: int, size: int) -> str:
     torch.cuda.set_device(rank % cards)
     if size <= cards:
         return "cpu:gloo,cuda:nccl"
-    from training.shared_card import gather_by_lists
+    from training.shared_gpu import all_gather_with_lists
 
-    gather_by_lists()
+    all_gather_with_lists()
     return "cpu:gloo,cuda:gloo"
 
 
 def _leave_clean(environment: dict[str, str]) -> None:
-    """Let the next job find what the first one found."""
+    """Restore the global state for the next job."""
     import torch
 
     os.environ.clear()
@@ -227,7 +229,7 @@ def _leave_clean(environment: dict[str, str]) -> None:
 
 
 def _name_to_coverage(test: str) -> None:
-    """Lines that run from here on are this test's, where they are being recorded."""
+    """Attribute recorded lines to this test, if coverage is recorded."""
     if os.environ.get("COVERAGE_PROCESS_START"):
         import coverage
 
@@ -239,5 +241,5 @@ def _answer(job: str, arguments: dict[str, Any], rank: int) -> tuple[bool, Any]:
     module, _, function = job.partition(":")
     try:
         return False, getattr(importlib.import_module(module), function)(**arguments)
-    except Exception:  # whatever it is, the parent shows it
+    except Exception:  # reported by the parent
         return True, f"--- rank {rank}\n{traceback.format_exc()}"

@@ -1,4 +1,4 @@
-"""Do what a recorded DeepSpeed run did, with dsengine, and record the same numbers."""
+"""Repeat a recorded DeepSpeed run with dsengine."""
 
 import gc
 import importlib.util
@@ -16,7 +16,7 @@ import dsengine
 
 @cache
 def models(folder: str) -> ModuleType:
-    """The recorded runs' own models and batches: ``models.py`` beside the results."""
+    """Return the models and batches of the recorded runs: ``models.py`` next to the results."""
     spec = importlib.util.spec_from_file_location("recorded_models", Path(folder) / "models.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -25,7 +25,7 @@ def models(folder: str) -> ModuleType:
 
 
 def replay(path: str) -> dict[str, Any]:
-    """Train as the record at ``path`` did. ``refused`` holds the message where a plan is."""
+    """Train as the record at ``path``. ``refused`` is the error message, if any."""
     record = json.loads(Path(path).read_text())
     source = models(str(Path(path).parents[1]))
     model = source.build(record["model"])
@@ -44,7 +44,7 @@ def replay(path: str) -> dict[str, Any]:
 
 
 def _step_calls_per_window(record: dict[str, Any], accumulation: int) -> int:
-    """How often the recorded loop called step() in a window: after each micro batch, or once."""
+    """Return the step() calls per window in the recorded loop: one per micro batch, or one."""
     steps = record.get("steps")
     return steps[0]["micro_steps"] if steps else accumulation
 

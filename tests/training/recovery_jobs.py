@@ -1,4 +1,4 @@
-"""A pass that an error ends, which the script catches: often torch.OutOfMemoryError."""
+"""Jobs with a failing pass whose error the script catches, often torch.OutOfMemoryError."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +14,8 @@ from training import models
 from training.jobs import ADAMW, window
 
 
-class _Fragile(torch.autograd.Function):
-    """Passes on what it is given, until it is told to fail."""
+class _FailsInBackward(torch.autograd.Function):
+    """The identity, which fails in backward if told to."""
 
     fails = False
 
@@ -25,30 +25,30 @@ class _Fragile(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        if _Fragile.fails:
-            raise torch.OutOfMemoryError("out of memory, as far as this test goes")
+        if _FailsInBackward.fails:
+            raise torch.OutOfMemoryError("simulated out of memory")
         return gradients[0]
 
 
-class Tired(models.Block):
+class FailingBlock(models.Block):
     fails = False
 
     def forward(self, x: Tensor) -> Tensor:
-        if Tired.fails:
-            raise torch.OutOfMemoryError("out of memory, as far as this test goes")
-        return _Fragile.apply(super().forward(x))
+        if FailingBlock.fails:
+            raise torch.OutOfMemoryError("simulated out of memory")
+        return _FailsInBackward.apply(super().forward(x))
 
 
 def curve(
     config: dict[str, Any], fails_in: str, *, after: int = 0, direct: bool = False, steps: int = 5
 ) -> list[float]:
-    """Losses of windows; before the third one, a pass fails after ``after`` micro batches more.
+    """Return losses of windows; before the third, a pass fails after ``after`` micro batches.
 
-    ``fails_in``: "forward", "backward" or "" for a run in which none does.
+    ``fails_in``: "forward", "backward" or "" for none.
     """
     torch.manual_seed(0)
     model = models.Tied()
-    model.blocks[1] = Tired(models.WIDTH)
+    model.blocks[1] = FailingBlock(models.WIDTH)
     options = {"optimizer": torch.optim.AdamW(model.parameters(), **_arguments())} if direct else {}
     engine, *_ = dsengine.initialize(model=model, config=config, **options)
     losses = []
@@ -73,32 +73,32 @@ def failing_pass(
     for micro in range(after):
         backward(engine(models.batch(90, micro, dist.get_rank())))
         engine.step()
-    Tired.fails, _Fragile.fails = where == "forward", where == "backward"
+    FailingBlock.fails, _FailsInBackward.fails = where == "forward", where == "backward"
     try:
         backward(engine(models.batch(91, 0, dist.get_rank())))
     except torch.OutOfMemoryError:
         engine.zero_grad()
     else:
-        raise AssertionError("nothing has failed")
+        raise AssertionError("no error was raised")
     finally:
-        Tired.fails = _Fragile.fails = False
+        FailingBlock.fails = _FailsInBackward.fails = False
 
 
-def stepped_anyway(config: dict[str, Any]) -> str:
-    """What step() says after a backward that has failed."""
+def step_after_failed_backward(config: dict[str, Any]) -> str:
+    """Return step()'s error after a failed backward."""
     torch.manual_seed(0)
     model = models.Tied()
-    model.blocks[1] = Tired(models.WIDTH)
+    model.blocks[1] = FailingBlock(models.WIDTH)
     engine, *_ = dsengine.initialize(model=model, config=config)
     failing_pass(engine, "backward", 0)
     return _refusal(engine)
 
 
 def norms(config: dict[str, Any], way: str) -> list[float | None]:
-    """Norms of two windows of two micro batches; between those of the first, what ``way`` says."""
+    """Return the norms of two windows of two micro batches; ``way`` happens within the first."""
     torch.manual_seed(0)
     model = models.Tied()
-    model.blocks[1] = Tired(models.WIDTH)
+    model.blocks[1] = FailingBlock(models.WIDTH)
     engine, *_ = dsengine.initialize(model=model, config=config)
     found = []
     for step in range(2):
@@ -115,13 +115,13 @@ def norms(config: dict[str, Any], way: str) -> list[float | None]:
 
 
 def failing_forward(engine: Any, batch: Tensor) -> None:
-    Tired.fails = True
+    FailingBlock.fails = True
     try:
         engine(batch)
     except torch.OutOfMemoryError:
         pass
     finally:
-        Tired.fails = False
+        FailingBlock.fails = False
 
 
 def failing_evaluation(engine: Any, batch: Tensor) -> None:
@@ -137,17 +137,17 @@ _WAYS: dict[str, Callable[[Any, Tensor], None]] = {
 }
 
 
-def recovery_fails(config: dict[str, Any], again: bool) -> list[float | None]:
-    """The norm of a window after a failed backward; ``again``: what gets over it fails once too."""
+def failed_recovery(config: dict[str, Any], again: bool) -> list[float | None]:
+    """Return a window's norm after a failed backward; ``again``: recovery fails once too."""
     torch.manual_seed(0)
     model = models.Tied()
-    model.blocks[1] = Tired(models.WIDTH)
+    model.blocks[1] = FailingBlock(models.WIDTH)
     engine, *_ = dsengine.initialize(model=model, config=config)
     failing_pass(engine, "backward", 0)
-    forget, batch = engine.sharding.abort_pass, models.batch(0, 0, dist.get_rank())
+    abort, batch = engine.sharding.abort_pass, models.batch(0, 0, dist.get_rank())
 
     def failing(**arguments: Any) -> None:
-        engine.sharding.abort_pass = forget
+        engine.sharding.abort_pass = abort
         raise torch.OutOfMemoryError("once more")
 
     if again:
@@ -161,32 +161,32 @@ def recovery_fails(config: dict[str, Any], again: bool) -> list[float | None]:
     return found
 
 
-def an_earlier_loss(config: dict[str, Any]) -> str:
-    """What step() says when a forward has failed, and then the backward of an earlier one."""
+def failed_backward_of_earlier_loss(config: dict[str, Any]) -> str:
+    """Return step()'s error after a failed forward and a failed backward of an earlier loss."""
     torch.manual_seed(0)
     model = models.Tied()
-    model.blocks[1] = Tired(models.WIDTH)
+    model.blocks[1] = FailingBlock(models.WIDTH)
     engine, *_ = dsengine.initialize(model=model, config=config)
     batch = models.batch(0, 0, dist.get_rank())
     loss = engine(batch)
     failing_forward(engine, batch)
-    _Fragile.fails = True
+    _FailsInBackward.fails = True
     try:
         engine.backward(loss)
-    except RuntimeError:  # out of memory; at stage 3, torch 2.11 meets weights that are gone first
+    except RuntimeError:  # out of memory; at stage 3, torch 2.11 fails on freed weights first
         pass
     finally:
-        _Fragile.fails = False
+        _FailsInBackward.fails = False
     return _refusal(engine)
 
 
 def _refusal(engine: Any) -> str:
-    """What step() says; then the next forward gets over it."""
-    said = ""
+    """Return step()'s error, then recover with the next forward."""
+    output = ""
     try:
         engine.step()
     except RuntimeError as error:
-        said = str(error)
+        output = str(error)
     engine(models.batch(0, 0, dist.get_rank()))
     engine.destroy()
-    return said
+    return output

@@ -1,4 +1,4 @@
-"""Jobs with parameters that nothing can divide: without a dimension, or without an element."""
+"""Jobs with parameters that cannot be sharded: without a dimension or without elements."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +13,7 @@ import dsengine
 
 
 class Scaled(nn.Module):
-    """Blocks with a gain and no tokens each, a temperature, a frozen one; rank 1 leaves one out."""
+    """Blocks with a scalar gain and an empty parameter, scalars, one frozen; rank 1 skips one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,10 +44,12 @@ class Block(nn.Module):
 
 
 def trained(settings: dict[str, Any], folder: str | None = None) -> dict[str, Any]:
-    """Losses, norms and scalars of a few windows; with ``folder``, saved and resumed between."""
+    """Return losses, norms and scalars of a few windows; with ``folder``, saved and resumed
+    between.
+    """
     torch.manual_seed(0)
     engine, *_ = dsengine.initialize(model=Scaled(), config=settings)
-    told: dict[str, Any] = {"losses": [], "norms": []}
+    result: dict[str, Any] = {"losses": [], "norms": []}
     for step in range(4):
         for micro in range(engine.gradient_accumulation_steps()):
             generator = torch.Generator().manual_seed(100 * step + 10 * micro + dist.get_rank())
@@ -55,8 +57,8 @@ def trained(settings: dict[str, Any], folder: str | None = None) -> dict[str, An
             loss = engine(inputs.to(engine.module.blocks[0].linear.weight.dtype))
             engine.backward(loss)
             engine.step()
-            told["losses"].append(loss.item())
-        told["norms"].append(engine.get_global_grad_norm())
+            result["losses"].append(loss.item())
+        result["norms"].append(engine.get_global_grad_norm())
         if folder is not None and step == 1:
             engine.save_checkpoint(folder)
             torch.manual_seed(7)
@@ -65,17 +67,17 @@ def trained(settings: dict[str, Any], folder: str | None = None) -> dict[str, An
     if folder is not None:
         engine.save_16bit_model(folder)
         exported = get_fp32_state_dict_from_zero_checkpoint(folder)
-        told["empty"] = [list(each.shape) for each in exported.values() if each.numel() == 0]
-    told["scalars"] = _scalars(engine.module.named_parameters())
-    return told
+        result["empty"] = [list(value.shape) for value in exported.values() if value.numel() == 0]
+    result["scalars"] = _scalars(engine.module.named_parameters())
+    return result
 
 
 def _scalars(named: Iterable[tuple[str, Tensor]]) -> dict[str, float]:
-    return {name: each.item() for name, each in named if each.dim() == 0}
+    return {name: value.item() for name, value in named if value.dim() == 0}
 
 
 def in_16_bits(settings: dict[str, Any]) -> dict[str, Any]:
-    """Losses, the dtypes of the model, its scalars, and the masters of these after some windows."""
+    """Return losses, the model's dtypes, its scalars and their masters after some windows."""
     torch.manual_seed(0)
     engine, *_ = dsengine.initialize(model=Scaled(), config=settings)
     losses: list[float] = []
@@ -89,7 +91,7 @@ def in_16_bits(settings: dict[str, Any]) -> dict[str, Any]:
             losses.append(loss.item())
     return {
         "losses": losses,
-        "dtypes": sorted({str(each.dtype) for each in engine.module.parameters()}),
+        "dtypes": sorted({str(p.dtype) for p in engine.module.parameters()}),
         "scalars": _scalars(engine.module.named_parameters()),
         "masters": _masters(engine),
     }
@@ -97,11 +99,11 @@ def in_16_bits(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _masters(engine: Any) -> dict[str, float]:
     scalars = {n: p for n, p in engine.module.named_parameters() if p.dim() == 0}
-    return {name: safe_get_full_fp32_param(each).item() for name, each in scalars.items()}
+    return {name: safe_get_full_fp32_param(value).item() for name, value in scalars.items()}
 
 
-def written_to(settings: dict[str, Any]) -> dict[str, Any]:
-    """The master of a scalar that is gathered, written to, loaded, and trained by another."""
+def written_scalar(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the master of a scalar after it is gathered, written, loaded and trained."""
     model = Scaled()
     with torch.no_grad():
         model.temperature.fill_(1.2345678)
@@ -111,41 +113,41 @@ def written_to(settings: dict[str, Any]) -> dict[str, Any]:
     def both() -> list[float]:
         return [_masters(engine)["temperature"], scalar.item()]
 
-    before, shown = both()
+    before, rounded = both()
     with dsengine.zero.GatheredParameters([scalar], modifier_rank=0):
         pass
-    told: dict[str, Any] = {"before": before, "shown": shown, "left alone": both()[0]}
+    result: dict[str, Any] = {"before": before, "rounded": rounded, "left alone": both()[0]}
     with dsengine.zero.GatheredParameters([scalar], modifier_rank=0):
         scalar.data.fill_(0.25 + dist.get_rank())
-    told["gathered"] = both()
+    result["gathered"] = both()
     model.load_state_dict({"temperature": torch.tensor(0.375)}, strict=False, assign=True)
-    told["loaded"] = both() if model.temperature is scalar else None
+    result["loaded"] = both() if model.temperature is scalar else None
     given = {name: torch.full((), 0.5 + i) for i, name in enumerate(_masters(engine))}
     model.load_state_dict(given, strict=False)
-    told["loaded at once"] = [
-        [each.item() for each in given.values()],
+    result["loaded at once"] = [
+        [value.item() for value in given.values()],
         [*_masters(engine).values()],
     ]
     scalar.data.clamp_(max=0.25)
     inputs = torch.ones(4, 1, 6, dtype=scalar.dtype)
     engine.backward(engine(inputs))
     engine.step()
-    told["clamped"] = _masters(engine)["temperature"]
+    result["clamped"] = _masters(engine)["temperature"]
     model.load_state_dict({"temperature": torch.tensor(0.375)}, strict=False)
     del engine
-    again = {name: each for name, each in settings.items() if name != "bf16"}
+    again = {key: value for key, value in settings.items() if key != "bf16"}
     engine, *_ = dsengine.initialize(model=model, config=again)
-    told["next engine"] = [model.temperature.item(), str(model.temperature.dtype)]
-    return told
+    result["next engine"] = [model.temperature.item(), str(model.temperature.dtype)]
+    return result
 
 
-def built_in_pieces(settings: dict[str, Any]) -> dict[str, Any]:
-    """A model of zero.Init: its dtypes before the engine, and masters as exact as without it."""
+def under_zero_init(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the dtypes of a zero.Init model before the engine, and its exact masters."""
     with dsengine.zero.Init(config_dict_or_path=settings):
         model = Scaled()
         with torch.no_grad():
             model.temperature.fill_(1.2345678)
-    dtypes = sorted({str(each.dtype) for each in model.parameters()})
+    dtypes = sorted({str(p.dtype) for p in model.parameters()})
     with torch.no_grad():
         model.sometimes.copy_(torch.tensor(2.3456789))
     engine, *_ = dsengine.initialize(model=model, config=settings)
@@ -154,8 +156,8 @@ def built_in_pieces(settings: dict[str, Any]) -> dict[str, Any]:
     return {"dtypes": dtypes, "masters": masters, "built": [1.2345678, 2.3456789, 0.7]}
 
 
-def in_deepspeeds_files(settings: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Scalars of a run, and of one that goes on from DeepSpeed's files; a group is empty."""
+def resumed_from_deepspeed(settings: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return scalars of a run and of one resumed from DeepSpeed's format; one group is empty."""
 
     def engine_of(seed: int) -> Any:
         torch.manual_seed(seed)
@@ -180,6 +182,6 @@ def in_deepspeeds_files(settings: dict[str, Any], folder: str) -> dict[str, Any]
     engine.destroy()
     engine = engine_of(7)
     engine.load_checkpoint(folder, tag="begun")
-    told = stepped(engine, 0, 1, 2, 3)
+    result = stepped(engine, 0, 1, 2, 3)
     engine.load_checkpoint(folder, tag="on the way")
-    return {"expected": expected, "from the start": told, "scalars": stepped(engine, 2, 3)}
+    return {"expected": expected, "from the start": result, "scalars": stepped(engine, 2, 3)}

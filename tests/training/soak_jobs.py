@@ -1,4 +1,4 @@
-"""A run to which one small thing after another happens, none of which may leave a trace."""
+"""A run with random events, none of which may change its losses."""
 
 import random
 import resource
@@ -15,15 +15,15 @@ import dsengine
 from dsengine.checkpoints import CheckpointError
 from training import models
 from training.jobs import window
-from training.recovery_jobs import Tired, failing_evaluation, failing_pass
+from training.recovery_jobs import FailingBlock, failing_evaluation, failing_pass
 
 STEPS = 12
 FILE_BYTES = 2000
-"""Less than any file of weights: how a full disk looks to who writes there."""
+"""Smaller than any weight file, to simulate a full disk."""
 
 
 class Run:
-    """An engine, and where it saves; ``begin`` builds both anew."""
+    """An engine and its checkpoint folder; ``begin`` builds a new engine."""
 
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
         self.config, self.folder, self.saved = config, folder, False
@@ -32,7 +32,7 @@ class Run:
     def begin(self, seed: int = 0) -> None:
         torch.manual_seed(seed)
         model = models.Tied()
-        model.blocks[1] = Tired(models.WIDTH)
+        model.blocks[1] = FailingBlock(models.WIDTH)
         self.engine, *_ = dsengine.initialize(model=model, config=self.config)
 
     def batch(self, draw: random.Random) -> torch.Tensor:
@@ -40,61 +40,61 @@ class Run:
 
 
 def curve(config: dict[str, Any], folder: str, seed: int | None) -> list[float]:
-    """Losses of windows; with a seed, about two small things happen before each of them."""
+    """Return losses of windows; with a seed, about two events happen before each."""
     run, draw = Run(config, Path(folder)), random.Random(seed)
     losses: list[float] = []
     for step in range(STEPS):
         while seed is not None and draw.random() < 2 / 3:
-            happening = draw.choice(HAPPENINGS)
-            print(f"before step {step}: {happening.__name__}")
-            happening(run, draw)
+            event = draw.choice(EVENTS)
+            print(f"before step {step}: {event.__name__}")
+            event(run, draw)
         losses.append(window(run.engine, step))
     run.engine.destroy()
     return losses
 
 
-def a_forward_fails(run: Run, draw: random.Random) -> None:
+def fail_forward(run: Run, draw: random.Random) -> None:
     failing_pass(run.engine, "forward", after=0)
 
 
-def a_backward_fails(run: Run, draw: random.Random) -> None:
-    """In the midst of a window, which begins anew."""
+def fail_backward(run: Run, draw: random.Random) -> None:
+    """Fail within a window, which restarts."""
     failing_pass(run.engine, "backward", draw.randrange(run.engine.gradient_accumulation_steps()))
 
 
-def an_evaluation_fails(run: Run, draw: random.Random) -> None:
+def fail_evaluation(run: Run, draw: random.Random) -> None:
     failing_evaluation(run.engine, run.batch(draw))
 
 
-def an_evaluation(run: Run, draw: random.Random) -> None:
+def evaluate(run: Run, draw: random.Random) -> None:
     run.engine.eval()
     with torch.no_grad():
         run.engine(run.batch(draw))
     run.engine.train()
 
 
-def a_loss_is_never_learnt_from(run: Run, draw: random.Random) -> None:
+def discard_loss(run: Run, draw: random.Random) -> None:
     run.engine(run.batch(draw))
 
 
-def gathered_weights_are_looked_at(run: Run, draw: random.Random) -> None:
+def gather_weights(run: Run, draw: random.Random) -> None:
     parameters = list(run.engine.module.parameters())
     with suppress(KeyError), dsengine.zero.GatheredParameters(parameters):
         if draw.random() < 0.5:
             raise KeyError("of the script")
 
 
-def a_rank_dawdles(run: Run, draw: random.Random) -> None:
+def delay_rank(run: Run, draw: random.Random) -> None:
     if dist.get_rank() == draw.randrange(dist.get_world_size()):
         time.sleep(0.05)
 
 
-def a_save(run: Run, draw: random.Random) -> None:
+def save(run: Run, draw: random.Random) -> None:
     run.engine.save_checkpoint(str(run.folder))
     run.saved = True
 
 
-def a_save_fails(run: Run, draw: random.Random) -> None:
+def fail_save(run: Run, draw: random.Random) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if draw.randrange(dist.get_world_size()) == dist.get_rank():
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, limits[1]))
@@ -103,35 +103,35 @@ def a_save_fails(run: Run, draw: random.Random) -> None:
     except CheckpointError:
         pass
     else:
-        raise AssertionError("it was saved")
+        raise AssertionError("the save succeeded")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def a_load_is_refused(run: Run, draw: random.Random) -> None:
+def fail_load(run: Run, draw: random.Random) -> None:
     with suppress(CheckpointError):
         run.engine.load_checkpoint(str(run.folder), tag="never")
 
 
-def it_goes_on_from_a_checkpoint(run: Run, draw: random.Random) -> None:
-    """In the same engine, or in one made anew, from other weights."""
-    a_save(run, draw)
+def resume_from_checkpoint(run: Run, draw: random.Random) -> None:
+    """Resume in the same engine, or in a new one with other weights."""
+    save(run, draw)
     if draw.random() < 0.5:
         run.engine.destroy()
         run.begin(seed=draw.randrange(1, 100))
     run.engine.load_checkpoint(str(run.folder))
 
 
-HAPPENINGS: tuple[Callable[[Run, random.Random], None], ...] = (
-    a_forward_fails,
-    a_backward_fails,
-    an_evaluation_fails,
-    an_evaluation,
-    a_loss_is_never_learnt_from,
-    gathered_weights_are_looked_at,
-    a_rank_dawdles,
-    a_save,
-    a_save_fails,
-    a_load_is_refused,
-    it_goes_on_from_a_checkpoint,
+EVENTS: tuple[Callable[[Run, random.Random], None], ...] = (
+    fail_forward,
+    fail_backward,
+    fail_evaluation,
+    evaluate,
+    discard_loss,
+    gather_weights,
+    delay_rank,
+    save,
+    fail_save,
+    fail_load,
+    resume_from_checkpoint,
 )

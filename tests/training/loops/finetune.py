@@ -1,4 +1,4 @@
-"""Fine-tune a language model, also by LoRA: own optimizer and schedule, perplexity, saving."""
+"""Fine-tune a language model, optionally with LoRA; own optimizer, perplexity, saving."""
 
 import argparse
 import math
@@ -47,7 +47,7 @@ class LanguageModel(nn.Module):
 
 
 class LoRA(nn.Module):
-    """A frozen linear layer, beside it a product of two narrow matrices."""
+    """A frozen linear layer with a trained low-rank adapter."""
 
     def __init__(self, weight: nn.Parameter, bias: nn.Parameter, rank: int) -> None:
         super().__init__()
@@ -91,10 +91,10 @@ def params_to_fetch(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
 
 def fuse_lora(model: nn.Module) -> None:
     for module in [m for m in model.modules() if isinstance(m, LoRA)]:
-        divided = hasattr(module.weight, "ds_id")
+        partitioned = hasattr(module.weight, "ds_id")
         own = [module.weight, module.bias, module.lora_left_weight, module.lora_right_weight]
         with deepspeed.zero.GatheredParameters(
-            params_to_fetch(own), modifier_rank=0, enabled=divided
+            params_to_fetch(own), modifier_rank=0, enabled=partitioned
         ):
             module.fuse()
 
@@ -110,11 +110,11 @@ def save_model(model: nn.Module, rank: int, path: Path, stage: int) -> None:
     for name, parameter in model_to_save.named_parameters():
         if hasattr(parameter, "ds_id"):
             with deepspeed.zero.GatheredParameters(params_to_fetch([parameter]), enabled=True):
-                whole = parameter.data.cpu().clone()
+                full = parameter.data.cpu().clone()
         else:
-            whole = parameter.cpu()
+            full = parameter.cpu()
         if rank == 0 and "lora" not in name:
-            output_state_dict[name] = whole
+            output_state_dict[name] = full
     if rank == 0:
         torch.save(output_state_dict, path)
 
@@ -133,7 +133,7 @@ def grouped(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def texts(samples: int, seed: int) -> TensorDataset:
-    """Every text counts in steps of its own."""
+    """Sequences with a random start and stride."""
     chance = torch.Generator().manual_seed(seed)
     start = torch.randint(VOCABULARY, (samples, 1), generator=chance)
     stride = torch.randint(1, 3, (samples, 1), generator=chance)
@@ -240,7 +240,7 @@ def main(arguments: list[str]) -> dict:
             losses.append(loss.item())
         perplexities.append(evaluation(model, eval_dataloader, device)[0])
         model.tput_timer.update_epoch_count()
-    told = {"losses": losses, "perplexities": perplexities, "rates": lr_scheduler.get_last_lr()}
+    result = {"losses": losses, "perplexities": perplexities, "rates": lr_scheduler.get_last_lr()}
     if args.output_dir is not None:
         if args.lora_dim > 0:
             fuse_lora(model)
@@ -249,6 +249,6 @@ def main(arguments: list[str]) -> dict:
         torch.distributed.barrier()
         loaded = LanguageModel().to(device)
         loaded.load_state_dict(torch.load(path))
-        told["saved_perplexity"] = evaluation(loaded, eval_dataloader, device)[0]
+        result["saved_perplexity"] = evaluation(loaded, eval_dataloader, device)[0]
     model.destroy()
-    return told
+    return result

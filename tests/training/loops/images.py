@@ -1,4 +1,4 @@
-"""Classify small images: the engine makes the loader, the loss stands outside of the model."""
+"""Classify small images: the engine creates the loader, the loss is outside the model."""
 
 import argparse
 
@@ -28,7 +28,7 @@ class Net(nn.Module):
 
 
 def images(samples: int, seed: int) -> TensorDataset:
-    """Noise with a brighter stripe; the class is where the stripe lies."""
+    """Noise with a brighter stripe; its position is the class."""
     noise = torch.Generator().manual_seed(seed)
     labels = torch.arange(samples) % CLASSES
     pictures = torch.rand(samples, 3, 14, 14, generator=noise)

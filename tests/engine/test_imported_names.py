@@ -12,16 +12,16 @@ PROGRAMS, NAMES = recorded()
 
 
 @pytest.mark.parametrize("used", NAMES, ids=lambda used: used.name)
-def test_a_name_that_programs_use_is_not_missing(used: Used) -> None:
+def test_used_name_is_available(used: Used) -> None:
     assert status(used)[0] != "missing", f"used by {used.programs}"
 
 
-def test_a_name_that_nobody_has_is_missing() -> None:
+def test_unknown_name_is_missing() -> None:
     assert status(Used("zero.Innit", ["nobody"], True)) == ("missing", "")
     assert status(Used("zero.Innit", ["nobody"], False))[0] == "gone"
 
 
-def test_the_page_says_so() -> None:
+def test_page_is_current() -> None:
     assert PAGE.read_text("utf-8") == deepspeed_names.page()
 
 

@@ -1,4 +1,4 @@
-"""Jobs in which a second ``initialize`` takes over the model of an engine."""
+"""Jobs in which a second ``initialize`` takes over an engine's model."""
 
 import gc
 from typing import Any
@@ -13,7 +13,7 @@ from training import models
 from training.jobs import config, window
 
 SGD = {"type": "SGD", "params": {"lr": 0.05}}
-"""Without states, so that a new optimizer goes on as the old one would have."""
+"""Without optimizer states, so that a new optimizer continues like the old one."""
 
 
 def _config(stage: int, zero: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -23,9 +23,9 @@ def _config(stage: int, zero: dict[str, Any], more: dict[str, Any]) -> dict[str,
 def curve(
     stages: list[int], more: dict[str, Any], zero: dict[str, Any], ending: str = "kept"
 ) -> dict[str, list[float]]:
-    """Train two windows at each stage, with one engine after the other and, beside it, with one.
+    """Train two windows at each stage with successive engines, and with one engine.
 
-    ``ending``: what becomes of each engine before the next: "kept", "destroyed" or "dropped".
+    ``ending``: whether each engine is "kept", "destroyed" or "dropped" before the next.
     """
     uninterrupted, *_ = dsengine.initialize(
         model=models.tied(), config=_config(stages[0], zero, more)
@@ -41,9 +41,9 @@ def curve(
         if ending == "dropped":
             del engine
             gc.collect()
-        asked = [{"params": parameters}] if parameters else None
+        groups = [{"params": parameters}] if parameters else None
         engine, *_ = dsengine.initialize(
-            model=model, model_parameters=asked, config=_config(stage, zero, more)
+            model=model, model_parameters=groups, config=_config(stage, zero, more)
         )
         losses += [window(engine, step) for step in range(2 * index, 2 * index + 2)]
         parameters = parameters and list(model.parameters())
@@ -51,10 +51,10 @@ def curve(
     return {"whole": whole, "losses": losses}
 
 
-def what_is_left(stage: int) -> dict[str, Any]:
-    """How the model is after a second engine at stage 0, and what the first one says."""
+def model_after_reinitialize(stage: int) -> dict[str, Any]:
+    """Return the model's state after a second engine at stage 0, and the first engine's errors."""
     model = models.tied()
-    classes, names = [type(each) for each in model.modules()], list(model.state_dict())
+    classes, names = [type(m) for m in model.modules()], list(model.state_dict())
     first, *_ = dsengine.initialize(model=model, config=config(stage, bf16={"enabled": True}))
     window(first, 0)
     dsengine.initialize(model=model, config=config(0))
@@ -65,36 +65,36 @@ def what_is_left(stage: int) -> dict[str, Any]:
         except RuntimeError as error:
             refused[name] = str(error)
     return {
-        "classes": [type(each) for each in model.modules()] == classes,
+        "classes": [type(m) for m in model.modules()] == classes,
         "names": list(model.state_dict()) == names,
-        "dtypes": sorted({str(each.dtype) for each in model.parameters()}),
-        "plain": all(type(each) is nn.Parameter for each in model.parameters()),
+        "dtypes": sorted({str(p.dtype) for p in model.parameters()}),
+        "plain": all(type(p) is nn.Parameter for p in model.parameters()),
         "hooks": sum(
             len(value)
-            for each in model.modules()
-            for name, value in vars(each).items()
+            for module in model.modules()
+            for name, value in vars(module).items()
             if "_hooks" in name and isinstance(value, dict)
         ),
         "refused": refused,
     }
 
 
-def an_object_from_before(stage: int) -> dict[str, Any]:
-    """Whether a parameter that the script has held all the time is the one that is trained."""
+def original_parameter(stage: int) -> dict[str, Any]:
+    """Whether a parameter that the script kept is the one that is trained."""
     model = models.tied()
-    held = next(model.parameters())
-    shape, before = held.shape, held.detach().clone()
+    original = next(model.parameters())
+    shape, before = original.shape, original.detach().clone()
     first, *_ = dsengine.initialize(model=model, config=config(stage))
     window(first, 0)
-    optimizer = torch.optim.AdamW([held], lr=0.1)
+    optimizer = torch.optim.AdamW([original], lr=0.1)
     again, *_ = dsengine.initialize(model=model, optimizer=optimizer, config=_clients(stage))
     window(again, 1)
-    with dsengine.zero.GatheredParameters([held]):
-        return {"shape": held.shape == shape, "moved": not torch.equal(held.cpu(), before)}
+    with dsengine.zero.GatheredParameters([original]):
+        return {"shape": original.shape == shape, "moved": not torch.equal(original.cpu(), before)}
 
 
 def after_loading(stage: int, folder: str) -> dict[str, Any]:
-    """A model that gets whole weights of a checkpoint while an engine has it."""
+    """Load full weights of a checkpoint into an engine's model."""
     from dsengine.utils import zero_to_fp32
 
     model = models.tied()
@@ -107,24 +107,24 @@ def after_loading(stage: int, folder: str) -> dict[str, Any]:
     weights = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(folder)
     return {
         "same model": loaded is model,
-        "plain": all(type(each) is nn.Parameter for each in model.parameters()),
+        "plain": all(type(p) is nn.Parameter for p in model.parameters()),
         "equal": all(torch.equal(weights[n], value) for n, value in model.state_dict().items()),
     }
 
 
-def told_inside() -> list[bool]:
-    """What a parameter of zero.Init says of itself before, inside and after a gather."""
+def attributes_when_gathered() -> list[bool]:
+    """Check a zero.Init parameter's attributes before, inside and after a gather."""
     with dsengine.zero.Init(config_dict_or_path=config(3)):
         weight: Any = nn.Linear(4, 4).weight
     number, status = weight.ds_id, dsengine.zero.ZeroParamStatus
-    said = [weight.ds_status is status.NOT_AVAILABLE]
+    output = [weight.ds_status is status.NOT_AVAILABLE]
     with dsengine.zero.GatheredParameters([weight]):
-        said += [weight.ds_id == number, weight.ds_status is status.AVAILABLE]
-    return [*said, weight.ds_id == number, weight.ds_status is status.NOT_AVAILABLE]
+        output += [weight.ds_id == number, weight.ds_status is status.AVAILABLE]
+    return [*output, weight.ds_id == number, weight.ds_status is status.NOT_AVAILABLE]
 
 
 def derivative(stage: int) -> list[float]:
-    """By torch.func through an engine whose windows have two micro batches."""
+    """Return a torch.func derivative through an engine with windows of two micro batches."""
     model = nn.Linear(3, 1)
     engine, *_ = dsengine.initialize(model=model, config=config(stage, 2))
     found = torch.func.grad(lambda x: engine(x).sum())(torch.ones(2, 3))
@@ -132,7 +132,7 @@ def derivative(stage: int) -> list[float]:
 
 
 class Layers(nn.Module):
-    """Three layers; the first and the last can change places with others."""
+    """Three layers, which scripts replace."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,29 +156,29 @@ def _trained(engine: Any, steps: int) -> list[float]:
     return losses
 
 
-def after_surgery(stages: list[int], change: str) -> dict[str, Any]:
-    """A model of which the script has changed a part between two engines, beside one built so."""
+def after_model_change(stages: list[int], change: str) -> dict[str, Any]:
+    """Return losses of a model changed between two engines, and of one built that way."""
     model = Layers()
     first, *_ = dsengine.initialize(model=model, config=_config(stages[0], {}, {}))
     _trained(first, 2)
-    expected = _whole_copy(model)
-    for each in (model, expected):
+    expected = _full_copy(model)
+    for target in (model, expected):
         torch.manual_seed(1)
         if change == "another head":
-            each.head = nn.Linear(6, 2)
+            target.head = nn.Linear(6, 2)
         elif change == "a layer less":
-            each.last = nn.Identity()
+            target.last = nn.Identity()
         elif change == "a layer inside another":
-            each.last = nn.Sequential(each.last, nn.ReLU())
+            target.last = nn.Sequential(target.last, nn.ReLU())
         elif change == "another weight":
-            each.head.weight = nn.Parameter(torch.ones(3, 6, device=models.place()))
+            target.head.weight = nn.Parameter(torch.ones(3, 6, device=models.place()))
     again, *_ = dsengine.initialize(model=model, config=_config(stages[1], {}, {}))
     losses = _trained(again, 3)
     built, *_ = dsengine.initialize(model=expected, config=_config(stages[1], {}, {}))
     return {"losses": losses, "expected": _trained(built, 3)}
 
 
-def _whole_copy(model: Layers) -> Layers:
+def _full_copy(model: Layers) -> Layers:
     copied = Layers()
     with dsengine.zero.GatheredParameters(list(model.parameters())):
         for mine, theirs in zip(copied.parameters(), model.parameters(), strict=True):
@@ -186,17 +186,17 @@ def _whole_copy(model: Layers) -> Layers:
     return copied
 
 
-def frozen_in_between(stages: list[int]) -> list[bool]:
-    """Which parameters train, of a model that the script has frozen in part under an engine."""
+def frozen_between_engines(stages: list[int]) -> list[bool]:
+    """Return which parameters train after the script froze some under an engine."""
     model = Layers()
     dsengine.initialize(model=model, config=_config(stages[0], {}, {}))
     model.first.requires_grad_(False)
     dsengine.initialize(model=model, config=_config(stages[1], {}, {}))
-    return [each.requires_grad for each in model.parameters()]
+    return [p.requires_grad for p in model.parameters()]
 
 
-def the_first_is_destroyed_late(stage: int) -> list[float]:
-    """The sum over gradients of the second engine, before and after the first is destroyed."""
+def gradients_after_first_destroyed(stage: int) -> list[float]:
+    """Return gradient sums of the second engine before and after the first is destroyed."""
     model = Layers()
     first, *_ = dsengine.initialize(model=model, config=_config(stage, {}, {}))
     second, *_ = dsengine.initialize(model=model, config=_config(stage, {}, {}))
@@ -208,8 +208,8 @@ def the_first_is_destroyed_late(stage: int) -> list[float]:
     return sums
 
 
-def what_debugging_reads(stage: int) -> list[bool]:
-    """Whether weights and gradients read whole are those of the last engine; the others live."""
+def debug_getters(stage: int) -> list[bool]:
+    """Whether full weights and gradients are read from the last engine while the others exist."""
     from dsengine.utils import safe_get_full_fp32_param, safe_get_full_grad
 
     from dsengine.loop import engine as loop
@@ -220,29 +220,29 @@ def what_debugging_reads(stage: int) -> list[bool]:
         engines.append(dsengine.initialize(model=model, config=_config(stage, {}, {}))[0])
         _trained(engines[-1], 1)
     engines[-1].backward(engines[-1](torch.ones(4, 6, device=models.place())))
-    now = list(_whole_copy(model).parameters())
-    with replaced(loop, "active_engines", engines):  # a set, whose order may be this one
-        read = [safe_get_full_fp32_param(each) for each in model.parameters()]
-        gradients = [safe_get_full_grad(each) for each in model.parameters()]
+    now = list(_full_copy(model).parameters())
+    with replaced(loop, "active_engines", engines):  # a set, which may iterate in this order
+        read = [safe_get_full_fp32_param(p) for p in model.parameters()]
+        gradients = [safe_get_full_grad(p) for p in model.parameters()]
     equal = [r is not None and torch.equal(r, n) for r, n in zip(read, now, strict=True)]
-    return [*equal, *(each is not None for each in gradients)]
+    return [*equal, *(gradient is not None for gradient in gradients)]
 
 
-def an_object_of_zero_init(stages: list[int]) -> list[bool]:
-    """Whether parameters that the script has held since zero.Init are those that are trained."""
+def zero_init_parameters(stages: list[int]) -> list[bool]:
+    """Whether parameters kept by the script since zero.Init are the trained ones."""
     with dsengine.zero.Init(config_dict_or_path=config(3)):
         model = Layers()
-    held = list(model.parameters())
+    original = list(model.parameters())
     for stage in stages:
         engine, *_ = dsengine.initialize(model=model, config=_config(stage, {}, {}))
         _trained(engine, 1)
-    now = list(_whole_copy(model).parameters())
-    with dsengine.zero.GatheredParameters(held):
-        return [torch.equal(each, now[index].to(each)) for index, each in enumerate(held)]
+    now = list(_full_copy(model).parameters())
+    with dsengine.zero.GatheredParameters(original):
+        return [torch.equal(p, now[index].to(p)) for index, p in enumerate(original)]
 
 
-def loading_what_does_not_fit(stage: int, folder: str) -> str:
-    """Weights of a model with another head, into one that an engine has."""
+def load_wrong_shape(stage: int, folder: str) -> str:
+    """Load weights of a model with another head into an engine's model."""
     from dsengine.utils import zero_to_fp32
 
     engine, *_ = dsengine.initialize(model=Layers(), config=_config(stage, {}, {}))
@@ -259,7 +259,7 @@ def loading_what_does_not_fit(stage: int, folder: str) -> str:
 
 
 def recomputed(stages: list[int]) -> list[int]:
-    """How many blocks recompute under engines of which only the first is told to."""
+    """Return how many blocks recompute under engines, of which only the first is configured to."""
     model, counts = models.tied(), []
     for index, stage in enumerate(stages):
         more = {} if index else {"activation_checkpointing": {"number_checkpoints": 2}}
@@ -269,8 +269,8 @@ def recomputed(stages: list[int]) -> list[int]:
     return counts
 
 
-def a_part_of_replicas(stage: int, more: dict[str, Any]) -> str:
-    """An engine for a part of a model that another one has at stage 0, and goes on training."""
+def submodule_of_replica(stage: int, more: dict[str, Any]) -> str:
+    """Create an engine for a submodule of a model that a stage-0 engine trains."""
     whole = nn.Sequential(part := Layers())
     engine, *_ = dsengine.initialize(model=whole, config=_config(0, {}, {}))
     try:
@@ -283,14 +283,14 @@ def a_part_of_replicas(stage: int, more: dict[str, Any]) -> str:
     return "accepted"
 
 
-def told_scale(stage: int) -> list[Any]:
-    """What an optimizer says of the scale under an engine with one, after one without."""
+def loss_scale_of_optimizer(stage: int) -> list[Any]:
+    """Return an optimizer's loss scale under a fp16 engine after an fp32 one."""
     model = Layers()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for more in ({}, {"fp16": {"enabled": True, "initial_scale_power": 4}}):
         dsengine.initialize(model=model, optimizer=optimizer, config=_clients(stage) | more)
-    told: Any = optimizer
-    return [told.cur_scale, told.loss_scaler.cur_scale, told.dynamic_loss_scale]
+    result: Any = optimizer
+    return [result.cur_scale, result.loss_scaler.cur_scale, result.dynamic_loss_scale]
 
 
 def _clients(stage: int) -> dict[str, Any]:

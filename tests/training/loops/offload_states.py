@@ -1,4 +1,4 @@
-"""Let states leave the device between steps, of a model built in parts on every rank."""
+"""Offload states between steps, with a model built under zero.Init."""
 
 import argparse
 
@@ -32,7 +32,7 @@ def loader(batch_size: int, hidden_dim: int, device: torch.device) -> DataLoader
 
 
 def main(arguments: list[str]) -> dict:
-    parser = argparse.ArgumentParser(description="make room")
+    parser = argparse.ArgumentParser(description="offload states")
     parser.add_argument("--included_state", choices=[e.name for e in OffloadStateTypeEnum])
     parser.add_argument("--pin_memory", action="store_true")
     parser.add_argument("--non_blocking", action="store_true")
@@ -55,14 +55,14 @@ def main(arguments: list[str]) -> dict:
     )
     micro_batch = model.train_micro_batch_size_per_gpu()
     dist.barrier()
-    losses, held = [], []
+    losses, allocated = [], []
     for _ in range(args.epochs):
         for x, y in loader(micro_batch, args.hidden_dim, model.device):
             loss = model(x, y)
             model.backward(loss)
             model.step()
             losses.append(loss.item())
-            held.append(get_accelerator().memory_allocated())
+            allocated.append(get_accelerator().memory_allocated())
             model.offload_states(
                 include=include,
                 device=OffloadDeviceEnum.cpu,
@@ -70,9 +70,9 @@ def main(arguments: list[str]) -> dict:
                 non_blocking=args.non_blocking,
             )
             dist.barrier()
-            held.append(get_accelerator().memory_allocated())
+            allocated.append(get_accelerator().memory_allocated())
             model.reload_states()
             dist.barrier()
     see_memory_usage("after training", force=True)
     model.destroy()
-    return {"losses": losses, "held": held}
+    return {"losses": losses, "allocated": allocated}

@@ -1,4 +1,4 @@
-"""What training scripts call, beside the plain loop."""
+"""Engine methods that training scripts call besides the plain loop."""
 
 import math
 from pathlib import Path
@@ -21,7 +21,7 @@ def close(curve: list[float], reference: list[float], tolerance: float = 1e-6) -
 
 
 def test_counters_follow_windows(ranks: Ranks) -> None:
-    rows = ranks.run("training.surface_jobs:counters", settings=config(2, 2))[0]
+    rows = ranks.run("training.engine_api_jobs:counters", settings=config(2, 2))[0]
     assert rows == [
         (False, False, 1, 0, 0),
         (True, True, 2, 1, 16),
@@ -30,8 +30,8 @@ def test_counters_follow_windows(ranks: Ranks) -> None:
     ]
 
 
-def test_loaders_are_made_of_what_deepspeed_takes(ranks: Ranks) -> None:
-    zero, one = ranks.run("training.surface_jobs:loaders", settings=config(1))
+def test_deepspeed_io_arguments(ranks: Ranks) -> None:
+    zero, one = ranks.run("training.engine_api_jobs:loaders", settings=config(1))
     assert zero["given"] == one["given"] == [[5, 7], [1, 3]]
     assert zero["eval"] == [[0, 2, 4, 6]] and one["eval"] == [[1, 3, 5, 7]]
     assert zero["predict"] == zero["eval"] and one["predict"] == one["eval"]
@@ -41,31 +41,31 @@ def test_loaders_are_made_of_what_deepspeed_takes(ranks: Ranks) -> None:
         and [len(b) for b in trained] == [4] * 2
     )
     assert zero["train"] not in (zero["eval"], one["eval"])
-    for told in (zero, one):
+    for answer in (zero, one):
         assert (
-            told["initialize"]
-            == told["inherited"]
-            == [[-i for i in batch] for batch in told["train"]]
+            answer["initialize"]
+            == answer["inherited"]
+            == [[-i for i in batch] for batch in answer["train"]]
         )
-        assert told["workers"] == [0, 1]
-        assert told["own"] == [[i + 1 for i in batch] for batch in told["train"]]
+        assert answer["workers"] == [0, 1]
+        assert answer["own"] == [[i + 1 for i in batch] for batch in answer["train"]]
 
 
 @pytest.mark.parametrize("backwards", [1, 3])
 def test_without_managed_accumulation_every_step_is_a_boundary(
     ranks: Ranks, backwards: int
 ) -> None:
-    """As many samples count as there were backwards; "never" may be said as accelerate does."""
+    """Samples are counted per backward; "never" may be written as accelerate does."""
     settings = config(1, 2, managed_gradient_accumulation=False, steps_per_print=math.inf)
-    rows = ranks.run("training.surface_jobs:counters", settings=settings, backwards=backwards)[0]
+    rows = ranks.run("training.engine_api_jobs:counters", settings=settings, backwards=backwards)[0]
     assert [row[3] for row in rows] == [1, 2, 3, 4]
-    of_a_pass = 2 * settings["train_micro_batch_size_per_gpu"]
-    assert [row[4] for row in rows] == [step * backwards * of_a_pass for step in (1, 2, 3, 4)]
+    per_backward = 2 * settings["train_micro_batch_size_per_gpu"]
+    assert [row[4] for row in rows] == [step * backwards * per_backward for step in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_way_to_backward_gives_the_same_curve(ranks: Ranks, stage: int) -> None:
-    job = "training.surface_jobs:ways_of_backward"
+def test_all_backward_variants_give_the_same_losses(ranks: Ranks, stage: int) -> None:
+    job = "training.engine_api_jobs:ways_of_backward"
     reference = ranks.run(job, settings=config(stage, 3), way="engine")[0]
     ways = ["direct", "accelerate"] + (["no_sync"] if stage < 2 else ["coalesced"])
     for way in ways:
@@ -74,68 +74,68 @@ def test_every_way_to_backward_gives_the_same_curve(ranks: Ranks, stage: int) ->
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_window_that_step_ends_may_be_reduced_at_once(ranks: Ranks, stage: int) -> None:
-    job, zero = "training.surface_jobs:ways_of_backward", {"overlap_comm": True}
+def test_coalesced_reduction_without_managed_accumulation(ranks: Ranks, stage: int) -> None:
+    job, zero = "training.engine_api_jobs:ways_of_backward", {"overlap_comm": True}
     reference = ranks.run(job, settings=config(stage, 3), way="engine")[0]
     settings = config(stage, 3, managed_gradient_accumulation=False, zero=zero)
     assert close(ranks.run(job, settings=settings, way="coalesced")[0], reference)
 
 
 @pytest.mark.parametrize("stage", [1, 3])
-def test_a_dynamic_scale_wants_the_loss_scaled_by_the_engine(ranks: Ranks, stage: int) -> None:
-    job = "training.surface_jobs:ways_of_backward"
+def test_dynamic_loss_scale_with_engine_scale(ranks: Ranks, stage: int) -> None:
+    job = "training.engine_api_jobs:ways_of_backward"
     settings = config(stage, 2, fp16={"enabled": True, "initial_scale_power": 8})
     reference = ranks.run(job, settings=settings, way="engine")[0]
     assert close(ranks.run(job, settings=settings, way="scaled")[0], reference)
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_a_call_at_the_wrong_time_is_an_error_of_deepspeeds_kind(ranks: Ranks, stage: int) -> None:
+def test_invalid_call_raises_assertion_error(ranks: Ranks, stage: int) -> None:
     zero = {"overlap_comm": True}
     settings = config(stage, managed_gradient_accumulation=False, zero=zero)
-    told = ranks.run("training.surface_jobs:misused", settings=settings)[0]
-    said, managed, samples, stepped = told
+    answer = ranks.run("training.engine_api_jobs:invalid_calls", settings=settings)[0]
+    output, managed, samples, stepped = answer
     words = ("no_sync", "no_sync", "scalar", "managed_gradient_accumulation", "requires a model")
-    assert [word in each for word, each in zip(words, said, strict=True)] == [True] * 5
+    assert [word in text for word, text in zip(words, output, strict=True)] == [True] * 5
     assert not managed and samples == 8 and stepped
 
 
 @pytest.mark.parametrize("persistent", [0, 300])
-def test_at_stage_3_modules_show_what_is_computed_with(ranks: Ranks, persistent: int) -> None:
+def test_stage_3_parameters_have_compute_dtype(ranks: Ranks, persistent: int) -> None:
     zero = {"stage3_param_persistence_threshold": persistent}
     settings = config(3, bf16={"enabled": True}, zero=zero)
-    for told in ranks.run("training.surface_jobs:shown", settings=settings):
-        assert told.pop("stepped") == ["torch.float32"]
-        assert told.pop("dtypes") == told.pop("again") == ["torch.bfloat16"]
-        assert told.pop("state") == told.pop("gathered") == "torch.bfloat16"
-        assert told == dict.fromkeys(told, True)
+    for answer in ranks.run("training.engine_api_jobs:compute_dtype_views", settings=settings):
+        assert answer.pop("stepped") == ["torch.float32"]
+        assert answer.pop("dtypes") == answer.pop("again") == ["torch.bfloat16"]
+        assert answer.pop("state") == answer.pop("gathered") == "torch.bfloat16"
+        assert answer == dict.fromkeys(answer, True)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
 @pytest.mark.parametrize("bf16", [False, True])
-def test_a_deep_copy_is_an_ordinary_module(ranks: Ranks, stage: int, bf16: bool) -> None:
+def test_deepcopy_is_an_ordinary_module(ranks: Ranks, stage: int, bf16: bool) -> None:
     settings = config(stage, bf16={"enabled": bf16})
-    assert ranks.run("training.surface_jobs:copied", settings=settings)[0] == (True, True, True)
+    assert ranks.run("training.engine_api_jobs:copied", settings=settings)[0] == (True, True, True)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("prefix", ["", "module."])
-def test_whole_weights_load_at_every_stage(ranks: Ranks, stage: int, prefix: str) -> None:
+def test_full_weights_load_at_every_stage(ranks: Ranks, stage: int, prefix: str) -> None:
     ours, theirs, messages = ranks.run(
-        "training.surface_jobs:loaded_weights", settings=config(stage), prefix=prefix
+        "training.engine_api_jobs:loaded_weights", settings=config(stage), prefix=prefix
     )[0]
     assert ours == pytest.approx(theirs, rel=1e-6)
     assert "nonsense" in messages[0]
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_moving_an_engine_to_its_device_changes_nothing(ranks: Ranks, stage: int) -> None:
+def test_moving_engine_to_its_device_keeps_losses(ranks: Ranks, stage: int) -> None:
     reference = ranks.run("training.jobs:losses", config=config(stage), steps=3)[0]
-    assert ranks.run("training.surface_jobs:moved", settings=config(stage))[0] == reference
+    assert ranks.run("training.engine_api_jobs:moved", settings=config(stage))[0] == reference
 
 
-def test_a_branch_may_be_left_out(ranks: Ranks) -> None:
-    last = [ranks.run("training.surface_jobs:branches", stage=stage)[0] for stage in STAGES]
+def test_branch_can_be_unused(ranks: Ranks) -> None:
+    last = [ranks.run("training.engine_api_jobs:branches", stage=stage)[0] for stage in STAGES]
     assert last == pytest.approx([last[0]] * 4, rel=1e-6)
 
 
@@ -154,7 +154,7 @@ def test_optimizer_and_schedule_come_from_config_or_client(
     ranks: Ranks, stage: int, optimizer: str, schedule: str, names: str
 ) -> None:
     rates, got = ranks.run(
-        "training.surface_jobs:combinations",
+        "training.engine_api_jobs:combinations",
         stage=stage,
         client_optimizer=optimizer,
         client_schedule=schedule,
@@ -185,8 +185,8 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_of_pytorch_trains_alike_at_every_stage(ranks: Ranks, name: str) -> None:
-    job = "training.surface_jobs:every_optimizer"
+def test_pytorch_optimizers_agree_across_stages(ranks: Ranks, name: str) -> None:
+    job = "training.engine_api_jobs:every_optimizer"
     curves = [ranks.run(job, stage=s, name=name, params=OPTIMIZERS[name])[0] for s in (0, 2, 3)]
     tolerance = 1e-2 if name == "Muon" else 1e-5  # Muon multiplies matrices in bf16
     assert close(curves[1], curves[0], tolerance)
@@ -197,18 +197,16 @@ def test_every_optimizer_of_pytorch_trains_alike_at_every_stage(ranks: Ranks, na
     ("name", "words"),
     [("LBFGS", "evaluates the loss several times"), ("SparseAdam", "needs sparse gradients")],
 )
-def test_an_optimizer_that_cannot_run_is_refused_by_name(
-    ranks: Ranks, name: str, words: str
-) -> None:
-    job = "training.surface_jobs:refused_optimizers"
+def test_unsupported_optimizer_is_refused(ranks: Ranks, name: str, words: str) -> None:
+    job = "training.engine_api_jobs:refused_optimizers"
     for from_config, from_client in ranks.run(job, stage=2, name=name):
         assert words in from_config and "use AdamW" in from_config.replace("or AdamW", "use AdamW")
         assert words in from_client
 
 
-def test_factored_moments_go_from_stage_to_stage(ranks: Ranks, tmp_path: Path) -> None:
+def test_factored_moments_load_at_other_stages(ranks: Ranks, tmp_path: Path) -> None:
     reference, *moved = ranks.run(
-        "training.surface_jobs:factored_moments_move", folder=str(tmp_path)
+        "training.engine_api_jobs:factored_moments_move", folder=str(tmp_path)
     )[0]
     assert reference[-1] < reference[0]
     for curve in moved:
@@ -216,27 +214,27 @@ def test_factored_moments_go_from_stage_to_stage(ranks: Ranks, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_muon_takes_matrices_and_adam_the_rest(ranks: Ranks, stage: int) -> None:
-    told = ranks.run("training.surface_jobs:muon_with_adam", stage=stage)[0]
-    assert told["muon"] == {"blocks.0.up.weight", "twice.weight"}
-    assert {"embedding.weight", "blocks.0.up.bias", "norm.weight"} <= told["adam"]
-    assert told["rates"] == {True: 0.05, False: 0.001}
-    assert told["curve"][-1] < told["curve"][0]
-    assert "nonsense" in told["refused"]
+def test_muon_updates_matrices_and_adam_the_rest(ranks: Ranks, stage: int) -> None:
+    answer = ranks.run("training.engine_api_jobs:muon_with_adam", stage=stage)[0]
+    assert answer["muon"] == {"blocks.0.up.weight", "twice.weight"}
+    assert {"embedding.weight", "blocks.0.up.bias", "norm.weight"} <= answer["adam"]
+    assert answer["rates"] == {True: 0.05, False: 0.001}
+    assert answer["curve"][-1] < answer["curve"][0]
+    assert "nonsense" in answer["refused"]
 
 
-def test_muon_and_adam_step_as_each_does_alone() -> None:
+def test_muon_with_adam_equals_separate_optimizers() -> None:
     def parameters() -> list[torch.nn.Parameter]:
         torch.manual_seed(0)
         return [torch.nn.Parameter(torch.randn(4, 6)), torch.nn.Parameter(torch.randn(5))]
 
     def stepped(optimizers: Any, over: list[torch.nn.Parameter]) -> list[torch.Tensor]:
         for _ in range(3):
-            for each in over:
-                each.grad = each.detach().sin()
+            for parameter in over:
+                parameter.grad = parameter.detach().sin()
             for optimizer in optimizers:
                 optimizer.step()
-        return [each.detach() for each in over]
+        return [parameter.detach() for parameter in over]
 
     pair, (matrix, vector) = parameters(), parameters()
     params = {"lr": 0.1, "adam_lr": 0.01, "weight_decay": 0.5}
@@ -248,7 +246,7 @@ def test_muon_and_adam_step_as_each_does_alone() -> None:
     assert all(torch.equal(a, b) for a, b in zip(both, alone, strict=True))
 
 
-def test_lion_steps_by_the_sign_of_its_momentum() -> None:
+def test_lion_updates_by_sign_of_momentum() -> None:
     weight = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.0]))
     optimizer = Lion([weight], lr=0.1, betas=(0.5, 0.75), weight_decay=0.2)
     expected, momentum = weight.detach().clone(), torch.zeros(3)
@@ -263,31 +261,31 @@ def test_lion_steps_by_the_sign_of_its_momentum() -> None:
         Lion([weight], betas=(0.9, 1.0))
 
 
-def test_a_client_optimizer_keeps_the_state_it_has(ranks: Ranks) -> None:
-    curves = [ranks.run("training.surface_jobs:existing_state", stage=s)[0] for s in STAGES]
+def test_client_optimizer_keeps_its_state(ranks: Ranks) -> None:
+    curves = [ranks.run("training.engine_api_jobs:existing_state", stage=s)[0] for s in STAGES]
     for curve in curves[1:]:
         assert close(curve, curves[0])
 
 
-def test_a_layer_may_have_several_names(ranks: Ranks) -> None:
-    curves = [ranks.run("training.surface_jobs:shared_layers", stage=s)[0] for s in STAGES]
+def test_layer_can_have_several_names(ranks: Ranks) -> None:
+    curves = [ranks.run("training.engine_api_jobs:shared_layers", stage=s)[0] for s in STAGES]
     for curve in curves[1:]:
         assert curve == pytest.approx(curves[0], rel=1e-6)
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_config_without_optimizer_evaluates(ranks: Ranks, stage: int) -> None:
-    assert ranks.run("training.surface_jobs:evaluation_only", stage=stage)[0] > 0
+def test_config_without_optimizer_evaluates(ranks: Ranks, stage: int) -> None:
+    assert ranks.run("training.engine_api_jobs:evaluation_only", stage=stage)[0] > 0
 
 
 @pytest.mark.parametrize("mixed", [{}, {"bf16": {"enabled": True, "check_grad_overflow": False}}])
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_gradient_that_is_no_number_stops_the_step_by_name(
+def test_non_finite_gradient_raises_with_parameter_name(
     ranks: Ranks, stage: int, mixed: dict[str, Any]
 ) -> None:
     settings = config(stage, **mixed)
     for kind, message, unchanged, _ in ranks.run(
-        "training.surface_jobs:failure", settings=settings, kind="nan"
+        "training.engine_api_jobs:failure", settings=settings, kind="nan"
     ):
         assert kind == "NonFiniteGradientError"
         assert "'scale'" in message and "step 2" in message
@@ -295,20 +293,20 @@ def test_a_gradient_that_is_no_number_stops_the_step_by_name(
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_skipped_overflow_leaves_the_weights(ranks: Ranks, stage: int) -> None:
+def test_overflow_skips_the_step(ranks: Ranks, stage: int) -> None:
     settings = config(stage, bf16={"enabled": True})
-    results = ranks.run("training.surface_jobs:failure", settings=settings, kind="nan")
+    results = ranks.run("training.engine_api_jobs:failure", settings=settings, kind="nan")
     assert [result[:3] for result in results] == [("", "", True)] * 2
     assert "'scale'" in results[0][3] and "step 2: skipping the step" in results[0][3]
 
 
-def test_an_unused_parameter_is_an_error_where_the_config_says_so(ranks: Ranks) -> None:
+def test_unused_parameter_raises_if_configured(ranks: Ranks) -> None:
     settings = config(2, zero={"ignore_unused_parameters": False})
     with pytest.raises(Exception, match="unused"):
         ranks.run("training.jobs:losses", config=settings, steps=1)
 
 
-def test_what_a_person_sees(ranks: Ranks, tmp_path: Path) -> None:
+def test_rank_0_prints_reports(ranks: Ranks, tmp_path: Path) -> None:
     settings = config(
         1,
         steps_per_print=1,
@@ -318,13 +316,13 @@ def test_what_a_person_sees(ranks: Ranks, tmp_path: Path) -> None:
         comms_logger={"enabled": True},
         dump_state=True,
     )
-    said, other = ranks.run("training.surface_jobs:printed", settings=settings)
-    assert "step=2, skipped=0, lr=[0.003]" in said
-    assert "forward:" in said and "backward:" in said and "step:" in said
-    assert "flops profile" in said and "blocks.0" in said
-    assert "all_gather" in said
-    assert "memory after forward" in said
-    assert '"stage": 1' in said
+    output, other = ranks.run("training.engine_api_jobs:printed", settings=settings)
+    assert "step=2, skipped=0, lr=[0.003]" in output
+    assert "forward:" in output and "backward:" in output and "step:" in output
+    assert "flops profile" in output and "blocks.0" in output
+    assert "all_gather" in output
+    assert "memory after forward" in output
+    assert '"stage": 1' in output
     assert other == ""
 
 
@@ -334,6 +332,8 @@ def test_monitors_and_profiler_write_files(ranks: Ranks, tmp_path: Path) -> None
         csv_monitor={"enabled": True, "output_path": str(tmp_path), "job_name": "run"},
         flops_profiler={"enabled": True, "output_file": str(tmp_path / "flops.txt")},
     )
-    files = ranks.run("training.surface_jobs:written", settings=settings, folder=str(tmp_path))[0]
+    files = ranks.run("training.engine_api_jobs:written", settings=settings, folder=str(tmp_path))[
+        0
+    ]
     assert "flops.txt" in files
     assert "run/Train_Samples_lr.csv" in files

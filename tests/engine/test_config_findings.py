@@ -1,4 +1,4 @@
-"""What an engine says of a config that it runs."""
+"""Findings printed for a config."""
 
 import pytest
 
@@ -8,9 +8,9 @@ from dsengine.loop import planning
 pytestmark = pytest.mark.engine
 
 
-def test_what_several_engines_configs_share_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(planning, "print_rank0", said.append)
+def test_shared_findings_are_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    output: list[str] = []
+    monkeypatch.setattr(planning, "print_rank0", output.append)
     monkeypatch.setattr(planning, "_PRINTED", set())
     zero = {"stage": 2, "max_live_parameters": 5}
     for more in ({}, {}, {"max_reuse_distance": 5}):
@@ -18,6 +18,6 @@ def test_what_several_engines_configs_share_is_said_once(monkeypatch: pytest.Mon
         planning.print_findings(
             dsconfig.validate(dsconfig.read(config), runtime="dsengine").warnings
         )
-    assert len(said) == 2
-    assert "max_live_parameters" in said[0]
-    assert "max_reuse_distance" in said[1] and "max_live_parameters" not in said[1]
+    assert len(output) == 2
+    assert "max_live_parameters" in output[0]
+    assert "max_reuse_distance" in output[1] and "max_live_parameters" not in output[1]

@@ -1,4 +1,4 @@
-"""Fill in masked words: config in the script, checkpoints with a state of its own, resuming."""
+"""Masked language model: config in the script, checkpoints with client state, resuming."""
 
 import argparse
 import logging
@@ -12,21 +12,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-WORDS, MASK, IGNORED = 24, 23, -100
+TOKENS, MASK, IGNORED = 24, 23, -100
 
 
 class Encoder(nn.Module):
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(WORDS, width)
+        self.tokens = nn.Embedding(TOKENS, width)
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(width, 2, 2 * width, dropout=0.0, batch_first=True)
             for _ in range(layers)
         )
-        self.head = nn.Linear(width, WORDS)
+        self.head = nn.Linear(width, TOKENS)
 
     def forward(self, src_tokens: Tensor, tgt_tokens: Tensor) -> Tensor:
-        x = self.words(src_tokens)
+        x = self.tokens(src_tokens)
         for layer in self.layers:
             x = layer(x)
         return F.cross_entropy(
@@ -34,8 +34,8 @@ class Encoder(nn.Module):
         )
 
 
-def sentences(batch_size: int) -> RepeatingLoader:
-    """Words that count upwards; every fourth is masked, at another place in each sentence."""
+def sequences(batch_size: int) -> RepeatingLoader:
+    """Consecutive tokens; every fourth is masked, at different positions per sequence."""
     start = torch.arange(40)[:, None]
     tokens = (start + torch.arange(8)) % MASK
     masked = (start + torch.arange(8)) % 4 == 0
@@ -46,7 +46,7 @@ def sentences(batch_size: int) -> RepeatingLoader:
 
 
 def main(arguments: list[str]) -> dict:
-    parser = argparse.ArgumentParser(description="masked words")
+    parser = argparse.ArgumentParser(description="masked language model")
     parser.add_argument("--checkpoint_dir", type=str, default=None)
     parser.add_argument("--load_checkpoint_dir", type=str, default=None)
     parser.add_argument("--num_iterations", type=int, default=12)
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> dict:
     model, _, _, _ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=ds_config
     )
-    data_iterator = sentences(model.train_micro_batch_size_per_gpu())
+    data_iterator = sequences(model.train_micro_batch_size_per_gpu())
     start_step = 1
     if args.load_checkpoint_dir is not None:
         _, client_state = model.load_checkpoint(load_dir=args.load_checkpoint_dir)
@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> dict:
     for step, batch in enumerate(data_iterator, start=start_step):
         if step > args.num_iterations:
             break
-        src_tokens, tgt_tokens = (each.to(model.device) for each in batch)
+        src_tokens, tgt_tokens = (tensor.to(model.device) for tensor in batch)
         loss = model(src_tokens=src_tokens, tgt_tokens=tgt_tokens)
         model.backward(loss)
         model.step()
@@ -94,10 +94,10 @@ def main(arguments: list[str]) -> dict:
             model.save_checkpoint(
                 save_dir=args.checkpoint_dir, client_state={"checkpoint_step": step}
             )
-    told = {"losses": losses, "steps": model.global_steps, "rate": model.get_lr()[0]}
+    result = {"losses": losses, "steps": model.global_steps, "rate": model.get_lr()[0]}
     if args.checkpoint_dir is not None and args.stage > 0:
         dist.barrier()
-        whole = get_fp32_state_dict_from_zero_checkpoint(args.checkpoint_dir)
-        told["saved"] = sum(tensor.double().abs().sum().item() for tensor in whole.values())
+        weights = get_fp32_state_dict_from_zero_checkpoint(args.checkpoint_dir)
+        result["saved"] = sum(tensor.double().abs().sum().item() for tensor in weights.values())
     model.destroy()
-    return told
+    return result

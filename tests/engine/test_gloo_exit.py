@@ -1,4 +1,4 @@
-"""A process ends after gloo's threads: they need the interpreter to put their tensors away."""
+"""A process exits after gloo's threads, which need the interpreter to free tensors."""
 
 import ctypes
 import hashlib
@@ -17,19 +17,19 @@ from dsengine.torch_private import GLOO_THREAD
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are not asked"),
+    pytest.mark.skipif(sys.platform != "linux", reason="thread names are read on Linux only"),
 ]
 
 PR_SET_NAME = 15
 
 
-def test_what_a_thread_of_gloo_has_begun_is_finished_first() -> None:
+def test_exit_waits_for_running_gloo_thread() -> None:
     begun, finished = threading.Event(), threading.Event()
 
     def work() -> None:
         ctypes.CDLL(None).prctl(PR_SET_NAME, GLOO_THREAD.encode(), 0, 0, 0)
         begun.set()
-        hashlib.sha256(bytes(200_000_000)).digest()  # without the interpreter, as gloo works
+        hashlib.sha256(bytes(200_000_000)).digest()  # without the GIL, as gloo works
         finished.set()
 
     thread = threading.Thread(target=work)
@@ -40,19 +40,19 @@ def test_what_a_thread_of_gloo_has_begun_is_finished_first() -> None:
     thread.join()
 
 
-def test_a_thread_that_waits_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = threading.Event()
+def test_exit_does_not_wait_for_idle_gloo_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
 
     def wait() -> None:
         ctypes.CDLL(None).prctl(PR_SET_NAME, GLOO_THREAD.encode(), 0, 0, 0)
-        told.wait()
+        released.wait()
 
     monkeypatch.setattr(gloo_exit, "TIMEOUT_SECONDS", math.inf)
     thread = threading.Thread(target=wait)
     thread.start()
     wait_for_gloo()
     assert thread.is_alive()
-    told.set()
+    released.set()
     thread.join()
 
 
@@ -82,13 +82,13 @@ begun.wait()
     ],
     ids=["our_group", "the_scripts_group"],
 )
-def test_the_process_waits_at_its_end(start: str) -> None:
+def test_process_waits_for_gloo_at_exit(start: str) -> None:
     code = STARTS.format(start=start, name=GLOO_THREAD)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "finished\n"), done.stderr
 
 
-def test_a_script_on_deepspeed_itself_waits_too(tmp_path: Path) -> None:
+def test_deepspeed_script_waits_for_gloo_at_exit(tmp_path: Path) -> None:
     (tmp_path / "deepspeed.py").write_text("def initialize(): ...\n")
     script = tmp_path / "train.py"
     script.write_text(STARTS.format(start="", name=GLOO_THREAD))

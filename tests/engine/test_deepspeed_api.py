@@ -1,4 +1,4 @@
-"""The names that scripts import from deepspeed: what each of them is here, and what is refused."""
+"""Names that scripts import from deepspeed: provided or refused."""
 
 import importlib.util
 import logging
@@ -34,11 +34,11 @@ from training.ranks import Ranks
 ROOT = Path(__file__).parents[2]
 
 
-# What is there
+# Provided names
 
 
 def documented() -> list[tuple[str, str]]:
-    """(module, name) of every import that docs/internals/engine.md says works."""
+    """Return (module, name) of every import listed in docs/internals/engine.md."""
     text = (ROOT / "docs" / "internals" / "engine.md").read_text()
     section = text.split("## Coming from DeepSpeed")[1].split("\n## ")[0]
     rows = re.findall(r"(?m)^\| `deepspeed([\w.]*)` \| (.+?) \|", section)
@@ -56,7 +56,7 @@ def test_every_documented_name_can_be_imported() -> None:
         assert getattr(importlib.import_module(module), name) is not None, (module, name)
 
 
-def test_modules_are_reached_from_the_package_alone() -> None:
+def test_submodules_are_reachable_from_the_package() -> None:
     code = (
         "import dsengine as deepspeed; deepspeed.ops.adam.FusedAdam; deepspeed.zero.Init; "
         "deepspeed.runtime.zero.partition_parameters.ZeroParamStatus.NOT_AVAILABLE; "
@@ -66,7 +66,7 @@ def test_modules_are_reached_from_the_package_alone() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_a_script_that_compares_releases_sees_one() -> None:
+def test_version_compares_as_deepspeed_release() -> None:
     from packaging.version import Version
 
     version = Version(dsengine.__version__)
@@ -74,22 +74,22 @@ def test_a_script_that_compares_releases_sees_one() -> None:
     assert version.local is not None and version.local.startswith("dsengine")
 
 
-# What is refused
+# Refused names
 
 
 @pytest.mark.parametrize("name", INSTEAD)
-def test_a_refused_import_says_what_to_do_instead(name: str) -> None:
+def test_refused_import_names_an_alternative(name: str) -> None:
     words = f"does not implement deepspeed.{name}".replace(".", r"\.")
     above, _, leaf = f"dsengine.{name}".rpartition(".")
     with pytest.raises((ImportError, AttributeError), match=words) as refused:
-        if leaf.startswith("_"):  # of a module, not a module itself
+        if leaf.startswith("_"):  # an attribute, not a module
             getattr(importlib.import_module(above), leaf)
         else:
             importlib.import_module(f"dsengine.{name}.anything")
     assert INSTEAD[name] in str(refused.value)
 
 
-def test_every_way_to_a_refused_name_ends_in_the_same_words() -> None:
+def test_refused_name_raises_the_same_message_everywhere() -> None:
     with pytest.raises(ImportError, match="stage 3"):
         from dsengine.moe.layer import MoE  # type: ignore[import-not-found] # noqa: F401
     with pytest.raises(ImportError, match="stage 3"):
@@ -103,7 +103,7 @@ def test_every_way_to_a_refused_name_ends_in_the_same_words() -> None:
     "attempt",
     ["deepspeed.comm.TorchBackend", "deepspeed.runtime.domino", "deepspeed.ops.transformer"],
 )
-def test_a_refused_name_says_so_in_a_script_that_begins_with_it(attempt: str) -> None:
+def test_refused_name_in_a_script_raises(attempt: str) -> None:
     above, _, leaf = attempt.rpartition(".")
     for code, error in (
         (f"import deepspeed\n{attempt}", "AttributeError"),
@@ -114,7 +114,7 @@ def test_a_refused_name_says_so_in_a_script_that_begins_with_it(attempt: str) ->
         assert f"{error}: dsengine does not implement {attempt}: " in done.stderr
 
 
-def test_what_nobody_knows_is_an_ordinary_failure() -> None:
+def test_unknown_name_raises_the_usual_error() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'dsengine.nonsense'"):
         importlib.import_module("dsengine.nonsense")
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
@@ -149,7 +149,7 @@ COMMON = {"lr": 1e-2, "weight_decay": 0.1}
         (DeepSpeedCPULion, {}, Lion, {}),
     ],
 )
-def test_an_optimizer_updates_as_the_one_it_is(
+def test_ops_optimizer_equals_torch(
     kind: Any, options: dict[str, Any], like: Any, plain: dict[str, Any]
 ) -> None:
     ours, reference = stepped(kind, **COMMON, **options), stepped(like, **COMMON, **plain)
@@ -157,7 +157,7 @@ def test_an_optimizer_updates_as_the_one_it_is(
 
 
 @pytest.mark.parametrize("kind", [FusedAdam, DeepSpeedCPUAdam, DeepSpeedCPUAdagrad, FusedLion])
-def test_weights_do_not_decay_by_default(kind: Any) -> None:
+def test_ops_optimizers_have_no_weight_decay_by_default(kind: Any) -> None:
     torch.testing.assert_close(stepped(kind), stepped(kind, weight_decay=0.0), rtol=0, atol=0)
 
 
@@ -170,7 +170,7 @@ def test_weights_do_not_decay_by_default(kind: Any) -> None:
         (DeepSpeedCPUAdagrad, {"amsgrad": True}, "amsgrad"),
     ],
 )
-def test_what_an_optimizer_cannot_do_is_refused_by_name(
+def test_unsupported_optimizer_option_is_refused(
     kind: Any, option: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
@@ -178,7 +178,7 @@ def test_what_an_optimizer_cannot_do_is_refused_by_name(
 
 
 @pytest.mark.parametrize("kind", [DeepSpeedCPUAdam, DeepSpeedCPUAdagrad, DeepSpeedCPULion])
-def test_states_beside_16_bits_are_of_fp32_unless_they_are_not_to_be(kind: Any) -> None:
+def test_16_bit_weights_have_fp32_states_by_default(kind: Any) -> None:
     torch.manual_seed(0)
     start, steps = torch.randn(64), torch.randn(5, 64).bfloat16()
     for wide in (True, False):
@@ -189,7 +189,7 @@ def test_states_beside_16_bits_are_of_fp32_unless_they_are_not_to_be(kind: Any) 
             weight.grad, reference.grad = gradient.clone(), gradient.float()
             assert narrow.step(lambda: 3.0) == 3.0
             exact.step()
-            reference.data.copy_(reference.bfloat16())  # weights are rounded after each step
+            reference.data.copy_(reference.bfloat16())  # round weights after each step
             assert weight.data.data_ptr() == at_first.data_ptr()
             assert weight.grad.dtype is weight.dtype is torch.bfloat16
         states = [s for s in narrow.state[weight].values() if s.numel() > 1]
@@ -198,7 +198,7 @@ def test_states_beside_16_bits_are_of_fp32_unless_they_are_not_to_be(kind: Any) 
 
 
 @pytest.mark.parametrize("kind", [FusedAdam, FusedLion])
-def test_gradients_go_or_become_zero_as_was_said(kind: Any) -> None:
+def test_set_grad_none_controls_zero_grad(kind: Any) -> None:
     for set_grad_none, left in ((True, None), (False, [0.0, 0.0])):
         weight = nn.Parameter(torch.ones(2))
         weight.grad = torch.ones(2)
@@ -207,7 +207,7 @@ def test_gradients_go_or_become_zero_as_was_said(kind: Any) -> None:
 
 
 class Renamed(torch.optim.AdamW):
-    """Other defaults, the same update."""
+    """Different defaults, the same update."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, lr=0.5)
@@ -218,17 +218,17 @@ class Changed(torch.optim.AdamW):
         return super().step(closure)
 
 
-def test_a_subclass_that_leaves_the_update_alone_steps_parts() -> None:
+def test_subclass_with_same_update_is_elementwise() -> None:
     parameter = [nn.Parameter(torch.zeros(1))]
     kinds = [Renamed, FusedAdam, DeepSpeedCPUAdam, DeepSpeedCPUAdagrad, FusedLion]
     for kind in kinds:
         assert is_elementwise(kind)
-        kind(parameter)  # torch wraps ``step`` of the class now
+        kind(parameter)  # torch wraps ``step`` of the class on first use
         assert is_elementwise(kind)
     assert not is_elementwise(Changed)
 
 
-def test_a_changed_update_is_seen_before_torch_has_wrapped_any_step() -> None:
+def test_changed_update_is_not_elementwise() -> None:
     code = (
         "import torch; from dsengine.optimizers.binding import is_elementwise\n"
         "class Changed(torch.optim.AdamW):\n    def step(self): ...\n"
@@ -238,10 +238,10 @@ def test_a_changed_update_is_seen_before_torch_has_wrapped_any_step() -> None:
     assert not is_elementwise(torch.optim.Adafactor)
 
 
-# Devices, lines, helpers
+# Devices, logging, helpers
 
 
-def test_a_program_that_asks_for_kernels_hears_what_is_offered() -> None:
+def test_compatible_ops_lists_available_kernels() -> None:
     from dsengine.ops import __compatible_ops__
     from dsengine.ops.aio import AsyncIOBuilder
     from dsengine.ops.op_builder import ALL_OPS, CPUAdamBuilder, FusedLambBuilder
@@ -254,7 +254,7 @@ def test_a_program_that_asks_for_kernels_hears_what_is_offered() -> None:
         FusedLambBuilder().load()
 
 
-def test_a_model_is_built_on_a_device_and_in_a_dtype() -> None:
+def test_on_device_sets_device_and_dtype() -> None:
     with dsengine.OnDevice(dtype=torch.bfloat16, device="meta"):
         model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
         positions = torch.arange(4)
@@ -262,13 +262,13 @@ def test_a_model_is_built_on_a_device_and_in_a_dtype() -> None:
     assert {(each.device.type, each.dtype) for each in model.parameters()} == {
         ("meta", torch.bfloat16)
     }
-    assert positions.device.type == "cpu"  # as DeepSpeed has it
+    assert positions.device.type == "cpu"  # as in DeepSpeed
     with dsengine.OnDevice(dtype=torch.bfloat16, device="meta", enabled=False):
         assert nn.Linear(2, 2).weight.dtype is torch.float32
     assert nn.Linear(2, 2).weight.device.type == "cpu"
 
 
-def test_a_build_is_told_as_it_runs() -> None:
+def test_git_version_info_describes_this_build() -> None:
     from dsengine.git_version_info import compatible_ops, installed_ops, torch_info, version
 
     assert version == dsengine.__version__ and compatible_ops["cpu_adam"]
@@ -279,7 +279,7 @@ def test_a_build_is_told_as_it_runs() -> None:
     assert all(torch_info[f"{each}_version"].count(".") for each in ("cuda", "nccl", "hip"))
 
 
-def test_a_release_of_torch_lies_between_two() -> None:
+def test_required_torch_version_checks_bounds() -> None:
     from dsengine.utils.torch import required_torch_version
 
     assert required_torch_version(min_version=2.1) and required_torch_version("2.11", "99")
@@ -288,7 +288,7 @@ def test_a_release_of_torch_lies_between_two() -> None:
         required_torch_version()
 
 
-def test_groups_without_experts_of_ranks_stay_as_they_are() -> None:
+def test_groups_without_expert_parallelism_are_unchanged() -> None:
     from dsengine.moe.utils import (
         is_moe_param,
         split_params_into_different_moe_groups_for_optimizer,
@@ -297,13 +297,13 @@ def test_groups_without_experts_of_ranks_stay_as_they_are() -> None:
     weight = nn.Parameter(torch.zeros(2))
     group = {"params": [weight], "name": "all"}
     assert split_params_into_different_moe_groups_for_optimizer(group) == [group]
-    weight.allreduce = False  # DeepSpeed's mark
+    weight.allreduce = False  # DeepSpeed's marker
     assert is_moe_param(weight)
     with pytest.raises(NotImplementedError, match="keep experts as ordinary modules"):
         split_params_into_different_moe_groups_for_optimizer([group])
 
 
-def test_the_accelerator_is_the_device_that_engines_use() -> None:
+def test_accelerator_is_the_engine_device() -> None:
     device = get_accelerator()
     assert device is dsengine.get_accelerator()
     assert isinstance(device, Host) is not torch.cuda.is_available()
@@ -318,7 +318,7 @@ def test_the_accelerator_is_the_device_that_engines_use() -> None:
     assert pinned.numel() == 6 and device.unpin_memory(pinned) is None
 
 
-def test_a_seed_given_to_the_accelerator_is_that_of_its_device() -> None:
+def test_accelerator_seed_applies_to_its_device() -> None:
     device = get_accelerator()
     numbers = []
     for _ in range(2):
@@ -327,33 +327,33 @@ def test_a_seed_given_to_the_accelerator_is_that_of_its_device() -> None:
     assert numbers[0] == numbers[1]
 
 
-def test_cuda_devices_are_named_by_their_index() -> None:
+def test_cuda_accelerator_names_devices_by_index() -> None:
     assert Accelerator().device_name() == "cuda"
     assert Accelerator().device_name(1) == "cuda:1"
     assert Accelerator().max_memory_allocated == torch.cuda.max_memory_allocated
     assert Accelerator().communication_backend_name() == "nccl"
 
 
-def test_without_a_process_group_everybody_speaks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_dist_prints_without_process_group(capsys: pytest.CaptureFixture[str]) -> None:
     log_dist("a message", ranks=[0])
     print_dist("another", ranks=[3])
     logger.warning("a third")
     log_dist("too small to tell", level=logging.DEBUG)
-    said = capsys.readouterr().out
-    assert re.search(r"\[INFO\] \[Rank -1\] a message\n", said)
-    assert "[Rank -1] another\n" in said and "[WARNING] a third\n" in said
-    assert "too small" not in said
+    output = capsys.readouterr().out
+    assert re.search(r"\[INFO\] \[Rank -1\] a message\n", output)
+    assert "[Rank -1] another\n" in output and "[WARNING] a third\n" in output
+    assert "too small" not in output
 
 
-def test_memory_is_told_when_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_see_memory_usage_prints_only_with_force(capsys: pytest.CaptureFixture[str]) -> None:
     see_memory_usage("before")
     assert capsys.readouterr().out == ""
     see_memory_usage("before", force=True)
-    said = capsys.readouterr().out
-    assert said.startswith("before\n") and re.search(r"MA 0\.\d\d GiB Max_MA", said)
+    output = capsys.readouterr().out
+    assert output.startswith("before\n") and re.search(r"MA 0\.\d\d GiB Max_MA", output)
 
 
-def test_parts_of_a_module_by_name() -> None:
+def test_recursive_getattr_and_setattr() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 3)), nn.ReLU())
     assert recursive_getattr(model, "0.0.weight").shape == (3, 2)
     replacement = nn.Linear(2, 5)
@@ -362,7 +362,7 @@ def test_parts_of_a_module_by_name() -> None:
     assert model[0][0] is replacement and model[1] is replacement  # type: ignore[index]
 
 
-def test_clones_hold_only_what_they_show(tmp_path: Path) -> None:
+def test_cloned_views_have_their_own_storage(tmp_path: Path) -> None:
     view = torch.zeros(1000)[:2]
     cloned = clone_tensors_for_torch_save({"a": [view, 3], "b": (view,)})
     assert cloned["a"][1] == 3 and torch.equal(cloned["b"][0], view)
@@ -370,7 +370,7 @@ def test_clones_hold_only_what_they_show(tmp_path: Path) -> None:
     assert view.untyped_storage().nbytes() == 4000
 
 
-def test_a_profile_counts_multiply_adds() -> None:
+def test_model_profile_counts_multiply_adds() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     counted = get_model_profile(model, (2, 8), print_profile=False, as_string=False)
     multiply_adds = 2 * (8 * 16 + 16 * 4)
@@ -380,7 +380,7 @@ def test_a_profile_counts_multiply_adds() -> None:
     assert words == ("768", "384", "212")
 
 
-def test_a_profile_goes_to_the_file_that_is_named(tmp_path: Path) -> None:
+def test_model_profile_writes_output_file(tmp_path: Path) -> None:
     target = tmp_path / "profile.txt"
     get_model_profile(nn.Linear(3, 4), (5, 3), output_file=str(target))
     assert "120 FLOPs" in target.read_text()
@@ -399,27 +399,27 @@ def test_leaf_modules_are_found_by_class_or_name() -> None:
         set_z3_leaf_modules(model, ["Conv2d"])
 
 
-def test_frozen_parameters_are_left_out_when_saving_not_when_reading() -> None:
+def test_exclude_frozen_parameters_is_refused_when_reading() -> None:
     with pytest.raises(ValueError, match="save_checkpoint"):
         get_fp32_state_dict_from_zero_checkpoint("anywhere", exclude_frozen_parameters=True)
 
 
-# On ranks
+# With ranks
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("stage", [2, 3])
-def test_a_parameter_says_whether_it_is_divided(ranks: Ranks, stage: int) -> None:
+def test_partitioned_parameters_have_ds_attributes(ranks: Ranks, stage: int) -> None:
     settings = config(stage, zero={"stage3_param_persistence_threshold": 0})
-    for told in ranks.run("training.name_jobs:statuses", settings=settings):
-        (rows, columns), elements, _ = told["built"]
+    for result in ranks.run("training.deepspeed_api_jobs:ds_attributes", settings=settings):
+        (rows, columns), elements, _ = result["built"]
         assert elements == rows * columns
-        assert told["says nothing"] and told["ids"] and told["shapes"]
+        assert result["says nothing"] and result["ids"] and result["shapes"]
         if stage == 3:
-            assert told["divided"] > 5
-            assert told["before"] and told["inside"] and told["after"]
+            assert result["divided"] > 5
+            assert result["before"] and result["inside"] and result["after"]
         else:
-            assert told["divided"] == 0 and told["whole"] > 5
+            assert result["divided"] == 0 and result["whole"] > 5
 
 
 SETTINGS = {
@@ -441,58 +441,57 @@ def settings_of(name: str, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("name", SETTINGS)
-def test_states_are_told_whole_and_alike_at_every_stage(
-    ranks: Ranks, name: str, tmp_path: Path
-) -> None:
-    job, reference = "training.name_jobs:whole_states", config(0, 2)
+def test_full_states_agree_across_stages(ranks: Ranks, name: str, tmp_path: Path) -> None:
+    job, reference = "training.deepspeed_api_jobs:whole_states", config(0, 2)
     expected = ranks.once(job, settings=reference)[0]
     assert len(expected["masters"]) > 5
-    for told in ranks.run(job, settings=settings_of(name, tmp_path)):
+    for result in ranks.run(job, settings=settings_of(name, tmp_path)):
         for kind in ("masters", "moments"):
             for key, values in expected[kind].items():
-                assert told[kind][key] == pytest.approx(values, rel=1e-4, abs=1e-7), (kind, key)
+                assert result[kind][key] == pytest.approx(values, rel=1e-4, abs=1e-7), (kind, key)
         for key, values in expected["gradients"][-1].items():
-            assert told["gradients"][-1][key] == pytest.approx(values, rel=1e-4, abs=1e-7), key
-        assert not any(each is None for each in told["gradients"][0].values())
-        assert told["left"] == [None] * len(told["left"])
-        assert told["stranger"] is None
+            assert result["gradients"][-1][key] == pytest.approx(values, rel=1e-4, abs=1e-7), key
+        assert not any(each is None for each in result["gradients"][0].values())
+        assert result["left"] == [None] * len(result["left"])
+        assert result["stranger"] is None
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_what_is_not_reduced_yet_is_a_ranks_own(ranks: Ranks, stage: int, bf16: bool) -> None:
+def test_unreduced_gradients_are_local(ranks: Ranks, stage: int, bf16: bool) -> None:
     settings = config(stage, 4, bf16={"enabled": bf16})
-    for told in ranks.run("training.name_jobs:unreduced", settings=settings):
-        assert told == dict.fromkeys(told, True)
+    for result in ranks.run("training.deepspeed_api_jobs:unreduced", settings=settings):
+        assert result == dict.fromkeys(result, True)
 
 
-def test_hooks_are_shown_as_off_while_a_model_generates(ranks: Ranks) -> None:
-    told = ranks.run("training.name_jobs:unwrapped", settings=config(3))
-    assert told == [[(True, False), (False, True), (True, False)]] * 2
+def test_hooks_are_removed_for_generation(ranks: Ranks) -> None:
+    result = ranks.run("training.deepspeed_api_jobs:unwrapped", settings=config(3))
+    assert result == [[(True, False), (False, True), (True, False)]] * 2
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("checks", [False, True])
-def test_writes_that_would_be_discarded_are_refused_where_asked(ranks: Ranks, checks: bool) -> None:
+def test_sanity_checks_refuse_discarded_writes(ranks: Ranks, checks: bool) -> None:
     zero = {"enable_sanity_checks": checks, "stage3_param_persistence_threshold": 300}
-    both = ranks.run("training.name_jobs:writes_discarded", settings=config(3, zero=zero))
-    assert [told.pop("failed") for told in both] == ["of this rank alone", ""]
-    for told in both:
+    both = ranks.run("training.deepspeed_api_jobs:discarded_writes", settings=config(3, zero=zero))
+    assert [result.pop("failed") for result in both] == ["of this rank alone", ""]
+    for result in both:
         for refused in ("built", "divided", "assigned", "whole"):
-            assert ("in-place modification" in told[refused]) is checks, refused
-        assert told["read"] == told["kept"] == ""
-        assert told["same"] and told["persist"] == [False, True]
+            assert ("in-place modification" in result[refused]) is checks, refused
+        assert result["read"] == result["kept"] == ""
+        assert result["same"] and result["persist"] == [False, True]
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_a_checkpoint_is_read_whole_by_one_process_alone(
-    ranks: Ranks, tmp_path: Path, stage: int
-) -> None:
-    job, settings = "training.name_jobs:whole_weights", config(stage, bf16={"enabled": True})
-    told = ranks.run(job, settings=settings, folder=str(tmp_path))[0]
-    assert told == {"equal": True, "fp32": True, "loaded": True, "tied": True}
+def test_single_process_reads_full_checkpoint(ranks: Ranks, tmp_path: Path, stage: int) -> None:
+    job, settings = (
+        "training.deepspeed_api_jobs:whole_weights",
+        config(stage, bf16={"enabled": True}),
+    )
+    result = ranks.run(job, settings=settings, folder=str(tmp_path))[0]
+    assert result == {"equal": True, "fp32": True, "loaded": True, "tied": True}
 
 
 needs_zeros = pytest.mark.skipif(
@@ -505,10 +504,10 @@ needs_zeros = pytest.mark.skipif(
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_ranks_may_take_different_experts(
+def test_ranks_can_use_different_experts(
     ranks: Ranks, stage: int, accumulation: int, marked: bool
 ) -> None:
-    job, steps = "training.name_jobs:routed", {"gradient_accumulation_steps": accumulation}
+    job, steps = "training.deepspeed_api_jobs:routed", {"gradient_accumulation_steps": accumulation}
     whole = ranks.once(job, settings=config(0, **steps), marked=marked)
     divided = ranks.run(job, settings=config(stage, **steps), marked=marked)
     for (leaves, curve), (_, expected) in zip(divided, whole, strict=True):
@@ -520,11 +519,9 @@ def test_ranks_may_take_different_experts(
 @pytest.mark.engine
 @pytest.mark.parametrize("named", [["Experts"], ["Routed"]])
 @pytest.mark.parametrize("stage", [2, 3])
-def test_a_leaf_outside_of_the_blocks_is_gathered_as_one(
-    ranks: Ranks, stage: int, named: list[str]
-) -> None:
-    """One that is no repeated block, and the whole model."""
-    job, zero = "training.name_jobs:routed", {"leaf_module": {"classes": named}}
+def test_leaf_outside_blocks_is_one_unit(ranks: Ranks, stage: int, named: list[str]) -> None:
+    """A module that is not a repeated block, and the full model."""
+    job, zero = "training.deepspeed_api_jobs:routed", {"leaf_module": {"classes": named}}
     (_, expected), _ = ranks.run(job, settings=config(0), layers=1, marked=False)
     (_, curve), _ = ranks.run(job, settings=config(stage, zero=zero), layers=1, marked=False)
     assert curve == pytest.approx(expected, rel=1e-5)
@@ -552,7 +549,7 @@ def test_a_leaf_outside_of_the_blocks_is_gathered_as_one(
         ),
     ],
 )
-def test_an_optimizer_is_of_the_class_that_deepspeed_builds(
+def test_optimizer_is_instance_of_deepspeed_class(
     ranks: Ranks, stage: int, name: str, precision: str, kinds: list[str]
 ) -> None:
     offload = {"offload_optimizer": {"device": "cpu"}} if stage == 3 else {}
@@ -560,11 +557,11 @@ def test_an_optimizer_is_of_the_class_that_deepspeed_builds(
     if precision != "fp32":
         settings[precision] = {"enabled": True}
     settings["optimizer"] = {"type": name, "params": {"lr": 1e-3}}
-    told = ranks.run("training.name_jobs:kinds_of_optimizer", settings=settings)[0]
-    assert told == kinds
+    result = ranks.run("training.deepspeed_api_jobs:optimizer_classes", settings=settings)[0]
+    assert result == kinds
 
 
-def test_estimates_of_deepspeeds_names_are_those_of_compat(
+def test_memory_estimates_equal_compat_tables(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from dsengine.runtime.zero import stage3, stage_1_and_2
@@ -583,7 +580,7 @@ def test_estimates_of_deepspeeds_names_are_those_of_compat(
     )
 
 
-def test_a_config_class_of_a_script_takes_former_names(caplog: pytest.LogCaptureFixture) -> None:
+def test_config_model_accepts_deprecated_names(caplog: pytest.LogCaptureFixture) -> None:
     from dsengine.runtime.config_utils import DeepSpeedConfigModel
     from pydantic import Field
 
@@ -606,7 +603,7 @@ def test_a_config_class_of_a_script_takes_former_names(caplog: pytest.LogCapture
             Settings(**wrong)
 
 
-def test_a_trimmed_mean_leaves_out_both_ends() -> None:
+def test_trim_mean_drops_both_ends() -> None:
     from dsengine.utils.timer import SynchronizedWallClockTimer, trim_mean
 
     values = [100.0, *range(1, 9), -50.0]
@@ -620,9 +617,9 @@ def test_a_trimmed_mean_leaves_out_both_ends() -> None:
 
 
 @pytest.mark.engine
-def test_the_optimizer_tells_overflow_and_scale(ranks: Ranks) -> None:
+def test_optimizer_has_overflow_and_scale(ranks: Ranks) -> None:
     fp16 = {"enabled": True, "initial_scale_power": 8, "hysteresis": 1}
-    job = "training.name_jobs:told_optimizer"
+    job = "training.deepspeed_api_jobs:optimizer_attributes"
     rows = ranks.run(job, settings=config(1, fp16=fp16))[0]
     assert rows == [(False, 256, 256), (False, 256, 256), (True, 128, 128), (False, 128, 128)]
 
@@ -632,11 +629,11 @@ def test_the_optimizer_tells_overflow_and_scale(ranks: Ranks) -> None:
     ("stage", "name"),
     [(2, "single_partition_of_fp32_groups"), (3, "fp32_partitioned_groups_flat")],
 )
-def test_the_optimizer_tells_its_masters(ranks: Ranks, stage: int, name: str) -> None:
+def test_optimizer_has_master_views(ranks: Ranks, stage: int, name: str) -> None:
     settings = config(stage, bf16={"enabled": True})
-    told = ranks.run("training.name_jobs:told_masters", settings=settings, name=name)
-    assert {str(each[0]) for each in told} == {"{'torch.float32'}"}
-    assert told[0][1] + told[1][1] == told[0][2]
+    result = ranks.run("training.deepspeed_api_jobs:master_views", settings=settings, name=name)
+    assert {str(each[0]) for each in result} == {"{'torch.float32'}"}
+    assert result[0][1] + result[1][1] == result[0][2]
 
 
 @pytest.mark.engine
@@ -651,8 +648,8 @@ def test_the_optimizer_tells_its_masters(ranks: Ranks, stage: int, name: str) ->
         "DeepSpeedCPULion",
     ],
 )
-def test_optimizers_of_ops_train_alike_at_every_stage(ranks: Ranks, name: str) -> None:
-    job = "training.name_jobs:client_losses"
+def test_ops_optimizers_agree_across_stages(ranks: Ranks, name: str) -> None:
+    job = "training.deepspeed_api_jobs:client_losses"
     blocks = [config(stage) for stage in (0, 2, 3)]
     blocks.append(config(2, zero={"offload_optimizer": {"device": "cpu"}}))
     curves = [
@@ -664,7 +661,7 @@ def test_optimizers_of_ops_train_alike_at_every_stage(ranks: Ranks, name: str) -
         assert curve == pytest.approx(curves[0], rel=1e-5)
 
 
-def test_a_path_of_deepspeed_is_one_module_under_both_names() -> None:
+def test_module_is_the_same_under_both_names() -> None:
     import dsengine.ops.adam as there
     import dsengine.schedules as schedules
 
@@ -676,8 +673,8 @@ def test_a_path_of_deepspeed_is_one_module_under_both_names() -> None:
     assert spec is not None and spec.submodule_search_locations
 
 
-def test_the_package_can_be_imported_anew() -> None:
-    """In notebooks; and paths are found once, whoever imports how often."""
+def test_package_can_be_reloaded() -> None:
+    """For notebooks; import finders are installed once."""
     program = (
         "import sys, importlib, dsengine\n"
         "finders = len(sys.meta_path)\n"
@@ -691,38 +688,43 @@ def test_the_package_can_be_imported_anew() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
-# What programs write, ask and count
+# Writes, attributes and counters
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("name", SETTINGS)
-def test_what_is_written_is_what_is_read(ranks: Ranks, name: str, tmp_path: Path) -> None:
+def test_written_states_are_read_back(ranks: Ranks, name: str, tmp_path: Path) -> None:
     settings = settings_of(name, tmp_path) | {"gradient_accumulation_steps": 1}
-    for told in ranks.run("training.name_jobs:written", settings=settings):
-        assert [key for key, is_so in told.items() if not is_so] == []
+    for result in ranks.run("training.deepspeed_api_jobs:written", settings=settings):
+        assert [key for key, is_so in result.items() if not is_so] == []
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("threshold", [0, 10**6], ids=["divided", "whole at stage 3"])
-def test_weights_of_stage_3_answer_inside_of_forward(ranks: Ranks, threshold: int) -> None:
+def test_stage_3_weights_have_ds_attributes_in_forward(ranks: Ranks, threshold: int) -> None:
     zero = {"stage3_param_persistence_threshold": threshold}
-    expected = ranks.run("training.name_jobs:asked", settings=config(3, zero=zero))
-    for told in expected:
-        assert told["said"] and told["ids"]
-        assert told["losses"][1] < told["losses"][0]
+    expected = ranks.run(
+        "training.deepspeed_api_jobs:attributes_in_forward", settings=config(3, zero=zero)
+    )
+    for result in expected:
+        assert result["status"] and result["ids"]
+        assert result["losses"][1] < result["losses"][0]
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(("managed", "expected"), [(True, [0, 16]), (False, [8, 32])])
-def test_samples_are_those_that_were_trained_on(
+def test_global_samples_counts_trained_samples(
     ranks: Ranks, managed: bool, expected: list[int]
 ) -> None:
-    """Two ranks of micro batches of 4; a managed window of 2 ends with the second step."""
+    """Two ranks with micro batches of 4; a managed window of 2 ends with the second step."""
     settings = config(2, 2, managed_gradient_accumulation=managed)
-    assert ranks.run("training.name_jobs:counted", settings=settings) == [expected] * 2
+    assert (
+        ranks.run("training.deepspeed_api_jobs:global_samples_of_steps", settings=settings)
+        == [expected] * 2
+    )
 
 
-def test_a_rate_that_is_a_tensor_stays_one() -> None:
+def test_tensor_learning_rate_is_updated_in_place() -> None:
     rate = torch.tensor(0.5)
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=rate)
     schedule = dsengine.schedules.WarmupLR(optimizer, warmup_max_lr=0.25, warmup_num_steps=2)
@@ -732,7 +734,7 @@ def test_a_rate_that_is_a_tensor_stays_one() -> None:
 
 
 @pytest.mark.parametrize("splits", [(1, 1), (2, 3), (5, 4)])
-def test_a_linear_in_tiles_is_the_linear(splits: tuple[int, int]) -> None:
+def test_tiled_linear_equals_linear(splits: tuple[int, int]) -> None:
     from dsengine.zero import TiledLinear
 
     plain = nn.Linear(7, 9)
@@ -744,7 +746,7 @@ def test_a_linear_in_tiles_is_the_linear(splits: tuple[int, int]) -> None:
         TiledLinear(7, 9, in_splits=8)
 
 
-def test_leaf_modules_are_marked_by_name_and_unmarked() -> None:
+def test_leaf_modules_are_set_and_unset_by_name() -> None:
     from dsengine import utils
 
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
@@ -761,7 +763,7 @@ def test_leaf_modules_are_marked_by_name_and_unmarked() -> None:
         utils.set_z3_leaf_modules_by_name(model, ["5"])
 
 
-def test_timers_sum_up_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_timers_accumulate_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     from dsengine.utils.timer import SynchronizedWallClockTimer
 
     timers = SynchronizedWallClockTimer()
@@ -776,7 +778,7 @@ def test_timers_sum_up_by_name(capsys: pytest.CaptureFixture[str]) -> None:
         timers("other").stop()
 
 
-def test_arguments_of_schedules_are_added() -> None:
+def test_add_tuning_arguments_adds_schedule_arguments() -> None:
     import argparse
 
     from dsengine.runtime.lr_schedules import WARMUP_NUM_STEPS, add_tuning_arguments
@@ -785,7 +787,7 @@ def test_arguments_of_schedules_are_added() -> None:
     assert vars(chosen)[WARMUP_NUM_STEPS] == 7 and chosen.lr_schedule is None
 
 
-def test_experts_on_ranks_of_their_own_are_refused() -> None:
+def test_expert_parallel_groups_are_refused() -> None:
     from dsengine.utils import groups
 
     groups.initialize()
@@ -793,7 +795,7 @@ def test_experts_on_ranks_of_their_own_are_refused() -> None:
         groups.initialize(ep_size=2)
 
 
-def test_parts_are_balanced() -> None:
+def test_partition_balanced() -> None:
     from dsengine.runtime.utils import partition_balanced, partition_uniform, prefix_sum_inc
 
     assert prefix_sum_inc([3, 4, 5]) == [3, 7, 12]
@@ -803,7 +805,7 @@ def test_parts_are_balanced() -> None:
     assert partition_balanced([4, 1, 1, 1, 5], 3) == [0, 1, 4, 5]
 
 
-def test_blocks_of_a_config_are_objects() -> None:
+def test_config_blocks_are_objects() -> None:
     from dsengine.runtime.precision_config import DeepSpeedFP16Config, get_bfloat16_config
     from dsengine.runtime.zero import config as blocks
     from pydantic import ValidationError
@@ -826,7 +828,7 @@ def test_blocks_of_a_config_are_objects() -> None:
             DeepSpeedFP16Config(**wrong)
 
 
-def test_a_block_logs_the_keys_that_are_on_their_way_out(
+def test_config_block_logs_deprecated_keys(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from dsengine.runtime.zero.config import DeepSpeedZeroConfig
@@ -837,7 +839,7 @@ def test_a_block_logs_the_keys_that_are_on_their_way_out(
     assert "elastic checkpointing is deprecated" in capsys.readouterr().out
 
 
-def test_one_cycle_tells_the_betas_of_each_group() -> None:
+def test_one_cycle_returns_betas_of_each_group() -> None:
     from dsengine.runtime.lr_schedules import OneCycle
 
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
@@ -848,7 +850,7 @@ def test_one_cycle_tells_the_betas_of_each_group() -> None:
 
 
 @pytest.mark.parametrize(("fall", "share"), [(None, 0.5), (6, 0.25), (0, 1.0)])
-def test_one_cycle_tells_the_share_in_which_it_rises(fall: int | None, share: float) -> None:
+def test_one_cycle_step_ratio(fall: int | None, share: float) -> None:
     from dsengine.runtime.lr_schedules import OneCycle
 
     optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
@@ -858,7 +860,7 @@ def test_one_cycle_tells_the_share_in_which_it_rises(fall: int | None, share: fl
     assert schedule.get_lr() == [pytest.approx(0.15)]
 
 
-def test_a_level_is_given_by_name() -> None:
+def test_log_level_is_set_by_name() -> None:
     import logging
 
     from dsengine.utils import logger, set_log_level_from_string
@@ -872,7 +874,7 @@ def test_a_level_is_given_by_name() -> None:
     assert logger.level == before
 
 
-def test_zero_is_one_room_under_both_names() -> None:
+def test_zero_has_the_same_names_in_both_packages() -> None:
     from dsengine.deepspeed import zero
     from dsengine.deepspeed.runtime import zero as of_runtime
 

@@ -1,4 +1,4 @@
-"""Jobs about what an engine offers beside the plain loop."""
+"""Jobs for engine methods besides the plain loop."""
 
 import copy
 import io
@@ -25,7 +25,7 @@ def started(settings: dict[str, Any], **options: Any) -> Any:
 
 
 def counters(settings: dict[str, Any], backwards: int = 1) -> list[tuple[Any, ...]]:
-    """Counters and boundaries after each step, of which there are two windows of micro batches."""
+    """Return counters and boundaries after each step of two windows."""
     engine = started(settings)
     rows = []
     for micro in range(2 * engine.gradient_accumulation_steps()):
@@ -47,23 +47,23 @@ def counters(settings: dict[str, Any], backwards: int = 1) -> list[tuple[Any, ..
 
 
 def loaders(settings: dict[str, Any]) -> dict[str, Any]:
-    """What the loader of ``initialize`` and those of ``deepspeed_io`` deal out to this rank."""
+    """Return this rank's batches from the loaders of ``initialize`` and ``deepspeed_io``."""
     samples = list(range(8))
     engine = started(settings, training_data=samples, collate_fn=_negative)
-    told: dict[str, Any] = {"initialize": list(engine.training_dataloader)}
-    told["inherited"] = list(engine.deepspeed_io(samples))
-    told["own"] = list(engine.deepspeed_io(samples, collate_fn=_next))
+    result: dict[str, Any] = {"initialize": list(engine.training_dataloader)}
+    result["inherited"] = list(engine.deepspeed_io(samples))
+    result["own"] = list(engine.deepspeed_io(samples, collate_fn=_next))
     engine.collate_fn = list
     for route in ("train", "eval", "predict"):
-        told[route] = list(engine.deepspeed_io(samples, route=route))
-    told["given"] = list(
+        result[route] = list(engine.deepspeed_io(samples, route=route))
+    result["given"] = list(
         engine.deepspeed_io(samples, 2, data_sampler=[5, 7, 1, 3], pin_memory=False)
     )
-    told["workers"] = [
+    result["workers"] = [
         engine.deepspeed_io(samples, num_local_io_workers=n).loader.num_workers for n in (None, 1)
     ]
     engine.destroy()
-    return told
+    return result
 
 
 def _negative(batch: list[int]) -> list[int]:
@@ -75,7 +75,7 @@ def _next(batch: list[int]) -> list[int]:
 
 
 def ways_of_backward(settings: dict[str, Any], way: str, steps: int = 3) -> list[float]:
-    """The curve when gradients are computed in one of the ways scripts do it."""
+    """Return the losses with one of the ways scripts compute gradients."""
     engine = started(settings)
     curve = []
     for step in range(steps):
@@ -125,9 +125,9 @@ def _mean(value: float) -> float:
     return total.item() / dist.get_world_size()
 
 
-def misused(settings: dict[str, Any]) -> tuple[list[str], bool, int, bool]:
-    """What is said to calls at the wrong time, as DeepSpeed's own kind of error; two getters."""
-    engine, said = started(settings), list[str]()
+def invalid_calls(settings: dict[str, Any]) -> tuple[list[str], bool, int, bool]:
+    """Return the AssertionErrors of invalid calls, and two getters."""
+    engine, output = started(settings), list[str]()
 
     def stepped() -> None:
         with engine.no_sync():
@@ -147,22 +147,22 @@ def misused(settings: dict[str, Any]) -> tuple[list[str], bool, int, bool]:
         try:
             misuse()
         except AssertionError as error:
-            said.append(str(error))
+            output.append(str(error))
     with engine.coalesce_grad_reduction():
         for micro in range(2):
             engine.backward(engine(models.batch(0, micro, dist.get_rank())))
     engine.step()
-    told = engine.managed_gradient_accumulation(), engine.tput_timer.batch_size
-    return said, *told, engine.was_step_applied()
+    result = engine.managed_gradient_accumulation(), engine.tput_timer.batch_size
+    return output, *result, engine.was_step_applied()
 
 
-def shown(settings: dict[str, Any]) -> dict[str, Any]:
-    """What modules show of their parameters at stage 3 in mixed precision, and what is written."""
+def compute_dtype_views(settings: dict[str, Any]) -> dict[str, Any]:
+    """Check the views that modules have at stage 3 in mixed precision, and writes to them."""
     engine = started(settings)
     window(engine, 0)
     weight, master = engine.module.head.weight, engine.sharding.masters["tokens.weight"]
     exact = local_part(master).clone()
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "dtypes": sorted({str(p.dtype) for p in engine.module.parameters()}),
         "state": str(engine.module.state_dict()["head.weight"].dtype),
         "stepped": sorted({str(p.dtype) for p in engine.optimizer.param_groups[0]["params"]}),
@@ -171,50 +171,50 @@ def shown(settings: dict[str, Any]) -> dict[str, Any]:
         "read": torch.equal((weight * 1).full_tensor(), weight.full_tensor()),
     }
     with dsengine.zero.GatheredParameters([weight], modifier_rank=0):
-        told["gathered"] = str(weight.dtype)
+        result["gathered"] = str(weight.dtype)
     engine.module.blocks.to("cpu")
     engine.module.load_state_dict(engine.module.state_dict())
-    told["kept"] = torch.equal(local_part(master), exact)
-    told |= _loaded_in_place(engine.module, master)
+    result["live_tensors"] = torch.equal(local_part(master), exact)
+    result |= _loaded_in_place(engine.module, master)
     with torch.no_grad():
         weight.mul_(2)
         weight.data.div_(4)
-    told["written"] = torch.equal(local_part(master), exact / 2)
-    told |= _written_otherwise(engine.module, weight, master)
+    result["written"] = torch.equal(local_part(master), exact / 2)
+    result |= _written_otherwise(engine.module, weight, master)
     with dsengine.zero.GatheredParameters([weight], modifier_rank=0):
         weight.data[0] = 3.0
-        told["copied"] = isinstance(copy.deepcopy(weight), nn.Parameter)
-    told["row"] = master.full_tensor()[0].eq(3).all().item()
+        result["copied"] = isinstance(copy.deepcopy(weight), nn.Parameter)
+    result["row"] = master.full_tensor()[0].eq(3).all().item()
     engine.to("cpu")
-    told["again"] = sorted({str(p.dtype) for p in engine.module.parameters()})
+    result["again"] = sorted({str(p.dtype) for p in engine.module.parameters()})
     window(engine, 1)
     masters = engine.sharding.masters
-    told["same"] = engine.module.twice.weight is next(engine.module.twice.parameters())
+    result["same"] = engine.module.twice.weight is next(engine.module.twice.parameters())
     engine.module.twice.weight.requires_grad_(False)
-    told["frozen"] = not masters["twice.weight"].requires_grad
+    result["frozen"] = not masters["twice.weight"].requires_grad
     engine.destroy()
-    return told
+    return result
 
 
 def _loaded_in_place(module: nn.Module, master: Any) -> dict[str, bool]:
-    """Whether what torch's checkpoints have written into a state_dict can be loaded from it."""
+    """Whether values that torch's checkpoints write into a state_dict can be loaded from it."""
     before = local_part(master).clone()
     state = module.state_dict()
     state["tokens.weight"].to_local().mul_(2)
     detached = state["tokens.weight"].detach().to_local()
-    kept = torch.equal(detached.float(), before.to(detached.dtype).float() * 2)
+    live_tensors = torch.equal(detached.float(), before.to(detached.dtype).float() * 2)
     untouched = torch.equal(local_part(master), before)
     module.load_state_dict(state)
     loaded = torch.equal(local_part(master), before.to(state["tokens.weight"].dtype).float() * 2)
     with torch.no_grad():
         local_part(master).copy_(before)
-    return {"read_apart": untouched, "loaded_in_place": loaded, "detached": kept}
+    return {"read_apart": untouched, "loaded_in_place": loaded, "detached": live_tensors}
 
 
 def _written_otherwise(module: nn.Module, weight: Any, master: Any) -> dict[str, bool]:
-    """Whether ways of writing to what is shown, of copying and of casting it reach the shard."""
+    """Whether all ways of writing, copying and casting views reach the shard."""
     local, parameters = local_part(master), list(module.parameters())
-    told: dict[str, bool] = {}
+    result: dict[str, bool] = {}
     for name, factor in (("lists", 2.0), ("out", 3.0), ("data", 0.5), ("mixed", 1.0)):
         before = local.clone()
         with torch.no_grad():
@@ -228,26 +228,26 @@ def _written_otherwise(module: nn.Module, weight: Any, master: Any) -> dict[str,
                 before = before.to(weight.dtype)
             else:
                 weight.lerp_(weight.detach().clone(), 0.0)
-        told[name] = torch.equal(local, before.float() * factor)
+        result[name] = torch.equal(local, before.float() * factor)
     twin = copy.deepcopy(weight)
-    told["twin"] = isinstance(twin, nn.Parameter) and torch.equal(
+    result["twin"] = isinstance(twin, nn.Parameter) and torch.equal(
         twin.full_tensor(), weight.full_tensor()
     )
-    told["printed"] = repr(twin) == repr(weight.data + 0)
+    result["printed"] = repr(twin) == repr(weight.data + 0)
     blocks = cast(Any, module.blocks)
     inner = list(blocks.parameters())
     blocks.float()
-    told["cast"] = {p.dtype for p in inner} == {twin.dtype}
-    told["kept_objects"] = all(p is q for p, q in zip(inner, blocks.parameters(), strict=True))
+    result["cast"] = {p.dtype for p in inner} == {twin.dtype}
+    result["kept_objects"] = all(p is q for p, q in zip(inner, blocks.parameters(), strict=True))
     module.load_state_dict({k: v * 2 for k, v in module.state_dict().items()}, assign=True)
-    told["assigned"] = cast(Any, module.tokens).weight is weight and torch.equal(
+    result["assigned"] = cast(Any, module.tokens).weight is weight and torch.equal(
         master.full_tensor(), 2 * twin.full_tensor().float()
     )
-    return told
+    return result
 
 
 def copied(settings: dict[str, Any]) -> tuple[bool, bool, bool]:
-    """A deep copy is an ordinary module with the same output, and trains no shard."""
+    """Check that a deep copy is an ordinary module with the same output and trains no shard."""
     engine = started(settings)
     window(engine, 0)
     twin = copy.deepcopy(engine.module)
@@ -265,7 +265,7 @@ def copied(settings: dict[str, Any]) -> tuple[bool, bool, bool]:
 
 
 def loaded_weights(settings: dict[str, Any], prefix: str) -> tuple[float, float, list[str]]:
-    """The loss with another model's weights loaded, and that model's own loss."""
+    """Return the loss with another model's weights loaded, and that model's own loss."""
     other = models.tied(seed=5)
     state = {prefix + name: tensor for name, tensor in other.state_dict().items()}
     del state[prefix + "head.weight"]
@@ -288,7 +288,7 @@ def loaded_weights(settings: dict[str, Any], prefix: str) -> tuple[float, float,
 
 
 def moved(settings: dict[str, Any]) -> list[float]:
-    """``engine.to(engine.device)`` between steps changes nothing."""
+    """Return losses with ``engine.to(engine.device)`` between steps."""
     engine = started(settings)
     curve = [window(engine, 0)]
     engine.to(engine.device)
@@ -300,7 +300,7 @@ def moved(settings: dict[str, Any]) -> list[float]:
 
 
 class Double(nn.Module):
-    """Two losses, one of which may be left out, and a method that is not forward."""
+    """Two losses, one of which can be unused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -328,7 +328,7 @@ def branches(stage: int) -> float:
 
 
 def printed(settings: dict[str, Any], steps: int = 2) -> str:
-    """What rank 0 says while it trains."""
+    """Return what rank 0 prints while training."""
     screen = io.StringIO()
     with redirect_stderr(screen):
         engine = started(settings)
@@ -341,7 +341,7 @@ def printed(settings: dict[str, Any], steps: int = 2) -> str:
 def failure(settings: dict[str, Any], kind: str) -> tuple[str, str, bool, str]:
     """Provoke a failure.
 
-    Return its type and message, whether the weights are unchanged, and what was said.
+    Return its type and message, whether the weights are unchanged, and what was printed.
     """
     screen = io.StringIO()
     engine = started(settings)
@@ -355,7 +355,7 @@ def failure(settings: dict[str, Any], kind: str) -> tuple[str, str, bool, str]:
             engine.backward(loss)
             engine.step()
         outcome = ("", "")
-    except Exception as error:  # what is raised is the result
+    except Exception as error:  # the error is returned
         outcome = (type(error).__name__, str(error))
     same = all(
         torch.equal(local_part(before[n]), local_part(t))
@@ -368,7 +368,7 @@ def failure(settings: dict[str, Any], kind: str) -> tuple[str, str, bool, str]:
 def combinations(
     stage: int, client_optimizer: str, client_schedule: str
 ) -> tuple[list[float], str]:
-    """Rates after three steps with optimizer and schedule from config, client or callable."""
+    """Return learning rates after three steps with optimizer and schedule from config or client."""
     settings = config(stage, scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 4}})
     model = models.tied()
     options: dict[str, Any] = {"model_parameters": model.parameters()}
@@ -390,8 +390,8 @@ def combinations(
 
 
 def every_optimizer(stage: int, name: str, params: dict[str, Any]) -> list[float]:
-    """Two steps with ``name``."""
-    # DeepSpeed cannot run Muon on reduce-scattered gradients, and its rule holds for all.
+    """Return the losses of four steps with optimizer ``name``."""
+    # DeepSpeed refuses Muon with reduce_scatter, and the same rule applies here.
     settings = config(
         stage, optimizer={"type": name, "params": params}, zero={"reduce_scatter": name != "Muon"}
     )
@@ -405,9 +405,9 @@ def every_optimizer(stage: int, name: str, params: dict[str, Any]) -> list[float
 
 
 def factored_moments_move(folder: str) -> list[list[float]]:
-    """Six steps with Adafactor: at one stage, and with a save and a load at another in between.
+    """Return losses of six Adafactor steps, with a save and a load at another stage in between.
 
-    One weight is a single row, whose column moments have the shape of the weight itself.
+    One weight is a single row, whose column moments have the weight's own shape.
     """
     return [_six_steps(folder, first, then) for first, then in ((0, 0), (0, 2), (2, 3), (3, 0))]
 
@@ -432,7 +432,7 @@ def _six_steps(folder: str, first: int, then: int) -> list[float]:
 
 
 class Tables(nn.Module):
-    """Matrices and what is none, under names by which Muon tells tables."""
+    """Matrices and other parameters, with names by which Muon recognizes embedding tables."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -450,7 +450,7 @@ class Tables(nn.Module):
 
 
 def muon_with_adam(stage: int) -> dict[str, Any]:
-    """Which parameters Muon takes, at which rates, and how it trains."""
+    """Return which parameters Muon updates, the learning rates and the losses."""
 
     def started_with(params: dict[str, Any]) -> Any:
         torch.manual_seed(0)
@@ -476,7 +476,7 @@ def muon_with_adam(stage: int) -> dict[str, Any]:
 
 
 def refused_optimizers(stage: int, name: str) -> tuple[str, str]:
-    """What is said of an optimizer that the config names, and of one that a script built."""
+    """Return the errors for an unsupported optimizer from the config and from the script."""
     kind = getattr(torch.optim, name)
     named = config(stage, optimizer={"type": name, "params": {"lr": 0.1}})
     model = models.tied()
@@ -488,7 +488,7 @@ def refused_optimizers(stage: int, name: str) -> tuple[str, str]:
 
 
 def existing_state(stage: int) -> list[float]:
-    """An optimizer that has already stepped goes on where it stopped."""
+    """Return losses with a client optimizer that has already stepped."""
     model = models.tied()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for rank in range(2):
@@ -502,7 +502,7 @@ def existing_state(stage: int) -> list[float]:
 
 
 def evaluation_only(stage: int) -> float:
-    """A config without optimizer evaluates; step() says what is missing."""
+    """Evaluate without an optimizer; step() raises."""
     settings = config(stage)
     del settings["optimizer"]
     engine, optimizer, _, schedule = dsengine.initialize(model=models.tied(), config=settings)
@@ -521,7 +521,7 @@ def evaluation_only(stage: int) -> float:
 
 
 def written(settings: dict[str, Any], folder: str) -> list[str]:
-    """Names of the files a run with monitors and profiler writes."""
+    """Return the names of the files that monitors and profiler write."""
     printed(settings, steps=3)
     dist.barrier()
     return sorted(str(p.relative_to(folder)) for p in Path(folder).rglob("*") if p.is_file())
@@ -538,7 +538,7 @@ class Words(nn.Module):
 
 
 class Shared(nn.Module):
-    """A layer under three names, as ALBERT has its one, and two of their own."""
+    """A layer with three names, as in ALBERT, and two layers of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -566,7 +566,7 @@ def shared_layers(stage: int) -> list[float]:
 
 
 def embedding(settings: dict[str, Any], sparse: bool) -> list[float]:
-    """Five steps of a model whose embedding may have sparse gradients."""
+    """Return losses of five steps of a model whose embedding may have sparse gradients."""
     torch.manual_seed(0)
     engine, *_ = dsengine.initialize(model=Words(sparse), config=settings)
     curve = []
@@ -579,10 +579,10 @@ def embedding(settings: dict[str, Any], sparse: bool) -> list[float]:
     return curve
 
 
-def moved_away(settings: dict[str, Any]) -> dict[str, Any]:
-    """Let all states leave in the middle of a window and come back; train on.
+def offloaded_in_window(settings: dict[str, Any]) -> dict[str, Any]:
+    """Offload all states within a window and restore them; train on.
 
-    On the CPU ``offload_states`` has nothing to move, so what it does elsewhere is done directly.
+    On CPU ``offload_states`` moves nothing, so its implementation is called directly.
     """
     engine = started(settings)
     curve = [window(engine, 0)]
@@ -607,12 +607,12 @@ def moved_away(settings: dict[str, Any]) -> dict[str, Any]:
     engine.backward(second)
     engine.step()
     curve += [_mean((loss.item() + second.item()) / 2), window(engine, 2)]
-    kept = {
+    live_tensors = {
         local_part(tensor).untyped_storage()._cdata: tensor
         for tensors in offloadable_states(engine).values()
         for tensor in tensors
     }
-    total = sum(local_part(t).untyped_storage().nbytes() for t in kept.values())
+    total = sum(local_part(t).untyped_storage().nbytes() for t in live_tensors.values())
     engine.destroy()
     return {
         "curve": curve,
@@ -624,7 +624,7 @@ def moved_away(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def single_copy_of_shards(settings: dict[str, Any]) -> tuple[int, int]:
-    """Bytes freed when masters leave alone, and when parameters leave after them."""
+    """Return the bytes freed by offloading masters, then parameters."""
     engine = started(settings)
     window(engine, 0)
     offloaded = OffloadedStates(engine.device)
@@ -640,23 +640,23 @@ def single_copy_of_shards(settings: dict[str, Any]) -> tuple[int, int]:
 
 
 def offloaded(settings: dict[str, Any]) -> dict[str, Any]:
-    """The methods of the engine: what they refuse, and that training goes on after them."""
+    """Call the engine's methods; return their errors and the losses afterwards."""
     engine = started(settings)
     curve = [window(engine, 0)]
-    said = {}
+    output = {}
     engine.offload_states(include=["optim_states"])
     curve.append(engine(models.batch(1, 0, dist.get_rank())).item())
-    said["step"] = _message(engine.step)
+    output["step"] = _message(engine.step)
     engine.offload_states()
-    said["forward"] = _message(lambda: engine(models.batch(1, 0, 0)))
-    said["save"] = _message(lambda: engine.save_checkpoint("nowhere"))
+    output["forward"] = _message(lambda: engine(models.batch(1, 0, 0)))
+    output["save"] = _message(lambda: engine.save_checkpoint("nowhere"))
     engine.reload_states(non_blocking=True)
-    said["device"] = _message(lambda: engine.offload_states(device="meta"))
-    said["nvme"] = _message(lambda: engine.offload_states(device=OffloadDeviceEnum.nvme))
-    said["name"] = _message(lambda: engine.offload_states(include=["weights"]))
+    output["device"] = _message(lambda: engine.offload_states(device="meta"))
+    output["nvme"] = _message(lambda: engine.offload_states(device=OffloadDeviceEnum.nvme))
+    output["name"] = _message(lambda: engine.offload_states(include=["weights"]))
     curve += [window(engine, 1)]
     engine.destroy()
-    return {"curve": curve, "said": said}
+    return {"curve": curve, "messages": output}
 
 
 def refused_offload(settings: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What gloo lacks where ranks share a card."""
+"""Workaround for gloo with ranks that share a GPU."""
 
 import torch
 import torch.distributed as dist
@@ -8,8 +8,10 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 _library = torch.library.Library("_c10d_functional", "IMPL")
 
 
-def gather_by_lists() -> None:
-    """Let DTensors be gathered: torch's own way has gloo read a card's memory as the host's."""
+def all_gather_with_lists() -> None:
+    """Gather DTensors with lists: torch's own implementation makes gloo read GPU memory as host
+    memory.
+    """
     _library.impl("all_gather_into_tensor", _gathered, "CUDA")
 
 

@@ -1,4 +1,4 @@
-"""Jobs about what scripts ask of parameters and checkpoints by DeepSpeed's names."""
+"""Jobs for DeepSpeed's API on parameters and checkpoints."""
 
 from typing import Any
 
@@ -31,8 +31,8 @@ from training import models
 from training.jobs import window
 
 
-def statuses(settings: dict[str, Any]) -> dict[str, Any]:
-    """What parameters say before, inside and after a gather, and before the engine."""
+def ds_attributes(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the ds_* attributes before, inside and after a gather, and before the engine."""
     with deepspeed.zero.Init(config_dict_or_path=settings):
         model = models.tied()
     weight = model.head.weight
@@ -44,7 +44,7 @@ def statuses(settings: dict[str, Any]) -> dict[str, Any]:
     with deepspeed.zero.GatheredParameters(divided):
         inside = {p.ds_status for p in divided}
         shapes = all(p.data.shape == p.ds_shape for p in divided)
-    told = {
+    result = {
         "built": built,
         "before": before == {ZeroParamStatus.NOT_AVAILABLE},
         "inside": inside == {ZeroParamStatus.AVAILABLE},
@@ -56,21 +56,21 @@ def statuses(settings: dict[str, Any]) -> dict[str, Any]:
         "says nothing": not any(hasattr(p, "ds_status") for p in whole),
     }
     engine.destroy()
-    return told
+    return result
 
 
 def unwrapped(settings: dict[str, Any]) -> list[tuple[bool, bool]]:
-    """Before, while and after a model generates: whether hooks are on, and weights whole."""
+    """Return (hooks registered, weights gathered) before, during and after generation."""
     engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
-    told = engine.optimizer.parameter_offload
+    result = engine.optimizer.parameter_offload
     weight = engine.module.head.weight
 
     def state() -> tuple[bool, bool]:
-        on = bool(told.forward_hooks) and bool(told.backward_hooks)
+        on = bool(result.forward_hooks) and bool(result.backward_hooks)
         return on, weight.ds_status is ZeroParamStatus.AVAILABLE
 
     seen = [state()]
-    for hook in told.forward_hooks:
+    for hook in result.forward_hooks:
         hook.remove()
     with deepspeed.zero.unwrap_model_for_generation(engine):
         seen.append(state())
@@ -79,8 +79,8 @@ def unwrapped(settings: dict[str, Any]) -> list[tuple[bool, bool]]:
     return seen
 
 
-def writes_discarded(settings: dict[str, Any]) -> dict[str, Any]:
-    """Whether writes are refused that GatheredParameters discards, and what is left of them."""
+def discarded_writes(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the errors for writes that GatheredParameters discards, and their effect."""
 
     def refused(
         parameter: nn.Parameter, rank: int, modifier: int | None = None, way: str = "add"
@@ -101,10 +101,10 @@ def writes_discarded(settings: dict[str, Any]) -> dict[str, Any]:
 
     with deepspeed.zero.Init(config_dict_or_path=settings):
         model = models.tied()
-    told: dict[str, Any] = {"built": refused(model.head.weight, 0)}
+    result: dict[str, Any] = {"built": refused(model.head.weight, 0)}
     engine, *_ = deepspeed.initialize(model=model, config=settings)
     before = engine.module.head.weight.full_tensor()
-    told |= {
+    result |= {
         "divided": refused(engine.module.head.weight, 1),
         "assigned": refused(engine.module.head.weight, 0, way="assign"),
         "failed": refused(engine.module.head.weight, 0, way="fail"),
@@ -115,40 +115,40 @@ def writes_discarded(settings: dict[str, Any]) -> dict[str, Any]:
         "persist": sorted({p.ds_persist for p in engine.module.parameters()}),
     }
     engine.destroy()
-    return told
+    return result
 
 
 def unreduced(settings: dict[str, Any]) -> dict[str, Any]:
-    """This rank's own gradients inside ``no_sync``, once more, and after ``zero_grad``."""
+    """Check this rank's own gradients inside ``no_sync``, accumulated, and after ``zero_grad``."""
     engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     stage = engine.zero_optimization_stage()
     inside = engine.no_sync if stage < 2 else engine.coalesce_grad_reduction
     weight = dict(_trained(engine))["twice.weight"]
     with inside():
         engine.backward(engine(models.batch(0, 0, dist.get_rank())))
-        once = _known(safe_get_full_grad(weight)).float()
+        once = _not_none(safe_get_full_grad(weight)).float()
         engine.backward(engine(models.batch(0, 0, dist.get_rank())))
-        twice = _known(safe_get_full_grad(weight)).float()
+        twice = _not_none(safe_get_full_grad(weight)).float()
         engine.zero_grad()
         engine.backward(engine(models.batch(0, 0, dist.get_rank())))
-        again = _known(safe_get_full_grad(weight)).float()
+        again = _not_none(safe_get_full_grad(weight)).float()
     others = [torch.empty_like(once) for _ in range(dist.get_world_size())]
     dist.all_gather(others, once.contiguous())
-    told = {
+    result = {
         "summed": torch.allclose(twice, 2 * once, rtol=1e-2, atol=1e-6),
         "forgotten": torch.equal(again, once),
         "own": not torch.equal(others[0], others[1]),
     }
     if stage:
         engine.set_gradient_accumulation_boundary(True)
-        reduced = _known(safe_get_full_grad(weight)) if stage > 1 else sum(others) / 2
-        told["mean"] = torch.allclose(reduced, sum(others) / 2, rtol=2e-2, atol=1e-5)
+        reduced = _not_none(safe_get_full_grad(weight)) if stage > 1 else sum(others) / 2
+        result["mean"] = torch.allclose(reduced, sum(others) / 2, rtol=2e-2, atol=1e-5)
     engine.destroy()
-    return told
+    return result
 
 
 def whole_states(settings: dict[str, Any]) -> dict[str, Any]:
-    """Master, gradient and moments of every trainable parameter after a window and a half."""
+    """Return master, gradient and moments of every trained parameter after a window and a half."""
     engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     window(engine, 0)
     gradients: list[dict[str, Any]] = []
@@ -156,10 +156,10 @@ def whole_states(settings: dict[str, Any]) -> dict[str, Any]:
         engine.backward(engine(models.batch(1, micro, dist.get_rank())))
         gradients.append({n: safe_get_full_grad(p) for n, p in _trained(engine)})
         engine.step()
-    told = {
+    result = {
         "gradients": [
-            {name: None if g is None else g.numpy() for name, g in each.items()}
-            for each in gradients
+            {name: None if g is None else g.numpy() for name, g in micro.items()}
+            for micro in gradients
         ],
         "masters": {n: _numpy(safe_get_full_fp32_param(p)) for n, p in _trained(engine)},
         "moments": {
@@ -169,11 +169,11 @@ def whole_states(settings: dict[str, Any]) -> dict[str, Any]:
         "stranger": safe_get_full_fp32_param(nn.Parameter(torch.zeros(1))),
     }
     engine.destroy()
-    return told
+    return result
 
 
 class Experts(nn.Module):
-    """A block of which each input takes one expert."""
+    """A block with two experts, of which an input uses one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class Routed(nn.Module):
 def routed(
     settings: dict[str, Any], layers: int = 2, marked: bool = True
 ) -> tuple[int, list[float]]:
-    """Leaf modules found, and the curve when every rank takes another expert in each step."""
+    """Return the number of leaf modules, and the losses if ranks use different experts."""
     torch.manual_seed(0)
     model = Routed(layers)
     leaves = deepspeed.utils.set_z3_leaf_modules(model, [Experts]) if marked else []
@@ -216,7 +216,7 @@ def routed(
 
 
 def _trained(engine: Any) -> list[tuple[str, Any]]:
-    """The parameters that some forward uses."""
+    """Return the parameters that forward uses."""
     named = engine.module.named_parameters()
     return [(n, p) for n, p in named if p.requires_grad and "unused" not in n]
 
@@ -226,26 +226,26 @@ def _numpy(tensor: torch.Tensor | None) -> Any:
 
 
 def whole_weights(settings: dict[str, Any], folder: str) -> dict[str, bool]:
-    """Whether a checkpoint read without an engine holds what the engine has trained."""
+    """Whether a checkpoint read without an engine contains the trained weights."""
     engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     window(engine, 0)
     engine.save_checkpoint(folder)
     trained = {n: safe_get_full_fp32_param(p) for n, p in _trained(engine)}
-    told = {}
-    if dist.get_rank() == 0:  # alone: no other rank takes part
+    result = {}
+    if dist.get_rank() == 0:  # on one rank only
         weights = get_fp32_state_dict_from_zero_checkpoint(folder)
-        told["equal"] = all(torch.equal(weights[n], t) for n, t in trained.items())  # type: ignore[arg-type]
-        told["fp32"] = {t.dtype for t in weights.values()} == {torch.float32}
-        told["tied"] = torch.equal(weights["head.weight"], weights["tokens.weight"])
+        result["equal"] = all(torch.equal(weights[n], t) for n, t in trained.items())  # type: ignore[arg-type]
+        result["fp32"] = {t.dtype for t in weights.values()} == {torch.float32}
+        result["tied"] = torch.equal(weights["head.weight"], weights["tokens.weight"])
         loaded = load_state_dict_from_zero_checkpoint(models.tied(seed=3), folder)
-        told["loaded"] = torch.equal(loaded.head.weight, weights["tokens.weight"])
+        result["loaded"] = torch.equal(loaded.head.weight, weights["tokens.weight"])
     dist.barrier()
     engine.destroy()
-    return told
+    return result
 
 
-def told_optimizer(settings: dict[str, Any]) -> list[tuple[bool, float, float]]:
-    """What the optimizer says of overflow and loss scale after each step."""
+def optimizer_attributes(settings: dict[str, Any]) -> list[tuple[bool, float, float]]:
+    """Return the optimizer's overflow and loss scale after each step."""
     engine, optimizer, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     rows = [(optimizer.overflow, optimizer.cur_scale, optimizer.loss_scale)]
     for step in range(3):
@@ -257,18 +257,18 @@ def told_optimizer(settings: dict[str, Any]) -> list[tuple[bool, float, float]]:
     return rows
 
 
-def told_masters(settings: dict[str, Any], name: str) -> tuple[set[str], int, int]:
-    """Dtypes of what the optimizer says its masters are, their elements, those of the model."""
+def master_views(settings: dict[str, Any], name: str) -> tuple[set[str], int, int]:
+    """Return dtypes and element count of the optimizer's master views, and of the model."""
     engine, optimizer, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     masters = list(getattr(optimizer, name))
-    assert all(each.dim() == 1 for each in masters) and len(masters[:2]) == 2
-    told = ({str(each.dtype) for each in masters}, sum(each.numel() for each in masters))
+    assert all(master.dim() == 1 for master in masters) and len(masters[:2]) == 2
+    result = ({str(m.dtype) for m in masters}, sum(m.numel() for m in masters))
     engine.destroy()
-    return *told, sum(each.numel() for each in models.tied().parameters() if each.requires_grad)
+    return *result, sum(p.numel() for p in models.tied().parameters() if p.requires_grad)
 
 
-def kinds_of_optimizer(settings: dict[str, Any]) -> list[str]:
-    """Of which of DeepSpeed's classes an optimizer from the config is."""
+def optimizer_classes(settings: dict[str, Any]) -> list[str]:
+    """Return the DeepSpeed classes that an optimizer from the config is an instance of."""
     from dsengine.ops import adam, lion
     from dsengine.runtime.base_optimizer import DeepSpeedOptimizer, ZeROOptimizer
     from dsengine.runtime.fp16.fused_optimizer import FP16_Optimizer
@@ -286,14 +286,14 @@ def kinds_of_optimizer(settings: dict[str, Any]) -> list[str]:
         FP16_Optimizer,
         FP16_UnfusedOptimizer,
     )
-    told = [each.__name__ for each in (*kinds, *wrappers) if isinstance(optimizer, each)]
-    told += ["to be scaled"] if optimizer.needs_scaler() else []
+    result = [kind.__name__ for kind in (*kinds, *wrappers) if isinstance(optimizer, kind)]
+    result += ["to be scaled"] if optimizer.needs_scaler() else []
     engine.destroy()
-    return told
+    return result
 
 
 def client_losses(settings: dict[str, Any], name: str, steps: int = 4) -> list[float]:
-    """The curve with an optimizer of ``ops``, or one of torch's by the same arguments."""
+    """Return the losses with an optimizer of ``ops``."""
     from dsengine.ops import adagrad, adam, lion
 
     kinds = {
@@ -313,65 +313,67 @@ def client_losses(settings: dict[str, Any], name: str, steps: int = 4) -> list[f
 
 
 def written(settings: dict[str, Any]) -> dict[str, Any]:
-    """What is read back of what was written whole, and of what each rank wrote itself."""
+    """Check that written full and local states are read back."""
     engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     window(engine, 0)
     weight = engine.module.blocks[1].up.weight
     shape = getattr(weight, "ds_shape", weight.shape)
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     value = torch.arange(shape.numel(), dtype=torch.float32).view(shape) / 100
     safe_set_full_fp32_param(weight, value)
-    told["master"] = torch.equal(_known(safe_get_full_fp32_param(weight)), value)
+    result["master"] = torch.equal(_not_none(safe_get_full_fp32_param(weight)), value)
     with deepspeed.zero.GatheredParameters([weight]):
-        told["parameter"] = torch.equal(weight.data.float(), value.to(weight.dtype).float())
+        result["parameter"] = torch.equal(weight.data.float(), value.to(weight.dtype).float())
     safe_set_full_optimizer_state(weight, value + 1, "exp_avg")
-    state = _known(safe_get_full_optimizer_state(weight, "exp_avg"))
-    told["state"] = torch.equal(state, value + 1)
+    state = _not_none(safe_get_full_optimizer_state(weight, "exp_avg"))
+    result["state"] = torch.equal(state, value + 1)
     engine.backward(engine(models.batch(1, 0, dist.get_rank())))
     safe_set_full_grad(weight, value + 2)
-    told["gradient"] = torch.equal(_known(safe_get_full_grad(weight)), value + 2)
+    result["gradient"] = torch.equal(_not_none(safe_get_full_grad(weight)), value + 2)
     safe_update_full_grad_vectorized([weight], lambda gradient, _: gradient * 2)
-    told["updated"] = torch.equal(_known(safe_get_full_grad(weight)), (value + 2) * 2)
-    own = _known(safe_get_local_fp32_param(weight))
+    result["updated"] = torch.equal(_not_none(safe_get_full_grad(weight)), (value + 2) * 2)
+    own = _not_none(safe_get_local_fp32_param(weight))
     safe_set_local_fp32_param(weight, own + 1)
     safe_set_local_grad(weight, torch.zeros_like(own))
     safe_set_local_optimizer_state(weight, own, "exp_avg")
-    told["own"] = (
-        torch.equal(_known(safe_get_local_fp32_param(weight)), own + 1)
-        and not _known(safe_get_local_grad(weight)).any()
-        and torch.equal(_known(safe_get_local_optimizer_state(weight, "exp_avg")), own)
-        and torch.equal(_known(safe_get_full_fp32_param(weight)), value + 1)
+    result["own"] = (
+        torch.equal(_not_none(safe_get_local_fp32_param(weight)), own + 1)
+        and not _not_none(safe_get_local_grad(weight)).any()
+        and torch.equal(_not_none(safe_get_local_optimizer_state(weight, "exp_avg")), own)
+        and torch.equal(_not_none(safe_get_full_fp32_param(weight)), value + 1)
     )
     frozen = engine.module.positions.weight
     with deepspeed.zero.GatheredParameters([frozen]):
         expected = frozen.data.float().clone()
-    told["frozen"] = torch.equal(_known(safe_get_full_fp32_param(frozen)), expected)
+    result["frozen"] = torch.equal(_not_none(safe_get_full_fp32_param(frozen)), expected)
     engine.step()
-    told["trains on"] = bool(torch.isfinite(engine(models.batch(2, 0, dist.get_rank()))))
+    result["trains on"] = bool(torch.isfinite(engine(models.batch(2, 0, dist.get_rank()))))
     engine.destroy()
-    return told
+    return result
 
 
-class Asking(nn.Module):
-    """Asks its weights in forward what frameworks ask."""
+class ReadsAttributes(nn.Module):
+    """Reads its weights' attributes in forward, as frameworks do."""
 
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(2))
         self.head = nn.Linear(6, 6)
-        self.told: list[Any] = []
+        self.seen: list[Any] = []
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
             inputs = block(inputs)
-        self.told.append((self.head.weight.ds_status, self.head.weight.ds_id))
+        self.seen.append((self.head.weight.ds_status, self.head.weight.ds_id))
         return self.head(inputs).square().mean()
 
 
-def asked(settings: dict[str, Any]) -> dict[str, Any]:
-    """What weights say inside of forward; a part called before the whole; no forward at all."""
+def attributes_in_forward(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return weight attributes inside forward, after a submodule was called first, and without
+    forward.
+    """
     torch.manual_seed(0)
-    model = Asking()
+    model = ReadsAttributes()
     engine, *_ = deepspeed.initialize(model=model, config=settings)
     with engine.coalesce_grad_reduction():
         pass
@@ -384,12 +386,12 @@ def asked(settings: dict[str, Any]) -> dict[str, Any]:
         engine.backward(loss)
         engine.step()
         losses.append(loss.item())
-    said = {status for status, _ in model.told} == {ZeroParamStatus.AVAILABLE}
-    return {"said": said, "ids": {i for _, i in model.told} == {before}, "losses": losses}
+    output = {status for status, _ in model.seen} == {ZeroParamStatus.AVAILABLE}
+    return {"status": output, "ids": {i for _, i in model.seen} == {before}, "losses": losses}
 
 
-def counted(settings: dict[str, Any]) -> list[int]:
-    """Samples after each of two steps, the second behind three backwards."""
+def global_samples_of_steps(settings: dict[str, Any]) -> list[int]:
+    """Return global_samples after two steps, the second after three backwards."""
     engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     found = []
     for backwards in (1, 3):
@@ -401,15 +403,15 @@ def counted(settings: dict[str, Any]) -> list[int]:
     return found
 
 
-def _known(tensor: torch.Tensor | None) -> torch.Tensor:
+def _not_none(tensor: torch.Tensor | None) -> torch.Tensor:
     if tensor is None:
-        raise AssertionError("nothing was told")
+        raise AssertionError("expected a tensor")
     return tensor
 
 
-def settled_batch(config: dict[str, Any]) -> tuple[int, int]:
-    """Of a config as an object: the micro batch, and the ranks that it was settled for."""
+def resolved_batch(config: dict[str, Any]) -> tuple[int, int]:
+    """Return the micro batch and world size of a config object."""
     from dsengine.runtime.config import DeepSpeedConfig
 
-    held = DeepSpeedConfig(config)
-    return held.train_micro_batch_size_per_gpu, held.world_size
+    resolved = DeepSpeedConfig(config)
+    return resolved.train_micro_batch_size_per_gpu, resolved.world_size

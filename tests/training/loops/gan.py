@@ -1,4 +1,4 @@
-"""Two engines in one loop: a generator and a discriminator, each called as a plain module."""
+"""Train a GAN with two engines in one loop."""
 
 import argparse
 
@@ -26,7 +26,7 @@ def real_data(rank: int) -> DataLoader:
 
 
 def main(arguments: list[str]) -> dict:
-    parser = argparse.ArgumentParser(description="two players")
+    parser = argparse.ArgumentParser(description="gan")
     parser.add_argument("--local_rank", type=int, default=-1)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--engines_forget", action="store_true")
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> dict:
 
     chance = torch.Generator().manual_seed(60 + rank)
 
-    def judged(samples: Tensor, is_real: float) -> Tensor:
+    def discriminator_loss(samples: Tensor, is_real: float) -> Tensor:
         output = netD(samples)
         return criterion(output, torch.full_like(output, is_real))
 
@@ -58,19 +58,19 @@ def main(arguments: list[str]) -> dict:
     for _ in range(args.epochs):
         for (real,) in real_data(rank):
             (model_engineD if args.engines_forget else netD).zero_grad()
-            errD_real = judged(real.to(device), 1.0)
+            errD_real = discriminator_loss(real.to(device), 1.0)
             model_engineD.backward(errD_real)
             fake = netG(torch.randn(8, NOISE, generator=chance).to(device))
-            errD_fake = judged(fake.detach(), 0.0)
+            errD_fake = discriminator_loss(fake.detach(), 0.0)
             model_engineD.backward(errD_fake)
             model_engineD.step()
 
             (model_engineG if args.engines_forget else netG).zero_grad()
-            errG = judged(fake, 1.0)
+            errG = discriminator_loss(fake, 1.0)
             model_engineG.backward(errG)
             model_engineG.step()
             losses += [(errD_real + errD_fake).item(), errG.item()]
-    told = {"losses": losses, "steps": (model_engineD.global_steps, model_engineG.global_steps)}
+    result = {"losses": losses, "steps": (model_engineD.global_steps, model_engineG.global_steps)}
     model_engineD.destroy()
     model_engineG.destroy()
-    return told
+    return result
