@@ -17,7 +17,7 @@ pytestmark = pytest.mark.engine
         ("different_configs", ["ValueError", "rank 1", "gradient_clipping"]),
         ("different_models", ["ValueError", "rank 1", "blocks.2"]),
         ("plan_for_another_world", ["ValueError", "8 ranks", "2 are running", "--gpus 2"]),
-        ("different_plan_on_one_rank", ["ValueError", "rank 1", "another plan"]),
+        ("different_plan_on_one_rank", ["ValueError", "rank 1", "different plan"]),
         ("plan_and_config", ["ValueError", "exactly one", "2 given"]),
         ("config_refused_on_one_rank", ["ValueError", "overlap_com"]),
         ("no_config_on_one_rank", ["ValueError", "config="]),

@@ -76,7 +76,7 @@ def test_process_limit_applies_to_one_rank(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(memory, "available_in_process", lambda: share * 102 // 100)
     refuse_insufficient_memory(plan, FACTS)
     monkeypatch.setattr(memory, "available_in_process", lambda: share * 98 // 100)
-    with pytest.raises(ValueError, match=r"leaves 1\.2 GiB: .* nvme \(1\.0 GiB\), or .* 0\.6\d"):
+    with pytest.raises(ValueError, match=r"may use 1\.2 GiB: .* nvme \(1\.0 GiB\), or .* 0\.6\d"):
         refuse_insufficient_memory(plan, FACTS)
     assert planned(3, "nvme").memory["host_bytes"] < plan.memory["host_bytes"] * 2 // 3
 

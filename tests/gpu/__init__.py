@@ -1,5 +1,5 @@
-"""What only a card can show, measured on one: `make gpu` writes docs/internals/gpu.md.
+"""Measurements that need a GPU: `make gpu` writes docs/internals/gpu.md.
 
-Each part is a function of a setting and a time, and gives plain data; on the host, in a tiny
-setting, all of them run in the suite.
+Each part is a function of a setting and a time limit and returns plain data; in a tiny setting on
+the host, all of them run in the test suite.
 """

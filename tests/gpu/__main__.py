@@ -1,4 +1,4 @@
-"""Measure what is not measured yet, and write docs/internals/gpu.md.
+"""Run the missing measurements and write docs/internals/gpu.md.
 
 PYTHONPATH=tests python -m gpu
 """
@@ -18,18 +18,18 @@ PAGE = ROOT / "docs" / "internals" / "gpu.md"
 
 def main() -> int:
     if not torch.cuda.is_available():
-        print("make gpu needs a machine with a CUDA device: torch sees none here", file=sys.stderr)
+        print("make gpu requires a CUDA device; torch finds none", file=sys.stderr)
         return 2
     from gpu.copies import copies
     from gpu.dry_run import dry_run
-    from gpu.setting import on_card
+    from gpu.setting import on_gpu
     from gpu.speed import speed
     from gpu.training import training
 
-    setting, commit = on_card(), commit_of(ROOT)
+    setting, commit = on_gpu(), commit_of(ROOT)
     for part, seconds in {training: 840, dry_run: 360, copies: 180, speed: 840}.items():
         ran = measure(part, setting, seconds, RECORDS, commit)
-        print(part.__name__, "measured" if ran else "was measured before", flush=True)
+        print(part.__name__, "measured" if ran else "was measured already", flush=True)
         PAGE.write_text(page(read(RECORDS)), "utf-8")
     return 0
 

@@ -1,25 +1,25 @@
-"""Case after case, each with a row: what it measured, or why it did not."""
+"""Run cases; each gives a row with its measurements or its error."""
 
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
 Row = dict[str, Any]
-LEFT_OUT = "left out: the time of this part was up"
+SKIPPED = "skipped: the time limit of this part was reached"
 
 
 def rows(cases: Mapping[str, Callable[[], Row]], seconds: float) -> list[Row]:
-    """Run what can be begun within ``seconds``; a case that fails costs no other one."""
-    end, found = monotonic() + seconds, []
+    """Run the cases that can start within ``seconds``; a failing case does not affect others."""
+    end, results = monotonic() + seconds, []
     for name, measure in cases.items():
         if monotonic() > end:
-            found.append({"case": name, "failed": LEFT_OUT})
+            results.append({"case": name, "failed": SKIPPED})
             continue
         try:
-            found.append({"case": name, **measure()})
-        except Exception as error:  # whatever it is, the report says it
-            found.append({"case": name, "failed": _reason(error)})
-    return found
+            results.append({"case": name, **measure()})
+        except Exception as error:  # included in the report
+            results.append({"case": name, "failed": _reason(error)})
+    return results
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Whether host memory is pinned, and whether a tile travels while the next one is updated."""
+"""Measure pinned host memory and the overlap of copies with updates."""
 
 from functools import partial
 from time import perf_counter
@@ -21,14 +21,14 @@ STEPS = 3
 def copies(setting: Setting, seconds: float) -> list[Row]:
     shared = SharedRanks(setting.device)
 
-    def measured(stage: int, pinned: bool) -> Row:
+    def measure(stage: int, pinned: bool) -> Row:
         settings = _config(stage, pinned, setting.tile_elements)
         job = {"config": settings, "workload": setting.workload}
-        return shared(setting.cards).run("gpu.copies:step", **job)[0]
+        return shared(setting.gpus).run("gpu.copies:step", **job)[0]
 
     try:
         cases = {
-            f"stage {stage}, pin_memory {pinned}": partial(measured, stage, pinned)
+            f"stage {stage}, pin_memory {pinned}": partial(measure, stage, pinned)
             for stage in setting.stages
             if stage > 0
             for pinned in (True, False)
@@ -52,17 +52,17 @@ def _config(stage: int, pinned: bool, tile_elements: int) -> dict[str, Any]:
 
 
 def step(config: dict[str, Any], workload: dict[str, Any]) -> Row:
-    """Seconds of one step of the optimizer on the host, and of its copies; on every rank.
+    """Return seconds of one offloaded optimizer step and its copies; runs on every rank.
 
-    ``hidden``: the share of the copies that ran while the host was updating.
+    ``hidden``: the share of the copies that overlaps host updates.
     """
     work = Workload(**workload | {"micro_batch": 1})
     engine, *_ = dsengine.initialize(model=work.model(), config=config)
     batch = work.batch(seed=dist.get_rank())
     clock = _Clock(work.device)
-    with clock.listening():
+    with clock.recording():
         for _ in range(STEPS):
-            clock.forget()
+            clock.reset()
             engine.backward(engine(batch))
             engine.step()
             clock.wait()
@@ -78,24 +78,25 @@ def step(config: dict[str, Any], workload: dict[str, Any]) -> Row:
 
 
 def _pinned(tensors: Any) -> str:
-    held = [each for each in tensors if each.device.type == "cpu"]
-    return f"{sum(torch.cuda.is_available() and each.is_pinned() for each in held)} of {len(held)}"
+    on_host = [tensor for tensor in tensors if tensor.device.type == "cpu"]
+    pinned = sum(torch.cuda.is_available() and tensor.is_pinned() for tensor in on_host)
+    return f"{pinned} of {len(on_host)}"
 
 
 class _Clock:
-    """Times updates on the host by its clock, and copies by events of the device's stream."""
+    """Times host updates by the CPU clock, and copies by events on the device's stream."""
 
     def __init__(self, device: str) -> None:
-        self._on_card = device != "cpu"
-        self.forget()
+        self._on_gpu = device != "cpu"
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._updates: list[tuple[float, float]] = []
         self._copies: list[tuple[Any, Any]] = []
         self._began = self._ended = 0.0
 
-    def listening(self) -> Any:
-        """Have every tile noted while its binding updates it and sends it back."""
+    def recording(self) -> Any:
+        """Record the update and the copy of every tile."""
         update, copy_back = HostBinding._update, HostBinding._copy_back
         clock = self
 
@@ -113,24 +114,24 @@ class _Clock:
         return mock.patch.multiple(HostBinding, _update=timed_update, _copy_back=timed_copy)
 
     def _mark(self) -> Any:
-        if not self._on_card:
+        if not self._on_gpu:
             return perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def wait(self) -> None:
-        if self._on_card:
+        if self._on_gpu:
             torch.cuda.synchronize()
         self._ended = perf_counter()
 
     def seconds(self) -> dict[str, float]:
-        """Of the last step."""
-        whole = self._ended - self._began
+        """Return the times of the last step."""
+        total = self._ended - self._began
         updating = sum(end - begin for begin, end in self._updates)
-        copying = sum(self._between(*each) for each in self._copies)
-        hidden = min(1.0, max(0.0, (updating + copying - whole) / copying)) if copying else 0.0
-        return {"step": whole, "updating": updating, "copying": copying, "hidden": hidden}
+        copying = sum(self._between(*pair) for pair in self._copies)
+        hidden = min(1.0, max(0.0, (updating + copying - total) / copying)) if copying else 0.0
+        return {"step": total, "updating": updating, "copying": copying, "hidden": hidden}
 
     def _between(self, begin: Any, end: Any) -> float:
-        return begin.elapsed_time(end) / 1000 if self._on_card else end - begin
+        return begin.elapsed_time(end) / 1000 if self._on_gpu else end - begin

@@ -1,4 +1,4 @@
-"""What a dry run says of each phase, beside the peak that torch has counted on the card."""
+"""Compare a dry run's peak of each phase with the peak measured on the GPU."""
 
 import gc
 from collections.abc import Callable
@@ -21,24 +21,24 @@ TIERS: dict[str, dict[str, Any]] = {"": {}, ", offloaded": {"offload_optimizer":
 
 
 def dry_run(setting: Setting, seconds: float) -> list[Row]:
-    """By phase: bytes of the card, bytes of the dry run."""
+    """Return by phase the measured bytes and those of the dry run."""
     shared = SharedRanks(setting.device)
 
-    def beside(settings: dict[str, Any]) -> Row:
-        ranks: Ranks = shared(setting.cards)
+    def compare(settings: dict[str, Any]) -> Row:
+        ranks: Ranks = shared(setting.gpus)
         real = ranks.run("gpu.dry_run:peaks", config=settings, workload=setting.workload)[0]
         output = simulated(settings, setting)
         return {phase: [real[phase], output[phase]] for phase in PHASES}
 
     try:
-        return rows(_cases(setting, beside), seconds)
+        return rows(_cases(setting, compare), seconds)
     finally:
         shared.close()
 
 
-def _cases(setting: Setting, beside: Callable[[dict[str, Any]], Row]) -> dict[str, Any]:
+def _cases(setting: Setting, compare: Callable[[dict[str, Any]], Row]) -> dict[str, Any]:
     return {
-        f"stage {stage}, {precision}{tier}": partial(beside, _config(stage, precision, zero))
+        f"stage {stage}, {precision}{tier}": partial(compare, _config(stage, precision, zero))
         for precision in setting.precisions
         for stage in setting.stages
         for tier, zero in TIERS.items()
@@ -56,12 +56,12 @@ def _config(stage: int, precision: str, zero: dict[str, Any]) -> dict[str, Any]:
 
 
 def simulated(settings: dict[str, Any], setting: Setting) -> dict[str, int]:
-    """By phase, on the same device; what is offloaded is counted there too."""
+    """Return peak bytes by phase on the same device, including offloaded states."""
     work = Workload(**setting.workload | {"micro_batch": 1, "device": "cpu"})
     facts = dsconfig.Facts(
-        world_size=setting.cards,
+        world_size=setting.gpus,
         nodes=1,
-        device=dsconfig.DeviceFacts(name=setting.card, kind=setting.device),
+        device=dsconfig.DeviceFacts(name=setting.gpu, kind=setting.device),
         model=dsengine.describe(work.model()),
         training=dsconfig.TrainingFacts(arguments={"zero_init": False}),
     )
@@ -74,10 +74,10 @@ def simulated(settings: dict[str, Any], setting: Setting) -> dict[str, int]:
 
 
 def peaks(config: dict[str, Any], workload: dict[str, Any]) -> dict[str, int]:
-    """Bytes over what was there before, of the second step; runs on every rank."""
+    """Return the second step's peak bytes above the initial ones; runs on every rank."""
     work = Workload(**workload | {"micro_batch": 1})
     batch = work.batch(seed=dist.get_rank())
-    # On the host the model is in the same memory, and is counted; on a card it arrives.
+    # On the host the model is in the same memory and is counted; on a GPU it is moved there.
     meter = LiveBytes(torch.device(work.device), existing=work.device == "cpu")
     model = work.model()
     gc.collect()

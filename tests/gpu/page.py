@@ -1,50 +1,49 @@
-"""docs/internals/gpu.md: what was measured on a card, or that nothing was yet."""
+"""Write docs/internals/gpu.md from the measurements, if there are any."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu.cases import Row
 
-NOT_YET = "**Nothing has been measured on a card yet.**"
+NOT_YET = "**Nothing has been measured on a GPU yet.**"
 PARTS = {
     "training": (
         "Training",
-        "The engine on a card against the engine on the host: the largest gap of the losses, "
-        "relative. Then files of its tests with their ranks on the card: how many tests passed, "
-        "were skipped, and which went wrong.",
+        "The engine on a GPU compared with the engine on the host: largest relative difference of "
+        "the losses. Then test files with their ranks on the GPU: how many tests passed or were "
+        "skipped, and which failed.",
     ),
     "dry_run": (
-        "The dry run and the card",
-        "Peak bytes by phase: what the allocator of torch has counted on the card, then what "
-        "`dsengine.simulate` says. The dry run counts what is offloaded too, the card does not.",
+        "Dry run and measurement",
+        "Peak bytes by phase: measured by torch's allocator on the GPU, then reported by "
+        "`dsengine.simulate`. The dry run includes offloaded states, the measurement does not.",
     ),
     "copies": (
         "Pinned memory and copies",
-        "One step of an optimizer on the host: which of its tensors are pinned, seconds of the "
-        "step, of the updates and of the copies back to the card, and the share of the copies "
-        "that is hidden behind updates.",
+        "One step of an offloaded optimizer: pinned tensors, seconds of the step, of the updates "
+        "and of the copies to the GPU, and the share of the copies that overlaps updates.",
     ),
     "speed": (
         "Speed",
-        "Tokens per second over all ranks, the peak bytes of one, and the share of the card's "
-        "peak in 16 bits that the model's own operations are (MFU).",
+        "Tokens per second over all ranks, peak bytes of one rank, and model FLOPs utilization "
+        "(MFU) relative to the GPU's 16-bit peak.",
     ),
 }
 
 
 def page(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The whole page from records by part."""
+    """Return the page from the records by part."""
     lines = [
-        "# On a card",
+        "# Measurements on a GPU",
         "",
-        "`make gpu` measures on a machine with one or more NVIDIA GPUs what only a card can show, "
-        "in at most 40 minutes, and writes this page. A part that was measured for this commit and "
-        "card is not measured again. Every part also runs on the host, in a tiny setting "
+        "`make gpu` runs the measurements that need one or more NVIDIA GPUs, in at most 40 "
+        "minutes, and writes this page. A part that was measured for this commit and GPU is not "
+        "measured again. Every part also runs on the host, in a tiny setting "
         "(`tests/gpu/test_gpu.py`).",
         "",
     ]
     if not any(name in records for name in PARTS):
-        lines += [f"{NOT_YET} When it is, these parts stand here:", ""]
+        lines += [f"{NOT_YET} This page will have these parts:", ""]
         lines += [f"- **{title}.** {words}" for title, words in PARTS.values()]
     for name, (title, words) in PARTS.items():
         if name in records:
@@ -53,8 +52,8 @@ def page(records: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _part(title: str, words: str, record: Mapping[str, Any]) -> list[str]:
-    cards = f"{record['cards']} x {record['card']}"
-    measured = f"Measured on {cards}, {record['date']}, commit `{record['commit']}`"
+    gpus = f"{record['gpus']} x {record['gpu']}"
+    measured = f"Measured on {gpus}, {record['date']}, commit `{record['commit']}`"
     return [
         f"## {title}",
         "",
@@ -67,14 +66,14 @@ def _part(title: str, words: str, record: Mapping[str, Any]) -> list[str]:
 
 
 def _tables(rows: Sequence[Row]) -> list[str]:
-    """A table for each kind of row; those that failed come last."""
+    """Return a table for each kind of row, failed ones last."""
     kinds: dict[tuple[str, ...], list[Row]] = {}
     for row in sorted(rows, key=lambda row: "failed" in row):
         kinds.setdefault(tuple(row), []).append(row)
     lines = []
-    for columns, alike in kinds.items():
+    for columns, members in kinds.items():
         lines += ["", f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-        lines += [f"| {' | '.join(_cell(row[each]) for each in columns)} |" for row in alike]
+        lines += [f"| {' | '.join(_cell(row[column]) for column in columns)} |" for row in members]
     return lines
 
 
@@ -82,7 +81,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "unknown"
     if isinstance(value, list):
-        return ", ".join(_cell(each) for each in value) or "none"
+        return ", ".join(_cell(item) for item in value) or "none"
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""What was measured: one file for each part, which is good for one commit and one card."""
+"""Records of measurements: one file per part, valid for one commit and GPU."""
 
 import json
 import subprocess
@@ -15,26 +15,26 @@ Part = Callable[[Setting, float], list[Row]]
 
 
 def measure(part: Part, setting: Setting, seconds: float, folder: Path, commit: str) -> bool:
-    """Run a part and keep what it found, unless that is there already; return whether it ran."""
+    """Run a part and store its rows, unless a valid record exists; return whether it ran."""
     target = folder / f"{part.__name__}.json"
-    ours = {"commit": commit, "card": setting.card, "cards": setting.cards}
+    ours = {"commit": commit, "gpu": setting.gpu, "gpus": setting.gpus}
     if target.exists() and ours.items() <= json.loads(target.read_text()).items():
         return False
     began = monotonic()
-    found = part(setting, seconds)
+    rows = part(setting, seconds)
     took = {"seconds": round(monotonic() - began), "date": str(date.today())}
     folder.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps({**ours, **took, "rows": found}, indent=1))
+    target.write_text(json.dumps({**ours, **took, "rows": rows}, indent=1))
     return True
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Records by part."""
+    """Return the records by part."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
 def commit_of(tree: Path) -> str:
-    """Of the tree's sources; one that was changed since stands for itself alone."""
+    """Return the tree's commit, marked if there are changes."""
     output = subprocess.run(
         ["git", "describe", "--always", "--abbrev=12", "--dirty"],
         cwd=tree,

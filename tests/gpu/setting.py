@@ -1,4 +1,4 @@
-"""On what is measured, and how much."""
+"""Settings: what is measured on which device."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 import torch
 
 LARGE = {"dim": 1024, "layers": 24, "heads": 16, "vocabulary": 50304, "context": 1024}
-"""A GPT of 0.35 billion parameters (its positions included)."""
+"""A GPT with 0.35 billion parameters (including positions)."""
 TINY = {"dim": 16, "layers": 2, "heads": 2, "vocabulary": 64, "context": 8}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """``workload``: what Workload of benchmarks/engine_modes.py takes, besides the device."""
+    """``workload``: arguments of Workload in benchmarks/engine_modes.py except the device."""
 
     device: str
-    card: str
-    cards: int
+    gpu: str
+    gpus: int
     peak_tflops: float | None
-    """Dense, in 16 bits, of one card; None: unknown."""
+    """Dense 16-bit peak of one GPU; None if unknown."""
     workload: dict[str, Any]
     stages: tuple[int, ...] = (0, 1, 2, 3)
     precisions: tuple[str, ...] = ("fp32", "bf16", "fp16")
@@ -27,7 +27,7 @@ class Setting:
     modes: tuple[str, ...] = ()
     compiled: tuple[bool, ...] = (False, True)
     tests: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Runs of pytest by name."""
+    """pytest arguments by name."""
 
 
 MODES = (
@@ -53,16 +53,16 @@ TESTS = {
 }
 
 
-def on_card() -> Setting:
-    """All of it, on the cards of this machine."""
+def on_gpu() -> Setting:
+    """Return the full setting for the GPUs of this machine."""
     from dsconfig.facts.machine import named_device
 
-    card = torch.cuda.get_device_name(0)
+    gpu = torch.cuda.get_device_name(0)
     return Setting(
         device="cuda",
-        card=card,
-        cards=torch.cuda.device_count(),
-        peak_tflops=named_device(card).tflops_16bit,
+        gpu=gpu,
+        gpus=torch.cuda.device_count(),
+        peak_tflops=named_device(gpu).tflops_16bit,
         workload={**LARGE, "micro_batch": 4, "device": "cuda"},
         modes=MODES,
         tests=TESTS,
@@ -70,11 +70,11 @@ def on_card() -> Setting:
 
 
 def on_host() -> Setting:
-    """A little of everything, in seconds and without a card."""
+    """Return a tiny setting that runs in seconds without a GPU."""
     return Setting(
         device="cpu",
-        card="none",
-        cards=1,
+        gpu="none",
+        gpus=1,
         peak_tflops=0.1,
         workload={**TINY, "micro_batch": 1, "device": "cpu"},
         stages=(0, 3),

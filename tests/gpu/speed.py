@@ -1,5 +1,4 @@
-"""Tokens per second beside plain PyTorch and DeepSpeed, compiled and not, and how much of the
-card's peak that is."""
+"""Tokens per second compared with plain PyTorch and DeepSpeed, compiled and not, and MFU."""
 
 import importlib.util
 from functools import partial
@@ -14,18 +13,18 @@ from gpu.setting import Setting
 from training.ranks import Ranks
 
 SECONDS = 600.0
-"""What one mode may take: kernels and graphs are compiled in it."""
+"""Seconds per mode, including compilation of kernels and graphs."""
 
 
 def speed(setting: Setting, seconds: float) -> list[Row]:
-    """DeepSpeed last: what it changes in torch stays, so its ranks are its own."""
-    there = [m for m in setting.modes if not m.startswith("deepspeed") or _is_installed()]
-    found = []
+    """Measure all modes; DeepSpeed last and in its own ranks, because it changes global state."""
+    modes = [m for m in setting.modes if not m.startswith("deepspeed") or _is_installed()]
+    results = []
     for foreign in (False, True):
-        modes = [mode for mode in there if mode.startswith("deepspeed") is foreign]
-        if modes:
-            found += _measured(setting, modes, seconds / 2)
-    return found
+        chosen = [mode for mode in modes if mode.startswith("deepspeed") is foreign]
+        if chosen:
+            results += _measured(setting, chosen, seconds / 2)
+    return results
 
 
 def _is_installed() -> bool:
@@ -37,14 +36,14 @@ def _measured(setting: Setting, modes: list[str], seconds: float) -> list[Row]:
 
     def measure(mode: str, compiled: bool) -> Row:
         if not running or running[-1].closed:
-            running.append(Ranks(setting.cards, setting.device))
+            running.append(Ranks(setting.gpus, setting.device))
         request = {"mode": mode, "steps": setting.steps}
         work = setting.workload | {"compiled": compiled}
         with saying_what_compiles():
             answers = running[-1].run("gpu.speed:rate", seconds=SECONDS, workload=work, **request)
-        result = dict(answers[0], bytes=max(each["bytes"] for each in answers))
+        result = dict(answers[0], bytes=max(answer["bytes"] for answer in answers))
         flops = result["tokens/s"] * Workload(**work).flops_per_token
-        peak = setting.peak_tflops and setting.peak_tflops * 1e12 * setting.cards
+        peak = setting.peak_tflops and setting.peak_tflops * 1e12 * setting.gpus
         return result | {"MFU": flops / peak if peak else None}
 
     cases: dict[str, Any] = {
@@ -60,14 +59,14 @@ def _measured(setting: Setting, modes: list[str], seconds: float) -> list[Row]:
 
 
 def rate(mode: str, steps: int, workload: dict[str, Any]) -> Row:
-    """Tokens per second over all ranks, and this rank's own peak; runs on every rank."""
-    from benchmarks.engine import timed  # which puts its own folder first
+    """Return tokens per second over all ranks and this rank's peak bytes; runs on every rank."""
+    from benchmarks.engine import timed  # it changes sys.path
 
-    on_card, before = workload["device"] != "cpu", 0
-    if on_card:
+    on_gpu, before = workload["device"] != "cpu", 0
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     tokens = timed(mode, steps, **workload)
     torch._dynamo.reset()
-    held = torch.cuda.max_memory_allocated() - before if on_card else 0
-    return {"tokens/s": tokens, "bytes": held}
+    peak = torch.cuda.max_memory_allocated() - before if on_gpu else 0
+    return {"tokens/s": tokens, "bytes": peak}

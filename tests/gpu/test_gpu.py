@@ -1,4 +1,4 @@
-"""Every part runs on the host, a little; what it finds makes a page, and is kept."""
+"""Every part runs on the host in a tiny setting; its rows are stored and make a page."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpu.cases import LEFT_OUT, rows
+from gpu.cases import SKIPPED, rows
 from gpu.copies import copies
 from gpu.dry_run import PHASES, dry_run
 from gpu.page import NOT_YET, PARTS, page
@@ -24,15 +24,15 @@ PATHS = (ROOT, ROOT / "engine", ROOT / "tests")
 ON_HOST = on_host()
 
 
-def whole(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, none of which failed, as they are read back."""
+def completed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows as read back; none may have failed."""
     assert [row for row in found if "failed" in row] == []
     return json.loads(json.dumps(found))
 
 
 @pytest.mark.engine
 def test_training_compares_losses_and_runs_tests() -> None:
-    *curves, tested = whole(training(ON_HOST, 300))
+    *curves, tested = completed(training(ON_HOST, 300))
     assert len(curves) == 4
     assert {row["largest gap"] for row in curves} == {0.0}
     assert tested == {"case": "one", "passed": 1, "skipped": 0, "wrong": []}
@@ -40,7 +40,7 @@ def test_training_compares_losses_and_runs_tests() -> None:
 
 @pytest.mark.engine
 def test_dry_run_agrees_with_measured_peaks() -> None:
-    found = whole(dry_run(ON_HOST, 300))
+    found = completed(dry_run(ON_HOST, 300))
     assert [row["case"] for row in found] == [
         "stage 0, bf16",
         "stage 3, bf16",
@@ -54,7 +54,7 @@ def test_dry_run_agrees_with_measured_peaks() -> None:
 
 @pytest.mark.engine
 def test_copies_are_timed_per_tile() -> None:
-    for row in whole(copies(ON_HOST, 300)):
+    for row in completed(copies(ON_HOST, 300)):
         assert row["tiles"] > 1
         assert row["parts pinned"].startswith("0 of ")
         assert row["step"] >= row["updating"] >= row["copying"] > 0
@@ -63,19 +63,19 @@ def test_copies_are_timed_per_tile() -> None:
 
 @pytest.mark.engine
 def test_speed_is_measured_by_mode() -> None:
-    found = whole(speed(ON_HOST, 300))
+    found = completed(speed(ON_HOST, 300))
     assert [row["case"] for row in found] == list(ON_HOST.modes)
     assert all(row["tokens/s"] > 0 and row["MFU"] > 0 for row in found)
 
 
-# The report
+# Report
 
 
 def test_failing_case_does_not_affect_others() -> None:
     found = rows({"bad": lambda: {"x": 1 // 0}, "good": lambda: {"x": 1}}, 60)
     assert found[0]["failed"].startswith("ZeroDivisionError")
     assert found[1] == {"case": "good", "x": 1}
-    assert rows({"late": dict}, -1.0) == [{"case": "late", "failed": LEFT_OUT}]
+    assert rows({"late": dict}, -1.0) == [{"case": "late", "failed": SKIPPED}]
 
 
 def test_part_is_measured_once_per_commit_and_gpu(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_page_without_measurements() -> None:
     assert NOT_YET in page({}) and all(title in page({}) for title, _ in PARTS.values())
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is available")
 def test_make_gpu_without_gpu_exits() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gpu"],
@@ -112,6 +112,4 @@ def test_make_gpu_without_gpu_exits() -> None:
         cwd=ROOT,
     )
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "make gpu needs a machine with a CUDA device: torch sees none here"
-    ]
+    assert done.stderr.splitlines() == ["make gpu requires a CUDA device; torch finds none"]

@@ -1,4 +1,4 @@
-"""The engine trains on a card as it does on the host; then its own tests, on the card."""
+"""Compare training on a GPU with training on the host, and run the engine's tests on the GPU."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from training.ranks import SharedRanks
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
-"""What one file of tests may take."""
+"""Seconds per test file."""
 HOST = {"device": "cpu"}
 TIERS: dict[str, dict[str, Any]] = {
     "": {},
@@ -27,25 +27,25 @@ TIERS: dict[str, dict[str, Any]] = {
 
 
 def training(setting: Setting, seconds: float) -> list[Row]:
-    """Curves first, on as many cards as there are; whole files of tests with what time is left."""
-    there, here = SharedRanks(setting.device), SharedRanks()
+    """Compare losses on all GPUs first, then run test files in the remaining time."""
+    on_device, on_host = SharedRanks(setting.device), SharedRanks()
     try:
-        curves = rows(_curves(setting, there, here), seconds / 3)
+        curves = rows(_curves(setting, on_device, on_host), seconds / 3)
     finally:
-        there.close()
-        here.close()
+        on_device.close()
+        on_host.close()
     return curves + rows(_files(setting), seconds * 2 / 3)
 
 
 def _curves(
-    setting: Setting, there: SharedRanks, here: SharedRanks
+    setting: Setting, on_device: SharedRanks, on_host: SharedRanks
 ) -> dict[str, Callable[[], Row]]:
     def gap(settings: dict[str, Any]) -> Row:
         request = {"config": settings, "steps": setting.steps}
-        got = there(setting.cards).run("training.jobs:losses", **request)[0]
-        expected = here(setting.cards).once("training.jobs:losses", **request)[0]
-        gaps = [abs(a - b) / abs(b) for a, b in zip(got, expected, strict=True)]
-        return {"largest gap": max(gaps), "first": got[0], "last": got[-1]}
+        got = on_device(setting.gpus).run("training.jobs:losses", **request)[0]
+        expected = on_host(setting.gpus).once("training.jobs:losses", **request)[0]
+        differences = [abs(a - b) / abs(b) for a, b in zip(got, expected, strict=True)]
+        return {"largest gap": max(differences), "first": got[0], "last": got[-1]}
 
     return {
         f"stage {stage}, {precision}{tier}": partial(gap, _settings(stage, precision, zero))
@@ -66,7 +66,7 @@ def _files(setting: Setting) -> dict[str, Callable[[], Row]]:
 
 
 def _tested(setting: Setting, arguments: tuple[str, ...]) -> Row:
-    """How a run of pytest ended whose ranks are on the device."""
+    """Run pytest with its ranks on the device; return the outcome."""
     with TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         subprocess.run(
@@ -85,10 +85,10 @@ def _tested(setting: Setting, arguments: tuple[str, ...]) -> Row:
 
 def _counted(report: Any) -> Row:
     cases = list(report.iter("testcase"))
-    wrong = [each for each in cases if each.find("failure") is not None or each.find("error")]
-    skipped = sum(each.find("skipped") is not None for each in cases)
+    wrong = [case for case in cases if case.find("failure") is not None or case.find("error")]
+    skipped = sum(case.find("skipped") is not None for case in cases)
     return {
         "passed": len(cases) - len(wrong) - skipped,
         "skipped": skipped,
-        "wrong": [each.attrib["name"] for each in wrong],
+        "wrong": [case.attrib["name"] for case in wrong],
     }

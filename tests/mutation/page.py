@@ -1,4 +1,4 @@
-"""docs/internals/mutants.md: what the suite noticed of the sample, and why the rest may live."""
+"""Write docs/internals/mutants.md: killed mutants, and why the survivors are accepted."""
 
 import json
 from collections import defaultdict
@@ -8,48 +8,47 @@ from typing import Any
 
 from mutation.sites import Mutant
 
-ARGUED = Path(__file__).parent / "argued.json"
-"""By key of a mutant that survives: why it may, or what is missing."""
+ACCEPTED = Path(__file__).parent / "accepted.json"
+"""Reasons for surviving mutants, by key."""
 WIDTH = 110
 
 
 def page(sample: Iterable[Mutant], verdicts: Mapping[str, Mapping[str, Any]], commit: str) -> str:
-    """The sample of a commit by room, then each survivor, then who killed the others."""
-    argued: dict[str, str] = json.loads(ARGUED.read_text("utf-8"))
-    rooms: dict[str, list[str]] = defaultdict(list)
+    """Return the page: the sample by package, then survivors, then killed mutants."""
+    reasons: dict[str, str] = json.loads(ACCEPTED.read_text("utf-8"))
+    packages: dict[str, list[str]] = defaultdict(list)
     alive: list[str] = []
     dead: list[str] = []
-    for mutant in sorted(sample, key=lambda each: (each.path, each.lines.start)):
+    for mutant in sorted(sample, key=lambda mutant: (mutant.path, mutant.lines.start)):
         verdict = verdicts.get(mutant.key, {"outcome": "not tried", "by": ""})
-        rooms["/".join(mutant.path.split("/")[:2])].append(verdict["outcome"])
+        packages["/".join(mutant.path.split("/")[:2])].append(verdict["outcome"])
         row = f"| `{mutant.where}` | {mutant.kind} | {_code(mutant.old)} | {_code(mutant.new)} |"
         if verdict["outcome"] == "killed":
             dead.append(f"{row} {_code(verdict['by'])} |")
         else:
-            alive.append(f"{row} {argued.get(mutant.key, verdict['outcome'])} |")
-    outcomes = [outcome for found in rooms.values() for outcome in found]
+            alive.append(f"{row} {reasons.get(mutant.key, verdict['outcome'])} |")
+    outcomes = [outcome for outcomes in packages.values() for outcome in outcomes]
     killed = outcomes.count("killed")
     head = [
         "# Mutants",
         "",
-        "Small mistakes, one at a time, in the core rooms and the engine's loop, each put to the "
-        "tests that run its line (`make mutants`, a fixed sample). Style checks and pages that are "
-        "written from the sources do not count as witnesses: they see that something changed, not "
-        "that it is wrong.",
+        "A fixed sample of mutants in the core packages and the engine's loop, each run against "
+        "the tests that cover its line (`make mutants`). Style checks and generated pages do not "
+        "count: they detect that something changed, not that it is wrong.",
         "",
         f"**{killed} of {len(outcomes)} are killed ({killed / len(outcomes):.1%}).** Lines are "
         f"those of commit {commit}.",
         "",
-        "| Room | Mutants | Killed |",
+        "| Package | Mutants | Killed |",
         "|---|---:|---:|",
         *(
-            f"| `{room}` | {len(found)} | {found.count('killed')} |"
-            for room, found in rooms.items()
+            f"| `{package}` | {len(results)} | {results.count('killed')} |"
+            for package, results in packages.items()
         ),
     ]
     columns = "| Line | Kind | Was | Became |"
     rule = "|---|---|---|---|---|"
-    survivors = ["", "## Survivors", "", f"{columns} Why it lives |", rule, *alive]
+    survivors = ["", "## Survivors", "", f"{columns} Reason |", rule, *alive]
     others = ["", "## Killed", "", f"{columns} By |", rule, *dead, ""]
     return "\n".join([*head, *survivors, *others])
 

@@ -1,4 +1,4 @@
-"""Loaded into pytest: keeps durations while recording, and runs the chosen tests in their order."""
+"""pytest plugin: records durations, and runs chosen tests in a given order."""
 
 import json
 import os
@@ -11,7 +11,7 @@ BROKEN: set[str] = set()
 
 
 def pytest_runtest_setup() -> None:
-    """Processes that a test starts are measured too."""
+    """Record coverage in child processes too."""
     if settings := os.environ.get("MUTATION_RC"):
         os.environ["COVERAGE_PROCESS_START"] = settings
 

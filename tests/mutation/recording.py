@@ -1,4 +1,4 @@
-"""Which test runs which line, and how long it takes: recorded once, asked for every mutant."""
+"""Recorded coverage and durations of tests, looked up for every mutant."""
 
 import difflib
 import json
@@ -21,10 +21,10 @@ SUITES = {
     "light": ("-n", "2", "-m", "not engine and not live and not browser and not long and not deep"),
     "engine": ("-m", "engine and not live and not browser and not long and not deep"),
 }
-NO_WITNESS = ("tests/house/", "tests/mutation/")
-"""Style, layers and what is written from the sources: they see that something changed."""
+EXCLUDED = ("tests/house/", "tests/mutation/")
+"""Style, layers and generated pages, which detect any change."""
 BROAD, BRIEF = 5, 60.0
-"""So many tests that run the most lines are heard first, where they take few seconds."""
+"""The BROAD tests with the most lines run first, if they take fewer than BRIEF seconds."""
 SETTINGS = """[run]
 source = dsconfig,dsengine
 relative_files = true
@@ -36,7 +36,7 @@ patch = _exit
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """Of a process that imports both packages from the tree, wherever another lies installed."""
+    """Return the environment of a process that imports both packages from the tree."""
     paths = (tree, tree / "engine", tree / "tests")
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
@@ -46,9 +46,9 @@ def environment(tree: Path) -> dict[str, str]:
 
 
 def record(tree: Path, folder: Path, suite: str, *only: str) -> None:
-    """Run a suite in the tree, or some files of it; the folder then holds who ran what, and when.
+    """Run a suite, or some of its files, and store coverage and durations in the folder.
 
-    The sources stay there too: a line is found again after others have come, moved and gone.
+    The sources are stored too, to map lines after they have moved.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -62,13 +62,13 @@ def record(tree: Path, folder: Path, suite: str, *only: str) -> None:
         [*PYTEST, *measured, *SUITES[suite], *only],
         cwd=tree,
         env=environment(tree) | more,
-        check=False,  # a test that fails is no witness; the others are
+        check=False,  # failing tests are excluded
     )
     combine = (sys.executable, "-m", "coverage", "combine", "--append", f"--rcfile={settings}")
     subprocess.run(
         [*combine, str(folder)],
         cwd=tree,
-        check=False,  # nothing is left to combine where no process outlived its test
+        check=False,  # nothing to combine if no process outlived its test
     )
 
 
@@ -77,12 +77,12 @@ def _no_sources(folder: str, names: list[str]) -> list[str]:
 
 
 class Recorded:
-    """The tests of all recordings below a folder, by file and line of today's sources."""
+    """The tests of all recordings in a folder, by file and line of the current sources."""
 
     def __init__(self, root: Path, state: Path) -> None:
         self.seconds: dict[str, float] = {}
         self._breadth: Counter[str] = Counter()
-        """Lines that a test runs."""
+        """Number of lines by test."""
         self._lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for durations in sorted(state.glob("*/durations.json")):
             self.seconds |= {
@@ -95,51 +95,53 @@ class Recorded:
             for path in data.measured_files():
                 then, now = durations.with_name("sources") / path, root / path
                 if now.exists():
-                    self._add(path, data.contexts_by_lineno(path), _moved(then, now))
+                    self._add(path, data.contexts_by_lineno(path), _line_map(then, now))
 
-    def _add(self, path: str, found: dict[int, list[str]], moved: dict[int, int]) -> None:
-        for line, contexts in found.items():
+    def _add(self, path: str, recorded: dict[int, list[str]], moved: dict[int, int]) -> None:
+        for line, contexts in recorded.items():
             if line in moved:
                 tests = {_test(context) for context in contexts}
                 self._lines[path][moved[line]] |= tests
                 self._breadth.update(tests)
 
-    def witnesses(self, mutant: Mutant) -> list[str]:
-        """Tests that ran the line; else the statement.
+    def covering_tests(self, mutant: Mutant) -> list[str]:
+        """Return the tests that ran the mutant's line, or its statement.
 
-        What an import runs is of use later, and nobody knows to whom: there all of the file and
-        of the room are witnesses, as they are for a line that no test is known to run.
+        Module-level code has effects later, so all tests of the file and its package are returned;
+        the same for lines without a recorded test.
         """
         lines = self._lines[mutant.path]
         for wanted in (mutant.lines, mutant.statement):
-            found = set[str]().union(*(lines[line] for line in wanted if line in lines))
-            if mutant.function and found & self.seconds.keys():
-                return self._sorted(mutant, found)
-        room = f"tests/{mutant.path.split('/')[1]}/"
-        of_room = {test for test in self.seconds if test.startswith(room)}
-        return self._sorted(mutant, of_room.union(*lines.values()))
+            tests = set[str]().union(*(lines[line] for line in wanted if line in lines))
+            if mutant.function and tests & self.seconds.keys():
+                return self._sorted(mutant, tests)
+        package = f"tests/{mutant.path.split('/')[1]}/"
+        of_package = {test for test in self.seconds if test.startswith(package)}
+        return self._sorted(mutant, of_package.union(*lines.values()))
 
     def _sorted(self, mutant: Mutant, tests: set[str]) -> list[str]:
-        """The broadest first; then a few of each file in turn, the quick ones first.
+        """Return the broadest tests first, then a few of each file in turn, fast ones first.
 
-        The mutant's own room goes before others.
+        Tests of the mutant's own package precede others.
         """
-        room = mutant.path.split("/")[1]
-        known = [test for test in tests if test in self.seconds and not test.startswith(NO_WITNESS)]
+        package = mutant.path.split("/")[1]
+        recorded = [
+            test for test in tests if test in self.seconds and not test.startswith(EXCLUDED)
+        ]
         seen: dict[str, int] = {}
         order: dict[str, tuple[int, bool, float]] = {}
-        for test in sorted(known, key=lambda test: (self.seconds[test], test)):
+        for test in sorted(recorded, key=lambda test: (self.seconds[test], test)):
             file = test.partition("::")[0]
             seen[file] = seen.get(file, 0) + 1
-            order[test] = (seen[file] // 4, f"/{room}/" not in file, self.seconds[test])
-        quick = [test for test in known if self.seconds[test] < BRIEF]
+            order[test] = (seen[file] // 4, f"/{package}/" not in file, self.seconds[test])
+        quick = [test for test in recorded if self.seconds[test] < BRIEF]
         broad = sorted(quick, key=lambda test: (-self._breadth[test], test))[:BROAD]
-        others = sorted(known, key=lambda test: (order[test], test))
+        others = sorted(recorded, key=lambda test: (order[test], test))
         return [*broad, *(test for test in others if test not in broad)]
 
 
-def _moved(then: Path, now: Path) -> dict[int, int]:
-    """Line numbers of now by those of then, for lines that are the same."""
+def _line_map(then: Path, now: Path) -> dict[int, int]:
+    """Return current line numbers by recorded ones, for equal lines."""
     before, after = (path.read_text("utf-8").split("\n") for path in (then, now))
     blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
     return {
@@ -150,5 +152,5 @@ def _moved(then: Path, now: Path) -> dict[int, int]:
 
 
 def _test(context: str) -> str:
-    """``path::test``: pytest-cov adds ``|run``, a process started by a test has `` (call)``."""
+    """Return ``path::test``; pytest-cov appends ``|run``, child processes `` (call)``."""
     return context.partition("|")[0].partition(" (")[0]

@@ -1,4 +1,4 @@
-"""Places in a source where one small mistake can be made, and the mistake."""
+"""Mutation sites in a source, and the mutants."""
 
 import ast
 import hashlib
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-TURNED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.GtE),
     ast.LtE: (ast.Lt, ast.Gt),
     ast.Gt: (ast.GtE, ast.LtE),
@@ -18,7 +18,7 @@ TURNED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.In: (ast.NotIn,),
     ast.NotIn: (ast.In,),
 }
-EXCHANGED: dict[type[ast.operator], type[ast.operator]] = {
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
     ast.Mult: ast.Add,
@@ -27,17 +27,17 @@ EXCHANGED: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.FloorDiv,
     ast.Pow: ast.Mult,
 }
-UNSEEN = {"slots", "frozen", "strict", "kw_only", "repr"}
-"""Keywords of dataclasses and of zip that only guard against our own mistakes."""
+IGNORED_KEYWORDS = {"slots", "frozen", "strict", "kw_only", "repr"}
+"""Keywords of dataclasses and zip that only guard against programming errors."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake: ``new`` in place of the source's bytes ``start`` to ``end``."""
+    """One mutation: ``new`` replaces the source's bytes ``start`` to ``end``."""
 
     path: str
     function: str
-    """Dotted, with the classes around it; empty for what runs when the file is imported."""
+    """Qualified name; empty for module-level code."""
     lines: range
     statement: range
     start: int
@@ -60,22 +60,22 @@ class Mutant:
 
 
 def mutants(path: str, source: str, seed: int) -> list[Mutant]:
-    """Every mutant of the source, at most one a line: which one, the seed and the line decide.
+    """Return the mutants of the source, at most one per line, chosen by seed and line.
 
-    The key of a mutant is made of the line's text and its place by name, so that a sample stays
-    what it was while other lines come, move and go.
+    A mutant's key depends on the line's text and function, so that a sample is stable when other
+    lines change.
     """
-    found: dict[str, tuple[str, Mutant]] = {}
+    by_line: dict[str, tuple[str, Mutant]] = {}
     texts = source.split("\n")
     for mutant in _Walk(path, source).everything():
         text = texts[mutant.lines.start - 1].strip()
         line = f"{path}|{mutant.function}|{text}|{mutant.lines.start}"
         rank = _hash(seed, path, mutant.function, text, mutant.kind, mutant.old, mutant.new)
-        if line not in found or rank < found[line][0]:
-            found[line] = rank, mutant
+        if line not in by_line or rank < by_line[line][0]:
+            by_line[line] = rank, mutant
     return [
-        Mutant(**{**vars(mutant), "key": rank[:10]})  # one key for lines that say the same
-        for rank, mutant in found.values()
+        Mutant(**{**vars(mutant), "key": rank[:10]})  # equal lines share a key
+        for rank, mutant in by_line.values()
     ]
 
 
@@ -101,7 +101,7 @@ class _Walk:
         self, node: ast.AST, names: str, function: str, statement: ast.stmt | None
     ) -> Iterator[Mutant]:
         for child in ast.iter_child_nodes(node):
-            if _is_silent(child):
+            if _is_ignored(child):
                 continue
             inner, running, at = names, function, statement
             if isinstance(child, ast.stmt):
@@ -110,7 +110,7 @@ class _Walk:
                 inner = f"{names}.{child.name}".lstrip(".")
             if isinstance(node, ast.FunctionDef) and child in node.body:
                 running = names  # a default or a decorator runs outside of it
-            for old, new, kind in _mistakes(child):
+            for old, new, kind in _mutations(child):
                 if at is not None:
                     yield self._mutant(old, new, kind, running, at)
             yield from self._below(child, inner, running, at)
@@ -135,8 +135,8 @@ class _Walk:
         )
 
 
-def _is_silent(node: ast.AST) -> bool:
-    """Docstrings and messages, assertions, and what runs for a type checker alone."""
+def _is_ignored(node: ast.AST) -> bool:
+    """Whether a node is a docstring, a message, an assertion or for type checkers only."""
     match node:
         case ast.JoinedStr() | ast.Assert() | ast.Raise():
             return True
@@ -145,16 +145,16 @@ def _is_silent(node: ast.AST) -> bool:
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return True
         case ast.keyword(arg=name):
-            return name in UNSEEN
+            return name in IGNORED_KEYWORDS
     return False
 
 
-def _mistakes(node: ast.AST) -> Iterator[tuple[ast.expr, str, str]]:
-    """What is replaced, by which text, and the kind of mistake."""
+def _mutations(node: ast.AST) -> Iterator[tuple[ast.expr, str, str]]:
+    """Yield (node, replacement, kind)."""
     match node:
         case ast.Compare(ops=[operator]):
-            for turned in TURNED[type(operator)]:
-                new = ast.Compare(node.left, [turned()], node.comparators)
+            for changed in COMPARISONS[type(operator)]:
+                new = ast.Compare(node.left, [changed()], node.comparators)
                 yield node, _text(new), "comparison turned"
         case ast.BoolOp():
             other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
@@ -165,8 +165,8 @@ def _mistakes(node: ast.AST) -> Iterator[tuple[ast.expr, str, str]]:
                 yield node, _text(new), "term dropped"
         case ast.UnaryOp(op=ast.Not()):
             yield node, _text(node.operand), "not dropped"
-        case ast.BinOp() if type(node.op) in EXCHANGED and not _is_text(node):
-            new = ast.BinOp(node.left, EXCHANGED[type(node.op)](), node.right)
+        case ast.BinOp() if type(node.op) in OPERATORS and not _is_text(node):
+            new = ast.BinOp(node.left, OPERATORS[type(node.op)](), node.right)
             yield node, _text(new), "arithmetic exchanged"
             yield node, _text(node.left), "term dropped"
         case ast.Constant(value=bool()):

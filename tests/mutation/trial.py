@@ -1,4 +1,4 @@
-"""One mutant on trial: its witnesses run against it in a copy of the tree."""
+"""Run the tests of a mutant in a copy of the tree."""
 
 import json
 import os
@@ -18,17 +18,17 @@ from mutation.recording import PYTEST, Recorded, environment
 from mutation.sites import Mutant
 
 FIRST = 25
-"""Witnesses heard before the others are collected."""
+"""Tests to run before the others are collected."""
 ALLOWANCE = 60.0
 SLOWER = 6.0
-"""Seconds that a run may take: the allowance, and so many times what was recorded."""
+"""Time limit factor: a run may take ALLOWANCE plus SLOWER times its recorded seconds."""
 STEP = 2
-"""Seconds between the mtimes of two versions of a file: bytecode is told apart by them."""
+"""Seconds between the mtimes of file versions, by which bytecode is invalidated."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``outcome`` is killed, survived or unseen (no test runs the line)."""
+    """``outcome``: killed, survived or unseen (no test runs the line)."""
 
     key: str
     where: str
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def copy_of(root: Path) -> Path:
-    """The tree's files, as git lists them, in a folder of their own."""
+    """Copy the tree's files, as listed by git, to a new folder."""
     copy = Path(tempfile.mkdtemp(prefix="mutation-"))
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
@@ -61,8 +61,8 @@ def copy_of(root: Path) -> Path:
     return copy
 
 
-class Court:
-    """A copy of the tree in which one mutant after the other stands."""
+class Sandbox:
+    """A copy of the tree in which mutants are tested one after another."""
 
     def __init__(self, root: Path, recorded: Recorded) -> None:
         self.tree = copy_of(root)
@@ -72,10 +72,10 @@ class Court:
     def close(self) -> None:
         shutil.rmtree(self.tree, ignore_errors=True)
 
-    def judge(self, mutant: Mutant, *, quick: bool = False) -> Verdict:
-        """``quick`` hears the first witnesses only, so that nothing is known of who survives."""
+    def run(self, mutant: Mutant, *, quick: bool = False) -> Verdict:
+        """Test a mutant. ``quick`` runs the first tests only, so survivors are not final."""
         begin = time.monotonic()
-        tests = self.recorded.witnesses(mutant)
+        tests = self.recorded.covering_tests(mutant)
         outcome, by = ("survived", "") if tests else ("unseen", "")
         file = self.tree / mutant.path
         source, stat = file.read_bytes(), file.stat()
@@ -83,8 +83,8 @@ class Court:
         try:
             file.write_bytes(mutant.applied(source))
             os.utime(file, (stat.st_atime, stat.st_mtime + self._ticks))
-            for some in (tests[:FIRST], () if quick else tests[FIRST:]):
-                if some and (by := self._run(some)):
+            for batch in (tests[:FIRST], () if quick else tests[FIRST:]):
+                if batch and (by := self._killed_by(batch)):
                     outcome = "killed"
                     break
         finally:
@@ -93,8 +93,8 @@ class Court:
         took = round(time.monotonic() - begin, 1)
         return Verdict(mutant.key, mutant.where, mutant.kind, mutant.diff, outcome, by, took)
 
-    def _run(self, tests: Sequence[str]) -> str:
-        """Who killed it: a test, ``import`` or ``time``; nothing where all pass."""
+    def _killed_by(self, tests: Sequence[str]) -> str:
+        """Return what killed the mutant: a test, ``import`` or ``time``; "" if all pass."""
         chosen = self.tree / "chosen.json"
         chosen.write_text(json.dumps(tests))
         limit = ALLOWANCE + SLOWER * sum(self.recorded.seconds[test] for test in tests)
@@ -109,16 +109,16 @@ class Court:
             start_new_session=True,
         )
         try:
-            said, _ = process.communicate(timeout=limit)
+            output, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return "time"
         if process.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return ""
-        for line in said.splitlines():
+        for line in output.splitlines():
             if line.startswith("FAILED "):
                 return line.removeprefix("FAILED ").partition(" - ")[0]
         if process.returncode == pytest.ExitCode.USAGE_ERROR:
-            raise RuntimeError(said)
+            raise RuntimeError(output)
         return "import"
