@@ -62,11 +62,11 @@ def whole_process(rounds: int) -> None:
 
 def facts_for(ranks: int, **more: Any) -> Facts:
     known: dict[str, Any] = {
-        "world_size": ranks,
+        "gpus": ranks,
         "device": "a100-80gb",
         "model": "llama-2-13b",
         "global_batch": 64 * ranks,
-        "sequence_length": 2048,
+        "seq_len": 2048,
         "learning_rate": 1e-4,
         "host_memory": "1TB",
     }

@@ -1,4 +1,4 @@
-"""The library: functions that each take what the one before gives."""
+"""The library functions: read, validate, resolve, estimate, plan."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from dsconfig.lazy_imports import lazy_imports
 
 with lazy_imports():
-    # A caller of `validate` does not pay for the planner: each room is entered when it is asked.
+    # Deferred, so that a caller of `validate` does not pay for importing the planner.
     from dsconfig import batch as batches
     from dsconfig.checks import runner
     from dsconfig.cost import estimator
     from dsconfig.facts import embedded_facts
-    from dsconfig.facts import facts as known
+    from dsconfig.facts import facts as facts_module
     from dsconfig.planner import build
     from dsconfig.planner.coverage import findings as engine_findings
     from dsconfig.report import report as reports
     from dsconfig.resolver import entry
     from dsconfig.resolver import resolution as resolutions
-    from dsconfig.runtimes import base as programs
+    from dsconfig.runtimes import base as runtimes
     from dsconfig.runtimes import effective as settings
     from dsconfig.schema import installed
     from dsconfig.schema import version as releases
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 
 def read(source: Source, *, name: str | None = None) -> Document:
-    """Read a config from a path, ``-``, text, base64, or a dict.
+    """Read a config from a path, ``-`` (stdin), text, base64 or a dict.
 
-    Never raises for a mistake of the user: what is wrong is in ``Document.diagnostics``.
+    Never raises for an invalid config: problems are listed in ``Document.diagnostics``.
     """
     return source if isinstance(source, documents.Document) else reading.read(source, name=name)
 
@@ -58,22 +58,28 @@ def validate(
     runtime: str | Runtime | None = None,
     version: str | Version | None = None,
 ) -> Report:
-    """Find everything that is wrong, in one run, in order of position.
+    """Return all findings for a config, in one run.
 
-    Without ``runtime`` the config is judged for all of them. ``version`` is DeepSpeed's;
-    default: that of ``runtime`` where one is given as a value, else the installed release, else
-    the newest known. Raises ValueError for an unknown runtime or version, TypeError for facts of
-    another kind.
+    Without ``runtime``, check against all target programs. ``version`` is the DeepSpeed version;
+    default: that of ``runtime`` if it is a Runtime, else the installed one, else the newest
+    known. Raises ValueError for an unknown runtime or version, TypeError if ``facts`` is not a
+    Facts.
     """
     document = read(document)
     if document.container and runtime is not None:
-        runtime = _started(programs.runtime_of(runtime, _version(version, runtime)), document)
+        runtime = _launched_runtime(
+            runtimes.runtime_of(runtime, _version(version, runtime)), document
+        )
     found = runner.check(
-        document, _completed(facts, document), runtime=runtime, version=_version(version, runtime)
+        document,
+        _complete_facts(facts, document),
+        runtime=runtime,
+        version=_version(version, runtime),
     )
-    found += _not_built(document, facts, runtime, _version(version, runtime), found)
+    found += _not_implemented(document, facts, runtime, _version(version, runtime), found)
     if document.may_ignore:
-        # One program's view leaves rules asleep, so idle requests are told in the whole view only.
+        # Rules of the other programs did not run, so unused ignore comments are reported only
+        # when all programs are checked.
         found = ignores.without_ignored(document, found, report_unused=runtime is None)
     return reports.Report(reports.in_order(found))
 
@@ -85,114 +91,112 @@ def resolve(
     runtime: str | Runtime = "dsengine",
     version: str | Version | None = None,
 ) -> Resolution:
-    """Replace every "auto" by a value, and say why.
+    """Replace every "auto" by a value and record the reason for each in a ledger.
 
-    For ``deepspeed``, ``transformers`` and ``accelerate`` the answer is what that program would
-    do with the file. What ``validate`` finds is not repeated here. ``version`` as there. Raises
-    ValueError for an unknown runtime or version, TypeError for facts of another kind.
+    For ``deepspeed``, ``transformers`` and ``accelerate`` the result is what that program does
+    with the file. Findings of ``validate`` are not repeated. ``version`` is as in ``validate``.
+    Raises ValueError for an unknown runtime or version, TypeError if ``facts`` is not a Facts.
     """
     document = read(document)
-    chosen = _started(programs.runtime_of(runtime, _version(version, runtime)), document)
-    return entry.resolve(document, _completed(facts, document), chosen)
+    chosen = _launched_runtime(runtimes.runtime_of(runtime, _version(version, runtime)), document)
+    return entry.resolve(document, _complete_facts(facts, document), chosen)
 
 
 def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
-    """Bytes on device, host and NVMe, by component and phase.
+    """Estimate memory on GPU, host and NVMe by component and phase, and the step time.
 
-    Raises ValueError when the resolution has errors or the facts name no model, TypeError for
-    a config that was not resolved and for facts of another kind.
+    Raises ValueError if the resolution has errors or the facts have no model, TypeError for an
+    unresolved config or if ``facts`` is not a Facts.
     """
     facts = _facts(facts)
     if isinstance(resolution, settings.Effective):
         return estimator.estimate(resolution, facts)
-    _insist_on_resolution(resolution, "estimate")
+    _require_resolution(resolution, "estimate")
     if resolution.effective is None:
         listed = "; ".join(f"{found.code} {found.message}" for found in resolution.diagnostics)
-        raise ValueError(f"the config is not resolved: {listed or 'validate says what is wrong'}")
-    program = programs.runtime_of(resolution.runtime, resolution.version)
+        raise ValueError(f"the config is not resolved: {listed or 'run validate for the errors'}")
+    program = runtimes.runtime_of(resolution.runtime, resolution.version)
     return estimator.estimate(resolution.effective, facts, runtime=program)
 
 
 def plan(resolution: Resolution, facts: Facts) -> Plan:
-    """Decide one training run: the only thing an engine is given.
+    """Build the Plan of one training run, the only input of an engine.
 
-    Raises PlanError (a ValueError) when the config has errors or the batch is not settled,
-    TypeError for a config that was not resolved and for facts of another kind.
+    Raises PlanError (a ValueError) if the config has errors or the batch size is open, TypeError
+    for an unresolved config or if ``facts`` is not a Facts.
     """
-    _insist_on_resolution(resolution, "plan")
+    _require_resolution(resolution, "plan")
     return build.make_plan(resolution, _facts(facts))
 
 
 def complete(plan: Plan, facts: Facts) -> Plan:
-    """The plan with what depends on the model of ``facts``: units, expected memory, traffic.
+    """Return the plan with its model-dependent parts: units, expected memory, traffic.
 
-    Decides nothing anew. Raises PlanError (a ValueError) when the plan is for another model.
+    Changes no decision. Raises PlanError (a ValueError) if the plan is for another model.
     """
     return build.complete(plan, _facts(facts))
 
 
 def replan(plan: Plan, facts: Facts) -> Plan:
-    """The plan for the ranks of ``facts``, with the same global batch: nodes were lost, or came.
+    """Return the plan for a changed number of ranks, keeping the global batch size.
 
-    Raises ValueError where they cannot share that batch, or the config cannot be run by them.
+    Raises ValueError if the ranks cannot share that batch or cannot run the config.
     """
     ranks = _facts(facts).world_size or 1
     batch = plan.batch
     before = batches.Triple(batch.global_batch, batch.micro_batch, batch.accumulation)
     config = {**plan.effective.config, **batches.on_other_ranks(before, ranks).given}
-    judged = validate(config, facts, runtime=plan.runtime, version=plan.release)
+    report = validate(config, facts, runtime=plan.runtime, version=plan.release)
     resolution = resolve(config, facts, runtime=plan.runtime, version=plan.release)
-    if refusals := judged.refusals or resolution.refusals:
+    if refusals := report.refusals or resolution.refusals:
         why = "; ".join(f"{each.pointer}: {each.message}" for each in refusals)
-        raise build.PlanError(f"{ranks} ranks cannot go on with this plan: {why}")
+        raise build.PlanError(f"{ranks} ranks cannot continue this plan: {why}")
     return build.make_plan(resolution, _facts(facts))
 
 
 def _facts(facts: Facts | None) -> Facts:
-    """The facts; none known where nothing is given."""
+    """Return the facts, or empty facts for None."""
     if facts is None:
-        return known.Facts()
-    if not isinstance(facts, known.Facts):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return facts_module.Facts()
+    if not isinstance(facts, facts_module.Facts):  # pyright: ignore[reportUnnecessaryIsInstance]
         wrong = type(facts).__name__
-        raise TypeError(f"facts are dsconfig.Facts, not {wrong}: write dsconfig.gather(...)")
+        raise TypeError(f"facts must be dsconfig.Facts, not {wrong}: use dsconfig.gather(...)")
     return facts
 
 
-def _completed(facts: Facts | None, document: Document) -> Facts:
-    """The facts, with those of the YAML that holds the document."""
-    return (
-        embedded_facts.completed(_facts(facts), document) if document.container else _facts(facts)
-    )
+def _complete_facts(facts: Facts | None, document: Document) -> Facts:
+    """Return the facts, completed from the YAML file that contains the config."""
+    return embedded_facts.complete(_facts(facts), document) if document.container else _facts(facts)
 
 
-def _started(runtime: Runtime, document: Document) -> Runtime:
-    """The program as the YAML that holds the document starts it."""
+def _launched_runtime(runtime: Runtime, document: Document) -> Runtime:
+    """Return the runtime, launched as the YAML file that contains the config requires."""
     if document.container and embedded_facts.is_accelerate_config(document.container):
         return runtime.under_accelerate_launch(config_file=not document.is_generated)
     return runtime
 
 
-def _not_built(
+def _not_implemented(
     document: Document,
     facts: Facts | None,
     runtime: str | Runtime | None,
     version: Version,
     found: tuple[Diagnostic, ...],
 ) -> tuple[Diagnostic, ...]:
-    """What dsengine does not have, where it alone is asked about, and no rule stops it before."""
-    asked = runtime is not None and programs.runtime_of(runtime, version)
+    """Return what dsengine does not implement, if it is the target and nothing else is refused."""
+    asked = runtime is not None and runtimes.runtime_of(runtime, version)
     if not asked or asked.runs_deepspeed or reports.Report(found).refusals:
         return ()
     if document.is_template or document.is_broken or document.is_unreadable:
         return ()
-    return tuple(engine_findings.not_built(document, _completed(facts, document), asked))
+    return tuple(engine_findings.not_built(document, _complete_facts(facts, document), asked))
 
 
-def _insist_on_resolution(resolution: object, function: str) -> None:
+def _require_resolution(resolution: object, function: str) -> None:
     if not isinstance(resolution, resolutions.Resolution):
         raise TypeError(
             f"{function} takes a resolved config, not {type(resolution).__name__}: "
-            f"write dsconfig.{function}(dsconfig.resolve(config, facts), facts)"
+            f"call dsconfig.{function}(dsconfig.resolve(config, facts), facts)"
         )
 
 
@@ -204,5 +208,5 @@ def _version(version: str | Version | None, runtime: str | Runtime | None) -> Ve
     if isinstance(version, releases.Version):
         return version
     if not isinstance(version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f'version={version!r} is no text; write one like "0.19.8"')
+        raise ValueError(f'version={version!r} is not a string; write one like "0.19.8"')
     return releases.Version.parse(version)

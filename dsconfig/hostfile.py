@@ -1,7 +1,7 @@
-"""DeepSpeed's hostfile: which hosts there are, with how many slots, and which of them are meant.
+"""DeepSpeed's hostfile: hosts, their slots, and the include and exclude filters.
 
-One line a host, ``worker-0 slots=8``; ``#`` begins a comment. Filters are
-``NAME[:SLOT[,SLOT]...][@NAME...]``, as ``deepspeed --include`` and ``--exclude`` take them.
+One host per line, ``worker-0 slots=8``; ``#`` starts a comment. Filters have the form
+``NAME[:SLOT[,SLOT]...][@NAME...]``, as in ``deepspeed --include`` and ``--exclude``.
 """
 
 import re
@@ -15,17 +15,17 @@ with lazy_imports():
     import socket
 
 _LINE = re.compile(r"([^\s-]\S*)\s+slots=(\d{1,4})(?=\s|#|$)")
-"""A name that began with a hyphen would be an option to ssh."""
+"""ssh would read a name with a leading hyphen as an option."""
 Slots = Mapping[str, Sequence[int]]
-"""Of each host, in the order of ranks."""
+"""Slots by host, in rank order."""
 
 
 class Hosts(NamedTuple):
-    """The nodes of a job, in the order of their ranks."""
+    """The nodes of a job, in rank order."""
 
     slots: Slots
-    are_chosen: bool
-    """Whether a filter names slots: then a node trains on these devices only."""
+    are_filtered: bool
+    """Whether a filter names slots; a node then trains on these devices only."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -33,49 +33,49 @@ class Hosts(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """On each node. Raises ValueError where they differ: a plan divides ranks evenly."""
+        """Return the ranks per node. Raises ValueError if they differ between nodes."""
         counts = {name: len(slots) for name, slots in self.slots.items()}
         fewest = min(counts.values())
         for name, count in counts.items():
             if count != fewest:
                 keep = ",".join(map(str, self.slots[name][:fewest]))
                 raise ValueError(
-                    f"{name} has {count} slots, others have {fewest}, and a plan needs as many on "
-                    f"every node: name {fewest} of them, --include ...@{name}:{keep}"
+                    f"{name} has {count} slots, but others have {fewest}; a plan needs the same "
+                    f"number on every node: select {fewest} with --include ...@{name}:{keep}"
                 )
         return fewest
 
     def devices(self, rank: int) -> str | None:
-        """What ``CUDA_VISIBLE_DEVICES`` has to be on a node; None where all are meant."""
+        """Return ``CUDA_VISIBLE_DEVICES`` for a node, or None for all devices."""
         slots = self.slots[self.names[rank]]
-        return ",".join(map(str, slots)) if self.are_chosen else None
+        return ",".join(map(str, slots)) if self.are_filtered else None
 
     def own_rank(self) -> int | None:
-        """That of the host this runs on, by its name; None where it is not among them."""
+        """Return the rank of this host, or None if it is not listed."""
         own = {socket.gethostname(), socket.getfqdn(), socket.gethostname().partition(".")[0]}
         return next((rank for rank, name in enumerate(self.names) if address(name) in own), None)
 
 
 def address(name: str) -> str:
-    """Under which a host is reached: ssh takes ``user@host`` too."""
+    """Return the host name without the user of ``user@host``."""
     return name.rpartition("@")[2]
 
 
 def hosts(path: Path, include: str | None = None, exclude: str | None = None) -> Hosts:
-    """The hosts of a file that the filters leave. Raises ValueError."""
-    found = chosen(read(path), include, exclude)
+    """Return the hosts of a file that pass the filters. Raises ValueError."""
+    found = select(read(path), include, exclude)
     if not found:
-        raise ValueError(f"{path}: no slot is left to train on")
+        raise ValueError(f"{path}: the filters leave no slots")
     return Hosts(found, ":" in (include or exclude or ""))
 
 
-def chosen(found: Slots, include: str | None, exclude: str | None) -> dict[str, tuple[int, ...]]:
-    """Of all slots those that one of the filters leaves, hosts without any left out.
+def select(found: Slots, include: str | None, exclude: str | None) -> dict[str, tuple[int, ...]]:
+    """Return the slots that pass the filter, without hosts that have none left.
 
-    Raises ValueError for both filters at once, and for hosts and slots that are not there.
+    Raises ValueError if both filters are given, or for unknown hosts and slots.
     """
     if include and exclude:
-        raise ValueError("--include and --exclude: one of them")
+        raise ValueError("--include and --exclude are mutually exclusive")
     if include:
         named = _filter("--include", include, found)
         found = {name: named[name] for name in found if name in named}
@@ -89,16 +89,16 @@ def chosen(found: Slots, include: str | None, exclude: str | None) -> dict[str, 
 
 
 def read(path: Path) -> dict[str, tuple[int, ...]]:
-    """All slots of every host. Raises ValueError, with the line that is wrong."""
+    """Return all slots of every host. Raises ValueError with the line number."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise ValueError(f"--hostfile {path}: {error}") from None
-    return parsed(lines, str(path))
+    return parse(lines, str(path))
 
 
-def parsed(lines: Iterable[str], name: str = "hostfile") -> dict[str, tuple[int, ...]]:
-    """All slots of every host of a file's lines. Raises ValueError with the line that is wrong."""
+def parse(lines: Iterable[str], name: str = "hostfile") -> dict[str, tuple[int, ...]]:
+    """Parse the lines of a hostfile. Raises ValueError with the line number."""
     found: dict[str, tuple[int, ...]] = {}
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line.startswith("#"):
@@ -107,13 +107,13 @@ def parsed(lines: Iterable[str], name: str = "hostfile") -> dict[str, tuple[int,
         if match is None:
             raise ValueError(f"{name}:{number}: {line!r} is not of the form HOST slots=N")
         if match[1] in found:
-            raise ValueError(f"{name}:{number}: {match[1]} stands there twice")
+            raise ValueError(f"{name}:{number}: duplicate host {match[1]}")
         found[match[1]] = tuple(range(int(match[2])))
     return found
 
 
 def _filter(flag: str, text: str, found: Slots) -> Slots:
-    """The slots that a filter means of each host: all where it names none."""
+    """Return the slots that a filter selects on each host; all if it names none."""
     named: dict[str, set[int]] = {}
     for part in text.split("@"):
         name, colon, listed = part.partition(":")
@@ -123,6 +123,6 @@ def _filter(flag: str, text: str, found: Slots) -> Slots:
         known = {f"{slot}" for slot in found[name]}
         wrong = [each for each in slots if each not in known]
         if wrong:
-            raise ValueError(f"{flag}: {name} has {len(found[name])} slots and no {wrong[0]!r}")
+            raise ValueError(f"{flag}: {name} has {len(found[name])} slots, but not {wrong[0]!r}")
         named.setdefault(name, set()).update(map(int, slots))
     return {name: sorted(slots) or found[name] for name, slots in named.items()}

@@ -1,17 +1,17 @@
-"""The one way to put an import off: modules that are found now and run when they are first used.
+"""Deferred imports: modules are located now and executed on first use.
 
     with lazy_imports():
         from dsconfig.cost import search
 
     search.fastest(...)           # runs dsconfig/cost/search.py, the first time
 
-A type checker, the test of the layers and a reader see an ordinary import at the top of the file.
-What is imported in the block must be a module; a name out of one (``from module import name``)
-runs the module at once. Packages run at once, so their ``__init__`` stays light; one that has a
-public face hands its names on with :func:`lazy_attributes`.
+A type checker and the layer test see an ordinary import at the top of the file. Only modules can
+be imported in the block; ``from module import name`` executes the module at once. Packages are
+executed at once as well, so their ``__init__`` stays light; a package with a public surface exports
+its names with :func:`lazy_attributes`.
 
-[Note: two threads] A module's own lock is held while it runs. Who touches it meanwhile waits for
-the whole module; the thread that runs it sees it as far as it is, as in any import.
+[Note: two threads] A module's lock is held while it executes. Other threads that use it wait until
+it is complete; the executing thread sees it partially initialized, as in any import.
 """
 
 import sys
@@ -28,11 +28,11 @@ _KNOWN = frozenset(
     f"__{name}__"
     for name in ("name", "spec", "loader", "package", "file", "cached", "path", "class")
 )
-"""What the machinery of imports asks of a module that nobody uses yet."""
+"""Attributes that the import machinery reads from a module before its first use."""
 
 
 class _Deferred(Loader):
-    """Stands in for the loader of a module until the module is used."""
+    """Loader that replaces a module's own loader until first use."""
 
     def __init__(self, real: Loader) -> None:
         self._real = real
@@ -59,7 +59,7 @@ class _Deferred(Loader):
 
 
 class _Unused(ModuleType):
-    """A module that runs when anything is asked of it."""
+    """A module that executes on first attribute access."""
 
     def __getattribute__(self, name: str) -> Any:
         if name not in _KNOWN:
@@ -69,7 +69,7 @@ class _Unused(ModuleType):
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules of this package as any import would, and defers them."""
+    """Find modules of this package as usual, but defer their execution."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -88,8 +88,8 @@ _FINDER = _Finder()
 
 @contextmanager
 def lazy_imports() -> Generator[None]:
-    """Defer the modules of this package that are imported inside."""
-    if _FINDER in sys.meta_path:  # a package imported in the block has a block of its own
+    """Defer execution of this package's modules imported inside the block."""
+    if _FINDER in sys.meta_path:  # already inside a block
         yield
         return
     sys.meta_path.insert(0, _FINDER)
@@ -99,10 +99,12 @@ def lazy_imports() -> Generator[None]:
         sys.meta_path.remove(_FINDER)
 
 
-def lazy_attributes(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package: each name is taken, when it is first asked for, out of the
-    module below the package that ``homes`` has it under."""
-    module_of = {name: module for module, names in homes.items() for name in names}
+def lazy_attributes(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """Return a package ``__getattr__`` that imports each name from its module on first access.
+
+    ``modules`` maps a module below the package to the names it provides.
+    """
+    module_of = {name: module for module, names in modules.items() for name in names}
 
     def find(name: str) -> Any:
         if name not in module_of:

@@ -122,7 +122,7 @@ class Context(ReadConfig):
     def violation_findings(self, rule: str, consequence: str, help: str) -> Iterator[Finding]:
         """Yield a finding per violation, with its consequence and the action to take."""
         for violation in self.violations(rule):
-            message = f"{violation.said}: {consequence}"
+            message = f"{violation.message}: {consequence}"
             yield Finding(path=violation.path, message=message, help=help)
 
     @cached_property
@@ -203,7 +203,7 @@ class Context(ReadConfig):
     def argument_location(self, path: str) -> str:
         """Return a TrainingArgument's name with its file and line."""
         file = self.facts.origins.get("training")
-        return f"{yaml_text.place(file, path) if file else ARGUMENTS}: {path}"
+        return f"{yaml_text.location_of(file, path) if file else ARGUMENTS}: {path}"
 
     def argument_finding(
         self,

@@ -12,7 +12,7 @@ from dsconfig.source.ignores import without_ignored
 def facts_of(example: Example) -> Facts:
     """Return the facts of an example."""
     return gather(
-        world_size=example.world_size,
+        gpus=example.world_size,
         device=example.device,
         model=example.model,
         host_memory=example.host_memory,

@@ -372,7 +372,7 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     for violation in config.violations("deprecated-and-replacement"):
         yield Finding(
             path=violation.path,
-            message=f"{violation.said}: DeepSpeed rejects the config",
+            message=f"{violation.message}: DeepSpeed rejects the config",
             help=f'delete "{violation.path[-1]}"',
             fix=as_fix(delete_entry(config.document, join(*violation.path))),
             on_key=True,

@@ -37,7 +37,7 @@ def loss_scale_limits(config: Context) -> Iterator[Finding]:
     for violation in conditions.unusable_scale_limits(config):
         yield Finding(
             path=violation.path,
-            message=f"{violation.said}: "
+            message=f"{violation.message}: "
             + (
                 "DeepSpeed rejects the config"
                 if checked

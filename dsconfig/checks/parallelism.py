@@ -55,7 +55,7 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
             effect=Effect.ALTERED,
         )
     for name in (name for name in block if name not in parallelism.KNOWN):
-        full_name = parallelism.written(str(name))
+        full_name = parallelism.yaml_name(str(name))
         yield Finding(
             path=(BLOCK, name),
             message=f'"{name}" is not a setting of accelerate\'s {BLOCK}: it is ignored',
@@ -69,10 +69,10 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
     for violation in parallelism.violations(
         launch, processes if isinstance(processes, int) else None
     ):
-        named = parallelism.written(violation.setting) if violation.setting else ""
+        named = parallelism.yaml_name(violation.setting) if violation.setting else ""
         yield Finding(
             path=(BLOCK, named) if named in block else (BLOCK,),
-            message=f"{violation.setting or BLOCK} {violation.said}: startup fails",
+            message=f"{violation.setting or BLOCK} {violation.message}: startup fails",
             help=violation.help,
             on_key=not violation.setting,
         )
@@ -101,7 +101,7 @@ def distributed_config(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     """
     training = config.facts.training
-    path = ".".join(division.place_of(training.arguments)) if training else ""
+    path = ".".join(division.block_path(training.arguments)) if training else ""
     if training is None or not path:
         return
     block = division.block_of(training.arguments)
@@ -114,7 +114,7 @@ def distributed_config(config: Context) -> Iterator[Finding]:
         )
     violations = list(division.violations(block, config.facts.world_size))
     for violation in violations:
-        problem = f" {violation.said}: from_pretrained fails"
+        problem = f" {violation.message}: from_pretrained fails"
         yield config.argument_finding(f"{path}.{violation.setting}", problem, violation.help)
     if not violations and division.divides(block, config.facts.world_size):
         yield config.argument_finding(

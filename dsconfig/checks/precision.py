@@ -31,7 +31,7 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
         edits = replace_value(config.document, "/fp16/enabled", False)
         yield Finding(
             path=violation.path,
-            message=f"{violation.said}: DeepSpeed rejects the config",
+            message=f"{violation.message}: DeepSpeed rejects the config",
             help='keep bf16 on GPUs that support it (A100, H100 and later): "fp16": '
             '{"enabled": false}',
             applies_to=reads_as_written,

@@ -59,7 +59,7 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
     if not _is_on(config):
         return
     for violation in config.violations("zenflow-selection"):
-        yield _selection(violation.path[-1], f"{violation.said}: DeepSpeed rejects the config")
+        yield _selection(violation.path[-1], f"{violation.message}: DeepSpeed rejects the config")
     strategy = config.in_force(BLOCK, "select_strategy")
     interval = config.reading.values[BLOCK].get("select_interval", "auto")
     update = config.reading.values[BLOCK].get("update_interval", "auto")

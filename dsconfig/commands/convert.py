@@ -42,7 +42,7 @@ Out = Annotated[
 ]
 
 
-@options.with_flags("world_size nodes", world_size=1, nodes=1)
+@options.with_flags("gpus nodes", gpus=1, nodes=1)
 def convert(
     file: options.ConfigFile,
     to: Annotated[Format, typer.Option(help="Output format.")],
@@ -59,7 +59,7 @@ def convert(
     config: object = document.value
     if not is_block(config):
         raise UsageError(f"{document.name}: the config is not an object")
-    gpus, nodes = flags["world_size"] or 1, flags["nodes"] or 1
+    gpus, nodes = flags["gpus"] or 1, flags["nodes"] or 1
     match to:
         case Format.JSON:
             text = json.dumps(config, indent=4)

@@ -31,7 +31,7 @@ def devices(
       dsconfig devices 80gb --output-format json
     """
     found = [gpu for gpu in catalogue.gpus() if catalogue.mentions(words or (), gpu["name"])]
-    local = machine.cards_here()
+    local = machine.local_gpus()
     if output_format == "json":
         own = [{"name": name, "memory_bytes": memory} for name, memory in local]
         data = {"format_version": "1.0", "devices": found, "this_machine": own}

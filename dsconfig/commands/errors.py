@@ -15,6 +15,6 @@ def usage(about: str = "") -> Generator[None]:
     try:
         yield
     except ValueError as error:
-        raise UsageError(f"{prefix}{error}") from None
+        raise UsageError(f"{prefix}{getattr(error, 'in_flags', error)}") from None
     except OSError as error:
         raise UsageError(f"{prefix or f'{error.filename}: '}{error.strerror}") from None

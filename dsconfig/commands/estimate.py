@@ -235,7 +235,7 @@ def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
     if len(found.options) != 1:
         raise UsageError("--measured requires FILE, the config of that run")
     with usage():
-        size = inputs.parse_bytes(measured, "--measured")
+        size = inputs.parse_bytes(measured, "measured")
     if what not in ("allocated", "reserved", "visible"):
         raise UsageError(f"--measured-as: {what!r} is not one of allocated, reserved, visible")
     with usage("--measured"):

@@ -97,7 +97,7 @@ def matching_arguments(document: "Document", facts: "Facts", program: "Runtime")
     if training.total_steps is None and TOTAL in inference.filled_by(program, config):
         training = replace(training, total_steps=1000)
     if program.compares_arguments:
-        required = runs.asked_by(config, facts.data_parallel or 1)
+        required = runs.arguments_for(config, facts.data_parallel or 1)
         added = {name: value for name, value in required.items() if name not in _flags(training)}
         if added:
             text = ", ".join(f"{name}={value!r}" for name, value in added.items())

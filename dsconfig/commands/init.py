@@ -18,9 +18,9 @@ SEQUENCE_LENGTH = 2048
 
 
 @options.with_flags(
-    "model params world_size nodes device sequence_length micro_batch global_batch host_memory "
+    "model params gpus nodes device seq_len micro_batch global_batch host_memory "
     "training_args accelerate_config lora_rank lora_targets lora_dropout trainable base_weights",
-    sequence_length=SEQUENCE_LENGTH,
+    seq_len=SEQUENCE_LENGTH,
 )
 def init(
     *,

@@ -62,7 +62,7 @@ def command(file: str, flags: Mapping[str, object], program: Sequence[str]) -> l
 
 def slurm(job: Job) -> str:
     """A batch script for ``sbatch``. Raises UsageError where slots are named: Slurm gives them."""
-    if job.hosts is not None and job.hosts.are_chosen:
+    if job.hosts is not None and job.hosts.are_filtered:
         raise UsageError("--emit slurm: Slurm gives out the devices of a node; name hosts only")
     options = {
         "job-name": re.sub(r"[^\w.+-]", "_", job.name),  # sbatch reads no quotes

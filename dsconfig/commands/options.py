@@ -100,7 +100,7 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
 
 def completed(facts: "Facts", document: "Document") -> "Facts":
     """Return the facts, completed from the YAML file that embeds the config."""
-    return embedded_facts.completed(facts, document) if document.container else facts
+    return embedded_facts.complete(facts, document) if document.container else facts
 
 
 def release(text: str | None, *, option: str = "--deepspeed-version") -> "Version":
@@ -124,7 +124,7 @@ def program(runtime: str | None, version: str | None) -> "Runtime":
 
 
 def fact_flags(
-    world_size: Annotated[
+    gpus: Annotated[
         int | None, fact("--gpus", "--world-size", help="Total number of GPUs (ranks).")
     ] = None,
     nodes: Annotated[int | None, fact(help="Number of nodes (default: 8 GPUs per node).")] = None,
@@ -155,9 +155,7 @@ def fact_flags(
         int | None, fact(help="Global batch size, in samples per step.")
     ] = None,
     accumulation: Annotated[int | None, fact(help="Gradient accumulation steps.")] = None,
-    sequence_length: Annotated[
-        int | None, fact("--seq-len", help="Sequence length, in tokens.")
-    ] = None,
+    seq_len: Annotated[int | None, fact(help="Sequence length, in tokens.")] = None,
     precision: Annotated[
         str | None, fact(metavar="DTYPE", help="Training precision: fp32, fp16 or bf16.")
     ] = None,
@@ -276,7 +274,7 @@ def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":
 
     ``ranks``: also assume one rank per GPU if their number is not specified.
     """
-    gpus = machine.cards_here() if facts.device is None else []
+    gpus = machine.local_gpus() if facts.device is None else []
     if not gpus:
         return facts
     name, memory = gpus[0]
@@ -342,11 +340,11 @@ def with_project_facts(flags: dict[str, Any], file: str | None) -> dict[str, Any
         added["model"] = project.model
     if project.device and not flags.get("device") and not flags.get("device_memory"):
         added["device"] = project.device
-    if project.gpus and not flags.get("world_size"):
-        added["world_size"] = project.gpus
+    if project.gpus and not flags.get("gpus"):
+        added["gpus"] = project.gpus
     if not added or (file is not None and text_of_plan(file) is not None):
         return flags
-    shown = " ".join(f"--{_FLAGS.get(name, name)} {value}" for name, value in added.items())
+    shown = " ".join(f"--{name} {value}" for name, value in added.items())
     typer.echo(f"using {shown} from {project.file}", err=True)
     return {**flags, **added}
 
@@ -360,9 +358,6 @@ def text_of_plan(file: str) -> str | None:
     except (OSError, ValueError):
         return None
     return text if plans.is_plan(text) else None
-
-
-_FLAGS = {"world_size": "gpus"}
 
 
 def facts_from(**flags: object) -> "Facts":

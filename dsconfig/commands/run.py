@@ -69,7 +69,7 @@ Grace = Annotated[
 @options.with_groups
 @options.with_flags(
     "device model params training_args accelerate_config micro_batch global_batch accumulation "
-    "sequence_length precision learning_rate total_steps warmup_steps host_memory"
+    "seq_len precision learning_rate total_steps warmup_steps host_memory"
 )
 def run(
     context: typer.Context,
@@ -104,7 +104,7 @@ def run(
     if where.emit is not None:
         where.insist_on_all_nodes()
         made, facts = plan_of(file, wanted.gpus, wanted.nodes or 1, flags, overrides, executor)
-        again = {_FLAGS.get(name, name): value for name, value in flags.items()}
+        again = dict(flags)
         again |= {"set": overrides, "engine": engine, "gpus": wanted.gpus, "grace": grace}
         again |= {"max_restarts": where.max_restarts, "join_timeout": where.join_timeout}
         command = jobs.command(_of_a_file(file), again, program)
@@ -127,7 +127,7 @@ def run(
         "fingerprint": places.fingerprint(file, program),
         "seconds": where.join_timeout,
         "ranks": wanted.gpus,
-        "gpus": len(machine.cards_here()),
+        "gpus": len(machine.local_gpus()),
     }
     if engine is not None:
         program = ["-m", RUNS[engine], *program]
@@ -169,9 +169,6 @@ def _unshared(made: "Plan", least: int | None) -> list[str]:
         return []
     listed = ", ".join(map(str, bad))
     return [f"note: {listed} nodes cannot share a global batch of {batch}; the run would end there"]
-
-
-_FLAGS = {"sequence_length": "seq_len"}
 
 
 def _of_a_file(file: str) -> str:
@@ -225,7 +222,7 @@ def plan_of(
     if made is None:
         document = options.load(file, overrides)
         here = gpus or 1
-        facts = options.facts_from(world_size=here * nodes, nodes=nodes, **about_the_world)
+        facts = options.facts_from(gpus=here * nodes, nodes=nodes, **about_the_world)
         facts = options.with_this_machine(facts, ranks=False)
         if executor is Engine.DEEPSPEED:
             document = filled(document, facts)
@@ -264,7 +261,7 @@ def filled(document: "Document", facts: "Facts") -> "Document":
 
 def insist_on_cards(ranks: int) -> None:
     """Raises UsageError where there are cards, and too few for the ranks of this node."""
-    cards = len(machine.cards_here())
+    cards = len(machine.local_gpus())
     if 0 < cards < ranks:
         raise UsageError(
             f"{ranks} ranks need {ranks} cards of their own, and this machine shows {cards}: "

@@ -29,7 +29,7 @@ _about_fixes = partial(typer.Option, rich_help_panel="Fixes")
 
 
 @options.with_flags(
-    "world_size nodes device model params training_args accelerate_config host_memory "
+    "gpus nodes device model params training_args accelerate_config host_memory "
     "client_optimizer releases"
 )
 def validate(

@@ -70,7 +70,7 @@ def compare(log: RunLog, option: Option, samples: int | None) -> Comparison:
 
 def _is_foreign(log: RunLog, option: Option) -> bool:
     """Return whether the states after creation, when nothing else is allocated, differ."""
-    measured = log.at_the_end_of(Phase.INIT)
+    measured = log.end_of(Phase.INIT)
     expected = option.device.end_bytes.get(Phase.INIT)
     if measured is None or expected is None:
         return False
@@ -82,7 +82,7 @@ def _figures(log: RunLog, option: Option, samples: int | None) -> list[Figure]:
     pairs: list[tuple[str, float | None, float | None]] = []
     for phase in Phase:
         pairs.append((f"peak in {phase}", log.peak(phase), device.phase_bytes.get(phase)))
-        pairs.append((f"after {phase}", log.at_the_end_of(phase), device.end_bytes.get(phase)))
+        pairs.append((f"after {phase}", log.end_of(phase), device.end_bytes.get(phase)))
     pairs.append(("peak allocated", log.peak_allocated, device.peak_bytes))
     pairs.append(("nvidia-smi", log.visible, device.visible_bytes))
     found = [

@@ -12,7 +12,7 @@ from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.facts.adapters import LINEAR_TYPES
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.inputs import MOST_PARAMETERS
+from dsconfig.facts.inputs import MAX_PARAMETERS
 from dsconfig.facts.model import Architecture, ModelTree
 from dsconfig.mesh import Mesh, ranks_per_node
 from dsconfig.runtimes.effective import Effective, Precision
@@ -207,7 +207,7 @@ def workload(
         raise ValueError(facts.why_no_model)
     if facts.world_size is None:
         raise ValueError("the number of devices is unknown: specify --gpus")
-    if facts.model.parameters > MOST_PARAMETERS:
+    if facts.model.parameters > MAX_PARAMETERS:
         raise ValueError(
             f"--params: {facts.model.parameters:.3g} parameters exceed any model; write a "
             "count like 13e9, 13B or 700M"

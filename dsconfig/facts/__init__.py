@@ -1,6 +1,6 @@
-"""What is known about model, hardware, host and training run, each with its origin.
+"""What is known about the model, the hardware and the training run, with the origin of each fact.
 
-Names are loaded on first use: most configs are judged without a single fact.
+Names are imported on first use, because most checks need no facts.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What an accelerate config file (the YAML of ``accelerate config``) says of the run."""
+"""Number of processes and precision from an accelerate config file."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from dsconfig.facts.inputs import FactError
 from dsconfig.source import plugin_settings
 
-FLAG = "--accelerate-config"
+ARGUMENT = "accelerate_config"
 
 
 class Launch(NamedTuple):
@@ -16,13 +16,13 @@ class Launch(NamedTuple):
 
 
 def launch(settings: Mapping[str, Any]) -> Launch:
-    """What the whole file says. Raises FactError on values of a wrong type."""
+    """Return the launch settings of the file. Raises FactError for values of the wrong type."""
     mixed = plugin_settings.mixed_precision(settings)
-    # YAML 1.1 reads a bare ``no`` as false, and accelerate's own files write it bare.
+    # YAML 1.1 reads a bare ``no`` as false, and accelerate writes it bare.
     mixed = "no" if mixed is False else mixed
     chosen = mixed.lower() if isinstance(mixed, str) else mixed
     if chosen is not None and chosen not in plugin_settings.MIXED:
-        raise FactError(FLAG, f"mixed_precision is {mixed!r}; write no, fp16, bf16 or fp8")
+        raise FactError(ARGUMENT, f"mixed_precision is {mixed!r}; write no, fp16, bf16 or fp8")
     return Launch(
         world_size=_count(settings, "num_processes"),
         nodes=_machines(settings),
@@ -31,7 +31,7 @@ def launch(settings: Mapping[str, Any]) -> Launch:
 
 
 def _machines(settings: Mapping[str, Any]) -> int | None:
-    """The launcher takes all that is not above one for one machine, NaN among it."""
+    """Return the number of machines; as in the launcher, anything not above 1 means 1."""
     value = settings.get("num_machines")
     is_one = isinstance(value, int | float) and not isinstance(value, bool) and not value > 1
     return 1 if is_one else _count(settings, "num_machines")
@@ -42,5 +42,5 @@ def _count(settings: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise FactError(FLAG, f"{name} is {value!r}; it must be an integer above zero")
+        raise FactError(ARGUMENT, f"{name} is {value!r}; it must be a positive integer")
     return value

@@ -1,16 +1,16 @@
-"""Low-rank adapters (LoRA) beside the linear maps of a model's blocks, as PEFT puts them there.
+"""LoRA adapters on the linear layers of a model's blocks, as PEFT adds them.
 
-An adapted module becomes ``base_layer`` with ``lora_A`` (rank x in) and ``lora_B`` (out x rank)
-beside it; everything that the model had is frozen (PEFT, tuners/lora/layer.py).
+An adapted module becomes ``base_layer`` with ``lora_A`` (rank x in) and ``lora_B`` (out x rank);
+all original parameters are frozen (PEFT, tuners/lora/layer.py).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dsconfig.facts.model import ModelTree, ModuleFact, TensorFact, counted
+from dsconfig.facts.model import ModelTree, ModuleFact, TensorFact, with_counts
 
 ALL_LINEAR = "all-linear"
-"""PEFT's word for every linear map but the head."""
+"""PEFT's name for every linear layer except the head."""
 
 LINEAR_TYPES = ("Linear", "Conv1D")
 _BASE, _DROPOUT, _DOWN, _UP = "base_layer", "lora_dropout", "lora_A", "lora_B"
@@ -18,35 +18,35 @@ _BASE, _DROPOUT, _DOWN, _UP = "base_layer", "lora_dropout", "lora_A", "lora_B"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """What adapters of one block read and make, in elements per token.
+    """Inputs and outputs of one block's adapters, in elements per token.
 
-    Maps that stand side by side read the same tensor; the last one of its module reads what the
-    others and attention or activation have made of it.
+    Layers side by side read the same tensor; the last layer of a module reads the output of the
+    others and of attention or the activation.
     """
 
     ranks: int
-    """What their first halves make."""
+    """Output of their first halves."""
     inputs: int
-    """Each input once, where the last ones are not among them."""
+    """Each distinct input once, except those of the last layers."""
     attention_output: int = 0
     inner: int = 0
-    """What the last map of the MLP reads."""
+    """Input of the last layer of the MLP."""
     dropped: int = 0
-    """All inputs, once for each adapter with dropout: it keeps a copy and a mask of its own."""
+    """All inputs, once per adapter with dropout, which keeps a copy and a mask."""
 
 
 def with_adapters(
     tree: ModelTree, rank: int, targets: Sequence[str] = (ALL_LINEAR,), *, dropout: bool = False
 ) -> ModelTree:
-    """``tree`` frozen, with adapters of ``rank`` at modules of these names, or at ALL_LINEAR.
+    """Return ``tree`` frozen, with adapters of ``rank`` at modules of these names, or ALL_LINEAR.
 
-    Raises ValueError where the tensors are not known, no linear map of a block has such a name, or
-    there would be no adapter at all.
+    Raises ValueError if the tensors are unknown, a name matches no linear layer of a block, or
+    there would be no adapter.
     """
     if tree.root is None:
         raise ValueError(
-            f"{tree.name}: its tensors are not known, so nothing says where adapters stand; give "
-            "--trainable N for their number of parameters"
+            f"{tree.name}: its layers are unknown, so adapters cannot be placed; specify "
+            "trainable=, the number of adapter parameters"
         )
     wanted = set(targets)
     found: set[str] = set()
@@ -58,10 +58,10 @@ def with_adapters(
         inside = (each for block in blocks for each in block.walk())
         known = sorted({_name(each) for each in inside if each.type in LINEAR_TYPES})
         raise ValueError(
-            f"{', '.join(sorted(missing or wanted)) or 'no name'}: no linear map in the blocks of "
-            f"{tree.name} has that name; it has {', '.join(known) or 'none'}"
+            f"{', '.join(sorted(missing or wanted)) or 'no name'}: not a linear layer in the "
+            f"blocks of {tree.name}; choose from {', '.join(known) or 'none'}"
         )
-    return counted(tree, root)
+    return with_counts(tree, root)
 
 
 def with_trainable(tree: ModelTree, count: int) -> ModelTree:
@@ -92,7 +92,7 @@ def _frozen(module: ModuleFact) -> ModuleFact:
 def _adapted(
     module: ModuleFact, adapter: tuple[int, str], wanted: set[str], found: set[str], *, inside: bool
 ) -> ModuleFact:
-    """``adapter``: rank, type of dropout; ``inside``: of a block; ``found`` takes names met."""
+    """Return ``module`` with adapters; ``found`` collects the matched names."""
     inside = inside or module.repeated
     own = _name(module)
     if inside and module.type in LINEAR_TYPES and not wanted.isdisjoint({own, ALL_LINEAR}):
@@ -122,7 +122,7 @@ def _with_adapter(module: ModuleFact, rank: int, dropout: str) -> ModuleFact:
 
 
 def adapters_of(tree: ModelTree) -> Adapters | None:
-    """Those of the first block, where nothing else in it is trained; None where there are none."""
+    """Return the adapters of the first block; None if it has none or trains anything else."""
     block = next((each for each in tree.root.walk() if each.repeated), None) if tree.root else None
     if block is None:
         return None
@@ -161,7 +161,7 @@ def _owner(module: ModuleFact | str) -> str:
 
 
 def _last_of_its_module(block: ModuleFact) -> set[str]:
-    """Names of the linear maps before which others stand in the same module."""
+    """Return the linear layers that follow others in the same module."""
     last: set[str] = set()
     for module in block.walk():
         linear = [each.name for each in module.children if each.type in LINEAR_TYPES]

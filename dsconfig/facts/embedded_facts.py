@@ -1,8 +1,8 @@
-"""Facts that stand beside a config: in the YAML of accelerate or of a trainer around it.
+"""Facts from the YAML file around a config: accelerate's, or a trainer's.
 
-accelerate's file says how many processes there are, and their precision. A trainer's file holds
-the fields of TrainingArguments, some under names of its own: LLaMA-Factory and ms-swift take them
-as they are, axolotl renames the batch, and each has its own word for the length of a sequence.
+accelerate's file has the number of processes and their precision. A trainer's file has the
+fields of TrainingArguments, some renamed: LLaMA-Factory and ms-swift use the original names,
+axolotl renames the batch size, and each has its own name for the sequence length.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from dsconfig.facts.training import training
 from dsconfig.source import plugin_settings
 from dsconfig.source.document import Document
 
-OWN_NAMES: Mapping[str, str] = {
+ALIASES: Mapping[str, str] = {
     "micro_batch_size": "per_device_train_batch_size",
     "num_epochs": "num_train_epochs",
     "sequence_len": "max_length",
@@ -25,11 +25,11 @@ OWN_NAMES: Mapping[str, str] = {
     "max_seq_length": "max_length",
     "max_length": "max_length",
 }
-"""What axolotl (the first three), LLaMA-Factory and others call an argument."""
+"""Names in axolotl (the first three), LLaMA-Factory and others, with their original names."""
 
 
-def completed(facts: Facts, document: Document) -> Facts:
-    """The facts with what the document's container says; what is given already wins."""
+def complete(facts: Facts, document: Document) -> Facts:
+    """Return the facts, completed from the document's container file; given facts win."""
     container = document.container
     if not container:
         return facts
@@ -38,12 +38,12 @@ def completed(facts: Facts, document: Document) -> Facts:
         if is_accelerate_config(container):
             return facts if facts.launch else _with_launch(facts, container, name)
         return _with_arguments(facts, container, name)
-    except FactError:  # a value of a wrong type, about which there is a rule, or another program's
+    except FactError:  # an invalid value, which a rule reports, or a file of another program
         return facts
 
 
 def is_accelerate_config(container: Mapping[str, Any]) -> bool:
-    """Whether a YAML is one of ``accelerate config``."""
+    """Return whether a YAML file was written by ``accelerate config``."""
     return plugin_settings.is_accelerate_config(container, plugin_settings.block_of(container))
 
 
@@ -65,7 +65,7 @@ def _with_launch(facts: Facts, container: Mapping[str, Any], name: str) -> Facts
 
 
 def _degrees(facts: Facts, container: Mapping[str, Any]) -> Mapping[str, int]:
-    """The degrees of tensor and sequence parallelism that accelerate's YAML sets."""
+    """Return the tensor and sequence parallel degrees set in accelerate's YAML."""
     sizes = parallelism.degrees(container)
     if sizes is None:
         return {}
@@ -78,18 +78,20 @@ def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Fa
     given = facts.training
     if not found or (given is not None and given.arguments):
         return facts
-    said = training(found)
+    merged = training(found)
     if given is not None:
         own = {each: getattr(given, each) for each in given.__slots__ if each != "arguments"}
-        said = replace(said, **{each: value for each, value in own.items() if value is not None})
-    return replace(facts, training=said, origins={**facts.origins, "training": name})
+        merged = replace(
+            merged, **{each: value for each, value in own.items() if value is not None}
+        )
+    return replace(facts, training=merged, origins={**facts.origins, "training": name})
 
 
 def trainer_arguments(container: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of the Trainer in a trainer's YAML, under their names in TrainingArguments."""
+    """Return the Trainer's arguments in a trainer's YAML, by their TrainingArguments names."""
     found: dict[str, Any] = {}
     for written, value in container.items():
-        name = OWN_NAMES.get(written, written)
+        name = ALIASES.get(written, written)
         known = name in TAKEN or name in FORMER or name == "max_length"
         if known and name != "deepspeed" and value is not None and value != "auto":
             found[name] = _number(value)
@@ -97,7 +99,7 @@ def trainer_arguments(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """YAML 1.1 reads 1e-4 as a text; every trainer makes a number of it."""
+    """Convert numbers such as 1e-4, which YAML 1.1 reads as strings."""
     if isinstance(value, str):
         try:
             return float(value)

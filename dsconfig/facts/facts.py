@@ -1,7 +1,4 @@
-"""Everything known about the world a config is for. Each fact knows where it came from.
-
-Its parts have modules of their own: a config judged without facts needs this class alone.
-"""
+"""Everything known about the run a config is for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The world. ``origins`` maps a field name (``world_size``, ``device`` ...) to its source,
-    ``training`` and ``launch`` to the files they were read from.
+    """What is known about the run.
 
-    ``data_parallel`` is ``world_size`` divided by tensor, sequence and pipeline degrees.
+    ``origins`` maps a field name (``world_size``, ``device`` ...) to its source, ``training`` and
+    ``launch`` to the files they were read from.
     """
 
     world_size: int | None = None
@@ -34,48 +31,48 @@ class Facts:
     host: "HostFacts | None" = None
     model: "ModelTree | None" = None
     outline: "ModelOutline | None" = None
-    """A model that was named and whose sizes are not known; ``model`` is None then."""
+    """A model that was specified but whose sizes are unknown; ``model`` is None then."""
+    base_weights: str | None = None
+    """``4bit`` or ``8bit``: storage of the frozen linear layers (bitsandbytes)."""
     training: "TrainingFacts | None" = None
     tensor_parallel: int = 1
     sequence_parallel: int = 1
     pipeline_parallel: int = 1
     node_link_gb_per_second: float | None = None
-    """Between nodes, per device and in one direction; None: unknown."""
-    base_weights: str | None = None
-    """``4bit`` or ``8bit``: storage of the frozen linear layers (bitsandbytes)."""
+    """Bandwidth between nodes, per device and direction; None: unknown."""
     client_optimizer: str | None = None
-    """Class name of an optimizer the script passes itself."""
+    """Class name of an optimizer that the script passes itself."""
     client_scheduler: str | None = None
     releases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Of transformers and accelerate by name, where it is known which of them run the file."""
+    """Versions of transformers, accelerate, torch and CUDA by name, if known."""
     launch: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """An accelerate config file as given (its ``deepspeed_config`` block is a plugin's)."""
+    """The settings of an accelerate config file, including its ``deepspeed_config`` block."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def named_model(self) -> "ModelTree | ModelOutline | None":
-        """The model that was named, whatever is known of it."""
+        """The specified model, even if its sizes are unknown."""
         return self.model or self.outline
 
     @property
     def width(self) -> int | None:
-        """The model's hidden_size, where it is known."""
+        """The model's hidden_size, if known."""
         return self.named_model.hidden_size if self.named_model else None
 
     @property
     def why_no_model(self) -> str:
-        """Why nothing can be said that needs the model's sizes, and what supplies them."""
-        asked = "the model is unknown: give --model or --params"
-        return self.outline.why if self.outline is not None else asked
+        """Why the model's sizes are unknown, and how to specify them."""
+        default = "the model is unknown: specify --model or --params"
+        return self.outline.why if self.outline is not None else default
 
     @property
     def architecture(self) -> "Architecture | None":
-        """The model's sizes, where they are known."""
+        """The model's sizes, if known."""
         return self.model.architecture if self.model else None
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """TrainingArguments of the run, and what flags say in their words."""
+        """TrainingArguments of the run, including those set by flags."""
         return self.training.arguments if self.training else {}
 
     @property
@@ -84,18 +81,18 @@ class Facts:
 
     @property
     def device_bytes(self) -> int | None:
-        """Memory of the device, where it is known."""
+        """Memory of the device, if known."""
         return self.device.memory_bytes if self.device else None
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the processor is the device."""
+        """Whether the device is the CPU."""
         return self.device is not None and self.device.kind == "cpu"
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> "Facts":
-        """The same run with these arguments, and those that it has beside them."""
-        held = self.training or training.TrainingFacts()
-        return replace(self, training=replace(held, arguments={**held.arguments, **arguments}))
+        """Return these facts with additional or changed TrainingArguments."""
+        known = self.training or training.TrainingFacts()
+        return replace(self, training=replace(known, arguments={**known.arguments, **arguments}))
 
     @property
     def data_parallel(self) -> int | None:

@@ -1,4 +1,4 @@
-"""One call from flags to Facts, each fact with its origin."""
+"""Facts from arguments or command-line flags, with their origins."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
@@ -11,15 +11,16 @@ from dsconfig import mesh
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import (
     FactError,
+    flag_of,
     parse_bytes,
     parse_count,
     read_file,
     require_non_negative,
     require_positive,
 )
-from dsconfig.facts.machine import DeviceFacts, HostFacts, named_device, processor, this_host
+from dsconfig.facts.machine import DeviceFacts, HostFacts, cpu_device, local_host, named_device
 from dsconfig.facts.model import ModelOutline, ModelTree
-from dsconfig.facts.training import FLAG, TrainingFacts, training
+from dsconfig.facts.training import TrainingFacts, training
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema.version import Version
 
@@ -39,7 +40,7 @@ _PRECISIONS = ("fp32", "fp16", "bf16")
 
 def gather(
     *,
-    world_size: int | None = None,
+    gpus: int | None = None,
     nodes: int | None = None,
     device: str | DeviceFacts | None = None,
     device_memory: str | int | None = None,
@@ -50,7 +51,7 @@ def gather(
     micro_batch: int | None = None,
     global_batch: int | None = None,
     accumulation: int | None = None,
-    sequence_length: int | None = None,
+    seq_len: int | None = None,
     precision: str | None = None,
     learning_rate: float | None = None,
     total_steps: int | None = None,
@@ -71,39 +72,39 @@ def gather(
     client_scheduler: str | None = None,
     releases: Mapping[str, str] | Iterable[str] | None = None,
 ) -> Facts:
-    """Facts from what a user or a program says; every argument is optional.
+    """Return the facts about a run; every argument is optional.
 
-    ``device`` is a catalogue name or ``cpu``; ``model`` a catalogue name or the path of a
-    config.json; ``params`` a count (``13B``); sizes are bytes or text such as ``512GB``;
-    ``releases`` those of transformers, accelerate, torch and cuda, or texts like ``torch==2.8.0``.
-    A flag wins over a file. Raises FactError (a ValueError) naming the flag and the remedy.
+    ``gpus`` is the number of ranks; ``device`` a GPU of the catalogue or ``cpu``; ``model`` a model
+    of the catalogue, a Hugging Face id or the path of a config.json; ``params`` a parameter count
+    (``13B``). Sizes are bytes or text such as ``512GB``. ``releases`` are versions of transformers,
+    accelerate, torch and cuda: a mapping, or texts like ``torch==2.8.0``. Arguments override files.
+    Raises FactError (a ValueError) that names the argument and how to correct it.
     """
     return _facts(dict(locals()))
 
 
 def _facts(given: Mapping[str, Any]) -> Facts:
-    """The arguments of :func:`gather` by name, checked and looked up."""
+    """Return the facts for the arguments of :func:`gather`, after validation and lookup."""
     origins: dict[str, str] = {}
-    launched = _settings(given["accelerate_config"], accelerate_config.FLAG)
-    launch = accelerate_config.launch(launched)
-    for name, flag in (("training", "training_args"), ("launch", "accelerate_config")):
-        if isinstance(given[flag], str | Path):
-            origins[name] = str(given[flag])
-    ranks = _either("world_size", ("--gpus", given["world_size"]), launch.world_size, origins)
-    nodes = _either("nodes", ("--nodes", given["nodes"]), launch.nodes, origins)
+    launch_settings = _settings(given["accelerate_config"], accelerate_config.ARGUMENT)
+    launch = accelerate_config.launch(launch_settings)
+    for name, argument in (("training", "training_args"), ("launch", "accelerate_config")):
+        if isinstance(given[argument], str | Path):
+            origins[name] = str(given[argument])
+    ranks = _argument_or_launch("world_size", "gpus", given, launch.world_size, origins)
+    nodes = _argument_or_launch("nodes", "nodes", given, launch.nodes, origins)
     degrees = {name: given[name] for name in _DEGREES}
     _check_ranks(ranks, nodes, degrees)
     if ranks is not None and nodes is None:
         nodes = mesh.nodes_for(ranks)
-        origins["nodes"] = f"assumed: {mesh.PER_NODE} GPUs a node; --nodes says otherwise"
-    own = {name: given[argument] for name, argument in _TRAINING.items()}
-    for name in _WHOLE:
-        require_positive(own[name], _FLAG_OF[name])
-    for name in ("learning_rate", "warmup_steps"):
-        require_non_negative(own[name], _FLAG_OF[name])
-    if own["precision"] not in (None, *_PRECISIONS):
-        said = f"{own['precision']!r} is unknown; give one of {', '.join(_PRECISIONS)}"
-        raise FactError("--precision", said)
+        origins["nodes"] = f"assumed: {mesh.PER_NODE} GPUs per node (override with --nodes)"
+    for argument in ("micro_batch", "global_batch", "accumulation", "seq_len", "total_steps"):
+        require_positive(given[argument], argument)
+    for argument in ("learning_rate", "warmup_steps"):
+        require_non_negative(given[argument], argument)
+    if given["precision"] not in (None, *_PRECISIONS):
+        message = f"{given['precision']!r} is not one of {', '.join(_PRECISIONS)}"
+        raise FactError("precision", message)
     device = given["device"]
     model = _trained(_model(given["model"], given["params"], origins), given)
     ranks_of_node = mesh.ranks_per_node(ranks, nodes) if ranks else 1
@@ -114,12 +115,12 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         host=_host(device, given["host_memory"], given["nvme"], given["nvme_size"], origins),
         model=None if isinstance(model, ModelOutline) else model,
         outline=model if isinstance(model, ModelOutline) else None,
-        training=_training(given["training_args"], launch.precision, own, origins),
         base_weights=_base_weights(model, given),
+        training=_training(given, launch.precision, origins),
         client_optimizer=given["client_optimizer"],
         client_scheduler=given["client_scheduler"],
         releases=MappingProxyType(_releases(given["releases"])),
-        launch=MappingProxyType(dict(launched)),
+        launch=MappingProxyType(dict(launch_settings)),
         node_link_gb_per_second=_node_link(given["node_link"], origins),
         origins=MappingProxyType(origins),
         **degrees,
@@ -127,83 +128,87 @@ def _facts(given: Mapping[str, Any]) -> Facts:
 
 
 def _releases(given: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
-    """Releases by program. Raises FactError for another program, and for what is no release."""
+    """Return versions by program. Raises FactError for unknown programs and invalid versions."""
     if isinstance(given, Mapping):
-        named = {**given}
+        releases = {**given}
     else:
-        listed = [given] if isinstance(given, str) else given or ()
-        parts = (str(each).partition("==") for each in listed)
-        named = {name.strip().lower(): release.strip() for name, _, release in parts}
-    for name, release in named.items():
+        texts = [given] if isinstance(given, str) else given or ()
+        parts = (str(text).partition("==") for text in texts)
+        releases = {name.strip().lower(): release.strip() for name, _, release in parts}
+    for name, release in releases.items():
         if name not in PROGRAMS:
-            said = f"{name!r} is none of {', '.join(PROGRAMS)}"
-            raise FactError("--with", f"{said}; write {PROGRAMS[0]}==4.48.0")
+            message = f"{name!r} is not one of {', '.join(PROGRAMS)}; write {PROGRAMS[0]}==4.48.0"
+            raise FactError("releases", message)
         try:
             Version.parse(str(release))
         except ValueError:
-            said = f"{release!r} is no release of {name}; write {name}==4.48.0"
-            raise FactError("--with", said) from None
-    return {name: str(release) for name, release in named.items()}
+            message = f"{release!r} is not a version of {name}; write {name}==4.48.0"
+            raise FactError("releases", message) from None
+    return {name: str(release) for name, release in releases.items()}
 
 
 PROGRAMS = ("transformers", "accelerate", "torch", "cuda")
-"""Those whose releases are asked for; DeepSpeed's is the one that a config is judged at. What torch
-and CUDA are asked for is what a process holds."""
+"""Programs whose version can be given. That of DeepSpeed is an argument of each command; torch and
+CUDA determine the memory that each process allocates for itself.
+"""
 _DEGREES = ("tensor_parallel", "sequence_parallel", "pipeline_parallel")
 _TRAINING = {
     "micro_batch_size": "micro_batch",
     "global_batch_size": "global_batch",
     "gradient_accumulation_steps": "accumulation",
-    "sequence_length": "sequence_length",
+    "sequence_length": "seq_len",
     "precision": "precision",
     "learning_rate": "learning_rate",
     "total_steps": "total_steps",
     "warmup_steps": "warmup_steps",
 }
-"""Fields of TrainingFacts, and the arguments they come from."""
-_WHOLE = (
-    *("micro_batch_size", "global_batch_size", "gradient_accumulation_steps"),
-    *("sequence_length", "total_steps"),
-)
+"""Fields of TrainingFacts and the arguments of :func:`gather` that set them."""
 
 
-def _settings(source: str | Path | Mapping[str, Any] | None, flag: str) -> Mapping[str, Any]:
-    """Those of a file, or as they are given."""
-    return read_file(source, flag) if isinstance(source, str | Path) else source or {}
+def _settings(source: str | Path | Mapping[str, Any] | None, argument: str) -> Mapping[str, Any]:
+    """Return the settings, read from a file if a path is given."""
+    return read_file(source, argument) if isinstance(source, str | Path) else source or {}
 
 
-def _either(
-    name: str, flag: tuple[str, int | None], file: int | None, origins: dict[str, str]
+def _argument_or_launch(
+    fact: str,
+    argument: str,
+    given: Mapping[str, Any],
+    launched: int | None,
+    origins: dict[str, str],
 ) -> int | None:
-    option, value = flag
-    if value is not None:
-        require_positive(value, option)
-        origins[name] = option
-    elif file is not None:
-        origins[name] = "--accelerate-config"
-    return value if value is not None else file
+    """Return an argument, or what accelerate's YAML sets without one, and record its origin."""
+    value: int | None = given[argument]
+    if value is None:
+        if launched is not None:
+            origins[fact] = "--accelerate-config"
+        return launched
+    require_positive(value, argument)
+    origins[fact] = flag_of(argument)
+    return value
 
 
 def _check_ranks(world_size: int | None, nodes: int | None, degrees: Mapping[str, int]) -> None:
     for name, degree in degrees.items():
-        require_positive(degree, f"--{name.replace('_', '-')}")
+        require_positive(degree, name)
     together = prod(degrees.values())
     if world_size is None:
         return
     if world_size > mesh.MOST_RANKS:
-        raise FactError("--gpus", f"{world_size} ranks; give {mesh.MOST_RANKS:,} at most")
+        raise FactError("gpus", f"{world_size} exceeds the limit of {mesh.MOST_RANKS:,} ranks")
     if world_size % together:
         factors = " x ".join(str(degree) for degree in degrees.values())
-        said = f"tensor x sequence x pipeline = {factors} = {together}"
+        product = f"tensor x sequence x pipeline = {factors} = {together}"
         below, above = world_size // together * together, -(-world_size // together) * together
         near = " or ".join(str(size) for size in (below, above) if size)
-        raise FactError("--gpus", f"{world_size} ranks cannot be split by {said}; give {near}")
+        message = f"{world_size} ranks are not divisible by {product}; specify {near}"
+        raise FactError("gpus", message)
     if nodes is not None and world_size % nodes:
-        raise FactError("--nodes", f"{world_size} ranks do not split evenly over {nodes} nodes")
+        raise FactError("nodes", f"{world_size} ranks are not divisible by {nodes} nodes")
 
 
 def _node_link(given: str | float | None, origins: dict[str, str]) -> float | None:
-    """GB/s of a device's share of the adapters between nodes: ``50GB`` or ``400Gbit``."""
+    """Return the inter-node GB/s per GPU, from text such as ``50GB`` or ``400Gbit``."""
     if given is None:
         return None
     origins["node_link_gb_per_second"] = "--node-link"
@@ -216,7 +221,9 @@ def _node_link(given: str | float | None, origins: dict[str, str]) -> float | No
     except ValueError:
         rate = 0.0
     if not 0 < rate < float("inf"):
-        raise FactError("--node-link", f"{given!r} is no rate; write GB/s per GPU: 25 or 200Gbit")
+        raise FactError(
+            "node_link", f"{given!r} is not a bandwidth; write GB/s per GPU, or 200Gbit"
+        )
     return rate
 
 
@@ -226,7 +233,7 @@ def _device(
     ranks_of_node: int,
     origins: dict[str, str],
 ) -> DeviceFacts | None:
-    capacity = parse_bytes(memory, "--device-memory") if memory is not None else None
+    capacity = parse_bytes(memory, "device_memory") if memory is not None else None
     if device is None and capacity is None:
         return None
     origins["device"] = "--device" if device is not None else "--device-memory"
@@ -235,9 +242,9 @@ def _device(
     if isinstance(device, DeviceFacts):
         found = device
     elif not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise FactError("--device", f"{device!r} is no name; give one such as a100-80gb, or cpu")
+        raise FactError("device", f"{device!r} is not a string; write a100-80gb or cpu")
     elif device.lower() == "cpu":
-        found = processor(ranks_of_node)
+        found = cpu_device(ranks_of_node)
     else:
         try:
             found = named_device(device)
@@ -255,19 +262,19 @@ def _host(
     nvme_size: str | int | None,
     origins: dict[str, str],
 ) -> HostFacts | None:
-    capacity = parse_bytes(memory, "--host-memory") if memory is not None else None
-    disk = parse_bytes(nvme_size, "--nvme-size") if nvme_size is not None else None
+    capacity = parse_bytes(memory, "host_memory") if memory is not None else None
+    disk = parse_bytes(nvme_size, "nvme_size") if nvme_size is not None else None
     if isinstance(device, str) and device.lower() == "cpu":
         origins["host"] = "this machine"
-        here = this_host(nvme if disk is None else None)
+        here = local_host(nvme if disk is None else None)
         return replace(
             here,
             memory_bytes=capacity or here.memory_bytes,
             nvme_path=nvme,
             nvme_bytes=disk or here.nvme_bytes,
         )
-    said = {"--host-memory": capacity, "--nvme": nvme, "--nvme-size": disk}
-    origin = next((flag for flag, value in said.items() if value is not None), None)
+    flags = {"--host-memory": capacity, "--nvme": nvme, "--nvme-size": disk}
+    origin = next((flag for flag, value in flags.items() if value is not None), None)
     if origin is None:
         return None
     origins["host"] = origin
@@ -280,11 +287,11 @@ def _model(
     origins: dict[str, str],
 ) -> ModelTree | ModelOutline | None:
     if model is not None and params is not None:
-        raise FactError("--params", "--model already says how many parameters there are; drop one")
+        raise FactError("params", "cannot be combined with model=; specify one of them")
     if params is not None:
         origins["model"] = "--params"
         if not isinstance(params, str | int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise FactError("--params", f"{params!r} is not a count; write 13e9, 13B or 700M")
+            raise FactError("params", f"{params!r} is not a number; write 13e9, 13B or 700M")
         return parameter_count.model(params)
     if model is None:
         return None
@@ -292,13 +299,15 @@ def _model(
     if isinstance(model, ModelTree):
         return model
     if not isinstance(model, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise FactError("--model", f"{model!r} is no name; name a config.json or a model")
+        raise FactError("model", f"{model!r} is not a model name or the path of a config.json")
     path = Path(model)
     if path.is_dir() and (path / "config.json").is_file():
         path /= "config.json"
     if isinstance(model, Path) or path.suffix == ".json":
         if not path.is_file():
-            raise FactError("--model", f"{model} does not exist; name a config.json or a model")
+            raise FactError(
+                "model", f"{model} does not exist; specify a config.json or a model name"
+            )
         return hf_config.from_path(path)
     cached = hub.config_of(str(model))
     if cached is not None:
@@ -314,65 +323,60 @@ def _trained(
     rank, targets, dropout = given["lora_rank"], given["lora_targets"], given["lora_dropout"]
     trainable = given["trainable"]
     if rank is None and (targets is not None or dropout):
-        raise FactError("--lora-targets and --lora-dropout", "they require --lora-rank")
-    flag = "--trainable" if rank is None else "--lora-rank"
+        argument = "lora_targets" if targets is not None else "lora_dropout"
+        raise FactError(argument, "requires lora_rank=")
+    argument = "trainable" if rank is None else "lora_rank"
     if rank is None and trainable is None:
         return model
     if isinstance(model, ModelOutline):
-        raise FactError(flag, model.why)
+        raise FactError(argument, model.why)
     if model is None:
-        raise FactError(flag, "it requires --model or --params")
+        raise FactError(argument, "requires model= or params=")
     if rank is not None:
-        require_positive(rank, flag)
+        require_positive(rank, argument)
         every = adapters.ALL_LINEAR if targets is None else targets
         names = [name.strip() for name in every.split(",") if name.strip()]
         try:
             model = adapters.with_adapters(model, rank, names, dropout=dropout > 0)
         except ValueError as error:
-            raise FactError("--lora-targets" if targets else flag, str(error)) from None
+            raise FactError("lora_targets" if targets else argument, str(error)) from None
     if trainable is None:
         return model
     try:
-        return adapters.with_trainable(model, parse_count(trainable, "--trainable"))
+        return adapters.with_trainable(model, parse_count(trainable, "trainable"))
     except FactError:
         raise
     except ValueError as error:
-        raise FactError("--trainable", str(error)) from None
+        raise FactError("trainable", str(error)) from None
 
 
 def _base_weights(model: ModelTree | ModelOutline | None, given: Mapping[str, Any]) -> str | None:
     """Return how base weights are stored. Raises FactError for trained ones."""
-    flag, kind = "--base-weights", given["base_weights"]
+    kind = given["base_weights"]
     if kind is None or kind == "16bit":
         return None
     if kind not in base_weights.NAMES:
-        raise FactError(flag, f"{kind!r} is none of {', '.join(base_weights.NAMES)}")
+        raise FactError("base_weights", f"{kind!r} is not one of {', '.join(base_weights.NAMES)}")
     if isinstance(model, ModelTree) and model.trainable >= model.parameters:
-        problem = "quantized weights cannot be trained; specify --lora-rank or --trainable"
-        raise FactError(flag, problem)
+        message = "quantized weights cannot be trained; specify lora_rank= or trainable="
+        raise FactError("base_weights", message)
     return str(kind)
 
 
 def _training(
-    source: str | Path | Mapping[str, Any] | None,
-    launch_precision: str | None,
-    own: Mapping[str, Any],
-    origins: dict[str, str],
+    given: Mapping[str, Any], launch_precision: str | None, origins: dict[str, str]
 ) -> TrainingFacts | None:
-    given = {name: value for name, value in own.items() if value is not None}
-    for name in given:
-        origins[name] = _FLAG_OF[name]
-    if source is None:
-        if launch_precision is not None and "precision" not in given:
-            given["precision"] = launch_precision
+    own = {field: given[argument] for field, argument in _TRAINING.items()}
+    own = {field: value for field, value in own.items() if value is not None}
+    for field in own:
+        origins[field] = flag_of(_TRAINING[field])
+    if given["training_args"] is None:
+        if launch_precision is not None and "precision" not in own:
+            own["precision"] = launch_precision
             origins["precision"] = "--accelerate-config"
-        return TrainingFacts(**given) if given else None
-    held = training(_settings(source, FLAG))
-    for field in fields(held):
-        if field.name not in given and getattr(held, field.name) is not None:
-            origins[field.name] = FLAG
-    return replace(held, **given)
-
-
-_FLAG_OF = {name: f"--{argument.replace('_', '-')}" for name, argument in _TRAINING.items()}
-_FLAG_OF["sequence_length"] = "--seq-len"
+        return TrainingFacts(**own) if own else None
+    facts = training(_settings(given["training_args"], "training_args"))
+    for field in fields(facts):
+        if field.name not in own and getattr(facts, field.name) is not None:
+            origins[field.name] = "--training-args"
+    return replace(facts, **own)

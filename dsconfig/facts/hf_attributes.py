@@ -1,8 +1,8 @@
-"""The attributes that a config.json has once transformers has made a config of it.
+"""Attributes that transformers' config class adds to a config.json.
 
-A class may keep ``hidden_size`` under a name of its own (``n_embd``, ``d_model``), give it a
-default, or compute it. ``hf_attributes.json`` says which, by ``model_type``, as the classes of
-transformers 5.23 do; ``tests/facts/record_hf_attributes.py`` writes it.
+A class may store ``hidden_size`` under another name (``n_embd``, ``d_model``), give it a default,
+or compute it. ``hf_attributes.json`` lists this by ``model_type`` for transformers 5.23; written
+by ``tests/facts/record_hf_attributes.py``.
 """
 
 import json
@@ -17,9 +17,9 @@ TEXT = "text_config"
 
 
 def attributes(config: Mapping[str, Any], model_type: object = None) -> dict[str, Any]:
-    """The config with its widths under the names by which integrations ask for them.
+    """Return the config with its widths under the names that integrations look up.
 
-    ``model_type`` is that of a config that names none.
+    ``model_type`` is used if the config has none.
     """
     own, found = _table().get(str(config.get("model_type", model_type)), {}), dict(config)
     for name in WIDTHS:
@@ -38,17 +38,17 @@ def attributes(config: Mapping[str, Any], model_type: object = None) -> dict[str
 
 
 def is_listed(model_type: object) -> bool:
-    """Whether the transformers that the table was recorded from has this type."""
+    """Return whether the recorded transformers release has this type."""
     return model_type in _table()
 
 
 def ties_by_default(model_type: object) -> bool:
-    """Whether a config without ``tie_word_embeddings`` has one table for words and head."""
+    """Return whether a config without ``tie_word_embeddings`` ties embedding and head."""
     return bool(_table().get(str(model_type), {}).get("ties", False))
 
 
 def is_known(config: Mapping[str, Any]) -> bool:
-    """Whether what the table does not say of a config is not there; else nobody knows."""
+    """Return whether the table is complete for a config, so that what it lacks is absent."""
     model_type = config.get("model_type")
     if model_type is None:
         return True

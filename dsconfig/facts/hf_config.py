@@ -1,4 +1,4 @@
-"""A model from its config.json: Hugging Face's, or a small one of the same kind."""
+"""A model from a config.json of Hugging Face's format."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from dsconfig.facts.architectures import HOME_OF_FAMILY
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.model import Architecture, ModelOutline, ModelTree
 
-# The names different families give to one size, the commonest first.
+# Names that families use for each size, the most common first.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "dim", "word_embed_proj_dim"),
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers"),
@@ -31,9 +31,9 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "max_positions": ("max_position_embeddings", "n_positions", "n_ctx", "max_positions"),
 }
 _NESTED = ("text_config", "thinker_config", "decoder", "encoder", "llm_config", "language_config")
-"""Where a config of several parts keeps its language model, in the order they are tried."""
+"""Parts of a multi-part config that contain the language model, in search order."""
 MAX_VALUES = 200_000
-"""Layers times experts: far above any model, and still counted in seconds."""
+"""Layers x experts; far above any model, but still fast to count."""
 _EXTRAS = (
     "q_lora_rank",
     "kv_lora_rank",
@@ -48,7 +48,7 @@ _EXTRAS = (
 _LATENT = ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 _GATED_HOMES = ("llama", "deepseek", "gpt_oss", "hybrid")
 _GATED_FAMILIES = frozenset({"bitnet", "modernbert-decoder", "vaultgemma"})
-"""Those whose MLP has a gate whatever the activation, of the others."""
+"""Other families whose MLP has a gate regardless of the activation."""
 
 _UNLIKE = frozenset(
     {
@@ -67,18 +67,18 @@ _UNLIKE = frozenset(
         "zamba2",
     }
 )
-"""Types whose parameters are more than 3 % off what their class in transformers 5.23 has by default
-(``tests/facts/test_causal_types.py`` goes through all that are causal language models)."""
+"""Types whose parameter count differs by more than 3% from the default of their class in
+transformers 5.23 (``tests/facts/test_causal_types.py`` checks all causal language models)."""
 
 
 class SizesUnknown(FactError):
-    """A config that names a model, and not all of its sizes."""
+    """A config that names a model but not all of its sizes."""
 
 
 def from_path(path: str | Path) -> ModelTree | ModelOutline:
-    """The model described by a config.json; its outline where that does not say the sizes.
+    """Return the model described by a config.json, or its outline if sizes are missing.
 
-    Raises FactError where a size is no number, or the file is no config.
+    Raises FactError if a size is not a number or the file is not a config.
     """
     file = Path(path)
     return _cached(str(file), file.stat().st_mtime_ns)
@@ -86,11 +86,11 @@ def from_path(path: str | Path) -> ModelTree | ModelOutline:
 
 @lru_cache(maxsize=16)
 def _cached(path: str, _changed: int) -> ModelTree | ModelOutline:
-    return known(inputs.read_file(path, "--model"), name=path)
+    return model_or_outline(inputs.read_file(path, "model"), name=path)
 
 
-def known(config: Mapping[str, Any], name: str = "model") -> ModelTree | ModelOutline:
-    """The model, or its outline where the config says what it is and not how large."""
+def model_or_outline(config: Mapping[str, Any], name: str = "model") -> ModelTree | ModelOutline:
+    """Return the model, or its outline if the config does not state all sizes."""
     try:
         return model(config, name)
     except SizesUnknown as unknown:
@@ -100,43 +100,43 @@ def known(config: Mapping[str, Any], name: str = "model") -> ModelTree | ModelOu
         width = held.get("hidden_size")
         return ModelOutline(
             name=name,
-            why=str(unknown),
+            why=unknown.in_flags,
             hidden_size=width if type(width) is int else None,
             config=MappingProxyType(held),
         )
 
 
 def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
-    """The model a config describes; nested text, thinker, decoder and encoder parts included.
+    """Return the model that a config describes, including nested text, decoder and encoder parts.
 
-    Raises FactError when no part of it has a width and a depth, or it has no vocabulary.
+    Raises FactError if no part has a width and a depth, or if there is no vocabulary.
     """
-    _refuse_odd_family(config)
+    _check_family(config)
     part = language_part(config)
     if part is None:
-        remedy = "it needs hidden_size and num_hidden_layers; else give --params"
-        raise SizesUnknown("--model", f"{name} has no width and depth of a model; {remedy}")
+        remedy = "add hidden_size and num_hidden_layers, or specify params="
+        raise SizesUnknown("model", f"{name} has no hidden size or number of layers; {remedy}")
     tied = config.get("tie_word_embeddings")
     if tied is not None and "tie_word_embeddings" not in part:
-        part = {**part, "tie_word_embeddings": tied}  # the whole model's word counts
+        part = {**part, "tie_word_embeddings": tied}  # the top-level setting wins
     shape = _sizes(part)
     if not shape.vocab_size:
-        remedy = "its embedding is not known; add it, or give --params"
-        raise SizesUnknown("--model", f"{name} has no vocab_size: {remedy}")
+        remedy = "add it, or specify params="
+        raise SizesUnknown("model", f"{name} has no vocab_size: {remedy}")
     dtype = config.get("dtype") or config.get("torch_dtype") or part.get("torch_dtype")
     trained_in = dtype if dtype in ("bfloat16", "float16", "float32") else None
     tree = _counted(name, shape) or _estimated(name, shape, part)
-    missing = tuple(_left_out(part, shape))
+    missing = tuple(_assumed_sizes(part, shape))
     tree = replace(tree, assumed=(*tree.assumed, *missing)) if missing else tree
     if not (_first(config, "hidden_size") and _depth(config)):
-        note = "only the language model is counted; other towers of this config are not"
+        note = "only the language model is counted, not the other towers of this config"
         tree = replace(tree, assumed=(*tree.assumed, note))
     held = MappingProxyType(hf_attributes.attributes(config))
     return replace(tree, config=held, trained_in=trained_in)
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The innermost part that has both width and depth, nested parts in a fixed order."""
+    """Return the innermost part with width and depth, searching nested parts in a fixed order."""
     if _first(config, "hidden_size") and _depth(config):
         return config
     for key in _NESTED:
@@ -150,22 +150,22 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
-    """Sizes of the language model that a config describes; None where it has no width and depth.
+    """Return the sizes of the language model in a config; None without width and depth.
 
-    Raises FactError on a wrong type.
+    Raises FactError for values of the wrong type.
     """
     part = language_part(config)
     return None if part is None else _sizes(part)
 
 
 def _sizes(config: Mapping[str, Any]) -> Architecture:
-    """Sizes by whichever of their names the config uses; width and depth it has."""
-    _refuse_odd_family(config)
+    """Return the sizes under whichever names the config uses; it has width and depth."""
+    _check_family(config)
     hidden = _first(config, "hidden_size") or 0
     layers = _depth(config) or 0
     if layers * (mixtures.count(config, mixtures.EXPERTS) or 1) > MAX_VALUES:
-        said = "so many layers and experts are beyond any model"
-        raise FactError("--model", f"{said}; mend the file, or give --params")
+        message = "the number of layers and experts is larger than any model has"
+        raise FactError("model", f"{message}; fix the file, or specify params=")
     family = config.get("model_type") or config.get("architecture")
     mixture = mixtures.mixture_of(config, layers)
     dense = frozenset(mixture.get("dense_blocks", range(layers)))
@@ -190,60 +190,60 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
 
 
 def _extras(config: Mapping[str, Any]) -> Mapping[str, int]:
-    """Sizes that few families have; those of latent attention together, or none of them."""
+    """Return sizes that few families have; those of latent attention all together or not at all."""
     held = {name: config[name] for name in _EXTRAS if config.get(name) is not None}
     for name, value in held.items():
         if type(value) is not int or value < 0:
-            said = f"{name} is {value!r}; it must be an integer, zero or above"
-            raise FactError("--model", said)
+            message = f"{name} is {value!r}; it must be an integer of at least 0"
+            raise FactError("model", message)
     if held.get("kv_lora_rank") or HOME_OF_FAMILY.get(str(config.get("model_type"))) == "deepseek":
         missing = [name for name in _LATENT if name not in held]
         if missing:
-            remedy = "latent attention has these sizes; add them, or give --params"
-            raise SizesUnknown("--model", f"{', '.join(missing)} not given: {remedy}")
+            remedy = "latent attention requires them; add them, or specify params="
+            raise SizesUnknown("model", f"missing {', '.join(missing)}: {remedy}")
     return MappingProxyType(held)
 
 
-def _refuse_odd_family(config: Mapping[str, Any]) -> None:
+def _check_family(config: Mapping[str, Any]) -> None:
     for key in ("model_type", "architecture"):
         if not isinstance(config.get(key) or "", str):
-            raise FactError("--model", f"{key} is {config[key]!r}; it must name a family")
+            raise FactError("model", f"{key} is {config[key]!r}; it must be a string")
 
 
 def _depth(config: Mapping[str, Any]) -> int | None:
-    """Blocks; where their order is written out, as many as it names."""
+    """Return the number of blocks, or the length of an explicit order."""
     return mixers.depth_of(config) or _first(config, "layers")
 
 
 def _kv_heads(config: Mapping[str, Any]) -> int | None:
-    """Falcon writes another number than the one it uses, unless it is of the newer kind."""
+    """Return the key-value heads; older Falcon configs state a number that is not used."""
     if config.get("model_type") == "falcon" and not config.get("new_decoder_architecture"):
         return 1 if config.get("multi_query", True) else _first(config, "heads")
     return _first(config, "kv_heads")
 
 
 def _inner_width(config: Mapping[str, Any]) -> int | None:
-    """Of the MLP: some families write another number than the one they use."""
+    """Return the width of the MLP; some families state a number that they do not use."""
     width, family = _first(config, "intermediate_size"), config.get("model_type")
     if family == "recurrent_gemma" and width:
         return width // 2
     if family == "granitemoehybrid":
-        return mixtures.shared_width(config) or width  # beside experts, and alone without
+        return mixtures.shared_width(config) or width  # next to experts, or alone without them
     if family == "lfm2":
         width = mixtures.count(config, ("block_ff_dim",)) or width
         if width and config.get("block_auto_adjust_ff_dim", True):
             step = mixtures.count(config, ("block_multiple_of",)) or 256
             factor = config.get("block_ffn_dim_multiplier") or 1.0
-            inputs.require_non_negative(factor, "--model: block_ffn_dim_multiplier")
+            inputs.require_non_negative(factor, "model", "block_ffn_dim_multiplier ")
             return -(-int(factor * int(2 * width / 3)) // step) * step
     return width
 
 
 def _is_tied(config: Mapping[str, Any]) -> bool:
-    """Whether head and embedding are one; a file leaves out what its class has by default."""
-    said = config.get("tie_word_embeddings", config.get("tie_embedding"))
+    """Return whether head and embedding are tied; files omit the default of their class."""
+    message = config.get("tie_word_embeddings", config.get("tie_embedding"))
     family = config.get("model_type") or config.get("architecture")
-    return hf_attributes.ties_by_default(family) if said is None else bool(said)
+    return hf_attributes.ties_by_default(family) if message is None else bool(message)
 
 
 def _first(config: Mapping[str, Any], name: str) -> int | None:
@@ -252,22 +252,22 @@ def _first(config: Mapping[str, Any], name: str) -> int | None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise FactError("--model", f"{key} is {value!r}; it must be an integer above zero")
+            raise FactError("model", f"{key} is {value!r}; it must be a positive integer")
         return value
     return None
 
 
-def _left_out(config: Mapping[str, Any], shape: Architecture) -> Iterator[str]:
-    """Sizes that the config does not name, and what is taken for them."""
+def _assumed_sizes(config: Mapping[str, Any], shape: Architecture) -> Iterator[str]:
+    """Yield sizes that the config omits, with the assumed values."""
     if shape.family in mixers.OF_MAMBA and shape.blocks:
         return
     unknown = mixers.unknown_words(config, shape.hidden_size)
     if unknown:
-        yield f"attention in the blocks called {', '.join(unknown)}, whose sizes are not known"
+        yield f"attention in the blocks called {', '.join(unknown)}, whose sizes are unknown"
     if _first(config, "heads") is None:
-        yield f"{shape.heads} heads (num_attention_heads is not given)"
+        yield f"{shape.heads} heads (num_attention_heads is missing)"
     if shape.gated_mlp and shape.intermediate_size is None and shape.expert_size is None:
-        yield f"feed-forward width {shape.width_of_mlp} (intermediate_size is not given)"
+        yield f"feed-forward width {shape.width_of_mlp} (intermediate_size is missing)"
 
 
 def _is_gated(config: Mapping[str, Any]) -> bool:
@@ -276,33 +276,33 @@ def _is_gated(config: Mapping[str, Any]) -> bool:
     if family == "nemotron_h":
         return False
     if home in _GATED_HOMES or family.startswith("gemma") or family in _GATED_FAMILIES:
-        return True  # whatever the activation
+        return True  # regardless of the activation
     activation = str(config.get("hidden_act", config.get("feed_forward_proj", "")))
     return "silu" in activation or "swiglu" in activation or "gated" in activation
 
 
 def _counted(name: str, shape: Architecture) -> ModelTree | None:
-    """The tree of a known family. Raises SizesUnknown where one of its tensors has no elements."""
+    """Return the tree of a known family. Raises SizesUnknown if one of its tensors is empty."""
     tree = architectures.model_of(name, shape)
     if tree is None or tree.root is None:
         return None
     for tensor, fact in tree.root.named_parameters():
         if min(fact.shape, default=1) < 1:
-            said = f"{name} makes {tensor} of shape {fact.shape}; a size is missing or too small"
-            raise SizesUnknown("--model", f"{said}: mend it, or give --params")
+            message = f"{name} has {tensor} of shape {fact.shape}; a size is missing or too small"
+            raise SizesUnknown("model", f"{message}: fix it, or specify params=")
     return tree
 
 
 def _estimated(name: str, shape: Architecture, config: Mapping[str, Any]) -> ModelTree:
-    """Counts of a family without a tree here: those of a relative of the same sizes."""
-    # Positions that are turned into queries and keys have no table of their own.
+    """Return the counts of an unknown family, taken from a related one with the same sizes."""
+    # Rotary positions have no table of their own.
     is_rotary = _first(config, "kv_heads") or any(key.startswith("rope") for key in config)
-    twin = "llama" if shape.gated_mlp or is_rotary else "gpt2"
+    relative = "llama" if shape.gated_mlp or is_rotary else "gpt2"
     if shape.extras.get("kv_lora_rank"):
-        twin = "deepseek_v3"
-    tree = _counted(name, replace(shape, family=twin))
-    assert tree is not None  # the twins are known
-    said = f"the layout of {shape.family or 'this family'} is not known; counted like {twin}"
+        relative = "deepseek_v3"
+    tree = _counted(name, replace(shape, family=relative))
+    assert tree is not None  # the related families are known
+    message = f"the layout of {shape.family or 'this family'} is unknown; counted like {relative}"
     if shape.family in _UNLIKE or not hf_attributes.is_listed(shape.family):
-        said += ", so the number of parameters is a guess that may be far off: give --params"
-    return replace(tree, root=None, architecture=shape, assumed=(said,))
+        message += ", so the parameter count may be far off: specify --params"
+    return replace(tree, root=None, architecture=shape, assumed=(message,))

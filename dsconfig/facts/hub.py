@@ -1,11 +1,11 @@
-"""Models as Hugging Face's cache holds them: found by their id, without a network or a library."""
+"""Models in Hugging Face's cache, found by id without network access."""
 
 import os
 from pathlib import Path
 
 
 def config_of(name: str) -> Path | None:
-    """The newest config.json in the cache for an id such as ``meta-llama/Llama-3.1-8B``."""
+    """Return the newest cached config.json of an id such as ``meta-llama/Llama-3.1-8B``."""
     if name.count("/") != 1:
         return None
     snapshots = cache() / f"models--{name.replace('/', '--')}" / "snapshots"
@@ -17,7 +17,7 @@ def config_of(name: str) -> Path | None:
 
 
 def cache() -> Path:
-    """Where models are kept: as huggingface_hub looks it up."""
+    """Return the cache folder, as huggingface_hub determines it."""
     if "HF_HUB_CACHE" in os.environ:
         return Path(os.environ["HF_HUB_CACHE"])
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"

@@ -1,4 +1,4 @@
-"""What people give: numbers as they type them, and files of settings; read, judged, or refused."""
+"""Parsing and validation of user input: numbers, sizes and settings files."""
 
 import json
 import re
@@ -14,28 +14,47 @@ with lazy_imports():
 
 
 class FactError(ValueError):
-    """A fact that cannot be used. ``flag`` is the option it came from; the text has the remedy."""
+    """A fact that cannot be used.
 
-    def __init__(self, flag: str, message: str) -> None:
-        super().__init__(f"{flag}: {message}")
-        self.flag = flag
+    ``argument`` is the argument of :func:`gather` it came from; ``in_flags`` is the message for the
+    command line. Messages refer to other arguments as ``gpus=``.
+    """
+
+    def __init__(self, argument: str, message: str) -> None:
+        super().__init__(f"{argument}: {message}")
+        self.argument = argument
+
+    @property
+    def in_flags(self) -> str:
+        """The message with command-line flags in place of arguments."""
+        _, _, message = str(self).partition(": ")
+        message = _ARGUMENT.sub(lambda found: flag_of(found[1]), message)
+        return f"{flag_of(self.argument)}: {message}"
 
 
-def require_positive(value: object, flag: str) -> None:
-    """A count, or None for one that was not given. Raises FactError for anything else."""
+_ARGUMENT = re.compile(r"\b([a-z][a-z_]*)=(?=[ ;,.]|$)")
+
+
+def flag_of(argument: str) -> str:
+    """Return the command-line flag of an argument of :func:`gather`."""
+    return "--with" if argument == "releases" else f"--{argument.replace('_', '-')}"
+
+
+def require_positive(value: object, argument: str) -> None:
+    """Raise FactError unless the value is None or a positive integer."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise FactError(flag, f"{value!r} is not a count; give an integer above zero")
+        raise FactError(argument, f"{value!r} is not a positive integer")
 
 
-def require_non_negative(value: object, flag: str) -> None:
-    """A finite number from zero on, or None. Raises FactError for anything else."""
+def require_non_negative(value: object, argument: str, key: str = "") -> None:
+    """Raise FactError unless the value (of a key in a file) is None or a finite number >= 0."""
     if value is None:
         return
     if not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < inf:
         return
-    raise FactError(flag, f"{value!r} is not usable; give a finite number, zero or above")
+    raise FactError(argument, f"{key}{value!r} is not a finite number of at least 0")
 
 
 _NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
@@ -49,67 +68,73 @@ _BYTE_UNITS = {
 }
 
 
-MOST_PARAMETERS = 10**15
-"""Above any model; beyond, widths leave what a float can hold."""
+MAX_PARAMETERS = 10**15
+"""Larger than any model; layer widths derived from more would overflow a float."""
 
 
-def parse_count(text: str | int | float, flag: str) -> int:
-    """A number of parameters. Raises FactError when it is not a positive number."""
+def parse_count(text: str | int | float, argument: str) -> int:
+    """Return a number of parameters. Raises FactError if it is not a positive number."""
     remedy = "write a count like 13e9, 13B or 700M"
-    counted = _size(text, flag, _COUNT_UNITS, remedy)
-    if counted > MOST_PARAMETERS:
-        raise FactError(flag, f"{counted:.3g} parameters are beyond any model; {remedy}")
+    counted = _size(text, argument, _COUNT_UNITS, remedy)
+    if counted > MAX_PARAMETERS:
+        raise FactError(argument, f"{counted:.3g} parameters is more than any model has; {remedy}")
     return counted
 
 
-def parse_bytes(text: str | int | float, flag: str) -> int:
-    """A size in bytes. ``GB`` is 10^9, ``GiB`` 2^30. Raises FactError on anything else."""
-    return _size(text, flag, _BYTE_UNITS, "write a size like 512GB, 80GiB or a number of bytes")
+def parse_bytes(text: str | int | float, argument: str) -> int:
+    """Return a size in bytes; ``GB`` is 10^9, ``GiB`` 2^30. Raises FactError if invalid."""
+    return _size(text, argument, _BYTE_UNITS, "write a size like 512GB, 80GiB or a number of bytes")
 
 
-def _size(text: str | int | float, flag: str, units: dict[str, int], remedy: str) -> int:
+def _size(text: str | int | float, argument: str, units: dict[str, int], remedy: str) -> int:
     match = _NUMBER.fullmatch(str(text))
     unit = units.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise FactError(flag, f"{text!r} is not a size; {remedy}")
+        raise FactError(argument, f"{text!r} is not a valid number or size; {remedy}")
     number = float(match[1].replace("_", "").replace(",", "")) * unit
     if number == inf:
-        raise FactError(flag, f"{text!r} is beyond any machine; {remedy}")
+        raise FactError(argument, f"{text!r} is larger than any machine; {remedy}")
     value = round(number)
     if value < 1:
-        raise FactError(flag, f"{text!r} is not above zero; {remedy}")
+        raise FactError(argument, f"{text!r} is not positive; {remedy}")
     return value
 
 
-def read_file(path: str | Path, flag: str) -> Mapping[str, Any]:
-    """The mapping in a JSON or YAML file. Raises FactError when it cannot be read as one."""
+def read_file(path: str | Path, argument: str) -> Mapping[str, Any]:
+    """Return the mapping in a JSON or YAML file. Raises FactError if it cannot be read."""
     file = Path(path)
     try:
         text = file.read_text("utf-8-sig")
     except OSError as error:
-        raise FactError(flag, f"{file}: {error.strerror}; name a file that can be read") from None
+        raise FactError(argument, f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise FactError(flag, f"{file} is not UTF-8 text; name a JSON or YAML file") from None
-    value = _yaml(text, file, flag) if file.suffix in (".yaml", ".yml") else _json(text, file, flag)
+        raise FactError(
+            argument, f"{file} is not UTF-8 text; specify a JSON or YAML file"
+        ) from None
+    value = (
+        _yaml(text, file, argument)
+        if file.suffix in (".yaml", ".yml")
+        else _json(text, file, argument)
+    )
     if not isinstance(value, dict):
-        raise FactError(flag, f"{file} holds no mapping; it must be an object of names and values")
+        raise FactError(argument, f"{file} must contain a JSON object or a YAML mapping")
     return cast(Mapping[str, Any], value)
 
 
-def _json(text: str, file: Path, flag: str) -> object:
+def _json(text: str, file: Path, argument: str) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise FactError(flag, f"{file} is not JSON: {error.msg} at {where}") from None
+        raise FactError(argument, f"{file} is not valid JSON: {error.msg} at {where}") from None
     except RecursionError:
-        raise FactError(flag, f"{file} is nested too deep to be read; name another file") from None
-    except ValueError as error:  # an integer of more digits than Python reads
-        raise FactError(flag, f"{file} cannot be read: {error}") from None
+        raise FactError(argument, f"{file} is nested too deeply") from None
+    except ValueError as error:  # an integer with more digits than Python parses
+        raise FactError(argument, f"{file} cannot be read: {error}") from None
 
 
-def _yaml(text: str, file: Path, flag: str) -> object:
+def _yaml(text: str, file: Path, argument: str) -> object:
     try:
         return yaml_text.load(text)
     except ValueError as error:
-        raise FactError(flag, f"{file} is not YAML: {error}") from None
+        raise FactError(argument, f"{file} is not valid YAML: {error}") from None

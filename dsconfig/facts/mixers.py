@@ -1,7 +1,7 @@
-"""What each block of a model is made of, from a config.json: attention or a layer without scores.
+"""Layer kinds of a model's blocks, from a config.json: attention or a linear-time mixer.
 
-Families write the order of their blocks in many ways. Read from the configuration files of
-transformers 5.23 and, for what it converts, from those of the published models.
+Families encode the block order in many ways, taken from the config classes of transformers 5.23 and
+the configs of published models.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from dsconfig.facts import mixtures
 
 
 class Mixing(StrEnum):
-    """How tokens learn of each other."""
+    """How a layer mixes tokens."""
 
     ATTENTION = "attention"
     DELTA = "gated delta net"
@@ -31,10 +31,10 @@ class Mixing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixer:
-    """One way of mixing with its sizes; attention's own stand in the architecture.
+    """A mixing layer with its sizes; those of attention are in the architecture.
 
-    ``heads`` of ``head`` make the inner width. ``key_heads`` of ``key`` are keys, as queries are;
-    in Mamba groups and the size of the state.
+    The inner width is ``heads`` x ``head``. ``key_heads`` x ``key`` is the width of keys and of
+    queries; in Mamba-2, groups and state size.
     """
 
     kind: Mixing = Mixing.ATTENTION
@@ -43,13 +43,13 @@ class Mixer:
     key_heads: int = 0
     key: int = 0
     taps: int = 0
-    """Of the short convolution along the sequence."""
+    """Kernel size of the short convolution along the sequence."""
     rank: int = 0
-    """Of what has a low rank: Mamba's time step, the gates of Kimi's delta attention."""
+    """Rank of low-rank projections: Mamba's time step, the gates of Kimi's delta attention."""
     is_normed: bool = True
-    """Whether what comes out goes through a norm of the mixer's own."""
+    """Whether the output has a norm of the mixer's own."""
     is_biased: bool = False
-    """Whether its projections have biases."""
+    """Whether the projections have biases."""
     is_convolution_biased: bool = True
 
     @property
@@ -64,10 +64,10 @@ class Mixer:
 
     @property
     def scan_flops(self) -> float:
-        """Of one token in forward, beside those of its matrices.
+        """Forward FLOPs per token, without those of its matrix products.
 
-        As Megatron-LM counts them (``num_floating_point_operations``): 7 for each channel and state
-        of Mamba, 8 for each number of a delta rule's state.
+        Counted as in Megatron-LM (``num_floating_point_operations``): 7 per channel and state of
+        Mamba, 8 per element of a delta rule's state.
         """
         if self.kind in (Mixing.MAMBA, Mixing.MAMBA_2):
             return 7.0 * self.inner * self.key
@@ -81,8 +81,11 @@ ATTENTION = Mixer()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockKind:
-    """``mixers`` stand in one block together (Falcon-H1) or one after the other (LongCat);
-    ``dense`` are its MLPs, beside experts where ``has_experts``."""
+    """One kind of block.
+
+    ``mixers`` run in parallel (Falcon-H1) or in sequence (LongCat); ``dense`` is the number of
+    MLPs, next to experts if ``has_experts``.
+    """
 
     mixers: tuple[Mixer, ...] = (ATTENTION,)
     dense: int = 1
@@ -96,13 +99,13 @@ class BlockKind:
 _ORDERS = ("layers_block_type", "layer_types", "block_types")
 _ATTENTION_WORDS = ("attention", "full", "swa", "global", "local", "hybrid")
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""Of Nemotron-H's ``hybrid_override_pattern``."""
+"""Letters of Nemotron-H's ``hybrid_override_pattern``."""
 OF_MAMBA = frozenset({"mamba", "mamba2", "falcon_mamba"})
 _EVERY_FOURTH = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid")
 
 
 def depth_of(config: Mapping[str, Any]) -> int | None:
-    """Blocks that an order names one by one, where a config has no number of layers."""
+    """Return the number of blocks that an explicit order lists."""
     for key, kind in (("layers_block_type", list), ("hybrid_override_pattern", str)):
         order = config.get(key)
         if isinstance(order, kind) and order:
@@ -113,12 +116,12 @@ def depth_of(config: Mapping[str, Any]) -> int | None:
 def blocks_of(
     config: Mapping[str, Any], layers: int, hidden: int, has_experts: Callable[[int], bool]
 ) -> tuple[BlockKind, ...]:
-    """The blocks in their order; empty where each has attention and then one MLP or experts.
+    """Return the kind of each block; empty if each has attention, then one MLP or experts.
 
-    ``has_experts``: whether the block of a place has them in its MLP's place.
+    ``has_experts`` returns whether the block at an index has experts instead of an MLP.
     """
     family = config.get("model_type")
-    if family == "longcat_flash":  # two rounds of attention and MLP, experts across both
+    if family == "longcat_flash":  # two rounds of attention and MLP, experts in parallel to both
         return (BlockKind(mixers=(ATTENTION,) * 2, dense=2, has_experts=True),) * layers
     without = _without_scores(config, hidden)
     if without is None:
@@ -128,7 +131,7 @@ def blocks_of(
     if family == "falcon_h1":
         return (BlockKind(mixers=(without, ATTENTION)),) * layers
     order = _order(config, layers)
-    alone = any(word in ("mlp", "moe") for word in order)  # a block is one thing or the other
+    alone = any(word in ("mlp", "moe") for word in order)  # each block has a single layer
     return tuple(
         _block(word, without, alone=alone, mixed=has_experts(place))
         for place, word in enumerate(order)
@@ -136,7 +139,7 @@ def blocks_of(
 
 
 def unknown_words(config: Mapping[str, Any], hidden: int) -> tuple[str, ...]:
-    """Kinds of blocks that a config names, that are no attention, and whose sizes are not known."""
+    """Return block kinds in the config that are not attention and have unknown sizes."""
     if _without_scores(config, hidden) is not None:
         return ()
     orders = (config.get(key) for key in _ORDERS)
@@ -159,12 +162,12 @@ def _is_attention(word: str) -> bool:
 
 
 def _order(config: Mapping[str, Any], layers: int) -> list[str]:
-    """A word for each block."""
+    """Return a word for each block."""
     for key in _ORDERS:
         named = config.get(key)
         if isinstance(named, list) and named:
             words = [str(each) for each in cast("list[object]", named)]
-            return (words * layers)[:layers]  # Griffin's are repeated
+            return (words * layers)[:layers]  # Griffin repeats its pattern
     pattern = config.get("hybrid_override_pattern")
     if isinstance(pattern, str):
         return [_LETTERS.get(letter, letter) for letter in pattern]
@@ -173,7 +176,7 @@ def _order(config: Mapping[str, Any], layers: int) -> list[str]:
 
 
 def _full_attention(config: Mapping[str, Any]) -> Callable[[int], bool]:
-    """Whether the block of a place has attention, where no order is written out."""
+    """Return a predicate for blocks with attention, if no order is written out."""
     family = config.get("model_type")
     named = config.get("linear_attn_config")
     if isinstance(named, dict):
@@ -211,7 +214,7 @@ def _places(value: object) -> frozenset[int]:
 
 
 def _without_scores(config: Mapping[str, Any], hidden: int) -> Mixer | None:
-    """What stands where attention does not; None in a model that has attention everywhere."""
+    """Return the mixer used where a block has no attention, or None."""
     family = config.get("model_type")
     if family in ("kimi_linear", "bailing_hybrid"):
         return _kimi_delta(config)
@@ -248,7 +251,7 @@ def _without_scores(config: Mapping[str, Any], hidden: int) -> Mixer | None:
 
 
 def _kimi_delta(config: Mapping[str, Any]) -> Mixer:
-    """Its low-rank gates go through as many numbers as a head has; Ring's (Bailing) do not."""
+    """Return Kimi's mixer; the rank of its gates is a head's width, or none (Ring, Bailing)."""
     named = config.get("linear_attn_config")
     sizes: Mapping[str, Any] = cast("dict[str, Any]", named) if isinstance(named, dict) else {}
     head = _size(sizes, "head_dim") or _size(config, "linear_head_dim") or 128
@@ -306,5 +309,5 @@ def _first(config: Mapping[str, Any], keys: tuple[str, ...], *, default: bool) -
 
 
 def _size(config: Mapping[str, Any], *keys: str) -> int:
-    """The first that is a number above zero; 0 where none is. Raises FactError as it does."""
+    """Return the first positive integer under the keys, or 0. Raises FactError like ``count``."""
     return mixtures.count(config, keys) or 0

@@ -1,6 +1,6 @@
-"""What a config.json says of a mixture of experts: which blocks have one, and how wide they are.
+"""Mixture-of-experts sizes in a config.json: which blocks have experts, and their widths.
 
-Families name the same sizes differently. Read from the configuration files of transformers 5.23.
+Families use different names for the same sizes, taken from the config classes of transformers 5.23.
 """
 
 from collections.abc import Mapping
@@ -25,14 +25,16 @@ _SHARED_EXPERTS = (
 _DENSE_WIDTH = ("intermediate_size_mlp", "prefix_dense_intermediate_size")
 _DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 _EVERY = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval")
-"""Of so many blocks, the last one has experts."""
+"""The last of every n blocks has experts."""
 _ONE_SHARED = frozenset({"llama4_text"})
-"""Families with a shared expert of which the config says nothing."""
+"""Families with a shared expert that the config does not mention."""
 
 
 def mixture_of(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """Its sizes, by field of :class:`~dsconfig.facts.model.Architecture`; empty where every token
-    goes through one MLP in each block."""
+    """Return the fields of :class:`~dsconfig.facts.model.Architecture` for experts.
+
+    Empty if the model has no experts.
+    """
     experts = count(config, EXPERTS)
     if experts is None or experts < 2 or config.get("is_moe") is False:
         return {}
@@ -52,12 +54,12 @@ def mixture_of(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def shared_width(config: Mapping[str, Any]) -> int | None:
-    """Inner width of what every token goes through, where it is told as a width."""
+    """Return the inner width of the shared experts, if the config states a width."""
     return count(config, _SHARED_WIDTH)
 
 
 def _is_mixed(config: Mapping[str, Any], place: int) -> bool:
-    """Whether the block of this place has experts."""
+    """Return whether the block at an index has experts."""
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list):
         return cast("list[object]", kinds)[place : place + 1] != ["dense"]
@@ -78,10 +80,10 @@ def _is_mixed(config: Mapping[str, Any], place: int) -> bool:
 
 
 def count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    """The first that is a number above zero.
+    """Return the first positive integer under the given names, or None.
 
-    Zero, null and ``auto`` say that there is none, and so does what differs from block to block.
-    Raises FactError for what is no size: a text, a fraction, a number below zero.
+    Zero, null, ``auto`` and values that differ between blocks count as absent. Raises FactError for
+    strings, fractions and negative numbers.
     """
     for name in names:
         value = repeated(config.get(name))
@@ -90,12 +92,12 @@ def count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if type(value) is not int or value < 0:
-            raise FactError("--model", f"{name} is {value!r}; it must be an integer above zero")
+            raise FactError("model", f"{name} is {value!r}; it must be a positive integer")
         return value
     return None
 
 
 def repeated(value: object) -> object:
-    """What a list has for every block, where that is the same for all; anything else as it is."""
+    """Return the common element of a list if all are equal, else the value itself."""
     held = cast("list[object]", value) if isinstance(value, list) else []
     return held[0] if held and all(each == held[0] for each in held) else cast("object", value)

@@ -1,4 +1,4 @@
-"""A model as plain data: names, shapes, dtypes, what is trainable, shared or repeated."""
+"""A model as plain data: modules and their tensors, with shapes, dtypes and sharing."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -26,9 +26,10 @@ BYTES_OF_DTYPE: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorFact:
-    """One parameter or buffer. ``storage`` is equal for tensors that share memory (tied weights).
+    """One parameter or buffer.
 
-    ``name`` is local to its module, as in ``module._parameters``.
+    ``name`` is local to its module, as in ``module._parameters``. Tensors that share memory (tied
+    weights) have the same ``storage``.
     """
 
     name: str
@@ -61,20 +62,20 @@ class ModuleFact:
     repeated: bool = False
 
     def walk(self) -> Iterator["ModuleFact"]:
-        """This module, then its descendants, in registration order."""
-        ahead: list[ModuleFact] = [self]
-        while ahead:
-            module = ahead.pop()
+        """Yield this module, then its descendants, in registration order."""
+        pending: list[ModuleFact] = [self]
+        while pending:
+            module = pending.pop()
             yield module
-            ahead.extend(reversed(module.children))
+            pending.extend(reversed(module.children))
 
     @property
     def elements(self) -> int:
-        """Parameter elements of this module and below, shared storage counted once."""
+        """Number of parameter elements of this module and its descendants, shared storage once."""
         return sum(tensor.elements for tensor in self.unique_parameters())
 
     def named_parameters(self) -> Iterator[tuple[str, TensorFact]]:
-        """Full names with tensors, shared ones at every place they stand."""
+        """Yield tensors by full name, shared ones at each of their names."""
         for module in self.walk():
             prefix = f"{module.name}." if module.name else ""
             for tensor in module.parameters:
@@ -84,7 +85,7 @@ class ModuleFact:
         return (tensor for _, tensor in self.first_parameters())
 
     def first_parameters(self) -> Iterator[tuple[str, TensorFact]]:
-        """Those of :meth:`named_parameters`, shared ones at the first place alone."""
+        """Yield tensors by full name, shared ones only at their first name."""
         seen: set[str] = set()
         for name, tensor in self.named_parameters():
             storage = tensor.storage or name
@@ -95,7 +96,7 @@ class ModuleFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """The sizes of a decoder model that activation formulas need (counts, not bytes)."""
+    """Sizes of a decoder model, for the activation formulas (counts, not bytes)."""
 
     hidden_size: int
     layers: int
@@ -115,15 +116,15 @@ class Architecture:
     expert_size: int | None = None
     """Inner width of one expert."""
     shared_width: int = 0
-    """Inner width of the experts that every token goes through, together."""
+    """Combined inner width of the shared experts, which process every token."""
     dense_blocks: tuple[int, ...] = ()
-    """Places of blocks that have an MLP where the others have experts."""
+    """Indices of blocks with an MLP instead of experts."""
     dense_width: int | None = None
-    """Inner width of that MLP, where it is not ``intermediate_size``."""
+    """Inner width of that MLP, if it differs from ``intermediate_size``."""
     blocks: tuple[BlockKind, ...] = ()
-    """What each block is made of; empty: attention in all, then experts or an MLP."""
+    """Kind of each block; empty: attention in all, then experts or an MLP."""
     extras: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
-    """Sizes only one family has (``decoder_layers``, ``kv_lora_rank`` ...)."""
+    """Sizes used by a single family (``decoder_layers``, ``kv_lora_rank`` ...)."""
 
     @property
     def width_of_head(self) -> int:
@@ -131,12 +132,12 @@ class Architecture:
 
     @property
     def width_of_queries(self) -> int:
-        """Of all heads together."""
+        """Combined width of all heads."""
         return self.heads * self.width_of_head
 
     @property
     def width_of_keys(self) -> int:
-        """Of all keys together; their values are as wide."""
+        """Combined width of all keys; values have the same width."""
         return (self.kv_heads or self.heads) * self.width_of_head
 
     @property
@@ -145,7 +146,7 @@ class Architecture:
 
     @property
     def kinds(self) -> Mapping[BlockKind, int]:
-        """How many blocks there are of each kind."""
+        """Number of blocks of each kind."""
         if self.blocks:
             return Counter(self.blocks)
         dense = len(self.dense_blocks) if self.experts else self.layers
@@ -157,12 +158,12 @@ class Architecture:
 
     @property
     def mixed_blocks(self) -> int:
-        """Blocks with experts."""
+        """Number of blocks with experts."""
         return sum(count for block, count in self.kinds.items() if block.has_experts)
 
     @property
     def attentions(self) -> int:
-        """Layers of attention, whose scores grow with the square of the length."""
+        """Number of attention layers, whose scores grow quadratically with the sequence length."""
         return sum(block.attentions * count for block, count in self.kinds.items())
 
 
@@ -170,9 +171,9 @@ class Architecture:
 class ModelTree:
     """What is known about a model.
 
-    ``root`` is None when only counts are known. ``parameters`` and ``trainable`` are
-    elements, shared storage counted once. ``assumed`` says in words what was made up
-    (the architecture behind a bare parameter count, say); it is empty when all is known.
+    ``root`` is None if only counts are known. ``parameters`` and ``trainable`` are elements, shared
+    storage counted once. ``assumed`` lists assumptions, such as the architecture behind a bare
+    parameter count.
     """
 
     name: str
@@ -182,22 +183,22 @@ class ModelTree:
     architecture: Architecture | None = None
     largest_tensor: int | None = None
     largest_module: int | None = None
-    """Most elements held by one module itself (DeepSpeed's ``largest_layer_params``)."""
+    """Most elements of one module, without children (DeepSpeed's ``largest_layer_params``)."""
     largest_block: int | None = None
     hidden_size: int | None = None
-    """As Hugging Face's integrations find it (the width their bucket formulas use)."""
+    """As determined by Hugging Face's integrations, whose bucket formulas use it."""
     trained_in: str | None = None
-    """The dtype the weights were trained in, where it is known (``bfloat16`` ...)."""
+    """The dtype the weights were trained in, if known (``bfloat16`` ...)."""
     assumed: tuple[str, ...] = field(default=())
     config: Mapping[str, Any] | None = field(
         default_factory=lambda: MappingProxyType({}), hash=False, repr=False
     )
-    """The attributes of ``model.config``, which integrations search; None: it has no such thing."""
+    """Attributes of ``model.config``, which integrations search; None: it has no config."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOutline:
-    """What is known of a model whose sizes are not; ``why`` says what is missing."""
+    """A model whose sizes are unknown; ``why`` states what is missing."""
 
     name: str
     why: str
@@ -205,11 +206,11 @@ class ModelOutline:
     config: Mapping[str, Any] | None = field(
         default_factory=lambda: MappingProxyType({}), hash=False, repr=False
     )
-    """As that of a :class:`ModelTree`."""
+    """As in :class:`ModelTree`."""
 
 
-def counted(tree: ModelTree, root: ModuleFact) -> ModelTree:
-    """``tree`` with every count taken from ``root`` (elements, shared storage once)."""
+def with_counts(tree: ModelTree, root: ModuleFact) -> ModelTree:
+    """Return ``tree`` with ``root`` and every count computed from it."""
     tensors = list(root.unique_parameters())
     own = (sum(tensor.elements for tensor in module.parameters) for module in root.walk())
     blocks = (module.elements for module in root.walk() if module.repeated)

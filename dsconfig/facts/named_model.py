@@ -1,4 +1,4 @@
-"""A model by its catalogue name."""
+"""Models of the catalogue."""
 
 import re
 from collections.abc import Mapping
@@ -50,17 +50,17 @@ _EXTRAS = (
     "qk_nope_head_dim",
 )
 _NOT_IN_BF16 = {"gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "phi", "bert"}
-"""Families that were trained in another dtype, of those in the catalogue."""
+"""Families in the catalogue that were not trained in bf16."""
 TUNED = re.compile(r"-(?:instruct|chat|it|base)(?=-hf$|$)", re.IGNORECASE)
-"""What is put behind the name of a model that was trained further: its sizes stay the same."""
-_REMEDY = "Give the path of its config.json, or --params"
+"""Suffixes of fine-tuned models, whose sizes equal those of the base model."""
+_REMEDY = "Specify the path of its config.json, or params="
 
 
 @lru_cache(maxsize=64)
 def model(name: str) -> ModelTree:
-    """The model called ``name`` (or by its Hugging Face id), case and separators aside.
+    """Return the model with this name or Hugging Face id, ignoring case and separators.
 
-    Raises FactError, with the nearest names, when there is none.
+    Raises FactError with the closest names if there is none.
     """
     for wanted in (name, TUNED.sub("", name)):
         for entry in catalogue.models():
@@ -69,7 +69,7 @@ def model(name: str) -> ModelTree:
             if catalogue.squeezed(wanted) in map(catalogue.squeezed, (*known, *short)):
                 return _tree(entry)
     known = (entry["name"] for entry in catalogue.models())
-    raise catalogue.unknown("--model", name, known, _REMEDY)
+    raise catalogue.unknown("model", name, known, _REMEDY)
 
 
 def _tree(entry: Mapping[str, Any]) -> ModelTree:
@@ -92,12 +92,10 @@ def _tree(entry: Mapping[str, Any]) -> ModelTree:
 
 
 def architecture(entry: Mapping[str, Any]) -> Architecture:
-    """The sizes of a catalogue entry; ``blocks`` are its words for blocks that differ, as in its
-    config.json.
-    """
+    """Return the sizes of a catalogue entry."""
     family = FAMILY_OF_CLASS[entry["arch"]]
     dense = range(entry.get("first_dense_blocks", 0))
-    words = {**entry.get("blocks", {}), "model_type": family}
+    config = {**entry.get("blocks", {}), "model_type": family}
     return Architecture(
         hidden_size=entry["hidden_size"],
         layers=entry["layers"],
@@ -117,7 +115,7 @@ def architecture(entry: Mapping[str, Any]) -> Architecture:
         shared_width=entry.get("shared_expert_size", 0),
         dense_blocks=tuple(dense),
         blocks=mixers.blocks_of(
-            words,
+            config,
             entry["layers"],
             entry["hidden_size"],
             lambda place: "experts" in entry and place not in dense,

@@ -1,6 +1,6 @@
-"""The ``parallelism_config`` of accelerate's YAML: how ranks are divided among its kinds.
+"""The ``parallelism_config`` of accelerate's YAML: the parallel degrees.
 
-accelerate's ParallelismConfig reads it from variables that the launcher sets.
+accelerate's ParallelismConfig reads it from environment variables that the launcher sets.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 BLOCK = "parallelism_config"
 SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
 BACKENDS = {"cp_backend": "torch", "sp_backend": "deepspeed"}
-"""Each has one value that accelerate takes."""
+"""Settings with a single accepted value."""
 OTHERS = (
     "cp_comm_strategy",
     "sp_seq_length",
@@ -20,31 +20,31 @@ OTHERS = (
 
 
 class Violation(NamedTuple):
-    """What a program stops at: a setting (empty: the block), and what is wrong with it."""
+    """A setting (empty: the block) that the program refuses, with the message and a suggestion."""
 
     setting: str
-    said: str
+    message: str
     help: str
 
 
-def written(setting: str) -> str:
-    """A setting's name as it stands in the YAML."""
+def yaml_name(setting: str) -> str:
+    """Return the name of a setting in the YAML."""
     return f"{BLOCK}_{setting}"
 
 
-KNOWN = frozenset(map(written, (*SIZES, *BACKENDS, *OTHERS)))
+KNOWN = frozenset(map(yaml_name, (*SIZES, *BACKENDS, *OTHERS)))
 
 
 def block_of(launch: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The block; empty where there is none."""
+    """Return the block; empty if there is none."""
     block = launch.get(BLOCK)
     return cast("Mapping[str, Any]", block) if isinstance(block, Mapping) else {}
 
 
 def degrees(launch: Mapping[str, Any]) -> Mapping[str, int] | None:
-    """The sizes by setting, 1 where one is absent; None without a block, or with a wrong size."""
+    """Return the size of each setting (default 1); None without a block or if a size is invalid."""
     block = block_of(launch)
-    sizes = {setting: block.get(written(setting), 1) for setting in SIZES}
+    sizes = {setting: block.get(yaml_name(setting), 1) for setting in SIZES}
     return sizes if block and all(map(_is_size, sizes.values())) else None
 
 
@@ -53,44 +53,45 @@ def _is_size(value: object) -> bool:
 
 
 def violations(launch: Mapping[str, Any], processes: int | None) -> Iterator[Violation]:
-    """Where a run of so many processes stops."""
+    """Yield what makes a run with this number of processes fail."""
     block = block_of(launch)
     for setting in SIZES:
-        value = block.get(written(setting), 1)
+        value = block.get(yaml_name(setting), 1)
         if not _is_size(value):
-            yield Violation(setting, f"is {value!r}, and must be 1 or more", "write how many ranks")
+            message = f"is {value!r}; it must be a positive integer"
+            yield Violation(setting, message, "write the number of ranks")
     for setting, only in BACKENDS.items():
-        value = block.get(written(setting), only)
+        value = block.get(yaml_name(setting), only)
         if value != only:
-            yield Violation(setting, f"is {value!r}, and there is one: {only}", f"write {only}")
+            yield Violation(setting, f"is {value!r}; only {only} is supported", f"write {only}")
     sizes = degrees(launch)
     if sizes is not None:
-        yield from _together(sizes, processes)
+        yield from _combined(sizes, processes)
 
 
-def _together(sizes: Mapping[str, int], processes: int | None) -> Iterator[Violation]:
+def _combined(sizes: Mapping[str, int], processes: int | None) -> Iterator[Violation]:
     shard, replicate = sizes["dp_shard_size"], sizes["dp_replicate_size"]
     sequence = sizes["sp_size"]
     if sizes["cp_size"] > 1 and sequence > 1:
-        yield Violation("cp_size", "does not go with sp_size above 1", "keep one of them")
+        yield Violation("cp_size", "cannot be combined with sp_size above 1", "keep one of them")
     elif (sizes["tp_size"] > 1 or sizes["cp_size"] > 1) and replicate > 1 and shard == 1:
-        said = "above 1 goes with tp_size or cp_size only where dp_shard_size is above 1"
-        yield Violation("dp_replicate_size", said, "write dp_shard_size in its place")
+        message = "above 1 with tp_size or cp_size requires dp_shard_size above 1"
+        yield Violation("dp_replicate_size", message, "write dp_shard_size instead")
     elif processes is None:
         return
     elif sequence > 1:
         ranks = processes // sequence
         if ranks * sequence != processes:
-            said = f"is {sequence}, and {processes} processes are no multiple of it"
-            yield Violation("sp_size", said, "write a divisor of the number of processes")
+            message = f"is {sequence}, but {processes} processes are not a multiple of it"
+            yield Violation("sp_size", message, "write a divisor of the number of processes")
         elif shard * replicate != ranks:
-            said = (
-                f"x dp_replicate_size is {shard * replicate}, and {processes} processes with "
+            message = (
+                f"x dp_replicate_size is {shard * replicate}, but {processes} processes with "
                 f"sp_size {sequence} leave {ranks}: the batch sizes do not match"
             )
-            mended = f"write {ranks // replicate}" if ranks % replicate == 0 else ""
-            help = mended or f"write {ranks}, and dp_replicate_size 1"
-            yield Violation("dp_shard_size", said, help)
+            suggestion = f"write {ranks // replicate}" if ranks % replicate == 0 else ""
+            help = suggestion or f"write {ranks}, and dp_replicate_size 1"
+            yield Violation("dp_shard_size", message, help)
     elif prod(sizes.values()) not in (1, processes):
-        said = f"multiplies to {prod(sizes.values())}, and there are {processes} processes"
-        yield Violation("", said, "let the sizes multiply to the number of processes")
+        message = f"multiplies to {prod(sizes.values())}, but there are {processes} processes"
+        yield Violation("", message, "make the product equal to the number of processes")

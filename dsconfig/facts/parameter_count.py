@@ -8,8 +8,8 @@ from dsconfig.facts import architectures, inputs
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.model import Architecture, ModelTree
 
-# Published decoder shapes (Llama, Qwen, OPT and GPT-3 papers): width and depth by size.
-# Between two of them the depth is taken from the nearer one and the width from the count.
+# Published decoder shapes (Llama, Qwen, OPT and GPT-3 papers): width and depth by size. Between two
+# sizes, the depth is that of the nearer one and the width follows from the count.
 _DEPTH_OF_COUNT = (
     (130e6, 12),
     (400e6, 24),
@@ -29,16 +29,16 @@ _POSITIONS = 4096
 
 @lru_cache(maxsize=64)
 def model(count: str | int | float) -> ModelTree:
-    """A plausible Llama-like decoder of ``count`` parameters (``13e9``, ``13B``, ``700M``).
+    """Return a plausible Llama-like decoder of ``count`` parameters (``13e9``, ``13B``, ``700M``).
 
-    ``parameters`` is the count as given; what was made up stands in ``assumed``. The layout
-    has no ``root``: exact tensors of an imagined model would claim too much.
+    ``parameters`` is the given count; ``assumed`` describes the chosen shape. There is no ``root``,
+    because the exact tensors are unknown.
     """
-    wanted = inputs.parse_count(count, "--params")
+    wanted = inputs.parse_count(count, "params")
     if wanted < 100_000:
-        raise FactError("--params", f"{count!r} is too few for a model; write 13e9, 13B or 700M")
+        raise FactError("params", f"{count!r} is too few for a model; write 13e9, 13B or 700M")
     shape = _plausible(wanted)
-    # One block stands for all, which are alike: a search asks for dozens of models.
+    # One layout of a single block is enough, because all are equal and a search builds many models.
     layout = architectures.model_of("", replace(shape, layers=1))
     assert layout is not None and layout.largest_block is not None  # the Llama family is known
     laid_out = layout.parameters + (shape.layers - 1) * layout.largest_block
@@ -60,7 +60,7 @@ def model(count: str | int | float) -> ModelTree:
 
 
 def _plausible(count: int) -> Architecture:
-    """The widest shape (in steps of 128) that does not go over the count by half a step."""
+    """Return the widest shape (in steps of 128) that exceeds the count by less than half a step."""
     layers = min(_DEPTH_OF_COUNT, key=lambda row: abs(log(row[0] / count)))[1]
     vocabulary = _VOCABULARY if count >= 50e6 else max(256, count // 1024)
     # count = 12 * layers * h^2 + 2 * vocabulary * h, solved for h

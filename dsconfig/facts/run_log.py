@@ -1,8 +1,8 @@
-"""What a training run has printed: memory by caption, throughput, its config, how it ended.
+"""Parser for training logs: memory readings, throughput, config, out-of-memory errors.
 
-Read are the lines of DeepSpeed (``see_memory_usage``, its timer, its dump of the config), torch's
-message of a lack of memory with the frames before it, and nvidia-smi's table. What DeepSpeed calls
-GB are GiB: it divides by 1024 three times. Nothing is guessed: what is not printed stays None.
+Reads the lines of DeepSpeed (``see_memory_usage``, its timer, its config dump), torch's
+out-of-memory error with the traceback before it, and nvidia-smi's table. DeepSpeed's GB are GiB: it
+divides by 1024 three times. Values that are not printed stay None.
 """
 
 import json
@@ -16,7 +16,7 @@ from dsconfig.facts.inputs import FactError
 from dsconfig.report.sizes import GIB, KIB, MIB
 
 MAX_BYTES = 512 * MIB
-"""What is more is no log, or a device without an end."""
+"""Larger input is not a log, or a device that never ends."""
 _UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "bytes": 1, "MB": MIB, "GB": GIB}
 _NUMBER = r"(\d{1,15}(?:\.\d+)?)"
 _SIZE = rf"{_NUMBER} (KiB|MiB|GiB|bytes)"
@@ -24,11 +24,11 @@ _SIZE = rf"{_NUMBER} (KiB|MiB|GiB|bytes)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryReading:
-    """One line of ``see_memory_usage``, in bytes; ``peak`` is since the reading before."""
+    """One line of ``see_memory_usage``, in bytes; ``peak`` is since the previous reading."""
 
     caption: str
     phase: str | None
-    """``init``, ``forward``, ``backward`` or ``step``; None where the caption tells none."""
+    """``init``, ``forward``, ``backward`` or ``step``; None if the caption names no phase."""
     allocated: int
     peak: int
     reserved: int
@@ -36,7 +36,7 @@ class MemoryReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """torch's own message, in bytes; ``phase`` by the nearest frame that tells it."""
+    """torch's out-of-memory error, in bytes; ``phase`` is that of the innermost known frame."""
 
     tried: int
     capacity: int | None = None
@@ -47,69 +47,69 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLog:
-    """Everything that was found. Sizes are bytes of one device."""
+    """Values found in a log. Sizes are bytes of one device."""
 
     release: str | None = None
     world_size: int | None = None
     config: Mapping[str, Any] | None = None
     readings: tuple[MemoryReading, ...] = ()
     samples_per_second: float | None = None
-    """The last average that was printed, of all ranks."""
+    """The last printed average, over all ranks."""
     seconds_per_iteration: float | None = None
     peak_allocated: int | None = None
-    """As the throughput lines have it."""
+    """Peak according to the throughput lines."""
     visible: int | None = None
-    """The most that nvidia-smi showed on one card."""
+    """Maximum over GPUs in nvidia-smi's table."""
     out_of_memory: OutOfMemory | None = None
     found: tuple[str, ...] = field(default=())
-    """What kinds of lines there were, in words."""
+    """Kinds of lines that were recognized."""
 
     def peak(self, phase: str) -> int | None:
-        """The most that was allocated in a phase; None where nothing was printed there."""
+        """Return the peak allocation of a phase; None if nothing was printed."""
         return max((each.peak for each in self.readings if each.phase == phase), default=None)
 
-    def at_the_end_of(self, phase: str) -> int | None:
-        """What was left allocated at the last reading of a phase."""
+    def end_of(self, phase: str) -> int | None:
+        """Return the allocation at the last reading of a phase."""
         last = [each.allocated for each in self.readings if each.phase == phase]
         return last[-1] if last else None
 
 
 def from_path(path: str | Path) -> RunLog:
-    """Read a log. Raises FactError (a ValueError) when it cannot be read or holds nothing known."""
+    """Read a log. Raises FactError if it is unreadable or has no recognized lines."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise FactError("--log", f"{path}: {error.strerror}; name the log of a run") from error
+        raise FactError("log", f"{path}: {error.strerror}") from error
     if len(data) > MAX_BYTES:
         limit = MAX_BYTES // MIB
-        raise FactError("--log", f"{path} is larger than {limit} MiB: name a part of it")
+        raise FactError("log", f"{path} is larger than {limit} MiB; pass an excerpt")
     found = from_text(data.decode("utf-8", errors="replace"))
     if not found.found:
         raise FactError(
-            "--log",
-            f"{path} holds no line that is known: memory of DeepSpeed (see_memory_usage), its "
-            "throughput, its config, torch's lack of memory, or nvidia-smi's table",
+            "log",
+            f"{path} contains no recognized lines: DeepSpeed's memory readings (see_memory_usage), "
+            "its throughput, its config, torch's out-of-memory error, or nvidia-smi's table",
         )
     return found
 
 
 def from_text(text: str) -> RunLog:
-    """Read the lines of one run; those of other programs are passed over."""
+    """Parse the lines of one run; other lines are ignored."""
     lines = text.splitlines()
     readings = tuple(_readings(lines))
     rates = list(_RATE.finditer(text))
     peaks = [float(each[1]) for each in _MAX_ALLOCATED.finditer(text)]
     cards = [int(each[1]) * MIB for each in _NVIDIA_SMI.finditer(text)]
-    lacking = _out_of_memory(lines)
+    out_of_memory = _out_of_memory(lines)
     config = _config(text)
     iteration = list(_ITERATION.finditer(text))
     world = _first(_WORLD, text)
     kinds = {
-        "memory by caption": bool(readings),
+        "memory readings": bool(readings),
         "throughput": bool(rates or iteration),
         "the config": config is not None,
-        "a lack of memory": lacking is not None,
+        "an out-of-memory error": out_of_memory is not None,
         "nvidia-smi": bool(cards),
     }
     return RunLog(
@@ -121,7 +121,7 @@ def from_text(text: str) -> RunLog:
         seconds_per_iteration=_seconds(iteration[-1]) if iteration else None,
         peak_allocated=int(max(peaks) * GIB) if peaks else None,
         visible=max(cards, default=None),
-        out_of_memory=lacking,
+        out_of_memory=out_of_memory,
         found=tuple(kind for kind, there in kinds.items() if there),
     )
 
@@ -140,7 +140,7 @@ _JSON = re.compile(r"\bjson = (\{)")
 
 
 def _readings(lines: list[str]) -> Iterator[MemoryReading]:
-    """A caption stands on the line before its figures."""
+    """Yield the readings; a caption is on the line before its figures."""
     caption = ""
     for line in lines:
         figures = _USAGE.search(line)
@@ -164,7 +164,7 @@ _PHASES = (
     ("forward", r"forward"),
     ("step", r"\bstep\b|optimizer|norm|overflow|zero_optimizer"),
 )
-"""Words of DeepSpeed's captions, the most telling first."""
+"""Words of DeepSpeed's captions, the most specific first."""
 
 
 _ENDED_BEFORE: Mapping[str, str | None] = {
@@ -175,7 +175,7 @@ _ENDED_BEFORE: Mapping[str, str | None] = {
 
 
 def phase_of(caption: str) -> str | None:
-    """The phase whose end a caption tells: "before backward" is the end of forward."""
+    """Return the phase that a caption ends: "before backward" is the end of forward."""
     before = re.search(r"\bbefore (forward|backward|step)\b", caption, re.IGNORECASE)
     if before is not None:
         return _ENDED_BEFORE[before[1].lower()]
@@ -207,11 +207,11 @@ _FRAMES = (
     ("step", r"in (?:take_model_)?step\b|_optimizer_step|\.step\("),
     ("forward", r"in forward\b|_call_impl"),
 )
-"""Frames of a traceback that tell what a run was doing; outer ones may be of several phases."""
+"""Traceback frames that identify the phase."""
 
 
 def _out_of_memory(lines: list[str]) -> OutOfMemory | None:
-    """The first message, as the others follow from it."""
+    """Return the first out-of-memory error; later ones follow from it."""
     for place, line in enumerate(lines):
         tried = _TRIED.search(line)
         if tried is None:
@@ -232,7 +232,7 @@ def _bytes(hit: re.Match[str]) -> int:
 
 
 def _config(text: str) -> Mapping[str, Any] | None:
-    """The last of DeepSpeed's own dumps: ``json = {...}``, over several lines."""
+    """Return the last ``json = {...}`` dump of DeepSpeed, which spans several lines."""
     for hit in reversed(list(_JSON.finditer(text))):
         try:
             value, _ = json.JSONDecoder().raw_decode(text, hit.start(1))

@@ -1,6 +1,6 @@
-"""The fields of transformers' TrainingArguments, and those that releases before 5 had.
+"""Fields of transformers' TrainingArguments, current and former, read from ``trainer_fields.json``.
 
-Both stand in ``trainer_fields.json``. A test holds them to the transformers installed.
+A test compares them with the installed transformers.
 """
 
 import json
@@ -11,7 +11,7 @@ from types import MappingProxyType
 _FIELDS = json.loads(Path(__file__).with_name("trainer_fields.json").read_text("utf-8"))
 
 TAKEN: frozenset[str] = frozenset(_FIELDS["taken"])
-"""What TrainingArguments 5.23 takes."""
+"""Fields of TrainingArguments 5.23."""
 
 FORMER: Mapping[str, str] = MappingProxyType(_FIELDS["former"])
-"""What a release from 4.36 on took and 5.23 does not, and what to write now."""
+"""Fields removed between 4.36 and 5.23, with their replacements."""

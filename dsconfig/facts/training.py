@@ -1,4 +1,4 @@
-"""What a training script knows about its run, and what TrainingArguments say of it."""
+"""Facts about the training run, from TrainingArguments or flags."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,15 +7,15 @@ from typing import Any, cast
 
 from dsconfig.facts.inputs import FactError
 
-FLAG = "--training-args"
+ARGUMENT = "training_args"
 PRECISION_FLAG = "--precision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
-    """What a training script knows: the names are those of Hugging Face's TrainingArguments.
+    """Facts about the training run, named as in Hugging Face's TrainingArguments.
 
-    ``arguments`` keeps every argument given, also those without a field here.
+    ``arguments`` contains every argument, including those without a field here.
     """
 
     micro_batch_size: int | None = None
@@ -34,7 +34,7 @@ class TrainingFacts:
     arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
-# What TrainingArguments 5.23 uses where nothing is given; only what ends in a ds_config.
+# Defaults of TrainingArguments 5.23 that end up in a ds_config.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "per_device_train_batch_size": 8,
@@ -71,11 +71,11 @@ NAMES_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bf16.enabled": ("bf16", "bf16_full_eval"),
     }
 )
-"""Keys of a ds_config, and the arguments that say the same."""
+"""Keys of a ds_config and the TrainingArguments with the same meaning."""
 
 
-def asked_by(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
-    """The arguments that agree with what a ds_config fixes, where they are not the defaults."""
+def arguments_for(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """Return the non-default TrainingArguments that agree with a ds_config."""
     found: dict[str, Any] = {}
     for key, names in NAMES_OF.items():
         value = _number_at(config, key)
@@ -89,13 +89,13 @@ def asked_by(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     total, passes = _number_at(config, "train_batch_size"), found.get(steps, 1)
     if isinstance(total, int) and micro not in found and isinstance(passes, int) and passes > 0:
         share, left = divmod(total, ranks * passes)
-        if share and not left:  # else no size agrees, and the program tells so
+        if share and not left:  # else no size agrees, and the program reports it
             found[micro] = share
     return {name: value for name, value in found.items() if value != DEFAULTS.get(name)}
 
 
 def _number_at(config: object, key: str) -> Any:
-    """The number, switch or list at a dotted path; None where there is none."""
+    """Return the number, bool or list at a dotted path, or None."""
     for name in key.split("."):
         config = cast("dict[str, Any]", config).get(name) if isinstance(config, dict) else None
     return None if isinstance(config, str | dict) else config
@@ -112,20 +112,20 @@ NUMBERS = (
     "warmup_steps",
     "warmup_ratio",
 )
-"""Arguments with a fraction, with which an optimizer or its schedule calculates."""
+"""Fractional arguments of an optimizer or its schedule."""
 
 
 OF_SCRIPTS = frozenset(("max_seq_length", "max_length", "num_training_steps"))
-"""Arguments that are read here and are fields of scripts' and trainers' own classes."""
+"""Arguments read here that are fields of the classes of scripts and trainers."""
 
 
 def training(arguments: Mapping[str, Any]) -> TrainingFacts:
-    """Facts from TrainingArguments by name. Raises FactError on values of a wrong type."""
+    """Return facts from TrainingArguments. Raises FactError for values of the wrong type."""
     _check(arguments)
     held = {**DEFAULTS, **arguments}
     steps = held.get("num_training_steps") or held.get("max_steps")
     return TrainingFacts(
-        # Defaults are no decision about the batch: only what was written counts.
+        # A default does not decide the batch size; only given values count.
         micro_batch_size=arguments.get("per_device_train_batch_size"),
         gradient_accumulation_steps=arguments.get("gradient_accumulation_steps"),
         sequence_length=held.get("max_seq_length") or held.get("max_length"),
@@ -142,7 +142,7 @@ def training(arguments: Mapping[str, Any]) -> TrainingFacts:
 
 
 def _precision(given: Mapping[str, Any]) -> str | None:
-    """None where no flag was written: the default is no decision about precision either."""
+    """Return None if no flag is given: a default does not decide the precision."""
     for dtype in ("bf16", "fp16"):
         if given.get(dtype) or given.get(f"{dtype}_full_eval"):
             return dtype
@@ -153,8 +153,8 @@ def _check(arguments: Mapping[str, Any]) -> None:
     for name in _COUNTS:
         value = arguments.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise FactError(FLAG, f"{name} is {value!r}; it must be an integer")
+            raise FactError(ARGUMENT, f"{name} is {value!r}; it must be an integer")
     for name in NUMBERS:
         value = arguments.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise FactError(FLAG, f"{name} is {value!r}; write it as a number, without quotes")
+            raise FactError(ARGUMENT, f"{name} is {value!r}; write it as a number, without quotes")

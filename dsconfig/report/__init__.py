@@ -1,4 +1,4 @@
-"""Findings and how they are shown. Knows nothing of configs, models or runtimes."""
+"""Findings and their output formats, independent of configs and runtimes."""
 
 from dsconfig.report.diagnostic import (
     Applicability,

@@ -1,10 +1,10 @@
-"""One finding about a config: what is wrong, where, what it leads to, what to do."""
+"""A single finding: what is wrong, where, the effect and the fix."""
 
 from enum import StrEnum
 from typing import NamedTuple, Self
 
 RULE_PAGES = "docs/reference/rules"
-"""Where the pages lie in the repository; `dsconfig explain CODE` prints the same."""
+"""Folder of the rule pages in the repository; `dsconfig explain CODE` prints them."""
 
 
 class Severity(StrEnum):
@@ -14,7 +14,7 @@ class Severity(StrEnum):
 
 
 class Effect(StrEnum):
-    """What happens at run time because of the finding, and how grave that is."""
+    """What happens at run time because of a finding; determines the severity."""
 
     meaning: str
     severity: Severity
@@ -26,22 +26,22 @@ class Effect(StrEnum):
         return effect
 
     REFUSED = "refused", "the program stops", Severity.ERROR
-    ALTERED = "altered", "it trains something other than what the file says", Severity.ERROR
+    ALTERED = "altered", "trains something other than the file specifies", Severity.ERROR
     INERT = "inert", "the setting has no effect", Severity.WARNING
-    DEPRECATED = "deprecated", "it works, and will go", Severity.WARNING
-    COSTLY = "costly", "it works, at a price in memory or time", Severity.WARNING
-    NOTE = "note", "it works; worth knowing", Severity.INFO
+    DEPRECATED = "deprecated", "still works, will be removed", Severity.WARNING
+    COSTLY = "costly", "works, but costs memory or time", Severity.WARNING
+    NOTE = "note", "works; for information", Severity.INFO
 
 
 class Position(NamedTuple):
-    """A place in a text: 1-based line, 1-based column in code points."""
+    """A position in a text: 1-based line, 1-based column in code points."""
 
     line: int
     column: int
 
 
 class Range(NamedTuple):
-    """From ``start`` up to, not including, ``end``."""
+    """Half-open range from ``start`` to ``end``."""
 
     start: Position
     end: Position
@@ -49,13 +49,13 @@ class Range(NamedTuple):
 
 class Applicability(StrEnum):
     SAFE = "safe"
-    """The meaning after the edit is what the file already means, or plainly meant."""
+    """The edit keeps the meaning of the file, or its obvious intent."""
     UNSAFE = "unsafe"
-    """The edit changes what is trained; a person should look."""
+    """The edit changes what is trained and should be reviewed."""
 
 
 class Edit(NamedTuple):
-    """Replace the text in ``range`` by ``content``."""
+    """Replace the text in ``range`` with ``content``."""
 
     range: Range
     content: str
@@ -69,9 +69,9 @@ class Fix(NamedTuple):
 class Diagnostic(NamedTuple):
     """A finding.
 
-    ``pointer`` is a JSON Pointer (RFC 6901; ``""`` is the whole file). ``runtimes`` names
-    the programs the finding holds for (``dsengine``, ``deepspeed``, ``transformers``,
-    ``accelerate``). ``severity`` follows from ``effect``.
+    ``pointer`` is a JSON Pointer (RFC 6901; ``""`` is the file itself). ``runtimes`` are the
+    programs the finding applies to (``dsengine``, ``deepspeed``, ``transformers``, ``accelerate``).
+    ``severity`` follows from ``effect``.
     """
 
     code: str
@@ -84,7 +84,7 @@ class Diagnostic(NamedTuple):
     help: str | None = None
     fix: Fix | None = None
     late: bool = False
-    """True where the program refuses only after parsing (while building, or at a step)."""
+    """True if the program refuses only after parsing: during initialization or in a step."""
 
     @property
     def severity(self) -> Severity:

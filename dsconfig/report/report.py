@@ -1,34 +1,33 @@
-"""The findings of one file, and of one run over many files."""
+"""The findings of one or several files."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from dsconfig.report.diagnostic import Diagnostic, Effect, Severity
 
-_GRAVITY = {severity: rank for rank, severity in enumerate(Severity)}
+_SEVERITY_ORDER = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """The gravest first, then by position (unplaced ones first), code and pointer: a stable
-    order."""
+    """Sort by severity, then position (none first), code and pointer."""
 
     def key(diagnostic: Diagnostic) -> tuple[int, int, int, str, str, str]:
-        place = diagnostic.range.start if diagnostic.range else None
-        line, column = (place.line, place.column) if place else (0, 0)
-        gravity = _GRAVITY[diagnostic.severity]
-        return (gravity, line, column, diagnostic.code, diagnostic.pointer, diagnostic.message)
+        start = diagnostic.range.start if diagnostic.range else None
+        line, column = (start.line, start.column) if start else (0, 0)
+        severity = _SEVERITY_ORDER[diagnostic.severity]
+        return (severity, line, column, diagnostic.code, diagnostic.pointer, diagnostic.message)
 
     return tuple(sorted(diagnostics, key=key))
 
 
 class Report(NamedTuple):
-    """What ``validate`` found in one config."""
+    """The findings of ``validate`` for one config."""
 
     diagnostics: tuple[Diagnostic, ...]
 
     @property
     def ok(self) -> bool:
-        """True when nothing is at error level."""
+        """True if there are no errors."""
         return not self.errors
 
     @property
@@ -45,7 +44,7 @@ class Report(NamedTuple):
 
     @property
     def refusals(self) -> tuple[Diagnostic, ...]:
-        """What stops the program: an engine stops for these alone."""
+        """Findings that make the target program stop; an engine stops only for these."""
         return tuple(found for found in self.diagnostics if found.effect is Effect.REFUSED)
 
     def at(self, severity: Severity) -> tuple[Diagnostic, ...]:
@@ -53,45 +52,43 @@ class Report(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """A finding, and the others that say the same of other keys of the same block."""
+    """A finding, grouped with equal findings about other keys of the same block."""
 
     first: Diagnostic
     others: tuple[Diagnostic, ...] = ()
 
     @property
     def also(self) -> str:
-        """The other keys with their lines, in words; empty where there are none."""
+        """The other keys with their lines; empty if there are none."""
         return ", ".join(_named(each) for each in self.others)
 
 
-def by_cause(found: Iterable[Diagnostic]) -> list[Cause]:
-    """The findings in their order, each with those behind it that only the key tells apart:
-    people are told them once.
-    """
+def group_by_cause(found: Iterable[Diagnostic]) -> list[Cause]:
+    """Group findings that differ only in the key, in their order."""
     groups: dict[object, list[Diagnostic]] = {}
     for each in found:
-        groups.setdefault(_sameness(each), []).append(each)
+        groups.setdefault(_cause_key(each), []).append(each)
     return [Cause(first, tuple(others)) for first, *others in groups.values()]
 
 
-def _sameness(found: Diagnostic) -> object:
-    """What two findings of one cause share: all but the key, and the value that it has."""
+def _cause_key(found: Diagnostic) -> object:
+    """Return what findings of one cause have in common: everything but the key and its value."""
     block, _, key = found.pointer.rpartition("/")
     help = (found.help or "").replace(key, "") if key else found.help
     return found.code, found.effect, found.late, found.runtimes, block, help
 
 
 def _named(found: Diagnostic) -> str:
-    key = found.pointer.rpartition("/")[2] or "the whole file"
+    key = found.pointer.rpartition("/")[2] or "the file"
     return f"{key} (line {found.range.start.line})" if found.range else key
 
 
 class FileTarget(NamedTuple):
-    """The program that a file was judged for, at which release of DeepSpeed.
+    """The program that a file was checked for, and the DeepSpeed release.
 
-    ``runtime`` is "all" where every program was asked; ``inferred_from`` says how it was found,
-    None where the user named it. ``fills`` counts the "auto" that the program fills; ``ranks`` is
-    the only number of data-parallel ranks that the file runs on, None where it runs on any.
+    ``runtime`` is "all" for all programs; ``inferred_from`` states the evidence, None if the user
+    specified the program. ``fills`` counts the "auto" values that the program fills in; ``ranks``
+    is the only number of data-parallel ranks that the batch size allows, or None.
     """
 
     runtime: str
@@ -103,7 +100,7 @@ class FileTarget(NamedTuple):
 
 
 class FileReport(NamedTuple):
-    """A report with the name and text it is about, as the renderers need them."""
+    """A report with the name and text of its file."""
 
     file: str
     text: str | None

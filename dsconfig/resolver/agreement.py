@@ -160,7 +160,7 @@ _SHARED = {
 
 def _shown(facts: Facts, side: Side) -> str:
     file = facts.origins.get(side.file)
-    place = _TITLES[side.file] if file is None else yaml_text.place(file, side.key)
+    place = _TITLES[side.file] if file is None else yaml_text.location_of(file, side.key)
     return f"{place} says {side.key} = {_written(side.value)}"
 
 

@@ -13,7 +13,7 @@ REFUSED, ALTERED, INERT, NOTE = "refused", "altered", "inert", "note"
 
 def found(code: str, config: dict[str, Any]) -> list[dsconfig.Diagnostic]:
     document = dsconfig.read(json.dumps({"train_batch_size": 8, **config}))
-    report = dsconfig.validate(document, gather(world_size=1))
+    report = dsconfig.validate(document, gather(gpus=1))
     return [each for each in report.diagnostics if each.code == code]
 
 
@@ -114,7 +114,7 @@ def test_auto_message_names_default() -> None:
 
 @pytest.mark.parametrize(("size", "advice"), [(200_000_000, "12000000"), (124_439_808, None)])
 def test_bucket_larger_than_model_suggests_a_tenth(size: int, advice: str | None) -> None:
-    facts = gather(world_size=2, model="gpt2")
+    facts = gather(gpus=2, model="gpt2")
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "zero_optimization": {"stage": 2, "reduce_bucket_size": size, "allgather_bucket_size": 1},

@@ -53,7 +53,7 @@ REFUSED_BY_DEEPSPEED = [
 def test_error_is_late_if_deepspeed_parses_bad_example(rule):
     bad = rule.bad
     release = Version.parse(bad.version) if bad.version else NEWEST
-    facts = gather(world_size=bad.world_size or 8, device=bad.device, model=bad.model)
+    facts = gather(gpus=bad.world_size or 8, device=bad.device, model=bad.model)
     parsed = deepspeed(release, until="parse").fill(dict(dsconfig.read(bad.config).value), facts)
     assert (parsed.failure is None) is rule.late
 
@@ -104,7 +104,7 @@ def test_number_instead_of_boolean_is_accepted(number: int) -> None:
     config = {"train_batch_size": 8, "prescale_gradients": number}
     report = dsconfig.validate(config, runtime="dsengine")
     assert [each.effect for each in report.diagnostics if each.code == "DSC032"] == [Effect.ALTERED]
-    settled = dsconfig.resolve(config, dsconfig.gather(world_size=8)).effective
+    settled = dsconfig.resolve(config, dsconfig.gather(gpus=8)).effective
     assert settled.gradients.prescale is bool(number)
 
 

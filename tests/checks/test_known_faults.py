@@ -47,7 +47,7 @@ def test_accumulation_steps_are_derived_from_batch_and_ranks() -> None:
     config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8}
     config["zero_optimization"] = {"stage": 2}
     for ranks, severity in ((2, "error"), (8, None), (None, "info")):
-        facts = dsconfig.gather(world_size=ranks)
+        facts = dsconfig.gather(gpus=ranks)
         found = dsconfig.validate(config, facts, runtime="deepspeed", version="0.18.0")
         severities = {each.code: each.severity for each in found.diagnostics}
         assert severities.get("DSC830") == severity, ranks

@@ -13,7 +13,7 @@ CONFIG = {
 
 
 def host_findings(nodes: int | None, memory: int, ranks: int | None = 8) -> list[Diagnostic]:
-    facts = gather(world_size=ranks, nodes=nodes, model="llama-2-13b", host_memory=memory)
+    facts = gather(gpus=ranks, nodes=nodes, model="llama-2-13b", host_memory=memory)
     report = dsconfig.validate(CONFIG, facts)
     return [found for found in report.diagnostics if found.code == "DSC502"]
 
@@ -45,7 +45,7 @@ def test_nvme_buffer_is_checked_at_stage_3(stage: int, reported: bool) -> None:
     block = {"device": "nvme", "nvme_path": "/local_nvme", "buffer_size": 1000}
     zero = {"stage": stage, "offload_param": block}
     config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero}
-    report = dsconfig.validate(config, gather(world_size=8, model="llama-2-7b"))
+    report = dsconfig.validate(config, gather(gpus=8, model="llama-2-7b"))
     assert ("DSC503" in {found.code for found in report.diagnostics}) is reported
 
 

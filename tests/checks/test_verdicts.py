@@ -146,7 +146,7 @@ FOUND = [
 @pytest.mark.parametrize(("change", "code", "pointer"), FOUND)
 def test_finding_has_pointer(change, code, pointer):
     config = {"train_micro_batch_size_per_gpu": 1, **change}
-    report = dsconfig.validate(config, gather(world_size=8), runtime="deepspeed", version="0.19.8")
+    report = dsconfig.validate(config, gather(gpus=8), runtime="deepspeed", version="0.19.8")
     places = {found.pointer for found in report.diagnostics if found.code == code}
     assert pointer in places
 
@@ -179,7 +179,7 @@ LEFT_ALONE = [
 
 @pytest.mark.parametrize(("change", "code"), LEFT_ALONE)
 def test_valid_config_is_not_reported(change, code):
-    assert code not in codes({"train_batch_size": 8, **change}, world_size=8)
+    assert code not in codes({"train_batch_size": 8, **change}, gpus=8)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_valid_config_is_not_reported(change, code):
     ],
 )
 def test_torch_schedule_message_names_wrapper(change, wrapper):
-    found = codes({"train_batch_size": 8, **TORCH_SCHEDULE, **change}, world_size=8)["DSC635"]
+    found = codes({"train_batch_size": 8, **TORCH_SCHEDULE, **change}, gpus=8)["DSC635"]
     assert f"the wrapped optimizer of {wrapper}:" in found.message
 
 
@@ -227,7 +227,7 @@ VERSIONS = [
 @pytest.mark.parametrize(("change", "version", "effect"), VERSIONS)
 def test_effect_depends_on_release(change, version, effect):
     config = {"train_batch_size": 8, **change}
-    report = dsconfig.validate(config, gather(world_size=1), runtime="deepspeed", version=version)
+    report = dsconfig.validate(config, gather(gpus=1), runtime="deepspeed", version=version)
     assert effect in {found.effect.value for found in report.diagnostics}
 
 
@@ -289,8 +289,8 @@ def test_sum_of_gradients_is_rejected_since_0_19_6():
 def test_integral_float_steps_are_accepted_in_files_only(steps, reported):
     text = f"""{{"train_batch_size": 8, "scheduler":
         {{"type": "WarmupLR", "params": {{"warmup_num_steps": {steps}}}}}}}"""
-    assert ("DSC636" in codes(text, world_size=8)) is reported
-    assert "DSC636" in codes(json.loads(text), world_size=8)
+    assert ("DSC636" in codes(text, gpus=8)) is reported
+    assert "DSC636" in codes(json.loads(text), gpus=8)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_integral_float_steps_are_accepted_in_files_only(steps, reported):
     ],
 )
 def test_deleting_disabled_feature_is_a_safe_fix(written, safe):
-    found = codes(f'{{"train_batch_size": 8, {written}}}', runtime="deepspeed", world_size=8)
+    found = codes(f'{{"train_batch_size": 8, {written}}}', runtime="deepspeed", gpus=8)
     fixes = [each.fix for code, each in found.items() if code in ("DSC801", "DSC024")]
     assert [fix is not None and fix.applicability.value == "safe" for fix in fixes] == [safe]
 
@@ -349,13 +349,13 @@ def test_finding_names_affected_programs():
 
 
 def test_error_after_parsing_is_late():
-    found = codes({"train_batch_size": 8, "optimizer": {"type": "Adamm"}}, world_size=8)
+    found = codes({"train_batch_size": 8, "optimizer": {"type": "Adamm"}}, gpus=8)
     assert found["DSC601"].late and found["DSC601"].effect.value == "refused"
     assert not codes({"gradient_accumulation_steps": 2})["DSC201"].late
 
 
 def test_schema_and_comments_are_allowed_at_top_level():
-    found = codes({"train_batch_size": 8, "$schema": "x.json", "_comment": "ours"}, world_size=8)
+    found = codes({"train_batch_size": 8, "$schema": "x.json", "_comment": "ours"}, gpus=8)
     assert found["DSC027"].severity.value == "info"
     assert found["DSC027"].pointer == "/_comment"
 
@@ -381,7 +381,7 @@ def test_batch_without_world_size_is_checked_for_all_sizes():
 
 def test_batch_mismatch_suggests_nearest_values():
     config = {"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}
-    assert "set it to 64" not in (help_ := codes(config, world_size=8)["DSC203"].help)
+    assert "set it to 64" not in (help_ := codes(config, gpus=8)["DSC203"].help)
     assert "32" in help_
 
 

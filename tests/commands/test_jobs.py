@@ -77,12 +77,12 @@ def test_they_choose_what_deepspeed_chooses(
 @pytest.mark.parametrize(
     ("filters", "words"),
     [
-        (("w0", "w1"), "one of them"),
+        (("w0", "w1"), "mutually exclusive"),
         (("w9", None), "'w9' is not in the hostfile"),
-        (("w0:4", None), "no '4'"),
-        ((None, "w0:x"), "no 'x'"),
-        (("w0:", None), "no ''"),
-        ((None, "w0@w1@w2"), "no slot is left"),
+        (("w0:4", None), "not '4'"),
+        ((None, "w0:x"), "not 'x'"),
+        (("w0:", None), "not ''"),
+        ((None, "w0@w1@w2"), "the filters leave no slots"),
     ],
 )
 def test_what_no_host_has_is_refused(
@@ -95,7 +95,7 @@ def test_what_no_host_has_is_refused(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("w0 slots=1\nw0 slots=2", "hosts:2: w0 stands there twice"),
+        ("w0 slots=1\nw0 slots=2", "hosts:2: duplicate host w0"),
         ("w0", "HOST slots=N"),
         ("w0 slots=two", "HOST slots=N"),
     ],
@@ -108,7 +108,7 @@ def test_a_line_that_is_no_host_is_named(tmp_path: Path, text: str, words: str) 
 
 
 def test_unequal_hosts_say_what_to_choose(hostfile: Path) -> None:
-    with pytest.raises(ValueError, match=r"w0 has 4 slots, others have 2.*@w0:0,1"):
+    with pytest.raises(ValueError, match=r"w0 has 4 slots, but others have 2.*@w0:0,1"):
         _ = hosts(hostfile).ranks
     assert hosts(hostfile, "w0:0,1@w1:2,3@w2").ranks == 2
 
@@ -188,7 +188,7 @@ def test_a_job_on_the_processor_asks_for_no_cards(home: Path) -> None:
         ("--nnodes 1:2 --rdzv-endpoint a:1 --node-rank 0", "--max-restarts"),
         ("--nnodes 1:" + "9" * 5000, "MIN:MAX"),
         ("--emit slurm --nnodes 2 --node-rank 0", "--node-rank is of one"),
-        ("--hostfile hosts --include w0:" + "9" * 5000, "no '999"),
+        ("--hostfile hosts --include w0:" + "9" * 5000, "not '999"),
     ],
 )
 def test_what_does_not_go_together_is_said(home: Path, flags: str, words: str) -> None:

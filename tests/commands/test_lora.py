@@ -12,9 +12,9 @@ FACTS = ["--model", "gpt2", "--gpus", "1", "--seq-len", "64"]
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--lora-targets", "c_attn"], "require --lora-rank"),
-        (["--lora-dropout", "0.1"], "require --lora-rank"),
-        (["--lora-rank", "8", "--lora-targets", ","], "no name: no linear map"),
+        (["--lora-targets", "c_attn"], "requires --lora-rank"),
+        (["--lora-dropout", "0.1"], "requires --lora-rank"),
+        (["--lora-rank", "8", "--lora-targets", ","], "no name: not a linear layer"),
         (["--lora-rank", "8", "--trainable", "2M"], "already define what is trained"),
     ],
 )

@@ -32,9 +32,9 @@ def test_trainer_accepts_file_of_tune_with_printed_arguments(tmp_path: Path) -> 
     assert arguments["gradient_checkpointing"] is True and arguments["bf16"] is True
     facts = gather(
         model="llama-3-8b",
-        world_size=4,
+        gpus=4,
         device="a100-80gb",
-        sequence_length=8192,
+        seq_len=8192,
         training_args=arguments,
     )
     assert not dsconfig.validate(out, facts, runtime="transformers").errors

@@ -18,15 +18,15 @@ from dsconfig.runtimes.deepspeed import deepspeed
 
 FILE = Path(__file__).with_name("pinned.json")
 CPU, NVME = {"device": "cpu"}, {"device": "nvme", "nvme_path": "/local"}
-SMALL: dict[str, Any] = {"world_size": 4, "model": "gpt2", "device": "t4", "sequence_length": 1024}
+SMALL: dict[str, Any] = {"gpus": 4, "model": "gpt2", "device": "t4", "seq_len": 1024}
 LARGE: dict[str, Any] = {
-    "world_size": 16,
+    "gpus": 16,
     "nodes": 2,
     "model": "llama-2-7b",
     "device": "a100-80gb",
-    "sequence_length": 2048,
+    "seq_len": 2048,
 }
-COUNTED: dict[str, Any] = {"world_size": 8, "params": "3e9", "device_memory": "40GB"}
+COUNTED: dict[str, Any] = {"gpus": 8, "params": "3e9", "device_memory": "40GB"}
 TIERS: list[dict[str, Any]] = [
     {},
     {"offload_optimizer": CPU},

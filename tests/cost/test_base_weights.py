@@ -18,7 +18,7 @@ from dsconfig.facts.inputs import FactError
 from dsconfig.runtimes.effective import Tier
 
 QLORA: dict[str, Any] = {"lora_rank": 16, "base_weights": "4bit"}
-LLAMA: dict[str, Any] = {"model": "llama-2-7b", "world_size": 2, "device": "rtx-4090"}
+LLAMA: dict[str, Any] = {"model": "llama-2-7b", "gpus": 2, "device": "rtx-4090"}
 IN_BLOCKS = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008)
 """Elements of the linear layers of Llama-2-7B's blocks."""
 OUTSIDE = 2 * 32000 * 4096 + (2 * 32 + 1) * 4096
@@ -26,7 +26,7 @@ OUTSIDE = 2 * 32000 * 4096 + (2 * 32 + 1) * 4096
 
 
 def estimated(choice: Choice, runtime: str = "deepspeed", **given: Any) -> Option:
-    facts = dsconfig.gather(**{**LLAMA, "sequence_length": 512, "micro_batch": 1, **given})
+    facts = dsconfig.gather(**{**LLAMA, "seq_len": 512, "micro_batch": 1, **given})
     return estimate_option(usual_config(facts, choice), facts, runtime=runtime)
 
 
@@ -105,9 +105,9 @@ def test_a_65b_model_fits_one_48_gb_gpu(tmp_path: Path) -> None:
     config.write_text(json.dumps(LLAMA_65B))
     facts = dsconfig.gather(
         model=config,
-        world_size=1,
+        gpus=1,
         device="A6000",
-        sequence_length=512,
+        seq_len=512,
         micro_batch=1,
         training_args={"gradient_checkpointing": True},
         lora_rank=64,
@@ -121,7 +121,7 @@ def test_a_65b_model_fits_one_48_gb_gpu(tmp_path: Path) -> None:
 
 def test_8bit_is_not_searched_at_stage_3() -> None:
     """bitsandbytes-foundation/bitsandbytes#1451, huggingface/accelerate#3730."""
-    facts = dsconfig.gather(**LLAMA, sequence_length=512, lora_rank=16, base_weights="8bit")
+    facts = dsconfig.gather(**LLAMA, seq_len=512, lora_rank=16, base_weights="8bit")
     assert all(candidate.choice.stage < 3 for candidate in tune(facts, runtime="deepspeed"))
     assert len(table(facts, runtime="deepspeed").options) == sum(each.stage < 3 for each in USUAL)
 

@@ -28,11 +28,11 @@ def priced(
     keys = {key: given.pop(key) for key in list(given) if key in ("tensor_parallel_block", "more")}
     facts = gather(
         **{
-            "world_size": 8,
+            "gpus": 8,
             "nodes": 1,
             "model": "llama-2-13b",
             "device": "a100-40gb",
-            "sequence_length": 2048,
+            "seq_len": 2048,
             "training_args": {"gradient_checkpointing": True},
             **given,
         }
@@ -185,7 +185,7 @@ def test_pipeline_checkpoint_interval_sets_recomputation() -> None:
     assert each == 10 * 2 * 2048 * 5120 and every_second == each / 2
     assert all_of_them > 20 * each
     assert kept(0, training_args={"gradient_checkpointing": True})[0] == each
-    assert kept(1, pipeline_parallel=1, world_size=64, nodes=8)[0] > 40 * each
+    assert kept(1, pipeline_parallel=1, gpus=64, nodes=8)[0] > 40 * each
     assert one <= two
 
 
@@ -197,8 +197,8 @@ def test_remaining_blocks_go_to_the_first_stages() -> None:
 
 
 def test_each_mesh_axis_has_a_communicator() -> None:
-    one = gather(world_size=1, nodes=1)
-    three = gather(world_size=8, nodes=1, tensor_parallel=2, pipeline_parallel=2)
+    one = gather(gpus=1, nodes=1)
+    three = gather(gpus=8, nodes=1, tensor_parallel=2, pipeline_parallel=2)
     more = hardware.outside_bytes(three) - hardware.outside_bytes(one)
     assert more == 3 * hardware.COMMUNICATOR_BYTES
 
@@ -207,9 +207,9 @@ def test_ring_between_nodes_uses_all_adapters() -> None:
     def link(**given: Any) -> float:
         return hardware.rates(gather(device="a100-80gb", **given)).link
 
-    assert link(world_size=16, nodes=16, node_link="25") == 25e9
-    assert link(world_size=16, nodes=4, node_link="200Gbit") == 100e9
-    assert link(world_size=8, nodes=1) == pytest.approx(300e9 * (0.5 * 0.9) ** 0.5)
+    assert link(gpus=16, nodes=16, node_link="25") == 25e9
+    assert link(gpus=16, nodes=4, node_link="200Gbit") == 100e9
+    assert link(gpus=8, nodes=1) == pytest.approx(300e9 * (0.5 * 0.9) ** 0.5)
 
 
 @pytest.mark.parametrize("version", ["0.19.5", "0.19.8"])
@@ -239,7 +239,7 @@ def test_overflow_test_names_its_cause() -> None:
 def test_stage_3_copies_gradient_shards_back() -> None:
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
     moved, stays = (
-        priced(each, model="llama-3-8b", world_size=2, training_args={}, sequence_length=128)
+        priced(each, model="llama-3-8b", gpus=2, training_args={}, seq_len=128)
         for each in (zero, {"stage": 3})
     )
     part = 14_336 * 4_096 // 2  # of the MLP, where the peak is
@@ -275,9 +275,7 @@ def test_verdict_between_least_and_most_fragmentation(which: str, said: str) -> 
 def test_estimate_and_plan_report_the_same_host_shortfall(
     tier: dict[str, Any], given: dict[str, Any], lack: str
 ) -> None:
-    facts = gather(
-        world_size=4, model="llama-3-8b", device="a100-80gb", sequence_length=2048, **given
-    )
+    facts = gather(gpus=4, model="llama-3-8b", device="a100-80gb", seq_len=2048, **given)
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "bf16": {"enabled": True},
@@ -295,11 +293,11 @@ def test_decisive_assumptions_are_reported() -> None:
         zero: dict[str, Any], memory: int, length: int = 16_384, **given: Any
     ) -> list[tuple[str, bool]]:
         facts = gather(
-            world_size=8,
+            gpus=8,
             model="llama-3-8b",
             device="card",
             device_memory=f"{memory}",
-            sequence_length=length,
+            seq_len=length,
             micro_batch=1,
             **given,
         )
@@ -316,7 +314,7 @@ def test_decisive_assumptions_are_reported() -> None:
         return [(each.flag, each.fits) for each in found]
 
     again = {"gradient_checkpointing": True}
-    plain = priced({"stage": 3}, model="llama-3-8b", sequence_length=16_384).device
+    plain = priced({"stage": 3}, model="llama-3-8b", seq_len=16_384).device
     assert turning({"stage": 3}, plain.needed_bytes - 2**30, training_args=again) == [
         ("--loss fused", True)
     ]
@@ -324,7 +322,7 @@ def test_decisive_assumptions_are_reported() -> None:
     fused = {**again, "loss": "fused"}
     assert not turning({"stage": 3}, plain.needed_bytes // 2, training_args=fused)
     small = {"device": "card", "device_memory": "30GiB"}  # no room for two copies of the weights
-    today = priced(OFFLOADED, model="llama-3-8b", sequence_length=512, **small).device
+    today = priced(OFFLOADED, model="llama-3-8b", seq_len=512, **small).device
     assert turning(OFFLOADED, today.needed_bytes + 2**28, 512, training_args=again) == [
         ("--deepspeed-version 0.19.5", False)
     ]
@@ -338,7 +336,7 @@ def test_deepspeed_sends_accumulated_gradients_both_ways() -> None:
 
     def bytes_sent(stage: int, passes: int, program: str) -> float:
         facts = replace(
-            gather(world_size=8, nodes=1, model="llama-2-13b", device="a100-80gb", micro_batch=1),
+            gather(gpus=8, nodes=1, model="llama-2-13b", device="a100-80gb", micro_batch=1),
             host=host,
         )
         zero = {"stage": stage, "offload_optimizer": {"device": "cpu"}}
@@ -361,10 +359,10 @@ def test_deepspeed_sends_accumulated_gradients_both_ways() -> None:
 
 
 def test_gpus_copying_at_once_share_the_uplink() -> None:
-    facts = gather(world_size=8, nodes=1, device="a100-80gb")
+    facts = gather(gpus=8, nodes=1, device="a100-80gb")
     slow, fast = (hardware.rates(facts, end).pcie for end in ("slow", "fast"))
     assert fast == pytest.approx(2 * slow)
-    alone = gather(world_size=1, nodes=1, device="a100-80gb")
+    alone = gather(gpus=1, nodes=1, device="a100-80gb")
     assert hardware.rates(alone, "slow").pcie == hardware.rates(alone, "fast").pcie == fast
 
 
@@ -377,9 +375,9 @@ def test_plain_loss_depends_on_transformers_release(
 ) -> None:
     facts = gather(
         model=model,
-        world_size=8,
+        gpus=8,
         micro_batch=1,
-        sequence_length=1024,
+        seq_len=1024,
         releases={"transformers": transformers},
     )
     config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
@@ -413,7 +411,7 @@ def test_flash_attention_is_reported_if_decisive_and_available() -> None:
     """Bloom of transformers has none."""
 
     def flags(model: str) -> set[str]:
-        facts = gather(world_size=8, model=model, device="h200", sequence_length=8192)
+        facts = gather(gpus=8, model=model, device="h200", seq_len=8192)
         config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
         config["zero_optimization"] = {"stage": 3}
         program = runtime_of("deepspeed")
@@ -438,13 +436,13 @@ def test_flash_attention_is_reported_if_decisive_and_available() -> None:
     ],
 )
 def test_old_torch_and_cuda_load_all_kernels(releases: dict[str, str], is_eager: bool) -> None:
-    least = hardware.outside_bytes(gather(world_size=8))
-    more = hardware.outside_bytes(gather(world_size=8, releases=releases)) - least
+    least = hardware.outside_bytes(gather(gpus=8))
+    more = hardware.outside_bytes(gather(gpus=8, releases=releases)) - least
     assert more == is_eager * hardware.EAGER_LOADING_BYTES
 
 
 def test_named_device_supports_the_dtype() -> None:
-    facts = gather(world_size=8, model="gpt2", sequence_length=1024)
+    facts = gather(gpus=8, model="gpt2", seq_len=1024)
     config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
     resolution = dsconfig.resolve(config, facts, runtime="deepspeed")
     option = dsconfig.estimate(resolution, facts).options[0]
@@ -455,7 +453,7 @@ def test_named_device_supports_the_dtype() -> None:
 def test_single_rank_gathers_nothing() -> None:
     """Parameters are views of shards on the device, copies of shards in main memory; until 0.9.0
     they went through a gather as anywhere."""
-    one: dict[str, Any] = {"world_size": 1, "model": "gpt2-large", "device": "a100-80gb"}
+    one: dict[str, Any] = {"gpus": 1, "model": "gpt2-large", "device": "a100-80gb"}
     names = ("gathered parameters", "gather buffer", "gather of one parameter at creation")
 
     def gathered(zero: dict[str, Any], version: str | None = None) -> tuple[bool, ...]:

@@ -30,13 +30,13 @@ def test_stage_0_has_no_buckets() -> None:
 
 def test_missing_keys_use_defaults() -> None:
     """13e9 parameters on 8 GPUs without further flags: 9.00 GB at every stage above 0."""
-    found = table(gather(world_size=8, params="13e9"))
+    found = table(gather(gpus=8, params="13e9"))
     assert {option.bucket_rule_bytes for option in found.options if option.stage} == {9_000_000_000}
 
 
 @pytest.mark.parametrize("runtime", ["dsengine", "deepspeed"])
 def test_allgather_bucket_is_not_in_the_peak(runtime: str) -> None:
-    facts = gather(world_size=8, params="13e9")
+    facts = gather(gpus=8, params="13e9")
     for choice in USUAL:
         config = usual_config(facts, choice)
         other = replace(config, zero=replace(config.zero, allgather_bucket_size=10**6))
@@ -48,7 +48,7 @@ def test_allgather_bucket_is_not_in_the_peak(runtime: str) -> None:
 
 
 def test_overlap_allocates_a_second_bucket() -> None:
-    facts = gather(world_size=8, params="13e9")
+    facts = gather(gpus=8, params="13e9")
     config = usual_config(facts, USUAL[3])
     plain = replace(config, zero=replace(config.zero, overlap_comm=False))
     peaks = [estimate_option(each, facts, runtime="deepspeed").device for each in (config, plain)]

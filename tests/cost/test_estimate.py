@@ -35,11 +35,11 @@ RUNTIMES = ("dsengine", "deepspeed")
 
 def facts(**changes: object) -> Facts:
     given: dict[str, object] = {
-        "world_size": 8,
+        "gpus": 8,
         "model": "llama-2-7b",
         "device": "a100-80gb",
         "micro_batch": 1,
-        "sequence_length": 2048,
+        "seq_len": 2048,
     }
     return gather(**{**given, **changes})  # type: ignore[arg-type]
 
@@ -74,7 +74,7 @@ def test_components_name_existing_keys(runtime: str) -> None:
 @pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
 def test_memory_is_monotonic_in_ranks_and_tokens(runtime: str, choice: Choice) -> None:
     config = usual_config(facts(), choice)
-    fewer, more = (peak(config, facts(world_size=size), runtime=runtime) for size in (8, 64))
+    fewer, more = (peak(config, facts(gpus=size), runtime=runtime) for size in (8, 64))
     assert more <= fewer
     bigger = with_micro_batch(config, 2)
     assert peak(bigger, facts(), runtime=runtime) >= peak(config, facts(), runtime=runtime)
@@ -109,7 +109,7 @@ def test_frozen_parameters_have_no_states(runtime: str) -> None:
 @pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
 def test_more_accumulation_needs_no_more_memory(choice: Choice, ranks: int) -> None:
     """Sums are there from the second pass on; a third has nothing to add."""
-    here = facts(world_size=ranks, model="gpt2", device="h100")
+    here = facts(gpus=ranks, model="gpt2", device="h100")
     two, four = (
         estimate_option(with_micro_batch(usual_config(here, choice), 1, passes), here).device
         for passes in (2, 4)
@@ -124,7 +124,7 @@ def test_memory_outside_the_pool_matches_measurements(runtime: str) -> None:
     (ml-engineering, training/performance and debug/pytorch)."""
     beside: dict[int, int] = {}
     for ranks in (1, 2, 8):
-        here = facts(world_size=ranks, model="gpt2")
+        here = facts(gpus=ranks, model="gpt2")
         device = estimate_option(usual_config(here, Choice(stage=2)), here, runtime=runtime).device
         beside[ranks] = device.visible_bytes - device.reserved_bytes
     assert 0.47 * 2**30 <= beside[1] <= 0.92 * 2**30
@@ -133,7 +133,7 @@ def test_memory_outside_the_pool_matches_measurements(runtime: str) -> None:
 
 
 def test_only_a_parameter_count_gives_a_range() -> None:
-    counted = table(gather(world_size=8, params="7e9")).options[0].device
+    counted = table(gather(gpus=8, params="7e9")).options[0].device
     assert counted.low_bytes is not None and counted.high_bytes is not None
     assert counted.low_bytes < counted.peak_bytes < counted.high_bytes
     assert table(facts()).options[0].device.low_bytes is None
@@ -250,7 +250,7 @@ def test_nvme_buffers_use_the_default_count() -> None:
 
 
 def test_odd_micro_batch_is_divided() -> None:
-    here = facts(model="llama-2-7b", sequence_length=4096, micro_batch=9)
+    here = facts(model="llama-2-7b", seq_len=4096, micro_batch=9)
     config = usual_config(here, Choice(stage=3))
     keys = "/train_micro_batch_size_per_gpu", "/gradient_accumulation_steps"
     batches = [
@@ -262,11 +262,11 @@ def test_odd_micro_batch_is_divided() -> None:
 
 
 def test_changes_are_checked_against_disk_and_host_memory() -> None:
-    here = facts(world_size=1, model="llama-2-70b", host_memory="512GiB")
+    here = facts(gpus=1, model="llama-2-70b", host_memory="512GiB")
     config = usual_config(here, Choice(stage=2))
     changes = cheapest_changes(config, here)
     assert all("LoRA" in change.parts[0] for change in changes if change.fits)
-    with_disk = facts(world_size=1, model="llama-2-70b", host_memory="512GiB", nvme="/local")
+    with_disk = facts(gpus=1, model="llama-2-70b", host_memory="512GiB", nvme="/local")
     offered = cheapest_changes(config, with_disk)
     assert offered[0].fits
     assert offered[0].edits["/zero_optimization/offload_param"]["nvme_path"] == "/local"
@@ -291,17 +291,17 @@ def test_limits_fit_and_the_next_step_does_not(runtime: str) -> None:
 
 def test_longest_sequence_has_largest_micro_batch_one() -> None:
     def answer(question: str, **changes: object) -> int | None:
-        here = facts(model="gpt2", world_size=1, **changes)
+        here = facts(model="gpt2", gpus=1, **changes)
         found = limits(here, usual_config(here, Choice(stage=2)))
         return next(limit.value for limit in found if limit.question == question)
 
     longest = answer("longest sequence (tokens)")
-    assert answer("largest micro batch", micro_batch=None, sequence_length=longest) == 1
+    assert answer("largest micro batch", micro_batch=None, seq_len=longest) == 1
 
 
 BEYOND: dict[str, Callable[[int, int], Facts]] = {
     "largest micro batch": lambda value, more: facts(micro_batch=value + more),
-    "longest sequence (tokens)": lambda value, more: facts(sequence_length=value + 128 * more),
+    "longest sequence (tokens)": lambda value, more: facts(seq_len=value + 128 * more),
 }
 """The facts at a limit, and one step further."""
 
@@ -325,7 +325,7 @@ def _fits(choice: Choice, sizes: Zero, here: Facts, runtime: str) -> bool:
     ids=lambda degrees: next(iter(degrees)),
 )
 def test_fewest_gpus_are_full_groups_of_parallel_ranks(degrees: dict[str, int]) -> None:
-    here = facts(world_size=None, **degrees)
+    here = facts(gpus=None, **degrees)
     fewest = next(limit for limit in limits(here) if limit.question == "fewest GPUs")
     assert fewest.value is not None and fewest.value % next(iter(degrees.values())) == 0
 
@@ -365,7 +365,7 @@ def test_recomputation_set_by_script_is_not_searched(asked: str) -> None:
 
 
 def test_search_needs_no_training_facts() -> None:
-    here = gather(model="gpt2", world_size=1, device="h100")
+    here = gather(model="gpt2", gpus=1, device="h100")
     assert here.training is None
     winner = tune(here)[0]
     assert not winner.reason and winner.choice.stage == 0
@@ -385,14 +385,14 @@ def test_chosen_config_is_valid_and_estimated_the_same() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"world_size": 8, "model": "llama-2-13b"},
-        {"world_size": 8, "model": "llama-3.2-1b"},
-        {"world_size": 1, "model": "llama-2-70b", "host_memory": "768GiB", "nvme": "/local_nvme"},
+        {"gpus": 8, "model": "llama-2-13b"},
+        {"gpus": 8, "model": "llama-3.2-1b"},
+        {"gpus": 1, "model": "llama-2-70b", "host_memory": "768GiB", "nvme": "/local_nvme"},
     ],
     ids=["stage 3", "small", "nvme"],
 )
 def test_chosen_config_validates_without_findings(more: dict[str, Any]) -> None:
-    winner = tune(gather(device="a100-80gb", sequence_length=2048, **more))[0]
+    winner = tune(gather(device="a100-80gb", seq_len=2048, **more))[0]
     config = config_of(winner.effective)
     assert not winner.reason
     assert [found.code for found in dsconfig.validate(config).diagnostics] == []
@@ -403,8 +403,7 @@ def test_chosen_config_validates_without_findings(more: dict[str, Any]) -> None:
 
 def test_bucket_peak_is_independent_of_the_memory_peak() -> None:
     short, long = (
-        table(gather(world_size=8, model="llama-2-13b", sequence_length=length))
-        for length in (None, 4096)
+        table(gather(gpus=8, model="llama-2-13b", seq_len=length)) for length in (None, 4096)
     )
     for one, other in zip(short.options, long.options, strict=True):
         assert one.bucket_allocated_bytes == other.bucket_allocated_bytes
@@ -412,7 +411,7 @@ def test_bucket_peak_is_independent_of_the_memory_peak() -> None:
 
 
 def test_estimate_of_invalid_config_points_to_validate() -> None:
-    world = gather(params="1e9", world_size=2)
+    world = gather(params="1e9", gpus=2)
     broken = dsconfig.resolve({"train_batch_size": 2, "zero_optimization": {"stage": "x"}}, world)
     with pytest.raises(ValueError, match="not resolved: validate says what is wrong"):
         dsconfig.estimate(broken, world)
@@ -471,7 +470,7 @@ def test_model_too_large_to_build_in_host_memory_does_not_fit() -> None:
 
 
 def test_too_small_disk_does_not_fit() -> None:
-    world = {"world_size": 1, "model": "llama-2-70b", "host_memory": "768GiB", "nvme": "/local"}
+    world = {"gpus": 1, "model": "llama-2-70b", "host_memory": "768GiB", "nvme": "/local"}
     assert not tune(facts(**world, micro_batch=None))[0].reason
     found = tune(facts(**world, micro_batch=None, nvme_size="100GB"))
     assert any("of NVMe per node" in each.reason for each in found)
@@ -479,14 +478,14 @@ def test_too_small_disk_does_not_fit() -> None:
 
 
 def test_model_is_counted_once_on_cpu() -> None:
-    here = facts(device="cpu", device_memory="64GiB", world_size=1, model="gpt2")
+    here = facts(device="cpu", device_memory="64GiB", gpus=1, model="gpt2")
     option = estimate_option(usual_config(here, Choice(stage=1)), here)
     assert option.host.peak_bytes == 0
     assert option.device.phase_bytes["init"] > 0
 
 
 def test_offload_on_cpu_stays_in_the_same_memory() -> None:
-    here = facts(device="cpu", device_memory="64GiB", world_size=2, model="gpt2")
+    here = facts(device="cpu", device_memory="64GiB", gpus=2, model="gpt2")
     option = estimate_option(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
     assert option.host.bytes > 0
     held = option.device.phase_bytes
@@ -498,7 +497,7 @@ def test_offload_on_cpu_stays_in_the_same_memory() -> None:
 
 
 def test_building_on_cpu_holds_model_and_offloaded_masters() -> None:
-    here = facts(device="cpu", device_memory="64GiB", model="gpt2", sequence_length=8)
+    here = facts(device="cpu", device_memory="64GiB", model="gpt2", seq_len=8)
     option = estimate_option(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
     [masters] = [each.bytes for each in option.host.components if each.name == "master weights"]
     assert option.device.peak_phase == "init"

@@ -57,9 +57,9 @@ def option(folder: Path, length: int, attention: list[int], **arguments: Any) ->
     file.write_text(json.dumps({**HYBRID, "attn_layer_indices": attention}))
     facts = gather(
         model=file,
-        world_size=1,
+        gpus=1,
         device="a100-80gb",
-        sequence_length=length,
+        seq_len=length,
         training_args=arguments,
     )
     config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}

@@ -19,11 +19,11 @@ RANKS = 8
 
 def world(**changes: Any) -> Facts:
     given = {
-        "world_size": RANKS,
+        "gpus": RANKS,
         "model": "llama-2-7b",
         "device": "a100-80gb",
         "micro_batch": 1,
-        "sequence_length": 1024,
+        "seq_len": 1024,
         "nvme": "/local_nvme",
     }
     return gather(**{**given, **changes})

@@ -55,10 +55,10 @@ def case(seed: int) -> tuple[Facts, dict[str, Any]]:
     per_rank = draw.choice([1, 2, 3, 8, 24, 64])
     given: dict[str, Any] = {
         "model": draw.choice(MODELS),
-        "world_size": ranks,
+        "gpus": ranks,
         "nodes": -(-ranks // 8),
         "device": draw.choice(CARDS),
-        "sequence_length": draw.choice([256, 1024, 2048, 4096]),
+        "seq_len": draw.choice([256, 1024, 2048, 4096]),
         "learning_rate": 1e-4,
         "host_memory": draw.choice([None, "192GiB", "256GiB", "1TB"]),
         "nvme": draw.choice([None, None, "/local_nvme"]),
@@ -220,7 +220,7 @@ def test_fitting_stops_at_the_first_overflow(
         pytest.fail("replayed to the end")
 
     monkeypatch.setattr(Timeline, "trace", trace)
-    space = open_space(gather(model="llama-3-70b", world_size=1, device="t4", host_memory="64GiB"))
+    space = open_space(gather(model="llama-3-70b", gpus=1, device="t4", host_memory="64GiB"))
     assert not any_fits(space)
 
 
@@ -230,7 +230,7 @@ def test_iteration_is_recorded_lazily(
     cuts = list[int]()
     cut = Recorder.cut
     monkeypatch.setattr(Recorder, "cut", lambda line: (cuts.append(line.total), cut(line))[1])
-    facts = gather(model="llama-3.2-1b", world_size=8, sequence_length=2048, micro_batch=1)
+    facts = gather(model="llama-3.2-1b", gpus=8, seq_len=2048, micro_batch=1)
     config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
     effective = dsconfig.resolve(config, facts, runtime="deepspeed").effective
     assert effective is not None

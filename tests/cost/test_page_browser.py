@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed"),
 ]
 
-REPORT = table(gather(world_size=8, params="13e9", device="a100-80gb"))
+REPORT = table(gather(gpus=8, params="13e9", device="a100-80gb"))
 
 
 REMEDY = {

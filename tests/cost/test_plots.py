@@ -13,7 +13,7 @@ from dsconfig.facts.gathering import gather
 
 @pytest.mark.parametrize("runtime", ["dsengine", "deepspeed"])
 def test_every_component_has_its_own_color(runtime: str) -> None:
-    facts = gather(world_size=8, model="llama-2-13b", sequence_length=4096)
+    facts = gather(gpus=8, model="llama-2-13b", seq_len=4096)
     estimate = table(facts, runtime=runtime)
     colors = component_colors(estimate.options)
     names = {part.name for option in estimate.options for part in option.device.components}
@@ -29,7 +29,7 @@ def test_the_bars_of_the_chart_end_where_the_card_has_to_reach(
     figures = pytest.importorskip("matplotlib.figure")
     drawn: list[Any] = []
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, _: drawn.append(self))
-    found = table(gather(world_size=8, params="7e9", device=device, device_memory="80GiB"))
+    found = table(gather(gpus=8, params="7e9", device=device, device_memory="80GiB"))
     write_plot(found, tmp_path / "chart.png")
     (axes,) = drawn[0].axes
     ends = dict[float, float]()
@@ -42,5 +42,5 @@ def test_the_bars_of_the_chart_end_where_the_card_has_to_reach(
 
 
 def test_the_title_counts_right() -> None:
-    assert title(table(gather(world_size=1, params="7e9"))) == "7e9 parameters on 1 GPU"
-    assert title(table(gather(world_size=8, params="7e9"))) == "7e9 parameters on 8 GPUs"
+    assert title(table(gather(gpus=1, params="7e9"))) == "7e9 parameters on 1 GPU"
+    assert title(table(gather(gpus=8, params="7e9"))) == "7e9 parameters on 8 GPUs"

@@ -14,7 +14,7 @@ LARGEST_MICRO_BATCH = 50257 * 768
 
 
 def device(version: str, *, stage: int = 2, half: str = "fp16", **more: Any) -> Any:
-    facts = gather(world_size=8, model="gpt2")
+    facts = gather(gpus=8, model="gpt2")
     zero = {"stage": stage, "contiguous_gradients": True, **more.pop("zero", {})}
     config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero, **more}
     config |= {"optimizer": {"type": "Adam"}, half: {"enabled": True}}
@@ -48,7 +48,7 @@ def test_reduce_bucket_is_4_5_times_its_key_before_0_4(version: str, factor: flo
 def test_overflow_test_copies_the_largest_gradient(
     version: str, half: str, bytes_per_element: int
 ) -> None:
-    facts = gather(world_size=8, model="gpt2")
+    facts = gather(gpus=8, model="gpt2")
     config = {"zero_optimization": {"stage": 2}, half: {"enabled": True}}
     config |= {"train_micro_batch_size_per_gpu": 1}
     resolution = dsconfig.resolve(config, facts, runtime="deepspeed", version=version)

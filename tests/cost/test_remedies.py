@@ -46,7 +46,7 @@ FIXED = {
     "zero_optimization": {"stage": 2, "overlap_comm": True},
 }
 CASES = (("transformers", OPEN), ("accelerate", OPEN), ("deepspeed", FIXED), ("dsengine", FIXED))
-WORLD: dict[str, Any] = {"model": "llama-2-7b", "world_size": 8, "device": "a100-80gb"}
+WORLD: dict[str, Any] = {"model": "llama-2-7b", "gpus": 8, "device": "a100-80gb"}
 ARGS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "bf16": True}
 
 
@@ -60,7 +60,7 @@ def offered(name: str, config: dict[str, Any]) -> tuple[Runtime, Document, list[
 
 def facts(name: str, arguments: dict[str, Any], **more: Any) -> Facts:
     """What the run says of itself, where its program takes that from TrainingArguments or flags."""
-    own = {**WORLD, "sequence_length": 4096, **more}
+    own = {**WORLD, "seq_len": 4096, **more}
     if name == "transformers":
         return gather(**own, training_args=arguments)
     return gather(
@@ -154,7 +154,7 @@ def test_selective_recomputation_is_offered_only_to_dsengine_scripts() -> None:
     """A function in TrainingArguments cannot be written to JSON or YAML, as reporters do."""
     for name, _ in CASES:
         runtime = runtime_of(name)
-        here = gather(**WORLD, sequence_length=4096, global_batch=64)
+        here = gather(**WORLD, seq_len=4096, global_batch=64)
         chosen = {each.choice.recompute for each in tune(here, runtime=runtime)}
         assert (Recompute.SELECTIVE in chosen) is (name == "dsengine")
         assert (SELECTIVE_RECOMPUTATION in runtime.set_elsewhere) is (name == "dsengine")
@@ -162,7 +162,7 @@ def test_selective_recomputation_is_offered_only_to_dsengine_scripts() -> None:
 
 def test_qlora_is_offered_if_lora_does_not_fit() -> None:
     def last(memory: str, **more: Any) -> list[str]:
-        world = {"model": "llama-2-7b", "world_size": 2, "sequence_length": 1024}
+        world = {"model": "llama-2-7b", "gpus": 2, "seq_len": 1024}
         here = gather(**world, device_memory=memory, **more)
         settled = dsconfig.resolve(
             {**FIXED, "train_micro_batch_size_per_gpu": 1}, here, runtime="deepspeed"
@@ -191,7 +191,7 @@ def test_remedy_omits_settings_already_in_the_file() -> None:
 
 
 def test_batch_with_recomputation_is_offered_if_needed() -> None:
-    here = gather(**WORLD, sequence_length=32768, training_args=ARGS)
+    here = gather(**WORLD, seq_len=32768, training_args=ARGS)
     settled = dsconfig.resolve(read(OPEN), here, runtime="transformers").effective
     assert settled is not None
     changes = cheapest_changes(settled, here, runtime="transformers")
@@ -339,7 +339,7 @@ def test_remedies_are_in_the_json(tmp_path: Any, capsys: Any, monkeypatch: Any) 
 def test_remedy_without_offload_unsets_the_block() -> None:
     moved = {"offload_optimizer": {"device": "cpu"}}
     document = read({**FIXED, "zero_optimization": {"stage": 3, **moved}})
-    here = gather(**WORLD, sequence_length=512, host_memory="100GiB")
+    here = gather(**WORLD, seq_len=512, host_memory="100GiB")
     settled = dsconfig.resolve(document, here, runtime="deepspeed").effective
     assert settled is not None
     changes = cheapest_changes(settled, here, runtime="deepspeed", count=50)

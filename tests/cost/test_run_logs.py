@@ -78,14 +78,12 @@ def test_both_out_of_memory_messages_are_read() -> None:
 def test_unrecognized_log_is_reported(text: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(text)
-    with pytest.raises(FactError, match="holds no line that is known"):
+    with pytest.raises(FactError, match="contains no recognized lines"):
         run_log.from_path(path)
 
 
 def option() -> Option:
-    facts = gather(
-        world_size=8, model="llama-2-7b", device="a100-80gb", micro_batch=1, sequence_length=2048
-    )
+    facts = gather(gpus=8, model="llama-2-7b", device="a100-80gb", micro_batch=1, seq_len=2048)
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "zero_optimization": {"stage": 3},

@@ -49,7 +49,7 @@ def config(stage: int, precision: str = "bf16", accumulation: int = 1) -> dict[s
 def test_a_dry_run_agrees_with_the_estimate(
     stage: int, precision: str, accumulation: int, ranks: int
 ) -> None:
-    facts = gather(world_size=ranks, model=SMALL)
+    facts = gather(gpus=ranks, model=SMALL)
     resolution = dsconfig.resolve(config(stage, precision, accumulation), facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     device = dsconfig.estimate(resolution, facts).options[0].device
@@ -92,7 +92,7 @@ FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
 def test_a_dry_run_agrees_on_replicas_tiles_sums_and_optimizers(
     stage: int, zero: dict[str, Any], more: dict[str, Any]
 ) -> None:
-    facts = gather(world_size=8, model=SMALL)
+    facts = gather(gpus=8, model=SMALL)
     chosen = config(stage) | more
     chosen["zero_optimization"] = {"stage": stage, **zero}
     resolution = dsconfig.resolve(chosen, facts)
@@ -128,7 +128,7 @@ TINY = hf_config.model(
 def test_a_dry_run_agrees_on_torch_optimizer_temporaries(
     kind: str, foreach: bool, decay: float
 ) -> None:
-    facts = gather(world_size=4, model=TINY)
+    facts = gather(gpus=4, model=TINY)
     chosen = config(3) | {"zero_allow_untested_optimizer": True}
     params = {"foreach": foreach, "weight_decay": decay}
     if kind == "Adam":
@@ -143,7 +143,7 @@ def test_a_dry_run_agrees_on_torch_optimizer_temporaries(
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_a_dry_run_agrees_on_what_muon_orthogonalizes(stage: int, ranks: int) -> None:
-    facts = gather(world_size=ranks, model=TINY)
+    facts = gather(gpus=ranks, model=TINY)
     chosen = config(stage) | {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
     resolution = dsconfig.resolve(chosen, facts)
     held = dsengine.simulate(dsconfig.plan(resolution, facts), TINY)["phases"]["step"]
@@ -171,7 +171,7 @@ PARAMETERS_TOO = {"offload_optimizer": OFFLOADED, "offload_param": OFFLOADED}
 def test_a_dry_run_separates_device_and_host_memory(
     stage: int, precision: str, accumulation: int, ranks: int, zero: dict[str, Any]
 ) -> None:
-    facts = gather(world_size=ranks, model=SMALL)
+    facts = gather(gpus=ranks, model=SMALL)
     chosen = config(stage, precision, accumulation)
     chosen["zero_optimization"] = {"stage": stage, **zero}
     resolution = dsconfig.resolve(chosen, facts)
@@ -193,7 +193,7 @@ def test_a_dry_run_separates_device_and_host_memory(
 def test_a_dry_run_agrees_on_adapters(stage: int, zero: dict[str, Any], ranks: int) -> None:
     if stage < {0: 0, 1: 1, 2: 3}[len(zero)]:
         pytest.skip("nothing is offloaded below stage 1, and no parameters below stage 3")
-    facts = replace(gather(world_size=ranks), model=dsengine.describe(frozen_jobs.Adapted()))
+    facts = replace(gather(gpus=ranks), model=dsengine.describe(frozen_jobs.Adapted()))
     chosen = config(stage)
     chosen["zero_optimization"] = {"stage": stage, **zero}
     resolution = dsconfig.resolve(chosen, facts)
@@ -215,7 +215,7 @@ def test_a_dry_run_agrees_on_adapters(stage: int, zero: dict[str, Any], ranks: i
 def test_a_large_model_fits_one_card_of_32_gb_in_every_phase(
     model: str, stage: int, zero: dict[str, Any], most: float
 ) -> None:
-    facts = gather(world_size=1, model=model)
+    facts = gather(gpus=1, model=model)
     chosen = config(stage)
     chosen["zero_optimization"] = {"stage": stage, **zero}
     resolution = dsconfig.resolve(chosen, facts)
@@ -228,7 +228,7 @@ def test_a_large_model_fits_one_card_of_32_gb_in_every_phase(
 
 @pytest.mark.parametrize(("stage", "precision"), [(1, "fp32"), (2, "bf16"), (3, "bf16")])
 def test_a_dry_run_holds_device_and_host_together(stage: int, precision: str) -> None:
-    facts = gather(world_size=2, model=SMALL, device="cpu")
+    facts = gather(gpus=2, model=SMALL, device="cpu")
     chosen = config(stage, precision)
     chosen["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
     resolution = dsconfig.resolve(chosen, facts)
@@ -246,7 +246,7 @@ def test_a_dry_run_holds_device_and_host_together(stage: int, precision: str) ->
 def test_traffic_of_a_step_is_one_reduction_and_one_gather_of_the_model(
     stage: int, collectives: set[str]
 ) -> None:
-    facts = gather(world_size=8, model="gpt2")
+    facts = gather(gpus=8, model="gpt2")
     plan = dsconfig.plan(dsconfig.resolve(config(stage), facts), facts)
     traffic = dsengine.simulate(plan, "gpt2")["traffic"]
     model = named_model.model("gpt2")
@@ -263,7 +263,7 @@ def test_a_model_can_be_built_for_the_dry_run_with_its_activations() -> None:
     def loss(engine: Any, rows: int) -> torch.Tensor:
         return engine(torch.zeros(rows, 64)).square().mean()
 
-    facts = replace(gather(world_size=4), model=dsengine.describe(build()))
+    facts = replace(gather(gpus=4), model=dsengine.describe(build()))
     plan = dsconfig.plan(dsconfig.resolve(config(1, "fp32"), facts), facts)
     few, many = (
         dsengine.simulate(plan, build, loss=lambda engine, rows=rows: loss(engine, rows))["phases"]
@@ -287,7 +287,7 @@ class Tabled(torch.nn.Module):
 
 
 def test_views_of_model_tensors_are_not_counted_again() -> None:
-    facts = replace(gather(world_size=4), model=dsengine.describe(Tabled(8)))
+    facts = replace(gather(gpus=4), model=dsengine.describe(Tabled(8)))
     plan = dsconfig.plan(dsconfig.resolve(config(1, "fp32"), facts), facts)
     few, many = (
         dsengine.simulate(
@@ -299,7 +299,7 @@ def test_views_of_model_tensors_are_not_counted_again() -> None:
 
 
 def test_models_whose_tensors_are_not_known_are_refused_with_a_reason() -> None:
-    counted = gather(world_size=2, params="1e8")
+    counted = gather(gpus=2, params="1e8")
     plan = dsconfig.plan(dsconfig.resolve(config(2), counted), counted)
     assert counted.model is not None
     with pytest.raises(ValueError, match="not known"):
@@ -325,7 +325,7 @@ FILED = {"device": "nvme", "nvme_path": "/nowhere"}
 def test_a_dry_run_reports_file_bytes_without_writing(
     precision: str, ranks: int, zero: dict[str, Any]
 ) -> None:
-    facts = gather(world_size=ranks, model=SMALL)
+    facts = gather(gpus=ranks, model=SMALL)
     chosen = config(3, precision)
     chosen["zero_optimization"] = {"stage": 3, **zero}
     resolution = dsconfig.resolve(chosen, facts)
@@ -339,7 +339,7 @@ def test_a_dry_run_reports_file_bytes_without_writing(
 
 
 def test_a_dry_run_on_the_cpu_has_no_files() -> None:
-    facts = gather(world_size=2, model="gpt2", device="cpu")
+    facts = gather(gpus=2, model="gpt2", device="cpu")
     chosen = config(3)
     chosen["zero_optimization"]["offload_optimizer"] = FILED
     plan = dsconfig.plan(dsconfig.resolve(chosen, facts), facts)
@@ -350,7 +350,7 @@ def test_a_dry_run_on_the_cpu_has_no_files() -> None:
 def test_built_model_is_counted_in_host_memory_only_on_cpu() -> None:
     peaks: dict[str, int] = {}
     for device in ("cpu", "h100"):
-        facts = gather(world_size=8, model=SMALL, device=device)
+        facts = gather(gpus=8, model=SMALL, device=device)
         plan = dsconfig.plan(dsconfig.resolve(config(3), facts), facts)
         kind = "cpu" if device == "cpu" else "cuda"
         peaks[device] = dsengine.simulate(plan, SMALL, device=kind)["phases"]["init"]

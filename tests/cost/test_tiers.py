@@ -16,8 +16,8 @@ GIB = 2**30
 
 def option(zero: dict[str, Any], **more: Any) -> Any:
     facts = gather(
-        **{"world_size": 8, "model": "llama-2-7b", "device": "a100-80gb", "micro_batch": 1}  # type: ignore[arg-type]
-        | {"sequence_length": 2048}
+        **{"gpus": 8, "model": "llama-2-7b", "device": "a100-80gb", "micro_batch": 1}  # type: ignore[arg-type]
+        | {"seq_len": 2048}
         | more
     )
     config = {
@@ -127,7 +127,7 @@ def test_page_locked_tensors_take_the_next_power_of_two(
         "offload_optimizer": {"device": "cpu", "pin_memory": True},
     }
     config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
-    facts = gather(world_size=4, params=4_000_000_000, device="a100-80gb")
+    facts = gather(gpus=4, params=4_000_000_000, device="a100-80gb")
     resolution = dsconfig.resolve({**config, "zero_optimization": zero}, facts, runtime="deepspeed")
     host = dsconfig.estimate(resolution, facts).options[0].host
     assert host.pinned_bytes == pytest.approx(4 * sum(locked), rel=0.001)

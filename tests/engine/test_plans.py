@@ -15,7 +15,7 @@ pytestmark = pytest.mark.engine
 
 def plan_file(settings: dict[str, Any], folder: Path, version: str | None = None) -> str:
     """Plan like ``dsconfig plan``, without the model or the ranks' device."""
-    facts = gather(world_size=2, nodes=1)
+    facts = gather(gpus=2, nodes=1)
     plan = dsconfig.plan(dsconfig.resolve(settings, facts, version=version), facts)
     path = folder / "plan.json"
     path.write_text(plan.to_json())

@@ -17,7 +17,7 @@ GIB = 2**30
 KIBI = 1024
 
 
-FACTS = gather(world_size=2, model="gpt2")
+FACTS = gather(gpus=2, model="gpt2")
 
 
 def planned(stage: int, device: str) -> dsconfig.Plan:

@@ -50,7 +50,7 @@ def tried(model_type: str, kind: Any, folder: Path) -> Tried:
     if ours is None and live is None:
         width = Width.NONE
     try:
-        known = gather(model=folder / "config.json", world_size=1)
+        known = gather(model=folder / "config.json", gpus=1)
     except FactError:
         return Tried(model_type, width, Sizes.REFUSED)
     return Tried(model_type, width, Sizes.COUNTED if known.model else Sizes.PARTIAL)

@@ -8,7 +8,7 @@ from dsconfig.facts.gathering import gather
 
 
 def llama():
-    tree = gather(model="llama-2-7b", world_size=1).model
+    tree = gather(model="llama-2-7b", gpus=1).model
     assert tree is not None
     return tree
 
@@ -39,7 +39,7 @@ def test_with_dropout_each_keeps_its_own() -> None:
 
 
 def test_conv1d_has_its_width_first() -> None:
-    tree = gather(model="gpt2", world_size=1).model
+    tree = gather(model="gpt2", gpus=1).model
     assert tree is not None
     assert with_adapters(tree, 4, ["c_attn"]).trainable == 12 * 4 * (768 + 2304)
 
@@ -58,13 +58,13 @@ def test_a_block_with_adapters_keeps_less_than_one_that_is_trained() -> None:
 @pytest.mark.parametrize("targets", [["nonsense"], ["lm_head"], ["q_proj", "c_attn"], []])
 def test_unknown_names_are_told_with_those_that_there_are(targets: list[str]) -> None:
     with pytest.raises(
-        ValueError, match=r"no linear map .* it has down_proj, gate_proj, k_proj, o_proj"
+        ValueError, match=r"not a linear layer .* choose from down_proj, gate_proj, k_proj, o_proj"
     ):
         with_adapters(llama(), 8, targets)
 
 
 def test_without_tensors_there_is_no_place_for_them() -> None:
-    facts = gather(params=7e9, world_size=1)
+    facts = gather(params=7e9, gpus=1)
     assert facts.model is not None
     with pytest.raises(ValueError, match="--trainable"):
         with_adapters(facts.model, 8)

@@ -1,4 +1,4 @@
-"""Models and cards by name: exact counts, tolerant names, help on a miss."""
+"""Models and GPUs by name: exact counts, tolerant names, suggestions for unknown names."""
 
 import pytest
 
@@ -9,7 +9,7 @@ MODELS = {entry["name"]: entry for entry in catalogue.models()}
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_has_the_published_counts(name):
+def test_models_have_the_published_parameter_counts(name):
     entry, tree = MODELS[name], named_model.model(name)
     assert tree.parameters == entry["params"]
     assert tree.largest_tensor == entry["largest_tensor_params"]
@@ -19,20 +19,20 @@ def test_every_model_has_the_published_counts(name):
 
 
 @pytest.mark.parametrize("name", [n for n in MODELS if named_model.model(n).root is not None])
-def test_a_tree_has_as_many_tensors_as_the_real_model(name):
+def test_tree_has_as_many_tensors_as_the_real_model(name):
     tree = named_model.model(name)
     assert tree.root is not None
     assert len(list(tree.root.unique_parameters())) == MODELS[name]["n_param_tensors"]
 
 
-def test_blocks_of_the_stack_are_marked_as_repeated():
+def test_transformer_blocks_are_marked_as_repeated():
     root = named_model.model("llama-2-7b").root
     assert root is not None
     blocks = [module.name for module in root.walk() if module.repeated]
     assert blocks == [f"model.layers.{index}" for index in range(32)]
 
 
-def test_tied_embeddings_are_counted_once_but_stand_at_both_places():
+def test_tied_embeddings_are_counted_once_and_listed_twice():
     root = named_model.model("gpt2").root
     assert root is not None
     names = [name for name, _ in root.named_parameters()]
@@ -41,17 +41,17 @@ def test_tied_embeddings_are_counted_once_but_stand_at_both_places():
 
 
 @pytest.mark.parametrize("name", ["llama-2-13b", "LLaMA 2 13B", "meta-llama/Llama-2-13b-hf"])
-def test_case_and_separators_of_a_model_name_do_not_matter(name):
+def test_model_name_ignores_case_and_separators(name):
     assert gather(model=name).model.parameters == 13_015_864_320
 
 
-def test_a_name_that_is_near_a_model_is_answered_with_the_nearest():
-    with pytest.raises(FactError, match=r"--model.*llama-2-13b.*--params"):
+def test_unknown_model_suggests_nearest_names():
+    with pytest.raises(FactError, match=r"model.*llama-2-13b.*params="):
         gather(model="lama-2-13b")
 
 
 @pytest.mark.parametrize(
-    ("name", "card"),
+    ("name", "gpu"),
     [
         ("a100-80gb", "A100-SXM4-80GB"),
         ("v100-16gb", "V100-SXM2-16GB"),
@@ -66,12 +66,12 @@ def test_a_name_that_is_near_a_model_is_answered_with_the_nearest():
         ("gaudi2", "Gaudi2"),
     ],
 )
-def test_a_card_is_found_by_what_people_call_it(name, card):
-    assert named_device(name).name == card
+def test_gpu_is_found_by_common_names(name, gpu):
+    assert named_device(name).name == gpu
 
 
 @pytest.mark.parametrize(
-    ("name", "card", "memory", "compute"),
+    ("name", "gpu", "memory", "compute"),
     [
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "A100-SXM4-80GB", 1 / 8, 1 / 7),
         ("a100-40gb-mig-3g.20gb", "A100-SXM4-40GB", 1 / 2, 3 / 7),
@@ -79,39 +79,39 @@ def test_a_card_is_found_by_what_people_call_it(name, card):
         ("a30 2g.12gb", "A30", 1 / 2, 1 / 2),
     ],
 )
-def test_an_instance_of_a_card_is_a_part_of_it(name, card, memory, compute):
-    part, whole = named_device(name), named_device(card)
-    assert part.memory_bytes == pytest.approx(whole.memory_bytes * memory)
-    assert part.memory_gb_per_second == pytest.approx(whole.memory_gb_per_second * memory)
-    assert part.tflops_16bit == pytest.approx(whole.tflops_16bit * compute)
-    assert part.link_gb_per_second is None
-    assert part.name.startswith(f"{card} MIG ")
+def test_mig_instance_has_a_share_of_the_gpu(name, gpu, memory, compute):
+    instance, full = named_device(name), named_device(gpu)
+    assert instance.memory_bytes == pytest.approx(full.memory_bytes * memory)
+    assert instance.memory_gb_per_second == pytest.approx(full.memory_gb_per_second * memory)
+    assert instance.tflops_16bit == pytest.approx(full.tflops_16bit * compute)
+    assert instance.link_gb_per_second is None
+    assert instance.name.startswith(f"{gpu} MIG ")
 
 
-def test_an_instance_beyond_its_card_is_refused():
-    with pytest.raises(FactError, match="more than there is of a card A100-SXM4-40GB"):
+def test_mig_profile_larger_than_the_gpu_is_refused():
+    with pytest.raises(FactError, match="larger than the GPU A100-SXM4-40GB"):
         named_device("a100-40gb mig 7g.80gb")
 
 
-def test_links_are_one_direction():
+def test_link_bandwidth_is_one_direction():
     assert named_device("a100-80gb").link_gb_per_second == 300
 
 
-def test_a_card_in_no_catalogue_is_taken_with_its_memory_given():
+def test_unknown_gpu_is_accepted_with_its_memory():
     device = gather(device="tpu-v9", device_memory="64GiB").device
     assert device.memory_bytes == 64 * 2**30
-    with pytest.raises(FactError, match="--device"):
+    with pytest.raises(FactError, match="device: "):
         gather(device="tpu-v9")
 
 
-def test_rates_that_were_looked_up_say_where() -> None:
-    sources = {card["name"]: card.get("rates_source", "") for card in catalogue.gpus()}
+def test_rates_have_a_source() -> None:
+    sources = {gpu["name"]: gpu.get("rates_source", "") for gpu in catalogue.gpus()}
     for name in ("A800-SXM4-80GB", "H20-SXM-96GB", "B200-SXM-180GB", "MI325X", "RTX-5090", "L40S"):
         assert sources[name], name
-    assert all(card["rates_source"] for card in catalogue.gpus() if "rates_source" in card)
+    assert all(gpu["rates_source"] for gpu in catalogue.gpus() if "rates_source" in gpu)
 
 
-def test_a_name_that_is_cut_short_is_answered_with_what_begins_so() -> None:
+def test_truncated_name_suggests_names_with_that_prefix() -> None:
     known = ("A10", "A10G", "H100-SXM5-80GB", "H100-PCIe-80GB")
-    said = str(catalogue.unknown("--device", "h10", known, ""))
-    assert "near it: H100-SXM5-80GB, H100-PCIe-80GB, A10" in said
+    message = str(catalogue.unknown("device", "h10", known, ""))
+    assert "did you mean H100-SXM5-80GB, H100-PCIe-80GB, A10?" in message

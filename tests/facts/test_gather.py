@@ -1,14 +1,15 @@
-"""Facts from flags and files: each with its origin, each mistake with its remedy."""
+"""Facts from arguments and files: origins, and errors that name the argument or flag."""
 
 import json
+import re
 
 import pytest
 
 from dsconfig.facts import FactError, gather
 
 
-def test_every_fact_knows_where_it_came_from():
-    facts = gather(world_size=16, device="h100", params="7B", micro_batch=2)
+def test_origin_of_every_fact_is_recorded():
+    facts = gather(gpus=16, device="h100", params="7B", micro_batch=2)
     assert facts.origins["world_size"] == "--gpus"
     assert facts.origins["device"] == "--device"
     assert facts.origins["model"] == "--params"
@@ -21,14 +22,14 @@ def test_every_fact_knows_where_it_came_from():
     ("text", "count"),
     [("13e9", 13_000_000_000), ("13B", 13_000_000_000), ("700M", 700_000_000), ("1.5b", 1.5e9)],
 )
-def test_a_parameter_count_is_read_as_people_write_it(text, count):
+def test_parameter_count_accepts_common_notations(text, count):
     model = gather(params=text).model
     assert model.parameters == count
-    assert model.assumed, "an imagined architecture is stated"
+    assert model.assumed, "the assumed architecture is stated"
 
 
 @pytest.mark.parametrize("count", ["1M", "125M", "1.3B", "7B", "13B", "70B", "405B", "1T"])
-def test_the_imagined_architecture_is_close_to_the_count(count):
+def test_assumed_architecture_is_close_to_the_count(count):
     model = gather(params=count).model
     shape = model.architecture
     layer = 4 * shape.hidden_size**2 + 3 * shape.hidden_size * shape.intermediate_size
@@ -38,27 +39,27 @@ def test_the_imagined_architecture_is_close_to_the_count(count):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("arguments", "message"),
     [
-        ({"world_size": 0}, "--gpus.*above zero"),
-        ({"world_size": 6, "tensor_parallel": 4}, "--gpus.*give 4 or 8"),
-        ({"world_size": 6, "nodes": 4}, "--nodes"),
+        ({"gpus": 0}, "--gpus.*positive integer"),
+        ({"gpus": 6, "tensor_parallel": 4}, "--gpus.*specify 4 or 8"),
+        ({"gpus": 6, "nodes": 4}, "--nodes"),
         ({"tensor_parallel": "2"}, "--tensor-parallel.*integer"),
-        ({"micro_batch": 0}, "--micro-batch.*above zero"),
-        ({"global_batch": -8}, "--global-batch.*above zero"),
+        ({"micro_batch": 0}, "--micro-batch.*positive"),
+        ({"global_batch": -8}, "--global-batch.*positive"),
         ({"accumulation": 1.5}, "--accumulation.*integer"),
-        ({"sequence_length": -5}, "--seq-len.*above zero"),
+        ({"seq_len": -5}, "--seq-len.*positive"),
         ({"total_steps": True}, "--total-steps.*integer"),
         ({"learning_rate": float("nan")}, "--learning-rate.*finite"),
         ({"warmup_steps": "many"}, "--warmup-steps.*number"),
-        ({"host_memory": "1e400GB"}, "--host-memory.*beyond any machine"),
+        ({"host_memory": "1e400GB"}, "--host-memory.*larger than any machine"),
         ({"params": 1e400}, "--params.*13B"),
-        ({"params": "1e400"}, "--params.*beyond"),
+        ({"params": "1e400"}, "--params.*larger"),
         ({"params": [1]}, "--params.*13B"),
         ({"device": 5}, "--device.*a100-80gb"),
         ({"model": 5}, "--model.*config.json"),
         ({"params": "many"}, "--params.*13B"),
-        ({"params": "7B", "model": "gpt2"}, "drop one"),
+        ({"params": "7B", "model": "gpt2"}, "--params.*cannot be combined with --model"),
         ({"host_memory": "lots"}, "--host-memory.*512GB"),
         ({"precision": "fp12"}, "--precision.*bf16"),
         ({"model": "no/such/config.json"}, "--model.*does not exist"),
@@ -67,17 +68,21 @@ def test_the_imagined_architecture_is_close_to_the_count(count):
         ({"accelerate_config": {"num_processes": "8"}}, "--accelerate-config.*integer"),
     ],
 )
-def test_a_mistake_names_the_flag_and_the_remedy(flags, said):
-    with pytest.raises(FactError, match=said):
-        gather(**flags)
+def test_error_names_the_argument_in_python_and_the_flag_on_the_command_line(arguments, message):
+    with pytest.raises(FactError) as caught:
+        gather(**arguments)
+    flag = message.partition(".*")[0]
+    assert re.search(message, caught.value.in_flags)
+    assert str(caught.value).startswith(f"{flag.removeprefix('--').replace('-', '_')}: ")
+    assert "--" not in str(caught.value)
 
 
-def test_the_data_parallel_size_leaves_out_the_other_degrees():
-    facts = gather(world_size=64, tensor_parallel=4, pipeline_parallel=2)
+def test_data_parallel_size_excludes_the_other_degrees():
+    facts = gather(gpus=64, tensor_parallel=4, pipeline_parallel=2)
     assert facts.data_parallel == 8
 
 
-def test_a_flag_wins_over_a_file(tmp_path):
+def test_argument_overrides_file(tmp_path):
     path = tmp_path / "args.json"
     path.write_text(json.dumps({"per_device_train_batch_size": 4, "bf16": True, "max_steps": 50}))
     facts = gather(training_args=path, micro_batch=2)
@@ -93,14 +98,14 @@ def test_yaml_files_are_read(tmp_path):
     assert (facts.world_size, facts.nodes, facts.training.precision) == (8, 2, "fp32")
 
 
-def test_a_file_that_is_no_mapping_is_told_with_its_place(tmp_path):
+def test_invalid_json_file_is_reported_with_line_and_column(tmp_path):
     path = tmp_path / "args.json"
     path.write_text('{"a": 1,,}')
     with pytest.raises(FactError, match="line 1, column 9"):
         gather(training_args=path)
 
 
-def test_this_machine_shares_its_memory_among_its_ranks():
-    one, four = gather(device="cpu"), gather(device="cpu", world_size=4)
+def test_host_memory_is_shared_among_cpu_ranks():
+    one, four = gather(device="cpu"), gather(device="cpu", gpus=4)
     assert four.device.memory_bytes == one.device.memory_bytes // 4
     assert one.host.memory_bytes == one.device.memory_bytes

@@ -27,7 +27,7 @@ ASKED = ["zero_optimization.reduce_bucket_size"]
 
 def resolved(config: dict[str, Any], folder: Path, runtime: str = "transformers") -> Any:
     (folder / "config.json").write_text(json.dumps(config))
-    facts = gather(model=folder / "config.json", world_size=1, training_args={})
+    facts = gather(model=folder / "config.json", gpus=1, training_args={})
     return dsconfig.resolve(AUTO, facts, runtime=runtime)
 
 
@@ -61,7 +61,7 @@ def test_a_width_that_does_not_show_stays_unknown(tmp_path: Path) -> None:
 
 def test_a_model_without_sizes_is_named_by_what_needs_them(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bart", "d_model": 64}')
-    facts = gather(model=tmp_path, world_size=1, sequence_length=8)
+    facts = gather(model=tmp_path, gpus=1, seq_len=8)
     assert facts.width == 64 and facts.model is None
     with pytest.raises(ValueError, match="width and depth"):
         dsconfig.estimate(dsconfig.resolve({"train_batch_size": 1}, facts), facts)

@@ -43,7 +43,7 @@ def test_a_number_that_is_a_text_to_yaml_is_told_at_its_line(
 ) -> None:
     path = tmp_path / "args.yaml"
     path.write_text(f"output_dir: out\nlearning_rate: {written}\n")
-    facts = dsconfig.gather(world_size=1, training_args=path)
+    facts = dsconfig.gather(gpus=1, training_args=path)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
     told = [each for each in found if each.code == "DSC707"]
     assert [each.help for each in told] == ([f"write {advised}"] if advised else [])
@@ -56,7 +56,7 @@ def test_a_number_that_is_a_text_to_yaml_is_told_at_its_line(
 def test_a_text_that_no_optimizer_calculates_with_is_let_be(line: str, tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
     path.write_text(f"{line}\n")
-    facts = dsconfig.gather(world_size=1, training_args=path)
+    facts = dsconfig.gather(gpus=1, training_args=path)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
     assert "DSC707" not in {each.code for each in found}
 
@@ -64,7 +64,7 @@ def test_a_text_that_no_optimizer_calculates_with_is_let_be(line: str, tmp_path:
 def test_a_name_is_told_at_its_line_of_json_indented_with_tabs(tmp_path: Path) -> None:
     path = tmp_path / "args.json"
     path.write_text('{\n\t"output_dir": "out",\n\t"warmup_ratio": 0.1\n}\n')
-    facts = dsconfig.gather(world_size=1, training_args=path)
+    facts = dsconfig.gather(gpus=1, training_args=path)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
     assert [each.message.split(": ")[0] for each in found] == [f"{path}:3"]
 
@@ -86,14 +86,14 @@ def test_a_pipe_of_arguments_is_read_once(tmp_path: Path) -> None:
 def test_a_name_is_told_at_its_line_of_the_arguments(tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
     path.write_text("output_dir: out\nevaluation_strategy: 'no'\n")
-    facts = dsconfig.gather(world_size=1, training_args=path)
+    facts = dsconfig.gather(gpus=1, training_args=path)
     (told,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
     assert told.message.startswith(f"{path}:2: evaluation_strategy") and told.range is None
 
 
 def test_names_that_a_script_may_have_are_one_note() -> None:
     given = {"output_dir": "out", "learning_rat": 1e-5, "dataset": "d", "max_rows": 3, "lora": 1}
-    facts = dsconfig.gather(world_size=1, training_args=given)
+    facts = dsconfig.gather(gpus=1, training_args=given)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
     (told,) = [each for each in found if each.code == "DSC707"]
     assert told.severity == "info" and "and 1 more" in told.message
@@ -101,6 +101,6 @@ def test_names_that_a_script_may_have_are_one_note() -> None:
 
 def test_fields_of_scripts_that_are_read_are_no_strangers() -> None:
     given = {"output_dir": "out", "max_length": 512, "model_init_kwargs": {"dtype": "bfloat16"}}
-    facts = dsconfig.gather(world_size=1, training_args=given)
+    facts = dsconfig.gather(gpus=1, training_args=given)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
     assert "DSC707" not in {each.code for each in found}

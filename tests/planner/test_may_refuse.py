@@ -41,7 +41,7 @@ BLOCKS = st.fixed_dictionaries(
 
 @given(BLOCKS)
 def test_what_is_refused_could_be_seen(config: dict[str, Any]) -> None:
-    effective = dsconfig.resolve(config, dsconfig.gather(world_size=2)).effective
+    effective = dsconfig.resolve(config, dsconfig.gather(gpus=2)).effective
     if effective is not None and not may_refuse(config):
         assert [row for row in coverage(effective) if row.status is Status.REFUSED] == []
 

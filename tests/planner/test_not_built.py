@@ -17,7 +17,7 @@ MISSING = [
 @pytest.mark.parametrize("extra", [{}, {"zero_optimization": {"stage": 3}}, *MISSING])
 def test_both_refuse_the_same(extra: dict) -> None:
     config = {**BASE, **extra}
-    facts = dsconfig.gather(world_size=2)
+    facts = dsconfig.gather(gpus=2)
     rows = dsconfig.plan(dsconfig.resolve(config, facts), facts).coverage
     refused = {row.pointer for row in rows if row.status == "refused"}
     found = dsconfig.validate(config, facts, runtime="dsengine")

@@ -20,7 +20,7 @@ CONFIG = {
 
 
 def facts() -> Facts:
-    return gather(world_size=8, device="a100-80gb", model="llama-2-7b", sequence_length=128)
+    return gather(gpus=8, device="a100-80gb", model="llama-2-7b", seq_len=128)
 
 
 def planned(config: dict[str, object] | None = None) -> Plan:
@@ -80,7 +80,7 @@ def test_stage_0_has_no_units_and_sums_gradients() -> None:
 
 
 def test_a_model_of_which_only_the_size_is_known_sends_as_much() -> None:
-    world = gather(world_size=8, params="7e9")
+    world = gather(gpus=8, params="7e9")
     plan = dsconfig.plan(dsconfig.resolve(CONFIG, world), world)
     assert plan.units == ()
     assert plan.traffic["all_gather"] == 7_000_000_000 * 2 * 2 * 3 * 7 // 8
@@ -118,7 +118,7 @@ def test_the_json_shape_is_stable() -> None:
 def test_the_tiers_of_the_json_say_where_the_states_are() -> None:
     on_disk = {"device": "nvme", "nvme_path": "/local_nvme", "buffer_count": 5}
     zero = {"stage": 3, "offload_optimizer": on_disk, "offload_param": {"device": "none"}}
-    world = gather(world_size=8, model="gpt2")
+    world = gather(gpus=8, model="gpt2")
     plan = dsconfig.plan(dsconfig.resolve(CONFIG | {"zero_optimization": zero}, world), world)
     tiers = json.loads(plan.to_json())["tiers"]
     assert tiers["parameters"] == {"tier": "device"}

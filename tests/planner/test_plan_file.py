@@ -41,7 +41,7 @@ MORE = st.fixed_dictionaries(
 
 
 def planned(config: dict[str, Any], version: str | None = None, **world: Any) -> Plan:
-    facts = gather(**{"world_size": 8, **world})
+    facts = gather(**{"gpus": 8, **world})
     return dsconfig.plan(dsconfig.resolve(config, facts, version=version), facts)
 
 
@@ -62,7 +62,7 @@ def test_a_plan_reads_back_equal() -> None:
         version: str,
         nodes: int,
     ) -> None:
-        facts = gather(**world | {"model": model}, nodes=min(nodes, world["world_size"]))
+        facts = gather(**world | {"model": model}, nodes=min(nodes, world["gpus"]))
         resolution = dsconfig.resolve(config | more, facts, version=version)
         try:
             plan = dsconfig.plan(resolution, facts)
@@ -118,7 +118,7 @@ def test_every_decision_is_in_the_digest() -> None:
     plans = [
         planned(BASE),
         planned(BASE, "0.16.4"),
-        planned(BASE, world_size=4),
+        planned(BASE, gpus=4),
         planned(BASE, nodes=2),
         planned(BASE | {"gradient_clipping": 0.5}),
         planned(BASE, model="gpt2"),
@@ -177,7 +177,7 @@ def test_a_config_is_no_plan() -> None:
 
 def test_a_model_completes_a_plan_and_nothing_else_changes() -> None:
     bare = planned(BASE)
-    facts = gather(world_size=8, model="gpt2")
+    facts = gather(gpus=8, model="gpt2")
     assert (bare.units, bare.model, bare.memory, bare.traffic) == ((), None, {}, {})
     assert dsconfig.complete(bare, facts) == planned(BASE, model="gpt2")
     whole = planned(BASE, model="gpt2")
@@ -185,14 +185,14 @@ def test_a_model_completes_a_plan_and_nothing_else_changes() -> None:
 
 
 def test_a_plan_keeps_the_defaults_of_its_release_when_it_is_completed() -> None:
-    old = dsconfig.complete(planned(BASE, "0.16.4"), gather(world_size=8, model="gpt2"))
+    old = dsconfig.complete(planned(BASE, "0.16.4"), gather(gpus=8, model="gpt2"))
     assert old == planned(BASE, "0.16.4", model="gpt2")
     assert old.effective.gradients.clipping == 0.0
 
 
 def test_a_plan_for_another_model_says_where_they_differ() -> None:
     with pytest.raises(PlanError, match=r"another model: gpt2 has 124,439,808 .* plan again"):
-        dsconfig.complete(planned(BASE, model="gpt2"), gather(world_size=8, model="gpt2-xl"))
+        dsconfig.complete(planned(BASE, model="gpt2"), gather(gpus=8, model="gpt2-xl"))
 
 
 def test_the_release_is_one_that_exists() -> None:

@@ -26,9 +26,9 @@ GIB = 2**30
 Row = Mapping[str, Any]
 
 NUMBERS = {
-    "--gpus": "world_size",
+    "--gpus": "gpus",
     "--nodes": "nodes",
-    "--seq-len": "sequence_length",
+    "--seq-len": "seq_len",
     "--micro-batch": "micro_batch",
     "--accumulation": "accumulation",
     "--tensor-parallel": "tensor_parallel",

@@ -73,7 +73,7 @@ def _in_engine(found: Diagnostic) -> bool:
 
 def facts_of(case: Launch, folder: Path) -> dsconfig.Facts:
     """What a user would say on the command line."""
-    given: dict[str, Any] = {"model": folder / cases.MODEL, "world_size": case.processes}
+    given: dict[str, Any] = {"model": folder / cases.MODEL, "gpus": case.processes}
     if case.road != cases.ACCELERATE:
         return dsconfig.gather(**given, training_args=folder / cases.ARGUMENTS)
     script = {

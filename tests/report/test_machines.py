@@ -1,4 +1,4 @@
-"""The four formats for programs."""
+"""The machine-readable formats: JSON, GitHub, SARIF, JUnit."""
 
 import json
 from typing import Any
@@ -150,7 +150,7 @@ def test_json_has_the_published_shape() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "github", "sarif", "junit"])
-def test_machine_formats_have_no_color_and_are_the_same_each_time(form: str) -> None:
+def test_machine_formats_are_deterministic_and_without_color(form: str) -> None:
     text = render(form, FILES, COLORED)
     assert "\x1b[1;31m" not in text
     assert text == render(form, FILES, Look())
@@ -182,7 +182,7 @@ def test_sarif_has_the_structure_of_2_1_0() -> None:
     assert where == {"uri": "configs/a%20b%2Cc%3Ad.json"}
 
 
-def test_sarif_names_absolute_files_by_uri_and_fingerprints_by_what_is_wrong() -> None:
+def test_sarif_uses_uris_for_absolute_paths_and_stable_fingerprints() -> None:
     def result(file: str, line: str) -> Any:
         report = FileReport(file, line, Report((WRONG,)))
         return json.loads(render("sarif", [report], COLORED))["runs"][0]["results"][0]
@@ -193,7 +193,7 @@ def test_sarif_names_absolute_files_by_uri_and_fingerprints_by_what_is_wrong() -
     assert location == {"uri": "file:///x/a.json"}
 
 
-def test_junit_is_xml_with_a_failure_for_each_error_and_warning() -> None:
+def test_junit_has_a_failure_for_each_error_and_warning() -> None:
     root = ElementTree.fromstring(render("junit", FILES, COLORED))
     assert (root.get("tests"), root.get("failures")) == ("5", "3")
     first, clean = root.findall("testsuite")
@@ -206,7 +206,7 @@ def test_junit_is_xml_with_a_failure_for_each_error_and_warning() -> None:
     assert failure.text and failure.text.startswith("line 2, column 11: stage")
 
 
-def test_no_files_and_no_findings_are_valid_documents() -> None:
+def test_empty_input_gives_valid_documents() -> None:
     for form in ("json", "sarif"):
         json.loads(render(form, [], COLORED))
     ElementTree.fromstring(render("junit", [], COLORED))

@@ -1,4 +1,4 @@
-"""The two formats for people."""
+"""The formats for terminals: full and concise."""
 
 import io
 
@@ -39,15 +39,15 @@ def test_full_marks_a_block_up_to_the_end_of_its_first_line() -> None:
     assert "(--unsafe-fixes)" in text
 
 
-def test_full_without_a_place_or_a_text() -> None:
+def test_full_without_position_or_text() -> None:
     text = render("full", FILES, PLAIN)
     assert "info[DSC001]: configs/a b,c:d.json: the file works as written\n" in text
-    assert "refused late" in text
-    alone = render("full", [FileReport("a.json", None, Report((WRONG,)))], PLAIN)
-    assert "|" not in alone
+    assert "refused after parsing" in text
+    no_excerpt = render("full", [FileReport("a.json", None, Report((WRONG,)))], PLAIN)
+    assert "|" not in no_excerpt
 
 
-def test_no_control_character_reaches_the_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     for form in ("full", "concise"):
         text = render(form, FILES, PLAIN)
         assert "\x1b" not in text and "\ud800" not in text
@@ -55,7 +55,7 @@ def test_no_control_character_reaches_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 100])
-def test_full_keeps_to_the_width(width: int) -> None:
+def test_full_wraps_to_the_width(width: int) -> None:
     line = '{"k": "' + "x" * 300 + '", "stage": 9, "y": "' + "z" * 300 + '"}'
     found = Report((WRONG,))
     wide = FileReport("a.json", "\n" + line, found)
@@ -63,7 +63,7 @@ def test_full_keeps_to_the_width(width: int) -> None:
     assert max(len(each) for each in text.splitlines()) <= max(width, 60)
 
 
-def test_a_long_line_is_cut_around_the_caret() -> None:
+def test_long_line_is_truncated_around_the_caret() -> None:
     line = "a" * 200 + "HERE" + "b" * 200
     shown, caret = excerpt(line, place(1, 201, 1, 205), 60)
     at = caret.index("^")
@@ -71,17 +71,17 @@ def test_a_long_line_is_cut_around_the_caret() -> None:
     assert shown.startswith("...") and shown.endswith("...") and len(shown) <= 60
 
 
-def test_carets_stand_under_wide_and_combining_characters() -> None:
+def test_carets_align_with_wide_and_combining_characters() -> None:
     shown, caret = excerpt("\u4e2de\u0301\t\x07x", place(1, 6, 1, 7), 60)
     assert shown == "\u4e2de\u0301    \u00b7x"
     assert caret == " " * 8 + "^"
 
 
-def test_a_place_beyond_the_line_is_marked_at_its_end() -> None:
+def test_position_after_the_line_is_marked_at_its_end() -> None:
     assert excerpt("ab", place(1, 9, 1, 9), 60) == ("ab", "  ^")
 
 
-def test_concise_is_one_line_each() -> None:
+def test_concise_prints_one_line_per_finding() -> None:
     assert render("concise", FILES, PLAIN).splitlines() == [
         'configs/a b,c:d.json:2:11: DSC412 error: stage is "three": DeepSpeed stops',
         "configs/a b,c:d.json:3:11: DSC420 warning: zero has no effect\\n100%, really: \\x1b[31m",
@@ -90,7 +90,7 @@ def test_concise_is_one_line_each() -> None:
     ]
 
 
-def test_color_marks_the_severity() -> None:
+def test_severity_determines_the_color() -> None:
     text = render("concise", FILES, Look(color=True))
     assert "\x1b[1;31mDSC412 error\x1b[0m" in text
     assert "\x1b[1;31m" in render("full", FILES, Look(color=True))
@@ -109,7 +109,7 @@ def test_color_marks_the_severity() -> None:
         ({"FORCE_COLOR": ""}, False, False),
     ],
 )
-def test_when_color_is_wanted(
+def test_color_follows_environment_and_terminal(
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
     terminal: bool,
@@ -127,10 +127,10 @@ def test_columns_sets_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
     assert look_of(io.StringIO()).width == 72
 
 
-def test_an_unknown_format_is_named_with_the_known_ones() -> None:
+def test_unknown_format_lists_the_known_ones() -> None:
     with pytest.raises(ValueError, match="choose one of full, concise, json"):
         render("xml", [])
 
 
-def test_without_a_look_the_standard_output_decides(capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_look_is_that_of_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in render("concise", FILES)

@@ -1,4 +1,4 @@
-"""Bytes as people read them, in one place."""
+"""Formatting of sizes and counts."""
 
 import re
 from pathlib import Path
@@ -7,11 +7,11 @@ import pytest
 
 from dsconfig.report.sizes import both, counted, gib, in_gib, size
 
-ROOMS = Path(__file__).parents[2] / "dsconfig"
+PACKAGE = Path(__file__).parents[2] / "dsconfig"
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
+    ("count", "text"),
     [
         (0, "0 MiB"),
         (8, "8 bytes"),
@@ -21,11 +21,11 @@ ROOMS = Path(__file__).parents[2] / "dsconfig"
         (-(5 * 2**30), "-5.0 GiB"),
     ],
 )
-def test_small_sizes_have_small_units(count: int, told: str) -> None:
-    assert size(count) == told
+def test_small_sizes_have_small_units(count: int, text: str) -> None:
+    assert size(count) == text
 
 
-def test_one_thing_is_not_several() -> None:
+def test_plural_follows_the_count() -> None:
     assert (counted(1, "rank"), counted(0, "rank"), counted(2, "rank")) == (
         "1 rank",
         "0 ranks",
@@ -33,14 +33,14 @@ def test_one_thing_is_not_several() -> None:
     )
 
 
-def test_both_units_stand_side_by_side() -> None:
+def test_decimal_and_binary_units() -> None:
     assert both(9e9) == "9.00 GB (8.38 GiB)" and both(0) == "-"
     assert gib(9e9) == "8.4 GiB" and in_gib(9e9) == "8.38"
 
 
-def test_nobody_else_divides_by_a_gibibyte() -> None:
-    """But DeepSpeed's own tables, which are printed to the letter."""
-    own = {ROOMS / "report" / "sizes.py", ROOMS / "cost" / "compat.py"}
+def test_only_sizes_module_divides_by_a_gibibyte() -> None:
+    """Exception: the tables that reproduce DeepSpeed's own output."""
+    own = {PACKAGE / "report" / "sizes.py", PACKAGE / "cost" / "compat.py"}
     spelled = re.compile(r"2 ?\*\* ?30|1024 ?\*\* ?3")
-    others = (path for path in ROOMS.rglob("*.py") if path not in own)
+    others = (path for path in PACKAGE.rglob("*.py") if path not in own)
     assert not [path for path in others if spelled.search(path.read_text())]

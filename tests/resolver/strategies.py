@@ -106,11 +106,11 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
     """Flags for ``gather``, nothing missing; the global batch divides by everything above."""
     ranks = draw(st.sampled_from([1, 2, 8, 64]))
     return {
-        "world_size": ranks,
+        "gpus": ranks,
         "device": draw(st.sampled_from(CARDS)),
         "model": draw(st.sampled_from(MODELS)),
         "global_batch": ranks * draw(st.sampled_from([8, 16, 64, 96])),
-        "sequence_length": draw(st.sampled_from([128, 512])),
+        "seq_len": draw(st.sampled_from([128, 512])),
         "learning_rate": 1e-4,
         "total_steps": 1000,
         "warmup_steps": draw(st.sampled_from([None, 0, 0.1, 100])),

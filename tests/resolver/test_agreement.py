@@ -76,20 +76,20 @@ def test_each_shows_both_values_and_both_places(files):
 
 
 def test_values_point_at_their_place_in_the_config(files):
-    found = disagreements(str(files[0]), training_args=files[1], world_size=8)
+    found = disagreements(str(files[0]), training_args=files[1], gpus=8)
     lr = next(f for (pointer, _), f in found.items() if pointer == "/optimizer/params/lr")
     assert lr.range is not None
 
 
 def test_arguments_that_nobody_wrote_disagree_with_nothing():
     config = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.5}
-    assert not disagreements(config, training_args={"learning_rate": 1e-4}, world_size=2)
+    assert not disagreements(config, training_args={"learning_rate": 1e-4}, gpus=2)
 
 
 def test_auto_and_equal_values_agree():
     config = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2}
     arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
-    assert not disagreements(config, training_args=arguments, world_size=2)
+    assert not disagreements(config, training_args=arguments, gpus=2)
 
 
 def test_settings_of_a_launch_that_the_config_shares_or_lacks_agree(files):
@@ -99,12 +99,12 @@ def test_settings_of_a_launch_that_the_config_shares_or_lacks_agree(files):
 
 
 def test_one_format_asked_for_and_the_other_one_on_disagree():
-    facts = {"training_args": {"bf16": True, "fp16": False}, "world_size": 2}
+    facts = {"training_args": {"bf16": True, "fp16": False}, "gpus": 2}
     on = disagreements({"train_batch_size": 8, "fp16": {"enabled": True}}, **facts)
     assert {pointer for pointer, _ in on} == {"/fp16/enabled"}
     for block in ({"fp16": {"enabled": False}}, {"fp16": {}}, {"bf16": {"enabled": True}}):
         assert not disagreements({"train_batch_size": 8, **block}, **facts), block
-    nobody = {"training_args": {"learning_rate": 1e-4}, "world_size": 2}
+    nobody = {"training_args": {"learning_rate": 1e-4}, "gpus": 2}
     assert not disagreements({"train_batch_size": 8, "fp16": {"enabled": True}}, **nobody)
 
 
@@ -112,10 +112,10 @@ def test_one_format_asked_for_and_the_other_one_on_disagree():
     ("block", "argument"), [("optimizer", "optim"), ("scheduler", "lr_scheduler_type")]
 )
 def test_a_type_in_both_places_is_told_and_an_auto_is_not(block, argument):
-    facts = {"training_args": {argument: "x"}, "world_size": 2}
+    facts = {"training_args": {argument: "x"}, "gpus": 2}
     for kind, told in (("AdamW", True), ("auto", False), (None, False), (3, False)):
         config = {"train_batch_size": 8, block: {"type": kind, "params": {}}}
         found = {pointer for pointer, _ in disagreements(config, **facts)}
         assert (f"/{block}/type" in found) == told, kind
     config = {"train_batch_size": 8, block: {"type": "AdamW", "params": {}}}
-    assert not disagreements(config, training_args={"weight_decay": 0.1}, world_size=2)
+    assert not disagreements(config, training_args={"weight_decay": 0.1}, gpus=2)

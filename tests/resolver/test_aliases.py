@@ -4,7 +4,7 @@ import pytest
 
 import dsconfig
 
-FACTS = dsconfig.gather(model="llama-2-7b", device="a100-80gb", world_size=8)
+FACTS = dsconfig.gather(model="llama-2-7b", device="a100-80gb", gpus=8)
 ALIASES = ("prefetch_bucket_size", "param_persistence_threshold")
 
 

@@ -18,7 +18,7 @@ A = "auto"
 
 
 def resolved(config, **flags):
-    return dsconfig.resolve(config, gather(**({"world_size": 4} | flags)))
+    return dsconfig.resolve(config, gather(**({"gpus": 4} | flags)))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_training_run_fills_what_the_file_leaves_open():
 
 
 def test_the_data_parallel_size_counts_not_the_world_size():
-    resolution = resolved({MICRO: 2, STEPS: 4}, world_size=8, tensor_parallel=2)
+    resolution = resolved({MICRO: 2, STEPS: 4}, gpus=8, tensor_parallel=2)
     assert resolution.config[GLOBAL] == 32
 
 
@@ -111,7 +111,7 @@ def test_the_micro_batch_is_the_largest_that_fits_and_the_ledger_shows_the_searc
         {GLOBAL: 256, MICRO: A, STEPS: A, "bf16": {"enabled": True}},
         device="a100-40gb",
         model="gpt2-xl",
-        sequence_length=1024,
+        seq_len=1024,
     )
     entry = next(entry for entry in resolution.ledger if entry.pointer == f"/{MICRO}")
     capacity = entry.inputs["capacity_bytes"] / 2**30
@@ -149,7 +149,7 @@ def test_what_is_derived_multiplies_out_or_is_a_contradiction(total, micro, step
 def test_policy_effective_deepspeed_and_the_rules_agree_on_the_batch(total, micro, steps, ranks):
     numbers = zip((GLOBAL, MICRO, STEPS), (total, micro, steps), strict=True)
     config = {key: value for key, value in numbers if value is not None}
-    facts = gather(world_size=ranks)
+    facts = gather(gpus=ranks)
     derived = effective(config, facts).batch
     theirs = dsconfig.resolve(config, facts, runtime="deepspeed")
     found = {each.code for each in dsconfig.validate(config, facts).diagnostics}

@@ -32,7 +32,7 @@ def codes(resolution):
 
 
 def test_the_trainer_fills_from_its_arguments_and_the_model():
-    facts = gather(world_size=8, model="llama-2-7b", training_args=RUN)
+    facts = gather(gpus=8, model="llama-2-7b", training_args=RUN)
     resolution = dsconfig.resolve(FULL, facts, runtime="transformers")
     assert resolution.config["train_batch_size"] == 256
     assert resolution.config["zero_optimization"]["reduce_bucket_size"] == 4096**2
@@ -44,7 +44,7 @@ def test_the_trainer_fills_from_its_arguments_and_the_model():
 def test_a_replay_says_whose_each_value_is():
     filled = accelerate(batch_sizes=(4,), optimizer="dummy", scheduler="dummy")
     facts = gather(
-        world_size=2, model="gpt2", accumulation=8, learning_rate=1e-3, total_steps=100,
+        gpus=2, model="gpt2", accumulation=8, learning_rate=1e-3, total_steps=100,
         warmup_steps=10,
     )  # fmt: skip
     params = {**SCHEDULED["scheduler"]["params"], "warmup_min_lr": A}
@@ -72,7 +72,7 @@ def test_what_the_script_does_not_say_is_a_default_of_accelerate():
     runtime = accelerate(batch_sizes=(4,), plugin={"zero_stage": 3})
     config = {"train_batch_size": 8, "gradient_accumulation_steps": A, "gradient_clipping": A}
     config["zero_optimization"] = {"stage": A, "offload_param": {"device": A}}
-    resolution = dsconfig.resolve(config, gather(world_size=2, model="gpt2"), runtime=runtime)
+    resolution = dsconfig.resolve(config, gather(gpus=2, model="gpt2"), runtime=runtime)
     sources = {entry.pointer: entry.source for entry in resolution.ledger}
     assert sources["/gradient_accumulation_steps"] == "default"
     assert sources["/zero_optimization/stage"] == "training"
@@ -81,7 +81,7 @@ def test_what_the_script_does_not_say_is_a_default_of_accelerate():
 
 def test_every_mismatch_of_the_trainer_is_one_finding():
     config = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 5, "zero_optimization": {}}
-    facts = gather(world_size=2, training_args=RUN)
+    facts = gather(gpus=2, training_args=RUN)
     resolution = dsconfig.resolve(config, facts, runtime=transformers(entry="config"))
     stops = [found for found in resolution.diagnostics if found.code == "DSC760"]
     assert {found.pointer for found in stops} == {
@@ -92,19 +92,19 @@ def test_every_mismatch_of_the_trainer_is_one_finding():
 
 
 def test_the_trainer_without_the_model_asks_for_it():
-    resolution = dsconfig.resolve(FULL, gather(world_size=8), runtime="transformers")
+    resolution = dsconfig.resolve(FULL, gather(gpus=8), runtime="transformers")
     assert codes(resolution) == {"DSC150"}
 
 
 def test_accelerate_takes_the_batch_of_an_evaluation_loader_and_we_say_so():
-    facts = gather(world_size=2, model="gpt2", training_args=RUN)
+    facts = gather(gpus=2, model="gpt2", training_args=RUN)
     resolution = dsconfig.resolve(FULL, facts, runtime=accelerate(batch_sizes=(8, 2)))
     assert resolution.config["train_micro_batch_size_per_gpu"] == 2
     assert "DSC751" in codes(resolution)
 
 
 def test_accelerate_divides_the_steps_and_not_the_warmup_and_we_say_so():
-    facts = gather(world_size=8, model="gpt2", training_args={**RUN, "warmup_steps": 500})
+    facts = gather(gpus=8, model="gpt2", training_args={**RUN, "warmup_steps": 500})
     resolution = dsconfig.resolve(SCHEDULED, facts, runtime="accelerate")
     params = resolution.config["scheduler"]["params"]
     assert (params["total_num_steps"], params["warmup_num_steps"]) == (125, 500)
@@ -112,35 +112,35 @@ def test_accelerate_divides_the_steps_and_not_the_warmup_and_we_say_so():
 
 
 def test_accelerate_trains_in_fp32_when_the_config_switches_off_and_we_say_so():
-    facts = gather(world_size=1, model="gpt2", training_args={**RUN, "bf16": True})
+    facts = gather(gpus=1, model="gpt2", training_args={**RUN, "bf16": True})
     config = {**FULL, "bf16": {"enabled": False}}
     assert "DSC753" in codes(dsconfig.resolve(config, facts, runtime="accelerate"))
 
 
 def test_one_step_of_warmup_is_a_step_and_not_the_whole_run():
     for given, steps in ((1, 1), (0.1, 100), (500, 500)):
-        facts = gather(world_size=8, model="gpt2", training_args={**RUN, "warmup_steps": given})
+        facts = gather(gpus=8, model="gpt2", training_args={**RUN, "warmup_steps": given})
         resolution = dsconfig.resolve(SCHEDULED, facts, runtime="transformers")
         assert resolution.config["scheduler"]["params"]["warmup_num_steps"] == steps
 
 
 @pytest.mark.parametrize(("card", "sums"), [("h100", None), ("mi300x", "fp32")])
 def test_accelerate_sums_bf16_in_fp32_on_rocm(card, sums):
-    facts = gather(world_size=1, device=card, model="gpt2", training_args=RUN | {"bf16": True})
+    facts = gather(gpus=1, device=card, model="gpt2", training_args=RUN | {"bf16": True})
     resolution = dsconfig.resolve(FULL, facts, runtime="accelerate")
     assert resolution.config.get("communication_data_type") == sums
 
 
 @pytest.mark.parametrize("enabled", [A, True])
 def test_precision_that_stays_on_is_no_remark(enabled):
-    facts = gather(world_size=1, model="gpt2", training_args={**RUN, "bf16": True})
+    facts = gather(gpus=1, model="gpt2", training_args={**RUN, "bf16": True})
     config = {**FULL, "bf16": {"enabled": enabled}}
     assert "DSC753" not in codes(dsconfig.resolve(config, facts, runtime="accelerate"))
 
 
 def test_deepspeed_drops_auto_and_we_say_so():
     config = {"train_batch_size": 8, "zero_optimization": {"stage": A}}
-    resolution = dsconfig.resolve(config, gather(world_size=2), runtime="deepspeed")
+    resolution = dsconfig.resolve(config, gather(gpus=2), runtime="deepspeed")
     assert "stage" not in resolution.config["zero_optimization"]
     assert codes(resolution) == {"DSC750"}
     assert not resolution.ok, "ZeRO is off: that is not what the file says"
@@ -148,7 +148,7 @@ def test_deepspeed_drops_auto_and_we_say_so():
 
 def test_deepspeed_stops_at_a_step_over_auto_that_it_parsed():
     config = {"train_batch_size": 8, "gradient_clipping": A}
-    facts = gather(world_size=2, client_optimizer="torch.AdamW")
+    facts = gather(gpus=2, client_optimizer="torch.AdamW")
     parsed = dsconfig.resolve(config, facts, runtime=deepspeed(until="parse"))
     stepped = dsconfig.resolve(config, facts, runtime=deepspeed(until="step"))
     assert codes(parsed) == {"DSC757"}
@@ -158,7 +158,7 @@ def test_deepspeed_stops_at_a_step_over_auto_that_it_parsed():
 
 def test_the_data_parallel_size_of_an_mpu_counts():
     config = {"train_batch_size": 64, "gradient_accumulation_steps": 4}
-    facts = gather(world_size=8, tensor_parallel=2)
+    facts = gather(gpus=8, tensor_parallel=2)
     resolution = dsconfig.resolve(config, facts, runtime=deepspeed(mpu=True))
     assert resolution.config["train_micro_batch_size_per_gpu"] == 4
 
@@ -168,14 +168,14 @@ def test_betas_of_one_number_stop_deepspeed():
         "train_batch_size": 8,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9]}},
     }
-    resolution = dsconfig.resolve(config, gather(world_size=2), runtime=deepspeed())
+    resolution = dsconfig.resolve(config, gather(gpus=2), runtime=deepspeed())
     (found,) = resolution.diagnostics
     assert found.pointer == "/optimizer/params/betas" and "IndexError" in found.message
 
 
 def test_transformers_reads_numbers_as_json_does() -> None:
     text = '{"train_batch_size": 8.0, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}'
-    facts = dsconfig.gather(world_size=1, training_args={"per_device_train_batch_size": 8})
+    facts = dsconfig.gather(gpus=1, training_args={"per_device_train_batch_size": 8})
     hugging = dsconfig.resolve(text, facts, runtime="transformers").config
     assert type(hugging["train_batch_size"]) is float
     assert type(hugging["zero_optimization"]["reduce_bucket_size"]) is float

@@ -28,10 +28,10 @@ def facts_for(row, config):
     micro = config.get("train_micro_batch_size_per_gpu")
     micro = micro if isinstance(micro, int) else 1
     return gather(
-        world_size=ranks,
+        gpus=ranks,
         device="a100-80gb",
         model="gpt2-xl",
-        sequence_length=512,
+        seq_len=512,
         global_batch=ranks * micro * steps,
         learning_rate=1e-4,
         total_steps=1000,

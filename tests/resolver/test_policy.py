@@ -48,7 +48,7 @@ def test_fp16_is_laid_to_the_card_only_where_it_has_no_bf16(config, device, lack
 
 
 def test_a_model_trained_in_bf16_goes_to_fp16_only_with_a_warning():
-    resolution = resolved(BOTH, device="v100-16gb", model="llama-2-7b", world_size=1)
+    resolution = resolved(BOTH, device="v100-16gb", model="llama-2-7b", gpus=1)
     assert "DSC350" in {found.code for found in resolution.diagnostics}
     assert resolution.ok
 
@@ -124,8 +124,8 @@ def test_a_sub_group_is_judged_by_the_main_memory_that_its_buffers_take(sub_grou
     }
     adam = {"type": "AdamW", "params": {"lr": 1e-4}}
     config = {"zero_optimization": block, "bf16": {"enabled": True}, "optimizer": adam}
-    node = {"world_size": 8, "device": "a100-80gb", "host_memory": "80GiB"}
-    resolution = resolved(config, model="llama-2-7b", sequence_length=2048, **node)
+    node = {"gpus": 8, "device": "a100-80gb", "host_memory": "80GiB"}
+    resolution = resolved(config, model="llama-2-7b", seq_len=2048, **node)
     assert resolution.ok is ok
     assert ok or [found.code for found in resolution.diagnostics] == ["DSC154"]
 
@@ -143,7 +143,7 @@ def test_main_memory_is_asked_for_only_where_it_is_used(optimizer, told):
     block = {"stage": A, "offload_optimizer": {"device": optimizer}}
     adam = {"type": "AdamW", "params": {"lr": 1e-4}}
     config = {"zero_optimization": block, "bf16": {"enabled": True}, "optimizer": adam}
-    node = {"world_size": 8, "device": "a100-80gb", "sequence_length": 512}
+    node = {"gpus": 8, "device": "a100-80gb", "seq_len": 512}
     resolution = resolved(config, model="gpt2", **node)
     assert ("DSC153" in {found.code for found in resolution.diagnostics}) is told
 
@@ -178,7 +178,7 @@ WORLDS = [
 
 
 def zero_of(model, ranks, card):
-    facts = {"model": model, "world_size": ranks, "device": card, "sequence_length": 1024}
+    facts = {"model": model, "gpus": ranks, "device": card, "seq_len": 1024}
     resolution = resolved(ZERO_AUTO, **facts)
     zero = resolution.config["zero_optimization"]
     chosen = (zero["stage"], zero["offload_optimizer"]["device"], zero["offload_param"]["device"])
@@ -200,9 +200,7 @@ def reserved(world, stage, optimizer="none", parameters="none"):
     model, ranks, card = world
     # With DeepSpeed the script is what recomputes: the block alone does not.
     script = {"gradient_checkpointing": True}
-    facts = gather(
-        model=model, world_size=ranks, device=card, sequence_length=1024, training_args=script
-    )
+    facts = gather(model=model, gpus=ranks, device=card, seq_len=1024, training_args=script)
     zero = {
         "stage": stage,
         "offload_optimizer": {"device": optimizer},
@@ -247,9 +245,9 @@ def test_nothing_fits_is_an_error_with_a_way_out():
     resolution = resolved(
         {**ZERO_AUTO, "zero_optimization": {"stage": A}},
         model="llama-2-70b",
-        world_size=1,
+        gpus=1,
         device="t4",
-        sequence_length=512,
+        seq_len=512,
     )
     (found,) = (found for found in resolution.diagnostics if found.code == "DSC154")
     assert "GiB" in found.message and found.help
@@ -263,9 +261,9 @@ def test_a_way_out_that_no_file_can_tell_of_is_one_when_followed():
     }
     run = {
         "model": "llama-2-13b",
-        "world_size": 4,
+        "gpus": 4,
         "device": "a100-40gb",
-        "sequence_length": 4096,
+        "seq_len": 4096,
     }
     stuck = resolved(config, **run)
     (found,) = (found for found in stuck.diagnostics if found.code == "DSC154")
@@ -314,7 +312,7 @@ def test_everything_that_is_missing_is_told_in_one_run_with_its_flag():
 
 def test_a_native_auto_stays():
     config = {"data_types": {"keep_in_fp32_modules": A}}
-    resolution = resolved(config, world_size=1)
+    resolution = resolved(config, gpus=1)
     assert resolution.ok and resolution.config["data_types"] == {"keep_in_fp32_modules": A}
 
 
@@ -325,7 +323,7 @@ def test_a_way_out_of_what_is_recomputed_already_tells_of_no_recomputation():
         "gradient_accumulation_steps": A,
         "activation_checkpointing": {},
     }
-    run = {"model": "llama-3.2-1b", "device": "v100-16gb", "world_size": 1}
-    stuck = resolved(config, global_batch=8, sequence_length=128, **run)
+    run = {"model": "llama-3.2-1b", "device": "v100-16gb", "gpus": 1}
+    stuck = resolved(config, global_batch=8, seq_len=128, **run)
     (found,) = (found for found in stuck.diagnostics if found.code == "DSC252")
     assert "would hold it" in found.help and "together with" not in found.help

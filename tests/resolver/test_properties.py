@@ -128,9 +128,7 @@ def test_more_memory_never_gives_a_smaller_micro_batch(model, stage, ranks, giga
     }
     found: list[int] = []
     for memory in sorted(gigabytes):
-        facts = gather(
-            world_size=ranks, model=model, device_memory=f"{memory}GB", sequence_length=512
-        )
+        facts = gather(gpus=ranks, model=model, device_memory=f"{memory}GB", seq_len=512)
         resolution = dsconfig.resolve(config, facts)
         found.append(resolution.config[TRIPLE[1]] if resolution.ok else 0)
     assert found == sorted(found)
@@ -159,6 +157,6 @@ BLOCKS = (
     st.sampled_from(["dsengine", "deepspeed", "transformers", "accelerate"]),
 )
 def test_no_config_is_odd_enough_to_crash(config, odd, runtime):
-    facts = gather(world_size=8, device="a100-80gb", model="gpt2", sequence_length=128)
+    facts = gather(gpus=8, device="a100-80gb", model="gpt2", seq_len=128)
     resolution = dsconfig.resolve({**config, **odd}, facts, runtime=runtime)
     assert resolution.effective is None or resolution.ok

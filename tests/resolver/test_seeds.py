@@ -16,11 +16,11 @@ ONE_V100, NODE_OF_A100, CLUSTER_OF_H100 = (1, "v100-16gb"), (8, "a100-80gb"), (6
 def resolved(path, world):
     ranks, device = world
     facts = gather(
-        world_size=ranks,
+        gpus=ranks,
         device=device,
         model="llama-2-13b",
         global_batch=512,
-        sequence_length=2048,
+        seq_len=2048,
         learning_rate=1e-4,
         host_memory="1TB",
     )

@@ -13,7 +13,7 @@ from dsconfig.runtimes.deepspeed import deepspeed
 def stops(block: dict[str, Any], runtime: Any = None, **facts: Any) -> list[str]:
     config = {"train_micro_batch_size_per_gpu": 1, **block}
     resolution = dsconfig.resolve(
-        config, gather(world_size=1, **facts), runtime=runtime or deepspeed(until="parse")
+        config, gather(gpus=1, **facts), runtime=runtime or deepspeed(until="parse")
     )
     return [found.message for found in resolution.diagnostics if found.name == "program-stops"]
 
@@ -46,7 +46,7 @@ def test_settings_beside_a_config_file_stop_accelerate() -> None:
 
 def test_settings_without_a_config_file_make_the_config() -> None:
     runtime = accelerate(config_file=False, batch_sizes=(1,), optimizer="torch")
-    facts = gather(world_size=1, accelerate_config=LAUNCH)
+    facts = gather(gpus=1, accelerate_config=LAUNCH)
     resolution = dsconfig.resolve({}, facts, runtime=runtime)
     assert [each for each in resolution.diagnostics if each.name == "program-stops"] == []
     assert resolution.config["zero_optimization"]["stage"] == 2

@@ -35,13 +35,13 @@ def test_both_say_whether_the_program_stops(runtime):
     seen = Counter()
     for _ in range(ROUNDS):
         config, release = mutated(pick), pick.choice(RELEASES)
-        facts = gather(world_size=pick.choice((1, 8)), model="gpt2", training_args=RUN)
+        facts = gather(gpus=pick.choice((1, 8)), model="gpt2", training_args=RUN)
         if runtime == "deepspeed":
             if pick.random() < 0.8:
                 config.pop("scheduler", None)  # which stops without its total_num_steps
             settled = mostly_settled(config, pick)
             config = {"train_micro_batch_size_per_gpu": 2, **settled}
-            facts = gather(world_size=1)
+            facts = gather(gpus=1)
         given = {"runtime": runtime, "version": release}
         resolution = dsconfig.resolve(copy.deepcopy(config), facts, **given)
         if any(found.code == "DSC150" for found in resolution.diagnostics):

@@ -13,7 +13,7 @@ from training.ranks import Ranks
 
 @pytest.mark.parametrize(("case", "stop"), CASES, ids=lambda value: str(value)[:70])
 def test_the_replay_stops_there(case: dict[str, Any], stop: Stop) -> None:
-    resolution = dsconfig.resolve(config_of(case), gather(world_size=1), runtime=deepspeed())
+    resolution = dsconfig.resolve(config_of(case), gather(gpus=1), runtime=deepspeed())
     found = [each for each in resolution.diagnostics if each.name == "program-stops"]
     if stop is None:
         assert found == []
@@ -26,7 +26,7 @@ def test_the_replay_stops_there(case: dict[str, Any], stop: Stop) -> None:
 @pytest.mark.parametrize(("case", "stop"), CASES, ids=lambda value: str(value)[:70])
 def test_reading_alone_stops_at_none(case: dict[str, Any], stop: Stop) -> None:
     runtime = deepspeed(until="parse")
-    resolution = dsconfig.resolve(config_of(case), gather(world_size=1), runtime=runtime)
+    resolution = dsconfig.resolve(config_of(case), gather(gpus=1), runtime=runtime)
     assert not [each for each in resolution.diagnostics if each.name == "program-stops"]
 
 

@@ -110,7 +110,7 @@ def test_a_precision_that_yaml_reads_as_false_is_told_once(tmp_path: Path) -> No
     path = launch(tmp_path)
     path.write_text(path.read_text().replace("mixed_precision: bf16", "mixed_precision: no"))
     document = dsconfig.read(path)
-    facts = embedded_facts.completed(dsconfig.gather(), document)
+    facts = embedded_facts.complete(dsconfig.gather(), document)
     (found,) = dsconfig.validate(document, facts, runtime="accelerate").errors
     assert found.code == "DSC705" and "'no' in quotes" in (found.help or "")
 
@@ -119,7 +119,7 @@ def test_settings_beside_a_file_stop_accelerate(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(FILLED))
     path = tmp_path / "accelerate.yaml"
     path.write_text("deepspeed_config: {deepspeed_config_file: ds.json, zero_stage: 3}\n")
-    found = dsconfig.resolve(path, dsconfig.gather(world_size=1), runtime="accelerate")
+    found = dsconfig.resolve(path, dsconfig.gather(gpus=1), runtime="accelerate")
     assert any("also sets zero_stage" in each.message for each in found.diagnostics)
 
 
@@ -128,7 +128,7 @@ def test_the_arguments_around_a_named_config_are_facts(text: str, tmp_path: Path
     (tmp_path / "ds.json").write_text(json.dumps(FILLED))
     path = tmp_path / "train.yaml"
     path.write_text(text)
-    facts = embedded_facts.completed(dsconfig.gather(world_size=4), dsconfig.read(path))
+    facts = embedded_facts.complete(dsconfig.gather(gpus=4), dsconfig.read(path))
     assert facts.training is not None and facts.training.learning_rate == 1e-5
     found = dsconfig.resolve(path, facts, runtime="transformers")
     assert found.ok, found.diagnostics
@@ -275,7 +275,7 @@ def test_the_precision_of_the_launch_is_part_of_what_accelerate_makes(
     document = dsconfig.read(launch(tmp_path, mixed=mixed))
     assert document.value[block]["enabled"] is True
     assert document.range(f"/{block}/enabled").start.line == 7
-    facts = dsconfig.gather(micro_batch=1, world_size=8, global_batch=8)
+    facts = dsconfig.gather(micro_batch=1, gpus=8, global_batch=8)
     alone = dsconfig.resolve(document.value, facts)
     assert alone.effective.numerics.precision == block
 

@@ -28,7 +28,7 @@ def written(folder: Path, text: str) -> Path:
 
 def test_sequences_divided_among_ranks_are_a_fact(tmp_path: Path) -> None:
     document = dsconfig.read(written(tmp_path, YAML))
-    facts = embedded_facts.completed(dsconfig.gather(micro_batch=1), document)
+    facts = embedded_facts.complete(dsconfig.gather(micro_batch=1), document)
     assert (facts.world_size, facts.sequence_parallel, facts.data_parallel) == (4, 2, 2)
     found = dsconfig.resolve(document, facts, runtime="accelerate")
     assert found.ok and found.config["train_batch_size"] == 2
@@ -64,15 +64,15 @@ def test_a_size_without_the_names_first_half_is_told_the_whole(tmp_path: Path) -
 )
 def test_the_size_that_is_advised_starts(processes: int, sequence: int, replicate: int) -> None:
     sizes = {"sp_size": sequence, "dp_replicate_size": replicate, "dp_shard_size": 7}
-    block = {parallelism.written(name): size for name, size in sizes.items()}
+    block = {parallelism.yaml_name(name): size for name, size in sizes.items()}
     (found,) = parallelism.violations({parallelism.BLOCK: block}, processes)
     if found.setting == "sp_size":
         assert processes % sequence
         return
     advised = int(found.help.removeprefix("write ").partition(",")[0])
-    block[parallelism.written("dp_shard_size")] = advised
+    block[parallelism.yaml_name("dp_shard_size")] = advised
     if "dp_replicate_size 1" in found.help:
-        block[parallelism.written("dp_replicate_size")] = 1
+        block[parallelism.yaml_name("dp_replicate_size")] = 1
     assert not list(parallelism.violations({parallelism.BLOCK: block}, processes))
 
 
@@ -83,8 +83,8 @@ def test_the_real_config_stops_where_we_say() -> None:
     for _ in range(400):
         sizes = {name: pick.choice((1, 1, 2, 4, 0)) for name in parallelism.SIZES}
         processes = pick.choice((2, 4, 8))
-        launch = {"parallelism_config": {parallelism.written(k): v for k, v in sizes.items()}}
-        ours = [each.said for each in parallelism.violations(launch, processes)]
+        launch = {"parallelism_config": {parallelism.yaml_name(k): v for k, v in sizes.items()}}
+        ours = [each.message for each in parallelism.violations(launch, processes)]
         assert bool(ours) == stops(module, sizes, processes), (sizes, processes, ours)
 
 
@@ -119,7 +119,7 @@ model_init_kwargs:
 def test_a_distributed_config_is_judged_at_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
     path.write_text(ARGUMENTS)
-    facts = dsconfig.gather(world_size=4, training_args=path)
+    facts = dsconfig.gather(gpus=4, training_args=path)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
     told = {each.message.split(": ")[0]: each.effect for each in found if each.code == "DSC709"}
     assert told == {f"{path}:4": "altered", f"{path}:5": "refused"}, found
@@ -128,7 +128,7 @@ def test_a_distributed_config_is_judged_at_its_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", [{}, {"tp_size": 1}, {"ep_implementation": "all_reduce"}])
 def test_a_distributed_config_that_divides_nothing_is_let_be(block: dict[str, Any]) -> None:
     given = {"model_init_kwargs": {"distributed_config": block}}
-    facts = dsconfig.gather(world_size=4, training_args=given)
+    facts = dsconfig.gather(gpus=4, training_args=given)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
     assert "DSC709" not in {each.code for each in found}
 
@@ -143,14 +143,14 @@ def test_a_distributed_config_that_divides_nothing_is_let_be(block: dict[str, An
     ],
 )
 def test_a_distributed_config_is_told_in_words_that_fit(block: dict[Any, Any], said: str) -> None:
-    facts = dsconfig.gather(world_size=4, training_args={"distributed_config": block})
+    facts = dsconfig.gather(gpus=4, training_args={"distributed_config": block})
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
     assert any(each.code == "DSC709" and said in each.message for each in found), found
 
 
 def test_a_model_that_is_divided_stops_deepspeed_when_it_is_built() -> None:
     given = {"model_init_kwargs": {"distributed_config": {"tp_plan": "auto"}}}
-    facts = dsconfig.gather(world_size=2, training_args=given)
+    facts = dsconfig.gather(gpus=2, training_args=given)
     (found,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
     assert found.code == "DSC709" and found.effect == "refused" and found.late
 
@@ -169,7 +169,7 @@ def test_transformers_stops_at_the_sizes_that_we_name(monkeypatch: pytest.Monkey
         block["enable_expert_parallel"] = pick.random() < 0.2
         processes = pick.choice((2, 4, 8))
         monkeypatch.setenv("WORLD_SIZE", str(processes))
-        ours = [each.said for each in distributed_config.violations(block, processes)]
+        ours = [each.message for each in distributed_config.violations(block, processes)]
         assert bool(ours) == _stops(real, block, processes), (block, processes, ours)
 
 

@@ -14,26 +14,26 @@ from .conftest import Run
 LLAMA = ("--model", "llama-2-7b", "--gpus", 8, "--device", "a100-80gb")
 REQUESTS = {
     "nothing known": ((), {}),
-    "llama": (LLAMA, {"model": "llama-2-7b", "world_size": 8, "device": "a100-80gb"}),
+    "llama": (LLAMA, {"model": "llama-2-7b", "gpus": 8, "device": "a100-80gb"}),
     "with a global batch": (
         ("--model", "llama-2-70b", "--gpus", 16, "--device", "h100", "--global-batch", 64),
-        {"model": "llama-2-70b", "world_size": 16, "device": "h100"},
+        {"model": "llama-2-70b", "gpus": 16, "device": "h100"},
     ),
     "with offload": (
         ("--model", "llama-2-13b", "--gpus", 2, "--device", "a100-40gb", "--nodes", 1),
-        {"model": "llama-2-13b", "world_size": 2, "device": "a100-40gb"},
+        {"model": "llama-2-13b", "gpus": 2, "device": "a100-40gb"},
     ),
     "without bf16": (
         ("--params", "1.3e9", "--gpus", 4, "--device", "v100-32gb", "--micro-batch", 2),
-        {"params": "1.3e9", "world_size": 4, "device": "v100-32gb"},
+        {"params": "1.3e9", "gpus": 4, "device": "v100-32gb"},
     ),
     "one rank": (
         ("--params", "125e6", "--gpus", 1, "--device", "a100-80gb", "--learning-rate", "3e-4"),
-        {"params": "125e6", "world_size": 1, "device": "a100-80gb"},
+        {"params": "125e6", "gpus": 1, "device": "a100-80gb"},
     ),
     "on the CPU": (
         ("--model", "gpt2", "--gpus", 2, "--device", "cpu", "--seq-len", 512),
-        {"model": "gpt2", "world_size": 2, "device": "cpu"},
+        {"model": "gpt2", "gpus": 2, "device": "cpu"},
     ),
 }
 """What is asked for, and the facts that the file is judged with afterwards."""

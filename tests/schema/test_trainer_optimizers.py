@@ -105,9 +105,7 @@ def test_adafactor_factors_nothing_in_a_flat_partition(
 
 
 def estimated(arguments: dict[str, Any], stage: int = 2) -> Any:
-    facts = dsconfig.gather(
-        model="llama-2-7b", world_size=1, sequence_length=512, training_args=arguments
-    )
+    facts = dsconfig.gather(model="llama-2-7b", gpus=1, seq_len=512, training_args=arguments)
     effective = usual_config(facts, Choice(stage=stage))
     return estimate_option(effective, facts, runtime="transformers")
 
@@ -123,7 +121,7 @@ def test_optim_changes_the_estimate_of_a_file_without_an_optimizer() -> None:
     sizes, labels = list[int](), list[object]()
     for optim in ("adamw_torch", "paged_adamw_8bit"):
         arguments = {"optim": optim, "bf16": True, "per_device_train_batch_size": 1}
-        facts = dsconfig.gather(model="llama-2-7b", world_size=1, training_args=arguments)
+        facts = dsconfig.gather(model="llama-2-7b", gpus=1, training_args=arguments)
         resolved = dsconfig.resolve(config, facts, runtime="transformers")
         assert resolved.ok, resolved.diagnostics
         estimate = dsconfig.estimate(resolved, facts)
@@ -135,9 +133,9 @@ def test_optim_changes_the_estimate_of_a_file_without_an_optimizer() -> None:
 
 def test_optimizer_of_the_config_wins_over_optim() -> None:
     facts = dsconfig.gather(
-        model="gpt2", world_size=1, training_args={"optim": "lion_8bit"}, micro_batch=1
+        model="gpt2", gpus=1, training_args={"optim": "lion_8bit"}, micro_batch=1
     )
     plain = usual_config(facts, Choice(stage=1))
     assert plain.optimizer is None
-    named = usual_config(dsconfig.gather(model="gpt2", world_size=1), Choice(stage=1))
+    named = usual_config(dsconfig.gather(model="gpt2", gpus=1), Choice(stage=1))
     assert inputs_of(named, facts, runtime_of("transformers"))["optimizer"] == "AdamW"

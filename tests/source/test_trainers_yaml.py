@@ -118,7 +118,7 @@ def test_the_config_is_found_beside_the_file_and_has_no_error(name: str, tmp_pat
     path.write_text(NAMING[name])
     document = dsconfig.read(path)
     assert document.value == FILLED and document.container
-    facts = dsconfig.gather(world_size=8)
+    facts = dsconfig.gather(gpus=8)
     assert not dsconfig.validate(document, facts, runtime="transformers").errors
     found = dsconfig.resolve(document, facts, runtime="transformers")
     assert found.ok, found.diagnostics
@@ -148,7 +148,7 @@ def test_arguments_in_json_are_read_as_those_in_yaml(tmp_path: Path) -> None:
     path.write_text(json.dumps({**ARGUMENTS, "deepspeed": "ds.json"}))
     document = dsconfig.read(path)
     assert document.value == FILLED and document.named_in == str(path)
-    found = dsconfig.resolve(document, dsconfig.gather(world_size=2), runtime="transformers")
+    found = dsconfig.resolve(document, dsconfig.gather(gpus=2), runtime="transformers")
     assert found.ok and found.config["train_batch_size"] == 8
     for deepspeed in (None, "zero2", "${DEEPSPEED}"):
         path.write_text(json.dumps({**ARGUMENTS, "deepspeed": deepspeed}))
@@ -188,7 +188,7 @@ def test_a_config_inside_json_has_the_numbers_and_blanks_of_json(
     path.write_text(text.replace("500000000.0", "5e8").replace("0.0001", "1e-4"))
     document = dsconfig.read(path)
     assert document.value == EMBEDDED and not document.diagnostics
-    facts = embedded_facts.completed(dsconfig.gather(world_size=2), document)
+    facts = embedded_facts.complete(dsconfig.gather(gpus=2), document)
     assert not dsconfig.validate(document, facts, runtime="transformers").errors
 
 

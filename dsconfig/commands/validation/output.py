@@ -8,7 +8,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Applicability, FileReport, Severity
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
 from dsconfig.report.render.terminal import look_of, one_line, paint
-from dsconfig.report.report import by_cause
+from dsconfig.report.report import group_by_cause
 from dsconfig.report.sizes import counted
 from dsconfig.source.findings import UNREADABLE
 
@@ -66,7 +66,7 @@ class Output:
         """Print ``3 files, 0 errors, 1 warning; 1 fixable: dsconfig validate --fix a.json``."""
         if self.form not in FOR_PEOPLE:
             return
-        found = [each.first for file in reports for each in by_cause(file.report.diagnostics)]
+        found = [each.first for file in reports for each in group_by_cause(file.report.diagnostics)]
         counts = [counted(len(reports), "file")]
         for severity, noun in NOUNS.items():
             number = sum(each.severity is severity for each in found)

@@ -1,12 +1,11 @@
-"""Model trees built from sizes: names as in Hugging Face's modules.
+"""Model trees built from sizes, with the module names of Hugging Face.
 
-Each family module has ``build(sizes: Architecture) -> Part``. Nothing is imported before a
-model of that family is asked for.
+Each family module has ``build(sizes: Architecture) -> Part`` and is imported on first use.
 """
 
 from importlib import import_module
 
-from dsconfig.facts.model import Architecture, ModelTree, counted
+from dsconfig.facts.model import Architecture, ModelTree, with_counts
 
 HOME_OF_FAMILY = {
     "llama": "llama",
@@ -51,11 +50,11 @@ HOME_OF_FAMILY = {
         "hybrid",
     ),
 }
-"""Which module builds each ``model_type`` of Hugging Face (and our examples' ``gpt``)."""
+"""Module that builds each ``model_type`` of Hugging Face (and ``gpt`` of our examples)."""
 
 
 def normalises_heads(family: str | None) -> bool:
-    """Whether queries and keys go through a norm, of each head or of all: Qwen 3 and its kin."""
+    """Return whether the family normalizes queries and keys, as Qwen 3 does."""
     return family in _NORMALISING or str(family).startswith("qwen3")
 
 
@@ -81,7 +80,7 @@ _NORMALISING = frozenset(
 
 
 def model_of(name: str, sizes: Architecture) -> ModelTree | None:
-    """The tree of a known family, None for the others. Everything is counted from its tensors."""
+    """Return the tree of a known family, else None. All counts are computed from its tensors."""
     home = HOME_OF_FAMILY.get(sizes.family or "")
     if home is None or (home == "hybrid" and not sizes.blocks):
         return None
@@ -93,4 +92,4 @@ def model_of(name: str, sizes: Architecture) -> ModelTree | None:
         architecture=sizes,
         hidden_size=sizes.hidden_size,
     )
-    return counted(bare, root)
+    return with_counts(bare, root)

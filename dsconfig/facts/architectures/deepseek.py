@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3, Kimi K2: low-rank attention; first dense blocks, then experts, one shared."""
+"""DeepSeek-V2 and V3, Kimi K2: multi-head latent attention, dense blocks, then experts."""
 
 from dsconfig.facts.architectures.llama import feed_forward, fused_experts
 from dsconfig.facts.architectures.parts import (
@@ -44,7 +44,7 @@ def block(sizes: Architecture, inner: Part) -> Part:
 
 
 def attention(sizes: Architecture) -> Part:
-    """Keys-values through a narrow projection with a norm of its own; queries too, in most."""
+    """Low-rank projection with a norm for keys and values, usually for queries as well."""
     hidden, heads, more = sizes.hidden_size, sizes.heads, sizes.extras
     narrow_q, narrow_kv = more.get("q_lora_rank"), more["kv_lora_rank"]
     rope, nope, value = more["qk_rope_head_dim"], more["qk_nope_head_dim"], more["v_head_dim"]

@@ -1,5 +1,5 @@
-"""GPT-2 and what was built after it, with LayerNorm: OPT, GPT-Neo, GPT-J, GPT-NeoX (Pythia), BLOOM,
-Falcon, Phi, and the byte-level GPT of the examples."""
+"""GPT-2 and its successors with LayerNorm: OPT, GPT-Neo, GPT-J, GPT-NeoX (Pythia), BLOOM, Falcon,
+Phi and the byte-level GPT of the examples."""
 
 from dsconfig.facts.architectures.parts import (
     Part,
@@ -17,12 +17,12 @@ OPT_POSITION_OFFSET = 2
 
 
 def build(sizes: Architecture) -> Part:
-    """The language model of whichever of them ``family`` names."""
+    """Return the language model of ``sizes.family``."""
     return _FAMILIES[sizes.family or ""](sizes)
 
 
 def example(sizes: Architecture) -> Part:
-    """As ``examples/gpt.py`` builds it: a fused projection, a head of its own."""
+    """The model of ``examples/gpt.py``: a fused QKV projection and an untied head."""
     hidden, inner = sizes.hidden_size, sizes.width_of_mlp
     block = group(
         "",
@@ -68,7 +68,7 @@ def gpt2(sizes: Architecture) -> Part:
 
 
 def opt(sizes: Architecture) -> Part:
-    """Its learned positions begin with two that no token has."""
+    """The learned positions have an offset of two."""
     hidden, inner = sizes.hidden_size, sizes.width_of_mlp
     names = ("k_proj", "v_proj", "q_proj", "out_proj")
     block = group(
@@ -181,7 +181,7 @@ def bloom(sizes: Architecture) -> Part:
 
 
 def falcon(sizes: Architecture) -> Part:
-    """With more than one key-value head it has a norm before each of its parallel halves."""
+    """With more than one key-value head, each parallel branch has its own norm."""
     hidden, keys = sizes.hidden_size, sizes.width_of_keys
     norms = ("ln_attn", "ln_mlp") if (sizes.kv_heads or 1) > 1 else ("input_layernorm",)
     block = group(
@@ -235,7 +235,7 @@ _FAMILIES = {
 
 
 def fused_attention(name: str, type_: str, hidden: int, keys: int, *, bias: bool = True) -> Part:
-    """Queries, keys and values from one projection."""
+    """Attention with a fused QKV projection."""
     together = linear("query_key_value", hidden, hidden + 2 * keys, bias=bias)
     return group(name, type_, together, linear("dense", hidden, hidden, bias=bias))
 
@@ -243,7 +243,7 @@ def fused_attention(name: str, type_: str, hidden: int, keys: int, *, bias: bool
 def feed_forward(
     sizes: Architecture, type_: str, widen: str, narrow: str, *, bias: bool = True
 ) -> Part:
-    """Two linears, in and out."""
+    """MLP of two linear layers."""
     hidden, inner = sizes.hidden_size, sizes.width_of_mlp
     maps = linear(widen, hidden, inner, bias=bias), linear(narrow, inner, hidden, bias=bias)
     return group("mlp", type_, *maps)

@@ -1,4 +1,4 @@
-"""gpt-oss: grouped attention with a sink per head, experts in every block, biases everywhere."""
+"""gpt-oss: grouped-query attention with sinks, experts in every block, biases everywhere."""
 
 from dsconfig.facts.architectures.parts import (
     Part,
@@ -15,7 +15,7 @@ PREFIX = "GptOss"
 
 
 def build(sizes: Architecture) -> Part:
-    """The causal language model: embedding, blocks, last norm, head."""
+    """Return the causal language model: embedding, blocks, final norm, head."""
     hidden = sizes.hidden_size
     body = group(
         "model",
@@ -41,7 +41,7 @@ def block(sizes: Architecture) -> Part:
 
 
 def attention(sizes: Architecture) -> Part:
-    """The sinks are one more score for each head, which belongs to no token."""
+    """The sink is one additional score per head, without a token."""
     hidden = sizes.hidden_size
     queries, keys = sizes.width_of_queries, sizes.width_of_keys
     return Part(
@@ -58,7 +58,7 @@ def attention(sizes: Architecture) -> Part:
 
 
 def experts(sizes: Architecture) -> Part:
-    """The experts' weights in two three-dimensional tensors, their biases in two more."""
+    """Expert weights in two 3-D tensors, their biases in two more."""
     count, hidden = sizes.experts or 0, sizes.hidden_size
     inner = sizes.expert_size or sizes.width_of_mlp
     router = (TensorFact("weight", (count, hidden)), TensorFact("bias", (count,)))

@@ -1,7 +1,6 @@
-"""Models whose blocks differ: some with attention, some with a layer that has no scores.
+"""Models with different kinds of blocks: attention or a linear-time mixer.
 
-One dialect for each family says how its modules are called; what stands in which block says
-:mod:`dsconfig.facts.mixers`.
+A dialect per family has the module names; :mod:`dsconfig.facts.mixers` has the order of blocks.
 """
 
 from collections.abc import Mapping
@@ -24,25 +23,25 @@ from dsconfig.facts.model import Architecture, TensorFact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """Names of one family, the commonest as defaults."""
+    """Module names of a family, the most common as defaults."""
 
     prefix: str
     body: str = "model"
     table: str = "embed_tokens"
     last_norm: str = "norm"
     norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
-    """Of a block, each as wide as the model; the first alone where it is one thing only."""
+    """Norms of a block; only the first if the block has a single layer."""
     norms_beside_attention: tuple[str, ...] = ()
-    """In blocks with attention, where they are called otherwise."""
+    """Norms of blocks with attention, if named differently."""
     attention: str = "self_attn"
     output: str = "o_proj"
     head_norms: tuple[str, ...] = ()
     normalises_all_heads: bool = False
     gate: str = ""
-    """``double``: queries come with their gate; else the name of a map to one for each head."""
+    """``double``: the query projection includes the gate; else the name of a per-head gate."""
     output_bias: bool = False
     other: str = "mamba"
-    """What the mixer without scores is called."""
+    """Name of the mixer module."""
     mlp: str = "mlp"
     maps: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     mlp_bias: bool = False
@@ -146,7 +145,7 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 def build(sizes: Architecture) -> Part:
-    """The causal language model: embedding, blocks, last norm, head."""
+    """Return the causal language model: embedding, blocks, final norm, head."""
     dialect, hidden = DIALECTS[sizes.family or ""], sizes.hidden_size
     one = {block: _block(sizes, dialect, block) for block in set(sizes.blocks)}
     body = group(
@@ -210,12 +209,12 @@ def _feed_forward(sizes: Architecture, dialect: Dialect, name: str = "", width: 
     if sizes.gated_mlp and gate:
         maps.insert(0, linear(gate, hidden, inner, bias=bias))
     elif sizes.gated_mlp:
-        maps[0] = linear(up, hidden, 2 * inner, bias=bias)  # both in one
+        maps[0] = linear(up, hidden, 2 * inner, bias=bias)  # gate and up fused
     return group(name or dialect.mlp, f"{dialect.prefix}MLP", *maps)
 
 
 def _experts(sizes: Architecture, dialect: Dialect) -> tuple[Part, ...]:
-    """The experts with their router, and the expert that every token goes through."""
+    """The experts with their router, and the shared expert."""
     count, hidden = sizes.experts or 0, sizes.hidden_size
     inner = sizes.expert_size or sizes.width_of_mlp
     latent = sizes.extras.get("moe_latent_size") or hidden
@@ -242,9 +241,9 @@ def _experts(sizes: Architecture, dialect: Dialect) -> tuple[Part, ...]:
 
 
 def _rounds(sizes: Architecture, dialect: Dialect, block: BlockKind) -> Part:
-    """Several rounds of attention and MLP, and experts beside them (LongCat)."""
+    """Several rounds of attention and MLP, with experts in parallel (LongCat)."""
     hidden, count = sizes.hidden_size, sizes.experts or 0
-    idle = int(sizes.extras.get("zero_expert_num") or 0)  # they hand on what they are given
+    idle = int(sizes.extras.get("zero_expert_num") or 0)  # identity experts
     inner = sizes.expert_size or sizes.width_of_mlp
     every = range(len(block.mixers))
     weights = (

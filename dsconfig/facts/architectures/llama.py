@@ -1,4 +1,4 @@
-"""Llama and what descends from it: Mistral, Qwen 2 and 3, Gemma 2 and 3, Phi-3, SmolLM3."""
+"""Llama and its relatives: Mistral, Qwen 2 and 3, Gemma 2 and 3, Phi-3, SmolLM3."""
 
 from dsconfig.facts.architectures.parts import (
     Part,
@@ -26,7 +26,7 @@ CLASS_PREFIX = {
 
 
 def build(sizes: Architecture) -> Part:
-    """The causal language model: embedding, blocks, last norm, head."""
+    """Return the causal language model: embedding, blocks, final norm, head."""
     prefix, hidden = CLASS_PREFIX[sizes.family or "llama"], sizes.hidden_size
     body = group(
         "model",
@@ -40,7 +40,7 @@ def build(sizes: Architecture) -> Part:
 
 
 def per_layer_inputs(sizes: Architecture) -> tuple[Part, ...]:
-    """What some families look up, and project, for each block apart (Gemma 3n and 4)."""
+    """Per-layer embeddings and their projection (Gemma 3n and 4)."""
     width = sizes.extras.get("hidden_size_per_layer_input")
     if not width:
         return ()
@@ -52,7 +52,7 @@ def per_layer_inputs(sizes: Architecture) -> tuple[Part, ...]:
 
 
 def blocks(sizes: Architecture, prefix: str) -> tuple[Part, ...]:
-    """In their order; of a mixture of experts some may have one MLP in the experts' place."""
+    """Return the blocks in order; MoE models may have dense MLPs in some."""
     dense = block(sizes, prefix, feed_forward(sizes, prefix))
     if not sizes.experts:
         return (dense,) * sizes.layers
@@ -111,7 +111,7 @@ def feed_forward(sizes: Architecture, prefix: str, name: str = "mlp", width: int
 
 
 def experts(sizes: Architecture, prefix: str) -> Part:
-    """A mixture of experts, the experts' weights in two three-dimensional tensors."""
+    """Mixture of experts, with the experts' weights in two 3-D tensors."""
     router = TensorFact("weight", (sizes.experts or 0, sizes.hidden_size))
     shared = None
     if sizes.shared_width:

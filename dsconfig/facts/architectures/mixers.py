@@ -1,4 +1,4 @@
-"""The tensors of layers that mix tokens without scores, named as the families name them."""
+"""Tensors of linear-time mixers, with the names of each family."""
 
 from dsconfig.facts.architectures.parts import Part, linear, rms_norm
 from dsconfig.facts.mixers import Mixer, Mixing
@@ -6,7 +6,7 @@ from dsconfig.facts.model import TensorFact
 
 
 def mixer_part(mixer: Mixer, hidden: int, family: str, name: str, prefix: str) -> Part:
-    """The module of one mixer, called ``name`` in its block."""
+    """Return the module of a mixer, called ``name`` in its block."""
     type_, build = _KINDS[mixer.kind]
     own, children = build(mixer, hidden, family)
     return Part(name, f"{prefix}{type_}", own, children)
@@ -22,7 +22,7 @@ def _short_convolution(mixer: Mixer, name: str = "conv1d") -> Part:
 
 
 def _delta(mixer: Mixer, hidden: int, family: str) -> _Parts:
-    """Its inputs in one projection, in four, or as those of attention (Olmo)."""
+    """The input projections are fused, split in four, or named as in attention (Olmo)."""
     keys, values = mixer.key_heads * mixer.key, mixer.inner
     of_heads = tuple(TensorFact(name, (mixer.heads,)) for name in ("dt_bias", "A_log"))
     widths = {"in_proj_qkvz": 2 * keys + 2 * values, "in_proj_ba": 2 * mixer.heads}

@@ -1,4 +1,4 @@
-"""Modules under construction: local names, placed below a prefix when the tree is complete."""
+"""Modules under construction, with names relative to their parent."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,7 @@ from dsconfig.facts.model import Architecture, ModuleFact, TensorFact
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A module with a name local to its parent."""
+    """A module with a name relative to its parent."""
 
     name: str
     type: str
@@ -16,7 +16,7 @@ class Part:
     repeated: bool = False
 
     def placed(self, prefix: str = "") -> ModuleFact:
-        """The finished module, its name and its children's below ``prefix``."""
+        """Return the finished module, named below ``prefix``."""
         name = f"{prefix}.{self.name}" if prefix and self.name else prefix or self.name
         return ModuleFact(
             name=name,
@@ -28,13 +28,13 @@ class Part:
 
 
 def linear(name: str, inputs: int, outputs: int, *, bias: bool = False, tied: str = "") -> Part:
-    """A Linear; ``tied`` names the parameter whose storage its weight shares."""
+    """Return a Linear; ``tied`` names the parameter that shares its weight."""
     weight = TensorFact("weight", (outputs, inputs), storage=tied)
     return Part(name, "Linear", (weight, TensorFact("bias", (outputs,))) if bias else (weight,))
 
 
 def conv1d(name: str, inputs: int, outputs: int) -> Part:
-    """GPT-2's Conv1D: a Linear with its weight transposed, and a bias."""
+    """Return GPT-2's Conv1D: a Linear with transposed weight and a bias."""
     weight = TensorFact("weight", (inputs, outputs))
     return Part(name, "Conv1D", (weight, TensorFact("bias", (outputs,))))
 
@@ -52,17 +52,17 @@ def rms_norm(name: str, width: int) -> Part:
 
 
 def group(name: str, type_: str, *children: Part | None) -> Part:
-    """A module that holds others; absent ones (None) are left out."""
+    """Return a module with children, without those that are None."""
     return Part(name, type_, children=tuple(child for child in children if child is not None))
 
 
 def stack(name: str, block: Part, count: int) -> Part:
-    """A ModuleList of ``count`` equal blocks, each marked as repeated."""
+    """Return a ModuleList of ``count`` equal blocks, each marked as repeated."""
     return stack_of(name, (block,) * count)
 
 
 def stack_of(name: str, blocks: tuple[Part, ...]) -> Part:
-    """A ModuleList of blocks that may differ, each marked as repeated."""
+    """Return a ModuleList of blocks that may differ, each marked as repeated."""
     numbered = (
         replace(block, name=str(index), repeated=True) for index, block in enumerate(blocks)
     )
@@ -72,7 +72,7 @@ def stack_of(name: str, blocks: tuple[Part, ...]) -> Part:
 def language_model(
     sizes: Architecture, type_: str, body: Part, table: str = "", *, bias: bool = False
 ) -> Part:
-    """``body`` under its head, which shares the embedding ``table`` where the sizes tie them."""
+    """Return ``body`` with a head, which shares the embedding ``table`` if the sizes tie them."""
     tied = f"{body.name}.{table}.weight" if table and sizes.tied_embeddings else ""
     head = linear("lm_head", sizes.hidden_size, sizes.vocab_size, bias=bias, tied=tied)
     return group("", type_, body, head)

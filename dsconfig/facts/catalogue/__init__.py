@@ -1,4 +1,4 @@
-"""The catalogues shipped with the package, and tolerant look-up of their names."""
+"""The catalogues of models and GPUs, with tolerant name lookup."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any, cast
 from dsconfig.facts.inputs import FactError
 
 Entry = Mapping[str, Any]
-"""One model or card, as stored."""
+"""One model or GPU."""
 
 
 @cache
@@ -20,33 +20,33 @@ def _read(file: str, collection: str) -> tuple[Mapping[str, Any], ...]:
 
 
 def models() -> tuple[Mapping[str, Any], ...]:
-    """Every model of the catalogue, as stored."""
+    """Return every model of the catalogue."""
     return _read("models.json", "models")
 
 
 def gpus() -> tuple[Mapping[str, Any], ...]:
-    """Every accelerator of the catalogue, as stored."""
+    """Return every accelerator of the catalogue."""
     return _read("gpus.json", "gpus")
 
 
 def mentions(wanted: Iterable[str], *names: str) -> bool:
-    """Whether each word is part of one of the names, case and separators aside."""
-    whole = " ".join(map(squeezed, names))
-    return all(squeezed(word) in whole for word in wanted)
+    """Return whether each word is part of one of the names, ignoring case and separators."""
+    joined = " ".join(map(squeezed, names))
+    return all(squeezed(word) in joined for word in wanted)
 
 
 def words(name: str) -> tuple[str, ...]:
-    """The parts of a name that tell it from others: ``A100-SXM4-80GB`` is a100, sxm4, 80gb."""
+    """Return the parts of a name: ``A100-SXM4-80GB`` is a100, sxm4, 80gb."""
     return tuple(part for part in re.split(r"[^a-z0-9.]+", name.lower()) if part)
 
 
 def squeezed(name: str) -> str:
-    """A name without case and separators, for equality; the dot tells opt-1.3b from opt-13b."""
+    """Return a name without case and separators; the dot distinguishes opt-1.3b from opt-13b."""
     return re.sub(r"[^a-z0-9.]+", "", name.lower())
 
 
-def unknown(flag: str, name: str, known: Iterable[str], remedy: str) -> FactError:
-    """The error for a name that is in no catalogue, with the nearest ones that are."""
+def unknown(argument: str, name: str, known: Iterable[str], remedy: str) -> FactError:
+    """Return the error for an unknown name, with the closest known ones."""
     from difflib import get_close_matches
 
     names = {squeezed(entry): entry for entry in known}
@@ -54,5 +54,5 @@ def unknown(flag: str, name: str, known: Iterable[str], remedy: str) -> FactErro
     begin_so = [each for each in names if asked and each.startswith(asked)]
     alike = dict.fromkeys((*begin_so, *get_close_matches(asked, names, n=3, cutoff=0.5)))
     near = [names[hit] for hit in list(alike)[:3]]
-    hint = f"; near it: {', '.join(near)}" if near else ""
-    return FactError(flag, f"{name!r} is not in the catalogue{hint}. {remedy}")
+    hint = f"; did you mean {', '.join(near)}?" if near else "."
+    return FactError(argument, f"{name!r} is not in the catalogue{hint} {remedy}")

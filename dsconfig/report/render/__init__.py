@@ -1,4 +1,4 @@
-"""How findings are shown: one file per format, chosen by name, imported when chosen."""
+"""Output formats for findings, one module each, imported on first use."""
 
 import sys
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ FORMATS = {
     "sarif": "dsconfig.report.render.sarif",
     "junit": "dsconfig.report.render.junit",
 }
-"""Where each format lives; its ``render`` does the work."""
+"""Module of each format, which has a ``render`` function."""
 FOR_PEOPLE = ("full", "concise")
 
 
 def render(name: str, files: Sequence[FileReport], look: Look | None = None) -> str:
-    """The findings in a format; without ``look``, as standard output can show them.
+    """Render the findings in a format; default ``look``: that of standard output.
 
     Raises ValueError for an unknown format.
     """

@@ -1,4 +1,4 @@
-"""The stable shape other programs build on. New fields may come; readers must accept them."""
+"""JSON output. The shape is stable; fields may be added, and readers must accept them."""
 
 import json
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ def render(files: Sequence[FileReport], look: Look) -> str:
 
 
 def as_data(files: Sequence[FileReport]) -> dict[str, Any]:
-    """The report as plain data."""
+    """Return the report as plain data."""
     return {
         "format_version": FORMAT_VERSION,
         "files": [
             {
                 "file": file.file,
                 "valid": file.report.ok,
-                **_judged_for(file),
+                **_target(file),
                 "diagnostics": [diagnostic_data(found) for found in file.report.diagnostics],
             }
             for file in files
@@ -37,8 +37,8 @@ def as_data(files: Sequence[FileReport]) -> dict[str, Any]:
     }
 
 
-def _judged_for(file: FileReport) -> dict[str, Any]:
-    """Who was taken to run the file, where that was asked."""
+def _target(file: FileReport) -> dict[str, Any]:
+    """Return the target program and how it was determined."""
     target = file.target
     if target is None:
         return {}
@@ -51,7 +51,7 @@ def _judged_for(file: FileReport) -> dict[str, Any]:
 
 
 def diagnostic_data(found: Diagnostic) -> dict[str, Any]:
-    """One finding as plain data."""
+    """Return one finding as plain data."""
     return {
         "code": found.code,
         "name": found.name,
@@ -75,7 +75,7 @@ def diagnostic_data(found: Diagnostic) -> dict[str, Any]:
     }
 
 
-def _range(place: Range | None) -> dict[str, Any] | None:
-    if place is None:
+def _range(range_: Range | None) -> dict[str, Any] | None:
+    if range_ is None:
         return None
-    return {"start": place.start._asdict(), "end": place.end._asdict()}
+    return {"start": range_.start._asdict(), "end": range_.end._asdict()}

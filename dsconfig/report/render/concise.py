@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from dsconfig.report.render.terminal import Look, one_line, paint
-from dsconfig.report.report import Cause, FileReport, by_cause
+from dsconfig.report.report import Cause, FileReport, group_by_cause
 
 
 def render(files: Sequence[FileReport], look: Look) -> str:
     lines = [
         _line(file.file, cause, look)
         for file in files
-        for cause in by_cause(file.report.diagnostics)
+        for cause in group_by_cause(file.report.diagnostics)
     ]
     return "".join(f"{line}\n" for line in lines)
 

@@ -1,46 +1,46 @@
-"""The finding with its line, a caret under the place, the consequence and the remedy."""
+"""Findings with the source line, a caret, the effect and the suggested fix."""
 
 import textwrap
 from collections.abc import Sequence
 
 from dsconfig.report.diagnostic import Applicability, Effect, Range, Severity
 from dsconfig.report.render.terminal import Look, is_control, one_line, paint
-from dsconfig.report.report import Cause, FileReport, by_cause
+from dsconfig.report.report import Cause, FileReport, group_by_cause
 
 TAB = 4
 CUT = "..."
 BEFORE = 20
-"""Columns kept before the caret when a long line is cut on the left."""
-LATE = "refused late: the program stops after reading the file"
+"""Columns kept before the caret when a long line is truncated on the left."""
+LATE = "refused after parsing: the program stops during initialization or in a step"
 
 
 def render(files: Sequence[FileReport], look: Look) -> str:
     parts: list[str] = []
     for file in files:
         lines = _split(file.text)
-        causes = by_cause(file.report.diagnostics)
+        causes = group_by_cause(file.report.diagnostics)
         notes = [each for each in causes if each.first.severity is Severity.INFO]
-        graver = [each for each in causes if each.first.severity is not Severity.INFO]
-        parts += (_finding(file.file, lines, cause, look) for cause in graver)
+        problems = [each for each in causes if each.first.severity is not Severity.INFO]
+        parts += (_finding(file.file, lines, cause, look) for cause in problems)
         if notes:
             parts.append("".join(_remark(file.file, cause, look) for cause in notes))
     return "\n".join(parts)
 
 
 def _remark(file: str, cause: Cause, look: Look) -> str:
-    """What is worth knowing and asks for nothing: one paragraph, without an excerpt."""
+    """Render an info-level finding as one paragraph without an excerpt."""
     found = cause.first
     head = f"{found.severity}[{found.code}]"
-    place = f"{one_line(file)}:{found.range.start.line}" if found.range else one_line(file)
-    told = [one_line(found.message)]
-    told += [f"also {one_line(cause.also)}"] if cause.others else []
-    told += [one_line(found.help)] if found.help else []
-    text = _wrap(f"{head}: {place}: {'; '.join(told)}", look.width, "  ")
+    location = f"{one_line(file)}:{found.range.start.line}" if found.range else one_line(file)
+    parts = [one_line(found.message)]
+    parts += [f"also {one_line(cause.also)}"] if cause.others else []
+    parts += [one_line(found.help)] if found.help else []
+    text = _wrap(f"{head}: {location}: {'; '.join(parts)}", look.width, "  ")
     return paint(head, found.severity, look) + text[len(head) :] + "\n"
 
 
 def _split(text: str | None) -> list[str]:
-    """The lines as positions count them: ended by LF, CRLF or CR and by nothing else."""
+    """Split into lines at LF, CRLF or CR, as positions count them."""
     if not text:
         return []
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -54,15 +54,15 @@ def _finding(file: str, lines: Sequence[str], cause: Cause, look: Look) -> str:
     out = [title]
     margin = " " * (len(str(found.range.start.line)) if found.range else 1)
     bar = paint("|", "frame", look)
-    place = one_line(file)
+    location = one_line(file)
     if found.range is not None:
         start = found.range.start
-        place = f"{place}:{start.line}:{start.column}"
-    out.append(f"{margin}{paint('-->', 'frame', look)} {place}")
+        location = f"{location}:{start.line}:{start.column}"
+    out.append(f"{margin}{paint('-->', 'frame', look)} {location}")
     if found.range is not None and found.range.start.line <= len(lines):
         line = lines[found.range.start.line - 1]
-        room = look.width - len(margin) - 4
-        shown, caret = excerpt(line, found.range, room)
+        columns = look.width - len(margin) - 4
+        shown, caret = excerpt(line, found.range, columns)
         number = paint(str(found.range.start.line), "frame", look)
         out += [
             f"{margin} {bar}",
@@ -106,33 +106,33 @@ def _wrap(text: str, width: int, indent: str) -> str:
     )
 
 
-def excerpt(line: str, place: Range, room: int) -> tuple[str, str]:
-    """The line as it is shown, and the carets below it.
+def excerpt(line: str, location: Range, columns: int) -> tuple[str, str]:
+    """Return the displayed part of the line, and the carets below it.
 
-    A range that runs over several lines is marked up to the end of its first line.
+    A range over several lines is marked up to the end of its first line.
     """
-    first = min(place.start.column - 1, len(line))
-    last = place.end.column - 1 if place.end.line == place.start.line else len(line)
+    first = min(location.start.column - 1, len(line))
+    last = location.end.column - 1 if location.end.line == location.start.line else len(line)
     last = max(min(last, len(line)), first)
     cells = [_cell(character) for character in line]
     left = sum(_width(cell) for cell in cells[:first])
-    if left + BEFORE > room:
+    if left + BEFORE > columns:
         cut = max(0, first - BEFORE)
         cells, first, last = [CUT, *cells[cut:]], first - cut + 1, last - cut + 1
     shown, used = "", 0
     for cell in cells:
-        if used + _width(cell) > max(room, BEFORE):
+        if used + _width(cell) > max(columns, BEFORE):
             shown = shown[: -len(CUT)] + CUT
             break
         shown += cell
         used += _width(cell)
     indent = sum(_width(cell) for cell in cells[:first])
     marked = sum(_width(cell) for cell in cells[first:last])
-    return shown, " " * indent + "^" * max(1, min(marked, max(room, BEFORE) - indent))
+    return shown, " " * indent + "^" * max(1, min(marked, max(columns, BEFORE) - indent))
 
 
 def _cell(character: str) -> str:
-    """What a character looks like: tabs as blanks, control characters as a dot."""
+    """Return how a character is displayed: tabs as blanks, control characters as a dot."""
     if character == "\t":
         return " " * TAB
     return "\u00b7" if is_control(character) else character

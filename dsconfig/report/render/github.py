@@ -1,4 +1,4 @@
-"""Workflow commands that GitHub Actions turns into annotations."""
+"""GitHub Actions workflow commands, which create annotations."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def _annotation(file: str, found: Diagnostic) -> str:
 
 
 def _escape(text: str, also: str = "") -> str:
-    """Percent-encode what would end a command, or part of one."""
+    """Percent-encode characters that would end a command or a property."""
     for character in f"%\r\n{also}":
         text = text.replace(character, f"%{ord(character):02X}")
     return text

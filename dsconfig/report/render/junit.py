@@ -9,7 +9,7 @@ from dsconfig.report.render.terminal import Look, visible
 from dsconfig.report.report import FileReport
 
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot hold."""
+"""Characters that are invalid in XML 1.0."""
 
 
 def render(files: Sequence[FileReport], look: Look) -> str:

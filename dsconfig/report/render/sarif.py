@@ -1,4 +1,4 @@
-"""SARIF 2.1.0, which code-scanning services read."""
+"""SARIF 2.1.0, for code scanning services."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ def render(files: Sequence[FileReport], look: Look) -> str:
 
 
 def as_data(files: Sequence[FileReport]) -> dict[str, Any]:
-    """The log as plain data: one run, one result per finding."""
+    """Return the log as plain data: one run, one result per finding."""
     from dsconfig import __version__
 
     everything = [(file.file, found) for file in files for found in file.report.diagnostics]
@@ -59,7 +59,7 @@ def _result(file: str, found: Diagnostic, index: dict[str, int]) -> dict[str, An
     if found.range is not None:
         location["region"] = _region(found.range)
     text = found.message if found.help is None else f"{found.message}\n{found.help}"
-    # The same for the same finding when the lines around it move.
+    # Stable when the lines around a finding move.
     identity = f"{found.code} {found.pointer}".encode(errors="backslashreplace")
     result: dict[str, Any] = {
         "ruleId": found.code,
@@ -98,7 +98,7 @@ def _region(place: Range) -> dict[str, int]:
 
 
 def _uri(file: str) -> str:
-    """A relative reference as SARIF wants it; an absolute path becomes a file URI."""
+    """Return a relative reference; an absolute path becomes a file URI."""
     path = Path(file)
     if path.is_absolute():
         return path.as_uri()

@@ -1,7 +1,6 @@
-"""What a terminal can show, and what may be printed on it.
+"""Terminal capabilities and escaping.
 
-NO_COLOR and FORCE_COLOR count when they are not empty. No control character of a config reaches
-the terminal.
+NO_COLOR and FORCE_COLOR apply if not empty. Control characters in a config are never printed.
 """
 
 import os
@@ -14,11 +13,11 @@ from dsconfig.report.diagnostic import Severity
 
 
 class Look(NamedTuple):
-    """What the terminal can do. Machine formats take no notice of it."""
+    """Terminal capabilities; ignored by machine-readable formats."""
 
     color: bool = False
     width: int = 100
-    """Columns; the full format wraps to it."""
+    """Columns to which the full format wraps."""
 
 
 CODES = {
@@ -37,12 +36,12 @@ PIPED_WIDTH = 100
 
 
 def paint(text: str, style: str, look: Look) -> str:
-    """The text in a severity's colour, or in a named style."""
+    """Return the text in the color of a severity or a named style."""
     return f"\x1b[{CODES[style]}m{text}\x1b[0m" if look.color and text else text
 
 
 def look_of(stream: TextIO) -> Look:
-    """What the program at the other end of a stream can show."""
+    """Return the capabilities of a stream."""
     terminal = stream.isatty()
     width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
     return Look(color=_wants_color(terminal), width=max(width, 40))
@@ -57,23 +56,23 @@ def _wants_color(terminal: bool) -> bool:
 
 
 def visible(text: str) -> str:
-    """The text, lines kept, with all other control characters written as escapes."""
+    """Escape control characters except newlines."""
     return "\n".join(map(one_line, text.split("\n")))
 
 
 def one_line(text: str) -> str:
-    """The text on one line, with control characters written as escapes."""
+    """Escape all control characters, so that the text stays on one line."""
     return text if text.isprintable() else _control().sub(_escape, text)
 
 
 def is_control(character: str) -> bool:
-    """Whether a terminal would obey a character, or not be able to show it."""
+    """Return whether a character is a control character or cannot be displayed."""
     return not character.isprintable() and _control().match(character) is not None
 
 
 @cache
 def _control() -> re.Pattern[str]:
-    """Compiled when a text needs it: few do, and the compiler of patterns is slow."""
+    """Compile the pattern on first use, because most texts do not need it."""
     return re.compile(
         r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
     )

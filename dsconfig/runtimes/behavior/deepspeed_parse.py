@@ -47,7 +47,7 @@ def _refuse_breaches(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
     """Conditions between keys, at the turn of the given roots (None: of all)."""
     for violation in violations(read, roots):
         raise ReplayStop(
-            violation.exception, violation.said, *(".".join(path) for path in violation.paths)
+            violation.exception, violation.message, *(".".join(path) for path in violation.paths)
         )
 
 

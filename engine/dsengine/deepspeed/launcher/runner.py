@@ -74,7 +74,7 @@ def fetch_hostfile(hostfile_path: str) -> dict[str, int] | None:
 
 
 def _parse_hostfile(hostfile_lines: Iterable[str]) -> dict[str, int]:
-    return _counted(hostfile.parsed(hostfile_lines))
+    return _counted(hostfile.parse(hostfile_lines))
 
 
 def _counted(slots: hostfile.Slots) -> dict[str, int]:
@@ -90,7 +90,7 @@ def parse_resource_filter(
 
     Raises ValueError for both filters at once, and for unknown hosts and slots.
     """
-    left = hostfile.chosen(host_info, include_str, exclude_str)
+    left = hostfile.select(host_info, include_str, exclude_str)
     return {name: list(slots) for name, slots in left.items()}
 
 
