@@ -107,7 +107,7 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
 
 
 @rule("DSC204", Effect.ALTERED, also=(Effect.REFUSED,), triggers=" ".join(KEYS))
-def batch_not_whole(config: Context) -> Iterator[Finding]:
+def batch_not_integer(config: Context) -> Iterator[Finding]:
     """Batch value is not an integer
 
     DeepSpeed does not check the type. It computes with a fraction: 1.5 accumulation steps divide

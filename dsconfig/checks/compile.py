@@ -95,7 +95,7 @@ def _fallback(name: str, reason: str) -> Finding:
 
 
 @refusal("DSC474", triggers="compile", late=True)
-def compile_around_experts(config: Context) -> Iterator[Finding]:
+def compile_with_experts(config: Context) -> Iterator[Finding]:
     """`autoep_non_moe` cannot be combined with this feature
 
     `autoep_non_moe` applies torch.compile around expert layers. It does not support DeepCompile,

@@ -39,7 +39,7 @@ def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
 
 
 @rule("DSC912", Effect.INERT, triggers="data_efficiency", applies_to=reaches_deepspeed)
-def switched_off_above(config: Context) -> Iterator[Finding]:
+def enabled_in_disabled_block(config: Context) -> Iterator[Finding]:
     """Enabled feature inside a disabled block
 
     The outer `enabled` switches have no effect, and the feature runs.

@@ -75,7 +75,7 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
 
 
 @rule("DSC703", Effect.REFUSED, also=(Effect.ALTERED,), late=True)
-def sources_disagree(config: Context) -> Iterator[Finding]:
+def conflicting_sources(config: Context) -> Iterator[Finding]:
     """Conflicting settings in the config, TrainingArguments and accelerate config
 
     transformers compares most of them and raises an error; accelerate silently uses one of them.
@@ -112,7 +112,7 @@ def sources_disagree(config: Context) -> Iterator[Finding]:
 
 
 @rule("DSC704", Effect.REFUSED, late=True, applies_to=fills_auto, last=True)
-def integration_stops(config: Context) -> Iterator[Finding]:
+def integration_error(config: Context) -> Iterator[Finding]:
     """transformers or accelerate raises an error
 
     The program cannot handle a value, or a value of the run differs, and no other rule reports it.

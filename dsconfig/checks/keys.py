@@ -160,7 +160,7 @@ def valid_paths(config: Context, path: Path) -> tuple[Path, ...]:
 
 
 @rule("DSC029", Effect.REFUSED, also=(Effect.INERT,), on_templates=True)
-def documented_and_unread(config: Context) -> Iterator[Finding]:
+def documented_but_unread(config: Context) -> Iterator[Finding]:
     """Documented key that no release reads
 
     DeepSpeed's documentation lists this key. In a validated block DeepSpeed rejects it; elsewhere
@@ -414,7 +414,7 @@ def comment_key(config: Context) -> Iterator[Finding]:
 
 
 @rule("DSC028", Effect.INERT, applies_to=reaches_deepspeed)
-def swallowed_key(config: Context) -> Iterator[Finding]:
+def consumed_key(config: Context) -> Iterator[Finding]:
     """Key consumed by DeepSpeed's config class
 
     `strict` in a validated block is an argument of DeepSpeed's own config class and sets nothing;

@@ -399,7 +399,7 @@ def full_bucket_not_reduced(config: Context) -> Iterator[FaultFinding]:
     "use DeepSpeed 0.19.4 or later, or delete it",
     triggers="scheduler",
 )
-def stairs_without_effect(config: Context) -> Iterator[FaultFinding]:
+def stair_counts_ignored(config: Context) -> Iterator[FaultFinding]:
     """DeepSpeed up to 0.19.3 ignores the stair counts of OneCycle
 
     The learning rate follows a ramp without stairs.
@@ -424,7 +424,7 @@ def stairs_without_effect(config: Context) -> Iterator[FaultFinding]:
     effect=Effect.NOTE,
     triggers="scheduler",
 )
-def groups_warm_up_alike(config: Context) -> Iterator[FaultFinding]:
+def parameter_groups_share_warmup(config: Context) -> Iterator[FaultFinding]:
     """DeepSpeed 0.17.2 to 0.19.3 warm up all parameter groups to the first group's rate
 
     Without `warmup_max_lr`, WarmupLR uses the learning rate of the optimizer's first group for all
@@ -451,7 +451,7 @@ def groups_warm_up_alike(config: Context) -> Iterator[FaultFinding]:
     "use DeepSpeed 0.19.6 or later (deepspeedai/DeepSpeed#8245), or stage 1 or 3",
     effect=Effect.NOTE,
 )
-def one_backward_loses_a_subgraph(config: Context) -> Iterator[FaultFinding]:
+def reused_module_gradient_lost(config: Context) -> Iterator[FaultFinding]:
     """DeepSpeed 0.18.3 to 0.19.5 may lose part of a gradient at stage 2 in bf16
 
     If a module is used twice in a step (a shared encoder, a second loss), a parameter becomes ready

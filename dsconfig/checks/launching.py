@@ -178,7 +178,7 @@ def _invalid_counts(launch: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 @rule("DSC706", Effect.ALTERED, triggers=EMBEDDED_IN_YAML, applies_to=fills_auto)
-def nvme_path_not_launched(config: Context) -> Iterator[Finding]:
+def nvme_path_not_passed(config: Context) -> Iterator[Finding]:
     """accelerate's launcher drops the NVMe path
 
     It passes the offload device on to the training processes, but not the path. The plugin then

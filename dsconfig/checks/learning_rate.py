@@ -137,7 +137,7 @@ def rate_out_of_range(config: Context) -> Iterator[Finding]:
 
 
 @rule("DSC645", Effect.ALTERED, triggers="scheduler")
-def schedule_upside_down(config: Context) -> Iterator[Finding]:
+def schedule_inverted(config: Context) -> Iterator[Finding]:
     """Minimum of the schedule is above its maximum
 
     The learning rate decreases where it should increase.

@@ -256,7 +256,7 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
 
 
 @rule("DSC612", Effect.NOTE, triggers="optimizer", applies_to=reaches_deepspeed)
-def package_needed(config: Context) -> Iterator[Finding]:
+def optimizer_package_required(config: Context) -> Iterator[Finding]:
     """Optimizer requires a package
 
     Without it, DeepSpeed raises an UnboundLocalError.

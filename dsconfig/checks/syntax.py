@@ -90,7 +90,7 @@ def not_an_object(config: Context) -> Iterator[Finding]:
 
 
 @rule("DSC006", Effect.ALTERED)
-def swallowed_line(config: Context) -> Iterator[Finding]:
+def unquoted_string(config: Context) -> Iterator[Finding]:
     """Unquoted string includes punctuation or a comment
 
     In HJSON, an unquoted value that is not a number, `true`, `false` or `null` is a string up to
@@ -169,7 +169,7 @@ def no_config_inside(config: Context) -> Iterator[Finding]:
 
 
 @rule("DSC012", Effect.REFUSED, also=tuple(Effect))
-def another_kind_of_file(config: Context) -> Iterator[Finding]:
+def wrong_kind_of_file(config: Context) -> Iterator[Finding]:
     """File is not a ds_config
 
     It is a file of another program: a GPT-NeoX or Megatron config, TrainingArguments, a model

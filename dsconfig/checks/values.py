@@ -80,7 +80,7 @@ def _faults(config: Context) -> Iterator[tuple[Path, SchemaError]]:
 
 
 @refusal("DSC031")
-def refused_value(config: Context) -> Iterator[Finding]:
+def invalid_value(config: Context) -> Iterator[Finding]:
     """Invalid value
 
     DeepSpeed rejects a value of a wrong type, outside its limits, or not among its choices. It
@@ -165,7 +165,7 @@ def literal_of(value: Any) -> Any:
 
 
 @rule("DSC032", Effect.ALTERED, also=(Effect.REFUSED,))
-def kept_wrong_value(config: Context) -> Iterator[Finding]:
+def unchecked_value(config: Context) -> Iterator[Finding]:
     """Invalid value that DeepSpeed does not check
 
     Any non-empty string counts as true for a boolean key, even "false". Numbers outside the valid
@@ -269,7 +269,7 @@ def null_block(config: Context) -> Iterator[Finding]:
 @rule(
     "DSC035", Effect.DEPRECATED, also=(Effect.INERT,), triggers="zero_optimization allgather_size"
 )
-def unused_old_form(config: Context) -> Iterator[Finding]:
+def boolean_zero_optimization(config: Context) -> Iterator[Finding]:
     """`zero_optimization` is a boolean
 
     This form was deprecated in 2020. true is stage 1 with `allgather_size` as the bucket size. With

@@ -116,7 +116,7 @@ def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
 
 
 @rule("DSC404", Effect.COSTLY, also=(Effect.INERT,), triggers="zero_optimization")
-def odd_sizes(config: Context) -> Iterator[Finding]:
+def non_positive_size(config: Context) -> Iterator[Finding]:
     """Zero or negative size that DeepSpeed accepts
 
     `sub_group_size` then puts every parameter in its own group, and the optimizer steps once per
@@ -159,7 +159,7 @@ SIZES = NEVER_ZERO | {"module_granularity_threshold"}
 
 
 @rule("DSC405", Effect.COSTLY, also=(Effect.INERT,), triggers="zero_optimization")
-def no_parameter_may_live(config: Context) -> Iterator[Finding]:
+def prefetching_disabled(config: Context) -> Iterator[Finding]:
     """Stage 3 limit prevents prefetching or persistence
 
     `stage3_max_live_parameters` and `stage3_prefetch_bucket_size` limit prefetching: if either is

@@ -73,12 +73,12 @@ def not_an_object(kind: str, place: Range | None) -> Diagnostic:
     return Diagnostic("DSC005", "not-an-object", Effect.REFUSED, message, range=place, help=help)
 
 
-def swallowed_line(pointer: str, place: Range, text: str, fix: Fix | None) -> Diagnostic:
+def unquoted_string(pointer: str, place: Range, text: str, fix: Fix | None) -> Diagnostic:
     """Return the finding for an unquoted string that includes punctuation or a comment."""
     message = f"unquoted string extends to the end of the line: DeepSpeed reads {quoted(text)}"
     help = "quote the string, or write one entry per line"
     return Diagnostic(
-        "DSC006", "swallowed-line", Effect.ALTERED, message, pointer, place, help=help, fix=fix
+        "DSC006", "unquoted-string", Effect.ALTERED, message, pointer, place, help=help, fix=fix
     )
 
 
@@ -117,7 +117,7 @@ def no_config_named(why: str = "it trains without DeepSpeed", key: str = "deepsp
 def another_kind(name: str, effect: Effect, help: str) -> Diagnostic:
     """Return the finding for a file of another kind; ``effect`` is that of passing it on."""
     message = f"this is {name}, not a ds_config: {effect.meaning}"
-    return Diagnostic("DSC012", "another-kind-of-file", effect, message, range=START, help=help)
+    return Diagnostic("DSC012", "wrong-kind-of-file", effect, message, range=START, help=help)
 
 
 def replacement(place: Range, content: str) -> Fix:

@@ -98,7 +98,7 @@ def _bare_text(spans: Spans, pointer: str, start: int, end: int) -> Iterator[Dia
         token: Range = spans.lines.range(start, start + len(word))
         content = PYTHON_WORDS.get(word) or json.dumps(word, ensure_ascii=not word.isprintable())
         fix = findings.replacement(token, content) if only_comma else None
-        yield findings.swallowed_line(pointer, place, value, fix)
+        yield findings.unquoted_string(pointer, place, value, fix)
 
 
 def json_error_in(text: str) -> JsonError | None:
