@@ -22,7 +22,7 @@ class Violation(NamedTuple):
     """A condition that is not met, and the keys that it is about; the first is at fault."""
 
     paths: tuple[Path, ...]
-    said: str
+    message: str
     exception: str = "ValidationError"
 
     @property
@@ -82,8 +82,8 @@ def zero_needed_fp16(config: ReadConfig) -> Iterator[Violation]:
         return
     stage = old_stage(config)
     if stage is not None and stage > 0 and (config.version < ZERO_WITHOUT_FP16 or stage < 2):
-        said = f"DeepSpeed {config.version} requires fp16 for ZeRO stage {stage:g}"
-        yield Violation((ZERO,), said, "AssertionError")
+        message = f"DeepSpeed {config.version} requires fp16 for ZeRO stage {stage:g}"
+        yield Violation((ZERO,), message, "AssertionError")
 
 
 @_condition("old-zero-limits", "zero_optimization")
@@ -100,8 +100,8 @@ def old_zero_limits(config: ReadConfig) -> Iterator[Violation]:
     if not isinstance(stage, (int, float)):
         yield Violation(((*ZERO, "stage"),), "zero_optimization.stage is not a number", "TypeError")
     elif stage > highest:
-        said = f"zero_optimization.stage is above {highest}"
-        yield Violation(((*ZERO, "stage"),), said, "AssertionError")
+        message = f"zero_optimization.stage is above {highest}"
+        yield Violation(((*ZERO, "stage"),), message, "AssertionError")
     if config.since("0.3.15"):
         yield from _old_offload(config, block)
 
@@ -116,8 +116,8 @@ def _old_offload(config: ReadConfig, block: dict[str, Any]) -> Iterator[Violatio
         if not is_block(value):
             yield Violation((path,), f"{'.'.join(path)} is not an object", "AttributeError")
         elif config.since("0.5.7") and value.get("device", "cpu") not in ("none", "cpu", "nvme"):
-            said = f"{'.'.join(path)}.device must be none, cpu or nvme"
-            yield Violation(((*path, "device"),), said, "ValueError")
+            message = f"{'.'.join(path)}.device must be none, cpu or nvme"
+            yield Violation(((*path, "device"),), message, "ValueError")
 
 
 @_condition("deprecated-and-replacement", "zero_optimization")
@@ -131,15 +131,15 @@ def deprecated_and_replacement(config: ReadConfig) -> Iterator[Violation]:
             continue
         for new in (name, *known.aliases):
             if block.get(new, "auto") != "auto":
-                said = f'"{old}" and its replacement "{new}" are both set'
-                yield Violation(((*ZERO, old),), said, "AssertionError")
+                message = f'"{old}" and its replacement "{new}" are both set'
+                yield Violation(((*ZERO, old),), message, "AssertionError")
 
 
 @_condition("grad-norm-needs-stage", "zero_optimization")
 def grad_norm_needs_stage(config: ReadConfig) -> Iterator[Violation]:
     if not config.in_force(ZERO, "compute_grad_norm") and config.stage in (0, 3):
-        said = f"compute_grad_norm false requires ZeRO stage 1 or 2, not {config.stage}"
-        yield Violation(((*ZERO, "compute_grad_norm"),), said)
+        message = f"compute_grad_norm false requires ZeRO stage 1 or 2, not {config.stage}"
+        yield Violation(((*ZERO, "compute_grad_norm"),), message)
 
 
 @_condition("partial-offload-needs-stage-3", "zero_optimization")
@@ -149,8 +149,8 @@ def partial_offload_needs_stage_3(config: ReadConfig) -> Iterator[Violation]:
         return
     ratio = config.in_force(block, "ratio")
     if ratio < 1:
-        said = f"offload_optimizer.ratio {ratio:g} at ZeRO stage {config.stage}"
-        yield Violation(((*block, "ratio"),), said)
+        message = f"offload_optimizer.ratio {ratio:g} at ZeRO stage {config.stage}"
+        yield Violation(((*block, "ratio"),), message)
 
 
 ZENFLOW = (*ZERO, "zenflow")
@@ -188,8 +188,8 @@ def sum_not_supported(config: ReadConfig) -> Iterator[Violation]:
     }
     for reason, holds in reasons.items():
         if holds:
-            said = f'gradient_allreduce_op "sum" is not supported with {reason}'
-            yield Violation((("gradient_allreduce_op",),), said, "ValueError")
+            message = f'gradient_allreduce_op "sum" is not supported with {reason}'
+            yield Violation((("gradient_allreduce_op",),), message, "ValueError")
 
 
 def sums(config: ReadConfig) -> bool:
@@ -214,8 +214,8 @@ def unusable_scale_limits(config: ReadConfig) -> Iterator[Violation]:
     for name in ("loss_scale_window", "min_loss_scale"):
         value = config.in_force(("fp16",), name)
         if value <= 0:
-            said = f"fp16.{name} is {value:g} with a dynamic loss scale"
-            yield Violation((("fp16", name),), said)
+            message = f"fp16.{name} is {value:g} with a dynamic loss scale"
+            yield Violation((("fp16", name),), message)
 
 
 @_condition("fp16-with-bf16", "bf16")
@@ -230,8 +230,8 @@ def bf16_needed_zero(config: ReadConfig) -> Iterator[Violation]:
     if not config.since("0.6.0") or config.since("0.6.2") or not config.bf16:
         return
     if old_stage(config) not in (1, 2, 3):
-        said = f"DeepSpeed {config.version} requires ZeRO stage 1, 2 or 3 for bf16"
-        yield Violation(((config.bf16_block, "enabled"),), said, "AssertionError")
+        message = f"DeepSpeed {config.version} requires ZeRO stage 1, 2 or 3 for bf16"
+        yield Violation(((config.bf16_block, "enabled"),), message, "AssertionError")
 
 
 MASTER_KEYS = (
@@ -260,8 +260,8 @@ def master_weights_need_zero(config: ReadConfig) -> Iterator[Violation]:
         return
     for path in MASTER_KEYS:
         if keeps_masters(config, path):
-            said = f"{'.'.join(path)} is enabled at ZeRO stage {config.stage}"
-            yield Violation((path,), said, "AssertionError")
+            message = f"{'.'.join(path)} is enabled at ZeRO stage {config.stage}"
+            yield Violation((path,), message, "AssertionError")
 
 
 @_condition("bf16-states-need-masters")
@@ -269,8 +269,8 @@ def bf16_states_need_masters(config: ReadConfig) -> Iterator[Violation]:
     block = (config.bf16_block,)
     states = config.is_on(block, "bf16_optimizer_states")
     if states and not config.is_on(block, "bf16_master_weights_and_grads"):
-        said = "bf16_optimizer_states requires bf16_master_weights_and_grads"
-        yield Violation(((*block, "bf16_optimizer_states"),), said, "AssertionError")
+        message = "bf16_optimizer_states requires bf16_master_weights_and_grads"
+        yield Violation(((*block, "bf16_optimizer_states"),), message, "AssertionError")
 
 
 # Data, files and what was taken out.
@@ -283,8 +283,8 @@ BATCHING = ("data_efficiency", "data_sampling", "dynamic_batching")
 def curriculum_without_metrics(config: ReadConfig) -> Iterator[Violation]:
     enabled = config.since("0.8.0") and config.get(*CURRICULUM, "enabled")
     if enabled and not config.has(*CURRICULUM, "curriculum_metrics"):
-        said = "curriculum_learning is enabled without curriculum_metrics"
-        yield Violation(((*CURRICULUM, "curriculum_metrics"),), said, "AssertionError")
+        message = "curriculum_learning is enabled without curriculum_metrics"
+        yield Violation(((*CURRICULUM, "curriculum_metrics"),), message, "AssertionError")
 
 
 @_condition("dynamic-batching-without-tokens", "data_efficiency")
@@ -303,8 +303,8 @@ def dynamic_batching_without_tokens(config: ReadConfig) -> Iterator[Violation]:
 def gds_not_on_device(config: ReadConfig) -> Iterator[Violation]:
     device = config.facts.device
     if config.switch("aio", "use_gds") and device is not None and device.kind != "cuda":
-        said = f"use_gds requires an NVIDIA GPU, not {device.name}"
-        yield Violation((("aio", "use_gds"),), said, "AssertionError")
+        message = f"use_gds requires an NVIDIA GPU, not {device.name}"
+        yield Violation((("aio", "use_gds"),), message, "AssertionError")
 
 
 @_condition("elasticity-with-batch", "elasticity")
@@ -314,13 +314,13 @@ def elasticity_with_batch(config: ReadConfig) -> Iterator[Violation]:
     ignores = config.switch("elasticity", "ignore_non_elastic_batch_info")
     written = [key for key in sorted(KEYS) if key in config.config]
     if config.switch("elasticity", "enabled") and written and not ignores:
-        said = f"elasticity is enabled, and {' and '.join(written)} is set"
-        yield Violation((("elasticity", "enabled"),), said, "ElasticityConfigError")
+        message = f"elasticity is enabled, and {' and '.join(written)} is set"
+        yield Violation((("elasticity", "enabled"),), message, "ElasticityConfigError")
 
 
 @_condition("wrong-level-name-error", "compression_training")
 def compression_at_wrong_level(config: ReadConfig) -> Iterator[Violation]:
     path = ("compression_training", "shared_parameters", "enabled")
     if config.since("0.7.0") and not config.since("0.19.3") and config.switch(*path):
-        said = "shared_parameters is not in a method of compression_training"
-        yield Violation((path,), said, "NameError")
+        message = "shared_parameters is not in a method of compression_training"
+        yield Violation((path,), message, "NameError")
