@@ -1,7 +1,6 @@
-"""Everything that is written from the declarations and rules: ``python -m dsconfig.generate``.
+"""Generate schemas and reference pages: ``python -m dsconfig.generate``.
 
-Run in a checkout, after any change of a key, a rule or the engine's coverage. The tests name the
-files that are stale.
+Run it in a checkout after changing a key, a rule or the coverage table; a test names stale files.
 """
 
 import sys
@@ -15,11 +14,11 @@ from dsconfig.schema import json_schema, key_index
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("schemas", "docs/reference/rules")
-"""Hold nothing but generated files."""
+"""Directories that contain only generated files."""
 
 
 def texts() -> Mapping[str, str]:
-    """Every generated file, by its path in the checkout."""
+    """Return the content of each generated file, by path."""
     schemas = {f"schemas/{name}": text for name, text in json_schema.published().items()}
     rules = {f"docs/reference/rules/{name}": text for name, text in rule_pages.pages().items()}
     return {
@@ -32,7 +31,7 @@ def texts() -> Mapping[str, str]:
 
 
 def stale() -> list[str]:
-    """The files that are not as they would be written, and those that nothing writes any more."""
+    """Return the files whose content is outdated, and files that are no longer generated."""
     wanted = texts()
     there = {f"{folder}/{path.name}" for folder in FOLDERS for path in (ROOT / folder).iterdir()}
     changed = [name for name, text in wanted.items() if _read(ROOT / name) != text]
@@ -44,7 +43,7 @@ def _read(path: Path) -> str | None:
 
 
 def main() -> None:
-    """Write what is stale, and say what was written."""
+    """Update stale files and print their names."""
     wanted = texts()
     for name in stale():
         if name in wanted:

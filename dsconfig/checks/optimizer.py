@@ -112,7 +112,7 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
     target = built_optimizer(config)
     if target is None or target.arguments is None:
         return
-    known, drops = target.arguments, target.kind.drops_unknown_arguments
+    known, drops = target.arguments, target.kind.ignores_unknown_arguments
     params = config.block(*PARAMS)
     for name in params:
         if name in known or is_comment(name) or name == "max_grad_norm":

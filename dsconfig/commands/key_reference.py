@@ -152,7 +152,7 @@ def engine(one: Key) -> Iterator[str]:
     """Yield how dsengine handles the key; the first case that applies is used."""
     if one.status is KeyStatus.LIVE:
         for case in engine_rule(one.path) or ():
-            condition = f" {case.when.words}" if case.when else ""
+            condition = f" {case.when.description}" if case.when else ""
             yield f"{case.status}{condition}: {case.by}"
 
 

@@ -98,7 +98,7 @@ def with_unsupported(
     """Return the resolution with the settings that dsengine does not support."""
     if program.runs_deepspeed or not result.ok:
         return result
-    unsupported = findings.not_built(document, facts, program)
+    unsupported = findings.unsupported_features(document, facts, program)
     return replace(result, diagnostics=in_order((*result.diagnostics, *unsupported)))
 
 

@@ -1,1 +1,1 @@
-"""The Plan: one training run, decided."""
+"""Plan: the input of an engine, built from a resolution."""

@@ -1,4 +1,4 @@
-"""From a Resolution to a Plan."""
+"""Build a Plan from a Resolution."""
 
 from dataclasses import asdict, replace
 
@@ -19,7 +19,7 @@ with lazy_imports():
 
 
 class PlanError(ValueError):
-    """The config cannot be planned; ``diagnostics`` say why."""
+    """The config cannot be planned; ``diagnostics`` contain the reasons."""
 
     def __init__(self, message: str, diagnostics: tuple[Diagnostic, ...] = ()) -> None:
         super().__init__(message)
@@ -27,10 +27,10 @@ class PlanError(ValueError):
 
 
 def make_plan(resolution: Resolution, facts: Facts) -> Plan:
-    """Decide one training run.
+    """Build the plan of a training run.
 
-    Keys this engine refuses stand in ``coverage``; an engine starts only without any. Raises
-    PlanError when the resolution has errors, or when batch or world size are not settled.
+    ``coverage`` lists keys that the engine refuses; an engine starts only if there are none. Raises
+    PlanError if the resolution has errors, or batch or world size are unknown.
     """
     effective = _settled(resolution)
     plan = Plan(
@@ -45,16 +45,16 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
 
 
 def complete(plan: Plan, facts: Facts) -> Plan:
-    """Add what depends on the model of ``facts``: units, expected memory and traffic.
+    """Add what depends on the model of ``facts``: units, estimated memory and traffic.
 
-    Nothing that is decided changes, and every rank that holds the same plan and the same model
-    comes to the same one. Raises PlanError when the plan was made for another model.
+    Deterministic, and does not change existing decisions, so ranks with the same plan and model
+    get the same result. Raises PlanError if the plan was made for another model.
     """
     tree = facts.model
     if tree is None:
         return plan
     if plan.units and tree.root is not None:
-        _insist_on_the_model_of(plan, tree)
+        _check_model(plan, tree)
     units = unit_schedule(plan.effective.zero, tree)
     if plan.units or (plan.model_elements == tree.parameters and not units):
         return plan
@@ -76,7 +76,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
             "host_peak_bytes": option.host.peak_bytes,
             "host_rounding_bytes": option.host.rounding_bytes,
             "nvme_bytes": option.nvme.bytes,
-            # Without the length of a sample no activations are among them.
+            # Without a sequence length activations are not included.
             "sequence_length": facts.sequence_length,
         },
         traffic=traffic(units, tree, plan.mesh, plan.effective),
@@ -85,7 +85,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
 
 
 def mesh_of(zero: Zero, facts: Facts) -> Mesh:
-    """Which ranks shard and which replicate."""
+    """Return the mesh: which ranks shard and which replicate."""
     ranks, group = facts.data_parallel or 1, zero.mics_shard_size
     if zero.stage > 0 and 0 < group < ranks and ranks % group:
         raise PlanError(
@@ -106,23 +106,23 @@ def _settled(resolution: Resolution) -> Effective:
     if resolution.effective is None:
         refusals = resolution.refusals
         listed = "; ".join(f"{found.code} {found.message}" for found in refusals)
-        why = f"the config has errors: {listed}" if refusals else "a value has another type"
-        raise PlanError(f"{why}; `dsconfig validate` says where", refusals)
+        why = f"the config has errors: {listed}" if refusals else "a value has a wrong type"
+        raise PlanError(f"{why}; see `dsconfig validate`", refusals)
     if resolution.effective.batch is None:
         raise PlanError(
-            "the batch is not settled: set train_micro_batch_size_per_gpu, or give --micro-batch"
-            " and the number of ranks with --gpus"
+            "the batch is not determined: set train_micro_batch_size_per_gpu, or specify"
+            " --micro-batch and --gpus"
         )
     return resolution.effective
 
 
-def _insist_on_the_model_of(plan: Plan, tree: ModelTree) -> None:
-    """By the names of the modules in units and the number of parameters."""
+def _check_model(plan: Plan, tree: ModelTree) -> None:
+    """Raise PlanError unless module names of units and the parameter count match."""
     assert tree.root is not None
     names = {module.name for module in tree.root.walk()}
     missing = [name for unit in plan.units for name in unit.modules if name not in names]
     if missing or plan.model_elements != tree.parameters:
-        absent = f", and has no {missing[0]}" if missing else ""
+        absent = f" and no module {missing[0]}" if missing else ""
         raise PlanError(
             f"the plan is for another model: {plan.model} has {plan.model_elements or 0:,} "
             f"parameters, this {tree.name} has {tree.parameters:,}{absent}; plan again with this "

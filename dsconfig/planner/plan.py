@@ -1,4 +1,4 @@
-"""The Plan: the only thing an engine is given. Frozen, and the same again when read from JSON."""
+"""Plan: the only input of an engine; frozen, and equal after a JSON round trip."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What becomes of one key the user set: ``by`` names the mechanism, or says why not."""
+    """How one key of the config is handled: ``by`` is the mechanism or the reason."""
 
     pointer: str
     status: Status
@@ -33,11 +33,11 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedUnit:
-    """One sharding unit with its place in the schedule.
+    """A sharding unit and its schedule.
 
-    ``gather``: the parameters are gathered around their use (else whole at rest).
-    ``reshard_after_forward``: freed between forward and backward; an int reshards to a
-    smaller group. ``prefetch``: indices of the units gathered ahead while this one computes.
+    ``gather``: parameters are all-gathered around their use (else they stay unsharded).
+    ``reshard_after_forward``: reshard between forward and backward; an int reshards to a smaller
+    group. ``prefetch``: indices of the units to prefetch while this one computes.
     """
 
     modules: tuple[str, ...]
@@ -49,12 +49,12 @@ class PlannedUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One training run, decided.
+    """Complete description of a training run.
 
-    ``effective`` holds every concrete setting (precision, optimizer, tiers, reporting ...), with
-    the defaults of ``release``, DeepSpeed's. ``memory`` and ``traffic`` are what is expected, in
-    bytes per rank; ``coverage`` has one row for every key the user set. What depends on the
-    tensors of a model is empty where the plan was made without one; ``complete`` fills it in.
+    ``effective`` has all concrete settings (precision, optimizer, tiers, reporting ...), with the
+    defaults of the DeepSpeed ``release``. ``memory`` and ``traffic`` are estimates in bytes per
+    rank; ``coverage`` has one row per key of the config. Fields that depend on the model are empty
+    if the plan was made without one; ``complete`` fills them in.
     """
 
     runtime: str
@@ -72,39 +72,39 @@ class Plan:
 
     @property
     def batch(self) -> Batch:
-        assert self.effective.batch is not None, "a plan is made of a settled batch only"
+        assert self.effective.batch is not None, "make_plan requires a batch"
         return self.effective.batch
 
     @property
     def digest(self) -> str:
-        """A hash of all that is decided: ranks with the same digest do the same."""
+        """Hash of all decisions: ranks with equal digests execute the same plan."""
         return sha256(_canonical(_adapter().dump_python(self)).encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The plan as JSON text, complete enough for :meth:`from_json`."""
+        """Return the plan as JSON text for :meth:`from_json`."""
         return json.dumps(to_dict(self), indent=2)
 
     @staticmethod
     def from_json(text: str) -> "Plan":
-        """Read a plan again, equal to the one that was written.
+        """Read a plan, equal to the one that was written.
 
-        Raises ValueError when the text is no plan of this format, or was changed since: what
-        is derived in it belongs together.
+        Raises ValueError if the text is not a plan of this format or was edited, because derived
+        values would be inconsistent.
         """
         data = _plan_data(text)
         if data is None:
-            raise ValueError("not a plan: write one with `dsconfig plan FILE -o plan.json`")
+            raise ValueError("not a plan: create one with `dsconfig plan FILE -o plan.json`")
         written = str(data["format_version"])
         if written.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
             raise ValueError(
-                f"a plan of format {written}; this release reads {FORMAT_VERSION}: plan again"
+                f"plan format {written} is not supported (expected {FORMAT_VERSION}): plan again"
             )
         try:
             plan = _adapter().validate_python(data)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            raise ValueError(f"not a whole plan: {place}: {first['msg']}; plan again") from None
+            raise ValueError(f"incomplete plan: {place}: {first['msg']}; plan again") from None
         differing = [
             name
             for name, value in to_dict(plan).items()
@@ -112,19 +112,19 @@ class Plan:
         ]
         if differing:
             raise ValueError(
-                f"the plan was changed after it was made (see {differing[0]!r}), or by another "
-                "release of dsconfig: change the config and plan again"
+                f"the plan was edited or created by another release of dsconfig "
+                f"({differing[0]!r} differs): change the config and plan again"
             )
         return plan
 
 
 def is_plan(text: str) -> bool:
-    """Whether a file that may be a config is a plan, of whatever format."""
+    """Return whether a text is a plan (of any format version), not a config."""
     return _plan_data(text) is not None
 
 
 def to_dict(plan: Plan) -> dict[str, Any]:
-    """The JSON shape of a plan: its fields, and above them what most readers look for."""
+    """Return the JSON form of a plan: its fields and, on top, a summary."""
     settled, zero = plan.effective, plan.effective.zero
     data = json.loads(json.dumps(_adapter().dump_python(plan)))
     effective = data["effective"]
@@ -146,11 +146,11 @@ def to_dict(plan: Plan) -> dict[str, Any]:
 
 
 _SHOWN = ("batch", "optimizer", "scheduler", "activation_checkpointing", "checkpointing")
-"""Parts of the effective config that stand at the top as well."""
+"""Parts of the effective config repeated at top level."""
 
 
 def _canonical(value: Any) -> str:
-    """The same text for what is the same in JSON; infinities stay what they are."""
+    """Return canonical JSON text."""
     return json.dumps(value, sort_keys=True)
 
 

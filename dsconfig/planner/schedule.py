@@ -1,14 +1,14 @@
-"""When each unit is gathered, freed and fetched ahead, and what that sends.
+"""Schedule of gathering, resharding and prefetching, and the communication volume.
 
-At stage 3 a unit is gathered around its use. Three keys make exceptions, all counted in
-elements as DeepSpeed counts them:
+At stage 3 a unit is gathered around its use. Three keys, all counted in elements as in DeepSpeed,
+change this:
 
-- ``stage3_param_persistence_threshold``: a unit made only of smaller parameters stays gathered,
-  as long as ``stage3_model_persistence_threshold`` allows;
-- ``stage3_max_reuse_distance``: a unit whose backward comes soon after its forward stays
-  gathered in between (distance: elements used in between, forward and backward);
-- ``stage3_prefetch_bucket_size``: how much is gathered ahead, never more than
-  ``stage3_max_live_parameters`` altogether.
+- ``stage3_param_persistence_threshold``: a unit with only smaller parameters stays gathered, up to
+  ``stage3_model_persistence_threshold`` in total;
+- ``stage3_max_reuse_distance``: a unit whose backward follows soon after its forward stays
+  gathered in between (distance: elements used in between, in forward and backward);
+- ``stage3_prefetch_bucket_size``: the amount to prefetch, limited by
+  ``stage3_max_live_parameters``.
 
 Ring algorithms: an all-gather or a reduce-scatter of S bytes over N ranks sends S (N-1)/N, an
 all-reduce twice that (Rajbhandari et al. 2020, arXiv:1910.02054, section 7).
@@ -24,7 +24,7 @@ from dsconfig.units import Unit, cap_of, order_of_use, unit_schedules, units
 
 
 def unit_schedule(zero: Zero, tree: ModelTree) -> tuple[PlannedUnit, ...]:
-    """Units with their schedule; none at stage 0 or where only counts are known."""
+    """Return units with their schedule; empty at stage 0 or if only counts are known."""
     if zero.stage == 0 or tree.root is None:
         return ()
     sizes = {name: tensor.elements for name, tensor in tree.root.named_parameters()}
@@ -35,13 +35,12 @@ def unit_schedule(zero: Zero, tree: ModelTree) -> tuple[PlannedUnit, ...]:
 def schedule(
     units: Sequence[Unit], sizes: Mapping[str, int], zero: Zero, order: Sequence[int] | None = None
 ) -> tuple[PlannedUnit, ...]:
-    """Give each unit its place. ``sizes`` are elements by full parameter name.
+    """Schedule units. ``sizes`` are elements by full parameter name.
 
-    ``order`` lists indices of units in the order of their use in forward; by default the order
-    of registration of their first module is taken as the order of use.
+    ``order``: indices of units in order of use in forward; by default the order of ``units``.
     """
     if zero.stage != 3:
-        return tuple(PlannedUnit(modules=each.modules, elements=each.elements) for each in units)
+        return tuple(PlannedUnit(modules=unit.modules, elements=unit.elements) for unit in units)
     groups = zero.hpz_partition_size if zero.hpz_partition_size > 1 else True
     places = unit_schedules(units, sizes, zero, order if order is not None else range(len(units)))
     return tuple(
@@ -59,7 +58,7 @@ def schedule(
 def traffic(
     scheduled: Sequence[PlannedUnit], tree: ModelTree, mesh: Mesh, effective: Effective
 ) -> Mapping[str, int]:
-    """Bytes that each rank sends per optimizer step, by collective."""
+    """Return bytes sent per rank and optimizer step, by collective."""
     zero, numerics = effective.zero, effective.numerics
     accumulation = effective.batch.accumulation if effective.batch else 1
     gradient_bytes = tree.trainable * numerics.communication_dtype.bytes
@@ -67,7 +66,7 @@ def traffic(
         return {"all_reduce": 2 * _ring(gradient_bytes, mesh.gradient_ranks)}
     reductions = accumulation if zero.reduces_every_pass else 1
     if zero.stage < 3:
-        gathered = tree.trainable  # what the optimizer has updated
+        gathered = tree.trainable  # updated parameters
     elif scheduled:
         gathered = sum(_gathers(unit, accumulation) * unit.elements for unit in scheduled)
     else:  # only counts are known
@@ -83,7 +82,7 @@ def traffic(
 
 
 def _gathers(unit: PlannedUnit, accumulation: int) -> int:
-    """How often a unit is gathered per step: around forward, and again for backward."""
+    """Return how often a unit is gathered per step, in forward and backward."""
     if not unit.gather:
         return 1
     return accumulation * (1 if unit.reshard_after_forward is False else 2)

@@ -1,12 +1,12 @@
-""" "auto" into values: our policy with a ledger, or what another program would do.
+"""Resolution of "auto": dsconfig's policy with a ledger, or a replay of another program.
 
-entry          the one question, and which of the two answers it
-resolution     the answer: a config without "auto", and why each value is what it is
-draft          the config while it is being resolved
-policy         our own order, whole blocks that are "auto", and our choices in words
+entry          resolve(), which selects policy or replay
+resolution     the result: a config without "auto", and the reason for each value
+draft          the config during resolution
+policy         order of the policy's steps, blocks that are "auto", documentation of the choices
 precision, optimizer, scheduler, zero, buckets, batch, micro_batch, other_keys
                one step of the policy each
-foreign        what another program writes, and how it stops
-agreement      config, TrainingArguments and accelerate config against each other
-codes          every finding of the resolver
+foreign        values and errors of other programs
+agreement      conflicts between config, TrainingArguments and accelerate config
+codes          diagnostics of the resolver
 """

@@ -1,7 +1,7 @@
-"""The config, TrainingArguments and the accelerate config against each other.
+"""Conflicts between the config, TrainingArguments and the accelerate config.
 
-Each of the three can say the same thing, and different programs believe different ones; so
-every disagreement is told, with both values and both places, before any model is loaded.
+The three have settings in common, and programs differ in which one they follow. Each conflict is
+reported with both values and both positions before a model is loaded.
 """
 
 import json
@@ -28,7 +28,7 @@ _TITLES = {ARGUMENTS: "TrainingArguments", LAUNCH: "the accelerate config"}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of two that disagree: where it stands (a file of ``origins``), and what it says."""
+    """One side of a conflict: its file (a key of ``origins``), key and value."""
 
     file: str
     key: str
@@ -37,60 +37,60 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """``path`` is the key of the config both are about; ``left`` None is the config itself."""
+    """Conflicting values of the config key ``path``; ``left`` None is the config itself."""
 
     path: str
     left: Side | None
     right: Side
     stops_trainer: bool = False
-    """Whether transformers compares the two, and stops."""
+    """Whether transformers compares the two and stops."""
 
 
 def check(draft: Draft, original: Mapping[str, Any]) -> None:
-    """Report every disagreement that is not reported already."""
+    """Report every conflict that is not reported already."""
     facts = draft.facts
-    told = {found.pointer for found in draft.findings if found.code == "DSC760"}
-    for each in disagreements(original, facts):
-        if draft.document.is_generated and each.left is None and each.right.file == LAUNCH:
-            continue  # the config was made from there
-        if f"/{each.path.replace('.', '/')}" not in told:
-            followed = followed_source(each, draft.runtime)
-            message = said(draft.document.name, each, original, facts, followed)
-            draft.report("DSC758", each.path, message, _ONE_PLACE)
+    reported = {found.pointer for found in draft.findings if found.code == "DSC760"}
+    for conflict in disagreements(original, facts):
+        if draft.document.is_generated and conflict.left is None and conflict.right.file == LAUNCH:
+            continue  # the config was generated from it
+        if f"/{conflict.path.replace('.', '/')}" not in reported:
+            followed = followed_source(conflict, draft.runtime)
+            message = describe(draft.document.name, conflict, original, facts, followed)
+            draft.report("DSC758", conflict.path, message, _ONE_PLACE)
 
 
-_ONE_PLACE = 'say it in one place: write "auto" in the config and keep the value in the other file'
+_ONE_PLACE = 'set it in one place: write "auto" in the config and keep the value in the other file'
 
 
 def disagreements(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
-    """Where the config, the arguments and the launch settings say different things."""
+    """Yield conflicts between the config, the arguments and the launch settings."""
     yield from _with_arguments(original, facts)
     yield from _with_launch(original, facts)
     yield from _between_both(facts)
 
 
-DEPENDS = "which of them holds depends on the program"
+DEPENDS = "which value is used depends on the program"
 
 
 def followed_source(found: Disagreement, runtime: Runtime) -> str:
-    """Whom a program follows, in words."""
+    """Describe which side of a conflict a program follows."""
     sides = ["config" if found.left is None else found.left.file, found.right.file]
-    followed = next((each for each in runtime.precedence if each in sides), None)
+    followed = next((side for side in runtime.precedence if side in sides), None)
     if followed is None:
-        return f"{runtime.name} reads neither"
-    return f"{runtime.name} follows {_TITLES.get(followed, 'the config')}"
+        return f"{runtime.name} uses neither"
+    return f"{runtime.name} uses {_TITLES.get(followed, 'the config')}"
 
 
-def said(
+def describe(
     name: str,
     found: Disagreement,
     original: Mapping[str, Any],
     facts: Facts,
     consequence: str = DEPENDS,
 ) -> str:
-    """A disagreement in one sentence; ``name`` is that of the config."""
+    """Describe a conflict in one sentence; ``name`` is that of the config."""
     if found.left is None:
-        left = f"{name} says {_written(value_at(original, found.path))}"
+        left = f"{name} has {_written(value_at(original, found.path))}"
     else:
         left = _shown(facts, found.left)
     right = _shown(facts, found.right)
@@ -98,7 +98,7 @@ def said(
 
 
 def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
-    """As the Trainer compares them, but only for arguments that were really given."""
+    """Compare like the Trainer, but only arguments that are set explicitly."""
     given = facts.arguments
     if not given:
         return
@@ -161,9 +161,9 @@ _SHARED = {
 def _shown(facts: Facts, side: Side) -> str:
     file = facts.origins.get(side.file)
     place = _TITLES[side.file] if file is None else yaml_text.location_of(file, side.key)
-    return f"{place} says {side.key} = {_written(side.value)}"
+    return f"{place} has {side.key} = {_written(side.value)}"
 
 
 def _written(value: Any) -> str:
-    """As a config spells it."""
+    """Return a value as JSON."""
     return json.dumps(value, default=str)

@@ -1,4 +1,4 @@
-"""The batch triple: what file and run say, the micro batch that fits, and what follows."""
+"""Batch triple: values from config and training run, the largest micro batch that fits."""
 
 from typing import Any
 
@@ -16,25 +16,25 @@ _FLAG = {GLOBAL: "--global-batch", MICRO: "--micro-batch", STEPS: "--accumulatio
 
 
 def fill(draft: Draft) -> None:
-    """Solve the triple for whatever is given; contradictions name all three members."""
+    """Solve the batch triple; contradictions name all three keys."""
     if not _well_typed(draft):
         return
     known = known_members(draft)
     ranks = draft.facts.data_parallel
     if ranks is None:
-        _ask_for_ranks(draft)
-    elif _lacks_global(draft, known):
+        _report_missing_ranks(draft)
+    elif _global_is_open(draft, known):
         draft.missing(
             next((path for path in KEYS if draft.is_auto(path)), ""),
-            "nothing says how many samples make one optimizer step, so the batch cannot be split",
-            "give --global-batch (with --micro-batch if you know what fits), or --training-args",
+            "the global batch is not specified, so micro batch and accumulation cannot be derived",
+            "specify --global-batch (and --micro-batch if known), or --training-args",
         )
     elif _search_micro(draft, known, ranks):
         _solve(draft, known, ranks)
 
 
 def _well_typed(draft: Draft) -> bool:
-    """Strings, floats and booleans are refused as types, not used in arithmetic."""
+    """Report members of a wrong type; they are not used in arithmetic."""
     sound = True
     for path in KEYS:
         value = draft.value(path)
@@ -44,33 +44,35 @@ def _well_typed(draft: Draft) -> bool:
             draft.config[path] = int(value) if value >= 1 else value
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            shown = f"{value!r} is not a count of samples: {path} must be an integer above zero"
-            draft.report("DSC250", path, shown, "write a bare integer")
+            message = f"{path} must be a positive integer, not {value!r}"
+            draft.report("DSC250", path, message, "write an integer without quotes")
             sound = False
     return sound
 
 
-def _ask_for_ranks(draft: Draft) -> None:
-    """Nothing to do for a file that is settled; else the number of ranks is missing."""
+def _report_missing_ranks(draft: Draft) -> None:
+    """Report the missing number of ranks for every member that is "auto"."""
     for path in KEYS:
         if draft.is_auto(path):
-            message = f"{path} depends on the number of data-parallel ranks, which is unknown"
-            draft.missing(path, message, "give --gpus")
+            message = f"{path} depends on the number of data-parallel ranks, which is not specified"
+            draft.missing(path, message, "specify --gpus")
 
 
-def _lacks_global(draft: Draft, known: dict[str, Known]) -> bool:
-    """Whether the members that are settled leave a step of any size."""
+def _global_is_open(draft: Draft, known: dict[str, Known]) -> bool:
+    """Return whether the known members do not determine the global batch."""
     if known.keys() <= {STEPS}:
         return not known or not draft.is_auto(MICRO)
     return known.keys() == {MICRO} and draft.is_auto(STEPS)
 
 
 def _search_micro(draft: Draft, known: dict[str, Known], ranks: int) -> bool:
-    """Settle the micro batch by memory where nothing else does; False when none was found."""
+    """Choose the micro batch by memory if nothing else determines it; False if none fits."""
     total = known[GLOBAL].value if GLOBAL in known else None
-    # With the global batch alone and nothing "auto" DeepSpeed takes it in one pass; so do we.
-    in_one_pass = not draft.is_auto(MICRO) and not draft.is_auto(STEPS)
-    if MICRO in known or (total is not None and (STEPS in known or in_one_pass or total % ranks)):
+    # With only the global batch set and nothing "auto", DeepSpeed does not accumulate.
+    without_accumulation = not draft.is_auto(MICRO) and not draft.is_auto(STEPS)
+    if MICRO in known or (
+        total is not None and (STEPS in known or without_accumulation or total % ranks)
+    ):
         return True
     found = micro_batch.largest(draft, MICRO)
     if found is not None:
@@ -87,8 +89,8 @@ def _solve(draft: Draft, known: dict[str, Known], ranks: int) -> None:
     assert solved is not None, "the global or the micro batch is known by now"
     for path, value in zip(KEYS, solved, strict=True):
         if path not in known:
-            taken = path == STEPS and GLOBAL not in known
-            known[path] = Known(value, Source.DEFAULT if taken else Source.DERIVED)
+            is_default = path == STEPS and GLOBAL not in known
+            known[path] = Known(value, Source.DEFAULT if is_default else Source.DERIVED)
         if not draft.explicit(path):
             source, inputs = known[path].source, dict[str, Any](data_parallel=ranks)
             if source is Source.MEMORY:
@@ -98,11 +100,11 @@ def _solve(draft: Draft, known: dict[str, Known], ranks: int) -> None:
 
 def _rule(path: str, source: Source) -> str:
     if source is Source.TRAINING:
-        return f"given for the training run ({_FLAG[path]} or --training-args)"
+        return f"set for the training run ({_FLAG[path]} or --training-args)"
     if source is Source.MEMORY:
-        return "the largest that fits by the estimate and divides the global batch"
+        return "largest that fits by the estimate and divides the global batch"
     if source is Source.DEFAULT:
-        return "one step per pass: no accumulation is asked for"
+        return "no gradient accumulation requested"
     return _DERIVED[path]
 
 
@@ -116,18 +118,20 @@ _DERIVED = {
 def _report(draft: Draft, found: Contradiction) -> None:
     given, facts = found.given, draft.facts
     shown = ", ".join(
-        f"{path} = {'open' if value is None else value}"
+        f"{path} = {'not set' if value is None else value}"
         for path, value in zip(KEYS, given, strict=True)
     )
     split = facts.tensor_parallel * facts.sequence_parallel * facts.pipeline_parallel
     world = f"{found.ranks} data-parallel ranks"
     if split > 1:
-        world += f" ({facts.world_size} GPUs / {split} for tensor, sequence and pipeline)"
+        world += (
+            f" ({facts.world_size} GPUs / {split} for tensor, sequence and pipeline parallelism)"
+        )
     must = "be" if len(given.given) == 3 else "be a multiple of"
     draft.report(
         "DSC251",
         next(iter(given.given)),
-        f"{shown} do not multiply out over {world}: the global batch must {must} "
+        f"{shown} are inconsistent with {world}: the global batch must {must} "
         f"{given.unit(found.ranks)}",
         f"nearest global batch: {' or '.join(map(str, given.nearest(found.ranks)))}; "
         'or set one of the three to "auto"',

@@ -1,4 +1,4 @@
-"""Bucket sizes that are "auto", each with its reason; ``cost.buckets`` says how large."""
+"""Resolve bucket sizes that are "auto"; the sizes come from ``cost.buckets``."""
 
 from typing import Any
 
@@ -20,17 +20,19 @@ from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.settings import default_of
 
 BLOCK = "zero_optimization"
-_UNSIZED = "DeepSpeed's default; no model is known to size it by"
+_UNSIZED = "DeepSpeed's default, because no model is specified"
 
 
 def fill(draft: Draft) -> None:
-    """Settle every "auto" among the bucket keys and ``overlap_comm``."""
+    """Resolve "auto" bucket sizes and ``overlap_comm``."""
     stage = draft.value(f"{BLOCK}.stage")
     if draft.is_auto(f"{BLOCK}.{OVERLAP}"):
         overlapping = isinstance(stage, int) and overlaps(stage, draft.facts)
-        rule = "hides communication behind the backward pass"
-        alone = "there is nothing to overlap: no sharding, or a single rank"
-        reason = rule if overlapping else alone
+        reason = (
+            "overlaps communication with backward"
+            if overlapping
+            else "no communication to overlap: no sharding, or a single rank"
+        )
         draft.fill(f"{BLOCK}.{OVERLAP}", overlapping, Source.DERIVED, reason)
     width = draft.facts.width
     for name in (REDUCE, GATHER):
@@ -46,9 +48,9 @@ def fill(draft: Draft) -> None:
 
 
 def _bucket(draft: Draft, name: str, width: int | None) -> None:
-    """By the width of the model, and not beyond the cap; the other bucket stays as it is."""
+    """Size a bucket by hidden_size, capped by the 4.5x rule."""
     path = f"{BLOCK}.{name}"
-    written = [draft.value(f"{BLOCK}.{each}") for each in (REDUCE, GATHER)]
+    written = [draft.value(f"{BLOCK}.{bucket}") for bucket in (REDUCE, GATHER)]
     given = [size for size in written if type(size) is int]
     overlapping = draft.value(f"{BLOCK}.{OVERLAP}") is not False
     cap = most_elements(draft.facts, given, overlaps=overlapping)
@@ -57,7 +59,7 @@ def _bucket(draft: Draft, name: str, width: int | None) -> None:
     if width:
         inputs["hidden_size"] = width
     if wanted > cap:
-        rule = "the most that the 4.5x rule allows on this card (45 % of its memory)"
+        rule = "maximum by the 4.5x rule on this GPU (45% of its memory)"
         draft.fill(path, cap, Source.HARDWARE, rule, wanted=wanted, **inputs)
     elif width:
         draft.fill(path, wanted, Source.MODEL, "hidden_size^2 elements", **inputs)
@@ -70,7 +72,7 @@ def _sub_group(draft: Draft) -> None:
     if not draft.is_auto(path):
         return
     if draft.value(f"{BLOCK}.offload_optimizer.device") == "nvme":
-        rule = "four fp32 buffers of this size are pinned for NVMe: 1.6 GB a rank, not 16 GB"
+        rule = "NVMe offload pins four fp32 buffers of this size: 1.6 GB per rank instead of 16 GB"
         draft.fill(path, NVME_SUB_GROUP, Source.DERIVED, rule)
     else:
         draft.fill(path, default_of(path), Source.DEFAULT, "DeepSpeed's default")

@@ -1,4 +1,4 @@
-"""The config while it is being resolved: values, ledger and findings together."""
+"""The config during resolution, with ledger and diagnostics."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,10 +18,10 @@ with lazy_imports():
 
 
 class Draft:
-    """A private copy of the document's values, filled in step by step.
+    """Copy of the document's values that is resolved step by step.
 
-    Paths are dotted. Only what is "auto" or absent is ever written; key order is kept, and
-    a key that was not there is put last.
+    Paths are dotted. Only "auto" and missing values are written; the order of keys is kept, and
+    new keys are appended.
     """
 
     def __init__(self, document: Document, facts: Facts, runtime: Runtime) -> None:
@@ -35,12 +35,12 @@ class Draft:
         self.ledger: list[LedgerEntry] = []
         self.findings: list[Diagnostic] = []
         self.unresolved: set[str] = set()
-        """Paths left "auto" for a reason that a finding at another path tells."""
+        """Paths left "auto"; a finding at another path reports the reason."""
         self.searches: dict[str, dict[str, Any]] = {}
-        """What a search tried, by the path it was for."""
+        """Search results by path."""
 
     def value(self, path: str) -> Any:
-        """What stands at a path, by any of the names of its key, or ABSENT."""
+        """Return the value at a path, under any name of the key, or ABSENT."""
         *blocks, _ = path.split(".")
         block = value_at(self.config, blocks)
         return block.get(name_in_block(path, block), ABSENT) if is_block(block) else ABSENT
@@ -50,21 +50,21 @@ class Draft:
         return isinstance(found, str) and found == AUTO
 
     def has(self, path: str) -> bool:
-        """True when something other than null stands there."""
+        """Return whether a value other than null is set."""
         found = self.value(path)
         return found is not ABSENT and found is not None
 
     def explicit(self, path: str) -> bool:
-        """True when the file decides it: present, not null, not "auto"."""
+        """Return whether the config sets a value other than null and "auto"."""
         return self.has(path) and not self.is_auto(path)
 
     def takes(self, path: str) -> bool:
-        """False where something other than a block stands on the way to a path."""
+        """Return whether the parent of a path is a block, null or missing."""
         outer = path.rpartition(".")[0]
         return not outer or self.value(outer) in (ABSENT, None) or is_block(self.value(outer))
 
     def fill(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
-        """Write a value and the reason for it. Blocks on the way are made where absent."""
+        """Set a value and record the reason. Missing blocks are created."""
         *blocks, _ = path.split(".")
         place = self.config
         for block in blocks:
@@ -76,7 +76,7 @@ class Draft:
         self.note(".".join((*blocks, written)), value, source, rule, **inputs)
 
     def note(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
-        """A ledger entry for a value that is already in place."""
+        """Record the reason for a value that is already set."""
         pointer = join(*path.split("."))
         entry = LedgerEntry(pointer=pointer, value=value, source=source, rule=rule, inputs=inputs)
         self.ledger.append(entry)
@@ -91,7 +91,7 @@ class Draft:
         effect: Effect | None = None,
         late: bool = False,
     ) -> None:
-        """A finding at a path (dotted; empty for the whole file), as ``codes`` has it."""
+        """Report a finding of ``codes`` at a dotted path (empty: the file)."""
         found = codes.CODES[code]
         pointer = join(*path.split(".")) if path else ""
         self.findings.append(
@@ -109,12 +109,12 @@ class Draft:
         )
 
     def missing(self, path: str, message: str, remedy: str) -> None:
-        """A value that cannot be settled because a fact is missing; ``remedy`` names the flag."""
+        """Report a value that needs a missing fact; ``remedy`` names the flag."""
         self.report("DSC150", path, message, remedy)
 
 
 def auto_paths(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Dotted paths of every "auto" below, in the config's order."""
+    """Yield the dotted paths of all "auto" values, in the order of the config."""
     for key, value in config.items():
         path = f"{prefix}{key}"
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""One question, two kinds of answer: our own policy, or another program's behaviour."""
+"""resolve(): by dsconfig's policy, or by replaying another program."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 def resolve(
     document: Document, facts: Facts | None = None, runtime: str | Runtime = "dsengine"
 ) -> Resolution:
-    """Fill in every "auto", with the reason for each value.
+    """Replace every "auto" by a value and record the reason.
 
-    Under ``dsengine`` by our own policy; for another runtime the answer is what that program
-    would do with this file and these facts, its errors included. Pure: nothing is read from
-    outside the arguments. Raises ValueError for an unknown runtime name.
+    For ``dsengine`` dsconfig's policy decides; for another runtime the result is what that program
+    does with this config and these facts, including its errors. Depends only on the arguments.
+    Raises ValueError for an unknown runtime name.
     """
     runtime = runtime_of(runtime)
     facts = facts or Facts()
@@ -50,7 +50,7 @@ def resolve(
 
 
 def _effective(config: dict[str, Any], facts: Facts, runtime: Runtime) -> "Effective | None":
-    """None where a value is of a type that cannot be used; ``validate`` says which."""
+    """Return the effective settings, or None if a value has a wrong type."""
     try:
         settled = effective.effective(config, facts, version=runtime.version)
     except (ValueError, TypeError, OverflowError):
@@ -64,7 +64,7 @@ def _unreadable(document: Document, runtime: Runtime) -> Resolution:
             code="DSC151",
             name="not-a-config",
             effect=Effect.REFUSED,
-            message="the file holds no object of keys and values, so there is nothing to resolve",
+            message="the file does not contain a config object",
             runtimes=(runtime.name,),
             help='write an object: {"train_micro_batch_size_per_gpu": "auto", ...}',
         ),

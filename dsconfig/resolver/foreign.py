@@ -1,4 +1,4 @@
-"""Other programs: what they put in place of "auto", or how they stop."""
+"""Replay of other programs: the values they write for "auto", or the error they raise."""
 
 from collections.abc import Container
 from typing import Any
@@ -12,12 +12,12 @@ from dsconfig.source.pointer import copied, is_block, join
 
 
 def fill(draft: Draft) -> None:
-    """Let the runtime answer, and note every value it changed."""
+    """Replay the runtime and record every value it changes."""
     before = draft.config
     json_error = draft.document.json_error
     if json_error is not None and not draft.runtime.reads_hjson:
-        told = Failure("JSONDecodeError", f"{json_error.message} is not valid JSON")
-        _report(draft, "DSC760", told, "raises")
+        failure = Failure("JSONDecodeError", f"{json_error.message} is not valid JSON")
+        _report(draft, "DSC760", failure, "raises")
         return
     try:
         replay = draft.runtime.fill(copied(before), draft.facts)
@@ -27,37 +27,37 @@ def fill(draft: Draft) -> None:
     draft.config = replay.config
     if replay.failure is not None:
         _report(draft, "DSC760", replay.failure, "raises")
-    unsaid = Reason(f"written by {draft.runtime.name}", Source.DEFAULT, {})
+    default = Reason(f"set by {draft.runtime.name}", Source.DEFAULT, {})
     for path, new in changes(before, replay.config):
-        why = replay.reasons.get(path, unsaid)
+        why = replay.reasons.get(path, default)
         draft.note(path, new, why.source, why.rule, **why.inputs)
     for remark in replay.remarks:
         draft.report(remark.code, remark.path, remark.message, remark.help)
     if replay.failure is None:
         _left_over(draft)
     if replay.failure_after is not None:
-        said = "hands this to DeepSpeed, which raises"
-        told = {found.pointer for found in draft.findings}
-        _report(draft, "DSC761", replay.failure_after, said, told)
+        reported = {found.pointer for found in draft.findings}
+        does = "passes this config to DeepSpeed, which raises"
+        _report(draft, "DSC761", replay.failure_after, does, reported)
 
 
 def _report(
-    draft: Draft, code: str, failure: Failure, does: str, told: Container[str] = ()
+    draft: Draft, code: str, failure: Failure, does: str, reported: Container[str] = ()
 ) -> None:
-    """One finding for each key the error names, but where something is ``told`` already."""
+    """Report an error at each key it names, except pointers in ``reported``."""
     for path in failure.paths or ("",):
-        if not path or join(*path.split(".")) not in told:
+        if not path or join(*path.split(".")) not in reported:
             draft.report(
                 code,
                 path,
                 f"{draft.runtime.name} {does} {failure.exception}: {failure.message}",
-                "mend the key, or resolve the file with dsconfig resolve and train with the result",
+                "fix the key, or train with the output of `dsconfig resolve`",
                 late=failure.late,
             )
 
 
 def changes(before: Any, after: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Dotted path and new value of every leaf that differs or was added."""
+    """Return the dotted path and new value of every changed or added leaf."""
     found: list[tuple[str, Any]] = []
     olds = before if is_block(before) else {}
     for key, new in after.items():
@@ -70,7 +70,7 @@ def changes(before: Any, after: dict[str, Any], prefix: str = "") -> list[tuple[
 
 
 def _left_over(draft: Draft) -> None:
-    """An "auto" that the program leaves in: what becomes of it next."""
+    """Report each "auto" that the program does not replace."""
     for path in auto_paths(draft.config):
         fate = draft.runtime.on_auto(tuple(path.split(".")), draft.config)
         if fate is AutoHandling.NATIVE:
@@ -79,18 +79,18 @@ def _left_over(draft: Draft) -> None:
         draft.report(
             "DSC757",
             path,
-            f'{draft.runtime.name} leaves "auto" at {path} ({_WORDS[fate]})',
-            "write the value, or train with the output of dsconfig resolve",
+            f'{draft.runtime.name} does not replace "auto" at {path} ({_CONSEQUENCES[fate]})',
+            "write a value, or train with the output of `dsconfig resolve`",
             effect=Effect.REFUSED if stops else None,
             late=fate is AutoHandling.REFUSED_LATE,
         )
 
 
-_WORDS = {
-    AutoHandling.FILLED: "it fills this key only at stage 3",
-    AutoHandling.DEFAULT: "DeepSpeed then drops it and uses its default",
-    AutoHandling.KEPT: "the text counts as true where a switch is expected",
-    AutoHandling.REFUSED: "DeepSpeed then stops while it reads the config",
-    AutoHandling.REFUSED_LATE: "DeepSpeed then stops while building or at a step",
-    AutoHandling.NATIVE: "a setting of its own",
+_CONSEQUENCES = {
+    AutoHandling.FILLED: "it sets this key only at stage 3",
+    AutoHandling.DEFAULT: "DeepSpeed drops it and uses the default",
+    AutoHandling.KEPT: "the string is truthy, so a switch counts as on",
+    AutoHandling.REFUSED: "DeepSpeed stops while reading the config",
+    AutoHandling.REFUSED_LATE: "DeepSpeed stops at engine initialization or at a step",
+    AutoHandling.NATIVE: "a valid setting",
 }

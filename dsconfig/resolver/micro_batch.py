@@ -1,4 +1,4 @@
-"""The largest micro batch that the estimate says fits."""
+"""Largest micro batch that fits by the estimate."""
 
 from dsconfig.cost import search
 from dsconfig.report.sizes import gib
@@ -7,42 +7,46 @@ from dsconfig.resolver.draft import Draft
 
 
 def largest(draft: Draft, path: str) -> int | None:
-    """Search for it and remember the search; None when there is no answer, with a diagnostic."""
+    """Return the largest micro batch that fits, or report why there is none."""
     if draft.unresolved:
-        return None  # no stage fits: that was said, and there is nothing to search
+        return None  # no stage fits, which is already reported
     space = sizing.space(draft)
     device, capacity = draft.facts.device, draft.facts.device_bytes
     if space is None or device is None or capacity is None:
         flags = sizing.missing_flags(draft.facts)
-        remedy = f"give --micro-batch, or {' and '.join(flags)}" if flags else "give --micro-batch"
+        remedy = "specify --micro-batch" + (f", or {' and '.join(flags)}" if flags else "")
         draft.missing(path, "the largest micro batch that fits cannot be estimated", remedy)
         return None
     (choice,) = space.arrangements()
     found = search.with_largest_batch(space, choice)
     if found is None:
-        smallest = min(space.priced.values(), key=lambda each: each.choice.micro_batch)
+        smallest = min(space.priced.values(), key=_micro_batch)
         draft.report(
             "DSC252",
             path,
-            f"a micro batch of {smallest.choice.micro_batch} needs {gib(smallest.device_bytes)} on "
-            f"a device of {gib(capacity)}",
+            f"a micro batch of {smallest.choice.micro_batch} needs {gib(smallest.device_bytes)}, "
+            f"the GPU has {gib(capacity)}",
             f'{zero.suggested_choice(space)}; write "auto" for the stage and the offload devices',
         )
         return None
-    tried = sorted(space.priced.values(), key=lambda each: each.choice.micro_batch)
+    tried = sorted(space.priced.values(), key=_micro_batch)
     draft.searches[path] = {
         "device": device.name,
         "capacity_bytes": capacity,
         "peak_bytes": found.device_bytes,
-        "tried": {str(each.choice.micro_batch): gib(each.device_bytes, 2) for each in tried},
+        "tried": {str(_micro_batch(c)): gib(c.device_bytes, 2) for c in tried},
     }
     if found.verdict.tight:
         left = capacity - found.device_bytes
         draft.report(
             "DSC155",
             path,
-            f"a micro batch of {found.choice.micro_batch} leaves {gib(left, 2)} of the "
-            "device by the estimate",
-            "should it run out of memory, write the next smaller one",
+            f"a micro batch of {found.choice.micro_batch} leaves only {gib(left, 2)} of "
+            "GPU memory free by the estimate",
+            "if it runs out of memory, use the next smaller one",
         )
     return found.choice.micro_batch
+
+
+def _micro_batch(candidate: search.Candidate) -> int:
+    return candidate.choice.micro_batch

@@ -1,4 +1,4 @@
-"""Optimizer type and parameters."""
+"""Resolve optimizer type and parameters."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ from dsconfig.schema import find
 from dsconfig.schema.schedules import SCHEDULES
 
 TYPE, PARAMS = "optimizer.type", "optimizer.params"
-PEAKS = tuple(dict.fromkeys(each.peak for each in SCHEDULES.values() if each.peak))
-"""Parameters of a schedule that say at which rate it trains."""
+PEAKS = tuple(dict.fromkeys(schedule.peak for schedule in SCHEDULES.values() if schedule.peak))
+"""Schedule parameters that set the peak learning rate."""
 
 
 def fill(draft: Draft) -> None:
-    """Type AdamW; parameters from the training run, else the usual ones of Adam."""
+    """Use AdamW, with parameters of the training run or else Adam's defaults."""
     if draft.is_auto(TYPE):
-        rule = "AdamW, which both runtimes build in its CPU or fused form as offload asks"
+        rule = "AdamW; its CPU or fused version follows from offload"
         draft.fill(TYPE, "AdamW", Source.DEFAULT, rule)
     _learning_rate(draft)
     training = draft.facts.training
     type_ = draft.value(TYPE)
-    for name, given in (
+    for name, requested in (
         ("betas", training.adam_betas if training else None),
         ("eps", training.adam_epsilon if training else None),
         ("weight_decay", training.weight_decay if training else None),
@@ -28,17 +28,17 @@ def fill(draft: Draft) -> None:
         path = f"{PARAMS}.{name}"
         if not draft.is_auto(path):
             continue
-        if given is None:
+        if requested is None:
             owner, value = _usual(type_ if isinstance(type_, str) else "AdamW", name)
-            draft.fill(path, value, Source.DEFAULT, f"the default of DeepSpeed's {owner}")
+            draft.fill(path, value, Source.DEFAULT, f"default of DeepSpeed's {owner}")
         else:
-            value = list(given) if isinstance(given, tuple) else given
+            value = list(requested) if isinstance(requested, tuple) else requested
             draft.fill(path, value, Source.TRAINING, "from the training run")
 
 
 def _usual(type_: str, name: str) -> tuple[str, Any]:
-    """The default of an argument, and whose it is: Adam's where the optimizer has none."""
-    own, adam = (find(["optimizer", "params", name], of_type=each) for each in (type_, "AdamW"))
+    """Return the optimizer with a default for an argument (or Adam), and the default."""
+    own, adam = (find(["optimizer", "params", name], of_type=kind) for kind in (type_, "AdamW"))
     assert adam is not None  # declared
     if own is None or type_.lower() in ("adam", "adamw"):
         return "Adam", adam.default
@@ -52,24 +52,24 @@ def _learning_rate(draft: Draft) -> None:
     for name in PEAKS:
         peak = draft.value(f"scheduler.params.{name}")
         if isinstance(peak, int | float) and not isinstance(peak, bool):
-            rule = "the peak of the schedule in the config, which replaces the optimizer's rate"
+            rule = "peak learning rate of the schedule, which replaces the optimizer's"
             draft.fill(path, peak, Source.CONFIG, rule, **{name: peak})
             return
     training = draft.facts.training
     if training is None or training.learning_rate is None:
         draft.missing(
             path,
-            "the learning rate is nowhere given",
-            "give --learning-rate or --training-args, or write the number",
+            "the learning rate is not specified",
+            "specify --learning-rate or --training-args, or write the value",
         )
         return
     written = "learning_rate" in training.arguments or not training.arguments
-    rule = "from the training run" if written else "what TrainingArguments has without one"
+    rule = "from the training run" if written else "default of TrainingArguments"
     draft.fill(path, training.learning_rate, Source.TRAINING, rule)
 
 
 def learning_rate(draft: Draft) -> float | None:
-    """The rate in force: of the config, else of the training run."""
+    """Return the learning rate of the config, or else of the training run."""
     written = draft.value(f"{PARAMS}.lr")
     if isinstance(written, int | float) and not isinstance(written, bool):
         return written

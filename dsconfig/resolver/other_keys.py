@@ -1,4 +1,4 @@
-"""Every other "auto": clipping, dtypes, activation checkpointing, and plain defaults."""
+"""Resolve all other keys: clipping, dtypes, activation checkpointing, defaults."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ with lazy_imports():
 
 
 def fill(draft: Draft) -> None:
-    """Settle what no other step did; what has no rule and no default is reported."""
+    """Resolve the remaining "auto" values; report those without rule and default."""
     reported = {found.pointer for found in draft.findings}
     for path in list(auto_paths(draft.config)):
-        # The batch triple is one question: what is wrong with it was said at one of its keys.
+        # Problems of the batch triple are reported at one of its keys.
         if path in batch.KEYS or path in draft.unresolved or join(*path.split(".")) in reported:
             continue
         _RULES.get(path, _default)(draft, path)
@@ -26,40 +26,42 @@ def fill(draft: Draft) -> None:
 def _clipping(draft: Draft, path: str) -> None:
     training = draft.facts.training
     if training is not None and training.max_grad_norm is not None:
-        draft.fill(path, training.max_grad_norm, Source.TRAINING, "max_grad_norm of the run")
+        draft.fill(
+            path, training.max_grad_norm, Source.TRAINING, "max_grad_norm of the training run"
+        )
     else:
-        draft.fill(path, 1.0, Source.DEFAULT, "clip the global norm at 1, the usual bound")
+        draft.fill(path, 1.0, Source.DEFAULT, "clip the global norm at 1.0, the usual value")
 
 
 def _communication(draft: Draft, path: str) -> None:
     dtype = half_precision(draft) or "fp32"
-    rule = "gradients travel in the dtype they are computed in"
+    rule = "gradients are communicated in the training precision"
     draft.fill(path, dtype, Source.DERIVED, rule, precision=dtype)
 
 
 def _accumulation_dtype(draft: Draft, path: str) -> None:
     precision = half_precision(draft) or "fp32"
     rule = {
-        "bf16": "bf16 has too few digits to add up many micro batches",
-        "fp16": "the dtype of the model",
-        "fp32": "the model is in fp32",
+        "bf16": "bf16 lacks the precision to accumulate many micro batches",
+        "fp16": "dtype of the model",
+        "fp32": "model in fp32",
     }[precision]
     dtype = "fp32" if precision == "bf16" else precision
     draft.fill(path, dtype, Source.DERIVED, rule, precision=precision)
 
 
 def _checkpoints(draft: Draft, path: str) -> None:
-    """As many as there are blocks; null where that is not known."""
+    """Use the number of layers, or null if it is unknown."""
     shape = draft.facts.architecture
     if shape is None:
-        draft.fill(path, None, Source.DEFAULT, "needed only with contiguous memory")
+        draft.fill(path, None, Source.DEFAULT, "required only with contiguous_memory_optimization")
     else:
-        draft.fill(path, shape.layers, Source.MODEL, "one for each block", layers=shape.layers)
+        draft.fill(path, shape.layers, Source.MODEL, "one per layer", layers=shape.layers)
 
 
 def _partition(draft: Draft, path: str) -> None:
     degree = draft.facts.tensor_parallel
-    rule = "saved activations are split over tensor-parallel ranks, where there are any"
+    rule = "saved activations are partitioned if there are several tensor-parallel ranks"
     draft.fill(path, degree > 1, Source.DERIVED, rule, tensor_parallel=degree)
 
 
@@ -70,21 +72,21 @@ def _default(draft: Draft, path: str) -> None:
     if known is not None and not known.required:
         default: Any = known.default_at(draft.runtime.version)
         if default is None and known.shape.nullable:
-            draft.fill(path, None, Source.DEFAULT, "null, which is what leaving the key out means")
+            draft.fill(path, None, Source.DEFAULT, "null, the default")
             return
         if default not in (None, "auto"):
-            draft.fill(path, default, Source.DEFAULT, "the default of this key")
+            draft.fill(path, default, Source.DEFAULT, "default of this key")
             return
     draft.report(
         "DSC152",
         path,
-        'nothing says what "auto" should become here: the key has no default and no rule',
-        "write the value you want, or remove the key",
+        '"auto" cannot be resolved: this key has neither a default nor a rule',
+        "write a value, or delete the key",
     )
 
 
 def half_precision(draft: Draft) -> str | None:
-    """``bf16`` or ``fp16`` where one is on."""
+    """Return ``bf16`` or ``fp16`` if enabled, else None."""
     return next((name for name in ("bf16", "fp16") if draft.value(f"{name}.enabled") is True), None)
 
 

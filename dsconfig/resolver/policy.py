@@ -1,7 +1,7 @@
-"""Our own policy, in its order: precision, stage and offload, buckets, batch, the rest.
+"""Policy of dsengine, in order: precision, stage and offload, buckets, batch, other keys.
 
-Each step sees what the steps before it decided. Precision comes first because every byte
-count depends on it; the optimizer's type before memory because its states do.
+Each step uses the results of earlier ones. Precision comes first because all byte counts depend on
+it; the optimizer type precedes memory because its states determine it.
 """
 
 from collections.abc import Mapping
@@ -32,17 +32,17 @@ AUTO_BLOCKS: Mapping[str, Mapping[str, Any]] = {
     "activation_checkpointing": {"partition_activations": "auto", "cpu_checkpointing": "auto"},
     "data_types": {"grad_accum_dtype": "auto"},
 }
-"""Whole blocks that are "auto": written out, so that each key in them is settled by its rule."""
+"""Keys of blocks that are "auto" as a whole; each key is then resolved by its rule."""
 STAGE_PATHS = (STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE)
 
 
 def fill(draft: Draft) -> None:
-    """Settle everything that is "auto", and the batch triple."""
+    """Resolve every "auto" value and the batch triple."""
     _expand(draft)
     precision.fill(draft)
     optimizer.fill(draft)
     scheduler.fill(draft)
-    # Only where there is something to choose: it brings the estimator along.
+    # Only if there is a choice: it imports the estimator.
     if any(draft.is_auto(path) for path in STAGE_PATHS):
         zero.fill(draft)
     buckets.fill(draft)
@@ -51,7 +51,7 @@ def fill(draft: Draft) -> None:
 
 
 def _expand(draft: Draft) -> None:
-    """Replace each such block by its keys; outer blocks first, as the table has them."""
+    """Replace each "auto" block by its keys, outer blocks first."""
     for path, keys in AUTO_BLOCKS.items():
         if draft.is_auto(path):
             *outer, name = path.split(".")
@@ -60,37 +60,37 @@ def _expand(draft: Draft) -> None:
 
 
 _ZERO = "zero_optimization"
-_PLACE = "the fastest per sample, each with the largest micro batch that fits"
+_FASTEST = "the fastest per sample, with the largest micro batch that fits"
 
 POLICY: Mapping[str, str] = {
     "train_batch_size": "micro batch x accumulation x data-parallel ranks",
-    "train_micro_batch_size_per_gpu": "the largest that fits and divides the global batch",
+    "train_micro_batch_size_per_gpu": "largest that fits and divides the global batch",
     "gradient_accumulation_steps": "global batch / (micro batch x data-parallel ranks)",
-    "gradient_clipping": "max_grad_norm of the run, else 1.0",
-    "communication_data_type": "the training precision",
-    "seq_parallel_communication_data_type": "the training precision",
-    "fp16.enabled": "the run's precision; else fp16 where the card has no bf16",
-    "bf16.enabled": "the run's precision; else bf16 where the card has it",
+    "gradient_clipping": "max_grad_norm of the training run, else 1.0",
+    "communication_data_type": "training precision",
+    "seq_parallel_communication_data_type": "training precision",
+    "fp16.enabled": "precision of the training run; else on if the GPU does not support bf16",
+    "bf16.enabled": "precision of the training run; else on if the GPU supports bf16",
     "optimizer.type": "AdamW",
-    "optimizer.params.lr": "peak of the schedule, else learning rate of the run",
-    "optimizer.params.betas": "betas of the run, else the default of the optimizer",
-    "optimizer.params.eps": "epsilon of the run, else the default of the optimizer",
-    "optimizer.params.weight_decay": "weight decay of the run, else 0",
-    "scheduler.type": "WarmupDecayLR where the training steps are known, else WarmupLR",
+    "optimizer.params.lr": "peak of the schedule, else learning rate of the training run",
+    "optimizer.params.betas": "betas of the training run, else the optimizer's default",
+    "optimizer.params.eps": "epsilon of the run, else the optimizer's default",
+    "optimizer.params.weight_decay": "weight decay of the training run, else 0",
+    "scheduler.type": "WarmupDecayLR if the number of training steps is known, else WarmupLR",
     "scheduler.params.warmup_min_lr": "0",
-    "scheduler.params.warmup_max_lr": "the learning rate",
-    "scheduler.params.warmup_num_steps": "warm-up steps of the run, else 1000 or a tenth of it",
-    "scheduler.params.total_num_steps": "training steps of the run",
-    f"{_ZERO}.stage": _PLACE,
-    f"{_ZERO}.offload_optimizer.device": _PLACE,
-    f"{_ZERO}.offload_param.device": _PLACE,
-    f"{_ZERO}.overlap_comm": "true from stage 1 on with several ranks, else false",
-    f"{_ZERO}.reduce_bucket_size": "hidden_size squared, less where the 4.5x rule caps it",
-    f"{_ZERO}.allgather_bucket_size": "hidden_size squared, less where the 4.5x rule caps it",
-    f"{_ZERO}.stage3_prefetch_bucket_size": "9 x hidden_size squared // 10",
+    "scheduler.params.warmup_max_lr": "learning rate",
+    "scheduler.params.warmup_num_steps": "warmup steps of the run, else 1000 (at most a tenth)",
+    "scheduler.params.total_num_steps": "training steps",
+    f"{_ZERO}.stage": _FASTEST,
+    f"{_ZERO}.offload_optimizer.device": _FASTEST,
+    f"{_ZERO}.offload_param.device": _FASTEST,
+    f"{_ZERO}.overlap_comm": "true at stages 1 to 3 with several ranks, else false",
+    f"{_ZERO}.reduce_bucket_size": "hidden_size^2, capped by the 4.5x rule",
+    f"{_ZERO}.allgather_bucket_size": "hidden_size^2, capped by the 4.5x rule",
+    f"{_ZERO}.stage3_prefetch_bucket_size": "9 x hidden_size^2 // 10",
     f"{_ZERO}.stage3_param_persistence_threshold": "10 x hidden_size",
-    f"{_ZERO}.sub_group_size": "1e8 where states go to NVMe, else 1e9",
-    "data_types.grad_accum_dtype": "fp32 with bf16, else the format of the model",
-    "activation_checkpointing.partition_activations": "true on several tensor-parallel ranks",
+    f"{_ZERO}.sub_group_size": "1e8 with optimizer offload to NVMe, else 1e9",
+    "data_types.grad_accum_dtype": "fp32 with bf16, else the dtype of the model",
+    "activation_checkpointing.partition_activations": "true with several tensor-parallel ranks",
 }
-"""Everywhere else the default of the key is taken."""
+"""By path; other keys get their default."""

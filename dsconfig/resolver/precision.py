@@ -1,4 +1,4 @@
-"""bf16 where the device has it, else fp16 with dynamic scale, else fp32; never two."""
+"""Resolve precision: bf16 if supported, else fp16 with dynamic loss scaling, else fp32."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _PATHS = {"bf16": BF16, "fp16": FP16}
 
 
 def fill(draft: Draft) -> None:
-    """Settle the two switches; a block that the choice needs is added."""
+    """Resolve ``bf16.enabled`` and ``fp16.enabled``; add the block of the chosen precision."""
     open_switches = [path for path in (BF16, FP16) if draft.is_auto(path)]
     if not open_switches:
         return
@@ -19,8 +19,8 @@ def fill(draft: Draft) -> None:
     if chosen is None:
         draft.missing(
             open_switches[0],
-            'precision is "auto" and the device is unknown, so nothing says what it can compute in',
-            "give --device (a100-80gb, v100-16gb, cpu ...) or --precision",
+            'precision is "auto", but the GPU is not specified',
+            "specify --device (a100-80gb, v100-16gb, cpu ...) or --precision",
         )
         return
     for name, path in _PATHS.items():
@@ -32,37 +32,37 @@ def fill(draft: Draft) -> None:
             "DSC350",
             FP16,
             f"{model.name} was trained in bf16; in fp16 its activations may overflow, which "
-            "shows as skipped steps while the loss scale falls",
-            "use a device with bf16 (a100, h100, l4 ...), or train in fp32",
+            "causes skipped steps and a falling loss scale",
+            "use a GPU with bf16 (a100, h100, l4 ...), or train in fp32",
         )
 
 
 def _choice(draft: Draft) -> tuple[str | None, Source, str, dict[str, Any]]:
     explicit = next((name for name, path in _PATHS.items() if draft.value(path) is True), None)
     if explicit is not None:
-        rule = f"{explicit}.enabled is true in the config, and only one half precision can be on"
+        rule = f"{explicit}.enabled is true in the config, and bf16 and fp16 are mutually exclusive"
         return explicit, Source.CONFIG, rule, {}
     forbidden = [
         name for name, path in _PATHS.items() if draft.value(path) is False or not draft.takes(path)
     ]
-    asked = draft.facts.training.precision if draft.facts.training else None
-    if asked is not None:
-        rule = f"the training run asks for {asked}"
-        return asked, Source.TRAINING, rule, {"precision": asked}
+    requested = draft.facts.training.precision if draft.facts.training else None
+    if requested is not None:
+        rule = f"training run uses {requested}"
+        return requested, Source.TRAINING, rule, {"precision": requested}
     device = draft.facts.device
     if device is None:
         return None, Source.HARDWARE, "", {}
     chosen, reason = _best(device, forbidden)
-    off = f"; the config switches {' and '.join(forbidden)} off" if forbidden else ""
+    off = f"; {' and '.join(forbidden)} disabled in the config" if forbidden else ""
     inputs = {"device": device.name, "bf16": device.bf16, "fp16": device.fp16}
     return chosen, Source.HARDWARE, reason + off, inputs
 
 
 def _best(device: DeviceFacts, forbidden: list[str]) -> tuple[str, str]:
-    """With the reason for it."""
+    """Return the best available precision and the reason."""
     if device.bf16 and "bf16" not in forbidden:
-        return "bf16", f"{device.name} computes in bf16, which needs no loss scale"
+        return "bf16", f"{device.name} supports bf16, which does not need loss scaling"
     if device.fp16 and "fp16" not in forbidden:
-        lacks = "" if device.bf16 else f"{device.name} has no bf16; "
-        return "fp16", f"{lacks}fp16 with a dynamic loss scale"
-    return "fp32", f"{device.name} is left with fp32"
+        unsupported = "" if device.bf16 else f"{device.name} does not support bf16; "
+        return "fp16", f"{unsupported}fp16 with dynamic loss scaling"
+    return "fp32", f"no half precision available on {device.name}"

@@ -1,4 +1,4 @@
-"""A config without "auto", and why each value is what it is."""
+"""Result of resolving: a config without "auto", and the reason for each value."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """One value that was filled in or derived.
+    """A value that was filled in or derived.
 
-    ``rule`` is one sentence; ``inputs`` are the numbers it was computed from, by name.
+    ``rule`` is one sentence; ``inputs`` are the named values it was computed from.
     """
 
     pointer: str
@@ -27,12 +27,12 @@ class LedgerEntry:
     inputs: Mapping[str, Any]
 
 
-# Without slots, so that ``effective`` can be kept once it has been derived.
+# No slots, so that ``effective`` can be cached.
 @dataclass(frozen=True, kw_only=True)
 class Resolution:
-    """``config`` has the user's key order and no "auto" (unless a diagnostic says which is left).
+    """``config`` keeps the user's key order and has no "auto" (except where a diagnostic says so).
 
-    ``effective`` is None when the program would stop; it is derived when it is first asked for.
+    ``effective`` is computed on first access; None if the program would stop.
     """
 
     config: dict[str, Any]
@@ -40,7 +40,7 @@ class Resolution:
     diagnostics: tuple[Diagnostic, ...]
     runtime: str
     version: Version = NEWEST
-    """The release of DeepSpeed that was asked about."""
+    """DeepSpeed release of the target program."""
     derive: "Callable[[], Effective | None]" = field(repr=False, compare=False)
 
     @cached_property
@@ -49,10 +49,10 @@ class Resolution:
 
     @property
     def ok(self) -> bool:
-        """True when nothing is at error level."""
+        """Whether there are no errors."""
         return all(found.severity is not Severity.ERROR for found in self.diagnostics)
 
     @property
     def refusals(self) -> tuple[Diagnostic, ...]:
-        """What stops the program; the rest is worth a word and no more."""
+        """Diagnostics that stop the program."""
         return tuple(found for found in self.diagnostics if found.effect is Effect.REFUSED)

@@ -1,4 +1,4 @@
-"""Scheduler type and parameters: warmup, total steps, the rates between which it moves."""
+"""Resolve scheduler type and parameters: warmup, total steps, learning rates."""
 
 from math import ceil
 
@@ -11,7 +11,7 @@ TYPE, PARAMS = "scheduler.type", "scheduler.params"
 
 
 def fill(draft: Draft) -> None:
-    """Settle what is "auto" in the scheduler block."""
+    """Resolve the scheduler block."""
     total = draft.facts.training.total_steps if draft.facts.training else None
     _type(draft, total)
     if draft.is_auto(PARAMS):
@@ -20,7 +20,7 @@ def fill(draft: Draft) -> None:
         keys += ["total_num_steps"] if decays else []
         draft.config["scheduler"]["params"] = dict.fromkeys(keys, "auto")
     if draft.is_auto(f"{PARAMS}.warmup_min_lr"):
-        draft.fill(f"{PARAMS}.warmup_min_lr", 0, Source.DEFAULT, "the warmup starts from rest")
+        draft.fill(f"{PARAMS}.warmup_min_lr", 0, Source.DEFAULT, "warmup starts at 0")
     _rates(draft)
     _total(draft, total)
     _warmup(draft, total)
@@ -30,10 +30,10 @@ def _type(draft: Draft, total: int | None) -> None:
     if not draft.is_auto(TYPE):
         return
     if total is None:
-        rule = "the length of the run is unknown, so the rate stays constant after the warmup"
+        rule = "total steps unknown: constant learning rate after warmup"
         draft.fill(TYPE, "WarmupLR", Source.DEFAULT, rule)
     else:
-        rule = "the length of the run is known, so the rate can fall to zero at its end"
+        rule = "total steps known: linear decay to zero"
         draft.fill(TYPE, "WarmupDecayLR", Source.TRAINING, rule, total_steps=total)
 
 
@@ -46,11 +46,13 @@ def _rates(draft: Draft) -> None:
         if rate is None:
             draft.missing(
                 path,
-                "the peak rate of the schedule is the learning rate, which is nowhere given",
-                "give --learning-rate or --training-args, or write the number",
+                "the learning rate is not specified, so the peak of the schedule is unknown",
+                "specify --learning-rate or --training-args, or write the value",
             )
         else:
-            draft.fill(path, rate, Source.DERIVED, "the learning rate", learning_rate=rate)
+            draft.fill(
+                path, rate, Source.DERIVED, "learning rate of the optimizer", learning_rate=rate
+            )
 
 
 def _total(draft: Draft, total: int | None) -> None:
@@ -60,11 +62,11 @@ def _total(draft: Draft, total: int | None) -> None:
     if total is None:
         draft.missing(
             path,
-            "the length of the run is unknown, so the schedule cannot be stretched over it",
-            "give --total-steps (optimizer steps) or --training-args with max_steps",
+            "the schedule needs the total number of steps, which is not specified",
+            "specify --total-steps (optimizer steps) or --training-args with max_steps",
         )
     else:
-        rule = "optimizer steps of the run, not divided by the number of ranks"
+        rule = "optimizer steps of the training run"
         draft.fill(path, total, Source.TRAINING, rule, total_steps=total)
 
 
@@ -79,19 +81,19 @@ def _warmup(draft: Draft, total: int | None) -> None:
         known = find(path.split("."))
         usual: int = known.default if known else 0
         steps = usual if total is None else max(1, min(usual, total // 10))
-        rule = f"{usual}, DeepSpeed's default, and at most a tenth of the run"
+        rule = f"DeepSpeed's default of {usual}, at most a tenth of the run"
         draft.fill(path, steps, Source.DEFAULT, rule, total_steps=total)
     elif 0 < given < 1:
         if total is None:
             draft.missing(
                 path,
-                f"the warmup is {given:g} of the run, and its length is unknown",
-                "give --total-steps (optimizer steps) or the warmup in steps",
+                f"the warmup is {given:g} of the run, whose total steps are not specified",
+                "specify --total-steps (optimizer steps), or the warmup in steps",
             )
             return
-        rule = "a share of the run, rounded up"
+        rule = "fraction of the run, rounded up"
         inputs = {"warmup_steps": given, "total_steps": total}
         draft.fill(path, max(1, ceil(total * given)), Source.TRAINING, rule, **inputs)
     else:
-        rule = "from the training run; at least 1, which DeepSpeed demands"
+        rule = "from the training run; DeepSpeed requires at least 1"
         draft.fill(path, max(1, int(given)), Source.TRAINING, rule, warmup_steps=given)

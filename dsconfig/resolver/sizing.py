@@ -1,4 +1,4 @@
-"""What a draft leaves to the search: the resolver's one door to memory and time."""
+"""Search space of a draft: the interface between resolver and estimator."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,13 +17,13 @@ STAGE = f"{BLOCK}.stage"
 OPTIMIZER = f"{BLOCK}.offload_optimizer.device"
 PARAMETERS = f"{BLOCK}.offload_param.device"
 ARRANGEMENT = {STAGE: search.STAGE, OPTIMIZER: search.OPTIMIZER, PARAMETERS: search.PARAMETERS}
-"""Paths of what is arranged, with the search's names for it."""
+"""Names in the search space, by path."""
 
 
 def space(draft: Draft) -> search.Space | None:
-    """The draft as a question to the search: "auto" is open, everything else a constraint.
+    """Return the search space of a draft: "auto" is open, other values are constraints.
 
-    None where the facts or the config do not allow an estimate; see :func:`missing_flags`.
+    None if facts or config do not allow an estimate; see :func:`missing_flags`.
     """
     if missing_flags(draft.facts):
         return None
@@ -33,8 +33,8 @@ def space(draft: Draft) -> search.Space | None:
         return None
     sizes = {name for name in buckets.KEYS if draft.is_auto(f"{BLOCK}.{name}")}
     arranged = {name for path, name in ARRANGEMENT.items() if draft.is_auto(path)}
-    known = {path: each.value for path, each in known_members(draft).items()}
-    counts = {path: each for path, each in known.items() if type(each) is int and each > 0}
+    known = {path: member.value for path, member in known_members(draft).items()}
+    counts = {path: n for path, n in known.items() if type(n) is int and n > 0}
     return search.Space(
         base=base,
         facts=draft.facts,
@@ -51,14 +51,14 @@ def space(draft: Draft) -> search.Space | None:
 
 
 def missing_flags(facts: Facts) -> tuple[str, ...]:
-    """The flags that an estimate still needs."""
+    """Return the flags of facts that an estimate still requires."""
     needed: dict[str, object] = {
         "--gpus": facts.world_size,
         "--device": facts.device_bytes,
         ("--params" if facts.outline else "--model or --params"): facts.model,
     }
     if facts.architecture is not None:
-        # Without it no activations would be counted, and everything would seem to fit.
+        # Without it activations would be missing from the estimate.
         needed["--seq-len"] = facts.sequence_length
     return tuple(flag for flag, fact in needed.items() if fact is None)
 

@@ -1,4 +1,4 @@
-"""What is given of the batch triple, and by whom."""
+"""Known members of the batch triple and their source."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,17 @@ from dsconfig.resolver.resolution import Source
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One member that is settled, and by whom."""
+    """Value of a member and its source."""
 
     value: int
     source: Source
 
 
 def known_members(draft: Draft) -> dict[str, Known]:
-    """Members of the config, then, where something is open, those of the training run."""
+    """Return the members set in the config and, if it leaves some open, in the training run."""
     known = {path: Known(draft.value(path), Source.CONFIG) for path in KEYS if draft.explicit(path)}
     training = draft.facts.training
-    # Something is "auto", or the file settles too little by itself.
+    # Something is "auto", or the config does not determine the batch.
     is_open = any(draft.is_auto(path) for path in KEYS) or not {GLOBAL, MICRO} & known.keys()
     if training is None or not is_open:
         return known

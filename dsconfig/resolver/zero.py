@@ -1,4 +1,4 @@
-"""Stage and offload targets: the fastest per sample, with the largest batch that fits each."""
+"""Resolve ZeRO stage and offload devices: the fastest per sample that fits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,11 +17,11 @@ from dsconfig.runtimes.effective import TIER_NAMES, Tier
 
 
 def fill(draft: Draft) -> None:
-    """Settle what is "auto" among the three; what the file says is never changed."""
+    """Resolve stage and offload devices that are "auto"; other values are constraints."""
     open_paths = [path for path in sizing.ARRANGEMENT if draft.is_auto(path)]
     space = sizing.space(draft)
     if space is None:
-        _ask(draft, open_paths)
+        _report_missing_facts(draft, open_paths)
         return
     found = search.fastest(space)
     passed = [space.candidate(choice) for choice in found.skipped]
@@ -32,39 +32,41 @@ def fill(draft: Draft) -> None:
 
 
 def suggested_choice(space: Space) -> str:
-    """What the search would choose, were stage and offload targets open; as advice."""
+    """Describe what the search would choose if stage and offload devices were open."""
     before = choice_of(space.base, space.facts).recompute
     opened = space.open | search.ARRANGEMENT
-    if before is not Recompute.FULL:  # else there is nothing left to recompute
+    if before is not Recompute.FULL:  # else everything is recomputed already
         opened |= {search.RECOMPUTE}
     opened_space = replace(space, open=opened, priced={})
     found = search.fastest(opened_space).chosen
     if found is None:
-        return "no stage or offload target holds it: use more or larger devices"
+        return "no stage and offload device fits: use more GPUs or GPUs with more memory"
     smallest = opened_space.with_batch(found.choice, space.batches.sizes[0])
     need = gib(smallest.device_bytes)
     steps = space.runtime.instructions(recomputation_edits(found.choice.recompute), {})
     is_new = found.choice.recompute is not before and bool(steps)
-    again = f" together with {steps[0]}" if is_new else ""
-    if again and found.choice.recompute is Recompute.SELECTIVE:  # of which no file can tell
-        again += ', told here by "gradient_checkpointing": "selective" in --training-args,'
-    return f"{describe(found.choice)}{again} would hold it ({need})"
+    also = f" together with {steps[0]}" if is_new else ""
+    if also and found.choice.recompute is Recompute.SELECTIVE:  # no config key expresses it
+        also += ' (for dsconfig: "gradient_checkpointing": "selective" in --training-args)'
+    return f"{describe(found.choice)}{also} would fit ({need})"
 
 
 def describe(choice: Choice) -> str:
-    """``stage 3 with optimizer on cpu and parameters on cpu``, as the file names them."""
+    """Describe a choice: ``stage 3 with optimizer on cpu and parameters on cpu``."""
     targets = (("optimizer", choice.optimizer), ("parameters", choice.parameters))
-    moved = [f"{what} on {TIER_NAMES[tier]}" for what, tier in targets if tier != Tier.DEVICE]
-    return " with ".join([f"stage {choice.stage}", *([" and ".join(moved)] if moved else [])])
+    offloaded = [f"{what} on {TIER_NAMES[tier]}" for what, tier in targets if tier != Tier.DEVICE]
+    return " with ".join(
+        [f"stage {choice.stage}", *([" and ".join(offloaded)] if offloaded else [])]
+    )
 
 
-def _ask(draft: Draft, open_paths: list[str]) -> None:
+def _report_missing_facts(draft: Draft, open_paths: list[str]) -> None:
     flags = sizing.missing_flags(draft.facts)
     for path in open_paths:
         draft.missing(
             path,
-            "the choice depends on what fits, and too little is known to estimate memory",
-            f"give {' and '.join(flags)}" if flags else "mend the errors in the config first",
+            "the choice depends on memory, which cannot be estimated without more facts",
+            f"specify {' and '.join(flags)}" if flags else "fix the errors in the config first",
         )
 
 
@@ -74,11 +76,12 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
         "device_bytes": found.device_bytes,
         "host_bytes": found.host_bytes,
         "too_big": {
-            describe(each.choice): each.verdict.shortfall or "fits with less than 5 % to spare"
-            for each in passed
+            describe(candidate.choice): candidate.verdict.shortfall
+            or "fits with less than 5% headroom"
+            for candidate in passed
         },
     }
-    rule = f"{describe(choice)} is the fastest of those that fit, each with its largest micro batch"
+    rule = f"{describe(choice)} is the fastest choice that fits, with the largest micro batch"
     for path, value in (
         (STAGE, choice.stage),
         (OPTIMIZER, TIER_NAMES[choice.optimizer]),
@@ -95,9 +98,9 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
         draft.report(
             "DSC153",
             OPTIMIZER,
-            f"offloading needs {gib(found.host_bytes)} of main memory on each node, and "
-            "how much there is was not said",
-            "give --host-memory",
+            f"offload requires {gib(found.host_bytes)} of host memory per node; the available "
+            "host memory is not specified",
+            "specify --host-memory",
         )
 
 
@@ -106,17 +109,13 @@ def _nothing_fits(
 ) -> None:
     draft.unresolved.update(open_paths)
     if not refused:
-        message = "no stage goes with the offload targets that the config sets"
-        remedy = (
-            'offloading parameters needs stage 3 and an offloaded optimizer; write "auto" for them'
-        )
+        message = "no stage supports the offload devices set in the config"
+        remedy = 'parameter offload requires stage 3 and optimizer offload; write "auto" for both'
     else:
-        nearest = min(refused, key=lambda each: each.device_bytes)
+        nearest = min(refused, key=lambda candidate: candidate.device_bytes)
         message = (
-            f"no allowed choice holds micro batch {nearest.choice.micro_batch}; the nearest, "
+            f"micro batch {nearest.choice.micro_batch} does not fit; closest: "
             f"{describe(nearest.choice)}: {nearest.verdict.shortfall}"
         )
-        remedy = (
-            f'{suggested_choice(space)}; write "auto" for what the config fixes, or give --nvme'
-        )
+        remedy = f'{suggested_choice(space)}; write "auto" for the fixed values, or specify --nvme'
     draft.report("DSC154", open_paths[0], message, remedy)

@@ -1,11 +1,11 @@
-"""Every key of every DeepSpeed release: types, bounds, defaults, units, life span.
+"""All keys of all DeepSpeed releases: types, bounds, defaults, units, first and last release.
 
-    errors(values)                what the strict models refuse, in one pass
+    errors(values)                all schema errors of a config
     key("zero_optimization.stage").default_at(Version.parse("0.14.4"))
-    strict_at("fp16", version)    whether unknown keys are refused there
+    strict_at("fp16", version)    whether unknown keys are rejected
     DSConfig.model_validate(...)  the typed config
 
-Names are loaded on first use: a block's models are built when a file has that block.
+Names are imported on first use; models of a block are built when a config contains it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""Every key of a ds_config as plain data, read off the declarations of its block.
+"""Keys of a ds_config as plain data, derived from the declarations of blocks.
 
-Asking for one key imports only the blocks on the way to it, and builds no validator.
+Looking up a key imports only the blocks on its path and builds no validators.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,22 +26,22 @@ class KeyStatus(StrEnum):
     LIVE = "live"
     """DeepSpeed's newest release reads it."""
     REMOVED = "removed"
-    """Some release read it; the newest does not."""
+    """Read by an older release, but not by the newest."""
     EXTERNAL = "external"
-    """Another program reads it."""
+    """Read by another program."""
     DOCS_ONLY = "docs_only"
-    """Documented, and read by no release."""
+    """Documented but not read by any release."""
 
 
 class Key:
-    """One key, read off the field that declares it.
+    """A key, derived from the field that declares it.
 
-    ``path`` is dotted; ``*`` stands for a name the user chooses and ``[]`` for a list item.
-    ``since`` and ``until`` are the first and last release that read it; ``until`` is None
-    for one still read. ``checked_since`` is the first release that refuses a wrong type
-    when it parses the file. ``required_when`` is the switch beside it that makes it necessary.
-    ``refused_from``: from that release its mere presence is an error. ``applies_to`` names the
-    optimizers or schedules that take it, where several blocks may stand in one place.
+    ``path``: dotted path; ``*`` is a user-defined name and ``[]`` a list item.
+    ``since``, ``until``: first and last release that read it; ``until`` is None if still read.
+    ``checked_since``: first release that rejects a wrong type while parsing.
+    ``required_when``: sibling switch that makes it required.
+    ``refused_from``: first release that rejects its presence.
+    ``applies_to``: optimizers or schedulers that accept it, if the block depends on ``type``.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Key:
         self.declared = declared = declaration_of(field)
         history = owner.history
         if parent is not None and isinstance(parent.shape.block, Variants):
-            # The history of these blocks is that of the optimizer's name; arguments say their own.
+            # ``since`` of these blocks is that of the optimizer type; arguments declare their own.
             history = history._replace(since=str(parent.since), until=None)
         self.name = name
         self.path = _path(name, parent)
@@ -68,8 +68,8 @@ class Key:
         self.checked_since = _checked_since(declared, history)
         self.aliases = declared.aliases
         self.replaced_by = declared.replaced_by
-        takers = (each for each in owners if name in each.model_fields)
-        self.applies_to = tuple(each.__name__ for each in takers) if len(owners) > 1 else ()
+        blocks = (block for block in owners if name in block.model_fields)
+        self.applies_to = tuple(block.__name__ for block in blocks) if len(owners) > 1 else ()
         self.memory = declared.memory
         self.related = declared.see
         self.earlier_defaults: tuple[tuple[Version, Any], ...] = _changes(declared.was)
@@ -80,7 +80,7 @@ class Key:
 
     @property
     def auto_filled_by(self) -> tuple[str, ...]:
-        """The Hugging Face programs that put a value in the place of "auto"."""
+        """Hugging Face programs that replace "auto"."""
         filled = FILLED.get(self.path)
         return filled.programs if filled else ()
 
@@ -102,7 +102,7 @@ class Key:
 
     @property
     def expected(self) -> str:
-        """What a value must be, as a phrase."""
+        """Description of valid values."""
         return describe(self.shape)
 
     @property
@@ -111,35 +111,35 @@ class Key:
 
     @property
     def means_auto(self) -> bool:
-        """Whether "auto" is a setting of DeepSpeed's own here."""
+        """Whether DeepSpeed itself gives "auto" a meaning."""
         return self.shape.native_auto or "auto" in self.choices
 
     def failed_check(self, value: Any, version: Version) -> ValueCheck | None:
-        """What that release insists on, reading by hand, and a value does not meet."""
+        """Return the first value check of a release that a value fails, or None."""
         if not self.read_at(version):
             return None
-        for wanted in self.declared.checks:
-            if wanted.applies_at(version) and not wanted.accepts(value):
-                return wanted
+        for check in self.declared.checks:
+            if check.applies_at(version) and not check.accepts(value):
+                return check
         return None
 
     @cached_property
     def model_name(self) -> str:
-        """What DeepSpeed's model calls the field; the other names are aliases there."""
+        """Name of the field in DeepSpeed's model, where other names are aliases."""
         return self.aliases[-1] if self.aliases else self.name
 
     @property
     def takes_null(self) -> bool:
-        """Whether DeepSpeed's model takes null."""
+        """Whether DeepSpeed's model accepts null."""
         return self.declared.takes_null or self.shape.nullable
 
     @cached_property
     def kind(self) -> ReadAs:
-        """What DeepSpeed's model reads it as."""
+        """Type as which DeepSpeed's model reads it."""
         return self.declared.read_as or _kind_of(self.shape)
 
     def read_at(self, version: Version) -> bool:
-        """Whether that release of DeepSpeed reads the key."""
+        """Return whether a DeepSpeed release reads the key."""
         if self.since is None or version < self.since:
             return False
         if self.until is not None and version > self.until:
@@ -147,20 +147,20 @@ class Key:
         return self.gap is None or not self.gap[0] <= version <= self.gap[1]
 
     def default_at(self, version: Version) -> Any:
-        """The default in that release."""
+        """Return the default in a release."""
         return _before(self.earlier_defaults, version, self.default)
 
     def bounds_at(self, version: Version) -> Bounds:
-        """The bounds in that release."""
+        """Return the bounds in a release."""
         return _before(self.earlier_bounds, version, self.bounds)
 
     def checked_at(self, version: Version) -> bool:
-        """Whether that release refuses a value of a wrong type while parsing."""
+        """Return whether a release rejects a wrong type while parsing."""
         return self.checked_since is not None and version >= self.checked_since
 
 
 _key = cache(Key)
-"""The key that a field declares; ``owners`` are all blocks that may stand in its place."""
+"""Cached constructor; ``owners`` are all blocks possible at this path."""
 
 _KIND_OF_TYPE = {
     "boolean": ReadAs.BOOL,
@@ -190,17 +190,17 @@ def _before(changes: Sequence[tuple[Version, T]], version: Version, now: T) -> T
 
 
 def key(path: str, *, of_type: str | None = None) -> Key | None:
-    """The key at a dotted path, None where there is none.
+    """Return the key at a dotted path, or None.
 
-    An alias leads to its key; a name of the user's choosing or ``*`` may stand for itself,
-    ``[]`` or a number for a list item. ``of_type`` picks the optimizer or scheduler whose
-    arguments are meant; without it the first that has the argument answers.
+    Aliases are resolved; a user-defined name may be written as itself or ``*``, a list item as
+    ``[]`` or a number. ``of_type`` selects the optimizer or scheduler whose arguments are meant;
+    without it the first one with that argument is used.
     """
     return find(path.replace("[]", ".[]").split("."), of_type=of_type)
 
 
 def find(parts: Sequence[str], *, of_type: str | None = None) -> Key | None:
-    """``key`` for a path that is already split, as that of a JSON Pointer."""
+    """Return the key at a path given in parts, or None; see :func:`key`."""
     owners, parent, rest = (DSConfig,), None, list(parts)
     found: Key | None = None
     while rest:
@@ -209,13 +209,13 @@ def find(parts: Sequence[str], *, of_type: str | None = None) -> Key | None:
             return None
         if found.shape.container and found.is_block and rest:
             rest.pop(0)
-        # A block is loaded only to look further down in it.
+        # Load a block only to look inside it.
         owners, parent = blocks_of(found.shape, of_type) if rest else (), found
     return found
 
 
 def keys() -> Iterator[Key]:
-    """All keys, parents before children, in the order of declaration."""
+    """Yield all keys, parents before children, in order of declaration."""
     return _below((DSConfig,), None)
 
 
@@ -226,7 +226,7 @@ def _below(owners: tuple[type[Block], ...], parent: Key | None) -> Iterator[Key]
 
 
 def blocks_of(shape: Shape, of_type: str | None = None) -> tuple[type[Block], ...]:
-    """The blocks a value of this shape may be; several where its ``type`` decides."""
+    """Return the blocks of a shape; several if the block depends on ``type``."""
     match shape.block:
         case None:
             return ()
@@ -243,7 +243,7 @@ def blocks_of(shape: Shape, of_type: str | None = None) -> tuple[type[Block], ..
 
 @lru_cache(maxsize=512)
 def named(owners: tuple[type[Block], ...], parent: Key | None) -> Mapping[str, Key]:
-    """The keys of a block by name and alias; of the first of several blocks that has it."""
+    """Return the keys of blocks by name and alias; earlier blocks take precedence."""
     found: dict[str, Key] = {}
     for owner in owners:
         for name, field_name in _fields_by_name(owner).items():
@@ -254,13 +254,13 @@ def named(owners: tuple[type[Block], ...], parent: Key | None) -> Mapping[str, K
 
 @lru_cache(maxsize=512)
 def live_names(owners: tuple[type[Block], ...], parent: Key | None) -> tuple[str, ...]:
-    """The names and aliases of the keys of a block that DeepSpeed's newest release reads."""
+    """Return names and aliases of the keys that the newest DeepSpeed release reads."""
     found = named(owners, parent)
-    return tuple(name for name, one in found.items() if one.status is KeyStatus.LIVE)
+    return tuple(name for name, key in found.items() if key.status is KeyStatus.LIVE)
 
 
 def _named(name: str, owners: tuple[type[Block], ...], parent: Key | None) -> Key | None:
-    """``named(owners, parent).get(name)``, without the keys that nobody asks for."""
+    """Return ``named(owners, parent).get(name)`` without building the other keys."""
     for owner in owners:
         field_name = _fields_by_name(owner).get(name)
         if field_name is not None:
@@ -270,7 +270,7 @@ def _named(name: str, owners: tuple[type[Block], ...], parent: Key | None) -> Ke
 
 @cache
 def _fields_by_name(owner: type[Block]) -> Mapping[str, str]:
-    """The fields of a block under all names that a file may use."""
+    """Return the field names of a block by name and alias."""
     found: dict[str, str] = {}
     for field_name, field in owner.model_fields.items():
         found |= dict.fromkeys((field_name, *declaration_of(field).aliases), field_name)
@@ -278,17 +278,17 @@ def _fields_by_name(owner: type[Block]) -> Mapping[str, str]:
 
 
 class BlockKey(NamedTuple):
-    """A block that a config has: where, and what it may be."""
+    """A block of a config."""
 
     path: tuple[str, ...]
     key: Key
     owner: type[Block]
     nested: bool
-    """Whether it is a field of another model of DeepSpeed's."""
+    """Whether it is a field of another DeepSpeed model."""
 
 
 def blocks_in(config: Mapping[str, Any]) -> Iterator[tuple[BlockKey, Any]]:
-    """The blocks of a config with what stands in their place, outer ones first."""
+    """Yield the blocks of a config with their content, outer ones first."""
     for path, key, owner, content in _keys_below(config, (), DSConfig, None):
         if _is_plain_block(key):
             (inner,) = blocks_of(key.shape)
@@ -297,9 +297,9 @@ def blocks_in(config: Mapping[str, Any]) -> Iterator[tuple[BlockKey, Any]]:
 
 
 def keys_in(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Key]]:
-    """The keys of a config that are declared, outer ones first.
+    """Yield the declared keys of a config, outer ones first.
 
-    What is inside names of the user's choosing, lists and arguments is left out.
+    Content of user-defined names, lists and arguments is skipped.
     """
     for path, key, _, _ in _keys_below(config, (), DSConfig, None):
         yield path, key
@@ -324,7 +324,7 @@ def _keys_below(
 
 @lru_cache(maxsize=512)
 def block_at(path: tuple[str, ...]) -> BlockKey | None:
-    """The block at a path, as ``blocks_in`` has it; None where there is none."""
+    """Return the block at a path, or None."""
     config: dict[str, Any] = {}
     for name in reversed(path):
         config = {name: config}
@@ -332,7 +332,7 @@ def block_at(path: tuple[str, ...]) -> BlockKey | None:
 
 
 def field_of(block: BlockKey, name: str) -> Key | None:
-    """The key of a block under any of its names."""
+    """Return the key of a block by any of its names."""
     return _named(name, (block.owner,), block.key)
 
 
@@ -352,7 +352,7 @@ def _status(declared: Declaration, history: KeyHistory) -> KeyStatus:
 def _gap(
     declared: Declaration, parent: Key | None, since: Version | None, until: Version | None
 ) -> tuple[Version, Version] | None:
-    """As declared, or that of the block around a key that was there before and after it."""
+    """Return the declared gap, or that of the enclosing block if it applies to the key."""
     if declared.gap is not None:
         return Version.parse(declared.gap[0]), Version.parse(declared.gap[1])
     if parent is None or parent.gap is None or since is None:
@@ -367,7 +367,7 @@ def _since(
     if declared.since:
         return Version.parse(declared.since)
     if declared.status or status in (KeyStatus.EXTERNAL, KeyStatus.DOCS_ONLY):
-        return None  # declared so because no release of DeepSpeed read it
+        return None  # no release of DeepSpeed reads it
     is_read = parent is None or parent.since is not None
     return Version.parse(history.since) if is_read else None
 
@@ -390,16 +390,16 @@ def _version(text: str | None) -> Version | None:
 
 
 def strict_since(path: str) -> tuple[tuple[Version, Version | None], ...]:
-    """The spans of releases that refuse unknown keys in the block at a dotted path.
+    """Return the spans of releases that reject unknown keys in a block (dotted path).
 
-    The end of a span is its last release, None where it lasts. The root is ``""``.
-    Raises KeyError when there is no such block.
+    The end of a span is its last release, or None. The root is ``""``.
+    Raises KeyError if there is no such block.
     """
     return _owner(path).history.spans
 
 
 def strict_at(path: str, version: Version) -> bool:
-    """Whether that release of DeepSpeed refuses unknown keys in the block."""
+    """Return whether a DeepSpeed release rejects unknown keys in the block."""
     return _owner(path).history.is_closed_at(version)
 
 

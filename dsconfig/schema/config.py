@@ -18,7 +18,7 @@ from dsconfig.schema.value_checks import (
     DIVISIBLE,
     FORMATS,
     OLD_FORMATS,
-    STEPS_BETWEEN_LINES,
+    NONZERO_STEPS,
     SWITCH,
     TIMERS,
     one_of,
@@ -378,7 +378,7 @@ class DSConfig(Block):
         "Optimizer steps between progress reports; null: none.",
         unit="steps",
         was={"0.15.2": 10},
-        checks=(STEPS_BETWEEN_LINES,),
+        checks=(NONZERO_STEPS,),
     )
     wall_clock_breakdown: bool = key(
         False,

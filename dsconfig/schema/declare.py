@@ -1,4 +1,4 @@
-"""How a block declares its keys: a pydantic field, and the facts that the type cannot hold."""
+"""Declaration of keys: a pydantic field plus metadata."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -12,112 +12,111 @@ from dsconfig.schema.value_checks import ValueCheck
 from dsconfig.schema.version import Version
 
 REQUIRED: Any = ...
-"""The default of a key that its block cannot do without."""
+"""Default of a required key."""
 
 DECLARATION_MARK, HISTORY_MARK = "x-declaration", "x-history"
-"""What the makers of JSON Schemas read beside pydantic's own output."""
+"""Keys under which metadata is added to pydantic's JSON Schema output."""
 
 P = ParamSpec("P")
 
 
 TRUE_WORDS = frozenset(("1", "on", "t", "true", "y", "yes"))
 FALSE_WORDS = frozenset(("0", "off", "f", "false", "n", "no"))
-"""The texts that pydantic's lax mode takes for a bool, in any letter case."""
+"""Strings that pydantic's lax mode accepts as a bool (case-insensitive)."""
 
 
 class ReadAs(StrEnum):
-    """What DeepSpeed's own model of a block reads a field as; most follow from the annotation."""
+    """Type as which DeepSpeed's model reads a field; usually follows from the annotation."""
 
     BOOL = "true or false"
     INT = "an integer"
     FLOAT = "a number"
-    STR = "a text"
+    STR = "a string"
     PATH = "a path"
     STAGE = "0, 1, 2 or 3"
-    CHOICE = "one of its words"
+    CHOICE = "one of its choices"
     LIST = "a list"
-    TEXT_OR_STRINGS = "a text or a list of texts"
+    TEXT_OR_STRINGS = "a string or a list of strings"
     PASSES = 'a list of "z1", "z3", "autosp", "autotp"'
-    DICT = "a block of keys"
-    BLOCK = "a block of keys "
-    """With a model of its own, which then reads it."""
-    TEXT_OR_INT = "a text or an integer"
-    LOSS_SCALE = "a number that is 0 or more"
+    DICT = "an object"
+    BLOCK = "an object "
+    """An object with its own model."""
+    TEXT_OR_INT = "a string or an integer"
+    LOSS_SCALE = "a number of at least 0"
     SCALE_INTEGER = "an integer "
-    DTYPE = "a torch.dtype object, which no file can hold"
-    ANY = "anything"
+    DTYPE = "a torch.dtype object, which a file cannot contain"
+    ANY = "any value"
 
 
 class Declaration(NamedTuple):
-    """What is declared about a key beside its type, default and doc; versions as text.
+    """Metadata of a key besides type, default and doc; versions are strings.
 
-    An object of this class sits in ``FieldInfo.json_schema_extra``, which pydantic calls.
+    Stored in ``FieldInfo.json_schema_extra``, which pydantic calls.
     """
 
     unit: str | None = None
     since: str | None = None
     until: str | None = None
-    """The first and last release that read it; left out: those of its block, or the one before
+    """First and last release that read it; default: those of its block, or the release before
     ``refused`` or ``renamed``."""
     gap: tuple[str, str] | None = None
-    """The first and last of some releases between that did not."""
+    """First and last of the releases in between that did not read it."""
     was: Mapping[str, Any] = {}
     bounds_was: Mapping[str, Bounds] = {}
-    """What held before a release that changed the default, or a bound."""
+    """Default or bounds before the release that changed them."""
     checked: str | None = None
-    """The first release that refuses another type, where the block as a whole is not checked."""
+    """First release that rejects a wrong type, if the block has no model."""
     read_as: ReadAs | None = None
-    """How DeepSpeed's model reads it, where the annotation says something else."""
+    """Type as which DeepSpeed's model reads it, if it differs from the annotation."""
     takes_null: bool = False
-    """Whether DeepSpeed's model takes null for no block, where we do not."""
+    """Whether DeepSpeed's model accepts null although the annotation does not."""
     checks: tuple[ValueCheck, ...] = ()
-    """What DeepSpeed insists on where no model reads the key."""
+    """Value checks of DeepSpeed for keys without a model."""
     stages: tuple[int, ...] = ()
-    """The ZeRO stages at which it does something."""
+    """ZeRO stages at which it has an effect."""
     refused: str | None = None
-    """From this release on DeepSpeed stops at the name."""
+    """First release that rejects the key."""
     renamed: str | None = None
-    """From this release on the name is no longer read."""
+    """First release that no longer reads this name."""
     deprecated: str | None = None
-    """From this release on there is a warning."""
+    """First release that warns about it."""
     replaced_by: str | None = None
     instead: str | None = None
-    """What to do then, where that is more than to write ``replaced_by``."""
+    """Suggested change, if it is more than writing ``replaced_by``."""
     in_engine: bool = False
-    """Whether our engine serves what was removed."""
+    """Whether dsengine supports it although DeepSpeed removed it."""
     required_when: str | None = None
-    """The switch beside the key that makes it necessary."""
+    """Sibling switch that makes the key required."""
     spelled: tuple[str, ...] = ()
-    """All accepted names, ours first; none where there is one only."""
+    """All accepted names, the preferred one first; empty if there is only one."""
     status: str | None = None
     memory: str | None = None
     see: tuple[str, ...] = ()
     taken_by: tuple[str, ...] = ()
-    """The classes whose constructor has the argument, where not all that the optimizer may be
-    built as have it."""
+    """Optimizer classes that accept the argument, if not all of them do."""
 
     @property
     def aliases(self) -> tuple[str, ...]:
         return self.spelled[1:]
 
     def __hash__(self) -> int:
-        """Of this very object: pydantic holds it in sets, and a mapping has no hash."""
+        """Hash by identity: pydantic puts it in sets, and mappings are not hashable."""
         return id(self)
 
     def __call__(self, schema: dict[str, Any]) -> None:
-        """Leave a mark in the JSON Schema of the key, for the version it is made for."""
+        """Add this object to the JSON Schema of the key, for later processing."""
         schema[DECLARATION_MARK] = self
 
 
 def _declaring(declaration: Callable[P, Declaration]) -> Callable[Concatenate[Any, str, P], Any]:
     def key(default: Any, doc: str, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         declared = declaration(*args, **kwargs)
-        gone = declared.refused or declared.renamed
-        if gone and not declared.until:
-            minor, _, patch = gone.rpartition(".")
+        ended = declared.refused or declared.renamed
+        if ended and not declared.until:
+            minor, _, patch = ended.rpartition(".")
             declared = declared._replace(until=f"{minor}.{int(patch) - 1}")
         alias = AliasChoices(*declared.spelled) if declared.spelled else None
-        # What `Field` does in the end; its forty parameters are felt where hundreds of keys load.
+        # Equivalent to `Field`, but faster: hundreds of keys load at start-up.
         return FieldInfo.from_field(
             default, description=doc, validation_alias=alias, json_schema_extra=declared
         )
@@ -126,45 +125,45 @@ def _declaring(declaration: Callable[P, Declaration]) -> Callable[Concatenate[An
 
 
 key = _declaring(Declaration)
-"""Declare a key of a block: its default, a line about it, and any fact of :class:`Declaration`."""
+"""Declare a key: default, one-line doc, and fields of :class:`Declaration`."""
 
 
 def declaration_of(field: FieldInfo) -> Declaration:
-    """What is declared with a field; nothing for a field of plain pydantic."""
+    """Return the declaration of a field; an empty one for plain pydantic fields."""
     extra = field.json_schema_extra
     return extra if isinstance(extra, Declaration) else Declaration()
 
 
 class KeyHistory(NamedTuple):
-    """When DeepSpeed read a block, and in which releases it refused unknown keys in it."""
+    """Releases that read a block, and that reject unknown keys in it."""
 
     since: str = "0.3.0"
     until: str | None = None
     closed: tuple[tuple[str, str | None], ...] = ()
     status: str | None = None
     arguments: bool = False
-    """Whether the keys are arguments of a Python call, which takes no others."""
+    """Whether the keys are keyword arguments, which excludes unknown ones."""
     nested: bool = False
-    """Whether the block is a field of another model of DeepSpeed's: "auto" is no block there."""
+    """Whether the block is a field of another DeepSpeed model, where "auto" is not a block."""
     auto_ignored_since: str = "0.3.0"
-    """From which release on keys with the value "auto" are dropped before they are checked."""
+    """First release that drops keys with the value "auto" before validation."""
 
     @property
     def spans(self) -> tuple[tuple[Version, Version | None], ...]:
-        """``closed``, as releases."""
+        """``closed``, parsed."""
         return tuple(
             (Version.parse(start), Version.parse(end) if end else None)
             for start, end in self.closed
         )
 
     def is_closed_at(self, version: Version) -> bool:
-        """Whether that release refuses unknown keys in the block."""
+        """Return whether a release rejects unknown keys in the block."""
         return any(
             start <= version and (end is None or version <= end) for start, end in self.spans
         )
 
     def ignores_auto_at(self, version: Version) -> bool:
-        """Whether that release drops keys with the value "auto" before it checks the block."""
+        """Return whether a release drops keys with the value "auto" before validation."""
         return Version.parse(self.auto_ignored_since) <= version
 
 
@@ -173,10 +172,10 @@ def _mark_history(schema: dict[str, Any], block: type["Block"]) -> None:
 
 
 class Block(BaseModel):
-    """A mapping of a ds_config with a known set of keys.
+    """An object of a ds_config with a fixed set of keys.
 
-    ``class Comet(Block, since="0.14.3", closed="0.14.3")``: read since that release, and
-    unknown keys and wrong types refused by DeepSpeed since then.
+    ``class Comet(Block, since="0.14.3", closed="0.14.3")``: read since 0.14.3, which also rejects
+    unknown keys and wrong types.
     """
 
     model_config = ConfigDict(
@@ -185,7 +184,7 @@ class Block(BaseModel):
         defer_build=True,
         frozen=True,
         json_schema_extra=_mark_history,
-        protected_namespaces=(),  # no key begins like a method of pydantic's; spares the search
+        protected_namespaces=(),  # no key clashes with pydantic's methods; skips the check
     )
     history: ClassVar[KeyHistory] = KeyHistory()
 
@@ -203,13 +202,13 @@ class Block(BaseModel):
     ) -> None:
         super().__init_subclass__(**config)
         intervals = ((closed, None),) if isinstance(closed, str) else closed
-        above = cls.history
+        inherited = cls.history
         cls.history = KeyHistory(
-            since=since or above.since,
-            until=until or above.until,
-            closed=intervals or above.closed,
-            status=status or above.status,
-            arguments=arguments or above.arguments,
-            nested=nested or above.nested,
-            auto_ignored_since=auto_ignored_since or above.auto_ignored_since,
+            since=since or inherited.since,
+            until=until or inherited.until,
+            closed=intervals or inherited.closed,
+            status=status or inherited.status,
+            arguments=arguments or inherited.arguments,
+            nested=nested or inherited.nested,
+            auto_ignored_since=auto_ignored_since or inherited.auto_ignored_since,
         )

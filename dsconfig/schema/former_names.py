@@ -1,4 +1,4 @@
-"""Former names that DeepSpeed still understands, and what they stand for."""
+"""Old names that DeepSpeed still reads, and their current names."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -7,23 +7,23 @@ from dsconfig.schema.declare import TRUE_WORDS
 
 ZERO = "zero_optimization"
 SWITCHES = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
-"""The switch that once stood for a block with the device cpu, by the name of the block."""
+"""Old switch for a block with device cpu, by block name."""
 RENAMED = {"stage3_gather_16bit_weights_on_model_save": "stage3_gather_fp16_weights_on_model_save"}
-"""The former name of a key of zero_optimization, by its name."""
+"""Old name of a zero_optimization key, by current name."""
 
 
 def bf16_block(config: Mapping[str, Any]) -> str:
-    """The name of the block that counts: bfloat16 is read only where bf16 is absent or null."""
+    """Return the block that is read: bfloat16 only if bf16 is missing or null."""
     return "bf16" if config.get("bf16") is not None or "bfloat16" not in config else "bfloat16"
 
 
 def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with today's names; what is written under both is left as it is."""
+    """Return the config with current names; keys set under both names are kept."""
     found = dict(config)
     if bf16_block(config) == "bfloat16":
         found["bf16"] = found.pop("bfloat16")
     zero: Any = config.get(ZERO)
-    if isinstance(zero, bool):  # the form before there were stages
+    if isinstance(zero, bool):  # the form before stages existed
         found[ZERO] = {"stage": int(zero)}
     elif isinstance(zero, dict):
         found[ZERO] = inside = dict(cast(Mapping[str, Any], zero))

@@ -1,4 +1,4 @@
-"""The DeepSpeed installed here, told without importing it."""
+"""Version of the installed DeepSpeed, without importing it."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ DIST_INFO, EGG_INFO = ".dist-info", ".egg-info"
 
 @cache
 def installed_or_newest() -> Version:
-    """The DeepSpeed installed here, by its package metadata alone; else the newest known."""
+    """Return the installed DeepSpeed release by package metadata, or the newest known."""
     installed = _installed()
     try:
         return Version.parse(installed) if installed is not None else NEWEST
@@ -21,11 +21,11 @@ def installed_or_newest() -> Version:
 
 
 def _installed() -> str | None:
-    """The release that Python would import; None where there is none.
+    """Return the release that Python would import, or None.
 
-    Its metadata lies in a folder ``deepspeed-X.Y.Z.dist-info`` beside it, so the name tells.
-    ``importlib.metadata`` knows other forms, too, but normalises every name on the path and
-    parses all that the metadata says, which is felt in a program as short as ``validate``.
+    The directory name ``deepspeed-X.Y.Z.dist-info`` contains it. ``importlib.metadata`` supports
+    other forms as well, but normalizes every name on the path and parses the metadata, which is
+    slow compared to ``validate``.
     """
     for folder in map(str, sys.path):
         found = _metadata_in(folder)
@@ -34,16 +34,16 @@ def _installed() -> str | None:
             if standard:
                 return release
         if found:
-            return _opened()
+            return _from_metadata()
     return None
 
 
 def _metadata_in(folder: str) -> list[str]:
-    """What is named as DeepSpeed's metadata; the folder itself where it has to be opened."""
+    """Return names of DeepSpeed metadata in a folder, or the folder if it must be opened."""
     try:
         names = os.listdir(folder or ".")  # noqa: PTH208
     except NotADirectoryError:
-        return [folder]  # an archive, which may hold packages
+        return [folder]  # an archive, which may contain packages
     except OSError:
         return []
     if folder.endswith(".egg"):
@@ -52,13 +52,13 @@ def _metadata_in(folder: str) -> list[str]:
 
 
 def _is_metadata(name: str) -> bool:
-    """Whether a name that begins like DeepSpeed's is that of its metadata."""
+    """Return whether a name is that of DeepSpeed's metadata."""
     stem, dot, kind = name.lower().rpartition(".")
     return dot + kind in (DIST_INFO, EGG_INFO) and stem.partition("-")[0] == NAME
 
 
-def _opened() -> str | None:
-    """The release as the metadata itself says."""
+def _from_metadata() -> str | None:
+    """Return the release according to ``importlib.metadata``."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,7 +1,7 @@
-"""JSON Schemas for editors: draft-07, one per release of DeepSpeed.
+"""JSON Schemas for editors: draft-07, one per DeepSpeed release.
 
-Editors know draft-07 best: ``definitions``, and nothing beside ``$ref``. The models hold the
-keys of all releases; what one release does not read is left out.
+Draft-07 has the best editor support: ``definitions``, and no siblings of ``$ref``. Models contain
+the keys of all releases; each schema omits the keys its release does not read.
 """
 
 import json
@@ -16,38 +16,38 @@ from dsconfig.schema.lazy import LAZY_MARK, VARIANTS_MARK, Lazy, Variants
 from dsconfig.schema.markers import Bounds, any_case_pattern
 from dsconfig.schema.version import NEWEST, PUBLISHED, Version
 
-HOME = "urn:dsconfig:schema"
-"""Identity, not an address: the files are published in this repository."""
+IDENTITY = "urn:dsconfig:schema"
+"""Identifier, not an address: the schemas are files of this repository."""
 DIALECT = "http://json-schema.org/draft-07/schema#"
 COMMENT_KEYS = r"^(_|//|#|\$|/\*|--)"
-"""Keys that are remarks; DeepSpeed reads past them where a block is not closed."""
+"""Comment-like keys, which DeepSpeed ignores in blocks without a model."""
 
 JsonSchema = dict[str, Any]
 
 
 def json_schema(version: Version = NEWEST) -> JsonSchema:
-    """The schema of a ds_config for one release of DeepSpeed."""
-    return Release(version).root()
+    """Return the schema of a ds_config for a DeepSpeed release."""
+    return SchemaBuilder(version).root()
 
 
 def file_name(version: Version | None = None) -> str:
-    """The name under which a release's schema is published; without one, the newest's."""
+    """Return the file name of a release's schema; without a version, that of the newest."""
     return f"ds_config-{version}.schema.json" if version else "ds_config.schema.json"
 
 
 def to_text(schema: JsonSchema) -> str:
-    """A schema as it is published."""
+    """Return a schema as text."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def published() -> dict[str, str]:
-    """Every published schema as text, by file name."""
+    """Return all published schemas as text, by file name."""
     texts = {file_name(version): to_text(json_schema(version)) for version in PUBLISHED}
-    return texts | {file_name(): to_text(json_schema() | {"$id": f"{HOME}:{file_name()}"})}
+    return texts | {file_name(): to_text(json_schema() | {"$id": f"{IDENTITY}:{file_name()}"})}
 
 
 class Draft07(GenerateJsonSchema):
-    """Pydantic's generator, without what only clutters an editor."""
+    """Pydantic's generator without field titles."""
 
     schema_dialect = DIALECT
 
@@ -55,8 +55,8 @@ class Draft07(GenerateJsonSchema):
         return False
 
 
-class Release:
-    """The making of one schema: blocks are added as they are met."""
+class SchemaBuilder:
+    """Builds the schema of a release; blocks are added when referenced."""
 
     def __init__(self, version: Version) -> None:
         self.version = version
@@ -67,29 +67,29 @@ class Release:
         root = self.definitions.pop(body)
         return {
             "$schema": DIALECT,
-            "$id": f"{HOME}:{file_name(self.version)}",
+            "$id": f"{IDENTITY}:{file_name(self.version)}",
             **root,
             "title": f"ds_config of DeepSpeed {self.version}",
-            "definitions": dict(sorted(self.reached_from(root).items())),
+            "definitions": dict(sorted(self.reachable_from(root).items())),
         }
 
-    def reached_from(self, root: JsonSchema) -> dict[str, JsonSchema]:
-        """The definitions that a release has a use for."""
-        reached: dict[str, JsonSchema] = {}
-        waiting = _references(root)
-        while waiting:
-            name = waiting.pop()
-            if name not in reached:
-                reached[name] = self.definitions[name]
-                waiting += _references(reached[name])
-        return reached
+    def reachable_from(self, root: JsonSchema) -> dict[str, JsonSchema]:
+        """Return the definitions reachable from the root."""
+        reachable: dict[str, JsonSchema] = {}
+        pending = _references(root)
+        while pending:
+            name = pending.pop()
+            if name not in reachable:
+                reachable[name] = self.definitions[name]
+                pending += _references(reachable[name])
+        return reachable
 
     def add(self, block: type[Block]) -> str:
-        """Define a block, and the blocks it holds, once. Returns its name."""
+        """Define a block and its nested blocks once; return its name."""
         module = block.__module__.rpartition(".")[2]
         name = f"{module}.{block.__name__}"
         if name not in self.definitions:
-            self.definitions[name] = {}  # keeps its place while its parts are made
+            self.definitions[name] = {}  # reserve the name during recursion
             made = block.model_json_schema(
                 ref_template=f"#/definitions/{module}.{{model}}", schema_generator=Draft07
             )
@@ -102,7 +102,7 @@ class Release:
         return {"$ref": f"#/definitions/{self.add(block)}"}
 
     def convert(self, schema: Any) -> Any:
-        """Turn pydantic's output, and our marks in it, into draft-07."""
+        """Convert pydantic's output and the metadata in it to draft-07."""
         if isinstance(schema, list):
             return [self.convert(part) for part in cast(list[Any], schema)]
         if not isinstance(schema, dict):
@@ -114,7 +114,7 @@ class Release:
         if "properties" in schema:
             return self.mapping(schema)
         if schema.get("additionalProperties") is True:
-            del schema["additionalProperties"]  # what goes without saying; not each pydantic does
+            del schema["additionalProperties"]  # the default; not all pydantic versions write it
         declared: Declaration | None = schema.pop(DECLARATION_MARK, None)
         if LAZY_MARK in schema:
             lazy: Lazy = schema.pop(LAZY_MARK)
@@ -122,46 +122,46 @@ class Release:
         converted = {name: self.convert(part) for name, part in schema.items()}
         if declared is not None:
             converted = self.described(converted, declared)
-        return _alone(converted)
+        return _without_ref_siblings(converted)
 
     def mapping(self, schema: JsonSchema) -> JsonSchema:
-        """A block: its keys of this release, under each of their names."""
+        """Convert a block: the keys of this release under all their names."""
         history: KeyHistory = schema.pop(HISTORY_MARK)
         properties: dict[str, JsonSchema] = {}
-        twins: list[JsonSchema] = []
+        alias_conflicts: list[JsonSchema] = []
         for name, value in schema.pop("properties").items():
             declared: Declaration = value[DECLARATION_MARK]
             if not self.reads(declared, history):
                 continue
             properties[name] = self.convert(value)
             for alias in declared.aliases:
-                remark = {"description": f"Another name of {name}."}
-                properties[alias] = _alone(properties[name] | remark)
-                twins.append({"not": {"required": [name, alias]}})
+                description = {"description": f"Alias of {name}."}
+                properties[alias] = _without_ref_siblings(properties[name] | description)
+                alias_conflicts.append({"not": {"required": [name, alias]}})
         schema["properties"] = properties
         required = [name for name in schema.pop("required", []) if name in properties]
         if required:
             schema["required"] = required
         if not (history.arguments or history.is_closed_at(self.version)):
             schema["patternProperties"] = {COMMENT_KEYS: {}}
-        conditions = twins + self.branches(properties)
+        conditions = alias_conflicts + self.branches(properties)
         if conditions:
             schema["allOf"] = conditions
         return schema
 
     def branches(self, properties: dict[str, JsonSchema]) -> list[JsonSchema]:
-        """The union that ``type`` decides: for each type, what its arguments are."""
+        """Convert a union discriminated by ``type``: the arguments of each type."""
         variants: Variants | None = properties.get("params", {}).pop(VARIANTS_MARK, None)
         if variants is None:
             return []
-        known = [name for name, one in variants.types.items() if one.is_known_at(self.version)]
-        alive = {name: variants.blocks[name].load() for name in known}
-        properties["type"] |= {"anyOf": _names(tuple(alive), variants.any_case)}
+        known = [name for name, type_ in variants.types.items() if type_.is_known_at(self.version)]
+        blocks = {name: variants.blocks[name].load() for name in known}
+        properties["type"] |= {"anyOf": _names(tuple(blocks), variants.any_case)}
         properties["type"].pop("enum", None)
         properties["type"].pop("type", None)
         properties["params"]["type"] = ["object", "null"] if variants.nullable else "object"
         conditions: list[JsonSchema] = []
-        for name, block in alive.items():
+        for name, block in blocks.items():
             params = self.reference(block)
             if variants.nullable:
                 params = {"anyOf": [params, {"type": "null"}]}
@@ -175,26 +175,26 @@ class Release:
         return conditions
 
     def described(self, schema: JsonSchema, declared: Declaration) -> JsonSchema:
-        """Add unit, replacement, and this release's default and bounds."""
+        """Add unit, replacement, and the default and bounds of this release."""
         if declared.unit:
             schema["description"] += f" Unit: {declared.unit}."
         if declared.replaced_by:
             schema |= {"deprecated": True, "deprecationMessage": f"Use {declared.replaced_by}."}
         if "default" in schema:
-            schema["default"] = self.then(declared.was, schema["default"])
+            schema["default"] = self.value_at_release(declared.was, schema["default"])
             if schema["default"] is None and not _nullable(schema):
                 del schema["default"]
-        bounds = self.then(declared.bounds_was, None)
+        bounds = self.value_at_release(declared.bounds_was, None)
         if bounds is not None:
             _limit(schema, bounds)
         return schema
 
-    def then(self, changes: Mapping[str, Any], now: Any) -> Any:
-        """The value a release had, given what held before each change."""
+    def value_at_release(self, changes: Mapping[str, Any], now: Any) -> Any:
+        """Return the value at this release, given the values before each change."""
         return next((was for at, was in changes.items() if self.version < Version.parse(at)), now)
 
     def reads(self, declared: Declaration, history: KeyHistory) -> bool:
-        """Whether this release reads a key of a block."""
+        """Return whether this release reads a key."""
         if declared.status or history.status:
             return (declared.status or history.status) == "external"
         since, until = declared.since or history.since, declared.until or history.until
@@ -208,7 +208,7 @@ class Release:
 
 
 def _references(schema: Any) -> list[str]:
-    """The names of the definitions that a schema refers to."""
+    """Return the names of definitions that a schema refers to."""
     if isinstance(schema, list):
         return [name for part in cast(list[Any], schema) for name in _references(part)]
     if not isinstance(schema, dict):
@@ -219,8 +219,8 @@ def _references(schema: Any) -> list[str]:
     return own + [name for part in mapping.values() for name in _references(part)]
 
 
-def _alone(schema: JsonSchema) -> JsonSchema:
-    """Draft-07 ignores whatever stands beside ``$ref``: wrap the reference."""
+def _without_ref_siblings(schema: JsonSchema) -> JsonSchema:
+    """Wrap a reference with siblings in ``allOf``; draft-07 ignores siblings of ``$ref``."""
     if "$ref" in schema and len(schema) > 1:
         return {"allOf": [{"$ref": schema.pop("$ref")}], **schema}
     return schema

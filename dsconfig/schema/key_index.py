@@ -1,8 +1,7 @@
-"""Where each live key is_live, by its names: what misplaced keys are looked up in, and all others.
+"""Index of live keys by name, for misspelled and misplaced keys.
 
-To ask the declarations takes the modules of all blocks, and a misspelt key must not cost more
-than the rest of the file. So the answer is written down in ``key_index.json``, made from the
-declarations like all that is generated; a test holds the two together.
+Searching the declarations would import the modules of all blocks. The index is generated from them
+as ``key_index.json``; a test checks that it is up to date.
 """
 
 import json
@@ -16,18 +15,18 @@ KeyPath = tuple[str, ...]
 
 
 def is_live(path: KeyPath) -> bool:
-    """Whether DeepSpeed's newest release has a key at a path; False below names of the user's."""
+    """Return whether the newest release reads a key at a path; False below user-defined names."""
     return ".".join(path[:-1]) in _index()["blocks_with"].get(path[-1], ())
 
 
 def paths_of(name: str) -> tuple[KeyPath, ...]:
-    """The full paths of the keys with a name or alias; below names of the user's, none."""
+    """Return the paths of keys with a name or alias, except below user-defined names."""
     blocks = _index()["blocks_with"].get(name, ())
     return tuple((*block.split("."), name) if block else (name,) for block in blocks)
 
 
 def canonical_path(path: KeyPath) -> KeyPath:
-    """The path under the keys' own names, whatever aliases it is written with."""
+    """Return a path with aliases replaced by canonical names."""
     own: KeyPath = ()
     for name in path:
         own = (*own, _index()["own_names"].get(".".join((*own, name)), name))
@@ -35,7 +34,7 @@ def canonical_path(path: KeyPath) -> KeyPath:
 
 
 def name_in_block(path: str, block: Mapping[str, Any]) -> str:
-    """The name under which ``block`` has the key at a dotted path; its own where it has none."""
+    """Return the name that ``block`` uses for the key at a dotted path, or its canonical name."""
     outer, _, name = path.rpartition(".")
     if block.get(name) is not None:
         return name
@@ -58,7 +57,7 @@ def _aliases() -> Mapping[str, list[str]]:
 
 
 def declared() -> dict[str, dict[str, Any]]:
-    """The blocks with a key of each name, and the own name of each alias, off the declarations."""
+    """Build the index from the declarations: blocks by key name, canonical names by alias."""
     from dsconfig.schema.catalogue import KeyStatus, keys
 
     blocks_with: dict[str, dict[str, None]] = {}
@@ -77,7 +76,7 @@ def declared() -> dict[str, dict[str, Any]]:
 
 
 def to_text(index: Mapping[str, Mapping[str, Any]]) -> str:
-    """The file: one name to a line."""
+    """Return the index as JSON, one name per line."""
     parts: list[str] = []
     for title, entries in index.items():
         lines = (f"    {json.dumps(name)}: {json.dumps(at)}" for name, at in entries.items())

@@ -1,4 +1,4 @@
-"""Blocks that are imported when a file has them, and unions that their ``type`` decides."""
+"""Blocks that are imported on demand, and unions discriminated by ``type``."""
 
 import sys
 from collections.abc import Generator, Mapping, Sequence
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 JsonSchema = dict[str, Any]
 LAZY_MARK, VARIANTS_MARK = "x-lazy", "x-variants"
-"""What the makers of JSON Schemas read in the place of a block."""
+"""Keys that represent a block in pydantic's JSON Schema output."""
 
 
 class Lazy:
-    """Marker of a block in a module below ``dsconfig.schema.blocks``."""
+    """Reference to a block in a module of ``dsconfig.schema.blocks``."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module = module
@@ -33,7 +33,7 @@ class Lazy:
         return getattr(import_module(f"dsconfig.schema.blocks.{self.module}"), self.name)
 
     def validate(self, value: Any) -> Any:
-        # A ValidationError raised in here keeps its places below the place of the block.
+        # Locations of a nested ValidationError are relative to this block.
         return self.load().model_validate(value)
 
     def __get_pydantic_core_schema__(
@@ -50,8 +50,8 @@ class Lazy:
 _BLOCKS = "dsconfig.schema.blocks."
 
 
-class _StandIn(ModuleType):
-    """In place of a module of blocks: each name it is asked for is the marker of a block."""
+class _BlockModule(ModuleType):
+    """Substitute for a module of blocks: each attribute is a :class:`Lazy` reference."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -59,8 +59,8 @@ class _StandIn(ModuleType):
         return Annotated[Any, Lazy(self.__name__.removeprefix(_BLOCKS), name)]
 
 
-class _StandIns(Loader):
-    """Finds and loads stand-ins."""
+class _BlockModuleLoader(Loader):
+    """Finder and loader of substitute modules."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -68,7 +68,7 @@ class _StandIns(Loader):
         return ModuleSpec(fullname, self) if fullname.startswith(_BLOCKS) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _StandIn(spec.name)
+        return _BlockModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         pass
@@ -76,23 +76,23 @@ class _StandIns(Loader):
 
 @contextmanager
 def lazy_blocks() -> Generator[None]:
-    """Import blocks as markers: inside, ``from dsconfig.schema.blocks.fp16 import FP16`` names a
-    block that is loaded when a file has it. A type checker sees the block itself."""
-    loaded = _taken_out()
-    finder = _StandIns()
+    """Import blocks lazily: inside, ``from dsconfig.schema.blocks.fp16 import FP16`` yields a
+    reference that is loaded on demand. Type checkers see the block itself."""
+    loaded = _unload()
+    finder = _BlockModuleLoader()
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        _taken_out()
+        _unload()
         for name, module in loaded.items():
             sys.modules[name] = module
             setattr(sys.modules[_BLOCKS[:-1]], name.removeprefix(_BLOCKS), module)
 
 
-def _taken_out() -> dict[str, ModuleType]:
-    """The modules of blocks that are loaded, which the next import looks for anew."""
+def _unload() -> dict[str, ModuleType]:
+    """Remove loaded block modules from ``sys.modules`` and return them."""
     names = [name for name in sys.modules if name.startswith(_BLOCKS)]
     for name in names:
         vars(sys.modules[_BLOCKS[:-1]]).pop(name.removeprefix(_BLOCKS), None)
@@ -100,7 +100,7 @@ def _taken_out() -> dict[str, ModuleType]:
 
 
 class NamedType(Protocol):
-    """One line of a table of types: the module with its arguments, and who knows it."""
+    """Entry of a table of types: the module with its arguments, and the releases that know it."""
 
     @property
     def block(self) -> str: ...
@@ -109,10 +109,10 @@ class NamedType(Protocol):
 
 
 class Variants:
-    """Marker of a mapping whose keys depend on the ``type`` beside it: a discriminated union.
+    """Union discriminated by the sibling key ``type``.
 
-    Only the branch that a file names is loaded. Names are matched exactly, those of
-    ``any_case`` in any letter case.
+    Only the branch in use is loaded. Names match exactly; those in ``any_case`` are
+    case-insensitive.
     """
 
     def __init__(
@@ -123,13 +123,13 @@ class Variants:
         nullable: bool = False,
     ) -> None:
         self.types = types
-        self.blocks = blocks = {name: Lazy(each.block, name) for name, each in types.items()}
+        self.blocks = blocks = {name: Lazy(type_.block, name) for name, type_ in types.items()}
         self.any_case = any_case
         self.nullable = nullable
         self._lowered = {name.lower(): blocks[name] for name in any_case}
 
     def find(self, name: Any) -> Lazy | None:
-        """The branch of a type, None where no such type is known."""
+        """Return the branch of a type, or None if it is unknown."""
         if not isinstance(name, str):
             return None
         return self._lowered.get(name.lower()) or self.blocks.get(name)
@@ -138,7 +138,7 @@ class Variants:
         block = self.find(info.data.get("type"))
         if value is None and self.nullable:
             return None
-        # With an unknown type nothing is known of the keys; the type is at fault, not they.
+        # The keys of an unknown type cannot be checked; the type itself is reported.
         return block.validate(value) if block else _any_mapping(value)
 
     def __get_pydantic_core_schema__(

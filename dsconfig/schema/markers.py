@@ -1,6 +1,6 @@
-"""Markers behind the value types: each builds one validator, for one error per fault.
+"""Annotations of value types; each builds one validator, for one error per problem.
 
-They are plain classes, because a run pays for each of them at start-up.
+They are plain classes to keep start-up fast.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 JsonSchema = dict[str, Any]
 Check = Callable[[Any], Any]
 AUTO: Literal["auto"] = "auto"
-"""The placeholder that a resolver fills in."""
+"""Placeholder that a resolver fills in."""
 FIRST_BRANCH, SECOND_BRANCH = "<first>", "<second>"
-"""Names of union branches in pydantic's error locations; they are no part of the path."""
+"""Names of union branches in pydantic's error locations; not part of the path."""
 
 
 class Bounds(NamedTuple):
-    """Limits of a number; None is no limit."""
+    """Limits of a number; None: no limit."""
 
     minimum: float | None = None
     maximum: float | None = None
@@ -28,7 +28,7 @@ class Bounds(NamedTuple):
     exclusive_maximum: float | None = None
 
     def contains(self, number: float) -> bool:
-        """Whether a number lies inside; one that is not a number does not."""
+        """Return whether a number is within the bounds; NaN is not."""
         low, high, above, below = self
         return number == number and not (
             (low is not None and number < low)
@@ -38,13 +38,13 @@ class Bounds(NamedTuple):
         )
 
     def describe(self) -> str:
-        """``at least 0 and less than 1``; empty without a limit."""
+        """Return for example ``at least 0 and less than 1``; empty without limits."""
         words = ("at least", "at most", "more than", "less than")
         limits = sorted(zip((0, 2, 1, 3), words, self, strict=True))
         return " and ".join(f"{word} {limit:g}" for _, word, limit in limits if limit is not None)
 
     def as_constraints(self) -> dict[str, Any]:
-        """The limits under pydantic's names."""
+        """Return the limits under pydantic's names."""
         limits = zip(("ge", "le", "gt", "lt"), self, strict=True)
         return {name: limit for name, limit in limits if limit is not None}
 
@@ -53,21 +53,21 @@ NO_BOUNDS = Bounds()
 
 
 def integral(value: Any) -> Any:
-    """An integral float as an integer; anything else as it is."""
+    """Convert an integral float to int; return other values unchanged."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 
 def a_number(value: Any) -> Any:
-    """For a choice among integers: Python takes true for 1, we do not."""
+    """Reject bools in a choice among integers, where Python treats true as 1."""
     if isinstance(value, bool):
-        raise PydanticCustomError("int_type", "true and false are no numbers")
+        raise PydanticCustomError("int_type", "true and false are not numbers")
     return integral(value)
 
 
 def a_bool(value: Any) -> Any:
-    """For a choice among bools: Python takes 0 for false, we do not."""
+    """Reject numbers in a choice among bools, where Python treats 0 as false."""
     if not isinstance(value, bool):
-        raise PydanticCustomError("bool_type", "only true and false are bools")
+        raise PydanticCustomError("bool_type", "expected true or false")
     return value
 
 
@@ -90,7 +90,7 @@ class Integral:
 
 
 class Real:
-    """A number, kept as it was written (1 stays an integer)."""
+    """A number, kept as written (1 stays an integer)."""
 
     def __init__(self, bounds: Bounds = NO_BOUNDS, *, finite: bool = False) -> None:
         self.bounds = bounds
@@ -110,7 +110,7 @@ def _auto_or(value: Any, check: Check) -> Any:
 
 
 class AutoOr:
-    """``T | "auto"``; ``native`` where DeepSpeed itself gives "auto" a meaning."""
+    """``T | "auto"``; ``native``: DeepSpeed itself gives "auto" a meaning."""
 
     def __init__(self, *, native: bool = False) -> None:
         self.native = native
@@ -127,7 +127,7 @@ class AutoOr:
 
 
 class Either:
-    """A union of two branches, told apart before they are checked by the second's type."""
+    """A union of two branches, selected by the type of the second before validation."""
 
     def __init__(self, second: type) -> None:
         self.second = second
@@ -151,7 +151,7 @@ class Either:
 
 
 class AnyCase:
-    """A Literal whose words (or those in ``only``) count in any letter case."""
+    """A case-insensitive Literal (or only the words in ``only``)."""
 
     def __init__(self, *only: str) -> None:
         self.only = only
@@ -175,21 +175,21 @@ class AnyCase:
 
 
 def any_case_pattern(words: tuple[str, ...]) -> str:
-    """A regular expression (ECMA 262) that matches the words in any letter case."""
+    """Return a regular expression (ECMA 262) that matches words case-insensitively."""
 
     def letters(word: str) -> str:
         return "".join(f"[{c.upper()}{c.lower()}]" if c.isalpha() else c for c in word)
 
-    # Python's $ also matches before a last line break; the lookahead forbids it.
+    # Python's $ also matches before a trailing newline; the lookahead excludes it.
     return "^(" + "|".join(letters(word) for word in words) + r")$(?!\n)"
 
 
 def _refuse(value: Any) -> Any:
-    raise PydanticCustomError("not_in_json", "only a program can hand this over")
+    raise PydanticCustomError("not_in_json", "cannot be set in a file")
 
 
 class NotInJson:
-    """A Python object of the named type, which no text can hold."""
+    """A Python object of the named type, which cannot be set in a file."""
 
     def __init__(self, type_name: str) -> None:
         self.type_name = type_name

@@ -1,6 +1,6 @@
-"""What a config means to one release: aliases and renames undone, one form for each value.
+"""Normalized form of a config for a release: canonical names and values.
 
-Two configs with the same meaning train the same way, however they are written.
+Configs with equal meaning train the same way.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,18 +19,18 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """``settings`` are the values that a release reads, by path; ``unread`` it does not."""
+    """``settings``: values that the release reads, by path; ``unread``: other paths."""
 
     version: Version
     settings: Mapping[Path, Any]
     unread: tuple[Path, ...]
 
     def has_block(self, path: Path) -> bool:
-        """Whether anything is set in a block."""
+        """Return whether a block has any settings."""
         return any(setting[: len(path)] == path for setting in self.settings)
 
     def value(self, path: Path) -> Any:
-        """The value at a path: as set, else the release's default; None where there is none."""
+        """Return the value at a path, or else the release's default (None without one)."""
         if path in self.settings:
             return self.settings[path]
         key = find(path, of_type=self.settings.get((path[0], "type")))
@@ -39,11 +39,11 @@ class Meaning:
         default = key.default_at(self.version)
         if path == (ZERO, "overlap_comm") and default is None:
             return self.value((ZERO, "stage")) == 3
-        return _in_one_form(key, default)
+        return _normalized(key, default)
 
 
 def meaning(config: Config, version: Version) -> Meaning:
-    """The meaning of a config, given as plain data, to a release."""
+    """Return the meaning of a config for a release."""
     settings: dict[Path, Any] = {}
     unread: list[Path] = []
     below_unread: set[Path] = set()
@@ -54,14 +54,14 @@ def meaning(config: Config, version: Version) -> Meaning:
             unread.append(path)
             below_unread.add(path)
         elif not isinstance(value, dict):
-            settings[path] = _in_one_form(key, value)
+            settings[path] = _normalized(key, value)
     return Meaning(version, settings, tuple(unread))
 
 
 def _walk(
     mapping: Config, above: Path, of_type: str | None
 ) -> Iterator[tuple[Path, Key | None, Any]]:
-    """Every entry with its key, under the key's own name; nothing below an unknown one."""
+    """Yield entries with their keys under canonical names; nothing below unknown keys."""
     for name, value in mapping.items():
         key = find((*above, name), of_type=of_type)
         path = (*above, key.name if key is not None and "*" not in key.name else name)
@@ -72,8 +72,8 @@ def _walk(
             yield from _walk(block, path, type_ if isinstance(type_, str) else None)
 
 
-def _in_one_form(key: Key, value: Any) -> Any:
-    """Integral floats as integers, words without case, one name for each dtype."""
+def _normalized(key: Key, value: Any) -> Any:
+    """Normalize a value: integral floats, case-insensitive words, dtype names."""
     if isinstance(value, list):
         return [integral(item) for item in cast(list[Any], value)]
     if isinstance(value, str):

@@ -1,8 +1,8 @@
-"""Every optimizer: the types that a config may name, and the classes that they lead to.
+"""Optimizer types of a config and the classes they create.
 
-Two tables. A type says since when and in which spelling DeepSpeed knows it, which class is built
-for it, and where its arguments are declared (``schema/blocks``). A class says what it keeps for
-each weight and how it updates. Who adds an optimizer adds a line here and its block of arguments.
+Two tables. A type has its DeepSpeed releases and spelling, the class that is created, and the
+module with its arguments (``schema/blocks``). A class has the states per weight and properties of the
+update. To add an optimizer, add a line here and its block of arguments.
 """
 
 from collections.abc import Mapping
@@ -12,26 +12,26 @@ from dsconfig.schema.version import Version
 
 ADAM_STATES = ("exp_avg", "exp_avg_sq")
 TORCH = "torch."
-"""How names of classes of torch.optim begin; other names are bare."""
+"""Prefix of torch.optim class names; other names have no prefix."""
 
 
 class Scratch(NamedTuple):
-    """What a step holds beside gradient and state, in tensors of the size it works on.
+    """Temporary tensors of a step, besides gradient and states, in units of the updated tensor.
 
-    Sources: the code of each class; for torch's lists and loops dry runs, equal to the byte.
+    Sources: the code of each class; torch's lists and loops match dry runs to the byte.
     """
 
     alone: int = 0
-    """Of one tensor by itself, such as a flat partition; 0 for fused kernels."""
+    """For a single tensor, such as a flat partition; 0 for fused kernels."""
     lists: int = 0
-    """Where a list of tensors is updated at once (``foreach``)."""
+    """If a list of tensors is updated at once (``foreach``)."""
     loops: int = 0
-    """One tensor after the other, whose names still hold what the one before has needed."""
+    """If tensors are updated in a loop, including temporaries of the previous iteration."""
     decay: str = ""
-    """Which of ``alone``, ``lists`` and ``loops`` a weight decay needs one more in."""
+    """Which of ``alone``, ``lists`` and ``loops`` weight decay increases by one."""
 
     def given(self, params: Mapping[str, Any]) -> "Scratch":
-        """What a step holds with these arguments."""
+        """Return the temporaries with these arguments."""
         more = self.decay if params.get("weight_decay") else ""
         alone, lists, loops = ("alone" in more), ("lists" in more), ("loops" in more)
         return Scratch(self.alone + alone, self.lists + lists, self.loops + loops)
@@ -41,13 +41,13 @@ NO_SCRATCH = Scratch()
 
 
 class OptimizerClass(NamedTuple):
-    """A class that updates weights, of DeepSpeed, torch, this engine or a script.
+    """Optimizer class of DeepSpeed, torch, dsengine or a script.
 
-    ``states`` are the tensors of a weight's size that it keeps, in the weight's dtype, by their
-    names in ``optimizer.state``; ``states_with`` maps an argument that is on to one more.
-    ``other_bytes`` are bytes per weight of anything else it keeps (8-bit moments with their fp32
-    scales, rows and columns). ``is_tested``: ZeRO takes it without
-    ``zero_allow_untested_optimizer``. Sources: the code of each class.
+    ``states``: names in ``optimizer.state`` of tensors with the size and dtype of the weight;
+    ``states_with``: additional state by enabled argument.
+    ``other_bytes``: bytes per weight of other states (8-bit moments with fp32 scales, factored
+    moments). ``is_tested``: ZeRO accepts it without ``zero_allow_untested_optimizer``.
+    Sources: the code of each class.
     """
 
     name: str
@@ -59,36 +59,36 @@ class OptimizerClass(NamedTuple):
     scratch: Scratch = NO_SCRATCH
     is_fused: bool = False
     is_eager: bool = False
-    """Whether the states are made with the optimizer, not in its first step."""
+    """Whether states are created at construction, not in the first step."""
     is_tested: bool = False
     is_elementwise: bool = True
-    """Whether the update of an element reads no other one: any part can be stepped alone."""
+    """Whether the update is element-wise, so that any slice can be updated separately."""
     needs_closure: bool = False
     """Whether a step evaluates the loss several times."""
     needs_sparse: bool = False
-    """Whether it takes sparse gradients only."""
+    """Whether it accepts only sparse gradients."""
     torch_fuses_on: str = ""
-    """The device for which torch has a fused kernel of it in every release tried; or ``any``."""
+    """Device for which all supported torch releases have a fused kernel, or ``any``."""
     leaves_to_adam: tuple[str, ...] = ()
-    """Parts of names whose matrices it leaves to an Adam, with everything that is no matrix."""
+    """Substrings of names of matrices that are updated by Adam, like all non-matrices."""
     takes_any_argument: bool = False
-    drops_unknown_arguments: bool = False
-    """Whether it leaves aside what it does not know, without a word."""
+    ignores_unknown_arguments: bool = False
+    """Whether it silently ignores unknown arguments."""
     refuses_zero: bool = False
-    """Whether DeepSpeed stops when ZeRO is on, whatever else is set."""
+    """Whether DeepSpeed rejects it with ZeRO."""
     package: str | None = None
-    """What must be installed besides DeepSpeed and torch."""
+    """Package that is required besides DeepSpeed and torch."""
 
     @property
     def is_torch(self) -> bool:
         return self.name.startswith(TORCH)
 
     def is_torch_fused_on(self, device: str) -> bool:
-        """Whether torch has a fused kernel of it for a device (``cpu``, ``cuda`` ...)."""
+        """Return whether torch has a fused kernel for a device (``cpu``, ``cuda`` ...)."""
         return self.torch_fuses_on in ("any", device)
 
     def states_for(self, params: Mapping[str, Any]) -> tuple[str, ...]:
-        """The tensors kept for each weight with these arguments."""
+        """Return the state tensors per weight with these arguments."""
         more = tuple(state for argument, state in self.states_with.items() if params.get(argument))
         return self.states + more
 
@@ -116,7 +116,7 @@ def _mup(name: str, *states: str, **more: Any) -> OptimizerClass:
 
 
 def _one_bit(name: str, *more: str) -> OptimizerClass:
-    """Its second error is of one rank's share, and not counted."""
+    """Return a 1-bit optimizer; its server error, sharded over ranks, is not counted."""
     states = (*ADAM_STATES, *more)
     return OptimizerClass(name, states, is_elementwise=False, refuses_zero=True)
 
@@ -146,11 +146,11 @@ _AMSGRAD = {"amsgrad": "max_exp_avg_sq"}
 _MOMENTUM = {"momentum": "momentum_buffer"}
 _TABLES = ("embed", "lm_head")
 _FACTORED = 0.004
-"""Adafactor's row and column per matrix: next to nothing."""
+"""Adafactor's row and column factors per matrix, negligible."""
 
 OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
-    each.name: each
-    for each in (
+    cls.name: cls
+    for cls in (
         _adam("FusedAdam", is_tested=True),
         _adam("DeepSpeedCPUAdam", is_tested=True),
         _adam("ZenFlowCPUAdam", is_tested=True),
@@ -166,7 +166,7 @@ OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
             is_tested=True,
             is_elementwise=False,
             leaves_to_adam=_TABLES,
-            drops_unknown_arguments=True,
+            ignores_unknown_arguments=True,
         ),
         _mup("MuAdam", *ADAM_STATES, states_with=_AMSGRAD, scratch=_TWO),
         _mup("MuAdamW", *ADAM_STATES, states_with=_AMSGRAD, scratch=_TWO),
@@ -259,21 +259,20 @@ OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
         OptimizerClass("StableAdamW", ADAM_STATES, scratch=_TWO, package="torch-optimi"),
     )
 }
-"""By name. ``Lion`` and ``MuonWithAdam`` are this engine's."""
+"""By name. ``Lion`` and ``MuonWithAdam`` are dsengine's."""
 
 
 class OptimizerType(NamedTuple):
-    """What ``optimizer.type`` may say.
+    """Value of ``optimizer.type``.
 
-    ``since`` and ``until`` are the first and last release in which it is DeepSpeed's own, read in
-    any letter case and built as ``on_device`` or, with an offloaded optimizer, ``on_host``; None
-    for a class of torch.optim, spelled exactly. ``in_engine`` is the class that dsengine builds,
-    None where it builds none.
+    ``since`` and ``until``: first and last release with DeepSpeed's own implementation, whose name
+    is case-insensitive and which is ``on_device`` or, with optimizer offload, ``on_host``; None for
+    torch.optim classes (exact spelling). ``in_engine``: the class that dsengine creates, or None.
     """
 
     name: str
     block: str
-    """The module below ``schema.blocks`` that declares its arguments."""
+    """Module of ``schema.blocks`` that declares its arguments."""
     on_device: str
     on_host: str
     in_engine: str | None = None
@@ -285,28 +284,28 @@ class OptimizerType(NamedTuple):
         return self.since is not None
 
     def is_own_at(self, release: Version) -> bool:
-        """Whether that release builds it by itself, whatever torch has."""
+        """Return whether a release has its own implementation."""
         if self.since is None or release < self.since:
             return False
         return self.until is None or release <= self.until
 
     def class_in_deepspeed(self, params: Mapping[str, Any], *, offloaded: bool) -> str:
-        """The class that DeepSpeed builds where the type is its own."""
+        """Return the class that DeepSpeed creates for its own type."""
         if params.get("torch_adam", False) and self.name in ("Adam", "AdamW"):
             return _adam_of(self.name, params)
         return self.on_host if offloaded else self.on_device
 
     def class_in_engine(self, params: Mapping[str, Any]) -> str | None:
-        """The class that dsengine builds; None where it builds none."""
+        """Return the class that dsengine creates, or None."""
         return _adam_of(self.name, params) if self.name == "Adam" else self.in_engine
 
     def is_known_at(self, release: Version) -> bool:
-        """Whether that release builds it, itself or as torch's class of this very name."""
+        """Return whether a release supports it, itself or as torch's class of this name."""
         return f"{TORCH}{self.name}" in OPTIMIZER_CLASSES or self.is_own_at(release)
 
 
 def _adam_of(name: str, params: Mapping[str, Any]) -> str:
-    """Adam means AdamW unless its decay is coupled by name."""
+    """Return torch's AdamW, or Adam for type Adam with ``adam_w_mode: false``."""
     return f"{TORCH}AdamW" if name == "AdamW" or params.get("adam_w_mode", True) else f"{TORCH}Adam"
 
 
@@ -331,11 +330,11 @@ def _of_torch(name: str) -> OptimizerType:
 
 _ADAM, _BESIDE, _ONE_BIT = "optimizer_params", "deepspeed_optimizers", "onebit_optimizers"
 _LAST = "0.19.6"
-"""The last release with the optimizers that compress what they send."""
+"""Last release with 1-bit optimizers."""
 
 OPTIMIZERS: Mapping[str, OptimizerType] = {
-    each.name: each
-    for each in (
+    type_.name: type_
+    for type_ in (
         _own("Adam", _ADAM, "0.3.0", "FusedAdam", "DeepSpeedCPUAdam", "torch.Adam"),
         _own("AdamW", _ADAM, "0.3.11", "FusedAdam", "DeepSpeedCPUAdam", "torch.AdamW"),
         _own("Adagrad", _BESIDE, "0.5.5", "torch.Adagrad", "DeepSpeedCPUAdagrad", "torch.Adagrad"),
@@ -363,10 +362,10 @@ OPTIMIZERS: Mapping[str, OptimizerType] = {
 }
 """By name, DeepSpeed's own first."""
 
-OWN = tuple(each.name for each in OPTIMIZERS.values() if each.is_own)
+OWN = tuple(type_.name for type_ in OPTIMIZERS.values() if type_.is_own)
 _OWN_IN_LOWER = {name.lower(): OPTIMIZERS[name] for name in OWN}
 
 
 def optimizer_type(name: str) -> OptimizerType | None:
-    """The type that a config names, in DeepSpeed's spelling; None for an unknown name."""
+    """Return the type of a name as written in a config, or None if it is unknown."""
     return _OWN_IN_LOWER.get(name.lower()) or OPTIMIZERS.get(name)

@@ -1,4 +1,4 @@
-"""Dotted paths of keys that several rooms ask for."""
+"""Dotted paths used by several packages."""
 
 ZERO = "zero_optimization"
 STAGE = f"{ZERO}.stage"

@@ -1,4 +1,4 @@
-"""Every learning-rate schedule that a config may name, and where its arguments are declared."""
+"""Learning-rate schedules of a config, and where their arguments are declared."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,25 +6,25 @@ from typing import NamedTuple
 from dsconfig.schema.version import Version
 
 TOTAL = "scheduler.params.total_num_steps"
-"""The steps of the whole run, which trainers know and files do not."""
+"""Total steps of the run, known to trainers but not to configs."""
 
 
 class ScheduleType(NamedTuple):
-    """What ``scheduler.type`` may say, spelled exactly.
+    """Value of ``scheduler.type`` (exact spelling).
 
-    DeepSpeed's own since a release; None for a class of torch.optim.lr_scheduler.
+    ``since``: first release of DeepSpeed's own; None for a torch.optim.lr_scheduler class.
     """
 
     name: str
     block: str
-    """The module below ``schema.blocks`` that declares its arguments."""
+    """Module of ``schema.blocks`` that declares its arguments."""
     since: Version | None = None
     warms_up: bool = False
-    """Whether it begins with a rise of ``warmup_num_steps``."""
+    """Whether it starts with a warmup of ``warmup_num_steps``."""
     peak: str | None = None
-    """The argument with the rate that it trains at, whatever the optimizer's is."""
+    """Argument with the peak learning rate, which replaces the optimizer's."""
     sets_rate: bool = False
-    """Whether it puts rates of its own in the place of the optimizer's."""
+    """Whether it replaces the optimizer's learning rate."""
 
     @property
     def is_own(self) -> bool:
@@ -41,8 +41,8 @@ def _own(name: str, block: str, since: str, peak: str | None = None) -> Schedule
 
 
 SCHEDULES: Mapping[str, ScheduleType] = {
-    each.name: each
-    for each in (
+    schedule.name: schedule
+    for schedule in (
         _own("WarmupLR", "warmup_schedules", "0.3.0", "warmup_max_lr"),
         _own("WarmupDecayLR", "warmup_schedules", "0.3.1", "warmup_max_lr"),
         _own("WarmupCosineLR", "warmup_schedules", "0.12.3"),
@@ -72,4 +72,4 @@ SCHEDULES: Mapping[str, ScheduleType] = {
 }
 """By name, DeepSpeed's own first."""
 
-OWN = tuple(each.name for each in SCHEDULES.values() if each.is_own)
+OWN = tuple(schedule.name for schedule in SCHEDULES.values() if schedule.is_own)

@@ -1,4 +1,4 @@
-"""What an annotation says about a value, in words that do not need pydantic."""
+"""Shape of a value, derived from its annotation, and its description."""
 
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -20,15 +20,14 @@ _PLAIN = {bool: "boolean", str: "string", int: "integer", float: "number", NoneT
 
 
 BlockSource = type[Block] | Lazy | Variants | None
-"""A block, or where to load it from."""
+"""A block or a reference to it."""
 
 
 class Shape(NamedTuple):
-    """A value's type.
+    """Type of a value.
 
-    ``type`` is a JSON type, ``array<T>``, ``any`` or a union of them with ``|``; ``null`` is
-    told by ``nullable``. ``container`` is ``*`` for a mapping of blocks by name and ``[]``
-    for a list of blocks.
+    ``type``: a JSON type, ``array<T>``, ``any`` or a union with ``|``; ``nullable`` adds ``null``.
+    ``container``: ``*`` for a mapping of blocks by name and ``[]`` for a list of blocks.
     """
 
     type: str
@@ -43,7 +42,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(annotation: Any, metadata: tuple[Any, ...] = ()) -> Shape:
-    """The shape of an annotation with its Annotated markers."""
+    """Return the shape of an annotation with its Annotated metadata."""
     if get_origin(annotation) is Annotated:
         annotation, *inner = get_args(annotation)
         return shape_of(annotation, (*inner, *metadata))
@@ -51,7 +50,7 @@ def shape_of(annotation: Any, metadata: tuple[Any, ...] = ()) -> Shape:
 
 
 def _marked(annotation: Any, *metadata: Any) -> Shape:
-    """The shape that the last marker makes of what those before it describe."""
+    """Return the shape after applying the last marker."""
     *before, marker = metadata
     match marker:
         case Integral():
@@ -99,7 +98,7 @@ def _plain(annotation: Any) -> Shape:
 
 
 def describe(shape: Shape) -> str:
-    """What is expected, as a phrase: ``an integer greater than 0, or "auto"``."""
+    """Describe valid values: ``an integer greater than 0 or "auto"``."""
     phrases = [_phrase(part, shape) for part in shape.type.split("|") if part != "string"]
     if not phrases or (shape.type != "string" and "string" in shape.type.split("|")):
         phrases.append('"auto"' if shape.native_auto else _phrase("string", shape))
@@ -115,12 +114,12 @@ _PHRASES = {
     "string": "a string",
     "integer": "an integer",
     "number": "a number",
-    "object": "a mapping",
+    "object": "an object",
     "array": "a list",
     "null": "null",
     "any": "any value",
 }
-_PLURALS = {"string": "strings", "integer": "integers", "number": "numbers", "object": "mappings"}
+_PLURALS = {"string": "strings", "integer": "integers", "number": "numbers", "object": "objects"}
 
 
 def _phrase(type_: str, shape: Shape) -> str:
@@ -133,7 +132,7 @@ def _phrase(type_: str, shape: Shape) -> str:
         item = type_.removeprefix("array<").removesuffix(">")
         return "a list of " + _PLURALS.get(item, "lists")
     limits = _limits(shape.bounds) if type_ in ("integer", "number") else ""
-    return _PHRASES.get(type_, f"a {type_} of a program") + limits
+    return _PHRASES.get(type_, f"a Python {type_}") + limits
 
 
 def _limits(bounds: Bounds) -> str:

@@ -1,6 +1,6 @@
-"""The value types of a ds_config, strict: an integral float is an integer, a bool is not.
+"""Strict value types of a ds_config: an integral float is an integer, a bool is not.
 
-Each is an ordinary annotation for a type checker; at run time a marker does the checking.
+Type checkers see ordinary annotations; at run time the markers validate.
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -50,7 +50,7 @@ TorchFormat = Literal[
     "int8",
     "torch.int8",
 ]
-"""Names by which DeepSpeed knows a dtype; not each of them makes sense everywhere."""
+"""DeepSpeed's dtype names; not all are valid for every key."""
 Function = Annotated[str, NotInJson("function")]
 TorchDtype = Annotated[str, NotInJson("torch.dtype")]
 
@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     OrNativeAuto = T | Literal["auto"]
     OrAbsent = T | None
 else:
-    # The marker alone knows what else may stand there: most keys have one, and building a union
-    # for each costs half of the time in which the root of a config is loaded.
+    # The marker accepts the alternatives; building a union per key would double import time.
 
     class OrAuto:
         """A value, or "auto" for a resolver to fill in."""
@@ -70,13 +69,13 @@ else:
             return Annotated[value, AUTO_FOR_RESOLVER]
 
     class OrNativeAuto:
-        """A value, or "auto" as a setting that DeepSpeed understands."""
+        """A value, or "auto" as a valid DeepSpeed setting."""
 
         def __class_getitem__(cls, value):
             return Annotated[value, NATIVE_AUTO]
 
     class OrAbsent:
-        """A value where the key is written, not null; None where the key is not written."""
+        """A value that must not be null if the key is present; None if it is absent."""
 
         def __class_getitem__(cls, value):
             return value
@@ -85,4 +84,4 @@ else:
 OrList = Annotated[T | list[T], Either(list)]
 """One value for all parameter groups, or one per group."""
 OrBool = Annotated[T | bool, Either(bool)]
-"""A block, or the bare switch that older releases used."""
+"""A block, or the boolean that older releases used."""

@@ -1,4 +1,4 @@
-"""What the models say of a file: every fault in one pass, each at its place."""
+"""Schema validation: all errors of a config with their positions."""
 
 from enum import StrEnum
 from typing import Any, NamedTuple, cast
@@ -12,20 +12,20 @@ from dsconfig.schema.markers import AUTO, FIRST_BRANCH, SECOND_BRANCH
 
 class ErrorKind(StrEnum):
     UNKNOWN = "unknown"
-    """No release of DeepSpeed has this key here."""
+    """No DeepSpeed release has this key here."""
     TYPE = "type"
     BOUND = "bound"
-    """A number outside its limits, or a list of a wrong length."""
+    """A number out of bounds, or a list of wrong length."""
     CHOICE = "choice"
-    """A word that is none of those known."""
+    """Not one of the valid choices."""
     MISSING = "missing"
     AUTO = "auto"
-    """ "auto" where no program fills it in."""
+    """ "auto" for a key that no program fills in."""
 
 
 class SchemaError(NamedTuple):
-    """One fault. ``pointer`` leads to the value, to the key where the key is unknown, or to
-    where a missing key would stand. ``known`` are the names the block has, for UNKNOWN."""
+    """A schema error. ``pointer``: the value, the unknown key, or the missing key.
+    ``known``: valid names in the block, for UNKNOWN."""
 
     pointer: str
     kind: ErrorKind
@@ -50,7 +50,7 @@ _KINDS = {
 
 
 def errors(values: Any) -> list[SchemaError]:
-    """All faults of a config given as plain data, in the order of the declarations."""
+    """Return all schema errors of a config, in order of declaration."""
     try:
         DSConfig.model_validate(values)
     except ValidationError as failure:
@@ -82,32 +82,32 @@ def _narrowed(kind: ErrorKind, value: Any) -> ErrorKind:
 
 
 def _expected(values: Any, path: tuple[str | int, ...]) -> str:
-    from dsconfig.schema.catalogue import find  # needed only once something is wrong
+    from dsconfig.schema.catalogue import find  # needed only if there is an error
 
     for length in range(len(path), 0, -1):
-        found = find(_texts(path[:length]), of_type=_type_named(values, path))
+        found = find(_strings(path[:length]), of_type=_type_named(values, path))
         if found is not None:
             return found.expected
-    return "a mapping"
+    return "an object"
 
 
 def known_names(values: Any, block: tuple[str | int, ...]) -> tuple[str, ...]:
-    """The names, aliases included, of the live keys of the block at a path of ``values``."""
+    """Return names and aliases of the live keys in the block at a path."""
     from dsconfig.schema.catalogue import blocks_of, find, live_names
 
     of_type = _type_named(values, block)
     if not block:
         return live_names((DSConfig,), None)
-    parent = find(_texts(block), of_type=of_type)
+    parent = find(_strings(block), of_type=of_type)
     return live_names(blocks_of(parent.shape, of_type), parent) if parent else ()
 
 
-def _texts(path: tuple[str | int, ...]) -> list[str]:
+def _strings(path: tuple[str | int, ...]) -> list[str]:
     return [str(part) for part in path]
 
 
 def _type_named(values: Any, path: tuple[str | int, ...]) -> str | None:
-    """The ``type`` of the top-level block that a path enters, as optimizers have one."""
+    """Return the ``type`` of the top-level block of a path, if any."""
     if not path or not isinstance(values, dict):
         return None
     block = cast(dict[Any, Any], values).get(path[0])

@@ -1,8 +1,7 @@
-"""What DeepSpeed insists on where it reads a value with plain ``dict.get``.
+"""Checks of values that DeepSpeed reads with plain ``dict.get``, without a pydantic model.
 
-Each is one way in which a single value stops the program: while the file is read, or (``late``)
-when the engine is built or steps for the first time. A value that passes may still be one that
-nobody meant; that is for the rules to say.
+A value that fails a check stops the program: while it reads the config, or (``late``) at engine
+initialization or the first step. Values that pass may still be wrong, which rules report.
 """
 
 from collections.abc import Callable
@@ -14,9 +13,9 @@ Test = Callable[[Any], bool]
 
 
 class ValueCheck(NamedTuple):
-    """``accepts`` is true for values the program takes; ``expected`` says which those are.
+    """``accepts`` returns whether DeepSpeed accepts a value; ``expected`` describes these values.
 
-    It holds as long as the key is read, or between two releases.
+    Applies in all releases that read the key, or from ``first`` to ``last``.
     """
 
     accepts: Test
@@ -52,20 +51,20 @@ def _exactly(*choices: Any) -> Test:
     return accepts
 
 
-def _texts(value: Any) -> bool:
-    """Iterable, and each item a text; a bare text counts, its characters are texts."""
+def _strings(value: Any) -> bool:
+    """Return whether iterating yields only strings; true for a plain string as well."""
     if isinstance(value, (str, dict)):
         return True
     return _is_list(value) and all(isinstance(item, str) for item in value)
 
 
 def _timers(value: Any) -> bool:
-    """A block, or a list or text that does not hold "throughput", which is looked up then."""
+    """Return whether a value is a block, or a list or string without "throughput"."""
     return isinstance(value, dict) or (isinstance(value, (list, str)) and "throughput" not in value)
 
 
 def _as_integer(value: Any) -> bool:
-    """Whether Python's ``int()`` takes it."""
+    """Return whether Python's ``int()`` accepts a value."""
     if not isinstance(value, (int, float, str)):
         return False
     try:
@@ -76,15 +75,16 @@ def _as_integer(value: Any) -> bool:
 
 
 def one_of(*words: str, null: bool = False, late: bool = False) -> ValueCheck:
-    """One of some words, in any letter case."""
+    """Return the check for one of several words (case-insensitive)."""
     known = {word.lower() for word in words}
 
     def accepts(value: Any) -> bool:
         return null if value is None else isinstance(value, str) and value.lower() in known
 
-    said = [f'"{word}"' for word in words]
-    listed = " or ".join([", ".join(said[:-1]), said[-1]])
-    return ValueCheck(accepts, listed if len(words) < 4 else f"one of {', '.join(said)}", late)
+    quoted = [f'"{word}"' for word in words]
+    alternatives = " or ".join([", ".join(quoted[:-1]), quoted[-1]])
+    expected = alternatives if len(words) < 4 else f"one of {', '.join(quoted)}"
+    return ValueCheck(accepts, expected, late)
 
 
 def _block_or_empty(value: Any) -> bool:
@@ -104,7 +104,7 @@ def _divisible(value: Any) -> bool:
 
 
 def _patterns(value: Any) -> bool:
-    return value == "auto" or (_is_list(value) and _texts(value))
+    return value == "auto" or (_is_list(value) and _strings(value))
 
 
 _BLOCK, _SWITCH, _FORMATS = "a block of keys", "true or false", 'one of "fp16", "bf16", "fp32"'
@@ -112,20 +112,20 @@ A_BLOCK = ValueCheck(_instance(dict), _BLOCK)
 A_BLOCK_OR_NULL = ValueCheck(_instance(dict, type(None)), _BLOCK)
 A_BLOCK_OR_EMPTY = ValueCheck(_block_or_empty, _BLOCK)
 A_BLOCK_WITH_SWITCH = ValueCheck(_block_with_switch, 'a block of keys with "enabled"')
-"""Its "enabled" is taken out without asking whether it is there."""
+"""DeepSpeed pops "enabled" without checking that it exists."""
 TIMERS = ValueCheck(_timers, _BLOCK)
 COUNT = ValueCheck(_instance(int, float, type(None)), "a positive integer")
 A_NUMBER = ValueCheck(_instance(int, float), "a number", late=True)
-STEPS_BETWEEN_LINES = ValueCheck(_steps_or_null, "a number of steps, not 0", late=True)
+NONZERO_STEPS = ValueCheck(_steps_or_null, "a number of steps, not 0", late=True)
 DIVISIBLE = ValueCheck(_divisible, "an integer")
 AS_INTEGER = ValueCheck(_as_integer, "an integer")
 SWITCH = ValueCheck(_instance(int), _SWITCH)
-"""What Python's ``|`` with a bool takes."""
+"""Values that Python's ``|`` accepts with a bool."""
 ZERO_OR_ONE = ValueCheck(_exactly(0, 1), _SWITCH)
 ONLY_NULL = ValueCheck(_instance(type(None)), "null")
 A_NAME = ValueCheck(_instance(str, type(None)), "a name")
 A_DIRECTORY = ValueCheck(bool, "a directory")
-CLASS_NAMES = ValueCheck(_texts, "a list of class names")
+CLASS_NAMES = ValueCheck(_strings, "a list of class names")
 NAME_PATTERNS = ValueCheck(_patterns, '"auto" or a list of name patterns')
 SPARSITY_MODE = ValueCheck(
     _exactly("dense", "fixed", "variable", "bigbird", "bslongformer"),

@@ -1,4 +1,4 @@
-"""DeepSpeed release numbers, comparable."""
+"""DeepSpeed release numbers."""
 
 import re
 from functools import lru_cache
@@ -12,11 +12,11 @@ _PATTERN = re.compile(
     r"(?:\+.*)?",
     re.ASCII | re.IGNORECASE,
 )
-"""A release as PEP 440 has it, its parts in brackets; the marks of a build are passed over."""
+"""A PEP 440 version; groups are the release segments, build markers are ignored."""
 
 
 class Version(NamedTuple):
-    """A release, ``major.minor.patch``; ordering is numeric."""
+    """A release ``major.minor.patch``, ordered numerically."""
 
     major: int
     minor: int
@@ -24,10 +24,10 @@ class Version(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Version":
-        """Read ``0.19.8``, ``v0.19`` or ``0.19.8+cu121``. Raises ValueError on anything else.
+        """Parse ``0.19.8``, ``v0.19`` or ``0.19.8+cu121``. Raises ValueError on anything else.
 
-        A candidate (``4.46.2rc1``), a development build (``0.19.9.dev0``) and one built again
-        (``0.19.8.post1``) count as the release whose number they bear.
+        Release candidates (``4.46.2rc1``), development builds (``0.19.9.dev0``) and post-releases
+        (``0.19.8.post1``) count as the release itself.
         """
         return _parse(text)
 
@@ -45,9 +45,9 @@ def _parse(text: str) -> Version:
 
 
 OLDEST = Version(0, 3, 0)
-"""The first release whose keys are known."""
+"""Oldest known release."""
 NEWEST = Version(0, 19, 8)
-"""The newest release whose behaviour was measured."""
+"""Newest release whose behavior was measured."""
 
 PUBLISHED = (
     Version(0, 10, 3),
@@ -61,4 +61,4 @@ PUBLISHED = (
     Version(0, 18, 9),
     NEWEST,
 )
-"""The newest patch of each minor release for which a JSON Schema is published."""
+"""Releases with a published JSON Schema: the newest patch of each minor release."""

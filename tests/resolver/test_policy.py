@@ -238,7 +238,7 @@ CROWDED = WORLDS[3:]
 def test_offloading_without_known_main_memory_says_how_much_it_needs():
     resolution, _ = zero_of("llama-2-13b", 1, "v100-16gb")
     (found,) = (found for found in resolution.diagnostics if found.code == "DSC153")
-    assert "GiB of main memory" in found.message and "--host-memory" in found.help
+    assert "GiB of host memory" in found.message and "--host-memory" in found.help
 
 
 def test_nothing_fits_is_an_error_with_a_way_out():
@@ -326,4 +326,4 @@ def test_a_way_out_of_what_is_recomputed_already_tells_of_no_recomputation():
     run = {"model": "llama-3.2-1b", "device": "v100-16gb", "gpus": 1}
     stuck = resolved(config, global_batch=8, seq_len=128, **run)
     (found,) = (found for found in stuck.diagnostics if found.code == "DSC252")
-    assert "would hold it" in found.help and "together with" not in found.help
+    assert "would fit" in found.help and "together with" not in found.help

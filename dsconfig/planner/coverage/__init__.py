@@ -1,4 +1,4 @@
-"""What becomes of every key the user set: honoured, inert or refused, and by what."""
+"""How the engine handles each key of a config: honoured, inert or refused."""
 
 from dsconfig.planner.coverage.cover import coverage, rule_of
 from dsconfig.planner.coverage.rules import Case, Rule

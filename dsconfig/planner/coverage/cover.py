@@ -1,4 +1,4 @@
-"""One row for every key the user set."""
+"""Coverage of a config: one row per key."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -19,30 +19,30 @@ RULES: Mapping[str, Rule] = {
     **reporting.RULES,
     **other_engines.RULES,
 }
-"""By dotted path; ``*`` stands for any one name."""
+"""By dotted path; ``*`` matches any name."""
 FAMILIES: Mapping[str, Rule] = {**other_engines.FAMILIES, **optimizer.FAMILIES}
-"""By dotted prefix, for blocks whose keys share one fate."""
+"""By dotted prefix, for blocks whose keys share one rule."""
 SWITCHED = frozenset({*reporting.SWITCHED, *training.SWITCHED, *other_engines.SWITCHED})
-"""Blocks with an ``enabled`` of their own: switched off, the whole block is inert."""
+"""Blocks with an ``enabled`` switch: while it is off, all their keys are inert."""
 
 
 def coverage(effective: Effective) -> tuple[Coverage, ...]:
-    """The fate of each leaf of the config, in the order of the file."""
+    """Return one row per leaf of the config, in the order of the file."""
     config = effective.config
     rows: list[Coverage] = []
     for pointer in leaf_pointers(config):
-        status, by = _fate(pointer, lookup(config, pointer), effective)
+        status, by = _handling(pointer, lookup(config, pointer), effective)
         rows.append(Coverage(pointer=pointer, status=status, by=by))
     return tuple(rows)
 
 
 def may_refuse(config: Mapping[str, Any]) -> bool:
-    """Whether some row could be refused, as far as the file shows without being resolved."""
-    settled = optimizer.is_taken(config.get("optimizer"))
+    """Return whether a row could be refused, judging by the unresolved config."""
+    supported = optimizer.is_supported(config.get("optimizer"))
     return any(
         _may_refuse(split(pointer), lookup(config, pointer))
         for pointer in leaf_pointers(config)
-        if not (settled and pointer.startswith("/optimizer/"))
+        if not (supported and pointer.startswith("/optimizer/"))
     )
 
 
@@ -62,7 +62,7 @@ def _may_refuse(path: tuple[str, ...], value: Any) -> bool:
 
 
 def leaf_pointers(value: Any, pointer: str = "") -> Iterator[str]:
-    """Pointers of everything set in a config: scalars, lists, and empty blocks."""
+    """Yield the pointers of all leaves of a config: scalars, lists, and empty blocks."""
     if isinstance(value, Mapping) and value:
         for key, child in cast("Mapping[str, Any]", value).items():
             yield from leaf_pointers(child, f"{pointer}/{escape(str(key))}")
@@ -70,34 +70,34 @@ def leaf_pointers(value: Any, pointer: str = "") -> Iterator[str]:
         yield pointer
 
 
-def _fate(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
+def _handling(pointer: str, value: Any, effective: Effective) -> tuple[Status, str]:
     path = split(pointer)
     if _is_annotation(path):
-        return Status.INERT, "an annotation for people and tools"
+        return Status.INERT, "annotation, not read by DeepSpeed"
     block = path[0]
     written = effective.config.get(block)
     is_on = is_block(written) and bool(written.get("enabled"))
     if block in SWITCHED and not is_on:
         if path == (block, "enabled"):
-            return Status.HONOURED, f"{block} stays off"
+            return Status.HONOURED, f"{block} is disabled"
         return Status.INERT, f"{block}.enabled is false"
     rule = _rule_at(path)
     if rule is None and not is_live(path):
-        return Status.INERT, "no release of DeepSpeed reads such a key, and nothing here does"
+        return Status.INERT, "unknown key: not read by DeepSpeed or dsengine"
     if rule is None:
-        return Status.REFUSED, "no rule of this engine covers it; remove the key"
+        return Status.REFUSED, "not supported by dsengine; remove the key"
     case = decide(rule, value, effective)
     return case.status, case.by
 
 
 def _rule_at(path: tuple[str, ...]) -> Rule | None:
-    """None for a name with a dot, which is no key's."""
+    """Return the rule at a path; None for names with a dot, which are not keys."""
     return None if any("." in name for name in path) else rule_of(".".join(canonical_path(path)))
 
 
 @lru_cache(maxsize=1024)
 def rule_of(path: str) -> Rule | None:
-    """The rule of a dotted path: its own, else that of the nearest family around it."""
+    """Return the rule of a dotted path: its own, or that of the nearest enclosing family."""
     if path in RULES:
         return RULES[path]
     parts = path.split(".")
@@ -110,4 +110,4 @@ def rule_of(path: str) -> Rule | None:
     return EMPTY_BLOCK if any(known.startswith(path + ".") for known in RULES) else None
 
 
-EMPTY_BLOCK = inert("an empty block: every default applies")
+EMPTY_BLOCK = inert("empty block: defaults apply")

@@ -1,4 +1,4 @@
-"""What the engine does not have, as findings for who asks about dsengine alone."""
+"""Findings for features that dsengine does not implement."""
 
 from collections.abc import Iterator
 
@@ -12,25 +12,27 @@ from dsconfig.source import Document
 from dsconfig.source.pointer import dotted
 
 
-def not_built(document: Document, facts: Facts, runtime: Runtime) -> Iterator[Diagnostic]:
-    """One finding for each feature that the plan of a config would refuse, at its first key.
+def unsupported_features(
+    document: Document, facts: Facts, runtime: Runtime
+) -> Iterator[Diagnostic]:
+    """Yield one finding per refused feature, at its first key.
 
-    None where the config cannot be resolved: the rules say why.
+    Nothing if the config cannot be resolved, which rules report.
     """
     if not may_refuse(document.value):
         return
     effective = entry.resolve(document, facts, runtime).effective
-    told: set[str] = set()
+    reported: set[str] = set()
     for row in coverage(effective) if effective is not None else ():
-        if row.status is not Status.REFUSED or row.by in told:
+        if row.status is not Status.REFUSED or row.by in reported:
             continue
-        told.add(row.by)
+        reported.add(row.by)
         feature, _, remedy = row.by.partition("; ")
         yield Diagnostic(
             code="DSC762",
             name="not-in-this-engine",
             effect=Effect.REFUSED,
-            message=f"{dotted(row.pointer)}: {feature}: dsengine stops when the plan is made",
+            message=f"{dotted(row.pointer)}: {feature}; dsengine refuses to plan it",
             pointer=row.pointer,
             range=document.range(row.pointer, key=True),
             runtimes=(runtime.name,),

@@ -1,4 +1,4 @@
-"""The optimizer and scheduler blocks."""
+"""Coverage of the optimizer and scheduler blocks."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ from dsconfig.source.pointer import is_block
 
 
 def _where(test: Callable[[OptimizerType], bool], words: str) -> Condition:
-    """Whether a test holds of the type that the config names."""
+    """Return a condition on the optimizer type of the config."""
 
     def holds(value: object, config: Effective) -> bool:
         found = optimizer_type(str(value))
@@ -40,7 +40,7 @@ def _type_of(config: Effective) -> str | None:
 
 
 def _class_where(test: Callable[[OptimizerClass], bool], words: str) -> Condition:
-    """Whether a test holds of the class that the engine builds."""
+    """Return a condition on the class that the engine creates."""
     return _where(
         lambda found: found.in_engine is not None and test(OPTIMIZER_CLASSES[found.in_engine]),
         words,
@@ -48,66 +48,64 @@ def _class_where(test: Callable[[OptimizerClass], bool], words: str) -> Conditio
 
 
 ONE_BIT = _where(lambda found: found.until is not None, "for a 1-bit optimizer")
-NOT_BUILT = _where(
-    lambda found: found.in_engine is None, "for Lamb and the mu-parametrised optimizers"
-)
+UNSUPPORTED = _where(lambda found: found.in_engine is None, "for Lamb and the muP optimizers")
 CLOSURE = _class_where(lambda kind: kind.needs_closure, "for LBFGS")
 SPARSE = _class_where(lambda kind: kind.needs_sparse, "for SparseAdam")
 ADAMW = Condition("for AdamW", lambda _, config: _type_of(config) == "AdamW")
-WHOLE = _class_where(lambda kind: not kind.is_elementwise, "for Adafactor and Muon")
+NOT_ELEMENTWISE = _class_where(lambda kind: not kind.is_elementwise, "for Adafactor and Muon")
 
 RULES = {
     "optimizer.type": refused(
-        "1-bit optimizers compress communication DeepSpeed's own way and are not built; use AdamW",
+        "1-bit optimizers are not supported; use AdamW",
         ONE_BIT,
     )
     + refused(
-        "no torch optimizer of that name exists; pass your own optimizer or use AdamW",
-        NOT_BUILT,
+        "torch has no optimizer of this name; pass your own optimizer or use AdamW",
+        UNSUPPORTED,
     )
     + refused(
-        "LBFGS evaluates the loss several times in a step, which forward, backward and step cannot "
-        "offer; use AdamW",
+        "LBFGS evaluates the loss several times per step, which the engine API does not support; "
+        "use AdamW",
         CLOSURE,
     )
     + refused(
-        "SparseAdam needs sparse gradients, and divided gradients are dense; use stage 0 with "
+        "SparseAdam requires sparse gradients, but sharded gradients are dense; use stage 0 with "
         "sparse embeddings, or AdamW",
         SPARSE & SHARDED,
     )
     + refused(
-        "Adafactor and Muon cannot be divided into tiles on the host; remove offload_optimizer or "
-        "use AdamW",
-        WHOLE & OPTIMIZER_OFFLOADED,
+        "Adafactor and Muon do not support optimizer offload; remove it or use AdamW",
+        NOT_ELEMENTWISE & OPTIMIZER_OFFLOADED,
     )
-    + honoured("torch's optimizer of that name, Lion, or Muon with Adam, over the local shards"),
-    "optimizer.params": honoured("arguments of the optimizer"),
-    "optimizer.legacy_fusion": inert("a switch of DeepSpeed's fused fp16 wrapper"),
+    + honoured("torch's optimizer of this name, Lion, or Muon with Adam, on local shards"),
+    "optimizer.params": honoured("optimizer arguments"),
+    "optimizer.legacy_fusion": inert("option of DeepSpeed's fused fp16 wrapper"),
     "optimizer.params.torch_adam": honoured(
-        "torch's optimizers are always used; true: AdamW decays by torch's default of 0.01"
+        "torch's optimizers are always used; true: AdamW uses torch's default weight decay of 0.01"
     ),
-    "optimizer.params.adam_w_mode": inert("type AdamW is AdamW", ADAMW)
-    + honoured("false: Adam with L2 instead of AdamW"),
-    "optimizer.params.bias_correction": inert("on, as in torch", ON)
-    + refused("torch's Adam always corrects its bias; remove the key"),
-    "optimizer.params.set_grad_none": inert("gradients are always freed after the step"),
-    "optimizer.params.fp32_optimizer_states": inert("states are fp32"),
-    "optimizer.params.ns_method": inert("both orthogonalise alike; torch has the standard method"),
+    "optimizer.params.adam_w_mode": inert("type AdamW is always AdamW", ADAMW)
+    + honoured("false: Adam with L2 regularization instead of AdamW"),
+    "optimizer.params.bias_correction": inert("always on in torch", ON)
+    + refused("torch's Adam always uses bias correction; remove the key"),
+    "optimizer.params.set_grad_none": inert("gradients are always set to None after the step"),
+    "optimizer.params.fp32_optimizer_states": inert("states are always fp32"),
+    "optimizer.params.ns_method": inert(
+        "both methods orthogonalize; torch implements the standard one"
+    ),
     "optimizer.params.per_head_muon": off_or_refused(
-        "whole matrices are orthogonalised, not heads; remove the key"
+        "full matrices are orthogonalized, not heads; remove the key"
     ),
     "optimizer.params.max_grad_norm": refused(
-        "DeepSpeed refuses it too; write gradient_clipping at the top level"
+        "DeepSpeed rejects it too; set gradient_clipping at top level"
     ),
-    "scheduler.type": honoured("DeepSpeed's schedule of that name, else torch's"),
-    "scheduler.params": honoured("arguments of the schedule"),
+    "scheduler.type": honoured("DeepSpeed's schedule of this name, else torch's"),
+    "scheduler.params": honoured("scheduler arguments"),
     "scheduler.params.schedulers": refused(
-        "schedules of schedules are built over an optimizer; pass a function of it to initialize "
-        "as lr_scheduler"
+        "nested schedulers need the optimizer; pass a function of it to initialize as lr_scheduler"
     ),
 } | {
     f"optimizer.params.{name}": refused(
-        f"only {owner} reads it, which is not supplied; remove the key"
+        f"argument of {owner}, which is not supported; remove the key"
     )
     for owner, names in {
         "Lamb": ("eps_inside_sqrt", "max_coeff", "min_coeff"),
@@ -118,25 +116,24 @@ RULES = {
     }.items()
     for name in names
 }
-FAMILIES = {"scheduler.params": honoured("an argument of the schedule")}
+FAMILIES = {"scheduler.params": honoured("scheduler argument")}
 
 
 def argument(name: str) -> Rule:
-    """The fate of an argument of the optimizer that has no rule of its own."""
+    """Return the rule of an optimizer argument without a rule of its own."""
 
     def is_unknown(value: object, config: Effective) -> bool:
         named = config.optimizer
         return named is not None and engine_takes(named.type, named.params, name) is False
 
-    unknown = Condition("of another optimizer", is_unknown)
-    return refused("this optimizer does not take it; remove the key", unknown) + honoured(
-        "an argument of the optimizer"
+    unknown = Condition("if the optimizer does not accept it", is_unknown)
+    return refused("not an argument of this optimizer; remove the key", unknown) + honoured(
+        "optimizer argument"
     )
 
 
-def is_taken(block: object) -> bool:
-    """Whether every config of this block alone is honoured: an element-wise optimizer that the
-    engine builds, with arguments that it takes."""
+def is_supported(block: object) -> bool:
+    """Return whether the engine supports this block whatever the other keys are."""
     if not is_block(block):
         return False
     kind, params = optimizer_type(str(block.get("type"))), block.get("params", {})
