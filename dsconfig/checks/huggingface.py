@@ -105,7 +105,9 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
             consequence = "transformers raises an error before training"
         yield Finding(
             path=tuple(found.path.split(".")),
-            message=agreement.said(config.document.name, found, config.config, facts, consequence),
+            message=agreement.describe(
+                config.document.name, found, config.config, facts, consequence
+            ),
             help='write "auto" in the config and keep the other value',
             effect=None if stops else Effect.ALTERED,
         )

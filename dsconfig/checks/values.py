@@ -41,9 +41,8 @@ BLOCK = "an object"
 
 def to_write(expected: str) -> str:
     """Return the help for a value of a wrong type."""
-    for kind in ("a mapping", BLOCK):
-        if expected in (kind, f"{kind} "):
-            return f'write {kind}, such as {{"enabled": true}}'
+    if expected in (BLOCK, f"{BLOCK} "):
+        return f'write {BLOCK}, such as {{"enabled": true}}'
     return f"write {expected}"
 
 

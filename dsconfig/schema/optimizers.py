@@ -1,8 +1,8 @@
 """Optimizer types of a config and the classes they create.
 
 Two tables. A type has its DeepSpeed releases and spelling, the class that is created, and the
-module with its arguments (``schema/blocks``). A class has the states per weight and properties of the
-update. To add an optimizer, add a line here and its block of arguments.
+module with its arguments (``schema/blocks``). A class has the states per weight and properties of
+the update. To add an optimizer, add a line here and its block of arguments.
 """
 
 from collections.abc import Mapping

@@ -107,11 +107,11 @@ def _patterns(value: Any) -> bool:
     return value == "auto" or (_is_list(value) and _strings(value))
 
 
-_BLOCK, _SWITCH, _FORMATS = "a block of keys", "true or false", 'one of "fp16", "bf16", "fp32"'
+_BLOCK, _SWITCH, _FORMATS = "an object", "true or false", 'one of "fp16", "bf16", "fp32"'
 A_BLOCK = ValueCheck(_instance(dict), _BLOCK)
 A_BLOCK_OR_NULL = ValueCheck(_instance(dict, type(None)), _BLOCK)
 A_BLOCK_OR_EMPTY = ValueCheck(_block_or_empty, _BLOCK)
-A_BLOCK_WITH_SWITCH = ValueCheck(_block_with_switch, 'a block of keys with "enabled"')
+A_BLOCK_WITH_SWITCH = ValueCheck(_block_with_switch, 'an object with "enabled"')
 """DeepSpeed pops "enabled" without checking that it exists."""
 TIMERS = ValueCheck(_timers, _BLOCK)
 COUNT = ValueCheck(_instance(int, float, type(None)), "a positive integer")

@@ -68,11 +68,11 @@ def test_each_shows_both_values_and_both_places(files):
     config, arguments, launch = files
     found = disagreements(str(config), training_args=arguments, accelerate_config=launch)
     stage = next(m for (pointer, m) in found if pointer == "/zero_optimization/stage")
-    assert f"{config} says 3" in stage
-    assert f"{launch}:4 says deepspeed_config.zero_stage = 2" in stage
+    assert f"{config} has 3" in stage
+    assert f"{launch}:4 has deepspeed_config.zero_stage = 2" in stage
     half = next(m for (pointer, m) in found if pointer == "/bf16/enabled")
-    assert f"{arguments}:4 says bf16 = true" in half
-    assert f'{launch}:2 says mixed_precision = "fp16"' in half
+    assert f"{arguments}:4 has bf16 = true" in half
+    assert f'{launch}:2 has mixed_precision = "fp16"' in half
 
 
 def test_values_point_at_their_place_in_the_config(files):

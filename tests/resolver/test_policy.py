@@ -44,7 +44,7 @@ def test_one_precision_at_most_and_bf16_where_the_device_has_it(config, flags, f
 def test_fp16_is_laid_to_the_card_only_where_it_has_no_bf16(config, device, lacks):
     ledger = resolved(config, device=device).ledger
     (entry,) = (each for each in ledger if each.pointer == "/fp16/enabled")
-    assert ("has no bf16" in entry.rule) is lacks
+    assert ("does not support bf16" in entry.rule) is lacks
 
 
 def test_a_model_trained_in_bf16_goes_to_fp16_only_with_a_warning():

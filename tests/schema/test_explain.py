@@ -25,8 +25,8 @@ def test_a_key(run: Run) -> None:
     assert told["default"] == "500000000"
     assert told["bounds"] == '{"minimum": 0} before 0.19.6'
     assert told["unit"] == "elements"
-    assert told["auto"].startswith("dsengine: hidden_size squared")
-    assert "transformers: hidden_size squared" in out
+    assert told["auto"].startswith("dsengine: hidden_size^2")
+    assert "transformers: hidden_size^2" in out
     assert "deepspeed: dropped without a word; the default applies (500000000)" in out
 
 
@@ -94,7 +94,7 @@ def test_for_programs(run: Run) -> None:
 def test_a_rule(run: Run) -> None:
     code, out, _ = run("explain", "dsc101")
     assert code == 0
-    assert out.startswith("# DSC101 auto-unresolved")
+    assert out.startswith('# DSC101: Unresolved value "auto"')
     assert '"reduce_bucket_size": "auto"' in out
 
 

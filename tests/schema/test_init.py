@@ -64,14 +64,16 @@ def test_each_choice_has_its_reason(run: Run) -> None:
     assert remarks["this file"].startswith(
         "llama-2-7b on 8 x A100-SXM4-80GB, 2048 tokens per sample"
     )
-    assert remarks["bf16.enabled"] == "A100-SXM4-80GB computes in bf16, which needs no loss scale"
+    assert (
+        remarks["bf16.enabled"] == "A100-SXM4-80GB supports bf16, which does not need loss scaling"
+    )
     assert config["bf16"] == {"enabled": True}
 
 
 def test_for_who_reads_hjson_the_reasons_are_remarks(run: Run) -> None:
     text, config = started(run, *LLAMA, "--runtime", "deepspeed")
     assert "// llama-2-7b on 8 x A100-SXM4-80GB, 2048 tokens per sample." in text
-    assert "// A100-SXM4-80GB computes in bf16, which needs no loss scale" in text
+    assert "// A100-SXM4-80GB supports bf16, which does not need loss scaling" in text
     assert config["bf16"] == {"enabled": True}
     assert config["train_micro_batch_size_per_gpu"] >= 1
 
@@ -126,7 +128,7 @@ def test_into_a_file_that_is_not_overwritten(run: Run, tmp_path: Path) -> None:
     [
         (("--gpus", 8), "--model (or --params), --gpus and --device together"),
         (("--runtime", "nobody"), "--runtime"),
-        (("--params", "400e9", "--gpus", 1, "--device", "v100-16gb"), "no allowed choice"),
+        (("--params", "400e9", "--gpus", 1, "--device", "v100-16gb"), "micro batch 1 does not fit"),
         (("--model", "no-such-model", "--gpus", 1, "--device", "h100"), "no-such-model"),
     ],
 )

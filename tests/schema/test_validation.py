@@ -102,7 +102,7 @@ class TestBlocks:
     def test_a_block_is_a_mapping(self, value: Any) -> None:
         error = only({"fp16": value})
         assert error.pointer == "/fp16"
-        assert error.expected == "a mapping"
+        assert error.expected == "an object"
 
     def test_null_leaves_out_what_may_be_null(self) -> None:
         assert errors({"aio": None, "zero_optimization": {"offload_param": None}}) == []
@@ -113,7 +113,7 @@ class TestBlocks:
     def test_the_root_is_a_mapping(self) -> None:
         for value in ([], None, "x"):
             assert only(value).pointer == ""
-            assert only(value).expected == "a mapping"
+            assert only(value).expected == "an object"
 
     def test_names_of_the_users_choice(self) -> None:
         quantizer = {"num_bits": 8, "group_size": 64, "group_dim": 0, "symmetric": False}
@@ -131,7 +131,7 @@ class TestBlocks:
 
     def test_what_only_a_program_can_hand_over(self) -> None:
         error = only({"tensor_parallel": {"dtype": "torch.float16"}})
-        assert error.expected == "a torch.dtype of a program"
+        assert error.expected == "a Python torch.dtype"
 
     def test_missing_keys(self) -> None:
         error = only({"scheduler": {"type": "WarmupDecayLR", "params": {}}})
