@@ -189,7 +189,9 @@ def _not_implemented(
         return ()
     if document.is_template or document.is_broken or document.is_unreadable:
         return ()
-    return tuple(engine_findings.unsupported_features(document, _complete_facts(facts, document), asked))
+    return tuple(
+        engine_findings.unsupported_features(document, _complete_facts(facts, document), asked)
+    )
 
 
 def _require_resolution(resolution: object, function: str) -> None:
