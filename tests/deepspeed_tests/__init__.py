@@ -1,1 +1,1 @@
-"""DeepSpeed's own unit tests, run from a checkout of them with dsengine as their ``deepspeed``."""
+"""DeepSpeed's own unit tests, run from a checkout with dsengine as ``deepspeed``."""

@@ -4,8 +4,8 @@ python -m deepspeed_tests run CHECKOUT [--with deepspeed | --rounded] [FILE]...
 python -m deepspeed_tests record
 python -m deepspeed_tests page
 
-``run`` goes on where it was stopped; ``record`` keeps what it has found for the page. With
-``--rounded``, which is not recorded, models are rounded to 16 bits before ``initialize`` has them.
+``run`` resumes an interrupted run; ``record`` stores its outcomes for the page. With ``--rounded``,
+which is not recorded, models are rounded to 16 bits before ``initialize``.
 """
 
 import json
@@ -25,47 +25,47 @@ RUNS = Path(os.environ.get("DEEPSPEED_TESTS_RUNS", ROOT / "runs" / "deepspeed-te
 RECORD = ROOT / "tests" / "oracle" / "deepspeed_unit_tests.json"
 PAGE = ROOT / "docs" / "internals" / "deepspeed-tests.md"
 COMMIT = "edaa7221"
-"""That of DeepSpeed's repository which the record is of."""
+"""The commit of DeepSpeed's repository for which outcomes were recorded."""
 
 
-_UNROUNDED = "on purpose, fp32 masters begin at unrounded weights: with --rounded it passes"
-_WHOLE = "on purpose, a divided parameter keeps its whole shape"
-_RUNS = "DeepSpeed refuses it, here it runs and trains as plain PyTorch does"
+_UNROUNDED = "by design, fp32 masters start from unrounded weights: passes with --rounded"
+_FULL_SHAPE = "by design, a sharded parameter keeps its full shape"
+_RUNS = "DeepSpeed refuses it; dsengine trains it like plain PyTorch"
 KNOWN = {
     "Gradients differ for parameter": _UNROUNDED,
     "mismatch at after non-scalar backward": _UNROUNDED,
-    "is not finite at step": "on purpose, a gradient that is not finite ends the run",
-    "should go back to be 0-sized": _WHOLE,
-    "test_training_partition_cache": _WHOLE,
+    "is not finite at step": "by design, a non-finite gradient ends the run",
+    "should go back to be 0-sized": _FULL_SHAPE,
+    "test_training_partition_cache": _FULL_SHAPE,
     "inputs with requires_grad=False": _RUNS,
-    "TestIncorectAllgatherBucketSize": _RUNS + ", for nothing reads the key",
+    "TestIncorectAllgatherBucketSize": _RUNS + ", because the key is unused",
     "rejects_coalesce_grad_reduction|rejects_overlap_comm": _RUNS,
     "test_zero1_no_offload_uses_bf16_optimizer": _RUNS,
     "test_direct_backward_raises_without_functorch": _RUNS,
-    "TestZeroToFP32": "on purpose, the weights that it loads into a model are of fp32",
-    "should decrease after offload": "on a CPU what leaves the device stays in the same memory "
+    "TestZeroToFP32": "by design, it loads fp32 weights into a model",
+    "should decrease after offload": "on a CPU, offloaded states stay in the same memory "
     "(DeepSpeed was still compiling after 150 s)",
-    "DID NOT RAISE": "DeepSpeed refuses it, dsengine does not",
+    "DID NOT RAISE": "DeepSpeed refuses it; dsengine does not",
 }
-"""By a pattern in a test's name or its failure, what is known of the cause; the first that fits."""
+"""Known causes by a pattern in a test's name or failure; the first match is used."""
 _NO_FUNCTION = "the autograd function of DeepSpeed's linear layer"
 PRIVATE = {
-    "accelerator flatten path": "a line of DeepSpeed's log, about its flat buffers",
+    "accelerator flatten path": "a log message of DeepSpeed about its flat buffers",
     "should have bit16_groups_flat": "the flat buffers of DeepSpeed's optimizer",
     "assert 'pre_bwd_fn' in": "the hooks that DeepSpeed sets as attributes of modules",
-    "issued no collectives": "counts calls that DeepSpeed's optimizer makes of deepspeed.comm",
+    "issued no collectives": "counts calls of deepspeed.comm by DeepSpeed's optimizer",
     "assert 'LinearFunctionForZeroStage3' in": _NO_FUNCTION,
     "test_setup_context_stores_autocast_attrs": _NO_FUNCTION,
-    "no kernel cpu_adam": "DeepSpeed's kernels in C++",
-    "test_fp32_adapter_with_bf16_base": "a method that DeepSpeed gives parameters",
-    "test_reused_checkpointed_module_invocations": "the mark _z3_leaf, then ds_active_sub_modules",
+    "no kernel cpu_adam": "DeepSpeed's C++ kernels",
+    "test_fp32_adapter_with_bf16_base": "a method that DeepSpeed adds to parameters",
+    "test_reused_checkpointed_module_invocations": "the attribute ds_active_sub_modules",
 }
-"""By such a pattern, what of DeepSpeed's own classes the assertion is about which has failed."""
+"""DeepSpeed's internals that a failed assertion is about, by such a pattern."""
 
 
 def run(checkout: Path, package: str, files: list[str], *, rounded: bool = False) -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
-    told = f"{package}-rounded" if rounded else package
+    name = f"{package}-rounded" if rounded else package
     paths = [ROOT, ROOT / "engine", ROOT / "tests"]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
@@ -78,7 +78,7 @@ def run(checkout: Path, package: str, files: list[str], *, rounded: bool = False
         "TORCH_EXTENSIONS_DIR": str(RUNS / "extensions"),
         "DEEPSPEED_TESTS": package,
         "DEEPSPEED_TESTS_ROUNDED": str(int(rounded)),
-        "DEEPSPEED_TESTS_TOLD": str(RUNS / f"{told}.jsonl"),
+        "DEEPSPEED_TESTS_TOLD": str(RUNS / f"{name}.jsonl"),
     }
     options = ("-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", "-W", "ignore")
     plugin = ("-p", "deepspeed_tests.plugin")
@@ -87,9 +87,9 @@ def run(checkout: Path, package: str, files: list[str], *, rounded: bool = False
 
 
 def record() -> None:
-    """Keep what each test came to, and what DeepSpeed itself did of those that it was asked.
+    """Store the outcome of each test, and DeepSpeed's own outcomes where it was run.
 
-    What was not run this time stays as it was.
+    Outcomes of tests that were not run this time are kept.
     """
     theirs: dict[str, Outcome] = {}
     if (RUNS / "deepspeed.jsonl").exists():
@@ -97,52 +97,52 @@ def record() -> None:
     rows = json.loads(RECORD.read_text("utf-8"))["tests"] if RECORD.exists() else {}
     found = read(RUNS / "dsengine.jsonl")
     for file in {name.partition("::")[0] for name in found if "::" in name}:
-        rows.pop(file, None)  # it could not be collected before
+        rows.pop(file, None)  # could not be collected before
     for name, outcome in found.items():
         if outcome.kind != "skipped" or "::" in name:
             rows[name] = [outcome.kind, outcome.why, rows.get(name, ["", "", ""])[2]]
     for name, row in rows.items():
-        file = name.partition("::")[0]  # DeepSpeed may skip it as a whole
-        if told := theirs.get(name) or theirs.get(file):
-            row[2] = told.kind
+        file = name.partition("::")[0]  # DeepSpeed may skip the complete file
+        if outcome := theirs.get(name) or theirs.get(file):
+            row[2] = outcome.kind
     rows = dict(sorted(rows.items()))
     RECORD.write_text(json.dumps({"commit": COMMIT, "tests": rows}, indent=0) + "\n", "utf-8")
 
 
 def recorded() -> dict[str, Outcome]:
-    """By name, what dsengine did; without what DeepSpeed was seen to fail or to skip."""
+    """Return dsengine's outcomes by name, without tests that DeepSpeed fails or skips."""
     rows = json.loads(RECORD.read_text("utf-8"))["tests"]
     return {
-        name: _judged(name, Outcome(kind, why))
+        name: _reclassified(name, Outcome(kind, why))
         for name, (kind, why, theirs) in rows.items()
         if kind == "passed" or theirs in ("", "passed")
     }
 
 
-def _judged(name: str, outcome: Outcome) -> Outcome:
-    """A failure as one of the kind private, where PRIVATE knows it."""
+def _reclassified(name: str, outcome: Outcome) -> Outcome:
+    """Return a failure listed in PRIVATE with the kind ``private``."""
     found = _known(PRIVATE, name, outcome) if outcome.kind == "failed" else ""
     return Outcome("private", found, outcome.why) if found else outcome
 
 
 def page(tests: dict[str, Outcome]) -> str:
-    counts = Counter(each.kind for each in tests.values())
+    counts = Counter(outcome.kind for outcome in tests.values())
     lines = [
         "# DeepSpeed's own unit tests",
         "",
         *wrap(
             f"tests/unit of DeepSpeed's repository at commit {COMMIT}, with dsengine as their "
-            "deepspeed, on a CPU over gloo with one and two ranks; of a test with parameters its "
-            "last variant, or as many as DEEPSPEED_TESTS_VARIANTS says, of which all have to pass. "
-            "Made in tests/ by `python -m deepspeed_tests run CHECKOUT`, `record` and `page`; no "
-            "test of theirs is here. Those that failed were put to DeepSpeed 0.19.8 as well, and "
-            "are left out where that fails or skips them here; the record says which. What a later "
-            "run did not come to is as an earlier one has found it.",
+            "deepspeed, on a CPU over gloo with one and two ranks. Of a parametrized test only the "
+            "last variant is run, or as many as DEEPSPEED_TESTS_VARIANTS, which must all pass. "
+            "Generated in tests/ by `python -m deepspeed_tests run CHECKOUT`, `record` and `page`; "
+            "their tests are not included. Failing tests were also run with DeepSpeed 0.19.8, and "
+            "are omitted if it fails or skips them too; the record lists them. Outcomes of tests "
+            "that a later run did not reach are those of an earlier one.",
             100,
         ),
         "",
-        f"**{counts['passed']} of {counts['passed'] + counts['failed']}** pass of those that "
-        "neither reach into private parts nor are about what is refused.",
+        f"**{counts['passed']} of {counts['passed'] + counts['failed']}** tests pass, not counting "
+        "those of internals and of refused features.",
         "",
         "| | tests | |",
         "|---|---|---|",
@@ -150,21 +150,21 @@ def page(tests: dict[str, Outcome]) -> str:
         "",
         "## Failed",
         "",
-        "| test | why |",
+        "| test | reason |",
         "|---|---|",
-        *(f"| {name} | {_why(name, e)} |" for name, e in tests.items() if e.kind == "failed"),
+        *(f"| {name} | {_reason(name, e)} |" for name, e in tests.items() if e.kind == "failed"),
         "",
         "## Refused by design",
         "",
         *_by_reason(tests, "refused"),
         "",
-        "## Private parts",
+        "## Internals",
         "",
         *_by_reason(tests, "private"),
         "",
-        "Those whose assertion is about such a part, where no name has told it:",
+        "Tests whose assertion concerns internals:",
         "",
-        "| test | what it is about | how it fails |",
+        "| test | internals | failure |",
         "|---|---|---|",
         *(f"| {n} | {_cell(e.why)} | {_cell(e.words)} |" for n, e in tests.items() if e.words),
         "",
@@ -174,29 +174,29 @@ def page(tests: dict[str, Outcome]) -> str:
         "|---|" + "---|" * len(KINDS),
     ]
     files: dict[str, Counter[str]] = defaultdict(Counter)
-    for name, each in tests.items():
-        files[name.partition("::")[0]][each.kind] += 1
+    for name, outcome in tests.items():
+        files[name.partition("::")[0]][outcome.kind] += 1
     for name, found in files.items():
         lines.append(f"| {name} | " + " | ".join(str(found[kind] or "") for kind in KINDS) + " |")
     return "\n".join(lines) + "\n"
 
 
 def _by_reason(tests: Mapping[str, Outcome], kind: str) -> list[str]:
-    """A table of reasons, the most frequent first, with the tests that each has."""
+    """Return a table of reasons with their tests, the most frequent first."""
     names: dict[str, list[str]] = defaultdict(list)
-    for name, each in tests.items():
-        if each.kind == kind and not each.words:
-            names[each.why].append(name)
+    for name, outcome in tests.items():
+        if outcome.kind == kind and not outcome.words:
+            names[outcome.why].append(name)
     rows = sorted(names.items(), key=lambda row: (-len(row[1]), row[0]))
     return [
-        "| which | tests | |",
+        "| reason | tests | |",
         "|---|---|---|",
         *(f"| {_cell(why)} | {len(those)} | {_listed(those)} |" for why, those in rows),
     ]
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Tests by file: ``a/test_b.py: C::test_d, test_e``."""
+    """Return tests by file: ``a/test_b.py: C::test_d, test_e``."""
     files: dict[str, list[str]] = defaultdict(list)
     for name in names:
         file, _, test = name.partition("::")
@@ -205,11 +205,11 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _known(reasons: Mapping[str, str], name: str, outcome: Outcome) -> str:
-    told = f"{name} {outcome.why}"
-    return next((said for pattern, said in reasons.items() if re.search(pattern, told)), "")
+    text = f"{name} {outcome.why}"
+    return next((cause for pattern, cause in reasons.items() if re.search(pattern, text)), "")
 
 
-def _why(name: str, outcome: Outcome) -> str:
+def _reason(name: str, outcome: Outcome) -> str:
     found = _known(KNOWN, name, outcome)
     return f"{found}: {_cell(outcome.why)}" if found else _cell(outcome.why)
 

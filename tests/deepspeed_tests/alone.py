@@ -1,7 +1,6 @@
-"""Parts of a plugin of pytest: each test in a process of its own, its outcome in a file.
+"""pytest hooks that run each test in its own process and append its outcome to a file.
 
-``DEEPSPEED_TESTS_TOLD`` names the file, which may hold outcomes already: those tests are not run
-again.
+``DEEPSPEED_TESTS_TOLD`` is the path of the file; tests with an outcome in it are not run again.
 """
 
 import json
@@ -16,52 +15,54 @@ from _pytest.runner import runtestprotocol
 
 from deepspeed_tests.ranks import LIMIT, failure_of
 
-TOLD = Path(os.environ["DEEPSPEED_TESTS_TOLD"])
+OUTCOMES = Path(os.environ["DEEPSPEED_TESTS_TOLD"])
 WORST = ("failed", "passed", "skipped")
 
 
 def name_of(node: str) -> str:
-    """A test by its file, which DeepSpeed has below tests/unit."""
+    """Return a test's name without the leading folder unit/."""
     return node.removeprefix("unit/")
 
 
 def known() -> set[str]:
-    """The names of those that the file tells of."""
-    return {json.loads(line)["test"] for line in TOLD.open()} if TOLD.exists() else set()
+    """Return the names of tests with an outcome in the file."""
+    return {json.loads(line)["test"] for line in OUTCOMES.open()} if OUTCOMES.exists() else set()
 
 
-def tell(name: str, **told: Any) -> None:
-    with TOLD.open("a") as file:
-        file.write(json.dumps({"test": name, **told}) + "\n")
+def write_outcome(name: str, **fields: Any) -> None:
+    with OUTCOMES.open("a") as file:
+        file.write(json.dumps({"test": name, **fields}) + "\n")
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Tell of a file that cannot be collected, or that skips all of its tests."""
+    """Write the outcome of a file that cannot be collected or skips all its tests."""
     if not report.passed and (name := name_of(report.nodeid)) not in known():
         kind = "Collection" if report.failed else "Skipped"
-        told = {"type": kind, "message": str(report.longrepr)[-3000:], "places": []}
-        tell(name, outcome=report.outcome, failure=told)
+        failure = {"type": kind, "message": str(report.longrepr)[-3000:], "places": []}
+        write_outcome(name, outcome=report.outcome, failure=failure)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool:
-    name, begun = name_of(item.nodeid), time.monotonic()
+    name, started = name_of(item.nodeid), time.monotonic()
     if (process := os.fork()) == 0:
         os.setsid()
         outcome, failure = "failed", None
         try:
             outcome, failure = _outcome(item)
         finally:
-            tell(name, outcome=outcome, failure=failure, seconds=time.monotonic() - begun)
+            write_outcome(
+                name, outcome=outcome, failure=failure, seconds=time.monotonic() - started
+            )
             os._exit(0)
     while os.waitpid(process, os.WNOHANG)[0] == 0:
-        if time.monotonic() - begun > LIMIT + 10:
+        if time.monotonic() - started > LIMIT + 10:
             os.killpg(process, signal.SIGKILL)
         time.sleep(0.02)
     _end_group(process)
     if name not in known():
-        died = {"type": "Died", "message": "the test's process died", "places": []}
-        tell(name, outcome="failed", failure=died)
+        failure = {"type": "Died", "message": "the test's process died", "places": []}
+        write_outcome(name, outcome="failed", failure=failure)
     return True
 
 
@@ -85,8 +86,8 @@ def _outcome(item: pytest.Item) -> tuple[str, dict[str, Any] | None]:
     item.config.pluginmanager.register(Keeper())
     reports = runtestprotocol(item, nextitem=None, log=True)
     outcomes = {report.outcome for report in reports}
-    outcome = next(each for each in WORST if each in outcomes | {"passed"})
+    outcome = next(kind for kind in WORST if kind in outcomes | {"passed"})
     if "skipped" in outcomes and outcome != "failed":
-        why = next(str(each.longrepr) for each in reports if each.outcome == "skipped")
+        why = next(str(report.longrepr) for report in reports if report.outcome == "skipped")
         return "skipped", {"type": "Skipped", "message": why[-500:], "places": []}
     return outcome, failure

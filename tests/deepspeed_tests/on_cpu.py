@@ -1,4 +1,4 @@
-"""What DeepSpeed's tests say of devices by number, on machines whose only device is the CPU."""
+"""Patches for DeepSpeed's tests on machines without a GPU."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def compute_in_bf16() -> None:
-    """Before test files are imported: let none skip for want of CUDA and NCCL beside bf16."""
+    """Prevent test files from skipping bf16 without CUDA; call before they are imported."""
     import unit.util  # type: ignore[import-not-found]
 
     unit.util.bf16_required_version_check = lambda *_, **__: True
 
 
 def on_cpu() -> None:
-    """From now on, let device numbers mean the CPU to either package."""
+    """Map device indices to the CPU for both packages."""
     import deepspeed.comm  # type: ignore[import-untyped]
     from deepspeed.accelerator import get_accelerator  # type: ignore[import-untyped]
 
@@ -24,20 +24,20 @@ def on_cpu() -> None:
     device.current_device = lambda: "cpu"
     gather: Any = deepspeed.comm.all_gather_into_tensor
 
-    def of_scalars_too(output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
+    def gather_scalars(output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
         return gather(output, tensor.reshape(-1), *args, **named)
 
-    deepspeed.comm.all_gather_into_tensor = of_scalars_too  # gloo alone insists on a dimension
+    deepspeed.comm.all_gather_into_tensor = gather_scalars  # gloo does not support scalars
     original = DistributedDataParallel.__init__
 
-    def without_numbers(self: Any, *args: Any, **named: Any) -> None:
+    def without_devices(self: Any, *args: Any, **named: Any) -> None:
         original(self, *args, **(named | {"device_ids": None, "output_device": None}))
 
-    DistributedDataParallel.__init__ = without_numbers  # type: ignore[method-assign]
+    DistributedDataParallel.__init__ = without_devices  # type: ignore[method-assign]
 
 
 def round_first() -> None:
-    """From now on, let ``initialize`` have models whose weights are of the 16 bits it is to use."""
+    """Round models to the configured 16-bit dtype before ``initialize``."""
     import deepspeed  # type: ignore[import-untyped]
 
     package: Any = deepspeed
@@ -49,8 +49,8 @@ def round_first() -> None:
             if isinstance(settings, dict) and settings.get(name, {}).get("enabled"):
                 parameters = list(named["model"].parameters())
                 with package.zero.GatheredParameters(parameters, modifier_rank=0), torch.no_grad():
-                    for each in parameters:
-                        each.data.copy_(each.data.to(dtype))
+                    for param in parameters:
+                        param.data.copy_(param.data.to(dtype))
         return original(*args, **named)
 
     package.initialize = initialize

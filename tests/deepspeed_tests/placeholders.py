@@ -1,7 +1,7 @@
-"""Names that DeepSpeed's test files import and dsengine has not: what stands for them.
+"""Placeholders for names that DeepSpeed's test files import but dsengine does not have.
 
-One such name at the top of a file would end all of its tests. While files are imported, anything
-can be taken from ``deepspeed``; a test that then uses what is not there fails by its name.
+Otherwise one missing import would fail all tests of a file. While files are imported, any name can
+be imported from ``deepspeed``; a test that uses a placeholder fails with its name.
 """
 
 import importlib.util
@@ -19,39 +19,39 @@ from dsengine.deepspeed.refusals import missing, refusal
 
 
 class MissingNameError(Exception):
-    """A test has used a name of DeepSpeed's that dsengine has not."""
+    """A test has used a name of DeepSpeed that dsengine does not have."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(refusal(name) or f"deepspeed.{name} is not there")
+        super().__init__(refusal(name) or f"deepspeed.{name} does not exist")
 
 
 is_importing = False
 
 
 class _Placeholder(type):
-    """The type of what is missing: free to handle while files are imported, an error after."""
+    """Metaclass of placeholders: usable while files are imported, raises later."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _placeholder(f"{cls._insist()}.{name}")
+        return _placeholder(f"{cls._require_importing()}.{name}")
 
     def __call__(cls, *_: Any, **__: Any) -> Any:
-        return _placeholder(cls._insist())
+        return _placeholder(cls._require_importing())
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        cls._insist()
+        cls._require_importing()
         return False
 
     def __getitem__(cls, key: Any) -> Any:
-        return _placeholder(cls._insist())
+        return _placeholder(cls._require_importing())
 
     def __iter__(cls) -> Any:
-        cls._insist()
+        cls._require_importing()
         return iter(())
 
-    def _insist(cls) -> str:
+    def _require_importing(cls) -> str:
         name: str = cls.__dict__.get("_missing") or cls.__mro__[1].__dict__["_missing"]
         if not is_importing:
             raise MissingNameError(name)
@@ -69,7 +69,7 @@ class _Missing(Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__path__ = []
         below = module.__name__.partition(".")[2]
-        vars(module)["__getattr__"] = _offering(module.__name__, below)
+        vars(module)["__getattr__"] = _placeholder_getattr(module.__name__, below)
 
 
 class _Finder(MetaPathFinder):
@@ -84,17 +84,17 @@ class _Finder(MetaPathFinder):
         return ModuleSpec(fullname, _Missing(), is_package=True)
 
 
-def _offering(module: str, below: str) -> Any:
-    """The ``__getattr__`` of a module, which has every name while files are imported."""
-    asked = missing(module, below)
+def _placeholder_getattr(module: str, below: str) -> Any:
+    """Return a module's ``__getattr__`` that has every name while files are imported."""
+    fallback = missing(module, below)
 
     def __getattr__(name: str) -> Any:
         if name == "__path__" and is_importing:
-            return [str(Path(__file__).parent)]  # some list what is there: nothing of DeepSpeed's
+            return [str(Path(__file__).parent)]  # some files list its contents
         if name.startswith("__") or not (is_importing or module.startswith("deepspeed.")):
-            return asked(name)
+            return fallback(name)
         if module.startswith("dsengine") and _is_module(f"{module}.{name}"):
-            return asked(name)  # which has not been imported yet
+            return fallback(name)  # not imported yet
         return _placeholder(f"{below}.{name}" if below else name)
 
     return __getattr__
@@ -108,7 +108,7 @@ def _is_module(name: str) -> bool:
 
 
 def install() -> None:
-    """Before any other name of DeepSpeed's is imported."""
-    importing.missing = _offering  # type: ignore[assignment]
-    dsengine.missing = _offering  # type: ignore[assignment]
+    """Install the placeholders; call before other names of DeepSpeed are imported."""
+    importing.missing = _placeholder_getattr  # type: ignore[assignment]
+    dsengine.missing = _placeholder_getattr  # type: ignore[assignment]
     sys.meta_path.insert(0, _Finder())

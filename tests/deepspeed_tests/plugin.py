@@ -1,6 +1,6 @@
-"""A plugin of pytest for DeepSpeed's tests.
+"""pytest plugin for DeepSpeed's tests.
 
-``DEEPSPEED_TESTS`` names the package that is their ``deepspeed``.
+``DEEPSPEED_TESTS`` is the package to use as ``deepspeed``.
 """
 
 import os
@@ -28,7 +28,7 @@ from deepspeed_tests.ranks import launch
 __all__ = ["pytest_collectreport", "pytest_runtest_protocol"]
 
 VARIANTS = int(os.environ.get("DEEPSPEED_TESTS_VARIANTS", "1"))
-"""Of one test with parameters, so many are run, the last and others evenly before it."""
+"""Number of variants of a parametrized test to run: the last, and others evenly spaced."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,29 +38,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("DEEPSPEED_TESTS_ROUNDED") == "1":
         round_first()
     DistributedExec._launch_procs = launch
-    kinds = {each for item in items for each in getattr(getattr(item, "cls", None), "__mro__", ())}
+    kinds = {cls for item in items for cls in getattr(getattr(item, "cls", None), "__mro__", ())}
     for kind in kinds - {DistributedExec}:
         if "_launch_procs" in vars(kind):
-            del kind._launch_procs  # its own ranks would import what is not there, unseen
+            del kind._launch_procs  # would start ranks without placeholders
     DistributedExec._close_pool = lambda *_, **__: None
     variants: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         variants[name_of(item.nodeid).partition("[")[0]].append(item)
     kept: list[pytest.Item] = []
-    for those in variants.values():
-        count = min(VARIANTS, len(those))
-        last = len(those) - 1
+    for members in variants.values():
+        count = min(VARIANTS, len(members))
+        last = len(members) - 1
         chosen = {last - round(i * last / max(count - 1, 1)) for i in range(count)}
-        kept += [those[i] for i in sorted(chosen)]
+        kept += [members[i] for i in sorted(chosen)]
     done = known()
     items[:] = [item for item in kept if name_of(item.nodeid) not in done]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> None:
-    """Let this pytest find fixtures that DeepSpeed writes as classes, for one to 8.3."""
+    """Support DeepSpeed's class-based fixtures, which were written for pytest up to 8.3."""
     if isinstance(collector, pytest.Module):
-        # A file that cannot be imported, or is skipped, is told of when it is collected.
+        # A file that cannot be imported or is skipped is reported when it is collected.
         with suppress(Exception, pytest.skip.Exception):
             from unit.common import DistributedFixture  # type: ignore[import-not-found]
 

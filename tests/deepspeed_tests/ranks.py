@@ -1,7 +1,7 @@
-"""The ranks of one of DeepSpeed's tests: forked from the process that has imported everything.
+"""Ranks of DeepSpeed's distributed tests, forked from a process that has imported everything.
 
-Its own launcher starts and imports anew for each test, and waits minutes for a rank whose peer has
-failed. Here the first failure ends a test.
+DeepSpeed's own launcher imports everything again for each test, and waits minutes for a rank whose
+peer has failed. Here the first failure ends a test.
 """
 
 import os
@@ -12,14 +12,14 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-MOST_RANKS = 2
+MAX_RANKS = 2
 GRACE = 3.0
-"""Seconds that ranks have to tell of their own failure after the first one."""
+"""Seconds that other ranks have to report their failure after the first one."""
 LIMIT = 150.0
 
 
 class FailedInRankError(Exception):
-    """What ended a rank: a failure as ``failure_of`` tells it."""
+    """The failure of a rank, as returned by ``failure_of``."""
 
     def __init__(self, failure: dict[str, Any]) -> None:
         super().__init__(f"{failure['type']}: {failure['message']}")
@@ -27,7 +27,7 @@ class FailedInRankError(Exception):
 
 
 def failure_of(error: BaseException) -> dict[str, Any]:
-    """Kind, words and places of an error."""
+    """Return type, message and source lines of an error."""
     if isinstance(error, FailedInRankError):
         return error.failure
     kind = type(error)
@@ -46,10 +46,10 @@ def failure_of(error: BaseException) -> dict[str, Any]:
 
 
 def launch(test: Any, count: int, init_method: str) -> None:
-    """Run a distributed test of ``count`` ranks; stands in for its own ``_launch_procs``."""
+    """Run a distributed test on ``count`` ranks; replaces its own ``_launch_procs``."""
     import pytest
 
-    if count > MOST_RANKS:
+    if count > MAX_RANKS:
         pytest.skip(f"needs {count} ranks")
     port = _free_port()
     started: dict[Connection, int] = {}
@@ -70,27 +70,27 @@ def launch(test: Any, count: int, init_method: str) -> None:
 def _watch(started: dict[Connection, int]) -> None:
     import pytest
 
-    open_ones, failures = set(started), list[dict[str, Any]]()
+    running, failures = set(started), list[dict[str, Any]]()
     skipped: Any = ""
-    while open_ones:
-        ready = wait(list(open_ones), GRACE if failures else LIMIT)
+    while running:
+        ready = wait(list(running), GRACE if failures else LIMIT)
         if not ready:
             break
-        for each in ready:
-            assert isinstance(each, Connection)
-            open_ones.discard(each)
+        for connection in ready:
+            assert isinstance(connection, Connection)
+            running.discard(connection)
             try:
-                kind, told = each.recv()
+                kind, result = connection.recv()
             except EOFError:
-                kind, told = "failed", {"type": "Died", "message": "a rank died", "places": []}
+                kind, result = "failed", {"type": "Died", "message": "a rank died", "places": []}
             if kind == "failed":
-                failures.append(told)
-            skipped = skipped or (told if kind == "skipped" else "")
+                failures.append(result)
+            skipped = skipped or (result if kind == "skipped" else "")
     if failures:
         raise FailedInRankError(failures[0])
-    if open_ones:
-        words = f"ranks had not ended after {LIMIT:.0f} s"
-        raise FailedInRankError({"type": "Hang", "message": words, "places": []})
+    if running:
+        message = f"ranks had not ended after {LIMIT:.0f} s"
+        raise FailedInRankError({"type": "Hang", "message": message, "places": []})
     if skipped:
         pytest.skip(skipped)
 
@@ -98,7 +98,7 @@ def _watch(started: dict[Connection, int]) -> None:
 def _rank(
     test: Any, rank: int, count: int, port: int, init_method: str, parent: Connection
 ) -> None:
-    """Never returns. Stays until it is killed, so that its peers can end what they do with it."""
+    """Run a rank; never returns. Waits to be killed, so that its peers can finish."""
     try:
         skipped = test._dist_run(rank, count, port, init_method)
         parent.send(("skipped", skipped) if skipped else ("passed", None))
@@ -108,6 +108,6 @@ def _rank(
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

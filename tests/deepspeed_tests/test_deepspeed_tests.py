@@ -1,4 +1,4 @@
-"""DeepSpeed's unit tests: how they are started and sorted, and the page of what came of them."""
+"""Running and classifying DeepSpeed's unit tests, and the page of outcomes."""
 
 import os
 import subprocess
@@ -86,7 +86,7 @@ def test_with_a_fixture_of_ranks(of_two_ranks):
 
 
 @pytest.mark.engine
-def test_each_test_comes_to_one_kind(tmp_path: Path) -> None:
+def test_each_test_gets_one_kind(tmp_path: Path) -> None:
     for name, text in {
         "conftest.py": CONFTEST,
         "unit/__init__.py": "",
@@ -102,14 +102,14 @@ def test_each_test_comes_to_one_kind(tmp_path: Path) -> None:
         "DEEPSPEED_TESTS_RUNS": str(tmp_path / "runs"),
     }
     command = [sys.executable, "-m", "deepspeed_tests", "run", str(tmp_path)]
-    for _ in range(2):  # the second run finds everything done
+    for _ in range(2):  # the second run has nothing to do
         subprocess.run(command, env=environment, capture_output=True, check=True, cwd=tmp_path)
-    told = tmp_path / "runs" / "dsengine.jsonl"
-    assert len(told.read_text().splitlines()) == 10
-    outcomes = read(told)
+    file = tmp_path / "runs" / "dsengine.jsonl"
+    assert len(file.read_text().splitlines()) == 10
+    outcomes = read(file)
     assert outcomes.pop("test_none.py").kind == "skipped"
-    found = {name.rpartition("test_some.py::")[2]: each for name, each in outcomes.items()}
-    assert {name: each.kind for name, each in found.items()} == {
+    found = {name.rpartition("test_some.py::")[2]: outcome for name, outcome in outcomes.items()}
+    assert {name: outcome.kind for name, outcome in found.items()} == {
         "TestMany::test_passes": "skipped",
         "TestRanks::test_fails_on_one": "failed",
         "TestRanks::test_passes": "passed",
@@ -127,24 +127,24 @@ def test_each_test_comes_to_one_kind(tmp_path: Path) -> None:
     assert "of rank 1" in found["TestRanks::test_fails_on_one"].why
 
 
-def test_what_is_judged_to_be_private_says_how_it_fails() -> None:
+def test_reclassified_failure_is_shown() -> None:
     outcome = Outcome("private", "a log", "AssertionError: its words")
     shown = page({"test_a.py::test_b": outcome, "test_a.py::test_c": Outcome("private", "name")})
     assert "| test_a.py::test_b | a log | AssertionError: its words |" in shown
     assert "| name | 1 | test_a.py: test_c |" in shown and "| a log | 1 |" not in shown
 
 
-def test_the_page_is_that_of_the_record() -> None:
+def test_page_matches_the_record() -> None:
     assert PAGE.read_text("utf-8") == page(recorded())
 
 
 @pytest.mark.deep
 @pytest.mark.engine
-@pytest.mark.skipif(not CHECKOUT, reason="DEEPSPEED_CHECKOUT names no checkout of DeepSpeed")
-def test_what_passed_passes_still() -> None:
-    """Hours: it goes on where it was stopped, in runs/deepspeed-tests."""
+@pytest.mark.skipif(not CHECKOUT, reason="DEEPSPEED_CHECKOUT is not set to a checkout of DeepSpeed")
+def test_recorded_passes_still_pass() -> None:
+    """Takes hours; resumes from runs/deepspeed-tests."""
     command = [sys.executable, "-m", "deepspeed_tests", "run", CHECKOUT]
     subprocess.run(command, cwd=ROOT / "tests", check=True)
     now: dict[str, Outcome] = read(ROOT / "runs" / "deepspeed-tests" / "dsengine.jsonl")
-    passed = [name for name, each in recorded().items() if each.kind == "passed"]
+    passed = [name for name, outcome in recorded().items() if outcome.kind == "passed"]
     assert [name for name in passed if now[name].kind != "passed"] == []

@@ -45,7 +45,7 @@ def test_read_only_disk_is_reported(ranks: Ranks, small_disk: Path) -> None:
 
 @pytest.mark.engine
 def test_failed_save_keeps_training_and_checkpoints_intact(ranks: Ranks, tmp_path: Path) -> None:
-    for result in ranks.run(f"{JOBS}:no_room_for_a_checkpoint", folder=str(tmp_path)):
+    for result in ranks.run(f"{JOBS}:checkpoint_cannot_be_written", folder=str(tmp_path)):
         assert "File too large" in result["failed"]
         assert result["again"] == pytest.approx(result["expected"], rel=1e-6)
         assert result["there"] == ["before", "latest", "zero_to_fp32.py", "zero_to_torch.py"]

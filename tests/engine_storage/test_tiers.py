@@ -89,7 +89,7 @@ def test_losses_equal_those_without_offload(result: dict[str, Any]) -> None:
 
 @pytest.mark.engine
 def test_parameter_offload_keeps_losses(ranks: Ranks, tmp_path: Path) -> None:
-    result = ranks.run(f"{JOBS}:parameters_below_the_device", folder=str(tmp_path))[0]
+    result = ranks.run(f"{JOBS}:parameter_offload", folder=str(tmp_path))[0]
     device, *others = result["parameters"]
     assert len(others) == 4
     for other in others:

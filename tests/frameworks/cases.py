@@ -1,12 +1,12 @@
-"""The frameworks' runs in which dsengine is held to DeepSpeed: one case for each, and a table.
+"""Framework runs that compare dsengine with DeepSpeed: one case each, and a table.
 
-python -m frameworks.cases run [NAME]...    both packages; goes on where it was stopped
-python -m frameworks.cases record           keep how they compare, for the page
+python -m frameworks.cases run [NAME]...    run both packages; resumes an interrupted run
+python -m frameworks.cases record           store the comparison for the page
 python -m frameworks.cases page             write docs/internals/frameworks-table.md
 
-What a run has told is in runs/frameworks. PYTHONPATH may lead to trl, peft and lightning, in a
-folder called site-packages: what datasets hashes it takes apart unless it lies in one. Cases of
-what is not there are left out.
+Results are in runs/frameworks. trl, peft and lightning may be on PYTHONPATH, in a folder called
+site-packages (datasets pickles code outside of one by value). Cases of missing packages are
+skipped.
 """
 
 import importlib.util
@@ -19,16 +19,16 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from frameworks.running import ROOT, Job, tell
+from frameworks.running import ROOT, Job, run_jobs
 from frameworks.tiny import save_model, save_tokenizer
 
 RUNS = Path(os.environ.get("FRAMEWORKS_RUNS", ROOT / "runs" / "frameworks"))
 RECORD = ROOT / "tests" / "oracle" / "frameworks_table.json"
 PAGE = ROOT / "docs" / "internals" / "frameworks-table.md"
 PACKAGES = ("deepspeed", "dsengine")
-"""DeepSpeed first: there are cases in which dsengine goes on from what it has saved."""
+"""DeepSpeed first, because dsengine resumes from its checkpoints in some cases."""
 CLOSE = {"fp32": 1e-5, "bf16": 5e-3, "fp16": 5e-3}
-"""Relative to the largest number of its list."""
+"""Relative to the largest value of a list."""
 NEEDS = {"TRL": ("trl", "datasets"), "PEFT": ("peft",), "Lightning": ("lightning",)}
 AUTO = "auto"
 BATCH = {
@@ -59,7 +59,7 @@ BY: dict[str, dict[str, Any]] = {
     "optimizer in config": {"optimizer": OPTIMIZER},
     "schedule in config": {"scheduler": SCHEDULER},
 }
-"""Where optimizer and schedule come from."""
+"""Source of optimizer and schedule."""
 TRAINER = (
     "--per_device_train_batch_size=2",
     "--gradient_accumulation_steps=2",
@@ -79,7 +79,7 @@ TRAINER = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """One run of one framework, by either package."""
+    """One run of one framework, with both packages."""
 
     framework: str
     stage: int
@@ -88,10 +88,10 @@ class Case:
     feature: str = ""
     flags: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Beside what the stage and ``by`` ask for."""
+    """In addition to the settings for the stage and ``by``."""
     zero: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    goes_on_from: str = ""
-    """The package whose checkpoint of the case without a feature dsengine loads; "own"."""
+    resumes_from: str = ""
+    """The package whose checkpoint (of the case without a feature) dsengine loads, or "own"."""
 
     @property
     def name(self) -> str:
@@ -99,19 +99,19 @@ class Case:
 
     def _named(self, feature: str) -> str:
         parts = (self.framework, self.stage, self.precision, self.by, feature)
-        return "-".join(str(each) for each in parts if each != "").replace(" ", "_").lower()
+        return "-".join(str(part) for part in parts if part != "").replace(" ", "_").lower()
 
     def is_possible(self) -> bool:
-        """Whether what it needs is installed."""
-        return all(importlib.util.find_spec(each) for each in NEEDS.get(self.framework, ()))
+        """Whether the required packages are installed."""
+        return all(importlib.util.find_spec(name) for name in NEEDS.get(self.framework, ()))
 
     def job(self, package: str) -> Job:
-        """What is run; what it saves lies in a folder beside what it tells."""
-        here = RUNS / package
-        saver = self.goes_on_from if package == "dsengine" else "own"
+        """Return the job; its output folder is beside its result."""
+        folder = RUNS / package
+        saver = self.resumes_from if package == "dsengine" else "own"
         before = RUNS / (package if saver == "own" else saver) / f"{self._named('')}.out"
-        known = _JOBS[self.framework]
-        return known(self, here / f"{self.name}.out", before if self.goes_on_from else None)
+        make_job = _JOBS[self.framework]
+        return make_job(self, folder / f"{self.name}.out", before if self.resumes_from else None)
 
     def file(self, out: Path) -> str:
         zero = {"stage": self.stage} | ZERO | dict(self.zero)
@@ -128,8 +128,8 @@ def _of_trainer(case: Case, out: Path, before: Path | None) -> Job:
         flags += [f"--{case.precision}=true", "--use_cpu=true"]
     if before is not None:
         flags.append(f"--resume_from_checkpoint={before / 'checkpoint-3'}")
-    places = ("--output_dir", str(out), "--deepspeed", case.file(out))
-    return Job("trainer", (str(RUNS / "model"), *places, *flags))
+    paths = ("--output_dir", str(out), "--deepspeed", case.file(out))
+    return Job("trainer", (str(RUNS / "model"), *paths, *flags))
 
 
 def _of_accelerate(case: Case, out: Path, before: Path | None) -> Job:
@@ -174,10 +174,10 @@ CASES = (
     *(Case("Trainer", stage, **RECOMPUTES) for stage in (2, 3)),
     Case("Trainer", 3, "bf16", **RECOMPUTES),
     *(Case("Trainer", stage, by="script", **OFFLOADED) for stage in (2, 3)),
-    *(Case("Trainer", s, feature="resumed", goes_on_from="own") for s in (1, 2, 3)),
+    *(Case("Trainer", s, feature="resumed", resumes_from="own") for s in (1, 2, 3)),
     *(
         Case(
-            "Trainer", stage, precision, feature="resumed from DeepSpeed", goes_on_from="deepspeed"
+            "Trainer", stage, precision, feature="resumed from DeepSpeed", resumes_from="deepspeed"
         )
         for stage, precision in ((1, "fp32"), (2, "fp32"), (3, "fp32"), (2, "bf16"), (3, "bf16"))
     ),
@@ -194,7 +194,7 @@ CASES = (
     Case("PEFT", 3, "bf16", by="script", feature="LoRA", flags=("--lora",)),
     *(Case("Lightning", stage, by="script") for stage in (1, 2, 3)),
     *(
-        Case("Lightning", stage, by="script", feature=f"resumed{words}", goes_on_from=saver)
+        Case("Lightning", stage, by="script", feature=f"resumed{words}", resumes_from=saver)
         for stage in (2, 3)
         for saver, words in (("own", ""), ("deepspeed", " from DeepSpeed"))
     ),
@@ -202,50 +202,50 @@ CASES = (
 
 
 def run(cases: Iterable[Case]) -> None:
-    """Run each with both packages; a second time, only what has not told anything yet."""
-    there = [case for case in cases if case.is_possible()]
+    """Run each case with both packages, except those that already have a result."""
+    possible = [case for case in cases if case.is_possible()]
     if not (RUNS / "model" / "tokenizer.json").exists():
         save_tokenizer(save_model(RUNS / "model"))
     for package in PACKAGES:
-        tell(package, RUNS / package, {case.name: case.job(package) for case in there})
+        run_jobs(package, RUNS / package, {case.name: case.job(package) for case in possible})
 
 
 def compared(case: Case) -> dict[str, Any]:
-    """By what DeepSpeed has told, how far the two are apart, relative; True and False of words.
+    """Return the relative difference of each result; True or False for other values.
 
-    It has no gradient norms at stage 0. "failed" names a package that has told nothing at all.
+    DeepSpeed has no gradient norms at stage 0. "failed" names a package without results.
     """
-    told: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for package in PACKAGES:
         file = RUNS / package / f"{case.name}.json"
         if not file.exists():
             return {"failed": f"{package}: {_last_line(file.with_suffix('.log'))}"}
-        told.append(json.loads(file.read_text()))
-    theirs, mine = told
-    asked = [name for name, said in theirs.items() if said != [None] * len(mine["losses"])]
-    return {name: _apart(mine[name], theirs[name]) for name in asked}
+        results.append(json.loads(file.read_text()))
+    theirs, ours = results
+    names = [name for name, value in theirs.items() if value != [None] * len(ours["losses"])]
+    return {name: _difference(ours[name], theirs[name]) for name in names}
 
 
-def _apart(mine: Any, theirs: Any) -> float | bool:
-    """Relative to the largest of ``theirs``; False where they cannot be compared."""
-    ours, others = _numbers(mine), _numbers(theirs)
-    if ours is None or others is None or len(ours) != len(others):
-        return bool(mine == theirs)
+def _difference(ours: Any, theirs: Any) -> float | bool:
+    """Return the difference relative to the largest of ``theirs``; whether equal if not numbers."""
+    own, others = _numbers(ours), _numbers(theirs)
+    if own is None or others is None or len(own) != len(others):
+        return bool(ours == theirs)
     scale = max(map(abs, others), default=0.0)
-    apart = max((abs(a - b) for a, b in zip(ours, others, strict=True)), default=0.0)
-    return apart / scale if scale else apart
+    difference = max((abs(a - b) for a, b in zip(own, others, strict=True)), default=0.0)
+    return difference / scale if scale else difference
 
 
-def _numbers(told: Any) -> list[float] | None:
-    """``told`` as numbers with a fraction; None of names, counts and tokens."""
-    if isinstance(told, dict):
-        return _numbers([told[name] for name in sorted(told)])
-    flat = told if isinstance(told, list) else [told]
-    return flat if all(isinstance(each, float) for each in flat) else None
+def _numbers(value: Any) -> list[float] | None:
+    """Return floats as a list; None for names, counts and tokens."""
+    if isinstance(value, dict):
+        return _numbers([value[name] for name in sorted(value)])
+    flat = value if isinstance(value, list) else [value]
+    return flat if all(isinstance(number, float) for number in flat) else None
 
 
-def agrees(case: Case, found: Mapping[str, Any]) -> list[str]:
-    """What of ``found`` is not as it should be; none is agreement."""
+def differing(case: Case, found: Mapping[str, Any]) -> list[str]:
+    """Return the names of results that differ."""
     close = CLOSE[case.precision]
     return [
         name
@@ -260,26 +260,25 @@ def _last_line(log: Path) -> str:
 
 
 def page(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    good = sum(not agrees(case, rows[case.name]) for case in CASES if case.name in rows)
+    good = sum(not differing(case, rows[case.name]) for case in CASES if case.name in rows)
     lines = [
         "# The frameworks on dsengine and on DeepSpeed",
         "",
         *wrap(
-            "Each line is one run of a small language model by a script that does not know who "
-            "trains (tests/frameworks/scripts), once with dsengine in the place of DeepSpeed and "
-            "once with DeepSpeed 0.19.8, on one rank of a CPU. Numbers are the largest difference "
-            "relative to the largest value: of losses, of gradient norms, and of all else that is "
-            "a number (rates, evaluation, prediction, the norm of every saved weight). They have "
-            "to be below 1e-5 in fp32 and 5e-3 in 16 bits; generated tokens, the class that "
-            "`unwrap_model` shows and the names of the saved files have to be the same, but for "
-            "those within an engine's own checkpoint. Made in tests/ by `python -m "
-            "frameworks.cases`.",
+            "Each row is one training run of a small language model with an unmodified script "
+            "(tests/frameworks/scripts), once with dsengine and once with DeepSpeed 0.19.8, on one "
+            "CPU rank. Numbers are the largest difference relative to the largest value: of "
+            "losses, gradient norms, and all other numbers (rates, evaluation, predictions, "
+            "weight norms). They must be below 1e-5 in fp32 and 5e-3 in 16 bits. "
+            "Generated tokens, the class returned by `unwrap_model` and the names of saved files "
+            "must be equal, except files inside an engine's own checkpoint. Generated in tests/ by "
+            "`python -m frameworks.cases`.",
             100,
         ),
         "",
         f"**{good} of {len(rows)}** agree.",
         "",
-        "| framework | stage | precision | optimizer and schedule by | | losses | norms | other "
+        "| framework | stage | precision | optimizer and schedule from | | losses | norms | other "
         "numbers | tokens | files | |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
         *(_row(case, rows[case.name]) for case in CASES if case.name in rows),
@@ -288,18 +287,18 @@ def page(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _row(case: Case, found: Mapping[str, Any]) -> str:
-    known = ("losses", "norms", "tokens", "files")
+    columns = ("losses", "norms", "tokens", "files")
     others = [
         apart
         for name, apart in found.items()
-        if name not in known and isinstance(apart, float) and apart is not True
+        if name not in columns and isinstance(apart, float) and apart is not True
     ]
     shown = (
         *(_shown(found.get(name)) for name in ("losses", "norms")),
         _shown(max(others, default=None)),
         *(_shown(found.get(name)) for name in ("tokens", "files")),
     )
-    wrong = agrees(case, found)
+    wrong = differing(case, found)
     verdict = found["failed"] if "failed" in found else ", ".join(wrong)
     head = (case.framework, case.stage, case.precision, case.by, case.feature)
     return "| " + " | ".join(map(str, (*head, *shown, verdict or "agrees"))) + " |"
@@ -309,7 +308,7 @@ def _shown(apart: Any) -> str:
     if apart is None:
         return ""
     if isinstance(apart, bool):
-        return "same" if apart else "other"
+        return "same" if apart else "different"
     return f"{apart:.0e}" if apart else "0"
 
 

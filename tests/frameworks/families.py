@@ -1,6 +1,4 @@
-"""Models of transformers by their families, small, with inputs for them: built from nothing but
-what a configuration class says of itself.
-"""
+"""Small models of transformers' families with inputs, built from configuration classes only."""
 
 import copy
 from importlib import import_module
@@ -52,8 +50,8 @@ SMALL: dict[str, Any] = {
     "patch_size": 8,
     "rotary_dim": 4,
 }
-"""What the sizes of configurations are called, and what makes a model small."""
-WITHOUT_DICE = ("dropout", "drop_rate", "pdrop", "drop_path", "jitter", "layerdrop")
+"""Small values for the attributes with which configurations name sizes."""
+RANDOM_OPTIONS = ("dropout", "drop_rate", "pdrop", "drop_path", "jitter", "layerdrop")
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 SOME = (
     *("albert", "bart", "bert", "bloom", "codegen", "convnext", "deberta-v2", "deit", "distilbert"),
@@ -61,11 +59,11 @@ SOME = (
     *("mistral", "mixtral", "mpt", "opt", "phi3", "qwen2", "qwen3_moe", "resnet", "roberta"),
     *("roformer", "starcoder2", "t5", "vit"),
 )
-"""Families of language, of images and of both kinds of experts that every release trains."""
+"""Language, vision and mixture-of-experts families that every release trains."""
 
 
 def shrink(config: Any) -> Any:
-    """The configuration with every size made small, those of its parts too."""
+    """Reduce all sizes in a configuration, including nested ones."""
     depth = getattr(config, "num_hidden_layers", None)
     for name, value in list(vars(config).items()):
         own = getattr(type(config), "attribute_map", {}).get(name, name)
@@ -74,11 +72,11 @@ def shrink(config: Any) -> Any:
             setattr(config, name, min(value, small))
         elif name in TOKENS and isinstance(value, int):
             setattr(config, name, TOKENS[name])
-        elif type(value) is float and any(each in name for each in WITHOUT_DICE):
+        elif type(value) is float and any(option in name for option in RANDOM_OPTIONS):
             setattr(config, name, 0.0)
-        elif name == "depths" and isinstance(value, list | tuple):  # of each stage, in layers
+        elif name == "depths" and isinstance(value, list | tuple):  # layers of each stage
             setattr(config, name, type(value)(1 for _ in value))
-        elif isinstance(value, list) and len(value) == depth:  # a word for each layer
+        elif isinstance(value, list) and len(value) == depth:  # one entry per layer
             setattr(config, name, value[: SMALL["num_hidden_layers"]])
         elif hasattr(value, "to_dict") and hasattr(value, "model_type"):
             shrink(value)
@@ -87,9 +85,9 @@ def shrink(config: Any) -> Any:
 
 
 def small_model(model_type: str) -> nn.Module:
-    """The first of the classes for this family; the same weights each time.
+    """Build a model of the family's first class, with deterministic weights.
 
-    Raises what transformers raises where the family cannot be built so.
+    Raises the errors of transformers if the family cannot be built this way.
     """
     from transformers.models.auto import configuration_auto
 
@@ -100,7 +98,7 @@ def small_model(model_type: str) -> nn.Module:
 
 
 def _class_for(configuration: type) -> Any:
-    """The class that transformers itself would take, else one that names this configuration."""
+    """Return the class transformers would choose, or one with this configuration class."""
     from transformers import PreTrainedModel
     from transformers.models.auto import modeling_auto
 
@@ -116,15 +114,15 @@ def _class_for(configuration: type) -> Any:
             found = mapping[configuration]
             return found[0] if isinstance(found, tuple) else found
     module = import_module(configuration.__module__.replace("configuration_", "modeling_"))
-    for each in vars(module).values():
-        is_model = isinstance(each, type) and issubclass(each, PreTrainedModel)
-        if is_model and each.config_class is configuration and "PreTrained" not in each.__name__:
-            return each
-    raise LookupError("no class of models is of this configuration by itself")
+    for cls in vars(module).values():
+        is_model = isinstance(cls, type) and issubclass(cls, PreTrainedModel)
+        if is_model and cls.config_class is configuration and "PreTrained" not in cls.__name__:
+            return cls
+    raise LookupError("no model class has this configuration")
 
 
 def inputs_of(model: Any, seed: int) -> dict[str, Tensor]:
-    """Arguments of a forward, by the main input that the class names: the first of several."""
+    """Return arguments of forward for the first main input of the class."""
     named = model.main_input_name
     name = named if isinstance(named, str) else named[0]
     generator = torch.Generator().manual_seed(seed)
@@ -141,6 +139,6 @@ def inputs_of(model: Any, seed: int) -> dict[str, Tensor]:
 
 
 def loss_of(outputs: Any) -> Tensor:
-    """Something to descend, of whatever a model returns first."""
-    first = next(each for each in outputs.values() if isinstance(each, Tensor))
+    """Return a loss computed from the model's first output."""
+    first = next(output for output in outputs.values() if isinstance(output, Tensor))
     return first.float().square().mean()

@@ -1,4 +1,4 @@
-"""Families of transformers' models on ranks: trained a little, saved, let go of."""
+"""Short training and saving of transformers' model families on ranks."""
 
 import warnings
 from pathlib import Path
@@ -12,19 +12,19 @@ from frameworks.families import inputs_of, loss_of, small_model
 
 CONFIG: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 2,
-    # So large an eps that a gradient of nothing but rounding, as before a norm, moves nothing.
+    # A large eps, so that gradients that are only rounding errors have no effect.
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "eps": 1e-2}},
     "gradient_clipping": 1.0,
 }
 
 
 def trained(model_types: list[str], stage: int, folder: str = "") -> dict[str, Any]:
-    """By family, three losses of rank 0's batches, or how it failed, as every rank has seen it."""
+    """Return three losses by family, or its failure, on every rank."""
     warnings.simplefilter("ignore")
-    return {each: _one(each, stage, folder) for each in model_types}
+    return {name: _train(name, stage, folder) for name in model_types}
 
 
-def _one(model_type: str, stage: int, folder: str) -> Any:
+def _train(model_type: str, stage: int, folder: str) -> Any:
     try:
         model = small_model(model_type)
     except Exception as error:

@@ -1,11 +1,11 @@
-"""Every model configuration of transformers, small: initialized, trained and saved at stage 3.
+"""All model families of transformers, initialized, trained and saved at stage 3.
 
-python -m frameworks.family_sweep run [FAMILY]...   goes on where it was stopped
-python -m frameworks.family_sweep record            keep what came of each, for the page
+python -m frameworks.family_sweep run [FAMILY]...   resumes an interrupted run
+python -m frameworks.family_sweep record            store the outcomes for the page
 python -m frameworks.family_sweep page              write docs/internals/families.md
 
-Each family has a process of its own, forked from one that has imported what all need; what has come
-of it is a line of runs/families.jsonl.
+Each family runs in its own process, forked from one that has imported the common modules; its
+outcome is a line of runs/families.jsonl.
 """
 
 import json
@@ -34,9 +34,9 @@ SECONDS = 60.0
 MEMORY = 8 * 2**30
 KINDS = {
     "trained": "initialized, trained for two steps and saved at stage 3",
-    "initialized": "initialized and saved; what it takes as input is not known here",
-    "not built": "transformers does not build a small one from its configuration alone",
-    "failed": "dsengine did not, where transformers itself computes",
+    "initialized": "initialized and saved; its inputs are unknown here",
+    "not built": "transformers cannot build a small model from the configuration only",
+    "failed": "fails with dsengine, but not with transformers alone",
 }
 CONFIG: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 2,
@@ -57,17 +57,17 @@ def families() -> list[str]:
 
 
 def outcome(family: str, folder: str) -> tuple[str, str]:
-    """What comes of a family in this process, and why: one of ``KINDS``."""
+    """Return a family's outcome (one of ``KINDS``) and the reason, in this process."""
     import dsengine
     from frameworks.families import loss_of, small_model
 
     try:
         model = small_model(family)
-        model.config.save_pretrained(folder)  # which is valid no more with some sizes made small
+        model.config.save_pretrained(folder)  # validates the reduced sizes
     except BaseException as error:
-        return "not built", _said(error)
-    inputs, why, config = None, "none of its weights is trained", CONFIG.copy()
-    if any(each.requires_grad for each in model.parameters()):
+        return "not built", _error_text(error)
+    inputs, why, config = None, "all its weights are frozen", CONFIG.copy()
+    if any(param.requires_grad for param in model.parameters()):
         inputs, why = _inputs(model)
     else:
         del config["optimizer"]
@@ -81,7 +81,7 @@ def outcome(family: str, folder: str) -> tuple[str, str]:
 
 
 def _inputs(model: Any) -> tuple[Any, str]:
-    """Arguments with which the model has a loss that depends on its weights, before any engine."""
+    """Return arguments for which the model's loss depends on its weights, without an engine."""
     import torch
 
     from frameworks.families import loss_of
@@ -93,7 +93,7 @@ def _inputs(model: Any) -> tuple[Any, str]:
             torch.manual_seed(0)
             loss_of(model(**inputs)).backward()
         except Exception as error:
-            why = why or _said(error)
+            why = why or _error_text(error)
         else:
             model.zero_grad()
             return inputs, ""
@@ -120,26 +120,26 @@ def _guesses(model: Any) -> Iterator[dict[str, Any]]:
         yield {"input_features": torch.ones(2, 100, bins)}
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    first = re.sub(r" from '/[^']*'", "", lines[0]) if lines else ""  # of this machine alone
+    first = re.sub(r" from '/[^']*'", "", lines[0]) if lines else ""  # specific to this machine
     return f"{type(error).__name__}: {first}"[:160]
 
 
 def run(names: Iterable[str]) -> None:
-    """One after the other; what is told already is left out."""
+    """Run families in sequence, except those with an outcome."""
     import transformers  # noqa: F401
 
     import dsengine.loop.initialization  # noqa: F401
 
-    told = read()
+    done = read()
     for family in names:
-        if family not in told:
-            _tell(family, *_apart(family))
+        if family not in done:
+            _write_outcome(family, *_run_in_process(family))
 
 
-def _import_what_all_need() -> None:
-    """What one family has imported at its end: most of the time that each would take."""
+def _import_common_modules() -> None:
+    """Import the modules that one family needs, which takes most of the time."""
     with tempfile.TemporaryDirectory() as folder:
         imported = Path(folder) / "imported"
         if (process := os.fork()) == 0:
@@ -157,32 +157,32 @@ def read() -> dict[str, tuple[str, str]]:
     return {family: (kind, why) for family, kind, why in lines}
 
 
-def _tell(family: str, kind: str, why: str) -> None:
+def _write_outcome(family: str, kind: str, why: str) -> None:
     RUNS.parent.mkdir(parents=True, exist_ok=True)
     with RUNS.open("a") as file:
         file.write(json.dumps([family, kind, why]) + "\n")
 
 
-def _apart(family: str) -> tuple[str, str]:
-    """``outcome`` in a process of its own, which may die or take too long."""
+def _run_in_process(family: str) -> tuple[str, str]:
+    """Run ``outcome`` in its own process, which may die or time out."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer"
         if (process := os.fork()) == 0:
             _answer(family, folder, answer)
-        begun = time.monotonic()
+        started = time.monotonic()
         while os.waitpid(process, os.WNOHANG)[0] == 0:
-            if time.monotonic() - begun > SECONDS:
+            if time.monotonic() - started > SECONDS:
                 os.kill(process, signal.SIGKILL)
             time.sleep(0.02)
         if answer.exists():
             kind, why = json.loads(answer.read_text())
             return kind, why
-    slow = time.monotonic() - begun > SECONDS
-    return "not built", "no small one: longer than a minute" if slow else "its process died"
+    slow = time.monotonic() - started > SECONDS
+    return "not built", "not small: takes longer than a minute" if slow else "its process died"
 
 
 def _answer(family: str, folder: str, answer: Path, imported: Path | None = None) -> None:
-    """Never returns. Leaves what came of it in ``answer``, names of modules in ``imported``."""
+    """Write the outcome to ``answer`` and imported modules to ``imported``; never returns."""
     import torch.distributed as dist
 
     try:
@@ -196,14 +196,14 @@ def _answer(family: str, folder: str, answer: Path, imported: Path | None = None
         found = outcome(family, f"{folder}/saved")
     except BaseException as error:
         places = traceback.extract_tb(error.__traceback__)
-        inner = [each for each in places if "/dsengine/" in each.filename]
+        inner = [frame for frame in places if "/dsengine/" in frame.filename]
         place = f" ({Path(inner[-1].filename).name}, {inner[-1].name})" if inner else ""
-        found = ("failed", _said(error) + place)
+        found = ("failed", _error_text(error) + place)
     if imported is not None:
         imported.write_text(json.dumps(list(sys.modules)))
-    aside = answer.with_suffix(".new")
-    aside.write_text(json.dumps(found))
-    aside.replace(answer)
+    temporary = answer.with_suffix(".new")
+    temporary.write_text(json.dumps(found))
+    temporary.replace(answer)
     os._exit(0)
 
 
@@ -215,10 +215,9 @@ def page(record: dict[str, Any]) -> str:
         "",
         *wrap(
             f"{len(rows)} of the {record['of']} configuration classes of transformers "
-            f"{record['transformers']}, made small by the names of their sizes and nothing else, "
-            "on one rank of a CPU at stage 3 in fp32. Made in tests/ by `python -m "
-            "frameworks.family_sweep`; thirty-one of them train on two ranks at every stage in "
-            "`make test-all`.",
+            f"{record['transformers']}, with sizes reduced by attribute name only, on one CPU rank "
+            "at stage 3 in fp32. Generated in tests/ by `python -m frameworks.family_sweep`; "
+            "thirty-one of them train on two ranks at every stage in `make test-all`.",
             100,
         ),
         "",
@@ -227,9 +226,9 @@ def page(record: dict[str, Any]) -> str:
         *(f"| {kind} | {counts[kind]} | {what} |" for kind, what in KINDS.items()),
     ]
     for kind in ("failed", "initialized", "not built"):
-        those = {name: why for name, (found, why) in rows.items() if found == kind}
-        lines += ["", f"## {kind.capitalize()}", "", "| family | why |", "|---|---|"]
-        lines += [f"| {name} | {_cell(why)} |" for name, why in sorted(those.items())]
+        members = {name: why for name, (found, why) in rows.items() if found == kind}
+        lines += ["", f"## {kind.capitalize()}", "", "| family | reason |", "|---|---|"]
+        lines += [f"| {name} | {_cell(why)} |" for name, why in sorted(members.items())]
     trained = sorted(name for name, (kind, _) in rows.items() if kind == "trained")
     return "\n".join([*lines, "", "## Trained", "", *wrap(", ".join(trained), 120)]) + "\n"
 
@@ -241,9 +240,9 @@ def _cell(why: str) -> str:
 def record() -> None:
     import transformers
 
-    told: dict[str, Any] = {"transformers": transformers.__version__, "of": len(families())}
-    told["families"] = dict(sorted(read().items()))
-    RECORD.write_text(json.dumps(told, indent=0) + "\n", "utf-8")
+    data: dict[str, Any] = {"transformers": transformers.__version__, "of": len(families())}
+    data["families"] = dict(sorted(read().items()))
+    RECORD.write_text(json.dumps(data, indent=0) + "\n", "utf-8")
 
 
 def recorded() -> dict[str, Any]:

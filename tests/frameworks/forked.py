@@ -1,8 +1,8 @@
-"""Several scripts, each in a process forked from one that has imported what all of them import.
+"""Run several scripts, each in a process forked from one that has imported common modules.
 
-python -m frameworks.real forked.py JOBS, or python -m dsengine.as_deepspeed forked.py JOBS: a file
-of JSON with ``script``, ``arguments``, ``environment`` and ``log`` of each. One that fails leaves
-the rest be.
+python -m frameworks.real forked.py JOBS, or python -m dsengine.as_deepspeed forked.py JOBS: JOBS is
+a JSON file with ``script``, ``arguments``, ``environment`` and ``log`` of each. A failing script
+does not affect the others.
 """
 
 import importlib
@@ -26,9 +26,9 @@ SECONDS = 240.0
 def run(job: dict[str, Any]) -> None:
     if (process := os.fork()) == 0:
         _script(job)
-    begun = time.monotonic()
+    started = time.monotonic()
     while os.waitpid(process, os.WNOHANG)[0] == 0:
-        if time.monotonic() - begun > SECONDS:
+        if time.monotonic() - started > SECONDS:
             os.killpg(process, signal.SIGKILL)
         time.sleep(0.02)
     with suppress(ProcessLookupError):
@@ -36,7 +36,7 @@ def run(job: dict[str, Any]) -> None:
 
 
 def _script(job: dict[str, Any]) -> None:
-    """Never returns."""
+    """Run the script and exit the process."""
     os.setsid()
     status = 1
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

@@ -9,16 +9,16 @@ import torch
 from training.live_jobs import real_deepspeed
 
 
-def on_the_host() -> None:
-    """The real DeepSpeed, which leaves fp16 to machines with a card or another CPU."""
+def import_deepspeed() -> None:
+    """Import the real DeepSpeed with fp16 enabled, which it does not support on every CPU."""
     accelerator: Any = real_deepspeed().accelerator.get_accelerator()
     accelerator.is_fp16_supported = lambda: True
 
 
 def show_scalars_as_bytes() -> None:
-    """Let DeepSpeed train parameters without a dimension.
+    """Let DeepSpeed train zero-dimensional parameters.
 
-    Release 0.19.8 broadcasts parameters as bytes, as which torch shows none without a dimension.
+    Release 0.19.8 broadcasts parameters viewed as bytes, which torch does not support for them.
     """
     view: Any = torch.Tensor.view
 
@@ -30,6 +30,6 @@ def show_scalars_as_bytes() -> None:
 
 
 if __name__ == "__main__":
-    on_the_host()
+    import_deepspeed()
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,4 +1,4 @@
-"""Scripts written for DeepSpeed, in processes of their own: on dsengine, and on the real one."""
+"""Running scripts in their own processes, with dsengine or the real DeepSpeed."""
 
 import json
 import os
@@ -17,9 +17,9 @@ STAND_IN = {"dsengine": "dsengine.as_deepspeed", "deepspeed": "frameworks.real"}
 
 
 def environment(ranks: int) -> dict[str, str]:
-    """That of a process which a launcher has started, or of the launcher of several."""
+    """Return the environment of a single rank, or of the launcher of several."""
     paths = [ROOT, ROOT / "engine", ROOT / "tests", *filter(None, [os.environ.get("PYTHONPATH")])]
-    alone = {
+    single = {
         "RANK": "0",
         "LOCAL_RANK": "0",
         "WORLD_SIZE": "1",
@@ -33,14 +33,14 @@ def environment(ranks: int) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "DS_ACCELERATOR": "cpu",
-        **(alone if ranks == 1 else {}),
+        **(single if ranks == 1 else {}),
     }
 
 
 def run(package: str, script: str, *arguments: str, ranks: int = 1) -> str:
-    """Run a script with a package as its ``deepspeed``; return what it prints.
+    """Run a script with a package as its ``deepspeed`` and return its output.
 
-    Raises RuntimeError with the end of its output when it fails.
+    Raises RuntimeError with the end of the output if it fails.
     """
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     program = ["-m", STAND_IN[package], str(SCRIPTS / f"{script}.py"), *arguments]
@@ -51,8 +51,8 @@ def run(package: str, script: str, *arguments: str, ranks: int = 1) -> str:
     return done.stdout + done.stderr
 
 
-def told(package: str, script: str, folder: Path, *arguments: str, ranks: int = 1) -> Any:
-    """Run a script that writes what it has to tell into the file it is given first."""
+def result_of(package: str, script: str, folder: Path, *arguments: str, ranks: int = 1) -> Any:
+    """Run a script that writes its result to the file given as its first argument."""
     target = folder / f"{package}.json"
     run(package, script, str(target), *arguments, ranks=ranks)
     return json.loads(target.read_text())
@@ -60,17 +60,17 @@ def told(package: str, script: str, folder: Path, *arguments: str, ranks: int = 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A script that writes what it has to tell into the file that it is given first."""
+    """A script that writes its result to the file given as its first argument."""
 
     script: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def tell(package: str, folder: Path, jobs: Mapping[str, Job]) -> None:
-    """Run scripts one after the other: each leaves ``folder/NAME.json``, and NAME.log beside it.
+def run_jobs(package: str, folder: Path, jobs: Mapping[str, Job]) -> None:
+    """Run scripts in sequence; each writes ``folder/NAME.json`` and NAME.log.
 
-    What is there is not run again; where one fails there is but the log. They share their start.
+    Jobs with a result are not run again; a failing one only leaves the log.
     """
     listed = [
         {

@@ -1,4 +1,4 @@
-"""What dsconfig advises, done by the programs that it is for, with the real DeepSpeed."""
+"""Remedies and tuned configs of dsconfig, applied with the real DeepSpeed."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from dsconfig.runtimes.base import CONFIG, SCRIPT, runtime_of
 from dsconfig.source import read
 from dsconfig.source.override import with_overrides
 from frameworks.cases import TRAINER
-from frameworks.running import told
+from frameworks.running import result_of
 from frameworks.tiny import save_model
 
 pytestmark = [pytest.mark.live, pytest.mark.engine]
@@ -48,7 +48,7 @@ REMEDIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fp16": ({"/fp16/enabled": True}, {"bf16": False, "fp16": True}),
     "rate": ({"/optimizer/params/lr": 3e-4}, {"lr": 3e-4}),
 }
-"""What is changed, by pointer, and what DeepSpeed has to read then."""
+"""Edits by pointer, and the settings that DeepSpeed must read."""
 FIXED = FILE | {
     "train_batch_size": 8,
     "train_micro_batch_size_per_gpu": 8,
@@ -58,8 +58,8 @@ FIXED = FILE | {
 
 
 @pytest.mark.parametrize("config", [FILE, FIXED], ids=["auto", "fixed"])
-def test_each_remedy_reaches_deepspeed(tmp_path: Path, config: dict[str, Any]) -> None:
-    """In the script, in accelerate's settings and in the file: each where the advice puts it."""
+def test_remedy_reaches_deepspeed(tmp_path: Path, config: dict[str, Any]) -> None:
+    """Apply edits to the script, accelerate's settings and the file, as advised."""
     runtime, kinds, jobs = runtime_of("accelerate"), set[str](), list[Any]()
     for edits, _ in REMEDIES.values():
         steps = runtime.instructions(edits, config)
@@ -71,27 +71,27 @@ def test_each_remedy_reaches_deepspeed(tmp_path: Path, config: dict[str, Any]) -
         jobs.append((changed, script, "\n".join(settings)))
     listed = tmp_path / "jobs.json"
     listed.write_text(json.dumps(jobs))
-    found = told("deepspeed", "advised", tmp_path, str(listed))
-    for (name, (_, wanted)), seen in zip(REMEDIES.items(), found, strict=True):
-        assert seen | wanted == seen, name
+    found = result_of("deepspeed", "advised", tmp_path, str(listed))
+    for (name, (_, expected)), seen in zip(REMEDIES.items(), found, strict=True):
+        assert seen | expected == seen, name
     assert kinds == {CONFIG, SCRIPT, "the accelerate config"}
 
 
-def test_what_tune_advises_trains_to_its_end(tmp_path: Path) -> None:
-    """With the real DeepSpeed: the file that it writes, and the arguments that it names beside."""
+def test_tuned_config_trains(tmp_path: Path) -> None:
+    """Use the written file and the advised arguments with the real DeepSpeed."""
     model, file = save_model(tmp_path / "model"), tmp_path / "ds.json"
     about = ["--model", str(model / "config.json"), "--gpus", "1", "--device", "h100"]
     batch = ["--seq-len", "12", "--micro-batch", "2", "--global-batch", "4"]
     run = ["--runtime", "transformers", "--precision", "bf16", "-o", str(file)]
     command = [sys.executable, "-m", "dsconfig", "tune", *about, *batch, *run]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    words = " ".join((said.stdout + said.stderr).split())
-    advice = re.search(r"\(-o\), set (.*?) in TrainingArguments", words)
-    assert advice is not None, words
-    named = [f"--{each}" for each in advice[1].split(", ")]
-    assert {each.partition("=")[0] for each in named} >= {"--learning_rate", "--bf16"}
-    usual = [each for each in TRAINER if not each.startswith("--learning_rate")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    output = " ".join((done.stdout + done.stderr).split())
+    advice = re.search(r"\(-o\), set (.*?) in TrainingArguments", output)
+    assert advice is not None, output
+    named = [f"--{flag}" for flag in advice[1].split(", ")]
+    assert {flag.partition("=")[0] for flag in named} >= {"--learning_rate", "--bf16"}
+    usual = [flag for flag in TRAINER if not flag.startswith("--learning_rate")]
     out = ("--output_dir", str(tmp_path / "out"), "--deepspeed", str(file), "--use_cpu=true")
-    told_by = told("deepspeed", "trainer", tmp_path, str(model), *out, *usual, *named)
-    assert len(told_by["losses"]) == 6 and max(told_by["rates"]) == pytest.approx(1e-5)
-    assert "model.safetensors" in told_by["saved"]
+    result = result_of("deepspeed", "trainer", tmp_path, str(model), *out, *usual, *named)
+    assert len(result["losses"]) == 6 and max(result["rates"]) == pytest.approx(1e-5)
+    assert "model.safetensors" in result["saved"]

@@ -1,11 +1,11 @@
-"""The frameworks with dsengine in the place of DeepSpeed, held to the real one: a line each."""
+"""Framework runs with dsengine compared with DeepSpeed."""
 
 from pathlib import Path
 
 import pytest
 
 from frameworks import cases
-from frameworks.cases import CASES, PAGE, RECORD, agrees, compared, page, recorded, run
+from frameworks.cases import CASES, PAGE, RECORD, compared, differing, page, recorded, run
 
 pytestmark = [pytest.mark.live, pytest.mark.engine]
 SOME = (
@@ -16,13 +16,13 @@ SOME = (
     *("accelerate-2-bf16-fields", "accelerate-3-fp32-launcher", "trl-3-fp32-script-grpo"),
     *("peft-3-fp32-script-lora", "lightning-3-fp32-script"),
 )
-"""One of each kind, with what the resumed ones go on from."""
+"""One of each kind, and the cases that the resumed ones require."""
 BY_NAME = {case.name: case for case in CASES}
 
 
 @pytest.fixture(scope="module")
 def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which both packages have run some cases."""
+    """Return a folder with results of some cases for both packages."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cases, "RUNS", tmp_path_factory.mktemp("frameworks"))
         run([BY_NAME[name] for name in SOME])
@@ -30,23 +30,23 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_run_is_that_of_deepspeed(some: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_equals_deepspeed(some: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "RUNS", some)
     case = BY_NAME[name]
     if not case.is_possible():
         pytest.skip(f"{case.framework} is not installed")
     found = compared(case)
-    assert agrees(case, found) == [], found
+    assert differing(case, found) == [], found
 
 
-def test_the_page_is_that_of_the_record() -> None:
+def test_page_matches_the_record() -> None:
     assert PAGE.read_text("utf-8") == page(recorded())
     assert RECORD.read_text("utf-8").count('": {') == len(BY_NAME) == len(CASES) >= 40
 
 
 @pytest.mark.deep
-def test_every_run_is_that_of_deepspeed() -> None:
-    """Ten minutes: it goes on where it was stopped, in runs/frameworks."""
+def test_all_runs_equal_deepspeed() -> None:
+    """Takes ten minutes; resumes from runs/frameworks."""
     run(CASES)
-    found = {each: compared(each) for each in CASES if each.is_possible()}
-    assert {each.name: said for each, said in found.items() if agrees(each, said)} == {}
+    found = {case: compared(case) for case in CASES if case.is_possible()}
+    assert {case.name: result for case, result in found.items() if differing(case, result)} == {}

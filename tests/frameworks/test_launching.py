@@ -1,4 +1,4 @@
-"""``accelerate launch`` with dsengine in the place of DeepSpeed, with and without it installed."""
+"""``accelerate launch`` with dsengine, with and without an installed DeepSpeed."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ LAUNCH = (
     *("--num_processes=1", "--num_machines=1", "--main_process_port=0"),
     *("-m", "dsengine.as_deepspeed", str(SCRIPTS / "launched.py")),
 )
-HIDES = """
+HIDE_DEEPSPEED = """
 import sys
 
 class Hidden:
@@ -39,13 +39,13 @@ def launched(*command: str, paths: str) -> str:
     return done.stdout
 
 
-def test_its_launcher_starts_scripts_as_they_are() -> None:
-    said = launched(*LAUNCH, paths=environment(2)["PYTHONPATH"])
-    assert "trained on dsengine.loop.engine at stage 2" in said
+def test_launcher_starts_unmodified_scripts() -> None:
+    output = launched(*LAUNCH, paths=environment(2)["PYTHONPATH"])
+    assert "trained on dsengine.loop.engine at stage 2" in output
 
 
-def test_it_does_so_where_there_is_no_deepspeed(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(HIDES)
+def test_launcher_works_without_deepspeed(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HIDE_DEEPSPEED)
     paths = os.pathsep.join([str(tmp_path), environment(2)["PYTHONPATH"]])
-    said = launched("-m", "dsengine.as_deepspeed", *LAUNCH, paths=paths)
-    assert "trained on dsengine.loop.engine at stage 2" in said
+    output = launched("-m", "dsengine.as_deepspeed", *LAUNCH, paths=paths)
+    assert "trained on dsengine.loop.engine at stage 2" in output

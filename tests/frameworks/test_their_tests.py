@@ -1,4 +1,4 @@
-"""The frameworks' own tests of DeepSpeed: how they are run, and that none is lost."""
+"""Running the frameworks' own tests of DeepSpeed, and checking for regressions."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ class Tests(unittest.TestCase):
     def test_of_a_model(self):
         model = AutoModelForCausalLM.from_pretrained("hf-internal-testing/tiny-random-gpt2")
         engine, *_ = deepspeed.initialize(model=model, config={"train_batch_size": 1})
-        assert sum(each.numel() for each in engine.module.parameters()) < 1e6
+        assert sum(p.numel() for p in engine.module.parameters()) < 1e6
 
     def test_of_words(self):
         tokenizer = AutoTokenizer.from_pretrained("patrickvonplaten/t5-tiny-random")
@@ -37,14 +37,14 @@ class Tests(unittest.TestCase):
 """
 
 
-def _run(framework: str, checkout: Path, **more: str) -> None:
+def _run(framework: str, checkout: Path, **variables: str) -> None:
     paths = [ROOT, ROOT / "engine", ROOT / "tests", *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))} | more
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))} | variables
     command = [sys.executable, "-m", "frameworks.their_tests", "run", framework, str(checkout)]
     subprocess.run(command, env=environment, check=True)
 
 
-def test_each_is_put_to_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_test_runs_with_both_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tests" / "deepspeed").mkdir(parents=True)
     (tmp_path / "tests" / "deepspeed" / "test_some.py").write_text(TESTS)
     runs = tmp_path / "runs"
@@ -62,10 +62,10 @@ def test_each_is_put_to_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.deep
 @pytest.mark.parametrize("framework", SUITES)
-def test_none_is_lost(framework: str) -> None:
-    """Half an hour: it goes on where it was stopped, in runs/their-tests."""
+def test_no_test_fails_with_dsengine_only(framework: str) -> None:
+    """Takes half an hour; resumes from runs/their-tests."""
     checkout = os.environ.get(f"{framework.upper()}_CHECKOUT")
     if not checkout:
-        pytest.skip(f"{framework.upper()}_CHECKOUT names no checkout of {framework}")
+        pytest.skip(f"{framework.upper()}_CHECKOUT is not set to a checkout of {framework}")
     _run(framework, Path(checkout))
     assert lost(framework) == {}

@@ -1,4 +1,4 @@
-"""Tiny models with tokenizers, in folders as ``from_pretrained`` reads them."""
+"""Tiny models and tokenizers for ``from_pretrained``."""
 
 import json
 from pathlib import Path
@@ -22,12 +22,12 @@ LLAMA = {
 
 
 def save_model(folder: Path, kind: str = "LlamaForCausalLM", **sizes: Any) -> Path:
-    """The same weights each time, all of which bf16 and fp16 hold exactly."""
+    """Save a model with deterministic weights that are exact in bf16 and fp16."""
     import transformers
 
     torch.manual_seed(0)
-    of_kind = getattr(transformers, kind)
-    model = of_kind(of_kind.config_class(**(sizes or LLAMA)))
+    cls = getattr(transformers, kind)
+    model = cls(cls.config_class(**(sizes or LLAMA)))
     for parameter in model.parameters():
         parameter.data = parameter.data.bfloat16().half().float()
     model.save_pretrained(folder)
@@ -35,7 +35,7 @@ def save_model(folder: Path, kind: str = "LlamaForCausalLM", **sizes: Any) -> Pa
 
 
 def save_tokenizer(folder: Path, kind: str = "PreTrainedTokenizerFast", **options: Any) -> None:
-    """Words by their letters: enough for sentences to become some seventy numbers."""
+    """Save a character-level tokenizer with about seventy tokens."""
     space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}
     pieces = [*SPECIAL.values(), "▁", *LETTERS]
     scores = [[piece, -float(place)] for place, piece in enumerate(pieces)]

@@ -1,8 +1,8 @@
-"""Random folders as people have them: a model's config.json, a ds_config, the launcher's files.
+"""Random project folders: a model's config.json, a ds_config, and launcher files.
 
-A case says by which road they are started: ``trainer`` (a script that reads args.yaml into
-TrainingArguments, which name ds.json), ``launched trainer`` (the same below ``accelerate launch``,
-whose YAML has the config) and ``accelerate`` (a script with an Accelerator of its own).
+A case starts them in one of three ways: ``trainer`` (a script that reads args.yaml into
+TrainingArguments, which name ds.json), ``launched trainer`` (the same under ``accelerate launch``,
+whose YAML has the config) and ``accelerate`` (a script with its own Accelerator).
 """
 
 import copy
@@ -18,12 +18,12 @@ from runtimes.mutations import COMPLETE, mutated, place
 TRAINER, LAUNCHED, ACCELERATE = "trainer", "launched trainer", "accelerate"
 CONFIG, MODEL, ARGUMENTS, LAUNCH = "ds.json", "config.json", "args.yaml", "accelerate.yaml"
 BATCH, LEARNING_RATE, WEIGHT_DECAY, WARMUP, STEPS = 4, 1e-3, 0.01, 10, 1001
-"""What the script on the road ``accelerate`` has in its code."""
+"""Values in the code of the ``accelerate`` script."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """``files`` are texts by name; ``processes`` how many there are on all nodes."""
+    """``files``: contents by name. ``processes``: number on all nodes."""
 
     id: str
     road: str
@@ -39,22 +39,22 @@ class Launch:
 
 
 def launches(count: int, seed: int) -> Iterator[Launch]:
-    pick = random.Random(seed)
+    generator = random.Random(seed)
     for number in range(count):
-        yield launch(f"{seed}-{number}", pick)
+        yield launch(f"{seed}-{number}", generator)
 
 
-def launch(id: str, pick: random.Random) -> Launch:
-    road = pick.choice((TRAINER, LAUNCHED, ACCELERATE))
-    processes = pick.choice((1, 2, 8))
-    files = {MODEL: json.dumps(pick.choice(MODELS))}
-    names_file = road == TRAINER or pick.random() < 0.5
+def launch(id: str, generator: random.Random) -> Launch:
+    road = generator.choice((TRAINER, LAUNCHED, ACCELERATE))
+    processes = generator.choice((1, 2, 8))
+    files = {MODEL: json.dumps(generator.choice(MODELS))}
+    names_file = road == TRAINER or generator.random() < 0.5
     if names_file:
-        files[CONFIG] = config_text(pick)
+        files[CONFIG] = config_text(generator)
     if road != ACCELERATE:
-        files[ARGUMENTS] = arguments_text(pick, CONFIG if road == TRAINER else None)
+        files[ARGUMENTS] = arguments_text(generator, CONFIG if road == TRAINER else None)
     if road != TRAINER:
-        files[LAUNCH] = launch_text(pick, processes, CONFIG if names_file else None)
+        files[LAUNCH] = launch_text(generator, processes, CONFIG if names_file else None)
     return Launch(id, road, processes, files)
 
 
@@ -81,16 +81,16 @@ MODELS: tuple[dict[str, Any], ...] = (
 )
 
 
-def config_text(pick: random.Random) -> str:
-    config = mutated(pick) if pick.random() < 0.5 else copy.deepcopy(COMPLETE)
-    if pick.random() < 0.5:
+def config_text(generator: random.Random) -> str:
+    config = mutated(generator) if generator.random() < 0.5 else copy.deepcopy(COMPLETE)
+    if generator.random() < 0.5:
         place(config, "zero_optimization.stage")["stage"] = 3
-    if pick.random() < 0.3:  # a scheduler is filled by fewer than the rest
+    if generator.random() < 0.3:  # fewer programs fill in a scheduler
         config.pop("scheduler", None)
-    if pick.random() < 0.2:
+    if generator.random() < 0.2:
         config.pop("optimizer", None)
-    text = json.dumps(config, indent=pick.choice((None, 2, 4)))
-    return pick.choice(SLIPS)(text) if pick.random() < 0.1 else text
+    text = json.dumps(config, indent=generator.choice((None, 2, 4)))
+    return generator.choice(SLIPS)(text) if generator.random() < 0.1 else text
 
 
 SLIPS = (
@@ -103,17 +103,17 @@ SLIPS = (
 )
 
 
-def arguments_text(pick: random.Random, config: str | None) -> str:
-    """A YAML of TrainingArguments, in the order and the spellings in which people write them."""
+def arguments_text(generator: random.Random, config: str | None) -> str:
+    """Return a YAML file of TrainingArguments with common orders and spellings."""
     lines = ["output_dir: out", "report_to: none", "disable_tqdm: true"]
     if config is not None:
         lines.append(f"deepspeed: {config}")
     for choices in ARGUMENT_LINES:
-        line = pick.choice(choices)
+        line = generator.choice(choices)
         if line:
             lines.append(line)
-    if pick.random() < 0.1:
-        lines.append(pick.choice(FORMER_LINES))
+    if generator.random() < 0.1:
+        lines.append(generator.choice(FORMER_LINES))
     return "\n".join(lines) + "\n"
 
 
@@ -140,16 +140,16 @@ FORMER_LINES = (
 )
 
 
-def launch_text(pick: random.Random, processes: int, config: str | None) -> str:
-    """A YAML of ``accelerate config``, its block by hand or with a file's name."""
+def launch_text(generator: random.Random, processes: int, config: str | None) -> str:
+    """Return a YAML file of ``accelerate config`` with inline settings or a file name."""
     lines = ["compute_environment: LOCAL_MACHINE", "distributed_type: DEEPSPEED"]
     lines += [f"num_processes: {processes}", "num_machines: 1", "machine_rank: 0"]
-    lines += [pick.choice(choices) for choices in LAUNCH_LINES]
-    if config is None or pick.random() < 0.1:  # beside a file accelerate stops at it
-        lines.append(pick.choice(PRECISION_LINES))
+    lines += [generator.choice(choices) for choices in LAUNCH_LINES]
+    if config is None or generator.random() < 0.1:  # accelerate refuses it with a file
+        lines.append(generator.choice(PRECISION_LINES))
     block = [f"  deepspeed_config_file: {config}"] if config else []
-    if config is None or pick.random() < 0.1:
-        block += [f"  {pick.choice(choices)}" for choices in PLUGIN_LINES]
+    if config is None or generator.random() < 0.1:
+        block += [f"  {generator.choice(choices)}" for choices in PLUGIN_LINES]
     block = [line for line in block if line.strip()]
     if block:
         lines += ["deepspeed_config:", *block]

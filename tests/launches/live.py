@@ -1,7 +1,7 @@
-"""The installed transformers and accelerate on a folder of files, up to ``deepspeed.initialize``.
+"""Run the installed transformers and accelerate on a folder, up to ``deepspeed.initialize``.
 
-Cards and further ranks are not there: their number is what the programs are told, and bf16 counts
-as supported. Everything else is the programs' own code: readers, launcher, plugin, Trainer.
+The number of GPUs and ranks is simulated, and bf16 counts as supported. Everything else is the
+programs' own code: readers, launcher, plugin, Trainer.
 """
 
 import contextlib
@@ -27,10 +27,10 @@ class Reached(BaseException):
 
 
 def outcome(case: Launch, folder: Path) -> dict[str, Any]:
-    """``config`` is what DeepSpeed is handed, ``error`` the class of what stops it or the program,
-    ``said`` its text, and ``parsed`` whether DeepSpeed's own parser was reached."""
+    """Return ``config`` as passed to DeepSpeed, the class and text of an error (``error``,
+    ``said``), and whether DeepSpeed parsed the config (``parsed``)."""
     case.write(folder)
-    with _as_on(case, folder):
+    with _simulated(case, folder):
         try:
             if case.road != cases.TRAINER:
                 os.environ.update(_launched())
@@ -43,20 +43,20 @@ def outcome(case: Launch, folder: Path) -> dict[str, Any]:
 
 
 def disagreements(folder: Path, rounds: int, seed: int) -> list[str]:
-    """What is told otherwise than it happens, of so many random starts below ``folder``."""
+    """Return wrong predictions among random launches in subfolders of ``folder``."""
     wrong: list[str] = []
     for case in cases.launches(rounds, seed):
-        place = folder / case.id
-        place.mkdir()
-        found = judged(case, outcome(case, place), place)
+        path = folder / case.id
+        path.mkdir()
+        found = judged(case, outcome(case, path), path)
         if not found.agrees:
             wrong.append(f"{case.id}: {found.expected}; got {found.got}")
     return wrong
 
 
 def _failed(error: BaseException) -> dict[str, Any]:
-    said = f"{error}".strip().splitlines()
-    return {"error": type(error).__name__, "said": said[0][:160] if said else ""}
+    lines = f"{error}".strip().splitlines()
+    return {"error": type(error).__name__, "said": lines[0][:160] if lines else ""}
 
 
 def _parsed(config: dict[str, Any], processes: int) -> dict[str, Any]:
@@ -75,23 +75,23 @@ def _parsed(config: dict[str, Any], processes: int) -> dict[str, Any]:
 
 @functools.cache
 def _port() -> str:
-    """One for this process, whose group of one rank is made with the first case."""
+    """Return a port for this process, whose process group is created with the first case."""
     return str(reserved_port())
 
 
 @contextlib.contextmanager
-def _as_on(case: Launch, folder: Path) -> Iterator[None]:
-    """The folder as the working directory, and the processes of the case."""
+def _simulated(case: Launch, folder: Path) -> Iterator[None]:
+    """Use the folder as working directory, and simulate the processes of the case."""
     import accelerate
     import deepspeed
     import transformers.training_args as arguments
     from accelerate.state import AcceleratorState, GradientState, PartialState
     from transformers.integrations import deepspeed as integration
 
-    backend = import_module("deepspeed.comm.torch")  # as an attribute, torch itself is there
+    backend = import_module("deepspeed.comm.torch")  # the attribute is torch itself
 
-    def initialize(**given: Any) -> None:
-        raise Reached(given["config_params"])
+    def initialize(**options: Any) -> None:
+        raise Reached(options["config_params"])
 
     environment = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     environment |= {"MASTER_PORT": _port(), "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
@@ -104,7 +104,7 @@ def _as_on(case: Launch, folder: Path) -> Iterator[None]:
         enter(mock.patch.dict(os.environ, {**kept, **environment}, clear=True))
         enter(contextlib.chdir(folder))
         enter(mock.patch.object(deepspeed, "initialize", initialize))
-        enter(mock.patch.object(backend, "build_shm_op", lambda: None))  # it is compiled, and idle
+        enter(mock.patch.object(backend, "build_shm_op", lambda: None))  # slow to compile
         enter(mock.patch.object(arguments, "is_torch_bf16_gpu_available", lambda: True))
         enter(mock.patch.object(arguments.TrainingArguments, "world_size", size))
         enter(mock.patch.object(accelerate.Accelerator, "num_processes", size))
@@ -122,7 +122,7 @@ class _Launched(BaseException):
 
 
 def _launched() -> dict[str, str]:
-    """The variables that ``accelerate launch`` sets, or what it raises."""
+    """Return the variables that ``accelerate launch`` sets; raise its errors."""
     from accelerate.commands import launch
 
     def started(args: Any) -> None:
@@ -138,7 +138,7 @@ def _launched() -> dict[str, str]:
 
 
 def _model() -> Any:
-    """Any module, with the config that transformers makes of the file."""
+    """Return a module with the config that transformers reads from the file."""
     import torch
     from transformers import AutoConfig
 
@@ -148,7 +148,7 @@ def _model() -> Any:
 
 
 def _train() -> None:
-    """``Trainer.train`` on the YAML of arguments."""
+    """Run ``Trainer.train`` with the YAML of arguments."""
     import torch
     from transformers import HfArgumentParser, Trainer, TrainingArguments
 
@@ -158,7 +158,7 @@ def _train() -> None:
 
 
 def _prepare() -> None:
-    """A script with an Accelerator, which takes what the config leaves to it."""
+    """Run a script with an Accelerator that supplies what the config omits."""
     import torch
     from accelerate import Accelerator
     from accelerate.utils import DummyOptim, DummyScheduler

@@ -1,8 +1,8 @@
-"""Record what the installed transformers and accelerate do with random folders of files.
+"""Record what the installed transformers and accelerate do with random project folders.
 
     PYTHONPATH=tests python -m launches.record [COUNT [SEED]]
 
-writes tests/oracle/launches.jsonl anew; with another seed, it prints rows instead.
+writes tests/oracle/launches.jsonl; with another seed, it prints rows instead.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ PROGRAMS = ("deepspeed", "transformers", "accelerate")
 
 
 def rows(count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Each case with what really happens."""
+    """Yield each case with its outcome."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     from launches.live import outcome
 
@@ -33,8 +33,8 @@ def rows(count: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    given = [int(each) for each in sys.argv[1:]]
-    count, seed = (*given, *(COUNT, SEED)[len(given) :])
+    numbers = [int(argument) for argument in sys.argv[1:]]
+    count, seed = (*numbers, *(COUNT, SEED)[len(numbers) :])
     installed = {name: version(name) for name in PROGRAMS}
     with FILE.open("w") if seed == SEED else contextlib.nullcontext(sys.stdout) as out:
         for row in rows(count, seed):

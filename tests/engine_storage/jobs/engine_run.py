@@ -1,4 +1,4 @@
-"""What a user's script does: initialize, train, save, export; the same from other beginnings."""
+"""Jobs that initialize, train, save, export and resume, as a user's script does."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ import dsengine
 from engine_storage.jobs.toy import ToyModel, batch_of, loss_of, mean
 
 
-def config(stage: int, **more: Any) -> dict[str, Any]:
+def config(stage: int, **options: Any) -> dict[str, Any]:
     return {
         "train_batch_size": 12,
         "gradient_accumulation_steps": 1,
@@ -25,7 +25,7 @@ def config(stage: int, **more: Any) -> dict[str, Any]:
             "stage3_gather_16bit_weights_on_model_save": True,
             "stage3_param_persistence_threshold": 0,
         },
-    } | more
+    } | options
 
 
 def train(engine: Any, steps: int) -> list[float]:
@@ -38,62 +38,62 @@ def train(engine: Any, steps: int) -> list[float]:
     return losses
 
 
-def started(stage: int, seed: int, under_init: bool = False, **more: Any) -> Any:
+def started(stage: int, seed: int, under_init: bool = False, **options: Any) -> Any:
     torch.manual_seed(seed)
     with Init(enabled=under_init):
         model = ToyModel()
-    return dsengine.initialize(model=model, config=config(stage, **more))[0]
+    return dsengine.initialize(model=model, config=config(stage, **options))[0]
 
 
 def saved(directory: str) -> dict[str, Any]:
-    """Train at stage 3, save, export and go on; then look into a parameter and change it."""
+    """Train at stage 3, save, export and continue; then gather a parameter and change it."""
     engine = started(3, 5)
     train(engine, 7)
     engine.save_checkpoint(directory, client_state={"epoch": 2})
     engine.save_16bit_model(directory + "/export")
-    said: dict[str, Any] = {"losses": train(engine, 10)}
+    result: dict[str, Any] = {"losses": train(engine, 10)}
     weight = engine.module.blocks[0].up.weight
     with GatheredParameters(weight, modifier_rank=0):
-        said["gathered"] = list(weight.data.shape)
+        result["gathered"] = list(weight.data.shape)
         if dist.get_rank() == 0:
             torch.nn.init.zeros_(weight)
-    said["changed"] = bool((weight.detach().full_tensor() == 0).all())
+    result["changed"] = bool((weight.detach().full_tensor() == 0).all())
     engine.destroy()
-    return said
+    return result
 
 
 def resumed(directory: str, stage: int) -> dict[str, Any]:
-    """Go on from what was saved, in a model that began otherwise."""
+    """Resume from the checkpoint, with a differently initialized model."""
     engine = started(stage, 6)
     path, client = engine.load_checkpoint(directory)
-    said = {"losses": train(engine, 10), "client": client, "path": path}
-    said |= {"steps": engine.global_steps, "calls": int(engine.module.calls)}
+    result = {"losses": train(engine, 10), "client": client, "path": path}
+    result |= {"steps": engine.global_steps, "calls": int(engine.module.calls)}
     engine.destroy()
-    return said
+    return result
 
 
 def under_init(stage: int) -> list[list[float]]:
-    """The curve of a model built as usual, and of the same model built under zero.Init."""
+    """Return the losses of a model built normally, and of the same model built under zero.Init."""
     curves = []
-    for divided in (False, True):
-        engine = started(stage, 5, under_init=divided)
+    for partitioned in (False, True):
+        engine = started(stage, 5, under_init=partitioned)
         curves.append(train(engine, 4))
         engine.destroy()
     return curves
 
 
 def files_while_saving(directory: str, stage: int) -> list[bool]:
-    """What reads and writes files right behind an asynchronous save, of which a rank is late."""
+    """Load and save directly after asynchronous saves in which one rank is slow."""
     engine = started(stage, seed=1)
     checkpointer = engine.checkpointer()
     checkpointer.asynchronous = True
     write = checkpointer._write
 
-    def late(*arguments: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         time.sleep(0.3 * dist.get_rank())
         return write(*arguments)
 
-    checkpointer._write = late
+    checkpointer._write = slow
     engine.save_checkpoint(directory, tag="first")
     loaded, _ = engine.load_checkpoint(directory)
     engine.save_checkpoint(directory, tag="second")

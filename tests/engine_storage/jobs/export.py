@@ -1,4 +1,4 @@
-"""Exports from every sharding, and reads the export back into every sharding."""
+"""Exports from every sharding, loaded into every sharding."""
 
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,17 @@ def built(stage: int, seed: int) -> TrainingState:
 
 
 def exported(directory: str) -> dict[str, Any]:
-    """What comes back where it was written by two shardings, and what is said to another model."""
+    """Return whether exports load equally, and the error for another model."""
     out, group = Path(directory), CheckpointGroup()
     result: dict[str, Any] = {"equal": [], "wrong": ""}
     torch.manual_seed(5)
     expected = ToyModel().state_dict()
     for stage in (0, 3):
         state = built(stage, seed=5)
-        whole = full_state_dict(state)
+        full = full_state_dict(state)
         if dist.get_rank() == 0:
-            same = whole.keys() == expected.keys()
-            same = same and all(torch.equal(whole[n], expected[n]) for n in expected)
+            same = full.keys() == expected.keys()
+            same = same and all(torch.equal(full[n], expected[n]) for n in expected)
             result["equal"].append(same)
         save_weights(state, out / f"stage{stage}", group=group, max_file_bytes=2000)
         save_weights(state, out / "bf16", group=group, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a checkpoint, one after the other, on two ranks."""
+"""All faults of checkpoints, in sequence, on two ranks."""
 
 import io
 import json
@@ -56,7 +56,7 @@ def message_of(action: Callable[[], Any]) -> str:
 
 
 def damage(source: Path, target: Path, change: Callable[[Path], Any]) -> Path:
-    """Copy a checkpoint and let rank 0 change the copy."""
+    """Copy a checkpoint and change the copy on rank 0."""
     if dist.get_rank() == 0:
         shutil.copytree(source, target)
         change(target)
@@ -69,31 +69,31 @@ def shorten(path: Path) -> None:
 
 
 def outcomes(folder: str) -> dict[str, Any]:
-    """What is said to each fault, by its name."""
+    """Return the error message by fault."""
     root, rank = Path(folder), dist.get_rank()
     checkpointer = Checkpointer()
     state = trained()
     good = checkpointer.save(state, root, "global_step1")
-    said: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
-    def loading(tag: str, of: TrainingState = state, **how: Any) -> str:
-        return message_of(lambda: checkpointer.load(of, root, tag, **how))
+    def loading(tag: str, target: TrainingState = state, **options: Any) -> str:
+        return message_of(lambda: checkpointer.load(target, root, tag, **options))
 
-    said["nothing"] = checkpointer.load(state, root / "nowhere")[0]
-    said["no such tag"] = loading("global_step99")
+    result["nothing"] = checkpointer.load(state, root / "nowhere")[0]
+    result["no such tag"] = loading("global_step99")
     other = TrainingState(module=nn.Sequential(nn.Linear(2, 2), ToyModel()))
-    said["another model"] = loading("global_step1", other)
+    result["another model"] = loading("global_step1", other)
     wide = ToyModel()
     wide.blocks[1].up = nn.Linear(12, 40)
-    said["another shape"] = loading("global_step1", TrainingState(module=wide), strict=False)
+    result["another shape"] = loading("global_step1", TrainingState(module=wide), strict=False)
     adagrad = torch.optim.Adagrad(state.module.parameters())
-    stranger = TrainingState(module=state.module, optimizer=adagrad)
-    said["another optimizer"] = loading("global_step1", stranger)
+    adagrad_state = TrainingState(module=state.module, optimizer=adagrad)
+    result["another optimizer"] = loading("global_step1", adagrad_state)
     data = "__1_0.distcp"
     damage(good, root / "short", lambda d: shorten(d / data))
-    said["truncated"] = loading("short")
+    result["truncated"] = loading("short")
     damage(good, root / "missing", lambda d: (d / data).unlink())
-    said["missing file"] = loading("missing")
+    result["missing file"] = loading("missing")
     damage(
         good,
         root / "state",
@@ -101,43 +101,43 @@ def outcomes(folder: str) -> dict[str, Any]:
             b"x" * (d / "training_state.pt").stat().st_size
         ),
     )
-    said["changed state"] = loading("state")
-    said["foreign state"] = loading("state", verify=False)
+    result["changed state"] = loading("state")
+    result["foreign state"] = loading("state", verify=False)
     proof = root / "proof"
-    damage(good, root / "malice", lambda d: plant(d, proof))
-    said["malicious metadata"] = loading("malice", verify=False)
+    damage(good, root / "malicious", lambda d: plant(d, proof))
+    result["malicious metadata"] = loading("malicious", verify=False)
     damage(good, root / "bytes", lambda d: call_bytes(d, proof))
-    said["a weight that is not a tensor"] = loading("bytes", verify=False)
+    result["a weight that is not a tensor"] = loading("bytes", verify=False)
     damage(good, root / "outside", lambda d: point_outside(d))
-    said["a weight elsewhere"] = loading("outside", verify=False)
-    said["malicious code ran"] = proof.exists()
+    result["a weight elsewhere"] = loading("outside", verify=False)
+    result["malicious code ran"] = proof.exists()
     damage(
         good,
         root / "deepspeed",
         lambda d: ((d / "manifest.json").unlink(), (d / "mp_rank_00_model_states.pt").touch()),
     )
-    said["deepspeed"] = loading("deepspeed")
-    said |= flipped(state, good, root / "flipped")
-    said["intact"] = loading("global_step1")
-    said["full disk"] = full_disk(checkpointer, state, root)
-    said["thread"] = thread_fails(checkpointer, state, root)
-    said["latest after it"] = (root / "latest").read_text()
-    said["visible after it"] = sorted(checkpoints(root))[:1]
-    said["client state"] = message_of(
+    result["deepspeed"] = loading("deepspeed")
+    result |= flipped(state, good, root / "flipped")
+    result["intact"] = loading("global_step1")
+    result["full disk"] = full_disk(checkpointer, state, root)
+    result["thread"] = thread_fails(checkpointer, state, root)
+    result["latest after it"] = (root / "latest").read_text()
+    result["visible after it"] = sorted(checkpoints(root))[:1]
+    result["client state"] = message_of(
         lambda: checkpointer.save(state, root, "t", client_state={"bad": Malicious(proof)})
     )
-    said["client state back"] = client_state_back(checkpointer, state, root)
+    result["client state back"] = client_state_back(checkpointer, state, root)
     for tag in ("../x", "latest", "step1 "):
-        said[f"tag {tag}"] = message_of(lambda tag=tag: checkpointer.save(state, root, tag))
+        result[f"tag {tag}"] = message_of(lambda tag=tag: checkpointer.save(state, root, tag))
     with mock.patch.object(directory, "VISIBILITY_SECONDS", 0.2):
-        said["own disks"] = message_of(
+        result["own disks"] = message_of(
             lambda: checkpointer.save(state, root / f"disk{rank}", "global_step1")
         )
-    said["tags differ"] = message_of(
+    result["tags differ"] = message_of(
         lambda: Checkpointer(tag_validation="fail").save(state, root, f"step{rank}")
     )
-    said |= asynchronous(state, root / "later") | retained(state, root / "few") | frozen(root)
-    return said
+    result |= asynchronous(state, root / "later") | retained(state, root / "few") | frozen(root)
+    return result
 
 
 def plant(directory: Path, proof: Path) -> None:
@@ -147,22 +147,22 @@ def plant(directory: Path, proof: Path) -> None:
 
 
 def call_bytes(directory: Path, proof: Path) -> None:
-    """Let the metadata call a weight bytes, which torch would unpickle, and put malice there."""
+    """Declare a weight as bytes, which torch would unpickle, with malicious data."""
     metadata = read_metadata(directory)
-    for index, piece in metadata.storage_data.items():
+    for index, info in metadata.storage_data.items():
         if index.fqn == "model.embedding.weight":
-            piece.relative_path, piece.offset = "evil", 0
+            info.relative_path, info.offset = "evil", 0
             buffer = io.BytesIO()
             torch.save(Malicious(proof), buffer)
-            piece.length = (directory / "evil").write_bytes(buffer.getvalue())
+            info.length = (directory / "evil").write_bytes(buffer.getvalue())
     metadata.state_dict_metadata["model.embedding.weight"] = BytesStorageMetadata()
     write_metadata(directory, metadata)
 
 
 def point_outside(directory: Path) -> None:
     metadata = read_metadata(directory)
-    for piece in metadata.storage_data.values():
-        piece.relative_path = f"../global_step1/{piece.relative_path}"
+    for info in metadata.storage_data.values():
+        info.relative_path = f"../global_step1/{info.relative_path}"
     write_metadata(directory, metadata)
 
 
@@ -171,7 +171,7 @@ def read_metadata(directory: Path) -> Any:
 
 
 def write_metadata(directory: Path, metadata: Any) -> None:
-    """With the size in the manifest, as one who forges a checkpoint would."""
+    """Update the size in the manifest too, as a forger would."""
     data = pickle.dumps(metadata)
     (directory / ".metadata").write_bytes(data)
     manifest = json.loads((directory / "manifest.json").read_bytes())
@@ -180,7 +180,7 @@ def write_metadata(directory: Path, metadata: Any) -> None:
 
 
 def flipped(state: TrainingState, good: Path, copy: Path) -> dict[str, Any]:
-    """One bit of a tensor of rank 1 has changed; the file is as long as it was."""
+    """Change one bit of a tensor of rank 1, without changing the file size."""
     data = "__1_0.distcp"
     damage(good, copy, lambda d: flip(d / data, json.loads((d / "manifest.json").read_bytes())))
     checkpointer = Checkpointer()
@@ -188,11 +188,11 @@ def flipped(state: TrainingState, good: Path, copy: Path) -> dict[str, Any]:
     local = weight.to_local() if hasattr(weight, "to_local") else weight
     with torch.no_grad():
         local.fill_(7.0)
-    said = message_of(lambda: checkpointer.load(state, copy.parent, copy.name))
+    result = message_of(lambda: checkpointer.load(state, copy.parent, copy.name))
     kept = bool((local == 7.0).all())
     unverified = message_of(lambda: checkpointer.load(state, copy.parent, copy.name, verify=False))
     return {
-        "flipped bit": said,
+        "flipped bit": result,
         "weights after it": kept,
         "unverified": unverified,
         "mismatches": mismatches(copy, read_manifest(copy).checksums),
@@ -201,15 +201,15 @@ def flipped(state: TrainingState, good: Path, copy: Path) -> dict[str, Any]:
 
 
 def flip(path: Path, manifest: dict[str, Any]) -> None:
-    """In the middle of the data of the longest piece."""
-    offset, length, _ = max(manifest["checksums"][path.name], key=lambda piece: piece[1])
+    """Change a bit in the middle of the longest range."""
+    offset, length, _ = max(manifest["checksums"][path.name], key=lambda entry: entry[1])
     data = bytearray(path.read_bytes())
     data[offset + length // 2] ^= 4
     path.write_bytes(data)
 
 
 def full_disk(checkpointer: Checkpointer, state: TrainingState, root: Path) -> str:
-    """Rank 1 cannot write more than 2000 bytes into one file."""
+    """Limit files on rank 1 to 2000 bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if dist.get_rank() == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
@@ -220,7 +220,7 @@ def full_disk(checkpointer: Checkpointer, state: TrainingState, root: Path) -> s
 
 
 def thread_fails(checkpointer: Checkpointer, state: TrainingState, root: Path) -> str:
-    """On rank 1 only what is written beside the thread that saves cannot be."""
+    """Fail writes of helper threads on rank 1 only."""
     write = recording_writer._HashedFile.write
 
     def failing(file: Any, data: Any) -> int:
@@ -235,14 +235,14 @@ def thread_fails(checkpointer: Checkpointer, state: TrainingState, root: Path) -
 def client_state_back(checkpointer: Checkpointer, state: TrainingState, root: Path) -> Any:
     import argparse
 
-    given = {"args": argparse.Namespace(lr=0.1), "seen": {1, 2}, "path": Path("a/b")}
-    checkpointer.save(state, root, "client", client_state=given, save_latest=False)
+    state_in = {"args": argparse.Namespace(lr=0.1), "seen": {1, 2}, "path": Path("a/b")}
+    checkpointer.save(state, root, "client", client_state=state_in, save_latest=False)
     _, back = checkpointer.load(state, root, "client")
-    return back == given
+    return back == state_in
 
 
 def asynchronous(state: TrainingState, root: Path) -> dict[str, Any]:
-    """What is saved is that of the call, whatever happens to it before it is written."""
+    """Asynchronous saves store the values at the call, also if they change before the write."""
     checkpointer = Checkpointer(asynchronous=True)
     weight = next(iter(state.trained().values()))
     with torch.no_grad():
@@ -250,11 +250,11 @@ def asynchronous(state: TrainingState, root: Path) -> dict[str, Any]:
     gate = threading.Event()
     write = checkpointer._write
     checkpointer._write = lambda *a: (gate.wait(60), write(*a))[1]  # type: ignore[method-assign]
-    seen = [1]
-    checkpointer.save(state, root, "global_step5", client_state={"seen": seen})
+    values = [1]
+    checkpointer.save(state, root, "global_step5", client_state={"seen": values})
     with torch.no_grad():
         weight.fill_(2.0)
-    seen.append(2)
+    values.append(2)
     waited = not (root / "latest").exists()
     gate.set()
     checkpointer.wait()

@@ -1,4 +1,4 @@
-"""Trains a transformers model with recomputed activations, exports it, reads it back."""
+"""Training a transformers model with recomputed activations, exporting and loading it."""
 
 from pathlib import Path
 from typing import Any
@@ -26,40 +26,40 @@ CONFIG = {
 }
 
 
-def losses(**more: Any) -> tuple[list[float], Any]:
+def losses(**options: Any) -> tuple[list[float], Any]:
     torch.manual_seed(0)
-    engine = dsengine.initialize(model=LlamaForCausalLM(MODEL), config=CONFIG | more)[0]
+    engine = dsengine.initialize(model=LlamaForCausalLM(MODEL), config=CONFIG | options)[0]
     engine.train()
     tokens = torch.randint(97, (4, 8))[2 * dist.get_rank() :][:2]
-    found = []
+    values = []
     for _ in range(3):
         loss = engine(input_ids=tokens, labels=tokens).loss
         engine.backward(loss)
         engine.step()
-        found.append(loss.item())
-    return found, engine
+        values.append(loss.item())
+    return values, engine
 
 
 def exported(folder: str) -> dict[str, Any]:
-    """What transformers finds in the export, and what the engine does."""
-    said: dict[str, Any] = {}
+    """Return what transformers and the engine load from the export."""
+    result: dict[str, Any] = {}
     plain, _ = losses()
     recomputed, engine = losses(activation_checkpointing={"cpu_checkpointing": True})
-    said["recomputed"] = recomputed == plain
+    result["recomputed"] = recomputed == plain
     out = Path(folder) / "exported"
     engine.save_16bit_model(out, max_file_bytes=20_000)
     trained = engine._zero3_consolidated_16bit_state_dict()
     read, info = AutoModelForCausalLM.from_pretrained(
         out, output_loading_info=True, dtype=torch.bfloat16
     )
-    said["complaints"] = [str(value) for value in info.values() if value]
+    result["complaints"] = [str(value) for value in info.values() if value]
     if trained is not None:
-        said["same"] = all(torch.equal(trained[n], t) for n, t in read.state_dict().items())
-    said["tied"] = read.lm_head.weight is read.model.embed_tokens.weight
+        result["same"] = all(torch.equal(trained[n], t) for n, t in read.state_dict().items())
+    result["tied"] = read.lm_head.weight is read.model.embed_tokens.weight
     torch.manual_seed(7)
     other = dsengine.initialize(model=LlamaForCausalLM(MODEL), config=CONFIG)[0]
     other.load_pretrained(out)
     again = other._zero3_consolidated_16bit_state_dict()
     if trained is not None and again is not None:
-        said["into shards"] = all(torch.equal(trained[n], t) for n, t in again.items())
-    return said
+        result["into shards"] = all(torch.equal(trained[n], t) for n, t in again.items())
+    return result

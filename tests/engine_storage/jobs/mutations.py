@@ -1,7 +1,7 @@
-"""Checkpoints changed at random, and what comes of loading them on two ranks.
+"""Randomly changed checkpoints, loaded on two ranks.
 
-Damage is what a disk, a copy or a person does to files. A forgery has sizes and checksums that
-agree with what it holds, so that only its meaning is wrong.
+Damage is what disks, copies or people do to files. A forgery has matching sizes and checksums, so
+that only its contents are wrong.
 """
 
 import copy
@@ -24,28 +24,28 @@ from engine_storage.jobs.faults import trained
 
 MANIFEST, STATE, METADATA = "manifest.json", "training_state.pt", ".metadata"
 ODD = (None, True, -1, 10**30, 0.5, "x", [], {}, [None], {"x": 1})
-"""What no writer of checkpoints puts where something else belongs."""
+"""Values that no checkpoint has in place of valid ones."""
 
 
 def outcome(folder: str, seed: int) -> str:
-    """What is wrong with how a changed checkpoint was loaded, or an empty text."""
+    """Return how a changed checkpoint was loaded incorrectly, or ""."""
     root, state, checkpointer = Path(folder), trained(), Checkpointer()
     checkpointer.save(state, root, "good")
     saved = {name: tensor.clone() for name, tensor in _tensors(state)}
-    told: list[Any] = [None]
+    shared: list[Any] = [None]
     if dist.get_rank() == 0:
         shutil.copytree(root / "good", root / "changed")
-        told = [changed(root / "changed", random.Random(seed))]
-    dist.broadcast_object_list(told)
-    done, is_forged = told[0]
-    print(f"{seed}: {done}")
+        shared = [changed(root / "changed", random.Random(seed))]
+    dist.broadcast_object_list(shared)
+    change, is_forged = shared[0]
+    print(f"{seed}: {change}")
     for _, tensor in _tensors(state):
         tensor.fill_(7)
-    wrong = _judged(checkpointer, state, root, saved, is_forged)
-    return wrong and f"{done}: {wrong}"
+    wrong = _check_load(checkpointer, state, root, saved, is_forged)
+    return wrong and f"{change}: {wrong}"
 
 
-def _judged(
+def _check_load(
     checkpointer: Checkpointer,
     state: TrainingState,
     root: Path,
@@ -55,16 +55,16 @@ def _judged(
     try:
         checkpointer.load(state, root, "changed")
     except CheckpointError:
-        touched = [name for name, tensor in _tensors(state) if not (tensor == 7).all()]
-        return f"refused, and yet changed: {touched[:3]}" if touched and not is_forged else ""
+        modified = [name for name, tensor in _tensors(state) if not (tensor == 7).all()]
+        return f"refused, but changed: {modified[:3]}" if modified and not is_forged else ""
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     wrong = [name for name, tensor in _tensors(state) if not tensor.equal(saved[name])]
-    return f"loaded, and yet wrong: {wrong[:3]}" if wrong and not is_forged else ""
+    return f"loaded, but wrong: {wrong[:3]}" if wrong and not is_forged else ""
 
 
 def _tensors(state: TrainingState) -> Iterator[tuple[str, Tensor]]:
-    """This rank's part of every weight, and of the optimizer's states."""
+    """Yield this rank's shard of every weight and optimizer state."""
     for name, tensor in state.weights().items():
         yield name, _local(tensor)
     for name, parameter in state.trained().items():
@@ -79,10 +79,10 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def changed(path: Path, draw: random.Random) -> tuple[str, bool]:
-    """Change the checkpoint at ``path``; return what was done, and whether it is a forgery."""
-    way = draw.choice([*DAMAGES, *FORGERIES])
-    done = way(path, draw)
-    return f"{way.__name__.strip('_')} {done}", way in FORGERIES
+    """Change the checkpoint at ``path``; return a description and whether it is a forgery."""
+    mutation = draw.choice([*DAMAGES, *FORGERIES])
+    change = mutation(path, draw)
+    return f"{mutation.__name__.strip('_')} {change}", mutation in FORGERIES
 
 
 # --- damage
@@ -102,7 +102,7 @@ def _flip(path: Path, draw: random.Random) -> str:
 
 
 def _blank(path: Path, draw: random.Random) -> str:
-    """As a file system leaves a block that was never written."""
+    """Zero a block, as a file system does with one that was never written."""
     file = _file(path, draw)
     data = bytearray(file.read_bytes())
     at = draw.randrange(len(data))
@@ -155,17 +155,17 @@ DAMAGES: tuple[Callable[[Path, random.Random], str], ...] = (
 
 def _manifest(path: Path, draw: random.Random) -> str:
     manifest = json.loads((path / MANIFEST).read_bytes())
-    done = _altered(manifest, draw)
+    change = _altered(manifest, draw)
     (path / MANIFEST).write_text(json.dumps(manifest))
-    return done
+    return change
 
 
 def _state(path: Path, draw: random.Random) -> str:
     state = torch.load(path / STATE, weights_only=False)
-    done = _altered(state, draw)
+    change = _altered(state, draw)
     torch.save(state, path / STATE)
     _seal(path, STATE)
-    return done
+    return change
 
 
 def _metadata(path: Path, draw: random.Random) -> str:
@@ -196,18 +196,18 @@ def _metadata(path: Path, draw: random.Random) -> str:
             for field in ("offset", "length", "relative_path")
         },
     }
-    way = draw.choice(sorted(ways))
-    ways[way]()
+    mutation = draw.choice(sorted(ways))
+    ways[mutation]()
     (path / METADATA).write_bytes(pickle.dumps(metadata))
     _seal(path, METADATA)
-    return f"{way}: {name} {index.fqn}"
+    return f"{mutation}: {name} {index.fqn}"
 
 
 FORGERIES: tuple[Callable[[Path, random.Random], str], ...] = (_manifest, _state, _metadata)
 
 
 def _seal(path: Path, name: str) -> None:
-    """Let the manifest say of a file what is true of it."""
+    """Update size and checksum of a file in the manifest."""
     manifest = json.loads((path / MANIFEST).read_bytes())
     size = (path / name).stat().st_size
     manifest["files"][name] = size
@@ -216,18 +216,22 @@ def _seal(path: Path, name: str) -> None:
 
 
 def _altered(value: Any, draw: random.Random) -> str:
-    """Take away, replace or double something at any depth of dictionaries and lists."""
-    held, way = value, ""
+    """Remove or replace an entry at any depth of dictionaries and lists."""
+    container, path = value, ""
     while True:
-        keys = sorted(held, key=str) if isinstance(held, dict) else list(range(len(held)))
+        keys = (
+            sorted(container, key=str)
+            if isinstance(container, dict)
+            else list(range(len(container)))
+        )
         key = draw.choice(keys)
-        way += f"/{key}"
-        inside = held[key]
-        if isinstance(inside, dict | list) and inside and draw.random() < 0.8:
-            held = inside
+        path += f"/{key}"
+        child = container[key]
+        if isinstance(child, dict | list) and child and draw.random() < 0.8:
+            container = child
             continue
         if draw.random() < 0.4:
-            del held[key]
-            return f"without {way}"
-        held[key] = copy.deepcopy(draw.choice(ODD))
-        return f"{held[key]!r} as {way}"
+            del container[key]
+            return f"without {path}"
+        container[key] = copy.deepcopy(draw.choice(ODD))
+        return f"{container[key]!r} as {path}"

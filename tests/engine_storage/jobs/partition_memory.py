@@ -1,4 +1,4 @@
-"""Builds a model under zero.Init and reports by how much this rank's memory rose at most."""
+"""Peak memory of building a model under zero.Init."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def peak_resident_bytes() -> int:
 
 
 def measured() -> dict[str, int]:
-    """Bytes: of the rise, of the whole model, of its largest parameter."""
+    """Return bytes of the memory rise, of the full model, and of its largest parameter."""
     torch.manual_seed(0)
     with Init():
         nn.Linear(64, 64)  # the first collective sets up connections

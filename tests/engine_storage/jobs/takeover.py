@@ -1,4 +1,4 @@
-"""Goes on from checkpoints that DeepSpeed wrote, at every stage."""
+"""Resuming from DeepSpeed's checkpoints at every stage."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from dsengine.checkpoints import CheckpointError
 
 
 class Recorded(nn.Module):
-    """The model of the recordings; their losses were taken with four samples per step."""
+    """The model of the recordings, whose losses were recorded with four samples per step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,27 +68,27 @@ def next_losses(engine: Any) -> list[float]:
 
 
 def taken_over(recordings: str) -> dict[str, Any]:
-    """How each recorded run went on at each stage."""
-    said: dict[str, Any] = {}
+    """Return how each recorded run continues at each stage."""
+    result: dict[str, Any] = {}
     for recording in sorted(Path(recordings).iterdir()):
         for stage in (0, 1, 2, 3) if _precision(recording) == "fp32" else (2, 3):
-            engine, run = _gone_on(recording, stage)
+            engine, run = _resume(recording, stage)
             engine.destroy()
-            said[f"{recording.name} at {stage}"] = run
-    engine, _ = _gone_on(recording, 3)
+            result[f"{recording.name} at {stage}"] = run
+    engine, _ = _resume(recording, 3)
     try:
         engine.load_checkpoint(str(Path(recordings).parent), tag="nothing")
     except CheckpointError as error:
-        said["missing"] = str(error)
+        result["missing"] = str(error)
     engine.destroy()
-    return said
+    return result
 
 
 def _precision(recording: Path) -> str:
     return recording.name.split("_")[1]
 
 
-def _gone_on(recording: Path, stage: int) -> tuple[Any, dict[str, Any]]:
+def _resume(recording: Path, stage: int) -> tuple[Any, dict[str, Any]]:
     engine = started(stage, "bf16" if _precision(recording) == "bf16" else "fp32")
     path, client = engine.load_checkpoint(str(recording))
     return engine, {

@@ -1,4 +1,4 @@
-"""What the system refuses to states below the device, on one of two ranks or on both."""
+"""System errors for offloaded states, on one of two ranks or on both."""
 
 import resource
 import shutil
@@ -20,14 +20,14 @@ SMALL = {"sub_group_size": 2000}
 
 
 def started(nvme: str | None = None, **zero: Any) -> Any:
-    place = {"device": "cpu"} if nvme is None else {"device": "nvme", "nvme_path": nvme}
-    chosen = config(2, zero={"offload_optimizer": place, **SMALL, **zero})
-    return dsengine.initialize(model=models.tied(), config=chosen)[0]
+    offload = {"device": "cpu"} if nvme is None else {"device": "nvme", "nvme_path": nvme}
+    settings = config(2, zero={"offload_optimizer": offload, **SMALL, **zero})
+    return dsengine.initialize(model=models.tied(), config=settings)[0]
 
 
 @contextmanager
 def files_no_larger_than(size: int) -> Iterator[None]:
-    """On rank 1; the system then refuses what a full disk would, and what a quota does."""
+    """Limit the file size on rank 1, which acts like a full disk or a quota."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     if dist.get_rank() == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -37,8 +37,8 @@ def files_no_larger_than(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def no_room_for_a_checkpoint(folder: str) -> dict[str, Any]:
-    """A save fails on one rank; what was saved before, and the training, go on."""
+def checkpoint_cannot_be_written(folder: str) -> dict[str, Any]:
+    """Fail a save on one rank; training and the earlier checkpoint remain usable."""
     engine = started(f"{folder}/nvme")
     window(engine, 0)
     engine.save_checkpoint(f"{folder}/saved", tag="before")
@@ -57,12 +57,12 @@ def no_room_for_a_checkpoint(folder: str) -> dict[str, Any]:
         "failed": failed,
         "expected": [expected, after],
         "again": again,
-        "there": sorted(each.name for each in Path(folder, "saved").iterdir()),
+        "there": sorted(path.name for path in Path(folder, "saved").iterdir()),
     }
 
 
 def step_ended_between_tiles(folder: str, device: str) -> list[str]:
-    """What a script that has caught that is told, when it goes on, saves or loads."""
+    """Return the errors of a failed step, and of continuing and saving after it."""
     engine = started(f"{folder}/nvme" if device == "nvme" else None)
     window(engine, 0)
     engine.save_checkpoint(f"{folder}/{device}")
@@ -76,14 +76,14 @@ def step_ended_between_tiles(folder: str, device: str) -> list[str]:
         step()
 
     with mock.patch.object(engine.optimizer, "step", fail_in_second_tile):
-        said = [_said(lambda: window(engine, 1))]
-    said.append(_said(lambda: window(engine, 2)))
-    said.append(_said(lambda: engine.save_checkpoint(f"{folder}/{device}")))
+        errors = [_error_of(lambda: window(engine, 1))]
+    errors.append(_error_of(lambda: window(engine, 2)))
+    errors.append(_error_of(lambda: engine.save_checkpoint(f"{folder}/{device}")))
     engine.destroy()
-    return said
+    return errors
 
 
-def _said(action: Callable[[], Any]) -> str:
+def _error_of(action: Callable[[], Any]) -> str:
     try:
         action()
     except (OSError, RuntimeError) as error:
@@ -107,13 +107,13 @@ def files_deleted(folder: str) -> list[list[float]]:
 
 
 def nothing_pinned() -> str:
-    """What a rank says to whom page-locked memory is refused."""
+    """Return the error if page-locked memory is refused."""
     empty = torch.empty
 
-    def refusing(*size: Any, pin_memory: bool = False, **more: Any) -> torch.Tensor:
+    def refusing(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
         if pin_memory:
             raise RuntimeError("CUDA error: out of memory")
-        return empty(*size, **more)
+        return empty(*size, **options)
 
     with mock.patch.object(torch, "empty", refusing):
         try:

@@ -1,4 +1,4 @@
-"""Trains with the optimizer on each tier; nothing but the place of its states may differ."""
+"""Training with the optimizer on each tier; only the location of its states differs."""
 
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,19 @@ from training.jobs import config as tied_config
 from training.jobs import window
 
 
-def started(stage: int, offload: dict[str, Any] | None, **more: Any) -> Any:
+def started(stage: int, offload: dict[str, Any] | None, **options: Any) -> Any:
     torch.manual_seed(5)
-    zero = config(stage)["zero_optimization"] | more.pop("zero", {})
+    zero = config(stage)["zero_optimization"] | options.pop("zero", {})
     if offload is not None:
         zero["offload_optimizer"] = offload
-    whole = config(stage, zero_force_ds_cpu_optimizer=False) | more | {"zero_optimization": zero}
-    return dsengine.initialize(model=ToyModel(), config=whole)[0]
+    settings = (
+        config(stage, zero_force_ds_cpu_optimizer=False) | options | {"zero_optimization": zero}
+    )
+    return dsengine.initialize(model=ToyModel(), config=settings)[0]
 
 
 def tiers(nvme: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Name -> (offload block, rest of the zero block)."""
+    """Return name -> (offload block, rest of the zero block)."""
     small = {"sub_group_size": 500}
     on_nvme = {"device": "nvme", "nvme_path": str(nvme)}
     return {
@@ -40,7 +42,7 @@ def tiers(nvme: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def run(engine: Any, saved: str) -> list[float]:
-    """Four steps, a save, two steps, a change from outside, two steps more; ends the engine."""
+    """Run four steps, save, two steps, change a parameter, two steps; destroy the engine."""
     losses = train(engine, 4)
     engine.save_checkpoint(saved)
     losses += train(engine, 2)
@@ -67,43 +69,43 @@ def resumed(
 
 
 def optimizer_on_every_tier(folder: str) -> dict[str, Any]:
-    """Pairs of curves, expected and got, by case; the last two steps follow a change."""
+    """Return pairs of losses, expected and actual, by case; the last two follow a change."""
     out = Path(folder)
-    said: dict[str, Any] = {"runs": {}}
+    result: dict[str, Any] = {"runs": {}}
     for stage, precision in ((2, {}), (3, {}), (3, {"bf16": {"enabled": True}})):
         saved = str(out / f"saved{stage}{len(precision)}")
         expected = run(started(stage, None, **precision), saved)
-        kept = tiers(out / "nvme")
+        cases = tiers(out / "nvme")
         if stage < 3:
-            kept = {name: kept[name] for name in ("cpu", "cpu in tiles")}
-        for name, (offload, zero) in kept.items():
+            cases = {name: cases[name] for name in ("cpu", "cpu in tiles")}
+        for name, (offload, zero) in cases.items():
             engine = started(stage, offload, zero=zero, **precision)
-            wanted = NvmeBinding if "nvme" in name else HostBinding
-            assert type(engine._binding) is wanted
+            expected_type = NvmeBinding if "nvme" in name else HostBinding
+            assert type(engine._binding) is expected_type
             if precision:
                 dtypes = {p.dtype for p in engine.sharding.masters.values() if p.requires_grad}
-                said["shards in bf16"] = dtypes == {torch.bfloat16}
+                result["shards in bf16"] = dtypes == {torch.bfloat16}
             saved_here = str(out / f"saved {name} {stage}")
             got = run(engine, saved_here)
             case = f"{name}, stage {stage}{', bf16' if precision else ''}"
-            said["runs"][case] = [expected, got]
+            result["runs"][case] = [expected, got]
             if name in ("cpu in part", "nvme with buffers") and stage == 3:
-                # From a tier to no tier, and from no tier to a tier.
-                said["runs"][f"{case} to device"] = [
+                # Resume without offload, and with it from a run without.
+                result["runs"][f"{case} to device"] = [
                     expected[4:6],
                     resumed(stage, None, {}, saved_here, precision),
                 ]
-                said["runs"][f"device to {case}"] = [
+                result["runs"][f"device to {case}"] = [
                     expected[4:6],
                     resumed(stage, offload, zero, saved, precision),
                 ]
     files = sorted(p.name for p in (out / "nvme").rglob("*"))
-    said["left on disk"] = [f for f in files if f.startswith("tile")]
-    return said
+    result["left on disk"] = [f for f in files if f.startswith("tile")]
+    return result
 
 
-def parameters_below_the_device(folder: str) -> dict[str, Any]:
-    """Curves with parameters on the device, on the host and in files; bytes mapped from files."""
+def parameter_offload(folder: str) -> dict[str, Any]:
+    """Return losses with parameters on device, host and in files; and bytes mapped from files."""
     on_host: dict[str, Any] = {"offload_param": {"device": "cpu"}}
     nvme = {"device": "nvme", "nvme_path": str(Path(folder) / "nvme")}
     mapped = {"offload_param": nvme | {"max_in_cpu": 300, "buffer_size": 10_000}}
@@ -122,7 +124,7 @@ def parameters_below_the_device(folder: str) -> dict[str, Any]:
 
 
 def _bytes_mapped(zero: dict[str, Any]) -> int:
-    """How many bytes of the process are mappings of shard files (which have no name any more)."""
+    """Return the bytes of mappings of (deleted) shard files in this process."""
     before = _mapped_now()
     engine = started(3, None, zero=zero)
     bytes_mapped = _mapped_now() - before
@@ -137,7 +139,7 @@ def _mapped_now() -> int:
 
 
 def refused() -> str:
-    """What is said to an optimizer that cannot be divided."""
+    """What is result to an optimizer that cannot be divided."""
     factored = {"type": "Adafactor", "params": {"lr": 0.02}}
     try:
         started(2, {"device": "cpu"}, optimizer=factored)
@@ -154,29 +156,29 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 
 
 def combinations(nvme: str) -> dict[str, dict[str, Any]]:
-    """What is below the device, by name."""
+    """Return combinations of offload options by name."""
     small, on_host = {"sub_group_size": 2000}, {"device": "cpu"}
     on_nvme = {"device": "nvme", "nvme_path": nvme}
-    below: dict[str, Any] = {"offload_param": {"device": "cpu"}}
+    offload_param: dict[str, Any] = {"offload_param": {"device": "cpu"}}
     return {
         "none": {},
         "cpu": {"offload_optimizer": on_host},
         "cpu in tiles": {"offload_optimizer": on_host, **small},
         "cpu in part": {"offload_optimizer": {**on_host, "ratio": 0.5}, **small},
         "nvme": {"offload_optimizer": on_nvme, **small},
-        "parameters": below,
-        "cpu, parameters": {"offload_optimizer": on_host, **below},
-        "nvme, parameters": {"offload_optimizer": on_nvme, **small, **below},
+        "parameters": offload_param,
+        "cpu, parameters": {"offload_optimizer": on_host, **offload_param},
+        "nvme, parameters": {"offload_optimizer": on_nvme, **small, **offload_param},
     }
 
 
 def curves(stage: int, precision: str, accumulation: int, folder: str) -> dict[str, Any]:
-    """By what is below the device: losses, norms and loss scales of five steps."""
-    said: dict[str, Any] = {}
+    """Return losses, norms and loss scales of five steps by offload options."""
+    result: dict[str, Any] = {}
     for name, zero in combinations(folder).items():
         if stage < 3 and name not in ("none", "cpu", "cpu in tiles"):
-            continue  # is refused there
-        chosen = tied_config(
+            continue  # refused at this stage
+        settings = tied_config(
             stage,
             accumulation,
             zero=zero,
@@ -184,12 +186,12 @@ def curves(stage: int, precision: str, accumulation: int, folder: str) -> dict[s
             zero_force_ds_cpu_optimizer=False,
             **PRECISIONS[precision],
         )
-        engine = dsengine.initialize(model=models.tied(), config=chosen)[0]
+        engine = dsengine.initialize(model=models.tied(), config=settings)[0]
         steps = []
         for step in range(5):
             loss = window(engine, step)
             steps.append((loss, engine.get_global_grad_norm(), engine.loss_scale))
-        said[name] = {
+        result[name] = {
             "steps": steps,
             "skipped": engine.skipped_steps,
             "on the device": [
@@ -199,26 +201,26 @@ def curves(stage: int, precision: str, accumulation: int, folder: str) -> dict[s
             ],
         }
         engine.destroy()
-    return said
+    return result
 
 
 def left_in_backward() -> dict[str, Any]:
-    """What is left of gradients beside their sums after each backward of a window."""
-    said: dict[str, Any] = {}
+    """Count gradients that remain beside their sums after each backward of a step."""
+    result: dict[str, Any] = {}
     for stage in (1, 2, 3):
-        chosen = tied_config(stage, 2, zero={"offload_optimizer": {"device": "cpu"}})
-        engine = dsengine.initialize(model=models.tied(), config=chosen)[0]
-        held = []
+        settings = tied_config(stage, 2, zero={"offload_optimizer": {"device": "cpu"}})
+        engine = dsengine.initialize(model=models.tied(), config=settings)[0]
+        counts = []
         for micro in range(2):
             engine.backward(engine(models.batch(0, micro, 0)))
-            shards = sum(each.grad is not None for each in engine.sharding.masters.values())
-            whole = sum(
+            shards = sum(master.grad is not None for master in engine.sharding.masters.values())
+            unreduced = sum(
                 1
-                for each in sharded_parameters_of(units_of(engine.module))
-                for _ in each.unreduced()
+                for param in sharded_parameters_of(units_of(engine.module))
+                for _ in param.unreduced()
             )
-            held.append((shards + whole, len(engine.sharding.offloaded_gradients)))
+            counts.append((shards + unreduced, len(engine.sharding.offloaded_gradients)))
             engine.step()
-        said[f"stage {stage}"] = [*held, (0, len(engine.sharding.offloaded_gradients))]
+        result[f"stage {stage}"] = [*counts, (0, len(engine.sharding.offloaded_gradients))]
         engine.destroy()
-    return said
+    return result

@@ -1,4 +1,4 @@
-"""A small model, data and training loop that jobs share."""
+"""A small model, data and training loop for jobs."""
 
 import os
 
@@ -27,7 +27,7 @@ class Block(nn.Module):
 
 
 class ToyModel(nn.Module):
-    """Embedding tied to the head, repeated blocks, a persistent buffer, a frozen parameter."""
+    """A model with a tied embedding, blocks, a persistent buffer and a frozen parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def loss_of(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def batch_of(step: int) -> Tensor:
-    """The rank's part of the global batch of a step: the same samples at any world size."""
+    """Return the rank's part of a step's global batch, which is equal at any world size."""
     generator = torch.Generator().manual_seed(1000 + step)
     tokens = torch.randint(VOCABULARY, (GLOBAL_BATCH, 9), generator=generator)
     per_rank = GLOBAL_BATCH // world_size()
@@ -60,7 +60,7 @@ def batch_of(step: int) -> Tensor:
 
 
 def shard(model: ToyModel, stage: int) -> nn.Module:
-    """Stage 0 is replicated, 3 fully sharded, 1 and 2 keep parameters whole at rest."""
+    """Replicate at stage 0, fully shard at 3, shard but keep parameters unsharded at 1 and 2."""
     if stage == 0:
         model.to(place())
         return DistributedDataParallel(model) if dist.is_initialized() else model

@@ -1,8 +1,8 @@
-"""Kills a random rank at a random moment of a save, again and again; loads what is there.
+"""Repeatedly kill a random rank at a random moment of a save, and load the checkpoints.
 
     python tests/engine_storage/workers/kill.py DIRECTORY ROUNDS [SEED]
 
-Prints one JSON line per round. Ranks are forked from a process that has torch loaded already.
+Prints one JSON line per round. Ranks are forked from a process that has imported torch.
 """
 
 import json
@@ -29,7 +29,7 @@ CONTEXT = multiprocessing.get_context("fork")
 
 
 class Ledger(nn.Module):
-    """A model whose every element is the number of the step it was saved at."""
+    """A model whose elements all equal the number of the saved step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,10 +44,10 @@ class Ledger(nn.Module):
         return {value for parameter in self.weights for value in parameter.unique().tolist()}
 
 
-def save_for_ever(
+def save_forever(
     rank: int, directory: str, store: str, started: Synchronized, done: Synchronized, keep: bool
 ) -> None:
-    """Save step after step; ``started`` and ``done`` tell the parent where we are."""
+    """Save repeatedly; ``started`` and ``done`` report the progress to the parent."""
     torch.set_num_threads(1)
     sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  # gloo reports the lost peer
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
@@ -61,7 +61,7 @@ def save_for_ever(
             if rank == 0:
                 started.value = step
             model.write(step)
-            # One tag for all in every other run: replacing a checkpoint must be safe too.
+            # Every other run uses a single tag, to test replacing a checkpoint.
             tag = f"global_step{step}" if keep else "same"
             checkpointer.save(state, directory, tag, client_state={"step": step})
             checkpointer.wait()
@@ -72,39 +72,39 @@ def save_for_ever(
 
 
 def check(directory: str, at_least: int, connection: Any) -> None:
-    """Load the newest checkpoint, and every other one that can be seen."""
+    """Load the newest checkpoint and all other visible ones."""
     model = Ledger()
     checkpointer = Checkpointer()
     state = TrainingState(module=model)
     root = Path(directory)
     path, client_state = checkpointer.load(state, root)
     newest = client_state.get("step", 0)
-    whole = model.read() == {float(newest)} and newest >= at_least
-    seen = checkpoints(root)
-    for tag in seen:
+    is_complete = model.read() == {float(newest)} and newest >= at_least
+    tags = checkpoints(root)
+    for tag in tags:
         _, other = checkpointer.load(state, root, tag)
-        whole = whole and model.read() == {float(other["step"])}
+        is_complete = is_complete and model.read() == {float(other["step"])}
     visible = sorted(p.name for p in root.iterdir() if not p.name.startswith("."))
-    whole = whole and visible == sorted([*seen, "latest"])
-    connection.send({"path": path, "step": newest, "complete": whole})
+    is_complete = is_complete and visible == sorted([*tags, "latest"])
+    connection.send({"path": path, "step": newest, "complete": is_complete})
 
 
-def one_round(directory: Path, number: int, dice: random.Random, last: int) -> dict[str, Any]:
+def one_round(directory: Path, number: int, generator: random.Random, last: int) -> dict[str, Any]:
     store = directory / f"store{number}"
     started, done = CONTEXT.Value("q", last), CONTEXT.Value("q", last)
     saved = directory / "saved"
     keep = number % 2 == 0
     ranks = [
-        CONTEXT.Process(target=save_for_ever, args=(r, str(saved), str(store), started, done, keep))
+        CONTEXT.Process(target=save_forever, args=(r, str(saved), str(store), started, done, keep))
         for r in range(RANKS)
     ]
     for process in ranks:
         process.start()
-    goal = last + 1 + dice.randrange(1, 4)
+    goal = last + 1 + generator.randrange(1, 4)
     while started.value < goal and all(p.is_alive() for p in ranks):
         time.sleep(0.0005)
-    time.sleep(dice.uniform(0, 0.08))
-    victim = dice.randrange(RANKS)
+    time.sleep(generator.uniform(0, 0.08))
+    victim = generator.randrange(RANKS)
     acknowledged = done.value
     os.kill(ranks[victim].pid or 0, signal.SIGKILL)
     for process in ranks:
@@ -113,23 +113,23 @@ def one_round(directory: Path, number: int, dice: random.Random, last: int) -> d
     for process in ranks:
         process.kill()
     receiver, sender = CONTEXT.Pipe(duplex=False)
-    judge = CONTEXT.Process(target=check, args=(str(saved), acknowledged, sender))
-    judge.start()
-    judge.join(30)
-    verdict = receiver.recv() if receiver.poll() else {"complete": False, "step": 0}
+    checker = CONTEXT.Process(target=check, args=(str(saved), acknowledged, sender))
+    checker.start()
+    checker.join(30)
+    result = receiver.recv() if receiver.poll() else {"complete": False, "step": 0}
     survivor = codes[1 - victim]
-    return verdict | {"round": number, "victim": victim, "survivor": survivor}
+    return result | {"round": number, "victim": victim, "survivor": survivor}
 
 
 def main() -> None:
     directory, rounds = Path(sys.argv[1]), int(sys.argv[2])
-    dice = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    generator = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
     torch.set_num_threads(1)
     last = 0
     for number in range(rounds):
-        verdict = one_round(directory, number, dice, last)
-        last = verdict["step"]
-        print(json.dumps(verdict), flush=True)
+        result = one_round(directory, number, generator, last)
+        last = result["step"]
+        print(json.dumps(result), flush=True)
     shutil.rmtree(directory / "saved", ignore_errors=True)
 
 

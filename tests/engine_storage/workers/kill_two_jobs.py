@@ -1,9 +1,9 @@
-"""Two jobs save into one directory, as a requeued one beside its zombie; both are killed.
+"""Two jobs save to one directory, like a requeued job and its remnant; both are killed.
 
     python tests/engine_storage/workers/kill_two_jobs.py DIRECTORY KILLS [SEED]
 
-Both use the same tags. Prints one JSON line per round, which kills a random rank of each job at a
-random moment; then every checkpoint that can be seen is loaded, and one more is saved.
+Both use the same tags. Each round kills a random rank of each job at a random moment, loads every
+visible checkpoint, saves one more, and prints a JSON line.
 """
 
 import json
@@ -25,10 +25,10 @@ from dsengine.checkpoints import Checkpointer, CheckpointError, TrainingState, c
 JOBS = 2
 
 
-def save_for_ever(
-    job: int, rank: int, directory: str, store: str, first: int, begun: Synchronized, keep: bool
+def save_forever(
+    job: int, rank: int, directory: str, store: str, first: int, started: Synchronized, keep: bool
 ) -> None:
-    """Save step after step; what job and step write is theirs alone."""
+    """Save repeatedly, with values that identify job and step."""
     torch.set_num_threads(1)
     sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115  # gloo reports the lost peer
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
@@ -41,7 +41,7 @@ def save_for_ever(
             step += 1
             mark = JOBS * step + job
             if rank == 0:
-                begun.value += 1
+                started.value += 1
             model.write(mark)
             tag = f"global_step{step}" if keep else f"same{step % 2}"
             checkpointer.save(state, directory, tag, client_state={"mark": mark, "step": step})
@@ -51,15 +51,15 @@ def save_for_ever(
 
 
 def check(directory: str, connection: Any) -> None:
-    """Load every checkpoint that can be seen, then save one more."""
+    """Load every visible checkpoint, then save one more."""
     model = Ledger()
     checkpointer = Checkpointer()
     state = TrainingState(module=model)
     root, broken, last = Path(directory), [], 0
-    seen = checkpoints(root)
+    tags = checkpoints(root)
     visible = {path.name for path in root.iterdir() if not path.name.startswith(".")}
-    broken += sorted(visible - {*seen, "latest"})
-    for tag in [None, *seen]:
+    broken += sorted(visible - {*tags, "latest"})
+    for tag in [None, *tags]:
         try:
             path, client_state = checkpointer.load(state, root, tag)
         except (OSError, ValueError, RuntimeError) as error:
@@ -71,20 +71,20 @@ def check(directory: str, connection: Any) -> None:
             broken.append(f"{tag or 'latest'}: {model.read()} for {client_state}")
         last = max(last, client_state.get("step", 0))
     model.write(JOBS * (last + 1))
-    told = {"mark": JOBS * (last + 1), "step": last + 1}
-    checkpointer.save(state, root, f"global_step{last + 1}", client_state=told)
-    connection.send({"broken": broken, "step": last + 1, "seen": len(seen)})
+    client_state = {"mark": JOBS * (last + 1), "step": last + 1}
+    checkpointer.save(state, root, f"global_step{last + 1}", client_state=client_state)
+    connection.send({"broken": broken, "step": last + 1, "seen": len(tags)})
 
 
-def one_round(directory: Path, number: int, dice: random.Random, last: int) -> dict[str, Any]:
+def one_round(directory: Path, number: int, generator: random.Random, last: int) -> dict[str, Any]:
     saved = directory / "saved"
-    begun = [CONTEXT.Value("q", 0) for _ in range(JOBS)]
+    started = [CONTEXT.Value("q", 0) for _ in range(JOBS)]
     keep = number % 2 == 0
     jobs = [
         [
             CONTEXT.Process(
-                target=save_for_ever,
-                args=(job, rank, saved, directory / f"{number}-{job}", last, begun[job], keep),
+                target=save_forever,
+                args=(job, rank, saved, directory / f"{number}-{job}", last, started[job], keep),
             )
             for rank in range(RANKS)
         ]
@@ -93,33 +93,33 @@ def one_round(directory: Path, number: int, dice: random.Random, last: int) -> d
     ranks = [process for job in jobs for process in job]
     for process in ranks:
         process.start()
-    goal = dice.randrange(2, 4)
-    while all(p.is_alive() for p in ranks) and not all(each.value >= goal for each in begun):
+    goal = generator.randrange(2, 4)
+    while all(p.is_alive() for p in ranks) and not all(count.value >= goal for count in started):
         time.sleep(0.0005)
     alive = sum(process.is_alive() for process in ranks)
-    for job in dice.sample(jobs, JOBS):
-        time.sleep(dice.uniform(0, 0.08))
-        os.kill(dice.choice(job).pid or 0, signal.SIGKILL)
+    for job in generator.sample(jobs, JOBS):
+        time.sleep(generator.uniform(0, 0.08))
+        os.kill(generator.choice(job).pid or 0, signal.SIGKILL)
     for process in ranks:
         process.join(30)
         process.kill()
     receiver, sender = CONTEXT.Pipe(duplex=False)
-    judge = CONTEXT.Process(target=check, args=(str(saved), sender))
-    judge.start()
-    judge.join(60)
-    verdict = receiver.recv() if receiver.poll() else {"broken": ["no verdict"], "step": last}
-    return verdict | {"round": number, "alive": alive, "kills": JOBS}
+    checker = CONTEXT.Process(target=check, args=(str(saved), sender))
+    checker.start()
+    checker.join(60)
+    result = receiver.recv() if receiver.poll() else {"broken": ["no result"], "step": last}
+    return result | {"round": number, "alive": alive, "kills": JOBS}
 
 
 def main() -> None:
     directory, kills = Path(sys.argv[1]), int(sys.argv[2])
-    dice = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    generator = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
     torch.set_num_threads(1)
     last = 0
     for number in range(kills // JOBS):
-        verdict = one_round(directory, number, dice, last)
-        last = verdict["step"]
-        print(json.dumps(verdict), flush=True)
+        result = one_round(directory, number, generator, last)
+        last = result["step"]
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

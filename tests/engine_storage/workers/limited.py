@@ -1,6 +1,6 @@
-"""Trains, saves and loads under a limit on memory: ``limited.py DEVICE FOLDER MEBIBYTES``.
+"""Train, save and load with limited memory: ``limited.py DEVICE FOLDER MEBIBYTES``.
 
-The limit is on what is left once everything is imported and a first model has been trained.
+The limit applies on top of the memory used after imports and training of a first small model.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ WIDTH, LAYERS = 1024, 120
 
 
 def trained(device: str, folder: str, width: int, layers: int) -> list[float]:
-    place = {"device": device, "nvme_path": folder, "buffer_count": 4}
+    offload = {"device": device, "nvme_path": folder, "buffer_count": 4}
     settings = {
         "train_micro_batch_size_per_gpu": 1,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
@@ -31,7 +31,7 @@ def trained(device: str, folder: str, width: int, layers: int) -> list[float]:
             "stage": 3,
             "sub_group_size": 1_000_000,
             "reduce_bucket_size": 1_000_000,
-            "offload_optimizer": place,
+            "offload_optimizer": offload,
         },
     }
     torch.manual_seed(0)
@@ -59,15 +59,15 @@ def trained(device: str, folder: str, width: int, layers: int) -> list[float]:
 
 def main() -> None:
     device, folder, mebibytes = sys.argv[1:]
-    libc = ctypes.CDLL(None)  # how threads meet and the heap is cut is not to decide what is taken
+    libc = ctypes.CDLL(None)  # makes memory use deterministic
     libc.mallopt(_ARENA_MAX, 1)
     libc.mallopt(_MMAP_THRESHOLD, 128 * 1024)
     os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     os.environ["MASTER_PORT"] = str(reserved_port())
     trained(device, folder, 16, 2)
     lines = Path("/proc/self/status").read_text().splitlines()
-    held = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData"))
-    limit = held + int(mebibytes) * 2**20
+    used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData"))
+    limit = used + int(mebibytes) * 2**20
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     print(*trained(device, folder, WIDTH, LAYERS))
 

@@ -1,4 +1,4 @@
-"""A loop around accelerate as people write it; nothing in it knows who trains."""
+"""A usual training loop with accelerate."""
 
 import argparse
 import json
@@ -59,35 +59,35 @@ def main(model_path: str, folder: str, stage: int, way: str, precision: str) -> 
         optimizer = DummyOptim(model.parameters(), lr=1e-3)
         schedule = DummyScheduler(optimizer, warmup_num_steps=2)
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
-    told: dict[str, Any] = {"losses": [], "norms": [], "again": []}
+    result: dict[str, Any] = {"losses": [], "norms": [], "again": []}
 
-    def one_pass(name: str) -> None:
+    def run_epoch(name: str) -> None:
         for batch in loader:
             with accelerator.accumulate(model):
                 loss = model(input_ids=batch, labels=batch).loss
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
                     norm: Any = accelerator.clip_grad_norm_(model.parameters(), 1.0)
-                    told["norms"].append(float(norm))
+                    result["norms"].append(float(norm))
                 optimizer.step()
                 schedule.step()
                 optimizer.zero_grad()
-            told[name].append(accelerator.gather(loss.detach()).mean().item())
+            result[name].append(accelerator.gather(loss.detach()).mean().item())
 
-    one_pass("losses")
+    run_epoch("losses")
     accelerator.save_state(folder)
     state = accelerator.get_state_dict(model)
-    told["weights"] = {name: tensor.double().norm().item() for name, tensor in state.items()}
-    one_pass("again")
-    first = list(told["again"])
+    result["weights"] = {name: tensor.double().norm().item() for name, tensor in state.items()}
+    run_epoch("again")
+    first = list(result["again"])
     accelerator.load_state(folder)
-    told["again"].clear()
-    one_pass("again")
-    told["resumed"] = first == told["again"]
-    told["class"] = type(accelerator.unwrap_model(model)).__name__
-    told["files"] = names_of(Path(folder))
-    told["rate"] = optimizer.param_groups[0]["lr"]
-    return told
+    result["again"].clear()
+    run_epoch("again")
+    result["resumed"] = first == result["again"]
+    result["class"] = type(accelerator.unwrap_model(model)).__name__
+    result["files"] = names_of(Path(folder))
+    result["rate"] = optimizer.param_groups[0]["lr"]
+    return result
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What accelerate hands to DeepSpeed once a person has done what each remedy says."""
+"""The settings that accelerate passes to DeepSpeed after a remedy is applied."""
 
 import json
 import os
@@ -18,8 +18,8 @@ from accelerate.utils import DeepSpeedPlugin
 from deepspeed.runtime.config import DeepSpeedConfig  # type: ignore[import-not-found]
 
 
-def handed_over(config: dict[str, Any], script: list[str], setting: str) -> dict[str, Any]:
-    """The settings that DeepSpeed reads; ``script`` are calls, ``setting`` lines of a YAML file."""
+def passed_settings(config: dict[str, Any], script: list[str], setting: str) -> dict[str, Any]:
+    """Return DeepSpeed's settings; ``script`` are calls, ``setting`` lines of a YAML file."""
     launch = yaml.safe_load(setting) or {}
     os.environ["ACCELERATE_MIXED_PRECISION"] = launch.get("mixed_precision", "no")
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -48,8 +48,8 @@ def handed_over(config: dict[str, Any], script: list[str], setting: str) -> dict
         "micro": read.train_micro_batch_size_per_gpu,
         "accumulation": read.gradient_accumulation_steps,
         "stage": int(zero.stage),
-        "offload_optimizer": place(zero.offload_optimizer),
-        "offload_param": place(zero.offload_param),
+        "offload_optimizer": device_of(zero.offload_optimizer),
+        "offload_param": device_of(zero.offload_param),
         "reduce_bucket_size": zero.reduce_bucket_size,
         "bf16": read.bfloat16_config.enabled,
         "fp16": read.float16_config.enabled,
@@ -57,7 +57,7 @@ def handed_over(config: dict[str, Any], script: list[str], setting: str) -> dict
     }
 
 
-def place(block: Any) -> str:
+def device_of(block: Any) -> str:
     device = block.device if block else "none"
     return getattr(device, "value", device)
 
@@ -68,5 +68,5 @@ def name(call: str) -> str:
 
 if __name__ == "__main__":
     target, jobs = sys.argv[1:]
-    told = [handed_over(*job) for job in json.loads(Path(jobs).read_text())]
-    Path(target).write_text(json.dumps(told))
+    results = [passed_settings(*job) for job in json.loads(Path(jobs).read_text())]
+    Path(target).write_text(json.dumps(results))

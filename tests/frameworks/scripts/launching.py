@@ -1,4 +1,4 @@
-"""Let accelerate's launcher start the loop around accelerate, with all settings on its own line."""
+"""Start the accelerate loop with accelerate's launcher and all settings as flags."""
 
 import argparse
 import subprocess
@@ -20,8 +20,8 @@ if __name__ == "__main__":
         f"--mixed_precision={chosen.precision}",
         *("--num_processes=1", "--num_machines=1", "--main_process_port=0"),
     )
-    stands_in = "dsengine" in deepspeed.__version__
-    program = "dsengine.as_deepspeed" if stands_in else "frameworks.real"
+    is_dsengine = "dsengine" in deepspeed.__version__
+    program = "dsengine.as_deepspeed" if is_dsengine else "frameworks.real"
     script = (str(Path(__file__).parent / "accelerated.py"), target, model, folder)
     settings = (f"--stage={chosen.stage}", "--way=launched", f"--precision={chosen.precision}")
     command = [sys.executable, "-m", *launcher, "-m", program, *script, *settings]

@@ -1,4 +1,4 @@
-"""A LightningModule as people write it, under Lightning's strategy for DeepSpeed; on the CPU."""
+"""A usual LightningModule with Lightning's DeepSpeed strategy, on the CPU."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from frameworks.files import names_of
 
 
 class OnCPU(CUDAAccelerator):
-    """Lightning gives its strategy to GPUs alone; this one says that it is one."""
+    """Lightning allows its strategy only on GPUs; this pretends to be one."""
 
     def setup_device(self, device: Any) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Scripts around TRL's trainers as people write them; nothing in it knows who trains."""
+"""Usual training scripts with TRL."""
 
 import json
 import sys
@@ -15,11 +15,11 @@ WORDS = ("a small model", "many large steps", "the last word", "one more try", "
 
 
 def length_of(completions: list[str], **_: Any) -> list[float]:
-    return [float(len(each) % 7) for each in completions]
+    return [float(len(text) % 7) for text in completions]
 
 
 def sft(model: str, settings: dict[str, Any], tokenizer: Any) -> Any:
-    samples = Dataset.from_list([{"text": f"{each}, {each}."} for each in WORDS])
+    samples = Dataset.from_list([{"text": f"{text}, {text}."} for text in WORDS])
     arguments = trl.SFTConfig(max_length=24, **settings)
     return trl.SFTTrainer(
         model=model, args=arguments, train_dataset=samples, processing_class=tokenizer
@@ -27,7 +27,7 @@ def sft(model: str, settings: dict[str, Any], tokenizer: Any) -> Any:
 
 
 def dpo(model: str, settings: dict[str, Any], tokenizer: Any) -> Any:
-    pairs = [{"prompt": each, "chosen": " yes", "rejected": " never"} for each in WORDS]
+    pairs = [{"prompt": text, "chosen": " yes", "rejected": " never"} for text in WORDS]
     arguments = trl.DPOConfig(max_length=24, **settings)
     return trl.DPOTrainer(
         model=model,
@@ -38,8 +38,8 @@ def dpo(model: str, settings: dict[str, Any], tokenizer: Any) -> Any:
 
 
 def grpo(model: str, settings: dict[str, Any], tokenizer: Any) -> Any:
-    prompts = Dataset.from_list([{"prompt": each} for each in WORDS])
-    # Advantages cancel out in the loss: what is left, the divergence, has to be more than rounding.
+    prompts = Dataset.from_list([{"prompt": text} for text in WORDS])
+    # Advantages cancel out in the loss; a large beta makes the divergence exceed rounding.
     sampling = {"num_generations": 2, "max_completion_length": 8, "beta": 1.0}
     settings = settings | {"learning_rate": 1e-2}
     return trl.GRPOTrainer(
@@ -69,13 +69,13 @@ def main(kind: str, model: str, out: str, config: str, *flags: str) -> dict[str,
     tokenizer = AutoTokenizer.from_pretrained(model)
     trainer = {"sft": sft, "dpo": dpo, "grpo": grpo}[kind](model, settings, tokenizer)
     trainer.train()
-    steps = [each for each in trainer.state.log_history if "loss" in each]
+    steps = [step for step in trainer.state.log_history if "loss" in step]
     trainer.save_model(f"{out}/final")
     return {
-        "losses": [each["loss"] for each in steps],
-        "norms": [each["grad_norm"] for each in steps],
-        "rewards": [each["reward"] for each in steps if "reward" in each],
-        "lengths": [each["completions/mean_length"] for each in steps if "reward" in each],
+        "losses": [step["loss"] for step in steps],
+        "norms": [step["grad_norm"] for step in steps],
+        "rewards": [step["reward"] for step in steps if "reward" in step],
+        "lengths": [step["completions/mean_length"] for step in steps if "reward" in step],
         "files": names_of(Path(out)),
     }
 

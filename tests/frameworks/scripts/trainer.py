@@ -1,4 +1,4 @@
-"""A script around transformers' Trainer as people write it; nothing in it knows who trains."""
+"""A usual training script with transformers' Trainer."""
 
 import json
 import sys
@@ -15,12 +15,12 @@ VOCABULARY, LENGTH = 97, 12
 
 def samples(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
-    made = torch.randint(VOCABULARY, (count, LENGTH), generator=generator)
-    return [{"input_ids": each, "labels": each} for each in made]
+    batch = torch.randint(VOCABULARY, (count, LENGTH), generator=generator)
+    return [{"input_ids": tokens, "labels": tokens} for tokens in batch]
 
 
 def main(model_path: str, arguments: TrainingArguments, lora: bool) -> dict[str, object]:
-    told: dict[str, object] = {}
+    result: dict[str, object] = {}
     model = AutoModelForCausalLM.from_pretrained(model_path)
     if lora:
         from peft import LoraConfig, get_peft_model  # type: ignore[import-not-found]
@@ -32,29 +32,31 @@ def main(model_path: str, arguments: TrainingArguments, lora: bool) -> dict[str,
     )
     out = Path(str(arguments.output_dir))
     trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
-    told["class"] = type(trainer.accelerator.unwrap_model(trainer.model_wrapped)).__name__
-    steps = [each for each in trainer.state.log_history if "loss" in each]
-    told["losses"] = [each["loss"] for each in steps]
-    told["norms"] = [each.get("grad_norm") for each in steps]
-    told["rates"] = [each["learning_rate"] for each in steps]
-    told["eval"] = [each["eval_loss"] for each in trainer.state.log_history if "eval_loss" in each]
-    told["best"] = Path(trainer.state.best_model_checkpoint or "").name
-    told["evaluated"] = trainer.evaluate()["eval_loss"]
-    told["predicted"] = trainer.predict(samples(4, 3)).metrics["test_loss"]  # type: ignore[arg-type]
+    result["class"] = type(trainer.accelerator.unwrap_model(trainer.model_wrapped)).__name__
+    steps = [step for step in trainer.state.log_history if "loss" in step]
+    result["losses"] = [step["loss"] for step in steps]
+    result["norms"] = [step.get("grad_norm") for step in steps]
+    result["rates"] = [step["learning_rate"] for step in steps]
+    result["eval"] = [
+        step["eval_loss"] for step in trainer.state.log_history if "eval_loss" in step
+    ]
+    result["best"] = Path(trainer.state.best_model_checkpoint or "").name
+    result["evaluated"] = trainer.evaluate()["eval_loss"]
+    result["predicted"] = trainer.predict(samples(4, 3)).metrics["test_loss"]  # type: ignore[arg-type]
     prompt = torch.arange(6).view(1, -1).to(arguments.device)
     generated = trainer.model_wrapped.module.generate(prompt, max_new_tokens=6, do_sample=False)
-    told["tokens"] = generated.tolist()
+    result["tokens"] = generated.tolist()
     trainer.save_model(str(out / "final"))
-    told["saved"] = sorted(each.name for each in (out / "final").iterdir())
-    told["files"] = names_of(out)
+    result["saved"] = sorted(path.name for path in (out / "final").iterdir())
+    result["files"] = names_of(out)
     (weights_file,) = (out / "final").glob("*model.safetensors")
     weights = load_file(weights_file)
-    told["weights"] = {name: weight.double().norm().item() for name, weight in weights.items()}
-    return told
+    result["weights"] = {name: weight.double().norm().item() for name, weight in weights.items()}
+    return result
 
 
 if __name__ == "__main__":
     lora = "--lora" in sys.argv
-    target, model_path, *rest = (each for each in sys.argv[1:] if each != "--lora")
+    target, model_path, *rest = (flag for flag in sys.argv[1:] if flag != "--lora")
     (arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(rest)
     Path(target).write_text(json.dumps(main(model_path, arguments, lora)))

@@ -1,1 +1,1 @@
-"""accelerate's and transformers' own tests of DeepSpeed, run from checkouts of them."""
+"""accelerate's and transformers' own tests of DeepSpeed, run from checkouts."""

@@ -1,11 +1,11 @@
-"""The frameworks' own tests of DeepSpeed, on dsengine and on the real one, from checkouts of them.
+"""The frameworks' own tests of DeepSpeed, run from checkouts with dsengine and DeepSpeed.
 
 python -m frameworks.their_tests run accelerate CHECKOUT [PYTEST'S OPTIONS]
 python -m frameworks.their_tests run transformers CHECKOUT [PYTEST'S OPTIONS]
 python -m frameworks.their_tests page
 
-``run`` puts each test to both packages and goes on where it was stopped; what it has found is in
-runs/their-tests. The tests need ``parameterized`` and ``datasets``, which PYTHONPATH may lead to.
+``run`` runs each test with both packages and resumes an interrupted run; outcomes are in
+runs/their-tests. The tests require ``parameterized`` and ``datasets``, for example on PYTHONPATH.
 """
 
 import os
@@ -25,25 +25,25 @@ SUITES = {
     "accelerate": ("tests/deepspeed",),
     "transformers": (
         "tests/trainer/distributed/test_trainer_distributed_deepspeed.py",
-        # The other classes start more processes than one, or are slow.
+        # The other classes start several processes or are slow.
         "-k=TestTrainerIntegrationDeepSpeed or TestNonTrainerIntegrationDeepSpeed",
     ),
 }
-"""By framework, which of its tests are about DeepSpeed, as pytest is told."""
+"""pytest arguments that select each framework's tests of DeepSpeed."""
 
 CHECKPOINTS = {"accelerate": "dsengine", "transformers": "deepspeed"}
-"""Whose files dsengine saves: tests of transformers look for DeepSpeed's."""
+"""Checkpoint files that dsengine saves: transformers' tests look for DeepSpeed's."""
 
 
-def told_of(framework: str, package: str) -> Path:
-    """The file that holds what came of a framework's tests on a package."""
+def outcomes_file(framework: str, package: str) -> Path:
+    """Return the file with outcomes of a framework's tests for a package."""
     return RUNS / f"{framework}-{package}.jsonl"
 
 
 def run(framework: str, checkout: Path, package: str, *options: str) -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
-    ours = [ROOT, ROOT / "engine", ROOT / "tests"]
-    paths = [checkout, *ours, *filter(None, [os.environ.get("PYTHONPATH")])]
+    roots = [ROOT, ROOT / "engine", ROOT / "tests"]
+    paths = [checkout, *roots, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "PATH": os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)]),
@@ -56,7 +56,7 @@ def run(framework: str, checkout: Path, package: str, *options: str) -> None:
         "DSENGINE_CHECKPOINTS": CHECKPOINTS[framework],
         "TORCH_EXTENSIONS_DIR": str(build_adams()),
         "DEEPSPEED_TESTS": package,
-        "DEEPSPEED_TESTS_TOLD": str(told_of(framework, package)),
+        "DEEPSPEED_TESTS_TOLD": str(outcomes_file(framework, package)),
     }
     hub = [sys.executable, "-m", "frameworks.their_tests.hub", str(RUNS / "hub")]
     subprocess.run(hub, env=environment, check=True)
@@ -67,81 +67,80 @@ def run(framework: str, checkout: Path, package: str, *options: str) -> None:
 
 
 def lost(framework: str) -> dict[str, Outcome]:
-    """Tests that pass with DeepSpeed and not with dsengine, with what came of them there."""
-    mine, theirs = (read(told_of(framework, each)) for each in PACKAGES)
+    """Return tests that pass with DeepSpeed but not with dsengine, with their outcomes."""
+    ours, theirs = (read(outcomes_file(framework, package)) for package in PACKAGES)
     return {
-        name: mine.get(name, Outcome("failed", "not run"))
+        name: ours.get(name, Outcome("failed", "not run"))
         for name, outcome in theirs.items()
-        if outcome.kind == "passed" and (name not in mine or mine[name].kind != "passed")
+        if outcome.kind == "passed" and (name not in ours or ours[name].kind != "passed")
     }
 
 
 def page(frameworks: list[str], before: str = "") -> str:
-    """The page of those that were run; of the others it has what it had ``before``."""
-    kept = {each: found for each in SUITES if (found := _section(before, each))}
+    """Return the page for ``frameworks``; other sections are kept from ``before``."""
+    kept = {name: found for name in SUITES if (found := _section(before, name))}
     lines = [
         "# The frameworks' own tests of DeepSpeed",
         "",
         *wrap(
             "accelerate's tests/deepspeed and the one-process part of transformers' "
             "test_trainer_distributed_deepspeed, from checkouts of their repositories, on a CPU "
-            "with tiny models in the place of the hub's, with dsengine as their deepspeed and "
-            "with DeepSpeed 0.19.8. For transformers' tests, some of which look for them, dsengine "
-            "saves DeepSpeed's files (DSENGINE_CHECKPOINTS=deepspeed): with its own 60 pass. Their "
-            "file of tests is a transcript of that of commit 0a5ecfb6, shortened by comments, "
-            "messages and imports that no test needs. DeepSpeed is helped where it broadcasts "
-            "parameters without a dimension as bytes, which fails: without that it passes 21 of "
-            "transformers' tests and 26 of accelerate's. Made in tests/ by `python -m "
-            "frameworks.their_tests`; no test of theirs is here. Skipped are those that are slow "
-            "by their mark or ask for more than one accelerator.",
+            "with tiny models in place of the hub's, with dsengine and with DeepSpeed 0.19.8. For "
+            "transformers' tests, some of which check for them, dsengine saves DeepSpeed's files "
+            "(DSENGINE_CHECKPOINTS=deepspeed); with its own files 60 pass. Their test file is a "
+            "transcript of commit 0a5ecfb6 without unneeded comments, messages and imports. "
+            "DeepSpeed is patched because it fails to broadcast zero-dimensional parameters: "
+            "without the patch it passes 21 of transformers' tests and 26 of accelerate's. "
+            "Generated in tests/ by `python -m frameworks.their_tests`; their tests are not "
+            "included. Tests that are marked slow or require several accelerators are skipped.",
             100,
         ),
         "",
-        "| tests of | DeepSpeed passes | dsengine passes | of |",
+        "| framework | DeepSpeed passes | dsengine passes | tests |",
         "|---|---|---|---|",
     ]
     for framework in SUITES:
         if framework in frameworks:
-            mine, theirs = (_passed(framework, package) for package in PACKAGES)
-            count = len(read(told_of(framework, "deepspeed")))
-            lines.append(f"| {framework} | {theirs} | {mine} | {count} |")
+            ours, theirs = (_passed(framework, package) for package in PACKAGES)
+            count = len(read(outcomes_file(framework, "deepspeed")))
+            lines.append(f"| {framework} | {theirs} | {ours} | {count} |")
         elif framework in kept:
             lines += [line for line in before.splitlines() if line.startswith(f"| {framework} |")]
     for framework in SUITES:
         lines += ["", f"## {framework}", ""]
         if framework in frameworks:
-            lines += ["| test | dsengine | DeepSpeed | why |", "|---|---|---|---|"]
+            lines += ["| test | dsengine | DeepSpeed | reason |", "|---|---|---|---|"]
             lines += _rows(framework)
         elif framework in kept:
             lines += kept[framework]
         else:
             run = f"python -m frameworks.their_tests run {framework} CHECKOUT"
-            lines += wrap(
-                f"Not run. Where there is a checkout: `{run}` in tests/, then `page`.", 100
-            )
+            lines += wrap(f"Not run. With a checkout, run `{run}` in tests/, then `page`.", 100)
     return "\n".join(lines) + "\n"
 
 
 def _section(text: str, framework: str) -> list[str]:
-    """The lines of a framework's table in ``text``, if it has one."""
+    """Return the lines of a framework's table in ``text``, if any."""
     _, _, rest = text.partition(f"\n## {framework}\n")
     return [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("|")]
 
 
 def _rows(framework: str) -> list[str]:
-    mine, theirs = (read(told_of(framework, package)) for package in PACKAGES)
-    absent = Outcome("not run", "")
+    ours, theirs = (read(outcomes_file(framework, package)) for package in PACKAGES)
+    not_run = Outcome("not run", "")
     rows: list[str] = []
-    for name in sorted(mine | theirs):
-        here, there = mine.get(name, absent), theirs.get(name, absent)
-        whys = {each.why: None for each in (here, there) if each.kind != "passed" and each.why}
-        row = f"| {name} | {here.kind} | {there.kind} | {'; '.join(whys).replace('|', ' ')} |"
+    for name in sorted(ours | theirs):
+        own, other = ours.get(name, not_run), theirs.get(name, not_run)
+        whys = {o.why: None for o in (own, other) if o.kind != "passed" and o.why}
+        row = f"| {name} | {own.kind} | {other.kind} | {'; '.join(whys).replace('|', ' ')} |"
         rows.append(row.replace("<", "\\<"))
     return rows
 
 
 def _passed(framework: str, package: str) -> int:
-    return sum(each.kind == "passed" for each in read(told_of(framework, package)).values())
+    return sum(
+        outcome.kind == "passed" for outcome in read(outcomes_file(framework, package)).values()
+    )
 
 
 if __name__ == "__main__":
@@ -150,7 +149,7 @@ if __name__ == "__main__":
             for package in PACKAGES:
                 run(framework, Path(checkout).resolve(), package, *options)
         case ["page"]:
-            run_already = [each for each in SUITES if told_of(each, "dsengine").exists()]
+            run_already = [name for name in SUITES if outcomes_file(name, "dsengine").exists()]
             PAGE.write_text(page(run_already, PAGE.read_text("utf-8")), "utf-8")
         case _:
             raise SystemExit(__doc__)

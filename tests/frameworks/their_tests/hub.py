@@ -1,4 +1,4 @@
-"""Models of the hub that tests name: tiny ones of their architectures, in a cache of their own."""
+"""Tiny replacements for hub models that the tests load, in a separate cache."""
 
 import os
 import sys
@@ -53,12 +53,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "t5-small": ("T5ForConditionalGeneration", T5),
     "patrickvonplaten/t5-tiny-random": ("T5ForConditionalGeneration", T5),
 }
-"""By the name that tests give to ``from_pretrained``: its class, and what makes it tiny."""
+"""Model class and sizes by hub name."""
 REVISION = "0" * 40
 
 
 def fill(cache: Path) -> None:
-    """Lay the models into ``cache`` as the hub's client keeps them; what is there stays."""
+    """Write the models to ``cache`` in the layout of the hub's client, unless they exist."""
     for name, (kind, sizes) in MODELS.items():
         folder = cache / f"models--{name.replace('/', '--')}"
         if (folder / "refs" / "main").exists():

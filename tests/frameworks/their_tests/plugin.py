@@ -1,6 +1,6 @@
-"""A plugin of pytest for the frameworks' tests of DeepSpeed, on machines without a card.
+"""pytest plugin for the frameworks' tests of DeepSpeed, on machines without a GPU.
 
-``DEEPSPEED_TESTS`` names the package that is their ``deepspeed``.
+``DEEPSPEED_TESTS`` is the package to use as ``deepspeed``.
 """
 
 import os
@@ -11,9 +11,9 @@ import pytest
 if os.environ["DEEPSPEED_TESTS"] == "dsengine":
     import dsengine.as_deepspeed  # noqa: F401
 else:
-    from frameworks.real import on_the_host, show_scalars_as_bytes
+    from frameworks.real import import_deepspeed, show_scalars_as_bytes
 
-    on_the_host()
+    import_deepspeed()
     show_scalars_as_bytes()
 
 import accelerate.test_utils.testing
@@ -24,18 +24,23 @@ from deepspeed_tests.alone import known, name_of, pytest_collectreport, pytest_r
 
 __all__ = ["pytest_collectreport", "pytest_runtest_protocol"]
 
-OF_A_CARD = ("require_non_cpu", "require_cuda", "require_torch_accelerator", "require_torch_gpu")
-"""What their tests ask for because DeepSpeed is for cards; it trains on the CPU as well."""
+GPU_DECORATORS = (
+    "require_non_cpu",
+    "require_cuda",
+    "require_torch_accelerator",
+    "require_torch_gpu",
+)
+"""Decorators that skip tests without a GPU, although they also pass on the CPU."""
 
 
-def _as_it_is(test: Any) -> Any:
+def _unchanged(test: Any) -> Any:
     return test
 
 
 for module in (accelerate.test_utils.testing, transformers.testing_utils):
-    for name in OF_A_CARD:
+    for name in GPU_DECORATORS:
         if hasattr(module, name):
-            setattr(module, name, _as_it_is)
+            setattr(module, name, _unchanged)
 transformers.training_args.is_torch_bf16_gpu_available = lambda: True
 
 
