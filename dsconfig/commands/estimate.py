@@ -18,7 +18,15 @@ from dsconfig.report.sizes import GIB, gib, in_gib
 
 with lazy_imports():
     from dsconfig.commands import estimate_tables as tables
-    from dsconfig.commands import fact_defaults, prepare, run_logs, screen, verdict, writing
+    from dsconfig.commands import (
+        fact_defaults,
+        host_memory,
+        prepare,
+        run_logs,
+        screen,
+        verdict,
+        writing,
+    )
     from dsconfig.cost import (
         assumptions,
         calibration,
@@ -44,7 +52,6 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
-HOST_MEMORY_ASSUMED = "assuming enough host memory (RAM); specify --host-memory to check it"
 
 
 class EstimateOptions(NamedTuple):
@@ -264,6 +271,7 @@ def _show(result: Result, output_format: str) -> None:
         comparison = log_comparison.compare(log, result.option, samples)
     if output_format == "json":
         data = {**rendering.as_data(found), **program.data}
+        data["host_available_bytes"] = facts.host.usable_bytes if facts.host else None
         for option, entry in zip(found.options, data["options"], strict=True):
             entry["lacks"] = search.host_or_disk_shortfall(option.host, option.nvme, facts)
         if result.effective is not None:
@@ -321,7 +329,7 @@ def print_limits(
         typer.echo("the largest micro batch requires --seq-len", err=True)
     uses_host = any(limit.option and limit.option.host.bytes for limit in found)
     if uses_host and not (facts.host and facts.host.memory_bytes):
-        typer.echo(HOST_MEMORY_ASSUMED, err=True)
+        typer.echo(host_memory.ASSUMED, err=True)
 
 
 def print_compat(facts: "Facts", program: str, output_format: str) -> None:

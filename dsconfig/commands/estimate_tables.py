@@ -29,6 +29,7 @@ from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.source.pointer import dotted
 
 with lazy_imports():
+    from dsconfig.commands import host_memory
     from dsconfig.cost.deepspeed import releases
     from dsconfig.schema import version as versions
 
@@ -50,8 +51,9 @@ SIZE_WIDTH = 16
 def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") -> None:
     """Print the usual configurations: GPU, host and NVMe memory, what fits, and the buckets."""
     typer.echo(f"{paragraph(_heading(estimate))}\n{paragraph(program.headline)}\n")
-    typer.echo(f"{paragraph(overall(estimate, facts))}\n")
-    typer.echo(f"Memory required per configuration (GiB)\n{_choices(estimate, facts)}\n")
+    typer.echo(paragraph(overall(estimate, facts)))
+    _print_host(max(estimate.options, key=lambda option: option.host.peak_bytes), facts, "at most ")
+    typer.echo(f"\nMemory required per configuration (GiB)\n{_choices(estimate, facts)}\n")
     typer.echo(f"{_bars(estimate)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     first = estimate.options[0].host
@@ -252,6 +254,7 @@ def print_depth(result: "Result") -> None:
     typer.echo(paragraph(f"{_heading(estimate)}, {label(option)}"))
     typer.echo(f"{paragraph(result.program.headline)}\n")
     typer.echo(emphasised(paragraph(overall(estimate, facts, is_config=True))))
+    _print_host(option, facts)
     for other in result.others:
         typer.echo(paragraph(verdicts.assumption_line(other)))
     if not_fitting(option, facts):
@@ -360,12 +363,27 @@ def _levels(option: Option) -> TextTable:
         # A calibrated estimate has no range.
         between = f"{_size(least)} to {_size(most)} by fragmentation" if least < most else ""
         table.add_row("required per GPU", _size(device.needed_bytes), between)
-        table.add_row("nvidia-smi (approx.)", _size(device.visible_bytes), "incl. cached memory")
+        table.add_row("nvidia-smi (approx.)", *_visible(option))
     for fit in option.fits:
         verdict = "left" if fit.fits else _TOO_MUCH[fit.may_fit]
         table.add_row(f"{fit.device} has", _size(fit.memory_bytes), "")
         table.add_row("", _size(abs(fit.headroom_bytes)), verdict, bold=not fit.fits)
     return table
+
+
+def _visible(option: Option) -> tuple[str, str]:
+    """Return what nvidia-smi shows, at most the memory of the device, and what is in it."""
+    shown = min([option.device.visible_bytes, *(fit.memory_bytes for fit in option.fits)])
+    if shown == option.device.visible_bytes or not all(fit.fits for fit in option.fits):
+        return _size(option.device.visible_bytes), "incl. cached memory"
+    cached = option.device.visible_bytes - option.device.needed_bytes
+    return _size(shown), f"all of it: up to {_size(cached)} GiB cached, freed when memory runs out"
+
+
+def _print_host(option: Option, facts: "Facts", bound: str = "") -> None:
+    line = host_memory.requirement(option.host, facts, bound)
+    if line:
+        typer.echo(paragraph(line))
 
 
 _TOO_MUCH = {False: "over: out of memory", True: "over, unless fragmentation is low"}
@@ -426,6 +444,7 @@ def print_candidates(
         rate = _rate_of(time, peak)
         share = f", {rate[1]} MFU" if rate[1] != "-" else ""
         typer.echo(paragraph(verdicts.verdict(option, facts)))
+        _print_host(option, facts)
         typer.echo(
             paragraph(
                 f"{rate[0]} tokens/s per GPU{share}, {time.seconds:.2f} s per step of "

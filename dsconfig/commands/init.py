@@ -11,7 +11,7 @@ from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 
 with lazy_imports():
-    from dsconfig.commands import init_template
+    from dsconfig.commands import host_memory, init_template
 
 SEQUENCE_LENGTH = 2048
 """Tokens per sample where nobody says."""
@@ -51,6 +51,9 @@ def init(
     if any(known) and not all(known):
         raise UsageError("name --model (or --params), --gpus and --device together, or none")
     if all(known):
+        facts = options.with_memory_here(facts)
+        if facts.host is None or facts.host.memory_bytes is None:
+            typer.echo(host_memory.ASSUMED, err=True)
         is_named = found.found != inference.BY_DEFAULT
         selective = is_named and found.runtime.recomputes_selectively
         starter = init_template.chosen(facts, learning_rate, found.runtime, selective=selective)

@@ -16,9 +16,11 @@ import typer
 import dsconfig
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.report.sizes import size
 from dsconfig.source.findings import NO_CONFIG, UNREADABLE
 
 with lazy_imports():
+    from dsconfig.commands import host_memory
     from dsconfig.commands.validation import settings
     from dsconfig.facts import embedded_facts, gathering, machine
     from dsconfig.planner import plan as plans
@@ -270,13 +272,16 @@ def _expanded(
 
 
 def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":
-    """Return the facts with the GPUs of this machine if no device is specified; prints a note.
+    """Return the facts with this machine's GPUs if no device is specified, and its host memory if
+    the device is also this machine's; prints a note for each.
 
     ``ranks``: also assume one rank per GPU if their number is not specified.
     """
-    gpus = machine.local_gpus() if facts.device is None else []
+    gpus = machine.local_gpus()
     if not gpus:
         return facts
+    if facts.device is not None:
+        return with_memory_here(facts, gpus)
     name, memory = gpus[0]
     try:
         device = replace(machine.named_device(name), memory_bytes=memory)
@@ -287,7 +292,18 @@ def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":
         facts = replace(facts, world_size=len(gpus), nodes=1)
     count = facts.world_size or 1
     typer.echo(f"device: {count} x {name}, detected; override with --device", err=True)
-    return facts
+    return with_memory_here(facts, gpus)
+
+
+def with_memory_here(facts: "Facts", gpus: list[tuple[str, int]] | None = None) -> "Facts":
+    """Return the facts with this machine's host memory if its GPUs are those of the facts; prints
+    a note."""
+    gpus = machine.local_gpus() if gpus is None else gpus
+    found = host_memory.with_memory_here(facts, gpus)
+    if found is not facts and found.host is not None and found.host.memory_bytes is not None:
+        memory = size(found.host.memory_bytes, 0)
+        typer.echo(f"host memory: {memory}, detected; override with --host-memory", err=True)
+    return found
 
 
 def measured_here(facts: "Facts") -> "Facts":

@@ -14,7 +14,7 @@ from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 
 with lazy_imports():
     from dsconfig.commands import estimate_tables as tables
-    from dsconfig.commands import program_file, screen
+    from dsconfig.commands import host_memory, program_file, screen
     from dsconfig.cost import choices, rendering, search
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def tune(
         _show(found, show_all, output_format, facts, target)
     host_is_known = facts.host is not None and facts.host.memory_bytes is not None
     if fits and found[0].option.host.bytes and not host_is_known:
-        typer.echo("assuming enough host memory (RAM); specify --host-memory to check it", err=True)
+        typer.echo(host_memory.ASSUMED, err=True)
     if not fits:
         typer.echo(
             "nothing fits; try more GPUs, more --host-memory, --nvme or a shorter --seq-len",

@@ -259,7 +259,7 @@ def test_fit_answers_include_configs() -> None:
     done = run("estimate", *flags, "--output-format", "json")
     limits = json.loads(done.stdout)["limits"]
     assert all(limit["config"]["zero_optimization"]["stage"] in range(4) for limit in limits)
-    assert "give --host-memory" in run("estimate", *flags).stderr
+    assert "specify --host-memory" in run("estimate", *flags).stderr
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
