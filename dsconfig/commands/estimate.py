@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
-
-
 class EstimateOptions(NamedTuple):
     """Additional inputs and outputs of an estimate, one flag per field."""
 

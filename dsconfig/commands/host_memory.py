@@ -43,7 +43,7 @@ def with_memory_here(facts: "Facts", devices: list[tuple[str, int]]) -> "Facts":
         return facts
     if _name(devices[0][0]) != facts.device.name:
         return facts
-    host = replace(host, memory_bytes=machine.memory_bytes())
+    host = replace(host, memory_bytes=machine.host_memory_bytes())
     return replace(facts, host=host, origins={**facts.origins, "host": HERE})
 
 

@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> str:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "local_gpus", lambda: [("NVIDIA GeForce RTX 4090", 24 * GIB)] * 2)
-    monkeypatch.setattr(machine, "memory_bytes", lambda: 256 * GIB)
+    monkeypatch.setattr(machine, "host_memory_bytes", lambda: 256 * GIB)
 
 
 @pytest.fixture
