@@ -414,12 +414,12 @@ def test_partitioned_parameters_have_ds_attributes(ranks: Ranks, stage: int) -> 
     for result in ranks.run("training.deepspeed_api_jobs:ds_attributes", settings=settings):
         (rows, columns), elements, _ = result["built"]
         assert elements == rows * columns
-        assert result["says nothing"] and result["ids"] and result["shapes"]
+        assert result["no status"] and result["ids"] and result["shapes"]
         if stage == 3:
-            assert result["divided"] > 5
+            assert result["sharded"] > 5
             assert result["before"] and result["inside"] and result["after"]
         else:
-            assert result["divided"] == 0 and result["whole"] > 5
+            assert result["sharded"] == 0 and result["plain"] > 5
 
 
 SETTINGS = {
@@ -477,7 +477,7 @@ def test_sanity_checks_refuse_discarded_writes(ranks: Ranks, checks: bool) -> No
     both = ranks.run("training.deepspeed_api_jobs:discarded_writes", settings=config(3, zero=zero))
     assert [result.pop("failed") for result in both] == ["of this rank alone", ""]
     for result in both:
-        for refused in ("built", "divided", "assigned", "whole"):
+        for refused in ("built", "sharded", "assigned", "plain"):
             assert ("in-place modification" in result[refused]) is checks, refused
         assert result["read"] == result["kept"] == ""
         assert result["same"] and result["persist"] == [False, True]
@@ -508,9 +508,9 @@ def test_ranks_can_use_different_experts(
     ranks: Ranks, stage: int, accumulation: int, marked: bool
 ) -> None:
     job, steps = "training.deepspeed_api_jobs:routed", {"gradient_accumulation_steps": accumulation}
-    whole = ranks.once(job, settings=config(0, **steps), marked=marked)
-    divided = ranks.run(job, settings=config(stage, **steps), marked=marked)
-    for (leaves, curve), (_, expected) in zip(divided, whole, strict=True):
+    reference = ranks.once(job, settings=config(0, **steps), marked=marked)
+    sharded = ranks.run(job, settings=config(stage, **steps), marked=marked)
+    for (leaves, curve), (_, expected) in zip(sharded, reference, strict=True):
         assert leaves == (2 if marked else 0)
         assert curve == pytest.approx(expected, rel=1e-5)
 
@@ -700,7 +700,7 @@ def test_written_states_are_read_back(ranks: Ranks, name: str, tmp_path: Path) -
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("threshold", [0, 10**6], ids=["divided", "whole at stage 3"])
+@pytest.mark.parametrize("threshold", [0, 10**6], ids=["sharded", "unsharded at stage 3"])
 def test_stage_3_weights_have_ds_attributes_in_forward(ranks: Ranks, threshold: int) -> None:
     zero = {"stage3_param_persistence_threshold": threshold}
     expected = ranks.run(

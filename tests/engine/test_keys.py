@@ -158,11 +158,11 @@ ZERO = [
         10_000,
         zero(3, stage3_max_reuse_distance=0),
     ),
-    Case(f"{Z}.stage3_param_persistence_threshold", 100_000, "whole", 0, zero(3)),
+    Case(f"{Z}.stage3_param_persistence_threshold", 100_000, "unsharded", 0, zero(3)),
     Case(
         f"{Z}.stage3_model_persistence_threshold",
         0,
-        "whole",
+        "unsharded",
         base=zero(3, stage3_param_persistence_threshold=100_000),
     ),
     Case(f"{Z}.stage3_max_live_parameters", 4000, "prefetch", base=zero(3)),

@@ -38,22 +38,22 @@ def ds_attributes(settings: dict[str, Any]) -> dict[str, Any]:
     weight = model.head.weight
     built = (tuple(weight.ds_shape), weight.ds_numel, weight.ds_status)
     engine, *_ = deepspeed.initialize(model=model, config=settings)
-    divided = [p for p in engine.module.parameters() if hasattr(p, "ds_id")]
-    whole = [p for p in engine.module.parameters() if not hasattr(p, "ds_id")]
-    before = {p.ds_status for p in divided}
-    with deepspeed.zero.GatheredParameters(divided):
-        inside = {p.ds_status for p in divided}
-        shapes = all(p.data.shape == p.ds_shape for p in divided)
+    sharded = [p for p in engine.module.parameters() if hasattr(p, "ds_id")]
+    plain = [p for p in engine.module.parameters() if not hasattr(p, "ds_id")]
+    before = {p.ds_status for p in sharded}
+    with deepspeed.zero.GatheredParameters(sharded):
+        inside = {p.ds_status for p in sharded}
+        shapes = all(p.data.shape == p.ds_shape for p in sharded)
     result = {
         "built": built,
         "before": before == {ZeroParamStatus.NOT_AVAILABLE},
         "inside": inside == {ZeroParamStatus.AVAILABLE},
-        "after": {p.ds_status for p in divided} == {ZeroParamStatus.NOT_AVAILABLE},
+        "after": {p.ds_status for p in sharded} == {ZeroParamStatus.NOT_AVAILABLE},
         "shapes": shapes,
-        "ids": len({p.ds_id for p in divided}) == len(divided),
-        "divided": len(divided),
-        "whole": len(whole),
-        "says nothing": not any(hasattr(p, "ds_status") for p in whole),
+        "ids": len({p.ds_id for p in sharded}) == len(sharded),
+        "sharded": len(sharded),
+        "plain": len(plain),
+        "no status": not any(hasattr(p, "ds_status") for p in plain),
     }
     engine.destroy()
     return result
@@ -105,10 +105,10 @@ def discarded_writes(settings: dict[str, Any]) -> dict[str, Any]:
     engine, *_ = deepspeed.initialize(model=model, config=settings)
     before = engine.module.head.weight.full_tensor()
     result |= {
-        "divided": refused(engine.module.head.weight, 1),
+        "sharded": refused(engine.module.head.weight, 1),
         "assigned": refused(engine.module.head.weight, 0, way="assign"),
         "failed": refused(engine.module.head.weight, 0, way="fail"),
-        "whole": refused(engine.module.norm.weight, 0),
+        "plain": refused(engine.module.norm.weight, 0),
         "read": refused(engine.module.head.weight, -1),
         "kept": refused(engine.module.norm.weight, 1, modifier=1),
         "same": torch.equal(engine.module.head.weight.full_tensor(), before),
@@ -173,7 +173,7 @@ def whole_states(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 class Experts(nn.Module):
-    """A block with two experts, of which an input uses one."""
+    """A block with two experts; an input uses one of them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -300,7 +300,7 @@ def moved(settings: dict[str, Any]) -> list[float]:
 
 
 class Double(nn.Module):
-    """Two losses, one of which can be unused."""
+    """Two losses; the second can be unused."""
 
     def __init__(self) -> None:
         super().__init__()

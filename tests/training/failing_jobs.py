@@ -137,7 +137,7 @@ def marked_parameter() -> str:
 
 def submodule_of_engine_model() -> str:
     """The engine has the full model, so its submodule cannot be restored alone."""
-    whole = torch.nn.Sequential(model := models.tied())
-    engine, *_ = dsengine.initialize(model=whole, config=config(2))
+    outer = torch.nn.Sequential(model := models.tied())
+    engine, *_ = dsengine.initialize(model=outer, config=config(2))
     engine.destroy()
     return _raised(lambda: dsengine.initialize(model=model, config=config(2)))

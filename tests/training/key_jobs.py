@@ -82,7 +82,7 @@ def _built(engine: Any) -> dict[str, Any]:
         "parameter": str(engine.module.scale.dtype),
         "buffer": str(engine.module.steps_seen.dtype),
         "units": [unit.modules for unit in plan.units],
-        "whole": [unit.modules for unit in plan.units if not unit.gather],
+        "unsharded": [unit.modules for unit in plan.units if not unit.gather],
         "reshard": [unit.reshard_after_forward for unit in plan.units],
         "prefetch": [unit.prefetch for unit in plan.units],
         "unused": [getattr(group, "reduce_scatter_unused_params", False) for group in groups],

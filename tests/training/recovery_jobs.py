@@ -15,7 +15,7 @@ from training.jobs import ADAMW, window
 
 
 class _FailsInBackward(torch.autograd.Function):
-    """The identity, which fails in backward if told to."""
+    """The identity, which fails in backward if ``fails`` is set."""
 
     fails = False
 

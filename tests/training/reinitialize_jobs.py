@@ -30,7 +30,7 @@ def curve(
     uninterrupted, *_ = dsengine.initialize(
         model=models.tied(), config=_config(stages[0], zero, more)
     )
-    whole = [window(uninterrupted, step) for step in range(2 * len(stages))]
+    expected = [window(uninterrupted, step) for step in range(2 * len(stages))]
     uninterrupted.destroy()
     model, losses = models.tied(), []
     parameters = list(model.parameters()) if ending == "kept" else []
@@ -48,7 +48,7 @@ def curve(
         losses += [window(engine, step) for step in range(2 * index, 2 * index + 2)]
         parameters = parameters and list(model.parameters())
     engine.destroy()
-    return {"whole": whole, "losses": losses}
+    return {"uninterrupted": expected, "losses": losses}
 
 
 def model_after_reinitialize(stage: int) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def load_wrong_shape(stage: int, folder: str) -> str:
 
 
 def recomputed(stages: list[int]) -> list[int]:
-    """Return how many blocks recompute under engines, of which only the first is configured to."""
+    """Return how many blocks recompute under successive engines; only the first configures it."""
     model, counts = models.tied(), []
     for index, stage in enumerate(stages):
         more = {} if index else {"activation_checkpointing": {"number_checkpoints": 2}}
@@ -271,8 +271,8 @@ def recomputed(stages: list[int]) -> list[int]:
 
 def submodule_of_replica(stage: int, more: dict[str, Any]) -> str:
     """Create an engine for a submodule of a model that a stage-0 engine trains."""
-    whole = nn.Sequential(part := Layers())
-    engine, *_ = dsengine.initialize(model=whole, config=_config(0, {}, {}))
+    model = nn.Sequential(part := Layers())
+    engine, *_ = dsengine.initialize(model=model, config=_config(0, {}, {}))
     try:
         dsengine.initialize(model=part, config=_config(stage, {}, more))
     except ValueError as error:

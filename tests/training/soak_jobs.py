@@ -1,4 +1,4 @@
-"""A run with random events, none of which may change its losses."""
+"""A run with random events that must not change its losses."""
 
 import random
 import resource

@@ -1,4 +1,4 @@
-"""Leaf modules, of which each rank may use different submodules.
+"""Leaf modules: modules whose submodules may be used differently on each rank.
 
 [Note: collectives must match across ranks]
 A unit's gradients are reduced in one collective over the parameters that have one. If ranks used

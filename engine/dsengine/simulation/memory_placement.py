@@ -148,7 +148,7 @@ class ImmediateExecutor:
         return done
 
     def shutdown(self) -> None:
-        """There is no thread."""
+        """Do nothing: no thread is used."""
 
 
 class _File:
@@ -166,7 +166,7 @@ class _File:
         yield lambda start, count: self._elements[start : start + count]
 
     def close(self) -> None:
-        """There is no descriptor."""
+        """Do nothing: no file is open."""
 
 
 class _Buffer(Buffer):
@@ -185,7 +185,7 @@ class _NoIO:
         return []
 
     def close(self) -> None:
-        """There is no thread."""
+        """Do nothing: no thread is used."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A Parameter of which each rank holds one shard, gathered whenever it is accessed.
+"""A Parameter sharded over ranks and gathered whenever it is accessed.
 
 [Note: gathered on access]
 Constructors do more with a weight than create it: parents initialize their children's weights,
