@@ -166,9 +166,7 @@ class ShardedParameter:
 
     @property
     def view(self) -> nn.Parameter:
-        """The parameter that modules have instead of the shard: the shard, unless ``set_view`` was
-        called.
-        """
+        """The parameter that modules have: the shard, unless ``set_view`` was called."""
         return vars(self._record).get("_dsengine_view", self.shard)
 
     def set_view(
@@ -565,8 +563,9 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
 
 
 plain_tensors: Any = _torch._C.DisableTorchFunctionSubclass
-"""A context in which Tensor subclasses do not dispatch to ``__torch_function__``. The public
-``DisableTorchFunction`` also disables modes such as ``torch.device``.
+"""A context in which Tensor subclasses do not dispatch to ``__torch_function__``.
+
+The public ``DisableTorchFunction`` also disables modes such as ``torch.device``.
 """
 
 backward_hooks_of: Any = _torch.Tensor._backward_hooks.__get__

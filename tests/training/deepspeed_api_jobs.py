@@ -369,9 +369,7 @@ class ReadsAttributes(nn.Module):
 
 
 def attributes_in_forward(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return weight attributes inside forward, after a submodule was called first, and without
-    forward.
-    """
+    """Return weight attributes inside forward and losses."""
     torch.manual_seed(0)
     model = ReadsAttributes()
     engine, *_ = deepspeed.initialize(model=model, config=settings)

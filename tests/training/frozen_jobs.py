@@ -44,8 +44,7 @@ class Block(nn.Module):
 
 
 def trained(settings: dict[str, Any], dtype: str, folder: str | None = None) -> dict[str, Any]:
-    """Return losses of six steps, dtypes of frozen and trained masters, and bytes sent by the last
-    step.
+    """Return losses of six steps, dtypes of masters, and bytes sent by the last step.
 
     With ``folder`` the run is saved after three steps and resumed in another engine with other
     weights.

@@ -12,11 +12,10 @@ from training import models
 
 
 def real_deepspeed() -> Any:
-    """Return the installed package on CPU, without its shared-memory kernel, which takes a minute
-    to compile.
+    """Return the installed package on CPU, without its shared-memory kernel.
 
-    That kernel only serves reductions of a few megabytes within one machine. A process killed while
-    compiling it leaves a lock that blocks later ones.
+    The kernel takes a minute to compile and only serves reductions of a few megabytes within one
+    machine. A process killed while compiling it leaves a lock that blocks later ones.
     """
     wait_for_gloo_at_exit()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")

@@ -19,9 +19,7 @@ GRACE = 5.0
 ENDING = 60.0
 """Seconds to exit while recording coverage."""
 PRELOADED = ["torch", "torch.distributed.fsdp", "torch._dynamo"]
-"""Imported once, in the fork server. No modules of ours: that process does not see this
-``sys.path``.
-"""
+"""Imported once, in the fork server, which does not see this ``sys.path``."""
 
 
 _VISIBLE_DEVICES = "CARDS_BEFORE_HIDING"
@@ -48,10 +46,10 @@ class RankError(RuntimeError):
 
 
 class Ranks:
-    """``size`` processes connected by gloo with one thread each; with ``cuda``, by NCCL with one
-    GPU each.
+    """A group of ``size`` training processes.
 
-    With fewer GPUs than processes, they share GPUs and use gloo. ``run("training.jobs:train",
+    On CPU they are connected by gloo with one thread each; with ``cuda``, by NCCL with one GPU
+    each. With fewer GPUs than processes, they share GPUs and use gloo. ``run("training.jobs:train",
     ...)`` calls the function on every rank with the keyword arguments and returns the results by
     rank.
     """

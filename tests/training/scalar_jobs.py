@@ -44,8 +44,9 @@ class Block(nn.Module):
 
 
 def trained(settings: dict[str, Any], folder: str | None = None) -> dict[str, Any]:
-    """Return losses, norms and scalars of a few windows; with ``folder``, saved and resumed
-    between.
+    """Return losses, norms and scalars of a few windows.
+
+    With ``folder`` the run is saved and resumed in between.
     """
     torch.manual_seed(0)
     engine, *_ = dsengine.initialize(model=Scaled(), config=settings)

@@ -9,8 +9,9 @@ _library = torch.library.Library("_c10d_functional", "IMPL")
 
 
 def all_gather_with_lists() -> None:
-    """Gather DTensors with lists: torch's own implementation makes gloo read GPU memory as host
-    memory.
+    """Gather DTensors with lists of tensors.
+
+    torch's own implementation makes gloo read GPU memory as host memory.
     """
     _library.impl("all_gather_into_tensor", _gathered, "CUDA")
 

@@ -125,8 +125,7 @@ non_reentrant_checkpoint = checkpoint
 
 
 def every_other_product() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Return contexts that save attention and every second matmul of a block and recompute the
-    rest.
+    """Return contexts that save attention and every second matmul, and recompute the rest.
 
     For use as ``context_fn`` of torch's ``checkpoint``. A transformers model passes it through:
 

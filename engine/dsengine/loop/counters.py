@@ -6,8 +6,9 @@ from typing import Any
 
 @dataclass(slots=True)
 class Counters:
-    """``micro_steps`` counts step() calls; ``global_steps`` counts boundaries, including skipped
-    ones.
+    """Counters as in DeepSpeed.
+
+    ``micro_steps`` counts step() calls, ``global_steps`` boundaries, including skipped ones.
     """
 
     micro_steps: int = 0

@@ -200,9 +200,7 @@ class Engine(SavingEngine):
         self.sharding.before_backward(loss, reduce)
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Return ``loss`` times the loss scale (1 outside fp16), for the script's
-        ``loss.backward()``.
-        """
+        """Return ``loss`` times the loss scale (1 outside fp16), for a direct ``backward()``."""
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise MisuseError("scale() expects a scalar tensor: the loss to call backward() on")
         return self._direct.scale(loss)
@@ -408,12 +406,12 @@ class Engine(SavingEngine):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_local_io_workers: int | None = None,
     ) -> "TrainingLoader":
-        """Return this rank's loader over ``dataset``, with micro batches or batches of
-        ``batch_size``.
+        """Return this rank's loader over ``dataset``.
 
-        ``route``: "train" shuffles; "eval" and "predict" keep the order. A ``data_sampler``
-        replaces both and yields this rank's samples. ``num_local_io_workers``: default 2 with an
-        accelerator, 0 on CPU, where they would compete with training.
+        ``batch_size``: default the micro batch. ``route``: "train" shuffles; "eval" and "predict"
+        keep the order. A ``data_sampler`` replaces both and yields this rank's samples.
+        ``num_local_io_workers``: default 2 with an accelerator, 0 on CPU, where they would compete
+        with training.
         """
         from dsengine.loop.data import TrainingLoader
 

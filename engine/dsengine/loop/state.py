@@ -270,9 +270,7 @@ class EngineState(MoveAwareModule):
         return self._effective.zero.optimizer_tier == "nvme"
 
     def optimizer_on_shards(self) -> AbstractContextManager[None]:
-        """Return a context in which the optimizer holds the sharded parameters that checkpoints
-        save.
-        """
+        """Return a context in which the optimizer holds the parameters that checkpoints save."""
         return self._binding.as_sharded()
 
     def checkpointed_masters(self) -> Mapping[str, Tensor]:

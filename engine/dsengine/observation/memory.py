@@ -50,8 +50,9 @@ class LiveBytes:
         self._watches = watches
 
     def start(self, phase: str, existing: Iterable[torch.Tensor] | None = None) -> None:
-        """Start measuring. ``existing``: the current tensors, if the caller knows them; not on
-        CUDA.
+        """Start measuring.
+
+        ``existing``: the current tensors, if the caller knows them; not on CUDA.
         """
         if self._tracker is not None:
             self._tracker.see(
@@ -231,8 +232,9 @@ def peak_resident() -> int:
 
 
 def memory_line(phase: str, device: torch.device) -> str:
-    """Return a line with allocated and peak GiB: of the allocator on CUDA, otherwise of the
-    process.
+    """Return a line with allocated and peak GiB.
+
+    On CUDA they are the allocator's, otherwise the peak resident memory of the process.
     """
     if device.type == "cuda":
         allocated, peak = (

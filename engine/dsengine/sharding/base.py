@@ -65,8 +65,9 @@ class Sharding(ABC):
 
     @abstractmethod
     def after_update(self, *, frozen: bool = True) -> None:
-        """Copy the masters' values into the module; ``frozen``: also those that no optimizer
-        updates.
+        """Copy the masters' values into the module.
+
+        ``frozen``: also those that no optimizer updates.
         """
 
     @contextmanager

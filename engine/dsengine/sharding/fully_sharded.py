@@ -88,8 +88,9 @@ class FullySharded(Sharding):
     """
 
     cast_inputs = True
-    """Cast a unit's floating-point inputs to its dtype: scripts cast them to the dtype of a weight,
-    which between steps is that of the shards.
+    """Whether a unit casts its floating-point inputs to its dtype.
+
+    Scripts cast inputs to the dtype of a weight, which between steps is that of the shards.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class FullySharded(Sharding):
         if plan.effective.zero.ignore_unused_parameters:
             reduce_unused_of_lists(module, self._units())
         attach_shards(module, partitioned, self._device, self._masters)
-        self._indivisible.settle(module, self._device, self.policy)
+        self._indivisible.initialize(module, self._device, self.policy)
         if self._masters is not None:
             self.host_masters = self._masters.parts
         self._move_shards_to_files()
@@ -217,10 +218,8 @@ class FullySharded(Sharding):
             unit.set_force_sum_reduction_for_comms(True)
             reduce: Any = ScaledReduceScatter(averaging, wire)
             if self._exchanges:
-                factor, may_wait = (
-                    averaging.before * averaging.after,
-                    partial(self._may_wait, unit),
-                )
+                factor = averaging.before * averaging.after
+                may_wait = partial(self._may_wait, unit)
                 reduce = UnitReduceScatter(self._reductions, factor, wire, may_wait)
                 unit.set_custom_all_gather(cast(Any, self._all_gather))
             unit.set_custom_reduce_scatter(reduce)
@@ -255,10 +254,10 @@ class FullySharded(Sharding):
 
         A layer with several names belongs to the unit of its first name.
         """
-        explicit = dict.fromkeys(self.module.get_submodule(name) for name in unit.modules)
+        submodules = dict.fromkeys(self.module.get_submodule(name) for name in unit.modules)
         modules = [
             submodule
-            for submodule in explicit
+            for submodule in submodules
             if submodule not in self._in_leaves
             and not isinstance(submodule, (*CONTAINERS, FSDPModule))
         ]
@@ -272,7 +271,7 @@ class FullySharded(Sharding):
             cast_inputs=self.cast_inputs and not is_root,
         )
         if not gather:
-            self._keep_whole(modules[0])
+            self._keep_unsharded(modules[0])
         return _unit(modules[0])
 
     def _shard(
@@ -336,7 +335,7 @@ class FullySharded(Sharding):
             raise ValueError("zero_optimization.offload_param.device is nvme: set nvme_path")
         move_shards_to_files(self._units(), self._offload.nvme_path, self._offload.max_in_cpu)
 
-    def _keep_whole(self, module: nn.Module) -> None:
+    def _keep_unsharded(self, module: nn.Module) -> None:
         unit = _unit(module)
         unit.set_reshard_after_backward(False, recurse=False)
         self.unsharded.append(unit)

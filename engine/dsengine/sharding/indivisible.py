@@ -25,7 +25,7 @@ from dsengine.torch_private import foreach_copy_, parameter_table
 class Indivisible:
     """The replicated ``parameters`` of a model and their ``masters``, usually the same objects.
 
-    Until ``settle``, ``masters`` are the original parameters.
+    Until ``initialize``, ``masters`` are the original parameters.
     """
 
     def __init__(self, module: nn.Module, averaging: Averaging) -> None:
@@ -41,10 +41,8 @@ class Indivisible:
         """Of the other parameters, the gradient of the last reduction and its value then."""
         self._compute = torch.float32
 
-    def settle(self, module: nn.Module, device: torch.device, policy: Policy) -> None:
-        """Move the parameters to the device, alike on all ranks, in the training dtypes.
-        Collective.
-        """
+    def initialize(self, module: nn.Module, device: torch.device, policy: Policy) -> None:
+        """Move the parameters to the device in the training dtypes. Collective."""
         move_parameters(self.parameters, device, policy.storage_dtype)
         self._compute = policy.compute
         for parameter in self._trained:

@@ -94,8 +94,9 @@ class Replicated(Sharding):
             arm_reducer(self._parallel, loss)
 
     def abort_pass(self, *, in_backward: bool) -> None:
-        """Rebuild the reducer: an unfinished one cannot be armed again, and it tracks used
-        parameters over a window.
+        """Rebuild the reducer after a failed backward.
+
+        An unfinished reducer cannot be armed again, and tracks used parameters over a window.
         """
         if in_backward and self._has_reducer:
             self._parallel = None  # free its buckets before allocating new ones

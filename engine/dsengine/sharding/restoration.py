@@ -35,7 +35,7 @@ _Location = tuple[ReferenceType[nn.Module], str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
+class _OriginalState:
     """State that a distributed model no longer shows."""
 
     hooks: set[Hook]
@@ -47,7 +47,7 @@ class _Before:
 class _Distributed:
     """A model's state ``before``, the hooks added since, and its sharding."""
 
-    before: _Before
+    before: _OriginalState
     hooks: set[Hook]
     sharding: ReferenceType[Sharding]
 
@@ -55,14 +55,14 @@ class _Distributed:
 _DISTRIBUTED: WeakKeyDictionary[nn.Module, _Distributed] = WeakKeyDictionary()
 
 
-def snapshot(root: nn.Module) -> _Before:
+def snapshot(root: nn.Module) -> _OriginalState:
     """Return the state of ``root``, which is about to be distributed."""
     parameters = {
         (ref(module), name): parameter
         for module in root.modules()
         for name, parameter in own_parameters(module)
     }
-    return _Before(
+    return _OriginalState(
         hooks_below(root),
         {
             location: ref(p)
@@ -73,7 +73,7 @@ def snapshot(root: nn.Module) -> _Before:
     )
 
 
-def record_distribution(sharding: Sharding, before: _Before) -> None:
+def record_distribution(sharding: Sharding, before: _OriginalState) -> None:
     """Record the model of ``sharding``, just distributed, for ``restore_model``."""
     added = hooks_below(sharding.module) - before.hooks
     _DISTRIBUTED[sharding.module] = _Distributed(before, added, ref(sharding))
@@ -142,7 +142,9 @@ def _has(record: ShardedParameter, module: nn.Module, name: str) -> bool:
     return current is record.view or (record.was_gathered and current is record.unsharded)
 
 
-def _as_before(full: Tensor, location: _Location, before: _Before, trains: bool) -> nn.Parameter:
+def _as_before(
+    full: Tensor, location: _Location, before: _OriginalState, trains: bool
+) -> nn.Parameter:
     full = full.detach().to(before.dtypes.get(location, full.dtype), copy=True)
     reference = before.parameters.get(location)
     original = None if reference is None else reference()

@@ -36,8 +36,9 @@ def move_parameters(
     device: torch.device,
     dtype_of: Callable[[nn.Parameter], torch.dtype],
 ) -> None:
-    """Move full parameters to the device in the dtype ``dtype_of`` returns; broadcast rank 0's
-    values.
+    """Move full parameters to the device and broadcast rank 0's values.
+
+    ``dtype_of``: returns a parameter's new dtype.
     """
     moved = list(parameters)
     for parameter in moved:

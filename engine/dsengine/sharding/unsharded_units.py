@@ -54,8 +54,10 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Entries by how they are refreshed: ``separate`` shards are copied into place first, ``large``
-    parameters are gathered one by one, ``small`` ones packed by dtype.
+    """Entries by how they are refreshed.
+
+    ``separate`` shards are copied into place first, ``large`` parameters are gathered one by one,
+    ``small`` ones packed by dtype.
     """
 
     separate: Sequence[_Entry] = ()

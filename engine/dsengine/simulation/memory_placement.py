@@ -35,9 +35,7 @@ class MemoryPlacement:
         self._on_host: _Table = {}
         self._in_files: _Table = {}
         self._target: _Table | None = None
-        """Table for new storages; None: the table of their inputs, if all of these are off the
-        device.
-        """
+        """Table for new storages; None: that of their inputs, if all are off the device."""
 
     def is_on_host(self, storage: torch.UntypedStorage) -> bool:
         return _contains(self._on_host, storage)

@@ -101,8 +101,9 @@ class DtypeView(DTensor):
         return repr(self.computed)
 
     def to_local(self, **kwargs: Any) -> Tensor:
-        """Return a copy of this rank's shard. Writes to it affect only this object, and nothing for
-        a parameter.
+        """Return a copy of this rank's shard.
+
+        Writes to it change this object only, and have no effect for a parameter.
         """
         if not isinstance(self, nn.Parameter):
             self._loaded = self.computed

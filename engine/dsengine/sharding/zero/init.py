@@ -16,8 +16,10 @@ from dsengine.sharding.zero.status import watch_writes
 from dsengine.tiers import memory
 
 TRIM_BYTES = 16 * memory.MEBI
-"""Freed bytes after which the heap is trimmed: glibc would otherwise keep the freed full
-parameters' memory, because the small shards are allocated between them.
+"""Freed bytes after which the heap is trimmed.
+
+glibc would otherwise keep the memory of freed full parameters, because the small shards are
+allocated between them.
 """
 
 

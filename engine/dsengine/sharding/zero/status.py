@@ -1,9 +1,9 @@
-"""DeepSpeed's status attributes of parameters: ``ds_id``, ``ds_shape``, ``ds_numel``, ``ds_status``
-and ``ds_persist``.
+"""DeepSpeed's status attributes of parameters.
 
-Scripts for stage 3 check ``hasattr(p, "ds_id")`` for a partitioned parameter, ``p.ds_status``
-before they gather it, and ``p.ds_persist`` for one that stays gathered. At stage 3 every parameter
-has them, also in units that stay unsharded and inside forward. Below stage 3 none has.
+They are ``ds_id``, ``ds_shape``, ``ds_numel``, ``ds_status`` and ``ds_persist``. Scripts for stage
+3 check ``hasattr(p, "ds_id")`` for a partitioned parameter, ``p.ds_status`` before they gather it,
+and ``p.ds_persist`` for one that stays gathered. At stage 3 every parameter has them, also in units
+that stay unsharded and inside forward. Below stage 3 none has.
 """
 
 from enum import Enum, auto
