@@ -442,7 +442,7 @@ def settings_of(name: str, folder: Path) -> dict[str, Any]:
 @pytest.mark.engine
 @pytest.mark.parametrize("name", SETTINGS)
 def test_full_states_agree_across_stages(ranks: Ranks, name: str, tmp_path: Path) -> None:
-    job, reference = "training.deepspeed_api_jobs:whole_states", config(0, 2)
+    job, reference = "training.deepspeed_api_jobs:full_states", config(0, 2)
     expected = ranks.once(job, settings=reference)[0]
     assert len(expected["masters"]) > 5
     for result in ranks.run(job, settings=settings_of(name, tmp_path)):
@@ -487,7 +487,7 @@ def test_sanity_checks_refuse_discarded_writes(ranks: Ranks, checks: bool) -> No
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_single_process_reads_full_checkpoint(ranks: Ranks, tmp_path: Path, stage: int) -> None:
     job, settings = (
-        "training.deepspeed_api_jobs:whole_weights",
+        "training.deepspeed_api_jobs:full_weights",
         config(stage, bf16={"enabled": True}),
     )
     result = ranks.run(job, settings=settings, folder=str(tmp_path))[0]

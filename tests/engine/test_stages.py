@@ -24,7 +24,7 @@ def test_stages_agree_in_fp32(ranks: Ranks, accumulation: int) -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_a_resumed_run_continues_exactly(ranks: Ranks, stage: int, tmp_path: Path) -> None:
+def test_resumed_run_continues_exactly(ranks: Ranks, stage: int, tmp_path: Path) -> None:
     schedule = {"type": "WarmupLR", "params": {"warmup_num_steps": 9}}
     results = ranks.run(
         "training.jobs:resumed",

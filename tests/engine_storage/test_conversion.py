@@ -144,7 +144,7 @@ def test_deepspeed_script_exports_the_same_weights(
 ) -> None:
     saved(settings(stage, "bf16"))
     convert(saved.folder, tmp_path / "theirs", "--ranks", "3")
-    job = "training.live_jobs:whole_weights"
+    job = "training.live_jobs:full_weights"
     theirs = deepspeed.run(job, folder=str(tmp_path / "theirs"))[0]
     ours = read_full(saved.folder)
     trained = {name for group in ours.group_names for name in group}

@@ -62,7 +62,7 @@ def reference_norm(summed_in: str, sent_in: str, branches: bool = False) -> floa
     for rank in range(ranks):
         sums: dict[str, Tensor] = {}
         model, loss_of = _model(branches)
-        model.to(models.place(), torch.bfloat16)
+        model.to(models.device_type(), torch.bfloat16)
         for micro in range(MICRO_BATCHES):
             model.zero_grad()
             (loss_of(model, micro, rank) / MICRO_BATCHES).backward()
@@ -86,6 +86,8 @@ def _model(branches: bool) -> tuple[nn.Module, Callable[[Any, int, int], Tensor]
 
 def _loss_of_branches(model: Any, micro: int, rank: int) -> Tensor:
     """Use the second branch in one early micro batch of one rank only."""
-    inputs = torch.ones(2, 8, dtype=torch.bfloat16, device=models.place()) * (1 + rank + micro)
+    inputs = torch.ones(2, 8, dtype=torch.bfloat16, device=models.device_type()) * (
+        1 + rank + micro
+    )
     outputs = model(inputs)
     return outputs["first"] + outputs["second"] if (micro, rank) == (2, 1) else outputs["first"]

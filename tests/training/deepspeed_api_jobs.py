@@ -147,7 +147,7 @@ def unreduced(settings: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def whole_states(settings: dict[str, Any]) -> dict[str, Any]:
+def full_states(settings: dict[str, Any]) -> dict[str, Any]:
     """Return master, gradient and moments of every trained parameter after a window and a half."""
     engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     window(engine, 0)
@@ -225,7 +225,7 @@ def _numpy(tensor: torch.Tensor | None) -> Any:
     return None if tensor is None else tensor.numpy()
 
 
-def whole_weights(settings: dict[str, Any], folder: str) -> dict[str, bool]:
+def full_weights(settings: dict[str, Any], folder: str) -> dict[str, bool]:
     """Whether a checkpoint read without an engine contains the trained weights."""
     engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     window(engine, 0)

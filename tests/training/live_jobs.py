@@ -73,7 +73,7 @@ def resumed_by_deepspeed(
     }
 
 
-def whole_weights(folder: str) -> dict[str, torch.Tensor]:
+def full_weights(folder: str) -> dict[str, torch.Tensor]:
     """Return the weights that DeepSpeed's own script reads from a checkpoint."""
     real_deepspeed()
     from deepspeed.utils import zero_to_fp32  # type: ignore[import-untyped]

@@ -61,9 +61,9 @@ def batch(step: int, micro: int, rank: int, samples: int = 4) -> Tensor:
     generator = torch.Generator().manual_seed(10_000 * step + 100 * micro + rank)
     start = torch.randint(VOCABULARY, (samples, 1), generator=generator)
     stride = torch.randint(1, 5, (samples, 1), generator=generator)
-    return ((start + stride * torch.arange(CONTEXT + 1)) % VOCABULARY).to(place())
+    return ((start + stride * torch.arange(CONTEXT + 1)) % VOCABULARY).to(device_type())
 
 
-def place() -> str:
+def device_type() -> str:
     """Return the device of the engines; ranks on the host see no GPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"

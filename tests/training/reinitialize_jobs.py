@@ -149,7 +149,7 @@ def _trained(engine: Any, steps: int) -> list[float]:
     losses: list[float] = []
     for step in range(steps):
         generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
-        loss = engine(torch.randn(4, 6, generator=generator).to(models.place()))
+        loss = engine(torch.randn(4, 6, generator=generator).to(models.device_type()))
         engine.backward(loss)
         engine.step()
         losses.append(loss.item())
@@ -171,7 +171,7 @@ def after_model_change(stages: list[int], change: str) -> dict[str, Any]:
         elif change == "a layer inside another":
             target.last = nn.Sequential(target.last, nn.ReLU())
         elif change == "another weight":
-            target.head.weight = nn.Parameter(torch.ones(3, 6, device=models.place()))
+            target.head.weight = nn.Parameter(torch.ones(3, 6, device=models.device_type()))
     again, *_ = dsengine.initialize(model=model, config=_config(stages[1], {}, {}))
     losses = _trained(again, 3)
     built, *_ = dsengine.initialize(model=expected, config=_config(stages[1], {}, {}))
@@ -200,7 +200,7 @@ def gradients_after_first_destroyed(stage: int) -> list[float]:
     model = Layers()
     first, *_ = dsengine.initialize(model=model, config=_config(stage, {}, {}))
     second, *_ = dsengine.initialize(model=model, config=_config(stage, {}, {}))
-    second.backward(second(torch.ones(4, 6, device=models.place())))
+    second.backward(second(torch.ones(4, 6, device=models.device_type())))
     sums: list[float] = []
     for ending in (lambda: None, first.destroy, first.zero_grad):
         ending()
@@ -219,7 +219,7 @@ def debug_getters(stage: int) -> list[bool]:
     for _ in range(2):
         engines.append(dsengine.initialize(model=model, config=_config(stage, {}, {}))[0])
         _trained(engines[-1], 1)
-    engines[-1].backward(engines[-1](torch.ones(4, 6, device=models.place())))
+    engines[-1].backward(engines[-1](torch.ones(4, 6, device=models.device_type())))
     now = list(_full_copy(model).parameters())
     with replaced(loop, "active_engines", engines):  # a set, which may iterate in this order
         read = [safe_get_full_fp32_param(p) for p in model.parameters()]

@@ -19,7 +19,7 @@ from dsengine.sharding.zero.adoption import (
 from dsengine.sharding.zero.partitioned import PartitionedParameter
 from dsengine.sharding.zero.registry import register_model
 from engine_storage.jobs.toy import ToyModel, shard
-from training.models import place
+from training.models import device_type
 
 
 class VariedInit(nn.Module):
@@ -116,7 +116,7 @@ def handover(result: dict[str, Any]) -> None:
     originals = {p: n for n, p in model.named_parameters()}
     names = replace_partitioned(model)
     shard(model, 3)
-    attach_shards(model, names, torch.device(place()))
+    attach_shards(model, names, torch.device(device_type()))
     masters = dict(model.named_parameters())
     register_model(model, originals, masters)
     full = {n: p.detach().full_tensor() for n, p in masters.items()}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from training.models import place
+from training.models import device_type
 
 GLOBAL_BATCH = 12
 VOCABULARY = 31
@@ -56,13 +56,13 @@ def batch_of(step: int) -> Tensor:
     generator = torch.Generator().manual_seed(1000 + step)
     tokens = torch.randint(VOCABULARY, (GLOBAL_BATCH, 9), generator=generator)
     per_rank = GLOBAL_BATCH // world_size()
-    return tokens[rank() * per_rank : (rank() + 1) * per_rank].to(place())
+    return tokens[rank() * per_rank : (rank() + 1) * per_rank].to(device_type())
 
 
 def shard(model: ToyModel, stage: int) -> nn.Module:
     """Replicate at stage 0, fully shard at 3, shard but keep parameters unsharded at 1 and 2."""
     if stage == 0:
-        model.to(place())
+        model.to(device_type())
         return DistributedDataParallel(model) if dist.is_initialized() else model
     for block in model.blocks:
         fully_shard(block, reshard_after_forward=stage == 3)
