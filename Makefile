@@ -1,4 +1,4 @@
-# Two commands do everything: `make run` and `make test`. Set-up is part of both.
+# Two commands do everything: `make run` and `make test`. Both set up their environment.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,8 +12,8 @@ export OMP_NUM_THREADS ?= 1
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
-# torch first and by itself, so that nothing pulls another build of it. An editable install leaves
-# bytecode to the first run, which not every environment lets Python keep: hence compileall.
+# torch comes first and alone, so that nothing installs another build of it. An editable install compiles
+# no bytecode, and some environments do not let Python write it later: hence compileall.
 $(STAMPS)/setup: pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) install --quiet "torch==2.13.0"
@@ -25,25 +25,25 @@ $(STAMPS)/interop: $(STAMPS)/setup
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,plot,interop]"
 	@touch $@
 
-run: $(STAMPS)/setup ## the main job, on real input
+run: $(STAMPS)/setup ## run the tour: check, resolve, estimate, train, resume, export
 	$(BIN)/python examples/tour.py
 
-# Tests that train wait for their ranks more than they compute: two files of them run side by side.
-test: $(STAMPS)/setup ## the test suite
+# Tests that train mostly wait for their ranks: two files run in parallel.
+test: $(STAMPS)/setup ## run the test suite
 	$(BIN)/python -m pytest -n 2 -m "not engine and not live and not browser and not long and not deep"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "engine and not live and not browser and not long and not deep"
 
-test-all: $(STAMPS)/interop ## the live oracles, whole jobs, and the browser where there is one
+test-all: $(STAMPS)/interop ## test against the real programs, full jobs, and a browser if there is one
 	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -m "(live or browser or long) and not deep"
 
-# Hours, and not part of any submission: what is stopped goes on where it was.
-test-deep: $(STAMPS)/setup mutants ## sweeps too long for the suite
+# Takes hours; an interrupted run resumes.
+test-deep: $(STAMPS)/setup mutants ## run sweeps that are too long for the suite
 	$(BIN)/python -m pytest -m deep -o faulthandler_timeout=0
 
-# An environment of its own for each release, kept: VERSION=2.11.0 is the oldest that is supported.
+# Each release gets its own environment, which is kept. VERSION=2.11.0 is the oldest supported one.
 TORCH = .torch/$(VERSION)
-test-torch: ## the engine's tests with another torch: make test-torch VERSION=2.15.0
-	@test -n "$(VERSION)" || { echo "say which torch: make test-torch VERSION=2.15.0"; exit 2; }
+test-torch: ## run the engine's tests with another torch: make test-torch VERSION=2.15.0
+	@test -n "$(VERSION)" || { echo "specify the torch release: make test-torch VERSION=2.15.0"; exit 2; }
 	test -e $(TORCH)/ready || { \
 		$(PYTHON) -m venv --clear $(TORCH) && \
 		$(TORCH)/bin/python -m pip install --quiet "torch==$(VERSION)" && \
@@ -56,31 +56,31 @@ test-torch: ## the engine's tests with another torch: make test-torch VERSION=2.
 		$(TORCH)/bin/python -m tests.torch_releases runs/torch/$(VERSION).xml $(VERSION) && \
 		exit $$tested
 
-# Which test runs which line is recorded once; delete runs/mutants to begin anew.
-mutants: $(STAMPS)/setup ## 200 small mistakes in the core rooms: which of them would the suite notice?
+# Which test runs which line is recorded once; delete runs/mutants to start over.
+mutants: $(STAMPS)/setup ## test the suite with 200 mutants of the core
 	test -e runs/mutants/light || PYTHONPATH=tests $(BIN)/python -m mutation record light
 	test -e runs/mutants/engine || PYTHONPATH=tests $(BIN)/python -m mutation record engine
 	PYTHONPATH=tests $(BIN)/python -m mutation run
 	PYTHONPATH=tests $(BIN)/python -m mutation page
 
-bench: $(STAMPS)/interop ## start-up and throughput beside the alternatives
+bench: $(STAMPS)/interop ## compare start-up and throughput with the alternatives
 	$(BIN)/python benchmarks/run.py
 
-bench-checkpoint: $(STAMPS)/interop ## saving and loading beside torch.distributed.checkpoint
+bench-checkpoint: $(STAMPS)/interop ## compare saving and loading with torch.distributed.checkpoint
 	$(BIN)/python benchmarks/checkpoint.py
 
 bench-tiers: export OMP_NUM_THREADS = $(shell nproc)
-bench-tiers: $(STAMPS)/interop ## an offloaded step beside memory, disk and DeepSpeed
+bench-tiers: $(STAMPS)/interop ## compare an offloaded step with memory and disk bandwidth and DeepSpeed
 	$(BIN)/python benchmarks/tiers.py
 
-bench-engine: $(STAMPS)/interop ## the engine beside DDP, fully_shard and DeepSpeed
+bench-engine: $(STAMPS)/interop ## compare the engine with DDP, fully_shard and DeepSpeed
 	$(BIN)/python benchmarks/engine.py
 
-# What was measured for this commit and card is kept in runs/gpu, and not measured again.
-gpu: $(STAMPS)/setup ## what only a card can show, measured on one: docs/internals/gpu.md
+# Measurements for this commit and GPU are kept in runs/gpu and not repeated.
+gpu: $(STAMPS)/setup ## measure on a GPU and write docs/internals/gpu.md
 	PYTHONPATH=tests $(BIN)/python -m gpu
 
-lint: $(STAMPS)/setup ## ruff and pyright
+lint: $(STAMPS)/setup ## run ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
@@ -90,9 +90,9 @@ generate: $(STAMPS)/setup ## refresh generated files: schemas, reference, output
 	PYTHONPATH=tests $(BIN)/python -m guide_pages
 	PYTHONPATH=tests $(BIN)/python -m screenshots
 
-format: $(STAMPS)/setup ## rewrite the sources in one style
+format: $(STAMPS)/setup ## format the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove what set-up and runs have made
+clean: ## remove environments, caches and outputs
 	rm -rf $(VENV) $(STAMPS) .torch runs .pytest_cache .ruff_cache .hypothesis build dist
