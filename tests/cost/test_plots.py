@@ -23,12 +23,12 @@ def test_every_component_has_its_own_color(runtime: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["a100-80gb", "cpu"])
-def test_the_bars_of_the_chart_end_where_the_card_has_to_reach(
+def test_bars_end_at_the_required_memory(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = pytest.importorskip("matplotlib.figure")
     drawn: list[Any] = []
-    monkeypatch.setattr(figures.Figure, "savefig", lambda self, _: drawn.append(self))
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
     found = table(gather(gpus=8, params="7e9", device=device, device_memory="80GiB"))
     write_plot(found, tmp_path / "chart.png")
     (axes,) = drawn[0].axes
@@ -41,6 +41,6 @@ def test_the_bars_of_the_chart_end_where_the_card_has_to_reach(
     assert axes.get_xlim()[1] >= max(wanted)
 
 
-def test_the_title_counts_right() -> None:
+def test_title_names_model_and_gpus() -> None:
     assert title(table(gather(gpus=1, params="7e9"))) == "7e9 parameters on 1 GPU"
     assert title(table(gather(gpus=8, params="7e9"))) == "7e9 parameters on 8 GPUs"
