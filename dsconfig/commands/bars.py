@@ -51,9 +51,7 @@ def memory_bars(options: Sequence[Option]) -> str:
     return "\n".join(lines)
 
 
-def _segments(
-    option: Option, largest: int, width: int, order: Sequence[str]
-) -> Iterator[Segment]:
+def _segments(option: Option, largest: int, width: int, order: Sequence[str]) -> Iterator[Segment]:
     """Yield the components of a bar that are at least one column wide, ``order`` first to last."""
     sizes = at_peak(option)
     parts = [(name, sizes[name]) for name in order if name in sizes]

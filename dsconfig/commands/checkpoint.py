@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands.errors import UsageError
+from dsconfig.commands.progress import progress
 from dsconfig.report.sizes import size
 from dsconfig.runtimes.effective import Precision
 
@@ -82,12 +83,12 @@ def checkpoint(
     _check_flags(action, to, output, stage=stage, ranks=ranks, precision=precision)
     if to is not None and output is not None:
         try:
-            if to is Format.SAFETENSORS:
-                summary = conversion.to_safetensors(
-                    path.resolve(), output, precision or Precision.FP32
-                )
-            else:
-                summary = conversion.to_deepspeed(path.resolve(), output, stage, ranks)
+            with progress(f"Converting {path}"):
+                if to is Format.SAFETENSORS:
+                    dtype = precision or Precision.FP32
+                    summary = conversion.to_safetensors(path.resolve(), output, dtype)
+                else:
+                    summary = conversion.to_deepspeed(path.resolve(), output, stage, ranks)
         except CheckpointError as error:
             typer.echo(f"{error}", err=True)
             raise typer.Exit(1) from None
@@ -95,7 +96,8 @@ def checkpoint(
             raise UsageError(f"{error.filename or output}: {error.strerror}") from None
         typer.echo(summary)
         return
-    compared, faults = verification.verify(path)
+    with progress(f"Verifying {path}"):
+        compared, faults = verification.verify(path)
     for fault in faults:
         typer.echo(fault, err=True)
     if faults:

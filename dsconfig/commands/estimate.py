@@ -1,8 +1,8 @@
 """``dsconfig estimate [FILE]``: memory per GPU, on the host and on NVMe, by component."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -11,6 +11,7 @@ import typer
 import dsconfig
 from dsconfig.commands import inference, memory_options, options
 from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.progress import progress
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
@@ -24,6 +25,7 @@ with lazy_imports():
         prepare,
         run_logs,
         screen,
+        suggested_changes,
         verdict,
         writing,
     )
@@ -92,6 +94,15 @@ class EstimateOptions(NamedTuple):
     html: Annotated[
         Path | None, typer.Option(metavar="OUT.html", help="Write a self-contained HTML page.")
     ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the config with the first change that makes it fit.",
+        ),
+    ] = None
     fail_if_oom: options.FailIfOom = False
     output_format: options.FullOrJson = "full"
 
@@ -104,8 +115,7 @@ class Result(NamedTuple):
     program: inference.TargetProgram
     effective: "Effective | None"
     """None without a file: the estimate covers the usual configurations."""
-    written: Mapping[str, Any]
-    """The config as written in the file."""
+    document: "Document | None"
     log: "RunLog | None"
     changes: "tuple[Change, ...]" = ()
     others: "tuple[Assumption, ...]" = ()
@@ -153,6 +163,8 @@ def estimate(
         raise UsageError("--log requires FILE, the config of that run")
     if str(extra.html) == "-":
         raise UsageError("--html requires a file name; standard output is used by the tables")
+    if extra.output is not None and file is None:
+        raise UsageError("--output requires FILE, the config to change")
     if extra.compat is not None:
         print_compat(facts, extra.compat, extra.output_format)
         return
@@ -170,17 +182,22 @@ def estimate(
     if extra.fit:
         print_limits(facts, effective, program, extra.output_format)
         return
-    result = _result(extra, facts, program, effective, document.value if document else {})
+    result = _result(extra, facts, program, effective, document)
     if extra.plot is not None:
         with usage():
             plots.write_plot(result.estimate, extra.plot)
     if extra.html is not None:
         summary = tables.overall(result.estimate, facts, effective is not None)
-        fixes = verdict.remedy_data(result.changes, program.runtime, result.written)
+        fixes = _changes(result)
         with usage():
             page = plots.html_page(result.estimate, summary, fixes)
             writing.write(extra.html, page, option="--html")
     _show(result, extra.output_format)
+    if extra.output is not None and document is not None:
+        if result.changes:
+            suggested_changes.write_changed(extra.output, result.changes, program.runtime, document)
+        else:
+            typer.echo(f"nothing written to {extra.output}: the config fits", err=True)
     if extra.fail_if_oom and all(
         tables.not_fitting(each, facts) for each in result.estimate.options
     ):
@@ -192,7 +209,7 @@ def _result(
     facts: "Facts",
     program: inference.TargetProgram,
     effective: "Effective | None",
-    written: Mapping[str, Any],
+    document: "Document | None",
 ) -> Result:
     """Estimate the config or the usual configurations; find fixes and decisive assumptions."""
     with usage():
@@ -204,7 +221,7 @@ def _result(
         found = _calibrated(found, extra.measured, extra.measured_as)
     with usage():
         log = None if extra.log is None else run_log.from_path(extra.log)
-    result = Result(found, facts, program, effective, written, log)
+    result = Result(found, facts, program, effective, document, log)
     if effective is None:
         return result
     if result.ran_out or tables.not_fitting(result.option, facts):
@@ -273,24 +290,32 @@ def _show(result: Result, output_format: str) -> None:
         for option, entry in zip(found.options, data["options"], strict=True):
             entry["lacks"] = search.host_or_disk_shortfall(option.host, option.nvme, facts)
         if result.effective is not None:
-            changes = verdict.remedy_data(result.changes, program.runtime, result.written)
-            data |= {"remedies": changes, "unsaid": verdict.assumption_data(result.others)}
+            data |= {"remedies": _changes(result), "unsaid": verdict.assumption_data(result.others)}
         if comparison is not None:
             data["log"] = log_comparison.as_data(comparison)
         typer.echo(json.dumps(data, indent=2))
     elif result.effective is None:
         with screen.ending_with(tables.overall(found, facts)):
             tables.print_table(found, facts, program)
-    else:
-        lines = verdict.remedy_lines(result.changes[:1], program.runtime, result.written)
+    elif result.document is not None:
+        show = partial(
+            suggested_changes.change_lines, runtime=program.runtime, document=result.document
+        )
+        lines = show(result.changes[:1])
         summary = tables.overall(found, facts, is_config=True)
         with screen.ending_with(summary, *(lines if result.changes else ())):
             tables.print_depth(result)
         if log is not None and comparison is not None:
             run_logs.print_comparison(log, comparison)
             if result.ran_out and not tables.not_fitting(result.option, facts):
-                for line in verdict.remedy_lines(result.changes, program.runtime, result.written):
+                for line in show(result.changes):
                     typer.echo(line)
+
+
+def _changes(result: Result) -> list[dict[str, Any]]:
+    if result.document is None:
+        return []
+    return suggested_changes.change_data(result.changes, result.program.runtime, result.document)
 
 
 def smaller_device(facts: "Facts", option: "Option", log: "RunLog") -> "Facts":
@@ -310,7 +335,7 @@ def print_limits(
     output_format: str,
 ) -> None:
     """Print the largest model, batch and sequence that fit, and the fewest GPUs."""
-    with usage():
+    with usage(), progress("Searching for limits"):
         found = limits.limits(facts, effective, runtime=program.runtime)
     if not found:
         if facts.outline is not None:

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dsconfig.commands import suggested_changes
 from dsconfig.commands import verdict as verdicts
-from dsconfig.commands.text_table import TextTable, emphasised, paragraph, terminal_width
+from dsconfig.commands.bars import memory_bars
+from dsconfig.commands.text_table import (
+    TextTable,
+    emphasised,
+    paragraph,
+    terminal_width,
+    uses_color,
+)
 from dsconfig.cost.choices import offload_label
 from dsconfig.cost.estimate import (
     MARGIN,
@@ -21,7 +29,7 @@ from dsconfig.cost.estimate import (
     Option,
     TierMemory,
 )
-from dsconfig.cost.rendering import bar, label
+from dsconfig.cost.rendering import label
 from dsconfig.cost.search import host_or_disk_shortfall
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import GIB, counted, gib, in_gib, size
@@ -43,10 +51,6 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.facts.machine import HostFacts
 
-BAR_WIDTH, NARROWEST_BAR = 40, 10
-SIZE_WIDTH = 16
-"""Columns of the gap before a bar and the size after it."""
-
 
 def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") -> None:
     """Print the usual configurations: GPU, host and NVMe memory, what fits, and the buckets."""
@@ -54,7 +58,7 @@ def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") ->
     typer.echo(paragraph(overall(estimate, facts)))
     _print_host(max(estimate.options, key=lambda option: option.host.peak_bytes), facts, "at most ")
     typer.echo(f"\nMemory required per configuration (GiB)\n{_choices(estimate, facts)}\n")
-    typer.echo(f"{_bars(estimate)}\n")
+    typer.echo(f"{memory_bars(estimate.options)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
     first = estimate.options[0].host
     if first.is_building_worst:
@@ -141,18 +145,6 @@ def _size(count: float) -> str:
     return in_gib(count) if count else "-"
 
 
-def _bars(estimate: Estimate) -> TextTable:
-    """Return one bar per configuration, on a common scale."""
-    table = TextTable("required per GPU", "")
-    largest = max(option.device.needed_bytes for option in estimate.options)
-    names = max(len(label(option)) for option in estimate.options)
-    width = max(NARROWEST_BAR, min(BAR_WIDTH, terminal_width() - names - SIZE_WIDTH))
-    for option in estimate.options:
-        needed = option.device.needed_bytes
-        table.add_row(label(option), f"{bar(needed, largest, width)} {gib(needed)}")
-    return table
-
-
 def _fits(option: Option, facts: "Facts") -> str:
     """Return whether it fits the device and host memory, or the smallest GPU that fits."""
     if not option.fits:
@@ -173,18 +165,26 @@ def _fits(option: Option, facts: "Facts") -> str:
 
 
 def _buckets(estimate: Estimate) -> str:
-    """Return the documented bound (4.5x rule) and the allocation of communication buckets."""
-    seen: dict[tuple[int, int], str] = {}
-    for option in estimate.options:
-        if option.stage:
-            row = (option.bucket_rule_bytes, option.bucket_allocated_bytes)
-            seen.setdefault(row, label(option))
-    lines = ["communication buckets: documented bound (4.5x rule) and actual allocation"]
-    lines += [
-        f"  {name}: 4.5x rule {rule / 1e9:.2f} GB, {gib(rule, 2)}; allocated {gib(size_, 2)}"
-        for (rule, size_), name in seen.items()
-    ]
-    return "\n".join(lines) if seen else "communication buckets: none at stage 0"
+    """Return the allocated communication buckets and their documented bound (4.5x rule)."""
+    sharded = [option for option in estimate.options if option.stage]
+    if not sharded:
+        return "Communication buckets: none at stage 0"
+    allocated = _by_stage({o.stage: gib(o.bucket_allocated_bytes, 2) for o in reversed(sharded)})
+    rule = _by_stage({o.stage: f"{o.bucket_rule_bytes / 1e9:.2f} GB" for o in reversed(sharded)})
+    return paragraph(f"Communication buckets: {allocated} allocated; 4.5x rule: at most {rule}")
+
+
+def _by_stage(values: Mapping[int, str]) -> str:
+    """Return one value, or each value with its stages if they differ."""
+    stages: dict[str, list[str]] = {}
+    for stage, value in sorted(values.items()):
+        stages.setdefault(value, []).append(str(stage))
+    if len(stages) == 1:
+        return next(iter(stages))
+    return ", ".join(
+        f"{value} at stage{'s'[: len(numbers) - 1]} {' and '.join(numbers)}"
+        for value, numbers in stages.items()
+    )
 
 
 def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
@@ -250,16 +250,19 @@ def _count(value: int) -> str:
 def print_depth(result: "Result") -> None:
     """Print one config: verdict, decisive assumptions, fixes, then components."""
     estimate, facts, option = result.estimate, result.facts, result.option
-    runtime, written = result.program.runtime, result.written
+    runtime, document = result.program.runtime, result.document
+    written: Mapping[str, Any] = document.value if document else {}
     typer.echo(paragraph(f"{_heading(estimate)}, {label(option)}"))
     typer.echo(f"{paragraph(result.program.headline)}\n")
     typer.echo(emphasised(paragraph(overall(estimate, facts, is_config=True))))
     _print_host(option, facts)
     for other in result.others:
         typer.echo(paragraph(verdicts.assumption_line(other)))
-    if not_fitting(option, facts):
-        for line in verdicts.remedy_lines(result.changes, runtime, written):
+    if not_fitting(option, facts) and document is not None:
+        for line in suggested_changes.change_lines(result.changes, runtime, document):
             typer.echo(line)
+    if uses_color():
+        typer.echo(f"\n{memory_bars(estimate.options)}")
     typer.echo(f"\n{_components(option)}\n")
     typer.echo(f"{_levels(option)}\n")
     if option.step is not None and estimate.inputs["sequence_length"] is not None:

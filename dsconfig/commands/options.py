@@ -15,6 +15,7 @@ import typer
 
 import dsconfig
 from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.progress import progress
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import size
 from dsconfig.source.findings import NO_CONFIG, UNREADABLE
@@ -324,7 +325,8 @@ def measured(host: "machine.HostFacts") -> "machine.HostFacts":
     try:
         from dsengine.tiers import speeds
 
-        return speeds.measure_rates(host)
+        with progress("Measuring memory and disk bandwidth"):
+            return speeds.measure_rates(host)
     except ImportError as error:
         raise UsageError("measuring needs torch: pip install 'dsconfig-zero[engine]'") from error
     except OSError as error:

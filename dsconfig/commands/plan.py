@@ -8,6 +8,7 @@ import typer
 
 from dsconfig.commands import options, prepare
 from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 
@@ -90,7 +91,7 @@ def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
         raise UsageError("--simulate requires torch: pip install 'dsconfig-zero[engine]'") from None
     if made.effective.optimizer is None:
         raise UsageError("--simulate requires an optimizer: --set optimizer.type=AdamW")
-    with usage("--simulate"):
+    with usage("--simulate"), progress("Simulating a training step"):
         kind = facts.device.kind if facts.device else "cuda"
         result = dsengine.simulate(made, facts.model, device=kind)
     if output_format == "json":

@@ -59,11 +59,14 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
 
 
+def uses_color() -> bool:
+    """Return whether stdout is a terminal and NO_COLOR is unset or empty."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
 def emphasised(text: str, enabled: bool = True) -> str:
-    """Return bold text on a terminal, unless NO_COLOR is set and not empty."""
-    if enabled and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        return f"\033[1m{text}\033[0m"
-    return text
+    """Return bold text if color is enabled."""
+    return f"\033[1m{text}\033[0m" if enabled and uses_color() else text
 
 
 def paragraph(text: str, *, first: str = "", indent: str = "") -> str:

@@ -8,6 +8,7 @@ import typer
 
 from dsconfig.commands import inference, memory_options, options
 from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
@@ -58,7 +59,7 @@ def tune(
     if facts.training is None or facts.training.sequence_length is None:
         raise UsageError("tune requires --seq-len")
     facts = memory_options.with_style(facts, style)
-    with usage():
+    with usage(), progress("Searching configurations"):
         found = search.tune(facts, runtime=program)
     fits = bool(found) and not found[0].reason
     if fits and output is not None:

@@ -1,20 +1,15 @@
 """The verdict of an estimate: whether it fits, by how much, and what would make it fit."""
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsconfig.commands.text_table import paragraph
 from dsconfig.cost.search import TO_SPARE, host_or_disk_shortfall, known_devices
 from dsconfig.report.sizes import GIB, size
-from dsconfig.runtimes.base import format_instructions
 
 if TYPE_CHECKING:
     from dsconfig.cost.assumptions import Assumption
     from dsconfig.cost.estimate import Option
-    from dsconfig.cost.remedies import Change
     from dsconfig.facts import Facts
-    from dsconfig.runtimes.base import Runtime
 
 
 def verdict(option: "Option", facts: "Facts", precision: str = "") -> str:
@@ -106,37 +101,4 @@ def assumption_data(others: "tuple[Assumption, ...]") -> list[dict[str, Any]]:
             "needed_bytes": other.option.device.needed_bytes,
         }
         for other in others
-    ]
-
-
-def remedy_lines(
-    changes: "tuple[Change, ...]", runtime: "Runtime", written: Mapping[str, Any]
-) -> list[str]:
-    """Return each fix with its memory, its cost and the edit, wrapped."""
-    if not changes:
-        return ["No smaller configuration is known: use more or larger GPUs, or a smaller model."]
-    fits = changes[0].fits
-    lines = ["To fit:" if fits else "No single change makes it fit. Closest:"]
-    for change in changes:
-        steps = format_instructions(runtime.instructions(change.edits, written))
-        effect = f"{size(change.option.device.needed_bytes)}, {change.slowdown:.2f}x step time"
-        lines.append(paragraph(f"{change.what} ({effect}): {steps}", indent="    ", first="  "))
-    return lines
-
-
-def remedy_data(
-    changes: "tuple[Change, ...]", runtime: "Runtime", written: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Return the fixes in JSON form."""
-    return [
-        {
-            "what": change.what,
-            "fits": change.fits,
-            "visible_bytes": change.option.device.visible_bytes,
-            "needed_bytes": change.option.device.needed_bytes,
-            "slowdown": change.slowdown,
-            "edits": change.edits,
-            "steps": [step._asdict() for step in runtime.instructions(change.edits, written)],
-        }
-        for change in changes
     ]

@@ -171,21 +171,34 @@ class Runtime:
     def instructions(
         self, edits: Mapping[str, Any], written: Mapping[str, Any]
     ) -> tuple[Instruction, ...]:
-        """How a person makes values hold, by pointer, where ``written`` is the file as it is.
+        """Return what the user sets, and where, for values by pointer to take effect.
 
-        What the program sets itself stays "auto" in the file; a value that stands there is changed
-        as well, since the two have to agree.
+        ``written`` is the config as it is in the file.
         """
+        in_file = self.file_edits(edits, written)
         taken: list[Instruction] = []
         for pointer, value in edits.items():
             step = self.set_elsewhere.get(pointer)
             if step is not None:
                 taken.append(step._replace(text=step.text.format(value)))
-            held = lookup(written, pointer)
-            stands = held == value if step is None else held in (None, AUTO)
-            if not stands and pointer not in self.set_elsewhere.keys() & {RECOMPUTATION}:
+            if pointer in in_file:
                 taken.append(Instruction(CONFIG, f"{dotted(pointer)} = {json.dumps(value)}"))
         return tuple(taken)
+
+    def file_edits(self, edits: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values, by pointer, that belong in the file ``written``.
+
+        A value that the program takes from elsewhere stays out of the file, or "auto" in it. One
+        that the file sets changes as well, because the two must agree.
+        """
+
+        def is_set(pointer: str, value: Any) -> bool:
+            current = lookup(written, pointer)
+            if pointer in self.set_elsewhere:
+                return pointer == RECOMPUTATION or current in (None, AUTO)
+            return current == value
+
+        return {pointer: value for pointer, value in edits.items() if not is_set(pointer, value)}
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         """What the program would make of a private copy of a config; it may be changed.

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsconfig.source.document import Document
@@ -18,12 +18,31 @@ def with_values(document: Document, values: Mapping[str, Any]) -> Document:
 
     A JSON or HJSON text keeps its layout and comments. Any other document becomes indented JSON.
     """
-    if document.text is None or document.format not in EDITABLE:
-        text = json.dumps(document.value, indent=4, ensure_ascii=False) + "\n"
-        document = document_from_text(text, document.name)
+    document = as_editable(document)
     for pointer, value in values.items():
         document = _with_value(document, pointer, value)
     return document
+
+
+def as_editable(document: Document) -> Document:
+    """Return the document as a text that holds its values, overrides (``--set``) included."""
+    if document.text is None or document.format not in EDITABLE:
+        text = json.dumps(document.value, indent=4, ensure_ascii=False) + "\n"
+        return document_from_text(text, document.name)
+    written = document_from_text(document.text, document.name)
+    for pointer, value in _differences(written.value, document.value, ""):
+        written = _with_value(written, pointer, value)
+    return written
+
+
+def _differences(before: Any, after: Any, pointer: str) -> Iterator[tuple[str, Any]]:
+    """Yield the pointer and new value of each outermost entry that differs."""
+    if not (is_block(before) and is_block(after)):
+        if before != after:
+            yield pointer, after
+        return
+    for name, value in after.items():
+        yield from _differences(before.get(name, _MISSING), value, pointer + join(name))
 
 
 def _with_value(document: Document, pointer: str, value: Any) -> Document:

@@ -1,0 +1,99 @@
+"""Changes that make a config fit: as text with a diff, as JSON, and written to a file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dsconfig.commands.text_table import paragraph, uses_color
+from dsconfig.commands.writing import write
+from dsconfig.lazy_imports import lazy_imports
+from dsconfig.report.sizes import size
+from dsconfig.runtimes.base import CONFIG, Instruction, format_instructions
+
+with lazy_imports():
+    from dsconfig.source import rewrite
+
+if TYPE_CHECKING:
+    from dsconfig.cost.remedies import Change
+    from dsconfig.runtimes.base import Runtime
+    from dsconfig.source import Document
+
+NOTHING_SMALLER = "No smaller configuration is known: use more or larger GPUs, or a smaller model."
+
+
+def change_lines(
+    changes: "Sequence[Change]", runtime: "Runtime", document: "Document"
+) -> list[str]:
+    """Return each change with its memory and step time, what to set, and the diff of the file."""
+    if not changes:
+        return [NOTHING_SMALLER]
+    lines = ["To fit:" if changes[0].fits else "No single change makes it fit. Closest:"]
+    for change in changes:
+        memory = size(change.option.device.needed_bytes)
+        effect = f"{change.what} ({memory}, {change.slowdown:.2f}x step time)"
+        elsewhere = _set_elsewhere(change, runtime, document)
+        detail = f": {format_instructions(elsewhere)}" if elsewhere else ""
+        lines.append(paragraph(f"{effect}{detail}", indent="    ", first="  "))
+        lines += [f"      {_colored(line)}" for line in _diff(change, runtime, document)]
+    return lines
+
+
+def _colored(line: str) -> str:
+    color = {"-": "red", "+": "green"}.get(line[:1])
+    return typer.style(line, fg=color) if color and uses_color() else line
+
+
+def change_data(
+    changes: "Sequence[Change]", runtime: "Runtime", document: "Document"
+) -> list[dict[str, Any]]:
+    """Return the changes in JSON form."""
+    return [
+        {
+            "what": change.what,
+            "fits": change.fits,
+            "visible_bytes": change.option.device.visible_bytes,
+            "needed_bytes": change.option.device.needed_bytes,
+            "slowdown": change.slowdown,
+            "edits": change.edits,
+            "steps": [
+                step._asdict() for step in runtime.instructions(change.edits, document.value)
+            ],
+            "diff": _diff(change, runtime, document),
+        }
+        for change in changes
+    ]
+
+
+def write_changed(
+    path: Path, changes: "Sequence[Change]", runtime: "Runtime", document: "Document"
+) -> None:
+    """Write the config with the first change; report on stderr what is set elsewhere.
+
+    Exits with code 1, and writes nothing, if no change makes the config fit.
+    """
+    fitting = [change for change in changes if change.fits]
+    if not fitting:
+        typer.echo(f"nothing written to {path}: no change makes the config fit", err=True)
+        raise typer.Exit(1)
+    change = fitting[0]
+    write(path, _changed(change, runtime, document).text or "")
+    typer.echo(f"wrote {path}: {change.what}", err=True)
+    elsewhere = _set_elsewhere(change, runtime, document)
+    if elsewhere:
+        typer.echo(f"also set {format_instructions(elsewhere)}", err=True)
+
+
+def _changed(change: "Change", runtime: "Runtime", document: "Document") -> "Document":
+    return rewrite.with_values(document, runtime.file_edits(change.edits, document.value))
+
+
+def _diff(change: "Change", runtime: "Runtime", document: "Document") -> list[str]:
+    before = rewrite.as_editable(document).text or ""
+    return rewrite.changed_lines(before, _changed(change, runtime, document).text or "")
+
+
+def _set_elsewhere(change: "Change", runtime: "Runtime", document: "Document") -> list[Instruction]:
+    steps = runtime.instructions(change.edits, document.value)
+    return [step for step in steps if step.where != CONFIG]

@@ -1,0 +1,64 @@
+"""``estimate`` shows each suggested change as a diff and writes the first one with ``-o``."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+CONFIG = """{
+    // Trainer
+    "bf16": {"enabled": true},
+    "zero_optimization": {
+        "stage": 2
+    },
+    "train_micro_batch_size_per_gpu": 1
+}
+"""
+FACTS = ("--model", "llama-3-8b", "--gpus", "4", "--device", "a100-80gb", "--seq-len", "8192")
+
+
+def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dsconfig", "estimate", "ds.json", *FACTS, *arguments]
+    (folder / "ds.json").write_text(CONFIG)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_file_changes_are_shown_as_a_diff(tmp_path: Path) -> None:
+    shown = run(tmp_path, "--runtime", "deepspeed").stdout
+    assert '-         "stage": 2' in shown
+    assert '+         "stage": 3' in shown
+    assert "To fit:" in shown
+
+
+def test_json_output_contains_the_diff(tmp_path: Path) -> None:
+    data = json.loads(run(tmp_path, "--output-format", "json").stdout)
+    assert any('+         "stage": 3,' in change["diff"] for change in data["remedies"])
+
+
+def test_written_config_fits_and_keeps_comments(tmp_path: Path) -> None:
+    # With recomputation given, only the file can make it fit.
+    flags = ("--recompute", "full", "--device-memory", "30GiB")
+    written = run(tmp_path, *flags, "-o", "better.json")
+    assert written.returncode == 0
+    assert "wrote better.json" in written.stderr
+    text = (tmp_path / "better.json").read_text()
+    assert "// Trainer" in text
+    assert text != CONFIG
+    (tmp_path / "ds.json").write_text(text)
+    command = [sys.executable, "-m", "dsconfig", "estimate", "better.json", *FACTS, *flags]
+    again = subprocess.run(
+        [*command, "--fail-if-oom"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert again.returncode == 0, again.stdout
+
+
+def test_a_config_that_fits_is_not_written(tmp_path: Path) -> None:
+    result = run(tmp_path, "--device-memory", "400GiB", "-o", "better.json")
+    assert "the config fits" in result.stderr
+    assert not (tmp_path / "better.json").exists()
+
+
+def test_overrides_are_part_of_the_written_config(tmp_path: Path) -> None:
+    flags = ("--recompute", "full", "--device-memory", "30GiB", "--set", "steps_per_print=7")
+    run(tmp_path, *flags, "-o", "better.json")
+    assert '"steps_per_print": 7' in (tmp_path / "better.json").read_text()
