@@ -10,7 +10,7 @@ from dsconfig.cost.plots import component_colors
 from dsconfig.cost.search import table
 from dsconfig.facts.gathering import gather
 
-OPTIONS = table(gather(world_size=8, params="13e9", device="a100-80gb")).options
+OPTIONS = table(gather(gpus=8, params="13e9", device="a100-80gb")).options
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")
 
 
