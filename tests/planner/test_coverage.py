@@ -1,4 +1,4 @@
-"""Coverage: every key the user sets is honoured, inert or refused, and says by what or why."""
+"""Coverage: every key is honoured, inert or refused, with a reason."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_every_live_key_has_a_rule(path: str) -> None:
     assert all(case.by for case in rule)
 
 
-def test_rows_follow_the_order_of_the_file() -> None:
+def test_rows_are_in_config_order() -> None:
     config = json.loads((ROOT / "examples" / "classifier_bf16.json").read_text())
     pointers = list(fate(config))
     assert pointers[:3] == [
@@ -37,26 +37,26 @@ def test_rows_follow_the_order_of_the_file() -> None:
     ]
 
 
-def test_the_classifier_config_is_honoured_or_explained() -> None:
+def test_classifier_config_is_honoured_or_explained() -> None:
     config = json.loads((ROOT / "examples" / "classifier_bf16.json").read_text())
     assert Status.REFUSED not in {status for status, _ in fate(config).values()}
 
 
-def test_a_stage_3_key_below_stage_3_is_inert_and_says_why() -> None:
+def test_stage_3_key_below_stage_3_is_inert() -> None:
     config = {"zero_optimization": {"stage": 2, "stage3_prefetch_bucket_size": 1}}
     status, why = fate(config)["/zero_optimization/stage3_prefetch_bucket_size"]
     assert status is Status.INERT
     assert "below stage 3" in why
 
 
-def test_a_feature_of_another_engine_is_inert_while_off_and_refused_when_on() -> None:
+def test_unsupported_feature_is_inert_if_off() -> None:
     off = fate({"hybrid_engine": {"enabled": False, "max_out_tokens": 512}})
     assert {status for status, _ in off.values()} == {Status.HONOURED, Status.INERT}
     on = fate({"hybrid_engine": {"enabled": True}})
     assert on["/hybrid_engine/enabled"][0] is Status.REFUSED
 
 
-def test_tensor_parallelism_of_one_is_none() -> None:
+def test_tensor_parallel_degree_one_is_inert() -> None:
     fates = [
         fate({"tensor_parallel": {"autotp_size": size, "tp_overlap_comm": True}})
         for size in (0, 1, 2)
@@ -67,7 +67,7 @@ def test_tensor_parallelism_of_one_is_none() -> None:
 
 
 @pytest.mark.parametrize("key", ["no_such_key", "optimizer.params.lr"])
-def test_a_key_nobody_knows_is_inert_as_in_deepspeed(key: str) -> None:
+def test_unknown_key_is_inert(key: str) -> None:
     """Frameworks write such keys, dotted ones among them; DSC021 says so."""
     status, by = fate({key: 1})[f"/{key}"]
     assert status is Status.INERT and "not read by DeepSpeed" in by
@@ -79,13 +79,13 @@ def test_annotations_are_inert() -> None:
 
 
 @pytest.mark.parametrize("name", ["OneBitAdam", "Lamb", "MuAdam"])
-def test_optimizers_nobody_supplies_are_refused_by_name(name: str) -> None:
+def test_unsupported_optimizers_are_refused(name: str) -> None:
     status, why = fate({"optimizer": {"type": name}})["/optimizer/type"]
     assert status is Status.REFUSED
     assert "use AdamW" in why or "pass your own" in why
 
 
-def test_node_local_checkpoints_are_refused_where_there_are_several_nodes() -> None:
+def test_node_local_checkpoints_on_several_nodes_are_refused() -> None:
     config = {"checkpoint": {"use_node_local_storage": True}}
     by_nodes = {
         nodes: coverage(effective(config, Facts(world_size=16, nodes=nodes)))[0] for nodes in (1, 2)
@@ -106,7 +106,7 @@ def test_node_local_checkpoints_are_refused_where_there_are_several_nodes() -> N
         ("Lion", {"stage": 3}, ""),
     ],
 )
-def test_what_an_optimizer_cannot_do_is_said_before_it_is_built(
+def test_unsupported_optimizer_combinations_are_refused(
     optimizer: str, zero: dict[str, object], words: str
 ) -> None:
     config = {"optimizer": {"type": optimizer}, "zero_optimization": zero}
@@ -115,13 +115,13 @@ def test_what_an_optimizer_cannot_do_is_said_before_it_is_built(
     assert words in why
 
 
-def test_every_leaf_that_is_set_has_a_row() -> None:
+def test_every_leaf_has_a_row() -> None:
     settled = effective({"bf16": {"enabled": True}, "zero_optimization": {}})
     assert [row.pointer for row in coverage(settled)] == ["/bf16/enabled", "/zero_optimization"]
 
 
 @pytest.mark.parametrize("key", [key for key in keys() if key.aliases], ids=lambda key: key.path)
-def test_an_alias_has_the_fate_of_its_key(key: Key) -> None:
+def test_alias_is_handled_like_its_key(key: Key) -> None:
     block = key.path.rpartition(".")[0]
     value = {} if key.is_block else key.default
     around = {"stage": 3} if block == "zero_optimization" else {}
@@ -154,7 +154,7 @@ def honoured_stages(block: str, device: str, key: str, value: object) -> list[in
         ("offload_param", "max_in_cpu", 1000, [], [3]),
     ],
 )
-def test_keys_of_a_tier_count_at_the_stages_and_on_the_tiers_that_have_it(
+def test_offload_keys_are_honoured_by_stage_and_device(
     block: str, key: str, value: object, on_host: list[int], on_nvme: list[int]
 ) -> None:
     assert honoured_stages(block, "none", key, value) == []
@@ -170,15 +170,13 @@ def test_keys_of_a_tier_count_at_the_stages_and_on_the_tiers_that_have_it(
         ("offload_param", "nvme", Status.INERT),
     ],
 )
-def test_aio_counts_for_tiles_of_an_optimizer_on_nvme(
-    block: str, device: str, expected: Status
-) -> None:
+def test_aio_is_honoured_with_optimizer_on_nvme(block: str, device: str, expected: Status) -> None:
     zero = {"stage": 3, block: {"device": device}}
     rows = fate({"zero_optimization": zero, "aio": {"block_size": 4096, "queue_depth": 4}})
     assert rows["/aio/block_size"][0] is rows["/aio/queue_depth"][0] is expected
 
 
-def test_a_precision_s_keys_are_inert_in_another_precision() -> None:
+def test_keys_of_other_precision_are_inert() -> None:
     key = "check_grad_overflow"
     assert fate({"bf16": {"enabled": True, key: True}})[f"/bf16/{key}"][0] is Status.HONOURED
     both = {"bf16": {"enabled": False, key: True}, "fp16": {"enabled": True}}
@@ -189,7 +187,7 @@ def test_a_precision_s_keys_are_inert_in_another_precision() -> None:
     ("kind", "stage", "refused"),
     [("SparseAdam", 0, False)] + [("SparseAdam", stage, True) for stage in (1, 2, 3)],
 )
-def test_two_conditions_must_both_hold(kind: str, stage: int, refused: bool) -> None:
+def test_combined_conditions(kind: str, stage: int, refused: bool) -> None:
     config = {"optimizer": {"type": kind}, "zero_optimization": {"stage": stage}}
     assert (fate(config)["/optimizer/type"][0] is Status.REFUSED) is refused
     adam = {"optimizer": {"type": "Adam"}, "zero_optimization": {"stage": stage}}

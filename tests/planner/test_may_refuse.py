@@ -1,4 +1,4 @@
-"""Whether the engine could refuse a row shows before a config is resolved: never too late."""
+"""``may_refuse`` detects every config the engine could refuse, without resolving."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ BLOCKS = st.fixed_dictionaries(
 
 
 @given(BLOCKS)
-def test_what_is_refused_could_be_seen(config: dict[str, Any]) -> None:
+def test_may_refuse_covers_refusals(config: dict[str, Any]) -> None:
     effective = dsconfig.resolve(config, dsconfig.gather(gpus=2)).effective
     if effective is not None and not may_refuse(config):
         assert [row for row in coverage(effective) if row.status is Status.REFUSED] == []
@@ -55,5 +55,5 @@ def test_what_is_refused_could_be_seen(config: dict[str, Any]) -> None:
         ({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}, False),
     ],
 )
-def test_a_plain_config_is_settled_at_once(config: dict[str, Any], answer: bool) -> None:
+def test_plain_config_is_not_resolved(config: dict[str, Any], answer: bool) -> None:
     assert may_refuse(config) is answer

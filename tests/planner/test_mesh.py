@@ -1,4 +1,4 @@
-"""Ranks along five axes."""
+"""Meshes along five axes."""
 
 import pytest
 from hypothesis import given
@@ -11,20 +11,20 @@ DEGREE = st.integers(1, 4)
 
 
 @given(DEGREE, DEGREE, DEGREE, DEGREE, DEGREE)
-def test_the_axes_multiply_out_to_the_world(p: int, r: int, s: int, q: int, t: int) -> None:
+def test_axes_multiply_to_world_size(p: int, r: int, s: int, q: int, t: int) -> None:
     mesh = Mesh(pipeline=p, replicate=r, shard=s, sequence=q, tensor=t)
     assert mesh.world_size == p * r * s * q * t
     assert mesh.data_parallel == r * s
     assert mesh.gradient_ranks == r * s * q == mesh.replicate * mesh.state_ranks
 
 
-def test_tensor_neighbours_stand_next_to_each_other() -> None:
+def test_tensor_parallel_ranks_are_adjacent() -> None:
     mesh = Mesh(pipeline=2, shard=2, tensor=2)
     assert mesh.groups("tensor") == ((0, 1), (2, 3), (4, 5), (6, 7))
     assert mesh.groups("pipeline") == ((0, 4), (1, 5), (2, 6), (3, 7))
 
 
-def test_a_group_along_two_axes_holds_all_their_ranks() -> None:
+def test_group_along_two_axes() -> None:
     mesh = Mesh(replicate=2, shard=2, sequence=2)
     assert mesh.groups("shard", "sequence") == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert mesh.groups("replicate") == ((0, 4), (1, 5), (2, 6), (3, 7))
@@ -33,16 +33,16 @@ def test_a_group_along_two_axes_holds_all_their_ranks() -> None:
 @pytest.mark.parametrize(
     ("group", "expected"), [(0, (1, 8)), (-1, (1, 8)), (4, (2, 4)), (8, (1, 8)), (16, (1, 8))]
 )
-def test_a_group_of_ranks_shares_one_copy(group: int, expected: tuple[int, int]) -> None:
+def test_shard_groups(group: int, expected: tuple[int, int]) -> None:
     mesh = Mesh.over(8, sharded=True, group=group)
     assert (mesh.replicate, mesh.shard) == expected
 
 
-def test_unsharded_states_are_replicated_whatever_the_group() -> None:
+def test_unsharded_states_are_replicated() -> None:
     assert Mesh.over(8, sharded=False, group=4) == Mesh(replicate=8)
 
 
-def test_other_axes_take_their_ranks_first() -> None:
+def test_other_axes_reduce_data_parallel_size() -> None:
     mesh = Mesh.over(16, sharded=True, tensor=2, sequence=2, pipeline=2)
     assert mesh == Mesh(pipeline=2, shard=2, sequence=2, tensor=2)
     assert Facts(
@@ -50,7 +50,7 @@ def test_other_axes_take_their_ranks_first() -> None:
     ).data_parallel == (mesh.data_parallel)
 
 
-def test_a_part_is_the_largest_one() -> None:
+def test_share_is_rounded_up() -> None:
     assert Mesh(shard=4, sequence=2).part(17) == 3
     assert Mesh(replicate=4).part(17) == 17
 
@@ -58,5 +58,5 @@ def test_a_part_is_the_largest_one() -> None:
 @pytest.mark.parametrize(
     ("world", "nodes", "expected"), [(8, None, 8), (12, None, 6), (9, 2, 5), (1, None, 1)]
 )
-def test_ranks_of_the_fullest_node(world: int, nodes: int | None, expected: int) -> None:
+def test_ranks_on_fullest_node(world: int, nodes: int | None, expected: int) -> None:
     assert ranks_per_node(world, nodes) == expected

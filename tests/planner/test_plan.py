@@ -1,4 +1,4 @@
-"""From a resolution to a plan: mesh, units, traffic, coverage, and the way back from JSON."""
+"""Building plans: mesh, units, traffic, coverage, JSON."""
 
 import json
 
@@ -28,7 +28,7 @@ def planned(config: dict[str, object] | None = None) -> Plan:
     return dsconfig.plan(dsconfig.resolve(config or CONFIG, world), world)
 
 
-def test_the_batch_is_settled() -> None:
+def test_plan_has_batch() -> None:
     batch = planned().batch
     assert (batch.global_batch, batch.micro_batch, batch.accumulation) == (48, 2, 3)
 
@@ -38,7 +38,7 @@ def test_every_parameter_is_in_one_unit() -> None:
     assert sum(unit.elements for unit in plan.units) == plan.model_elements == 6_738_415_616
 
 
-def test_each_block_of_the_stack_is_a_unit() -> None:
+def test_each_layer_is_a_unit() -> None:
     modules = [unit.modules for unit in planned().units]
     assert [each for each in modules if each in (("model.layers.0",), ("model.layers.31",))] == [
         ("model.layers.0",),
@@ -67,26 +67,26 @@ def test_stage_1_reduces_once_per_step() -> None:
     assert plan.traffic == {"all_gather": sent, "reduce_scatter": sent}
 
 
-def test_replicas_sum_their_shards() -> None:
+def test_replicas_all_reduce_shards() -> None:
     plan = planned({**CONFIG, "zero_optimization": {"stage": 1, "mics_shard_size": 4}})
     assert plan.traffic["all_reduce"] == 2 * (6_738_415_616 * 2 // 4) // 2
     assert plan.traffic["reduce_scatter"] == 6_738_415_616 * 2 * 3 // 4
 
 
-def test_stage_0_has_no_units_and_sums_gradients() -> None:
+def test_stage_0_all_reduces_gradients() -> None:
     plan = planned({**CONFIG, "zero_optimization": {"stage": 0}})
     assert plan.units == ()
     assert plan.traffic == {"all_reduce": 2 * (6_738_415_616 * 2 * 7 // 8)}
 
 
-def test_a_model_of_which_only_the_size_is_known_sends_as_much() -> None:
+def test_traffic_with_parameter_count_only() -> None:
     world = gather(gpus=8, params="7e9")
     plan = dsconfig.plan(dsconfig.resolve(CONFIG, world), world)
     assert plan.units == ()
     assert plan.traffic["all_gather"] == 7_000_000_000 * 2 * 2 * 3 * 7 // 8
 
 
-def test_the_json_shape_is_stable() -> None:
+def test_json_keys_are_stable() -> None:
     data = json.loads(planned().to_json())
     assert data["format_version"] == "2.0"
     assert {
@@ -115,7 +115,7 @@ def test_the_json_shape_is_stable() -> None:
     assert set(data["coverage"][0]) == {"pointer", "status", "by"}
 
 
-def test_the_tiers_of_the_json_say_where_the_states_are() -> None:
+def test_json_tiers_name_storage() -> None:
     on_disk = {"device": "nvme", "nvme_path": "/local_nvme", "buffer_count": 5}
     zero = {"stage": 3, "offload_optimizer": on_disk, "offload_param": {"device": "none"}}
     world = gather(gpus=8, model="gpt2")
@@ -140,18 +140,18 @@ def test_the_mesh(zero: Zero, expected: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_shard_group_must_divide_the_ranks(stage: int) -> None:
+def test_shard_group_must_divide_ranks(stage: int) -> None:
     with pytest.raises(PlanError, match="mics_shard_size"):
         mesh_of(Zero(stage=stage, mics_shard_size=3), Facts(world_size=8))
 
 
-def test_a_config_without_a_batch_cannot_be_planned() -> None:
+def test_config_without_batch_cannot_be_planned() -> None:
     world = Facts(world_size=2, device=DeviceFacts(name="cpu", kind="cpu"))
     with pytest.raises(PlanError):
         dsconfig.plan(dsconfig.resolve({}, world), world)
 
 
-def test_other_ranks_are_judged_as_the_first_were() -> None:
+def test_replan_checks_new_world_size() -> None:
     zero = {"stage": 3, "zero_hpz_partition_size": 2}
     config = {
         "train_batch_size": 12,

@@ -1,4 +1,4 @@
-"""A plan as a file: equal when it is read back, refused when it was changed."""
+"""Plan files: equal after a round trip, rejected if edited."""
 
 import json
 from fractions import Fraction
@@ -49,7 +49,7 @@ MODELS = st.sampled_from(["gpt2", "llama-3.2-1b", wide(12_032)])
 EXAMPLES = 1000
 
 
-def test_a_plan_reads_back_equal() -> None:
+def test_plan_round_trip() -> None:
     unplanned: list[str] = []
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -94,19 +94,19 @@ def test_a_plan_reads_back_equal() -> None:
         *("a path", "what JSON has not", "numpy"),
     ],
 )
-def test_odd_values_survive(more: dict[str, Any]) -> None:
+def test_unusual_values_round_trip(more: dict[str, Any]) -> None:
     plan = planned(BASE | more)
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_the_release_stays() -> None:
+def test_release_round_trip() -> None:
     plan = Plan.from_json(planned(BASE, "0.16.4").to_json())
     assert plan.release == "0.16.4"
     assert plan.effective.gradients.clipping == 0.0
     assert planned(BASE, "0.19.8").effective.gradients.clipping == 1.0
 
 
-def test_the_nodes_stay() -> None:
+def test_nodes_round_trip() -> None:
     config = BASE | {"checkpoint": {"use_node_local_storage": True}}
     two = Plan.from_json(planned(config, nodes=2).to_json())
     one = Plan.from_json(planned(config, nodes=1).to_json())
@@ -114,7 +114,7 @@ def test_the_nodes_stay() -> None:
     assert (one.nodes, one.effective.checkpointing.node_local_storage) == (1, False)
 
 
-def test_every_decision_is_in_the_digest() -> None:
+def test_digest_covers_every_decision() -> None:
     plans = [
         planned(BASE),
         planned(BASE, "0.16.4"),
@@ -138,7 +138,7 @@ def test_every_decision_is_in_the_digest() -> None:
         (("coverage", 0, "status"), "inert"),
     ],
 )
-def test_a_plan_that_was_changed_is_refused(place: tuple[Any, ...], value: Any) -> None:
+def test_edited_plan_is_rejected(place: tuple[Any, ...], value: Any) -> None:
     data = json.loads(planned(BASE, model="gpt2").to_json())
     *around, last = place
     inner = data
@@ -150,7 +150,7 @@ def test_a_plan_that_was_changed_is_refused(place: tuple[Any, ...], value: Any) 
         Plan.from_json(json.dumps(data))
 
 
-def test_a_plan_in_part_is_refused_with_the_place() -> None:
+def test_incomplete_plan_is_rejected_with_location() -> None:
     data = json.loads(planned(BASE).to_json())
     del data["effective"]["batch"]
     with pytest.raises(ValueError, match=r"incomplete plan: effective\.batch"):
@@ -158,24 +158,24 @@ def test_a_plan_in_part_is_refused_with_the_place() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format_version": "2.0"}'])
-def test_what_is_not_a_plan_is_refused(text: str) -> None:
+def test_non_plan_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="plan"):
         Plan.from_json(text)
 
 
 @pytest.mark.parametrize("version", ["1.0", "3.0"])
-def test_another_format_is_named(version: str) -> None:
+def test_unsupported_plan_format_is_rejected(version: str) -> None:
     with pytest.raises(ValueError, match=rf"format {version} is not supported \(expected 2.0\)"):
         Plan.from_json(json.dumps({"format_version": version}))
 
 
-def test_a_config_is_no_plan() -> None:
+def test_config_is_not_a_plan() -> None:
     assert not is_plan('{"train_batch_size": 8}')
     assert not is_plan("{train_batch_size: 8}")
     assert is_plan(planned(BASE).to_json())
 
 
-def test_a_model_completes_a_plan_and_nothing_else_changes() -> None:
+def test_complete_adds_only_model_fields() -> None:
     bare = planned(BASE)
     facts = gather(gpus=8, model="gpt2")
     assert (bare.units, bare.model, bare.memory, bare.traffic) == ((), None, {}, {})
@@ -184,16 +184,16 @@ def test_a_model_completes_a_plan_and_nothing_else_changes() -> None:
     assert dsconfig.complete(whole, facts) is whole
 
 
-def test_a_plan_keeps_the_defaults_of_its_release_when_it_is_completed() -> None:
+def test_complete_keeps_release_defaults() -> None:
     old = dsconfig.complete(planned(BASE, "0.16.4"), gather(gpus=8, model="gpt2"))
     assert old == planned(BASE, "0.16.4", model="gpt2")
     assert old.effective.gradients.clipping == 0.0
 
 
-def test_a_plan_for_another_model_says_where_they_differ() -> None:
+def test_complete_rejects_another_model() -> None:
     with pytest.raises(PlanError, match=r"another model: gpt2 has 124,439,808 .* plan again"):
         dsconfig.complete(planned(BASE, model="gpt2"), gather(gpus=8, model="gpt2-xl"))
 
 
-def test_the_release_is_one_that_exists() -> None:
+def test_release_must_exist() -> None:
     assert Version.parse(planned(BASE).release) == Version.parse("0.19.8")

@@ -1,4 +1,4 @@
-"""When units are gathered, freed and fetched ahead."""
+"""Schedule of gathering, resharding and prefetching."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,38 +36,38 @@ def with_zero(**changes: int) -> Zero:
     return replace(STAGE_3, **changes)
 
 
-def test_below_stage_3_parameters_are_whole_at_rest() -> None:
+def test_parameters_stay_unsharded_below_stage_3() -> None:
     planned = schedule(*chain(10, 20), Zero(stage=2))
     assert [(unit.gather, unit.reshard_after_forward) for unit in planned] == [(False, False)] * 2
 
 
-def test_at_stage_3_each_unit_is_gathered_and_freed() -> None:
+def test_stage_3_gathers_and_reshards_units() -> None:
     planned = schedule(*chain(10, 20), STAGE_3)
     assert [(unit.gather, unit.reshard_after_forward) for unit in planned] == [(True, True)] * 2
 
 
-def test_small_units_persist_up_to_the_model_s_cap() -> None:
+def test_small_units_persist_up_to_model_threshold() -> None:
     zero = with_zero(param_persistence_threshold=20, model_persistence_threshold=25)
     planned = schedule(*chain(10, 20, 30), zero)
     assert [unit.gather for unit in planned] == [False, True, True]
 
 
-def test_units_near_the_turn_stay_gathered() -> None:
+def test_units_reused_soon_stay_gathered() -> None:
     planned = schedule(*chain(10, 10, 10, 10), with_zero(max_reuse_distance=40))
     assert [unit.reshard_after_forward for unit in planned] == [True, True, False, False]
 
 
-def test_hybrid_sharding_reshards_to_the_smaller_group() -> None:
+def test_hpz_reshards_to_smaller_group() -> None:
     planned = schedule(*chain(10, 10), with_zero(hpz_partition_size=4))
     assert [unit.reshard_after_forward for unit in planned] == [4, 4]
 
 
-def test_prefetch_runs_ahead_as_far_as_the_bucket_allows() -> None:
+def test_prefetch_is_limited_by_bucket() -> None:
     planned = schedule(*chain(10, 10, 10, 10), with_zero(prefetch_bucket_size=20))
     assert [unit.prefetch for unit in planned] == [(1, 2), (2, 3), (3,), ()]
 
 
-def test_prefetch_never_exceeds_the_live_parameters() -> None:
+def test_prefetch_is_limited_by_live_parameters() -> None:
     zero = with_zero(prefetch_bucket_size=EVERYTHING, max_live_parameters=25)
     planned = schedule(*chain(10, 10, 10), zero)
     assert [unit.prefetch for unit in planned] == [(1,), (2,), ()]
@@ -79,9 +79,7 @@ def test_prefetch_never_exceeds_the_live_parameters() -> None:
     st.integers(0, 300),
     st.integers(0, 300),
 )
-def test_more_room_never_means_less_prefetch(
-    elements: list[int], bucket: int, more: int, live: int
-) -> None:
+def test_prefetch_grows_with_limits(elements: list[int], bucket: int, more: int, live: int) -> None:
     def ahead(size: int) -> list[int]:
         zero = with_zero(prefetch_bucket_size=size, max_live_parameters=live)
         return [len(unit.prefetch) for unit in schedule(*chain(*elements), zero)]

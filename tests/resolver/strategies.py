@@ -1,4 +1,4 @@
-"""Configs in which any key may be "auto", and worlds in which everything is known."""
+"""Hypothesis strategies: configs with any key "auto", and complete facts."""
 
 from typing import Any
 

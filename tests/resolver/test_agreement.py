@@ -1,4 +1,4 @@
-"""The config, TrainingArguments and the accelerate config against each other."""
+"""Conflicts between config, TrainingArguments and accelerate config."""
 
 import json
 
@@ -49,7 +49,7 @@ def disagreements(config, **facts):
     }
 
 
-def test_all_disagreements_are_told_in_one_run(files):
+def test_all_conflicts_are_reported_at_once(files):
     config, arguments, launch = files
     found = disagreements(str(config), training_args=arguments, accelerate_config=launch)
     assert sorted(pointer for pointer, _ in found) == [
@@ -64,7 +64,7 @@ def test_all_disagreements_are_told_in_one_run(files):
     ]
 
 
-def test_each_shows_both_values_and_both_places(files):
+def test_conflict_shows_both_values_and_positions(files):
     config, arguments, launch = files
     found = disagreements(str(config), training_args=arguments, accelerate_config=launch)
     stage = next(m for (pointer, m) in found if pointer == "/zero_optimization/stage")
@@ -75,30 +75,30 @@ def test_each_shows_both_values_and_both_places(files):
     assert f'{launch}:2 has mixed_precision = "fp16"' in half
 
 
-def test_values_point_at_their_place_in_the_config(files):
+def test_conflict_points_to_config_key(files):
     found = disagreements(str(files[0]), training_args=files[1], gpus=8)
     lr = next(f for (pointer, _), f in found.items() if pointer == "/optimizer/params/lr")
     assert lr.range is not None
 
 
-def test_arguments_that_nobody_wrote_disagree_with_nothing():
+def test_unset_arguments_do_not_conflict():
     config = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.5}
     assert not disagreements(config, training_args={"learning_rate": 1e-4}, gpus=2)
 
 
-def test_auto_and_equal_values_agree():
+def test_auto_and_equal_values_do_not_conflict():
     config = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2}
     arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
     assert not disagreements(config, training_args=arguments, gpus=2)
 
 
-def test_settings_of_a_launch_that_the_config_shares_or_lacks_agree(files):
+def test_equal_or_missing_launch_settings_do_not_conflict(files):
     shared = {"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}
     for config in ({"zero_optimization": {}}, shared, {"gradient_clipping": 0.5}):
         assert not disagreements({"train_batch_size": 8, **config}, accelerate_config=files[2])
 
 
-def test_one_format_asked_for_and_the_other_one_on_disagree():
+def test_conflicting_precisions_are_reported():
     facts = {"training_args": {"bf16": True, "fp16": False}, "gpus": 2}
     on = disagreements({"train_batch_size": 8, "fp16": {"enabled": True}}, **facts)
     assert {pointer for pointer, _ in on} == {"/fp16/enabled"}
@@ -111,7 +111,7 @@ def test_one_format_asked_for_and_the_other_one_on_disagree():
 @pytest.mark.parametrize(
     ("block", "argument"), [("optimizer", "optim"), ("scheduler", "lr_scheduler_type")]
 )
-def test_a_type_in_both_places_is_told_and_an_auto_is_not(block, argument):
+def test_type_in_both_files_conflicts_unless_auto(block, argument):
     facts = {"training_args": {argument: "x"}, "gpus": 2}
     for kind, told in (("AdamW", True), ("auto", False), (None, False), (3, False)):
         config = {"train_batch_size": 8, block: {"type": kind, "params": {}}}

@@ -1,4 +1,4 @@
-"""A key is resolved by whichever of its names the file has."""
+"""Keys are resolved under any of their names."""
 
 import pytest
 
@@ -9,7 +9,7 @@ ALIASES = ("prefetch_bucket_size", "param_persistence_threshold")
 
 
 @pytest.mark.parametrize("name", ALIASES)
-def test_an_alias_is_filled_like_its_key_and_keeps_its_name(name: str) -> None:
+def test_alias_is_resolved_under_its_name(name: str) -> None:
     found = [
         dsconfig.resolve(
             {"train_batch_size": 8, "zero_optimization": {"stage": 3, written: "auto"}}, FACTS

@@ -1,4 +1,4 @@
-"""The batch triple: solved for any subset, contradictions named with the nearest way out."""
+"""Batch triple: solved for any subset; contradictions suggest the nearest batches."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ def resolved(config, **flags):
         ({GLOBAL: 64}, (64, 16, 1), MICRO),
     ],
 )
-def test_the_missing_members_are_derived_and_said_to_be(written, triple, derived):
+def test_missing_batch_members_are_derived(written, triple, derived):
     resolution = resolved(written)
     assert tuple(resolution.config[key] for key in (GLOBAL, MICRO, STEPS)) == triple
     entry = next(entry for entry in resolution.ledger if entry.pointer == f"/{derived}")
@@ -42,14 +42,14 @@ def test_the_missing_members_are_derived_and_said_to_be(written, triple, derived
     assert entry.inputs["data_parallel"] == 4
 
 
-def test_the_training_run_fills_what_the_file_leaves_open():
+def test_training_arguments_fill_open_members():
     resolution = resolved({GLOBAL: A, MICRO: A, STEPS: A}, micro_batch=8, global_batch=64)
     assert [resolution.config[key] for key in (GLOBAL, MICRO, STEPS)] == [64, 8, 2]
     sources = {entry.pointer: entry.source for entry in resolution.ledger}
     assert sources == {f"/{GLOBAL}": "training", f"/{MICRO}": "training", f"/{STEPS}": "derived"}
 
 
-def test_the_data_parallel_size_counts_not_the_world_size():
+def test_batch_uses_data_parallel_size():
     resolution = resolved({MICRO: 2, STEPS: 4}, gpus=8, tensor_parallel=2)
     assert resolution.config[GLOBAL] == 32
 
@@ -63,7 +63,7 @@ def test_the_data_parallel_size_counts_not_the_world_size():
         {GLOBAL: 101, MICRO: A, STEPS: A},
     ],
 )
-def test_a_contradiction_names_all_three_and_the_nearest_that_divide(config):
+def test_contradiction_names_members_and_nearest_batches(config):
     resolution = resolved(config, micro_batch=None)
     (found,) = resolution.diagnostics
     assert found.code == "DSC251"
@@ -73,7 +73,7 @@ def test_a_contradiction_names_all_three_and_the_nearest_that_divide(config):
     assert resolution.effective is None
 
 
-def test_the_nearest_values_do_divide():
+def test_nearest_batches_are_divisible():
     (found,) = resolved({GLOBAL: 100, MICRO: 8, STEPS: A}).diagnostics
     assert "96 or 128" in found.help
     (found,) = resolved({GLOBAL: 100, MICRO: 3, STEPS: 2}).diagnostics
@@ -81,32 +81,32 @@ def test_the_nearest_values_do_divide():
 
 
 @pytest.mark.parametrize("value", ["8", 2.5, True, 0, -4, [8]])
-def test_a_wrong_type_is_a_type_error_not_arithmetic(value):
+def test_wrong_type_is_reported(value):
     resolution = resolved({GLOBAL: 64, MICRO: value, STEPS: A})
     assert [found.code for found in resolution.diagnostics] == ["DSC250"]
     assert resolution.config[STEPS] == A
 
 
-def test_an_integral_float_is_an_integer():
+def test_integral_float_is_an_integer():
     resolution = resolved({GLOBAL: 64.0, MICRO: 8, STEPS: A})
     assert type(resolution.config[GLOBAL]) is int
 
 
-def test_all_three_auto_and_no_global_batch_asks_for_it():
+def test_all_auto_requires_global_batch():
     (found,) = resolved({GLOBAL: A, MICRO: A, STEPS: A}).diagnostics
     assert "--global-batch" in found.help
 
 
-def test_an_unknown_world_asks_for_the_gpus_once_per_key():
+def test_unknown_world_size_requires_gpus_per_key():
     resolution = dsconfig.resolve({GLOBAL: A, MICRO: 2, STEPS: 1}, gather())
     assert ["--gpus" in found.help for found in resolution.diagnostics] == [True]
 
 
-def test_a_file_that_settles_itself_needs_no_world():
+def test_complete_batch_needs_no_world_size():
     assert dsconfig.resolve({MICRO: 2, STEPS: 1}, gather()).ok
 
 
-def test_the_micro_batch_is_the_largest_that_fits_and_the_ledger_shows_the_search():
+def test_largest_micro_batch_that_fits_is_in_ledger():
     resolution = resolved(
         {GLOBAL: 256, MICRO: A, STEPS: A, "bf16": {"enabled": True}},
         device="a100-40gb",
@@ -121,7 +121,7 @@ def test_the_micro_batch_is_the_largest_that_fits_and_the_ledger_shows_the_searc
     assert min(gib for size, gib in tried.items() if size > entry.value) > capacity
 
 
-def test_what_the_search_lacks_is_asked_for_by_flag():
+def test_missing_search_facts_name_flags():
     (found,) = resolved({GLOBAL: 64, MICRO: A, STEPS: A}, model="gpt2").diagnostics
     assert "--device" in found.help and "--seq-len" in found.help and "--micro-batch" in found.help
 
@@ -130,7 +130,7 @@ NUMBERS = st.none() | st.integers(1, 64)
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, st.integers(1, 16))
-def test_what_is_derived_multiplies_out_or_is_a_contradiction(total, micro, steps, ranks):
+def test_derived_batch_is_consistent_or_contradiction(total, micro, steps, ranks):
     triple = Triple(total, micro, steps)
     solved = solve(triple, ranks)
     if total is None and micro is None:
@@ -146,7 +146,7 @@ def test_what_is_derived_multiplies_out_or_is_a_contradiction(total, micro, step
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, st.sampled_from((1, 2, 4, 8)))
-def test_policy_effective_deepspeed_and_the_rules_agree_on_the_batch(total, micro, steps, ranks):
+def test_policy_replay_and_rules_agree_on_batch(total, micro, steps, ranks):
     numbers = zip((GLOBAL, MICRO, STEPS), (total, micro, steps), strict=True)
     config = {key: value for key, value in numbers if value is not None}
     facts = gather(gpus=ranks)

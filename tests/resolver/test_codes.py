@@ -1,4 +1,4 @@
-"""Every finding has a code of its own, a name, and something to read about it."""
+"""Every finding of the resolver has a unique code, a name and a page."""
 
 import json
 import re
@@ -24,18 +24,18 @@ def texts():
     return [path.read_text() for path in PLACES if path.name != "codes.py"]
 
 
-def test_every_code_in_use_is_listed_and_every_listed_one_in_use():
+def test_codes_in_use_equal_listed_codes():
     used = {code for text in texts() for code in re.findall(r'"(DSC\d{3})"', text)}
     assert used == CODES.keys()
 
 
-def test_a_name_that_stands_beside_a_code_is_the_listed_one():
+def test_names_next_to_codes_are_listed():
     named = re.compile(r'code="(DSC\d{3})",\s+name="([a-z0-9-]+)"')
     pairs = [pair for text in texts() for pair in named.findall(text)]
     assert pairs and all(CODES[code].name == name for code, name in pairs)
 
 
-def test_no_code_is_also_a_rule_of_validate():
+def test_codes_are_not_validate_rules():
     assert not CODES.keys() & rules().keys()
 
 
@@ -43,7 +43,7 @@ EXAMPLES = {code: found.example for code, found in CODES.items() if found.exampl
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_the_example_shows_the_finding_with_its_effect(code, tmp_path, capsys, monkeypatch):
+def test_example_reports_code_and_effect(code, tmp_path, capsys, monkeypatch):
     config, flags = EXAMPLES[code]
     (tmp_path / "ds.json").write_text(config)
     command = ["dsconfig", "resolve", str(tmp_path / "ds.json"), *flags.split()]
@@ -55,7 +55,7 @@ def test_the_example_shows_the_finding_with_its_effect(code, tmp_path, capsys, m
 
 
 @pytest.mark.parametrize("code", ["DSC150", "dsc760"])
-def test_explain_says_what_it_is_what_it_leads_to_and_what_to_do(code):
+def test_explain_prints_doc_effect_and_remedy(code):
     done = subprocess.run(
         [sys.executable, "-m", "dsconfig", "explain", code],
         capture_output=True,

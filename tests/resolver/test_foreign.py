@@ -1,4 +1,4 @@
-"""What other programs would do: values with reasons, errors by their class, our own findings."""
+"""Replay of other programs: values with reasons, errors, and our findings."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def codes(resolution):
     return {found.code for found in resolution.diagnostics}
 
 
-def test_the_trainer_fills_from_its_arguments_and_the_model():
+def test_trainer_fills_from_arguments_and_model():
     facts = gather(gpus=8, model="llama-2-7b", training_args=RUN)
     resolution = dsconfig.resolve(FULL, facts, runtime="transformers")
     assert resolution.config["train_batch_size"] == 256
@@ -41,7 +41,7 @@ def test_the_trainer_fills_from_its_arguments_and_the_model():
     assert sources["/zero_optimization/reduce_bucket_size"] == "model"
 
 
-def test_a_replay_says_whose_each_value_is():
+def test_replay_records_source_of_values():
     filled = accelerate(batch_sizes=(4,), optimizer="dummy", scheduler="dummy")
     facts = gather(
         gpus=2, model="gpt2", accumulation=8, learning_rate=1e-3, total_steps=100,
@@ -68,7 +68,7 @@ def test_a_replay_says_whose_each_value_is():
     }
 
 
-def test_what_the_script_does_not_say_is_a_default_of_accelerate():
+def test_unset_values_are_accelerate_defaults():
     runtime = accelerate(batch_sizes=(4,), plugin={"zero_stage": 3})
     config = {"train_batch_size": 8, "gradient_accumulation_steps": A, "gradient_clipping": A}
     config["zero_optimization"] = {"stage": A, "offload_param": {"device": A}}
@@ -79,7 +79,7 @@ def test_what_the_script_does_not_say_is_a_default_of_accelerate():
     assert sources["/zero_optimization/offload_param/device"] == "default"
 
 
-def test_every_mismatch_of_the_trainer_is_one_finding():
+def test_each_trainer_mismatch_is_reported():
     config = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 5, "zero_optimization": {}}
     facts = gather(gpus=2, training_args=RUN)
     resolution = dsconfig.resolve(config, facts, runtime=transformers(entry="config"))
@@ -91,19 +91,19 @@ def test_every_mismatch_of_the_trainer_is_one_finding():
     assert all("raises ValueError" in found.message and found.late for found in stops)
 
 
-def test_the_trainer_without_the_model_asks_for_it():
+def test_trainer_requires_model():
     resolution = dsconfig.resolve(FULL, gather(gpus=8), runtime="transformers")
     assert codes(resolution) == {"DSC150"}
 
 
-def test_accelerate_takes_the_batch_of_an_evaluation_loader_and_we_say_so():
+def test_micro_batch_from_eval_loader_is_reported():
     facts = gather(gpus=2, model="gpt2", training_args=RUN)
     resolution = dsconfig.resolve(FULL, facts, runtime=accelerate(batch_sizes=(8, 2)))
     assert resolution.config["train_micro_batch_size_per_gpu"] == 2
     assert "DSC751" in codes(resolution)
 
 
-def test_accelerate_divides_the_steps_and_not_the_warmup_and_we_say_so():
+def test_divided_total_steps_are_reported():
     facts = gather(gpus=8, model="gpt2", training_args={**RUN, "warmup_steps": 500})
     resolution = dsconfig.resolve(SCHEDULED, facts, runtime="accelerate")
     params = resolution.config["scheduler"]["params"]
@@ -111,13 +111,13 @@ def test_accelerate_divides_the_steps_and_not_the_warmup_and_we_say_so():
     assert "DSC752" in codes(resolution)
 
 
-def test_accelerate_trains_in_fp32_when_the_config_switches_off_and_we_say_so():
+def test_disabled_precision_is_reported():
     facts = gather(gpus=1, model="gpt2", training_args={**RUN, "bf16": True})
     config = {**FULL, "bf16": {"enabled": False}}
     assert "DSC753" in codes(dsconfig.resolve(config, facts, runtime="accelerate"))
 
 
-def test_one_step_of_warmup_is_a_step_and_not_the_whole_run():
+def test_warmup_of_one_is_one_step():
     for given, steps in ((1, 1), (0.1, 100), (500, 500)):
         facts = gather(gpus=8, model="gpt2", training_args={**RUN, "warmup_steps": given})
         resolution = dsconfig.resolve(SCHEDULED, facts, runtime="transformers")
@@ -125,20 +125,20 @@ def test_one_step_of_warmup_is_a_step_and_not_the_whole_run():
 
 
 @pytest.mark.parametrize(("card", "sums"), [("h100", None), ("mi300x", "fp32")])
-def test_accelerate_sums_bf16_in_fp32_on_rocm(card, sums):
+def test_accelerate_accumulates_bf16_in_fp32_on_rocm(card, sums):
     facts = gather(gpus=1, device=card, model="gpt2", training_args=RUN | {"bf16": True})
     resolution = dsconfig.resolve(FULL, facts, runtime="accelerate")
     assert resolution.config.get("communication_data_type") == sums
 
 
 @pytest.mark.parametrize("enabled", [A, True])
-def test_precision_that_stays_on_is_no_remark(enabled):
+def test_enabled_precision_is_not_reported(enabled):
     facts = gather(gpus=1, model="gpt2", training_args={**RUN, "bf16": True})
     config = {**FULL, "bf16": {"enabled": enabled}}
     assert "DSC753" not in codes(dsconfig.resolve(config, facts, runtime="accelerate"))
 
 
-def test_deepspeed_drops_auto_and_we_say_so():
+def test_dropped_auto_is_reported():
     config = {"train_batch_size": 8, "zero_optimization": {"stage": A}}
     resolution = dsconfig.resolve(config, gather(gpus=2), runtime="deepspeed")
     assert "stage" not in resolution.config["zero_optimization"]
@@ -146,7 +146,7 @@ def test_deepspeed_drops_auto_and_we_say_so():
     assert not resolution.ok, "ZeRO is off: that is not what the file says"
 
 
-def test_deepspeed_stops_at_a_step_over_auto_that_it_parsed():
+def test_late_error_of_parsed_auto():
     config = {"train_batch_size": 8, "gradient_clipping": A}
     facts = gather(gpus=2, client_optimizer="torch.AdamW")
     parsed = dsconfig.resolve(config, facts, runtime=deepspeed(until="parse"))
@@ -156,14 +156,14 @@ def test_deepspeed_stops_at_a_step_over_auto_that_it_parsed():
     assert found.code == "DSC760" and found.late and "TypeError" in found.message
 
 
-def test_the_data_parallel_size_of_an_mpu_counts():
+def test_data_parallel_size_of_mpu_is_used():
     config = {"train_batch_size": 64, "gradient_accumulation_steps": 4}
     facts = gather(gpus=8, tensor_parallel=2)
     resolution = dsconfig.resolve(config, facts, runtime=deepspeed(mpu=True))
     assert resolution.config["train_micro_batch_size_per_gpu"] == 4
 
 
-def test_betas_of_one_number_stop_deepspeed():
+def test_single_beta_stops_deepspeed():
     config = {
         "train_batch_size": 8,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9]}},

@@ -1,4 +1,4 @@
-"""Precision, buckets, stage, optimizer and schedule: each choice and its reason."""
+"""Policy choices and their reasons: precision, buckets, stage, optimizer, schedule."""
 
 import re
 
@@ -32,7 +32,7 @@ def switches(resolution):
         ({"fp16": {"enabled": True}, "bf16": {"enabled": A}}, {"device": "h100"}, True, False),
     ],
 )
-def test_one_precision_at_most_and_bf16_where_the_device_has_it(config, flags, fp16, bf16):
+def test_at_most_one_precision_preferring_bf16(config, flags, fp16, bf16):
     resolution = resolved(config, **flags)
     assert switches(resolution) == {"fp16": fp16, "bf16": bf16}
 
@@ -41,19 +41,19 @@ def test_one_precision_at_most_and_bf16_where_the_device_has_it(config, flags, f
     ("config", "device", "lacks"),
     [(BOTH, "t4", True), ({"fp16": {"enabled": A}, "bf16": {"enabled": False}}, "h100", False)],
 )
-def test_fp16_is_laid_to_the_card_only_where_it_has_no_bf16(config, device, lacks):
+def test_fp16_reason_names_missing_bf16_support(config, device, lacks):
     ledger = resolved(config, device=device).ledger
     (entry,) = (each for each in ledger if each.pointer == "/fp16/enabled")
     assert ("does not support bf16" in entry.rule) is lacks
 
 
-def test_a_model_trained_in_bf16_goes_to_fp16_only_with_a_warning():
+def test_bf16_model_in_fp16_is_noted():
     resolution = resolved(BOTH, device="v100-16gb", model="llama-2-7b", gpus=1)
     assert "DSC350" in {found.code for found in resolution.diagnostics}
     assert resolution.ok
 
 
-def test_precision_without_a_device_asks_for_one():
+def test_precision_requires_device():
     (found,) = resolved(BOTH).diagnostics
     assert "--device" in found.help and "--precision" in found.help
 
@@ -80,21 +80,21 @@ def test_bucket_sizes_follow_the_hidden_size():
 @pytest.mark.parametrize(
     ("memory", "elements"), [("8GB", 200_000_000), ("20GB", 500_000_000), ("80GB", 500_000_000)]
 )
-def test_the_published_rule_caps_buckets_by_card(memory, elements):
+def test_bucket_rule_caps_buckets_by_gpu(memory, elements):
     zero = resolved(BUCKETS, device_memory=memory).config["zero_optimization"]
     assert zero["reduce_bucket_size"] == elements
     rule_bytes = (zero["reduce_bucket_size"] + zero["allgather_bucket_size"]) * 2 * 4.5
     assert rule_bytes == {"8GB": 3.6e9, "20GB": 9e9, "80GB": 9e9}[memory]
 
 
-def test_without_a_card_buckets_follow_the_model_up_to_the_default():
+def test_buckets_without_gpu_follow_model():
     zero = resolved(BUCKETS, model="llama-2-7b").config["zero_optimization"]
     assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 4096 * 4096
     zero = resolved(BUCKETS).config["zero_optimization"]
     assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 500_000_000
 
 
-def test_what_no_model_sizes_is_the_default_of_deepspeed():
+def test_buckets_without_model_use_defaults():
     assert resolved(BUCKETS).config["zero_optimization"] == {
         "stage": 3,
         "overlap_comm": True,
@@ -108,14 +108,14 @@ def test_what_no_model_sizes_is_the_default_of_deepspeed():
 @pytest.mark.parametrize(
     ("device", "elements"), [("nvme", 100_000_000), ("cpu", 1_000_000_000), ("none", 1_000_000_000)]
 )
-def test_sub_groups_are_smaller_where_states_go_to_disk(device, elements):
+def test_sub_group_is_smaller_with_nvme(device, elements):
     block = {"stage": 3, "offload_optimizer": {"device": device, "nvme_path": "/nvme"}}
     resolution = resolved({"zero_optimization": {**block, "sub_group_size": A}})
     assert resolution.config["zero_optimization"]["sub_group_size"] == elements
 
 
 @pytest.mark.parametrize(("sub_group", "ok"), [(A, True), (100_000_000, True), (10**9, False)])
-def test_a_sub_group_is_judged_by_the_main_memory_that_its_buffers_take(sub_group, ok):
+def test_sub_group_is_checked_against_host_memory(sub_group, ok):
     """Four fp32 buffers of 1e9 elements on each of 8 ranks are 128 GB; of 1e8, 17 with rounding."""
     block = {
         "stage": A,
@@ -131,7 +131,7 @@ def test_a_sub_group_is_judged_by_the_main_memory_that_its_buffers_take(sub_grou
 
 
 @pytest.mark.parametrize(("total", "warmup"), [(500, 50), (5, 1), (100_000, 1000), (None, 1000)])
-def test_warmup_is_deepspeeds_default_and_at_most_a_tenth(total, warmup):
+def test_warmup_is_default_and_at_most_a_tenth(total, warmup):
     params = {"warmup_num_steps": A, "warmup_max_lr": 1e-3, "warmup_min_lr": 0}
     config = {"scheduler": {"type": "WarmupLR", "params": params}}
     resolution = resolved(config, total_steps=total)
@@ -139,7 +139,7 @@ def test_warmup_is_deepspeeds_default_and_at_most_a_tenth(total, warmup):
 
 
 @pytest.mark.parametrize(("optimizer", "told"), [("none", False), ("cpu", True)])
-def test_main_memory_is_asked_for_only_where_it_is_used(optimizer, told):
+def test_host_memory_is_required_only_for_offload(optimizer, told):
     block = {"stage": A, "offload_optimizer": {"device": optimizer}}
     adam = {"type": "AdamW", "params": {"lr": 1e-4}}
     config = {"zero_optimization": block, "bf16": {"enabled": True}, "optimizer": adam}
@@ -148,7 +148,7 @@ def test_main_memory_is_asked_for_only_where_it_is_used(optimizer, told):
     assert ("DSC153" in {found.code for found in resolution.diagnostics}) is told
 
 
-def test_the_cap_leaves_room_for_a_bucket_that_the_file_sets():
+def test_cap_accounts_for_explicit_bucket():
     config = {"zero_optimization": {**BUCKETS["zero_optimization"]}}
     config["zero_optimization"]["allgather_bucket_size"] = 300_000_000
     zero = resolved(config, device_memory="8GB").config["zero_optimization"]
@@ -185,12 +185,12 @@ def zero_of(model, ranks, card):
     return resolution, chosen
 
 
-def test_without_pressure_nothing_is_offloaded_and_little_is_sharded():
+def test_ample_memory_needs_no_offload():
     assert zero_of("gpt2", 1, "a100-80gb")[1] == (0, "none", "none")
     assert zero_of("gpt2", 8, "a100-80gb")[1] == (1, "none", "none")
 
 
-def test_parameters_are_offloaded_only_when_all_else_fails():
+def test_parameter_offload_is_last_resort():
     assert zero_of("llama-2-13b", 1, "v100-16gb")[1] == (3, "cpu", "cpu")
     assert zero_of("llama-2-70b", 64, "h100")[1] == (3, "none", "none")
 
@@ -219,7 +219,7 @@ TURNED_DOWN = re.compile(r"stage (\d)(?: with (optimizer|optimizer and parameter
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_choice_fits_and_every_quicker_one_does_not(world):
+def test_choice_fits_and_faster_ones_do_not(world):
     resolution, chosen = zero_of(*world)
     entry = next(e for e in resolution.ledger if e.pointer == "/zero_optimization/stage")
     capacity = gather(device=world[2]).device.memory_bytes
@@ -235,13 +235,13 @@ CROWDED = WORLDS[3:]
 """Where not everything fits, so that something is turned down."""
 
 
-def test_offloading_without_known_main_memory_says_how_much_it_needs():
+def test_offload_without_host_memory_reports_requirement():
     resolution, _ = zero_of("llama-2-13b", 1, "v100-16gb")
     (found,) = (found for found in resolution.diagnostics if found.code == "DSC153")
     assert "GiB of host memory" in found.message and "--host-memory" in found.help
 
 
-def test_nothing_fits_is_an_error_with_a_way_out():
+def test_nothing_fits_suggests_alternative():
     resolution = resolved(
         {**ZERO_AUTO, "zero_optimization": {"stage": A}},
         model="llama-2-70b",
@@ -253,7 +253,7 @@ def test_nothing_fits_is_an_error_with_a_way_out():
     assert "GiB" in found.message and found.help
 
 
-def test_a_way_out_that_no_file_can_tell_of_is_one_when_followed():
+def test_suggested_recomputation_resolves():
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "bf16": {"enabled": True},
@@ -272,7 +272,7 @@ def test_a_way_out_that_no_file_can_tell_of_is_one_when_followed():
     assert followed.ok, followed.diagnostics
 
 
-def test_optimizer_and_schedule_come_from_the_training_run():
+def test_optimizer_and_schedule_from_training_arguments():
     resolution = resolved(
         {"optimizer": A, "scheduler": A},
         learning_rate=2e-4,
@@ -294,7 +294,7 @@ def test_optimizer_and_schedule_come_from_the_training_run():
     }
 
 
-def test_everything_that_is_missing_is_told_in_one_run_with_its_flag():
+def test_all_missing_facts_are_reported_with_flags():
     resolution = dsconfig.resolve(
         {
             "train_batch_size": A,
@@ -310,13 +310,13 @@ def test_everything_that_is_missing_is_told_in_one_run_with_its_flag():
         assert flag in helps
 
 
-def test_a_native_auto_stays():
+def test_native_auto_is_kept():
     config = {"data_types": {"keep_in_fp32_modules": A}}
     resolution = resolved(config, gpus=1)
     assert resolution.ok and resolution.config["data_types"] == {"keep_in_fp32_modules": A}
 
 
-def test_a_way_out_of_what_is_recomputed_already_tells_of_no_recomputation():
+def test_suggestion_omits_existing_recomputation():
     config = {
         "train_batch_size": A,
         "train_micro_batch_size_per_gpu": A,

@@ -1,4 +1,4 @@
-"""What holds for every config and every world."""
+"""Properties that hold for all configs and facts."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]
 
 @FEW
 @given(configs(), worlds())
-def test_either_everything_is_resolved_or_an_error_says_what_is_open(config, world):
+def test_unresolved_auto_is_reported(config, world):
     facts = gather(**world)
     resolution = dsconfig.resolve(config, facts)
     if list(auto_paths(resolution.config)):
@@ -47,7 +47,7 @@ def test_resolving_is_idempotent(config, world):
 
 @FEW
 @given(configs(), worlds())
-def test_a_resolved_config_validates_clean(config, world):
+def test_resolved_config_is_valid(config, world):
     facts = gather(**world)
     first = dsconfig.resolve(config, facts)
     assume(first.ok)
@@ -57,7 +57,7 @@ def test_a_resolved_config_validates_clean(config, world):
 
 @FEW
 @given(configs(), worlds())
-def test_explicit_values_are_never_changed_and_key_order_is_kept(config, world):
+def test_explicit_values_and_key_order_are_kept(config, world):
     facts = gather(**world)
     resolution = dsconfig.resolve(config, facts)
     before, after = leaves(config), leaves(resolution.config)
@@ -70,7 +70,7 @@ def test_explicit_values_are_never_changed_and_key_order_is_kept(config, world):
 
 @FEW
 @given(configs(), worlds())
-def test_every_filled_value_is_in_the_ledger_with_its_rule(config, world):
+def test_every_filled_value_is_in_ledger(config, world):
     facts = gather(**world)
     resolution = dsconfig.resolve(config, facts)
     before, after = leaves(config), leaves(resolution.config)
@@ -83,7 +83,7 @@ def test_every_filled_value_is_in_the_ledger_with_its_rule(config, world):
 
 @FEW
 @given(configs(), worlds())
-def test_the_triple_multiplies_out_in_integers(config, world):
+def test_batch_triple_is_consistent(config, world):
     facts = gather(**world)
     resolution = dsconfig.resolve(config, facts)
     assume(resolution.ok)
@@ -104,7 +104,7 @@ def test_sizes_are_integers(config, world):
 
 @FEW
 @given(configs(), worlds(), st.randoms())
-def test_the_order_of_keys_never_matters(config, world, random):
+def test_key_order_does_not_matter(config, world, random):
     facts = gather(**world)
     keys = list(config)
     random.shuffle(keys)
@@ -119,7 +119,7 @@ def test_the_order_of_keys_never_matters(config, world, random):
     st.sampled_from([1, 8]),
     st.lists(st.integers(8, 192), min_size=2, max_size=4, unique=True),
 )
-def test_more_memory_never_gives_a_smaller_micro_batch(model, stage, ranks, gigabytes):
+def test_micro_batch_grows_with_memory(model, stage, ranks, gigabytes):
     config = {
         "train_batch_size": 64 * ranks,
         "train_micro_batch_size_per_gpu": AUTO,
@@ -156,7 +156,7 @@ BLOCKS = (
     st.dictionaries(st.sampled_from(BLOCKS), st.sampled_from(ODD_BLOCKS), min_size=1, max_size=3),
     st.sampled_from(["dsengine", "deepspeed", "transformers", "accelerate"]),
 )
-def test_no_config_is_odd_enough_to_crash(config, odd, runtime):
+def test_unusual_configs_do_not_crash(config, odd, runtime):
     facts = gather(gpus=8, device="a100-80gb", model="gpt2", seq_len=128)
     resolution = dsconfig.resolve({**config, **odd}, facts, runtime=runtime)
     assert resolution.effective is None or resolution.ok

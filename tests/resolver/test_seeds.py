@@ -1,4 +1,4 @@
-"""The two published configs, the second with its values turned to "auto", in three worlds."""
+"""Two published configs at three world sizes, the second one with "auto" values."""
 
 from pathlib import Path
 
@@ -47,7 +47,7 @@ def choices(resolution):
 @pytest.mark.parametrize(
     ("world", "batch"), [(NODE_OF_A100, (512, 2, 32)), (CLUSTER_OF_H100, (512, 2, 4))]
 )
-def test_stage_3_without_recomputation_holds_two_samples_of_13b(world, batch):
+def test_stage_3_fits_two_samples_of_13b(world, batch):
     resolution = resolved(BAICHUAN, world)
     assert resolution.ok
     assert triple(resolution) == batch
@@ -55,7 +55,7 @@ def test_stage_3_without_recomputation_holds_two_samples_of_13b(world, batch):
     assert "fp16" not in resolution.config
 
 
-def test_one_v100_cannot_hold_it_and_the_way_out_is_told():
+def test_one_v100_does_not_fit_and_gets_suggestion():
     resolution = resolved(BAICHUAN, ONE_V100)
     (found,) = (found for found in resolution.diagnostics if found.code == "DSC252")
     assert "of 15.8 GiB" in found.message
@@ -72,7 +72,7 @@ def test_one_v100_cannot_hold_it_and_the_way_out_is_told():
         (CLUSTER_OF_H100, (1, "none", "none", "bf16"), (512, 8, 1)),
     ],
 )
-def test_with_everything_auto_each_world_gets_its_own_answer(world, chosen, batch):
+def test_all_auto_depends_on_world_size(world, chosen, batch):
     resolution = resolved(CLASSIFIER, world)
     assert resolution.ok
     assert choices(resolution) == chosen

@@ -1,4 +1,4 @@
-"""The command line, as a process would run it."""
+"""Run the command line in process."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Asking for keys: by path, by alias, inside lists and mappings, by type of optimizer."""
+"""Key lookup by path, alias, list item, user-defined name and optimizer type."""
 
 import re
 
@@ -27,7 +27,7 @@ def known(path: str) -> Key:
     return found
 
 
-def test_a_path_leads_to_its_key() -> None:
+def test_path_resolves_to_key() -> None:
     found = known("zero_optimization.offload_param.device")
     assert found.path == "zero_optimization.offload_param.device"
     assert found.choices == ("cpu", "none", "nvme")
@@ -36,15 +36,15 @@ def test_a_path_leads_to_its_key() -> None:
 @pytest.mark.parametrize(
     "path", ["nothing", "fp16.nothing", "fp16.enabled.deeper", "zero_optimization.x.y"]
 )
-def test_no_key_is_none(path: str) -> None:
+def test_unknown_path_returns_none(path: str) -> None:
     assert key(path) is None
 
 
-def test_an_alias_leads_to_the_key_it_names() -> None:
+def test_alias_resolves_to_key() -> None:
     assert known("zero_optimization.max_live_parameters").name == "stage3_max_live_parameters"
 
 
-def test_names_of_the_users_choice_and_items_of_lists() -> None:
+def test_user_defined_names_and_list_items() -> None:
     quantizer = "weight_quantization.post_init_quant"
     assert known(f"{quantizer}.*.num_bits") is known(f"{quantizer}.q_proj.num_bits")
     specs = "tensor_parallel.partition_config.layer_specs"
@@ -52,7 +52,7 @@ def test_names_of_the_users_choice_and_items_of_lists() -> None:
     assert find(["weight_quantization", "post_init_quant", "a.b", "num_bits"]) is not None
 
 
-def test_an_argument_depends_on_the_type() -> None:
+def test_argument_depends_on_type() -> None:
     def default(of_type: str | None) -> object:
         found = key("optimizer.params.lr", of_type=of_type)
         return found.default if found else None
@@ -65,12 +65,12 @@ def test_an_argument_depends_on_the_type() -> None:
     ]
 
 
-def test_an_argument_knows_whom_it_applies_to() -> None:
+def test_argument_lists_types_it_applies_to() -> None:
     assert known("optimizer.params.ns_method").applies_to == ("Muon",)
     assert known("fp16.enabled").applies_to == ()
 
 
-def test_what_a_key_can_tell() -> None:
+def test_key_attributes() -> None:
     found = known("zero_optimization.reduce_bucket_size")
     assert (found.type, found.unit, found.default) == ("integer", "elements", 500_000_000)
     assert found.auto_filled_by == ("transformers", "accelerate")
@@ -79,7 +79,7 @@ def test_what_a_key_can_tell() -> None:
     assert known("aio").type == "object|null"
 
 
-def test_whether_a_release_reads_a_key() -> None:
+def test_read_at_release() -> None:
     amp, eigenvalue, autocast = known("amp"), known("eigenvalue"), known("torch_autocast")
     assert [amp.read_at(Version.parse(v)) for v in ("0.3.0", "0.19.7", "0.19.8")] == [
         True,
@@ -90,13 +90,13 @@ def test_whether_a_release_reads_a_key() -> None:
     assert not eigenvalue.read_at(Version(0, 10, 0))
 
 
-def test_keys_come_parents_first_and_once() -> None:
+def test_keys_are_unique_and_parents_come_first() -> None:
     paths = [each.path for each in keys()]
     assert len(paths) == len(set(paths)) > 700
     assert paths.index("fp16") < paths.index("fp16.enabled")
 
 
-def test_some_are_read_by_others_or_by_nobody() -> None:
+def test_external_and_docs_only_keys() -> None:
     assert known("msamp").status is KeyStatus.EXTERNAL
     assert known("aio.thread_count").status is KeyStatus.DOCS_ONLY
     assert known("quantize_training.quantize_bits.start_bits").status is KeyStatus.REMOVED
@@ -119,7 +119,7 @@ def test_only_blocks_are_closed(path: str) -> None:
         strict_since(path)
 
 
-def test_every_key_says_what_it_does() -> None:
+def test_every_key_has_doc() -> None:
     assert [each.path for each in keys() if not each.doc.endswith(".")] == []
 
 
@@ -142,13 +142,13 @@ def _is_valid(each: Key) -> bool:
     return True
 
 
-def test_the_module_names_what_it_has() -> None:
+def test_module_exports() -> None:
     assert {name for name in schema.__all__ if getattr(schema, name, None) is None} == set()
     with pytest.raises(AttributeError, match="nothing"):
         _ = schema.nothing
 
 
-def test_the_written_key_index_leads_to_keys() -> None:
+def test_key_index_entries_resolve_to_keys() -> None:
     paths = [
         path for name in key_index.declared()["blocks_with"] for path in key_index.paths_of(name)
     ]
@@ -163,5 +163,5 @@ def test_the_written_key_index_leads_to_keys() -> None:
 @pytest.mark.parametrize(
     "path", [("amp",), ("amp", "enabled"), ("overlap_comm",), ("zero_optimization", "grad_hooks")]
 )
-def test_a_key_that_left_or_stands_elsewhere_does_not_live_there(path: tuple[str, ...]) -> None:
+def test_removed_or_misplaced_key_is_not_live(path: tuple[str, ...]) -> None:
     assert not key_index.is_live(path)

@@ -1,4 +1,4 @@
-"""``dsconfig diff``: by meaning, between two files or two releases."""
+"""``dsconfig diff`` between two files or two releases."""
 
 import json
 from pathlib import Path
@@ -45,12 +45,12 @@ def file(tmp_path: Path) -> Any:
     return write
 
 
-def test_the_same_meaning_in_other_words(run: Run, file: Any) -> None:
+def test_equivalent_configs_have_no_differences(run: Run, file: Any) -> None:
     code, out, _ = run("diff", file("a.json", OLD), file("b.json", NEW))
     assert (code, out) == (0, "no difference in meaning\n")
 
 
-def test_another_meaning(run: Run, file: Any) -> None:
+def test_different_configs_list_changes(run: Run, file: Any) -> None:
     other = NEW | {"gradient_clipping": 0.5, "unknown": 1}
     code, out, _ = run("diff", file("a.json", OLD), file("b.json", other))
     assert code == 1
@@ -60,7 +60,7 @@ def test_another_meaning(run: Run, file: Any) -> None:
     ]
 
 
-def test_what_only_the_first_sets(run: Run, file: Any) -> None:
+def test_value_set_only_in_first(run: Run, file: Any) -> None:
     _, out, _ = run("diff", file("a.json", OLD | {"steps_per_print": 5}), file("b.json", NEW))
     assert out == "steps_per_print: 5 -> null  (absent in the second: its default)\n"
 
@@ -79,7 +79,7 @@ def moved(run: Run, path: Path, before: str, after: str) -> dict[str, tuple[Any,
     return {change["pointer"]: (change["before"], change["after"]) for change in changes}
 
 
-def test_a_move_changes_defaults_the_file_does_not_set(run: Run, file: Any) -> None:
+def test_upgrade_changes_unset_defaults(run: Run, file: Any) -> None:
     assert moved(run, file("a.json", NEW), "0.14.4", "0.19.8") == {
         "/gradient_clipping": (0, 1),
         "/steps_per_print": (10, None),
@@ -88,14 +88,14 @@ def test_a_move_changes_defaults_the_file_does_not_set(run: Run, file: Any) -> N
     }
 
 
-def test_a_default_in_a_block_that_is_off_does_not_count(run: Run, file: Any) -> None:
+def test_default_in_disabled_block_is_ignored(run: Run, file: Any) -> None:
     config = {"train_batch_size": 8, "gradient_clipping": 1.0, "bf16": {"enabled": False}}
     assert "/bf16/check_grad_overflow" not in moved(run, file("a.json", config), "0.18.0", "0.19.8")
     config |= {"bf16": {"enabled": True}}
     assert "/bf16/check_grad_overflow" in moved(run, file("b.json", config), "0.18.0", "0.19.8")
 
 
-def test_a_move_takes_features_away(run: Run, file: Any) -> None:
+def test_upgrade_removes_features(run: Run, file: Any) -> None:
     config = {
         "train_batch_size": 8,
         "elasticity": {"enabled": False},
@@ -109,7 +109,7 @@ def test_a_move_takes_features_away(run: Run, file: Any) -> None:
     assert found["/optimizer/type"] == ("accepted", "refused")
 
 
-def test_a_move_brings_features(run: Run, file: Any) -> None:
+def test_upgrade_adds_features(run: Run, file: Any) -> None:
     config = {"train_batch_size": 8, "torch_autocast": {"enabled": True}}
     found = moved(run, file("a.json", config), "0.14.4", "0.19.8")
     assert found["/torch_autocast"] == ("not read", "read")
@@ -134,7 +134,7 @@ def test_wrong_usage(run: Run, file: Any, arguments: tuple[str, ...], told: str)
     assert told in err
 
 
-def test_what_cannot_be_read_cannot_be_compared(run: Run, file: Any) -> None:
+def test_unreadable_file_is_not_compared(run: Run, file: Any) -> None:
     code, _, err = run("diff", file("a.json", NEW), file("b.json", "[1, 2"))
     assert code == 2
     assert "b.json" in err
@@ -154,7 +154,7 @@ MOVED = """{
 MOVE = ("--from-version", "0.14.4", "--to-version", "0.19.8")
 
 
-def test_a_move_is_told_in_sentences_the_gravest_first(run: Run, file: Any) -> None:
+def test_upgrade_changes_are_sorted_by_severity(run: Run, file: Any) -> None:
     code, out, _ = run("diff", file("a.json", MOVED), *MOVE)
     lines = [line.partition("  (")[0] for line in out.splitlines()]
     assert code == 1
@@ -168,12 +168,12 @@ def test_a_move_is_told_in_sentences_the_gravest_first(run: Run, file: Any) -> N
     ]
 
 
-def test_a_peak_that_both_releases_have_is_no_difference(run: Run, file: Any) -> None:
+def test_equal_estimates_are_not_a_difference(run: Run, file: Any) -> None:
     same = MOVED.replace("3e-4", "1e-3")
     assert "lr peaks" not in run("diff", file("a.json", same), *MOVE)[1]
 
 
-def test_a_move_tells_what_is_cured_and_what_begins(run: Run, file: Any) -> None:
+def test_upgrade_lists_fixed_and_new_faults(run: Run, file: Any) -> None:
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 2,
@@ -187,7 +187,7 @@ def test_a_move_tells_what_is_cured_and_what_begins(run: Run, file: Any) -> None
     assert "a known fault begins: DSC830" in back
 
 
-def test_a_pinned_file_means_what_it_meant(run: Run, file: Any) -> None:
+def test_pinned_file_keeps_its_meaning(run: Run, file: Any) -> None:
     code, out, err = run("diff", file("a.json", MOVED), *MOVE, "--pin")
     assert code == 0
     assert "// the team's file" in out and "// half" in out
@@ -200,7 +200,7 @@ def test_a_pinned_file_means_what_it_meant(run: Run, file: Any) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.json")), ids=lambda path: path.stem)
-def test_no_public_file_means_something_else_when_pinned(path: Path) -> None:
+def test_pinning_keeps_meaning_of_public_files(path: Path) -> None:
     document = read(path)
     if not isinstance(document.value, dict) or document.is_broken or document.is_template:
         pytest.skip("no config")
@@ -237,7 +237,7 @@ def pinned_rows() -> list[tuple[str, dict[str, Any]]]:
     return changed
 
 
-def test_a_release_that_was_seen_to_load_a_config_loads_it_pinned() -> None:
+def test_pinned_config_loads_in_recorded_release() -> None:
     for name, config in pinned_rows():
         report = dsconfig.validate(config, runtime="deepspeed", version=str(NEWER))
         stops = [each for each in report.errors if each.effect == "refused" and not each.late]
@@ -245,7 +245,7 @@ def test_a_release_that_was_seen_to_load_a_config_loads_it_pinned() -> None:
 
 
 @pytest.mark.live
-def test_the_real_deepspeed_loads_what_is_pinned() -> None:
+def test_real_deepspeed_loads_pinned_config() -> None:
     pytest.importorskip("deepspeed")
     from deepspeed.runtime.config import DeepSpeedConfig
 
@@ -264,7 +264,7 @@ CHANGED = (
 
 
 @pytest.mark.parametrize(("older", "written"), [("0.14.4", 4), ("0.18.9", 4), ("0.19.4", 2)])
-def test_what_is_pinned_is_what_the_sources_had_before(older: str, written: int) -> None:
+def test_pinned_values_equal_earlier_sources(older: str, written: int) -> None:
     """Defaults as recorded from DeepSpeed's sources, release by release."""
     off = {"device": "cpu"}
     zero = {"stage": 3, "offload_optimizer": off, "offload_param": off}
@@ -283,7 +283,7 @@ def test_what_is_pinned_is_what_the_sources_had_before(older: str, written: int)
     assert len(before) == written
 
 
-def test_pin_takes_one_file_and_writes_only_what_it_can_edit(run: Run, file: Any) -> None:
+def test_pin_requires_one_editable_file(run: Run, file: Any) -> None:
     both = run(
         "diff", file("a.json", OLD), file("b.json", NEW), "--from-version", "0.14.4", "--pin"
     )
@@ -292,7 +292,7 @@ def test_pin_takes_one_file_and_writes_only_what_it_can_edit(run: Run, file: Any
     assert code == 2 and "only JSON and HJSON are edited" in err
 
 
-def test_an_auto_that_the_trainer_fills_is_no_refusal_of_a_release() -> None:
+def test_auto_filled_by_trainer_is_not_rejected() -> None:
     """DeepSpeed 0.14 alone took two switches that are "auto" for two that are on."""
     config = {
         "train_batch_size": "auto",
@@ -304,7 +304,7 @@ def test_an_auto_that_the_trainer_fills_is_no_refusal_of_a_release() -> None:
     assert not [move for move in found if move.kind is ChangeKind.ACCEPTED]
 
 
-def test_a_move_is_told_in_one_order(run: Run, file: Any) -> None:
+def test_upgrade_changes_have_fixed_order(run: Run, file: Any) -> None:
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 2,
@@ -324,7 +324,7 @@ def test_a_move_is_told_in_one_order(run: Run, file: Any) -> None:
     assert cured == [each.code for each in report.diagnostics if each.code in cured]
 
 
-def test_a_file_that_names_no_config_is_not_compared(run: Run, tmp_path: Path) -> None:
+def test_file_without_config_is_not_compared(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text("deepspeed: zero3_offload\nlearning_rate: 1e-4\n")
     code, _, err = run("diff", path, *MOVE)

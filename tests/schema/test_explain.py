@@ -1,4 +1,4 @@
-"""``dsconfig explain``: a key or a rule, for people and for programs."""
+"""``dsconfig explain`` for keys and rules, as text and JSON."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from .conftest import Run
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_a_key(run: Run) -> None:
+def test_explain_key(run: Run) -> None:
     code, out, _ = run("explain", "zero_optimization.reduce_bucket_size")
     assert code == 0
     told = dict(re.findall(r"^  (\S[\w ]{0,10}?)\s{2,}(.*)$", out, re.MULTILINE))
@@ -30,18 +30,18 @@ def test_a_key(run: Run) -> None:
     assert "deepspeed: dropped without a word; the default applies (500000000)" in out
 
 
-def test_a_default_that_changed(run: Run) -> None:
+def test_explain_changed_default(run: Run) -> None:
     _, out, _ = run("explain", "gradient_clipping")
     assert re.search(r"default +1.0\n +0.0 before 0.19.3", out)
 
 
-def test_a_block_lists_its_keys(run: Run) -> None:
+def test_explain_block_lists_keys(run: Run) -> None:
     _, out, _ = run("explain", "fp16")
     assert "unknown keys in it are refused from 0.17.1" in out
     assert "fp16.min_loss_scale" in out
 
 
-def test_a_removed_key(run: Run) -> None:
+def test_explain_removed_key(run: Run) -> None:
     _, out, _ = run("explain", "amp")
     assert "until 0.19.7; its mere presence is refused from 0.19.8" in out
     assert "use instead torch_autocast" in out
@@ -61,22 +61,22 @@ def test_a_removed_key(run: Run) -> None:
         ("/zero_optimization/stage", "16 bytes at stage 0, on N ranks 4 + 12/N at 1"),
     ],
 )
-def test_other_keys(run: Run, path: str, told: str) -> None:
+def test_explain_other_keys(run: Run, path: str, told: str) -> None:
     assert told in run("explain", path)[1]
 
 
-def test_a_name_that_several_blocks_have(run: Run) -> None:
+def test_explain_ambiguous_name(run: Run) -> None:
     code, out, _ = run("explain", "device")
     assert code == 0
     assert "device is the name of 2 keys" in out
     assert "zero_optimization.offload_param.device" in out
 
 
-def test_a_name_by_itself(run: Run) -> None:
+def test_explain_key_without_block(run: Run) -> None:
     assert run("explain", "overlap_comm")[1].startswith("zero_optimization.overlap_comm\n")
 
 
-def test_an_unknown_name(run: Run) -> None:
+def test_explain_unknown_name(run: Run) -> None:
     code, out, err = run("explain", "zero_optimisation")
     assert (code, out) == (2, "")
     assert "did you mean zero_optimization?" in err
@@ -91,19 +91,19 @@ def test_for_programs(run: Run) -> None:
     assert set(told["auto"]) == {"dsengine", "deepspeed", "transformers", "accelerate"}
 
 
-def test_a_rule(run: Run) -> None:
+def test_explain_rule(run: Run) -> None:
     code, out, _ = run("explain", "dsc101")
     assert code == 0
     assert out.startswith('# DSC101: Unresolved value "auto"')
     assert '"reduce_bucket_size": "auto"' in out
 
 
-def test_a_rule_for_programs(run: Run) -> None:
+def test_explain_rule_as_json(run: Run) -> None:
     rule = json.loads(run("explain", "DSC101", "--output-format", "json")[1])["rule"]
     assert (rule["code"], rule["severity"]) == ("DSC101", "error")
 
 
-def test_no_such_rule_or_format(run: Run) -> None:
+def test_explain_unknown_rule_or_format(run: Run) -> None:
     assert run("explain", "DSC000")[0] == 2
     assert run("explain", "fp16", "--output-format", "xml")[0] == 2
 
@@ -112,7 +112,7 @@ def test_every_key_can_be_explained() -> None:
     assert all(key_as_text(key).startswith(key.path) for key in keys())
 
 
-def test_every_auto_that_is_filled_has_its_words() -> None:
+def test_every_filled_auto_is_documented() -> None:
     for runtime in every_runtime():
         words = runtime.auto_fills
         if not words:
@@ -127,7 +127,7 @@ def test_every_auto_that_is_filled_has_its_words() -> None:
         assert filled == set(words) >= declared, runtime.name
 
 
-def test_our_policy_speaks_of_keys_that_exist() -> None:
+def test_policy_keys_exist() -> None:
     from dsconfig.schema import find
 
     assert [path for path in POLICY if find(split(from_dotted(path))) is None] == []

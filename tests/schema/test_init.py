@@ -1,4 +1,4 @@
-"""``dsconfig init``: a starter that validates clean, for each program."""
+"""``dsconfig init`` writes a valid starter config for each program."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def started(run: Run, *arguments: object) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("runtime", [None, "deepspeed", "dsengine", "transformers", "accelerate"])
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_nothing_is_found_in_it_by_those_it_was_made_for(
+def test_init_output_is_clean_for_target(
     run: Run, runtime: str | None, request_: tuple[tuple[object, ...], dict[str, Any]]
 ) -> None:
     """Made for nobody in particular, it suits them all."""
@@ -57,7 +57,7 @@ def test_nothing_is_found_in_it_by_those_it_was_made_for(
         assert not dsconfig.validate(text, facts, runtime=runtime, version="0.19.8").diagnostics
 
 
-def test_each_choice_has_its_reason(run: Run) -> None:
+def test_init_output_explains_choices(run: Run) -> None:
     text, config = started(run, *LLAMA)
     assert json.loads(text) == config
     remarks = config["$dsconfig"]["remarks"]
@@ -70,7 +70,7 @@ def test_each_choice_has_its_reason(run: Run) -> None:
     assert config["bf16"] == {"enabled": True}
 
 
-def test_for_who_reads_hjson_the_reasons_are_remarks(run: Run) -> None:
+def test_init_hjson_output_has_comments(run: Run) -> None:
     text, config = started(run, *LLAMA, "--runtime", "deepspeed")
     assert "// llama-2-7b on 8 x A100-SXM4-80GB, 2048 tokens per sample." in text
     assert "// A100-SXM4-80GB supports bf16, which does not need loss scaling" in text
@@ -78,7 +78,7 @@ def test_for_who_reads_hjson_the_reasons_are_remarks(run: Run) -> None:
     assert config["train_micro_batch_size_per_gpu"] >= 1
 
 
-def test_nothing_stands_in_it_without_effect(run: Run) -> None:
+def test_init_output_has_no_inert_keys(run: Run) -> None:
     # With one sample stages 1 and 3 are as fast; a larger batch is what stage 3 makes room for.
     _, config = started(run, *LLAMA, "--micro-batch", 1)
     assert "fp16" not in config
@@ -86,11 +86,11 @@ def test_nothing_stands_in_it_without_effect(run: Run) -> None:
     assert not [name for name in config["zero_optimization"] if name.startswith("stage3_")]
 
 
-def test_it_runs_at_any_world_size(run: Run) -> None:
+def test_init_output_resolves_at_any_world_size(run: Run) -> None:
     assert "train_batch_size" not in started(run, *LLAMA)[1]
 
 
-def test_a_global_batch_is_kept_at_the_world_size_that_was_named(run: Run) -> None:
+def test_init_keeps_global_batch_at_given_world_size(run: Run) -> None:
     _, config = started(run, *LLAMA, "--global-batch", 64)
     steps = config["gradient_accumulation_steps"]
     assert 8 * config["train_micro_batch_size_per_gpu"] * steps == 64
@@ -98,7 +98,7 @@ def test_a_global_batch_is_kept_at_the_world_size_that_was_named(run: Run) -> No
     assert remarks["gradient_accumulation_steps"] == "64 samples per step on 8 ranks"
 
 
-def test_for_the_trainer_what_it_fills_stays_open_and_the_rest_is_chosen(run: Run) -> None:
+def test_init_for_trainer_leaves_auto(run: Run) -> None:
     text, config = started(run, *LLAMA, "--runtime", "transformers")
     assert json.loads(text) == config
     assert config["train_micro_batch_size_per_gpu"] == "auto"
@@ -107,12 +107,12 @@ def test_for_the_trainer_what_it_fills_stays_open_and_the_rest_is_chosen(run: Ru
     assert config["zero_optimization"]["stage"] in (0, 1, 2, 3)
 
 
-def test_on_one_gpu_there_is_nothing_to_shard(run: Run) -> None:
+def test_init_on_one_gpu_does_not_shard(run: Run) -> None:
     _, config = started(run, "--params", "125e6", "--gpus", 1, "--device", "a100-80gb")
     assert config["zero_optimization"] == {"stage": 0}
 
 
-def test_into_a_file_that_is_not_overwritten(run: Run, tmp_path: Path) -> None:
+def test_init_does_not_overwrite_file(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     assert run("init", "-o", path)[0] == 0
     written = path.read_text()

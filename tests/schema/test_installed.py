@@ -1,4 +1,4 @@
-"""The installed DeepSpeed: found without importing it, and by nothing but its metadata."""
+"""Detection of the installed DeepSpeed from its metadata, without import."""
 
 import sys
 import zipfile
@@ -43,16 +43,14 @@ def install(place: Path, folder: str, version: str) -> None:
         ("deepspeed-0.10.3-py3.11.egg-info", "0.10.3"),
     ],
 )
-def test_it_is_found_under_every_name_that_installers_give(
-    place: Path, folder: str, version: str
-) -> None:
+def test_installed_version_by_installer_names(place: Path, folder: str, version: str) -> None:
     install(place, folder, version)
     assert installed_or_newest() == Version.parse(version)
     assert metadata.version("deepspeed") == version
     assert "deepspeed" not in sys.modules
 
 
-def test_the_first_on_the_path_counts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_installation_on_path_is_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(place / "one", "deepspeed-0.14.4.dist-info", "0.14.4")
     install(place / "two", "deepspeed-0.15.4.dist-info", "0.15.4")
     monkeypatch.setattr(sys, "path", [str(place / "none"), str(place / "one"), str(place / "two")])
@@ -60,7 +58,7 @@ def test_the_first_on_the_path_counts(place: Path, monkeypatch: pytest.MonkeyPat
     assert metadata.version("deepspeed") == "0.14.4"
 
 
-def test_an_archive_on_the_path_is_opened(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_on_path_is_opened(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(place / "packages.zip", "w") as archive:
         archive.writestr(
             "deepspeed-0.13.5.dist-info/METADATA", "Name: deepspeed\nVersion: 0.13.5\n"
@@ -69,7 +67,7 @@ def test_an_archive_on_the_path_is_opened(place: Path, monkeypatch: pytest.Monke
     assert installed_or_newest() == Version(0, 13, 5)
 
 
-def test_an_egg_is_opened(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_egg_is_opened(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     egg = place / "deepspeed-0.11.2-py3.11.egg"
     (egg / "EGG-INFO").mkdir(parents=True)
     (egg / "EGG-INFO" / "PKG-INFO").write_text("Name: deepspeed\nVersion: 0.11.2\n")
@@ -78,23 +76,21 @@ def test_an_egg_is_opened(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("folder", ["deepspeed_mii-0.1.0.dist-info", "deepspeed"])
-def test_other_packages_and_plain_folders_are_not_it(place: Path, folder: str) -> None:
+def test_other_packages_are_not_deepspeed(place: Path, folder: str) -> None:
     install(place, folder, "0.1.0")
     assert installed_or_newest() == NEWEST
 
 
-def test_without_one_it_is_the_newest_known(place: Path) -> None:
+def test_no_installation_returns_newest_known(place: Path) -> None:
     assert installed_or_newest() == NEWEST
 
 
-def test_a_release_that_is_none_counts_as_absent(place: Path) -> None:
+def test_invalid_version_counts_as_missing(place: Path) -> None:
     install(place, "deepspeed-unknown.dist-info", "unknown")
     assert installed_or_newest() == NEWEST
 
 
-def test_a_usual_installation_is_told_by_names_alone(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_usual_installation_needs_no_metadata(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(name: str) -> str:
         raise AssertionError(f"the metadata of {name} was opened")
 

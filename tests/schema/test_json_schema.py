@@ -1,4 +1,4 @@
-"""The published JSON Schemas: up to date, as editors want them, of one mind with the models."""
+"""Published JSON Schemas: up to date, valid draft-07, consistent with releases."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def parts(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
             yield from parts(part, f"{path}/{index}")
 
 
-def test_one_file_for_the_newest_patch_of_each_minor_since_0_10() -> None:
+def test_published_schemas_cover_minor_releases() -> None:
     assert [str(version) for version in PUBLISHED] == [
         "0.10.3", "0.11.2", "0.12.6", "0.13.5", "0.14.5",
         "0.15.4", "0.16.9", "0.17.6", "0.18.9", "0.19.8",
@@ -44,18 +44,18 @@ class TestEachRelease:
         jsonschema.Draft7Validator.check_schema(published(version))
         assert published(version)["$schema"] == "http://json-schema.org/draft-07/schema#"
 
-    def test_has_nothing_beside_a_reference(self, version: Version) -> None:
+    def test_references_have_no_siblings(self, version: Version) -> None:
         references = [
             part for _, part in parts(published(version)) if isinstance(part.get("$ref"), str)
         ]
         assert references
         assert [part for part in references if len(part) > 1] == []
 
-    def test_speaks_the_words_of_draft_07(self, version: Version) -> None:
+    def test_uses_draft_07_keywords(self, version: Version) -> None:
         newer = {"$defs", "prefixItems", "dependentRequired", "unevaluatedProperties"}
         assert [path for path, part in parts(published(version)) if newer & part.keys()] == []
 
-    def test_has_no_marks_of_its_making(self, version: Version) -> None:
+    def test_has_no_internal_marks(self, version: Version) -> None:
         marks = [
             path
             for path, part in parts(published(version))
@@ -64,7 +64,7 @@ class TestEachRelease:
         ]
         assert marks == []
 
-    def test_defines_what_it_refers_to_and_nothing_else(self, version: Version) -> None:
+    def test_definitions_equal_references(self, version: Version) -> None:
         names = {
             part["$ref"].removeprefix("#/definitions/")
             for _, part in parts(published(version))
@@ -109,7 +109,7 @@ def test_keys_are_those_of_the_release() -> None:
     assert not valid({"expert_parallel": {"enabled": True}}, Version(0, 18, 9))
 
 
-def test_keys_that_others_read_are_known_in_every_release() -> None:
+def test_external_keys_are_in_every_release() -> None:
     others = {key.path for key in every_key() if key.status == "external" and "." not in key.path}
     assert others
     for version in (PUBLISHED[0], NEWEST):
@@ -129,7 +129,7 @@ def test_arguments_follow_the_type() -> None:
     assert not valid({"scheduler": {"type": "WarmupDecayLR", "params": {}}})
 
 
-def test_remarks_are_welcome_where_deepspeed_reads_past_them() -> None:
+def test_comment_keys_are_allowed_in_open_blocks() -> None:
     assert valid({"$schema": "urn:dsconfig:schema:ds_config.schema.json"})
     assert valid({"_comment": "for the small cluster", "optimizer": {"type": "Adam", "//": "x"}})
     assert not valid({"zero_optimization": {"_comment": "stage 3 is too slow"}})
@@ -140,7 +140,7 @@ def test_the_seeds_are_valid() -> None:
         assert valid(json.loads(path.read_text())), path.name
 
 
-def test_a_key_has_one_name_at_a_time() -> None:
+def test_key_and_alias_are_exclusive() -> None:
     both = {"stage3_max_live_parameters": 1, "max_live_parameters": 1}
     assert not valid({"zero_optimization": both})
     assert valid({"zero_optimization": {"max_live_parameters": 1}})

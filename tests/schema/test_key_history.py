@@ -1,4 +1,4 @@
-"""The life span of each key agrees with the record of all releases from 0.3.0 to 0.19.8."""
+"""First and last release of each key match the record of releases 0.3.0 to 0.19.8."""
 
 import json
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def test_first_and_last_release() -> None:
     }
 
 
-def test_releases_that_did_not_read_a_key_for_a_while() -> None:
+def test_gaps_in_key_history() -> None:
     absent = {
         path: (version(span["from"]), version(span["to"]))
         for path, row in HISTORY.items()
@@ -68,7 +68,7 @@ def test_defaults_of_earlier_releases() -> None:
         assert key.default_at(changed) == change["to"], key.path
 
 
-def test_the_default_of_a_removed_key_that_no_record_holds() -> None:
+def test_unrecorded_default_of_removed_key() -> None:
     """SPARSE_PRUNING_DENSE_RATIO_DEFAULT in DeepSpeed 0.9.3 to 0.19.6."""
     path = "compression_training.sparse_pruning.shared_parameters.dense_ratio"
     assert DECLARED[path].default == 0.1
@@ -132,7 +132,7 @@ def test_blocks_that_were_never_closed() -> None:
     assert closed == CLOSED.keys() | extra
 
 
-def test_compile_was_not_read_for_a_while() -> None:
+def test_compile_gap() -> None:
     compile_block = DECLARED["compile"]
     assert [
         compile_block.read_at(Version.parse(v)) for v in ("0.13.1", "0.14.3", "0.15.0", "0.16.6")

@@ -1,4 +1,4 @@
-"""The declarations agree, key by key, with the measured key list of DeepSpeed 0.19.8."""
+"""Declarations match the measured key list of DeepSpeed 0.19.8."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def test_every_listed_key_is_declared() -> None:
     assert LISTED.keys() - DECLARED.keys() == set()
 
 
-def test_live_keys_beyond_the_list_are_arguments_by_type_and_the_old_name_of_bf16() -> None:
+def test_unlisted_live_keys_are_arguments_and_bfloat16() -> None:
     live = {path for path, key in DECLARED.items() if key.status is KeyStatus.LIVE}
     by_type = ("optimizer.params.", "scheduler.params.", "bfloat16.")
     assert {path for path in live - LISTED.keys() if not path.startswith(by_type)} == set()
@@ -53,7 +53,7 @@ def test_defaults() -> None:
     assert disagreements(lambda key: key.default, default_of) == {}
 
 
-def test_defaults_keep_integers_apart_from_fractions() -> None:
+def test_defaults_distinguish_int_and_float() -> None:
     assert disagreements(
         lambda key: type(key.default),
         lambda row: type(default_of(row)),
@@ -124,7 +124,7 @@ def test_aliases() -> None:
     assert disagreements(lambda key: list(key.aliases), listed) == {}
 
 
-def test_who_fills_auto() -> None:
+def test_programs_that_fill_auto() -> None:
     found = disagreements(
         lambda key: list(key.auto_filled_by), lambda row: row.get("hf_auto_by", [])
     )
@@ -132,7 +132,7 @@ def test_who_fills_auto() -> None:
     assert found == {"steps_per_print": (["accelerate"], [])}
 
 
-def test_what_deepspeed_checks_itself() -> None:
+def test_checks_of_deepspeed() -> None:
     """A block is checked by being closed; the list's word for a value is its type."""
     values = {path for path, row in LISTED.items() if not row["type"].startswith("object")}
     checked = {path for path in values if DECLARED[path].checked_since is not None}

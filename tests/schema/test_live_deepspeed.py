@@ -1,4 +1,4 @@
-"""The declarations beside the DeepSpeed installed here: its own models and schedules."""
+"""Declarations match the models and schedules of the installed DeepSpeed."""
 
 import inspect
 from enum import Enum
@@ -61,7 +61,7 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("path", BLOCKS)
-def test_the_names_of_a_closed_block_are_deepspeeds(path: str) -> None:
+def test_closed_block_names_equal_deepspeed(path: str) -> None:
     block = find(path.split("."))
     assert block is not None
     ours = named(blocks_of(block.shape), block)
@@ -73,7 +73,7 @@ def test_the_names_of_a_closed_block_are_deepspeeds(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", BLOCKS)
-def test_the_defaults_of_a_closed_block_are_deepspeeds(path: str) -> None:
+def test_closed_block_defaults_equal_deepspeed(path: str) -> None:
     block = find(path.split("."))
     assert block is not None
     ours = named(blocks_of(block.shape), block)
@@ -93,7 +93,7 @@ def _plain(default: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", OWN_SCHEDULES)
-def test_the_arguments_of_a_schedule_are_deepspeeds(name: str) -> None:
+def test_schedule_arguments_equal_deepspeed(name: str) -> None:
     from deepspeed.runtime import lr_schedules
 
     params = find(["scheduler", "params"])

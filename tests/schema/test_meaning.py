@@ -1,4 +1,4 @@
-"""Meaning: two ways of writing the same thing are one."""
+"""Normalization: equivalent spellings have equal meaning."""
 
 from typing import Any
 
@@ -41,11 +41,13 @@ def means(config: dict[str, Any], version: Version = NEWEST) -> dict[str, Any]:
         ),
     ],
 )
-def test_two_ways_of_writing_one_thing(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_equivalent_spellings_have_equal_meaning(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
     assert means(one) == means(other) != {}
 
 
-def test_what_is_set_twice_is_not_undone() -> None:
+def test_key_set_under_both_names_is_kept() -> None:
     zero = {"cpu_offload": True, "offload_optimizer": {"device": "nvme"}}
     assert means({"zero_optimization": zero})["zero_optimization.cpu_offload"] is True
 
@@ -72,12 +74,12 @@ class TestDefaults:
         config = self.of({"zero_optimization": {"stage": stage}})
         assert config.value(("zero_optimization", "overlap_comm")) is overlap
 
-    def test_an_absent_optimizer_has_no_arguments(self) -> None:
+    def test_missing_optimizer_has_no_arguments(self) -> None:
         assert self.of({}).value(("optimizer", "params", "lr")) is None
         muon = self.of({"optimizer": {"type": "Muon"}})
         assert muon.value(("optimizer", "params", "lr")) == 0.02
 
-    def test_of_nothing_is_none(self) -> None:
+    def test_unknown_path_is_none(self) -> None:
         assert self.of({}).value(("nothing",)) is None
 
     def test_lists_are_compared_by_value(self) -> None:

@@ -1,4 +1,4 @@
-"""The table of optimizers: answers made from it agree with torch, the engine and DeepSpeed."""
+"""The optimizer table agrees with torch, the engine and DeepSpeed."""
 
 import inspect
 import json
@@ -35,7 +35,7 @@ def declared(name: str) -> Mapping[str, Any]:
     return owner.model_fields
 
 
-def test_own_names_come_and_go_with_the_releases_that_have_them() -> None:
+def test_own_names_follow_releases() -> None:
     alive: set[str] = set()
     for change in CHANGES:
         alive |= set(change.get("values", change.get("added", [])))
@@ -46,7 +46,7 @@ def test_own_names_come_and_go_with_the_releases_that_have_them() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_class_of_a_type_is_in_the_table(name: str) -> None:
+def test_classes_of_types_are_in_table(name: str) -> None:
     each = OPTIMIZERS[name]
     ours = {each.class_in_engine(params) for params in ({}, {"adam_w_mode": False})} - {None}
     theirs = {
@@ -58,7 +58,7 @@ def test_every_class_of_a_type_is_in_the_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_arguments_are_taken_by_classes_that_the_type_leads_to(name: str) -> None:
+def test_argument_classes_belong_to_type(name: str) -> None:
     each = OPTIMIZERS[name]
     leads_to = {each.on_device, each.on_host, "torch.Adam", "torch.AdamW", each.in_engine}
     for argument, field in declared(name).items():
@@ -79,9 +79,7 @@ def test_arguments_are_taken_by_classes_that_the_type_leads_to(name: str) -> Non
         ("AdamW", False, "torch.AdamW"),
     ],
 )
-def test_the_name_adamw_decouples_decay_whatever_adam_w_mode_says(
-    name: str, mode: bool, built: str
-) -> None:
+def test_adamw_is_decoupled_for_any_adam_w_mode(name: str, mode: bool, built: str) -> None:
     params = {"torch_adam": True, "adam_w_mode": mode}
     found = optimizer_built(name, params, NEWEST, offloaded=False)
     assert found is not None and found.kind.name == built
@@ -92,7 +90,7 @@ RELEASES = ("0.3.0", "0.5.4", "0.5.5", "0.10.1", "0.11.0", "0.16.4", "0.17.6", "
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("name", [*OPTIMIZERS, "AdamWW", "Optimizer", "adagrad", "sgd"])
-def test_rules_replay_and_table_agree_on_who_is_known(name: str, release: str) -> None:
+def test_rules_replay_and_table_agree_on_known_optimizers(name: str, release: str) -> None:
     version = Version.parse(release)
     config = {"train_batch_size": 8, "optimizer": {"type": name}}
     known = optimizer_built(name, {}, version, offloaded=False) is not None
@@ -109,7 +107,7 @@ def test_rules_replay_and_table_agree_on_who_is_known(name: str, release: str) -
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("release", ["0.3.0", "0.12.2", "0.12.3"])
-def test_rules_and_table_agree_on_the_schedules_of_a_release(name: str, release: str) -> None:
+def test_rules_and_table_agree_on_known_schedules(name: str, release: str) -> None:
     version = Version.parse(release)
     config = {"train_batch_size": 8, "scheduler": {"type": name, "params": {}}}
     report = dsconfig.validate(config, Facts(world_size=1), version=version)
@@ -124,7 +122,7 @@ def fate(config: dict[str, Any], pointer: str) -> Status:
 
 @pytest.mark.parametrize("stage", [0, 2])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_type_that_coverage_honours_is_one_that_the_engine_builds(name: str, stage: int) -> None:
+def test_honoured_types_are_built_by_engine(name: str, stage: int) -> None:
     torch = pytest.importorskip("torch")
     from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
     from dsengine.optimizers.binding import check_supported
@@ -151,9 +149,7 @@ HARMLESS = {"decoupled_weight_decay": {"adam_w_mode": False}}
 @pytest.mark.parametrize(
     ("name", "argument"), [(name, argument) for name in RUN for argument in declared(name)]
 )
-def test_an_argument_that_coverage_takes_is_one_that_the_engine_takes(
-    name: str, argument: str
-) -> None:
+def test_honoured_arguments_are_accepted_by_engine(name: str, argument: str) -> None:
     torch = pytest.importorskip("torch")
     from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
 
@@ -184,9 +180,7 @@ WITH_MORE_STATES = [
 @pytest.mark.parametrize(
     ("name", "params"), [*((name, {}) for name in RUN if name != "LBFGS"), *WITH_MORE_STATES]
 )
-def test_states_and_their_bytes_are_those_that_the_engine_allocates(
-    name: str, params: dict[str, Any]
-) -> None:
+def test_state_bytes_equal_engine_allocation(name: str, params: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     from dsengine.optimizers import build_optimizer, is_muon, split_for_muon
 
@@ -220,7 +214,7 @@ def test_states_and_their_bytes_are_those_that_the_engine_allocates(
     assert abs(cost.state_bytes(weight.numel()) - allocated) <= slack
 
 
-def test_elementwise_classes_are_those_that_step_the_same_in_parts() -> None:
+def test_elementwise_classes_step_equally_in_slices() -> None:
     torch = pytest.importorskip("torch")
     from dsengine.optimizers.lion import Lion
 
@@ -240,13 +234,13 @@ def test_elementwise_classes_are_those_that_step_the_same_in_parts() -> None:
         assert torch.allclose(whole, torch.cat(parts)) is kind.is_elementwise, name
 
 
-def test_a_rule_stands_for_every_argument_of_every_type() -> None:
+def test_every_argument_has_a_coverage_rule() -> None:
     for name in OPTIMIZERS:
         for argument in declared(name):
             assert rule_of(f"optimizer.params.{argument}") is not None
 
 
-def test_amsgrad_costs_a_third_moment_where_the_engine_keeps_one() -> None:
+def test_amsgrad_adds_third_moment() -> None:
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
@@ -275,7 +269,7 @@ def test_amsgrad_costs_a_third_moment_where_the_engine_keeps_one() -> None:
         ("Adagrad", "DeepSpeedCPUAdagrad", "adagrad"),
     ],
 )
-def test_the_arguments_of_a_class_are_deepspeeds(name: str, class_name: str, module: str) -> None:
+def test_class_arguments_equal_deepspeed(name: str, class_name: str, module: str) -> None:
     from importlib import import_module
 
     kind = getattr(import_module(f"deepspeed.ops.{module}"), class_name)
@@ -290,7 +284,7 @@ def test_the_arguments_of_a_class_are_deepspeeds(name: str, class_name: str, mod
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(installed_or_newest() != NEWEST, reason=f"needs DeepSpeed {NEWEST}")
-def test_the_tested_classes_are_deepspeeds() -> None:
+def test_tested_classes_equal_deepspeed() -> None:
     from deepspeed.runtime.zero import utils
 
     class _Own: ...
@@ -305,7 +299,7 @@ def test_the_tested_classes_are_deepspeeds() -> None:
 
 
 @pytest.mark.parametrize("name", ["Lion", "Muon"])
-def test_a_step_of_our_own_optimizers_returns_what_its_closure_does(name: str) -> None:
+def test_own_optimizer_step_returns_closure_result(name: str) -> None:
     torch = pytest.importorskip("torch")
     from dsengine.optimizers import build_optimizer, split_for_muon
 

@@ -8,7 +8,7 @@ from dsconfig.schema.version import PUBLISHED
 from .conftest import Run
 
 
-def test_of_a_release(run: Run) -> None:
+def test_schema_of_release(run: Run) -> None:
     code, out, _ = run("schema", "--deepspeed-version", "0.14.4")
     schema = json.loads(out)
     assert code == 0
@@ -16,19 +16,19 @@ def test_of_a_release(run: Run) -> None:
     assert "amp" in schema["properties"]
 
 
-def test_into_a_file(run: Run, tmp_path: Path) -> None:
+def test_schema_to_file(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     code, out, _ = run("schema", "--deepspeed-version", "0.19.8", "-o", path)
     assert (code, out) == (0, "")
     assert "amp" not in json.loads(path.read_text())["properties"]
 
 
-def test_all_published_ones(run: Run, tmp_path: Path) -> None:
+def test_all_published_schemas(run: Run, tmp_path: Path) -> None:
     assert run("schema", "--all", tmp_path / "new")[0] == 0
     assert len(list((tmp_path / "new").iterdir())) == len(PUBLISHED) + 1
 
 
-def test_no_such_release(run: Run) -> None:
+def test_unknown_release_is_usage_error(run: Run) -> None:
     code, _, err = run("schema", "--deepspeed-version", "newest")
     assert code == 2
     assert "write one like 0.19.8" in err

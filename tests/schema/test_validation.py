@@ -1,4 +1,4 @@
-"""What the strict models refuse, where, and in which words."""
+"""Errors of the strict models: kind, position and expected value."""
 
 from typing import Any
 
@@ -21,21 +21,21 @@ def pointers(config: Any) -> list[str]:
 
 class TestNumbers:
     @pytest.mark.parametrize("value", [1, 5e8, 10**30])
-    def test_an_integral_float_is_an_integer(self, value: float) -> None:
+    def test_integral_float_is_an_integer(self, value: float) -> None:
         assert errors({"zero_optimization": {"reduce_bucket_size": value}}) == []
 
     @pytest.mark.parametrize("value", [1.5, True, "1", "5e8", None, [1], float("inf")])
-    def test_nothing_else_is(self, value: Any) -> None:
+    def test_other_values_are_not_integers(self, value: Any) -> None:
         error = only({"zero_optimization": {"reduce_bucket_size": value}})
         assert error.kind is ErrorKind.TYPE
         assert error.pointer == "/zero_optimization/reduce_bucket_size"
         assert error.expected == 'an integer greater than 0 or "auto"'
 
     @pytest.mark.parametrize("value", [True, "1.0", None, [0.1]])
-    def test_a_number_is_no_text_and_no_bool(self, value: Any) -> None:
+    def test_number_rejects_string_and_bool(self, value: Any) -> None:
         assert only({"gradient_clipping": value}).kind is ErrorKind.TYPE
 
-    def test_a_number_keeps_the_form_it_was_written_in(self) -> None:
+    def test_number_keeps_int_or_float(self) -> None:
         config = DSConfig.model_validate({"gradient_clipping": 1})
         assert type(config.gradient_clipping) is int
 
@@ -71,65 +71,65 @@ class TestWords:
         assert only({"zero_optimization": {"stage": True}}).kind is ErrorKind.TYPE
         assert errors({"zero_optimization": {"stage": 2.0}}) == []
 
-    def test_words_count_exactly(self) -> None:
+    def test_choices_are_case_sensitive(self) -> None:
         error = only({"zero_optimization": {"offload_param": {"device": "CPU"}}})
         assert error.kind is ErrorKind.CHOICE
         assert error.expected == 'one of "cpu", "none", "nvme" or "auto"'
 
-    def test_words_count_in_any_case_where_deepspeed_says_so(self) -> None:
+    def test_choices_are_case_insensitive_as_in_deepspeed(self) -> None:
         assert (
             errors({"communication_data_type": "FP16", "checkpoint": {"tag_validation": "fail"}})
             == []
         )
 
-    def test_auto_is_welcome_where_somebody_fills_it(self) -> None:
+    def test_auto_is_accepted_if_filled_in(self) -> None:
         assert errors({"train_batch_size": "auto", "bf16": {"enabled": "auto"}}) == []
 
-    def test_auto_is_welcome_where_deepspeed_understands_it(self) -> None:
+    def test_native_auto_is_accepted(self) -> None:
         zenflow = {"select_interval": "auto", "select_strategy": "auto"}
         assert (
             errors({"zero_optimization": {"zenflow": zenflow}, "pipeline": {"stages": "auto"}})
             == []
         )
 
-    def test_auto_anywhere_else_is_a_kind_of_its_own(self) -> None:
+    def test_other_auto_has_its_own_error_kind(self) -> None:
         error = only({"zero_optimization": {"contiguous_gradients": "auto"}})
         assert (error.kind, error.expected) == (ErrorKind.AUTO, "true or false")
 
 
 class TestBlocks:
     @pytest.mark.parametrize("value", [None, 5, "auto", [], True])
-    def test_a_block_is_a_mapping(self, value: Any) -> None:
+    def test_block_must_be_object(self, value: Any) -> None:
         error = only({"fp16": value})
         assert error.pointer == "/fp16"
         assert error.expected == "an object"
 
-    def test_null_leaves_out_what_may_be_null(self) -> None:
+    def test_null_is_accepted_for_nullable_keys(self) -> None:
         assert errors({"aio": None, "zero_optimization": {"offload_param": None}}) == []
 
-    def test_zero_may_be_a_bare_switch(self) -> None:
+    def test_zero_optimization_accepts_boolean(self) -> None:
         assert errors({"zero_optimization": True}) == []
 
-    def test_the_root_is_a_mapping(self) -> None:
+    def test_root_must_be_object(self) -> None:
         for value in ([], None, "x"):
             assert only(value).pointer == ""
             assert only(value).expected == "an object"
 
-    def test_names_of_the_users_choice(self) -> None:
+    def test_user_defined_names(self) -> None:
         quantizer = {"num_bits": 8, "group_size": 64, "group_dim": 0, "symmetric": False}
         config = {
             "weight_quantization": {"post_init_quant": {"a.b/c": quantizer | {"num_bits": 3}}}
         }
         assert only(config).pointer == "/weight_quantization/post_init_quant/a.b~1c/num_bits"
 
-    def test_items_of_lists(self) -> None:
+    def test_list_items(self) -> None:
         specs = [{"patterns": ["q"]}, {"partition_type": "diagonal"}]
         config = {"tensor_parallel": {"partition_config": {"layer_specs": specs}}}
         assert only(config).pointer == (
             "/tensor_parallel/partition_config/layer_specs/1/partition_type"
         )
 
-    def test_what_only_a_program_can_hand_over(self) -> None:
+    def test_python_objects_are_rejected(self) -> None:
         error = only({"tensor_parallel": {"dtype": "torch.float16"}})
         assert error.expected == "a Python torch.dtype"
 
@@ -138,7 +138,7 @@ class TestBlocks:
         assert error.kind is ErrorKind.MISSING
         assert error.pointer == "/scheduler/params/total_num_steps"
 
-    def test_everything_is_found_in_one_pass(self) -> None:
+    def test_all_errors_are_reported_at_once(self) -> None:
         config = {
             "train_batch_size": 0,
             "fp16": {"enabled": 1, "enabld": True},
@@ -157,12 +157,12 @@ class TestBlocks:
 
 
 class TestUnknownKeys:
-    def test_come_with_the_names_of_their_block(self) -> None:
+    def test_report_known_names_of_block(self) -> None:
         error = only({"bf16": {"enabld": True}})
         assert error.kind is ErrorKind.UNKNOWN
         assert error.known[0] == "enabled"
 
-    def test_names_include_aliases_and_leave_out_what_is_gone(self) -> None:
+    def test_known_names_include_aliases_not_removed_keys(self) -> None:
         known = only({"zero_optimization": {"stag": 1}}).known
         assert "prefetch_bucket_size" in known
         assert "mics_shard_size" not in known
@@ -170,7 +170,7 @@ class TestUnknownKeys:
     def test_at_the_root(self) -> None:
         assert "zero_optimization" in only({"zero": {}}).known
 
-    def test_among_arguments_the_names_are_those_of_the_type(self) -> None:
+    def test_known_arguments_follow_type(self) -> None:
         error = only(
             {
                 "optimizer": {"type": "sgd", "params": {}},
@@ -184,16 +184,16 @@ class TestUnknownKeys:
     def test_in_a_block_without_known_names(self) -> None:
         assert schema.known_names({}, ("no", "such", "block")) == ()
 
-    def test_keys_that_are_no_text(self) -> None:
+    def test_non_string_keys(self) -> None:
         assert only({1: 2}).kind is ErrorKind.UNKNOWN
 
 
 class TestOptimizersAndSchedulers:
     @pytest.mark.parametrize("name", ["adamw", "ADAMW", "AdamW", "oNeBiTaDaM", "muon"])
-    def test_deepspeeds_names_count_in_any_case(self, name: str) -> None:
+    def test_deepspeed_names_are_case_insensitive(self, name: str) -> None:
         assert errors({"optimizer": {"type": name, "params": {"lr": 1e-3}}}) == []
 
-    def test_torchs_names_count_exactly(self) -> None:
+    def test_torch_names_are_case_sensitive(self) -> None:
         assert errors({"optimizer": {"type": "RMSprop", "params": {"centered": True}}}) == []
         assert only({"optimizer": {"type": "rmsprop"}}).pointer == "/optimizer/type"
 
@@ -202,24 +202,24 @@ class TestOptimizersAndSchedulers:
         assert only({"scheduler": {"type": "WarmupLR", "params": None}}).kind is ErrorKind.TYPE
 
     @pytest.mark.parametrize("name", ["WarmupCosine", 5, None])
-    def test_with_an_unknown_type_only_the_type_is_at_fault(self, name: Any) -> None:
+    def test_unknown_type_reports_only_the_type(self, name: Any) -> None:
         assert pointers({"scheduler": {"type": name, "params": {"anything": 1}}}) == [
             "/scheduler/type"
         ]
 
-    def test_arguments_are_a_mapping_whatever_the_type(self) -> None:
+    def test_arguments_must_be_object_for_any_type(self) -> None:
         assert pointers({"scheduler": {"type": "none", "params": 5}}) == [
             "/scheduler/type",
             "/scheduler/params",
         ]
 
-    def test_rates_may_be_one_per_group(self) -> None:
+    def test_learning_rate_per_group(self) -> None:
         params = {"warmup_min_lr": [0, 0.1], "warmup_max_lr": [0.1, "x"]}
         error = only({"scheduler": {"type": "WarmupLR", "params": params}})
         assert error.pointer == "/scheduler/params/warmup_max_lr/1"
 
 
-def test_the_typed_config_has_attributes() -> None:
+def test_typed_config_has_attributes() -> None:
     config = DSConfig.model_validate(
         {"zero_optimization": {"stage": 3, "prefetch_bucket_size": 5e7}, "bf16": {"enabled": True}}
     )
@@ -230,7 +230,7 @@ def test_the_typed_config_has_attributes() -> None:
     assert config.fp16 is None
 
 
-def test_the_typed_config_is_frozen() -> None:
+def test_typed_config_is_frozen() -> None:
     config = DSConfig.model_validate({"train_batch_size": 8})
     with pytest.raises(ValidationError):
         config.train_batch_size = 9

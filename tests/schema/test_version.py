@@ -1,4 +1,4 @@
-"""Release numbers: read and compared."""
+"""Parsing and ordering of release numbers."""
 
 import pytest
 
@@ -31,7 +31,7 @@ from dsconfig.schema import NEWEST, OLDEST, Version
         ("", None),
     ],
 )
-def test_reading(text: str, version: tuple[int, int, int] | None) -> None:
+def test_parse_version(text: str, version: tuple[int, int, int] | None) -> None:
     if version is None:
         with pytest.raises(ValueError, match="write one like"):
             Version.parse(text)
@@ -39,7 +39,7 @@ def test_reading(text: str, version: tuple[int, int, int] | None) -> None:
         assert Version.parse(text) == version
 
 
-def test_order_is_numeric() -> None:
+def test_versions_are_ordered_numerically() -> None:
     assert Version.parse("0.9.5") < Version.parse("0.10.0") < Version.parse("0.10.3")
     assert OLDEST < NEWEST
     assert str(Version(0, 19, 8)) == "0.19.8"

@@ -1,4 +1,4 @@
-"""Edits keep comments, order and layout, and do what they say."""
+"""Edits keep comments, order and layout."""
 
 import json
 import random
@@ -64,15 +64,15 @@ def moved(text: str, pointer: str, parent: str) -> str:
         ('{\n  "a" : 1 // note\n}', '{\n  "z" : 1 // note\n}'),
     ],
 )
-def test_renaming_keeps_the_quotes(text: str, expected: str) -> None:
+def test_rename_key_keeps_quote_style(text: str, expected: str) -> None:
     assert renamed(text, "/a", "z") == expected
 
 
-def test_renaming_to_a_name_that_needs_quotes() -> None:
+def test_rename_key_adds_required_quotes() -> None:
     assert renamed("{a: 1}", "/a", "b c") == '{"b c": 1}'
 
 
-def test_replacing_a_value() -> None:
+def test_replace_value() -> None:
     edits = replace_value(parsed(COMMENTED), "/b", {"x": True})
     text = apply_edits(COMMENTED, edits)
     assert '  "b": {\n    "x": true\n  }, /* two */\n' in text
@@ -87,11 +87,11 @@ def test_replacing_a_value() -> None:
         ("/c/d", '    "d": [1, 2], # inner\n'),
     ],
 )
-def test_deleting_takes_the_whole_line(pointer: str, gone: str) -> None:
+def test_delete_entry_removes_its_line(pointer: str, gone: str) -> None:
     assert deleted(COMMENTED, pointer) == COMMENTED.replace(gone, "")
 
 
-def test_deleting_the_last_entry_takes_the_comma_before() -> None:
+def test_delete_last_entry_removes_preceding_comma() -> None:
     assert deleted(COMMENTED, "/c/e") == COMMENTED.replace("[1, 2], #", "[1, 2] #").replace(
         '    "e": "x"\n', ""
     )
@@ -102,7 +102,7 @@ def test_deleting_the_last_entry_takes_the_comma_before() -> None:
     assert deleted('{"a": 1, "b": 2\n}', "/b") == '{"a": 1\n}'
 
 
-def test_inserting_behind_the_last_entry() -> None:
+def test_insert_entry_appends() -> None:
     text = inserted(COMMENTED, "", "new", True)
     assert text == COMMENTED.replace("} // three\n", '}, // three\n  "new": true\n')
     assert inserted('{"a": 1}', "", "b", 2) == '{"a": 1, "b": 2}'
@@ -113,7 +113,7 @@ def test_inserting_behind_the_last_entry() -> None:
     assert inserted('{\r\n "a": 1\r\n}', "", "b", 2) == '{\r\n "a": 1,\r\n "b": 2\r\n}'
 
 
-def test_moving_writes_the_value_as_it_was() -> None:
+def test_move_entry_keeps_value_text() -> None:
     assert moved('{"z": {"s": 1}, "b": 5e8}', "/b", "/z") == '{"z": {"s": 1, "b": 5e8}}'
     assert moved('{"b": 5e8, "x": 1}', "/b", "/z") == '{"z": {"b": 5e8}, "x": 1}'
     assert moved('{"o": {"b": {"x": 1}}, "x": 1}', "/o/b", "/z") == (
@@ -122,7 +122,7 @@ def test_moving_writes_the_value_as_it_was() -> None:
     assert moved("{\nb: text\nz: {}\n}", "/b", "/z") == '{\nz: {"b": "text"}\n}'
 
 
-def test_moving_keeps_comments_and_indents_anew() -> None:
+def test_move_entry_keeps_comments_and_reindents() -> None:
     text = (
         '{\n  "o": { // why\n    "device": "cpu" # here\n  }, // kept\n  "z": {\n    "s": 1\n  }\n}'
     )
@@ -136,7 +136,7 @@ def test_moving_keeps_comments_and_indents_anew() -> None:
     )
 
 
-def test_what_cannot_be_edited_gives_no_edits() -> None:
+def test_uneditable_documents_return_no_edits() -> None:
     for document in (read({"a": 1}), parsed('{"a": 1}')):
         missing = "/a" if document.text is None else "/b"
         assert rename_key(document, missing, "b") == ()
@@ -149,7 +149,7 @@ def test_what_cannot_be_edited_gives_no_edits() -> None:
     assert rename_key(parsed('{"a": [1]}'), "/a/0", "b") == ()
 
 
-def test_fixes_that_overlap_wait_for_the_next_round() -> None:
+def test_overlapping_fixes_are_skipped() -> None:
     document = parsed('{"a": 1, "b": 2}')
     fixes = [as_fix(delete_entry(document, "/a")), as_fix(rename_key(document, "/a", "z"))]
     kept = [fix for fix in fixes if fix]
@@ -159,12 +159,12 @@ def test_fixes_that_overlap_wait_for_the_next_round() -> None:
         apply_edits("abc", [edit for fix in kept for edit in fix.edits])
 
 
-def test_edits_beyond_the_text_are_clamped() -> None:
+def test_edits_beyond_end_of_text_are_clamped() -> None:
     far = Position(99, 99)
     assert apply_edits("ab", [Edit(Range(far, far), "c")]) == "abc"
 
 
-def test_every_edit_of_every_corpus_file_does_what_it_says() -> None:
+def test_all_edits_of_corpus_files() -> None:
     source = random.Random(4)
     for text in texts():
         document = document_from_text(text, "corpus.json")

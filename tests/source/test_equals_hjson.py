@@ -1,4 +1,4 @@
-"""The reader gives hjson's values, and refuses what hjson refuses."""
+"""The parser returns hjson's values and rejects what hjson rejects."""
 
 import json
 from typing import Any
@@ -58,17 +58,17 @@ def same(one: Any, other: Any) -> bool:
     return one is other or (repr(one) == repr(other) and type(one) is type(other))
 
 
-def test_on_every_corpus_file() -> None:
+def test_corpus_files_equal_hjson() -> None:
     assert [text for text in texts() if not same(by_us(text), by_hjson(text))] == []
 
 
-def test_on_mutants_of_the_corpus() -> None:
+def test_corpus_mutants_equal_hjson() -> None:
     assert [text for text in mutants(3000, seed=1) if not same(by_us(text), by_hjson(text))] == []
 
 
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(TOKENS, max_size=10), st.booleans())
-def test_on_arbitrary_tokens(tokens: list[str], braces: bool) -> None:
+def test_arbitrary_tokens_equal_hjson(tokens: list[str], braces: bool) -> None:
     text = "".join(tokens)
     text = f"{{{text}}}" if braces else text
     assert same(by_us(text), by_hjson(text))
@@ -76,27 +76,27 @@ def test_on_arbitrary_tokens(tokens: list[str], braces: bool) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(st.text())
-def test_on_arbitrary_text(text: str) -> None:
+def test_arbitrary_text_equals_hjson(text: str) -> None:
     assert same(by_us(text), by_hjson(text))
 
 
 @settings(max_examples=500, deadline=None)
 @given(JSON_VALUES, st.sampled_from([None, 2, "\t"]))
-def test_on_json(value: Any, indent: Any) -> None:
+def test_json_equals_hjson(value: Any, indent: Any) -> None:
     text = json.dumps(value, indent=indent)
     assert same(by_us(text), by_hjson(text))
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.text(), JSON_VALUES))
-def test_on_what_hjson_writes(value: dict[str, Any]) -> None:
+def test_hjson_output_equals_hjson(value: dict[str, Any]) -> None:
     text = hjson.dumps(value)
     assert same(by_us(text), by_hjson(text))
 
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(TOKENS, max_size=8))
-def test_strictness_is_that_of_json(tokens: list[str]) -> None:
+def test_json_error_equals_json_module(tokens: list[str]) -> None:
     text = "{" + "".join(tokens) + "}"
     try:
         json.loads(text)
@@ -121,6 +121,6 @@ def test_strictness_is_that_of_json(tokens: list[str]) -> None:
         ("{\na:\n  '''\n  one\n    two\n  '''\n}", "one\n  two"),
     ],
 )
-def test_numbers_and_texts(text: str, value: object) -> None:
+def test_numbers_and_strings(text: str, value: object) -> None:
     found = read(text).value["a"] if text.startswith("{") else read_hjson(text).value["a"]
     assert (found, type(found)) == (value, type(value))

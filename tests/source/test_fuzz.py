@@ -1,4 +1,4 @@
-"""No exception leaves the library, and every range lies inside the file."""
+"""No input raises an exception, and all ranges are inside the file."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""In-file requests to leave findings out."""
+"""Suppression of findings in a config."""
 
 import json
 from itertools import count
@@ -24,14 +24,14 @@ def unknown() -> tuple[str, str]:
     return found.code, found.name
 
 
-def test_by_code_by_prefix_and_by_name_for_the_whole_file() -> None:
+def test_section_ignores_by_code_prefix_and_name() -> None:
     code, name = unknown()
     for selector in (code, code[:4], name, code.lower()):
         text = json.dumps({**BAD, "$dsconfig": {"ignore": [selector]}})
         assert code not in codes(text)
 
 
-def test_a_comment_behind_the_entry_or_on_the_line_above() -> None:
+def test_comment_ignores_same_or_next_line() -> None:
     code, _ = unknown()
     behind = f'{{"train_batch_size": 8,\n"no_such_key": 1 // dsconfig: ignore[{code}]\n}}'
     above = f'{{"train_batch_size": 8,\n# dsconfig: ignore[{code}, DSC999]\n"no_such_key": 1\n}}'
@@ -43,13 +43,13 @@ def test_a_comment_behind_the_entry_or_on_the_line_above() -> None:
     assert code in codes(elsewhere)
 
 
-def test_a_directive_in_a_text_is_no_comment() -> None:
+def test_directive_in_string_is_not_a_comment() -> None:
     code, _ = unknown()
     text = f'{{"train_batch_size": 8,\n"no_such_key": "// dsconfig: ignore[{code}]"\n}}'
     assert code in codes(text)
 
 
-def test_idle_requests_are_reported_in_the_view_of_all_programs() -> None:
+def test_unused_ignores_are_reported_for_all_programs() -> None:
     text = '{"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC999"]}}'
     report = dsconfig.validate(text)
     (found,) = [each for each in report.diagnostics if each.code == "DSC010"]
@@ -59,25 +59,25 @@ def test_idle_requests_are_reported_in_the_view_of_all_programs() -> None:
     assert "DSC010" in codes('{"train_batch_size": 8\n}\n\n// dsconfig: ignore[DSC999]\n')
 
 
-def test_remarks_in_the_section_are_read_past() -> None:
+def test_remarks_in_section_are_accepted() -> None:
     section = {"$dsconfig": {"remarks": {"ours": ["x"], "no_such_key": 1}}}
     plain = {"train_batch_size": 8}
     assert codes(json.dumps(plain | section)) == codes(json.dumps(plain))
 
 
-def test_malformed_requests_are_reported() -> None:
+def test_malformed_ignores_are_reported() -> None:
     for section in ([], {"ignore": "DSC1"}, {"ignore": [1, ""]}, {"ignor": []}):
         text = json.dumps({"train_batch_size": 8, "$dsconfig": section})
         assert "DSC011" in codes(text)
 
 
-def test_what_cannot_be_read_is_never_ignored() -> None:
+def test_unreadable_input_cannot_be_ignored() -> None:
     document = read('{"$dsconfig": {"ignore": ["DSC0"]}, "a" = 1}\n')
     kept = without_ignored(document, document.diagnostics)
     assert [found.code for found in kept] == ["DSC002"]
 
 
-def test_looking_up_requests_takes_one_look_at_each_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignore_lookup_is_linear_in_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = count()
 
     def looked_up(value: object, pointer: str) -> object:

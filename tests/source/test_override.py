@@ -21,7 +21,7 @@ TEXT = '{"zero_optimization": {"stage": 2}, "betas": [0.9, 0.95], "fp16": {"enab
         ("x=" + "[" * 5000, ("x",), "[" * 5000),
     ],
 )
-def test_a_value_is_json_or_else_text(
+def test_override_value_is_json_or_string(
     override: str, pointer: tuple[str, ...], value: object
 ) -> None:
     found = with_overrides(read(TEXT), [override]).value
@@ -30,12 +30,12 @@ def test_a_value_is_json_or_else_text(
     assert found == value
 
 
-def test_items_of_a_list() -> None:
+def test_override_of_list_items() -> None:
     document = with_overrides(read(TEXT), ["betas.1=0.99"])
     assert document.value["betas"] == [0.9, 0.99]
 
 
-def test_untouched_keys_keep_their_places_and_the_original_its_values() -> None:
+def test_override_keeps_other_positions_and_original() -> None:
     before = read(TEXT)
     after = with_overrides(before, ["zero_optimization={}"])
     assert before.value["zero_optimization"] == {"stage": 2}
@@ -47,7 +47,7 @@ def test_untouched_keys_keep_their_places_and_the_original_its_values() -> None:
 @pytest.mark.parametrize(
     "override", ["stage", "=3", "betas.9=1", "betas.x.y=1", "fp16.enabled.x=1", "betas.0.x=1"]
 )
-def test_what_cannot_be_set_says_how_to_write_it(override: str) -> None:
+def test_invalid_override_explains_syntax(override: str) -> None:
     with pytest.raises(ValueError, match="--set"):
         with_overrides(read(TEXT), [override])
 
@@ -61,6 +61,6 @@ def test_what_cannot_be_set_says_how_to_write_it(override: str) -> None:
         ("[1]", "zero_optimization.stage=3", "the config"),
     ],
 )
-def test_what_is_no_object_is_named(text: str, override: str, whose: str) -> None:
+def test_override_through_non_object_names_it(text: str, override: str, whose: str) -> None:
     with pytest.raises(ValueError, match=f": {whose} is not an object$"):
         with_overrides(read(text), [override])

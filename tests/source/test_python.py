@@ -1,4 +1,4 @@
-"""A config dict literal in a Python file."""
+"""Config dict literals in Python files."""
 
 import math
 
@@ -24,7 +24,7 @@ ds_config = {
 """
 
 
-def test_the_literal_that_looks_most_like_a_config() -> None:
+def test_most_distinctive_dict_literal_is_used() -> None:
     document = document_from_python(SCRIPT, "train.py")
     assert document.format is Format.PYTHON
     assert document.value["train_batch_size"] == 32
@@ -35,13 +35,13 @@ def test_the_literal_that_looks_most_like_a_config() -> None:
     assert place and (place.start.line, place.start.column) == (8, 39)
 
 
-def test_what_only_running_the_script_would_tell_is_a_placeholder() -> None:
+def test_unevaluated_expression_is_a_placeholder() -> None:
     document = document_from_python(SCRIPT, "train.py")
     assert document.placeholders == {"/zero_optimization/reduce_bucket_size", "/bf16"}
     assert document.is_template
 
 
-def test_unpacking_and_computed_keys_make_the_object_a_placeholder() -> None:
+def test_unpacking_and_computed_keys_are_placeholders() -> None:
     text = 'c = {"fp16": {}, "bf16": {**more, KEY: 1}, "fp16": {"enabled": 1}}'
     document = document_from_python(text, "x.py")
     assert document.placeholders == {"/bf16"}
@@ -52,7 +52,7 @@ def test_unpacking_and_computed_keys_make_the_object_a_placeholder() -> None:
     "expression",
     ["1 / 0", "2**1000", '"a" * 3', "1 < 2", "float(x)", "-'a'", "f()", "b'x'", "N", "2 @ 3"],
 )
-def test_arithmetic_that_is_not_worked_out(expression: str) -> None:
+def test_large_arithmetic_is_not_evaluated(expression: str) -> None:
     text = f'N = N\nc = {{"train_batch_size": {expression}}}'
     assert document_from_python(text, "x.py").placeholders == {"/train_batch_size"}
 
@@ -67,6 +67,6 @@ def test_arithmetic_that_is_not_worked_out(expression: str) -> None:
         ("x = " + "-" * 100_000 + "1", "DSC001"),
     ],
 )
-def test_one_finding_for_a_script_without_a_config(text: str, code: str) -> None:
+def test_script_without_config_reports_one_finding(text: str, code: str) -> None:
     (found,) = document_from_python(text, "x.py").diagnostics
     assert found.code in (code, "DSC001", "DSC002")

@@ -1,4 +1,4 @@
-"""Values and places, and how reading goes on after a mistake."""
+"""Values, positions and error recovery of the parser."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def errors(text: str) -> list[tuple[int, int]]:
     return [(place.line, place.column) for place in places]
 
 
-def test_places_of_keys_and_values() -> None:
+def test_positions_of_keys_and_values() -> None:
     document = read('{\n  "a": [1, {"b/c": "x"}],\n  d: 5e8 // five\n}')
     assert at(document, "/a", key=True) == (2, 3, 2, 6)
     assert at(document, "/a") == (2, 8, 2, 25)
@@ -36,20 +36,20 @@ def test_places_of_keys_and_values() -> None:
     assert at(document, "") == (1, 1, 4, 2)
 
 
-def test_columns_count_code_points_and_lines_end_as_editors_think() -> None:
+def test_columns_count_code_points_and_all_line_ends() -> None:
     document = read('{"ключ": "\U0001f600", "b":\t1,\r\n"c": 2,\r"d": 3\n}', name="a.json")
     assert at(document, "/b") == (1, 20, 1, 21)
     assert at(document, "/c") == (2, 6, 2, 7)
     assert at(document, "/d") == (3, 6, 3, 7)
 
 
-def test_a_missing_entry_is_placed_at_the_nearest_that_encloses_it() -> None:
+def test_missing_entry_uses_enclosing_position() -> None:
     document = read('{"zero_optimization": {"stage": 3}}')
     assert at(document, "/zero_optimization/reduce_bucket_size") == (1, 2, 1, 21)
     assert at(document, "/fp16/enabled") == (1, 1, 1, 36)
 
 
-def test_every_place_holds_its_value() -> None:
+def test_text_at_each_position_parses_to_value() -> None:
     for text in texts():
         document = read(text, name="corpus.json")
         lines = text.split("\n")
@@ -84,36 +84,38 @@ def test_every_place_holds_its_value() -> None:
         ('"a"', []),
     ],
 )  # fmt: skip
-def test_mistakes_are_placed_and_reading_goes_on(text: str, places: list[tuple[int, int]]) -> None:
+def test_errors_have_positions_and_parsing_continues(
+    text: str, places: list[tuple[int, int]]
+) -> None:
     assert errors(text) == places
 
 
-def test_positions_stay_right_after_a_mistake() -> None:
+def test_positions_after_error_are_correct() -> None:
     document = read('{\n"a": 1,,\n"b" = 2,\n"c": {"d": 3}\n}')
     assert document.is_broken
     assert document.value == {"a": 1, "b": 2, "c": {"d": 3}}
     assert at(document, "/c/d") == (4, 12, 4, 13)
 
 
-def test_a_text_that_ends_early_names_what_is_open() -> None:
+def test_unclosed_container_is_named() -> None:
     document = read('{\n"train_batch_size": 2,\n"zero_optimization": {\n  "stage": 2')
     (found,) = document.diagnostics
     assert found.pointer == ""
     assert '"zero_optimization", opened on line 3' in found.message
 
 
-def test_text_without_quotes_that_takes_the_closing_brace_is_blamed() -> None:
+def test_unquoted_string_hiding_brace_is_reported() -> None:
     (found,) = read('{"train_batch_size": 2, "gradient_clipping": NaN}').diagnostics
     assert found.pointer == "/gradient_clipping"
     assert found.range and found.range.start == Position(1, 46)
 
 
-def test_mistakes_are_told_once_a_line_and_twenty_at_most() -> None:
+def test_errors_are_limited_to_one_per_line_and_twenty() -> None:
     assert len(errors('{"a": 1,,,,,,,}')) == 1
     assert len(errors("{\n" + "@\n" * 100 + "}")) == 20
 
 
-def test_a_repeated_key_is_refused_and_the_last_one_counts() -> None:
+def test_duplicate_key_is_reported_and_last_value_wins() -> None:
     document = read('{"z": {"stage": 1, "x": 1}, "z": {"stage": 3, "stage": 2}}')
     assert codes(document) == ["DSC003", "DSC003"]
     assert document.value == {"z": {"stage": 2}}
@@ -122,13 +124,13 @@ def test_a_repeated_key_is_refused_and_the_last_one_counts() -> None:
 
 
 @pytest.mark.parametrize("opener", ["[", '{"a":', "{a:", "[{"])
-def test_nesting_has_a_limit_that_is_told(opener: str) -> None:
+def test_excessive_nesting_is_reported(opener: str) -> None:
     document = read("{x: " + opener * 10_000)
     assert codes(document) == ["DSC001"]
     assert document.is_unreadable and document.value == {}
 
 
-def test_sensible_nesting_is_read() -> None:
+def test_moderate_nesting_is_parsed() -> None:
     depth = MAX_DEPTH - 1
     assert read_hjson("[" * depth + "]" * depth).problems == []
 
@@ -150,12 +152,12 @@ def test_sensible_nesting_is_read() -> None:
         ('{"a": 1} x', "extra data"),
     ],
 )
-def test_what_strict_json_refuses_has_a_name(text: str, what: str | None) -> None:
+def test_json_error_names_the_construct(text: str, what: str | None) -> None:
     json_error = read(text, format="hjson").json_error
     assert (json_error.message if json_error else None) == what
 
 
-def test_unquoted_text_that_takes_the_rest_of_its_line() -> None:
+def test_unquoted_string_to_end_of_line_is_reported() -> None:
     document = read('{\n"enabled": True,\n"dtype": fp32 # half\n"x": 1\n}')
     assert codes(document) == ["DSC006", "DSC006"]
     assert document.diagnostics[0].fix is not None
@@ -163,12 +165,12 @@ def test_unquoted_text_that_takes_the_rest_of_its_line() -> None:
 
 
 @pytest.mark.parametrize("value", ['b"enabled": true,', "a b,", "x:y,", "[1,2],"])
-def test_only_a_plain_word_is_put_in_quotes(value: str) -> None:
+def test_only_plain_word_gets_quote_fix(value: str) -> None:
     (found,) = read(f'{{\n"a": fp32 {value}\n}}').diagnostics
     assert (found.code, found.fix) == ("DSC006", None)
 
 
-def test_nan_is_named() -> None:
+def test_nan_is_reported() -> None:
     document = read('{\n"a": NaN\n"b": -Infinity\n}')
     assert codes(document) == ["DSC007", "DSC007"]
     assert document.value == {"a": "NaN", "b": "-Infinity"}

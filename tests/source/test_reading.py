@@ -1,4 +1,4 @@
-"""Whatever a user hands over becomes a document; one finding says when it cannot."""
+"""Any input becomes a document; unreadable input reports one finding."""
 
 import base64
 import io
@@ -24,7 +24,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
 
 
-def test_a_path_as_text_or_as_path(tmp_path: Path) -> None:
+def test_read_accepts_path_as_str_or_path(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_text(CONFIG)
     for source in (file, str(file)):
@@ -34,12 +34,12 @@ def test_a_path_as_text_or_as_path(tmp_path: Path) -> None:
     assert read(file, name="mine").name == "mine"
 
 
-def test_text() -> None:
+def test_read_text() -> None:
     assert read(CONFIG).name == "<text>"
     assert read("train_batch_size: 8\n").format is Format.HJSON
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     stdin(monkeypatch, CONFIG.encode())
     assert read("-").value == {"train_batch_size": 8}
     stdin(monkeypatch, b"deepspeed: {train_batch_size: 8, steps_per_print: 1}")
@@ -48,12 +48,12 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert only(read("-")).startswith("DSC001")
 
 
-def test_a_dict_has_no_text() -> None:
+def test_dict_has_no_text() -> None:
     document = read({"train_batch_size": 8})
     assert (document.format, document.text, document.range("")) == (Format.DICT, None, None)
 
 
-def test_base64_as_deepspeed_takes_it() -> None:
+def test_base64_as_in_deepspeed() -> None:
     document = read(base64.urlsafe_b64encode(b'{"a": 1, "a": 2}').decode())
     assert (document.format, document.value) == (Format.BASE64, {"a": 2})
     assert [found.effect for found in document.diagnostics] == ["altered"]
@@ -61,7 +61,7 @@ def test_base64_as_deepspeed_takes_it() -> None:
     assert read("!", format="base64").is_unreadable
 
 
-def test_a_byte_order_mark_is_taken_off(tmp_path: Path) -> None:
+def test_byte_order_mark_is_removed(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
     file.write_bytes(b"\xef\xbb\xbf" + CONFIG.encode())
     document = read(file)
@@ -87,11 +87,11 @@ def test_a_byte_order_mark_is_taken_off(tmp_path: Path) -> None:
         ("null\n", "DSC005 expected an object, found null"),
     ],
 )
-def test_one_finding_for_input_that_is_no_config(source: str, message: str) -> None:
+def test_input_without_config_reports_one_finding(source: str, message: str) -> None:
     assert only(read(source)).startswith(message)
 
 
-def test_one_finding_for_files_that_are_no_text(tmp_path: Path) -> None:
+def test_binary_files_report_one_finding(tmp_path: Path) -> None:
     assert "directory" in only(read(tmp_path))
     for data, word in ((b"\xff\xfe{\0}\0", "UTF-16"), (b"ab\ncd\x80", "0x80 on line 2")):
         (tmp_path / "x.json").write_bytes(data)
@@ -102,28 +102,28 @@ def test_one_finding_for_files_that_are_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_without_permission(tmp_path: Path) -> None:
+def test_file_without_permission_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text(CONFIG)
     file.chmod(0)
     assert "permission denied" in only(read(file))
 
 
-def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_BYTES", 10)
     file = tmp_path / "x.json"
     file.write_text(CONFIG)
     assert "larger than" in only(read(file))
 
 
-def test_only_a_programmer_gets_an_exception() -> None:
+def test_wrong_arguments_raise() -> None:
     with pytest.raises(TypeError, match="not int"):
         read(5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="xml"):
         read(CONFIG, format="xml")
 
 
-def test_base64_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_base64_on_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     stdin(monkeypatch, base64.urlsafe_b64encode(CONFIG.encode()) + b"\n")
     document = read("-")
     assert document.format is Format.BASE64 and document.value == {"train_batch_size": 8}

@@ -1,4 +1,4 @@
-"""Values set in a file keep its layout and comments."""
+"""Setting values keeps layout and comments of a file."""
 
 import json
 
@@ -51,12 +51,12 @@ def test_missing_blocks_are_created() -> None:
     ]
 
 
-def test_a_value_that_is_not_an_object_is_replaced_by_one() -> None:
+def test_non_object_is_replaced_by_object() -> None:
     document = document_from_text('{"fp16": true}', "ds.json")
     assert with_values(document, {"/fp16/enabled": True}).value == {"fp16": {"enabled": True}}
 
 
-def test_a_dict_becomes_indented_json() -> None:
+def test_dict_becomes_indented_json() -> None:
     changed = with_values(read({"train_batch_size": 8}), {"/train_batch_size": 16})
     assert changed.text == '{\n    "train_batch_size": 16\n}\n'
 

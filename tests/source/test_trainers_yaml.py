@@ -111,7 +111,7 @@ use_cpu: false
 
 
 @pytest.mark.parametrize("name", NAMING)
-def test_the_config_is_found_beside_the_file_and_has_no_error(name: str, tmp_path: Path) -> None:
+def test_named_config_next_to_yaml_has_no_error(name: str, tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "ds.json").write_text(json.dumps(FILLED))
     path = tmp_path / "train.yaml"
@@ -125,7 +125,7 @@ def test_the_config_is_found_beside_the_file_and_has_no_error(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", WITHOUT)
-def test_a_file_that_names_no_config_is_told_so_and_is_no_error(name: str, tmp_path: Path) -> None:
+def test_yaml_without_config_gets_note(name: str, tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text(WITHOUT[name])
     report = dsconfig.validate(path, runtime="transformers")
@@ -133,7 +133,7 @@ def test_a_file_that_names_no_config_is_told_so_and_is_no_error(name: str, tmp_p
 
 
 @pytest.mark.parametrize("runtime", ["accelerate", "transformers"])
-def test_the_launch_files_of_trl_and_the_handbook(runtime: str, tmp_path: Path) -> None:
+def test_trl_and_handbook_launch_files(runtime: str, tmp_path: Path) -> None:
     path = tmp_path / "deepspeed_zero3.yaml"
     path.write_text(LAUNCHED)
     assert not dsconfig.validate(path, runtime=runtime).errors
@@ -142,7 +142,7 @@ def test_the_launch_files_of_trl_and_the_handbook(runtime: str, tmp_path: Path) 
 ARGUMENTS = {"output_dir": "out", "per_device_train_batch_size": 4, "learning_rate": 1e-4}
 
 
-def test_arguments_in_json_are_read_as_those_in_yaml(tmp_path: Path) -> None:
+def test_json_arguments_equal_yaml_arguments(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(FILLED))
     path = tmp_path / "args.json"
     path.write_text(json.dumps({**ARGUMENTS, "deepspeed": "ds.json"}))
@@ -156,7 +156,7 @@ def test_arguments_in_json_are_read_as_those_in_yaml(tmp_path: Path) -> None:
         assert [(each.code, each.effect) for each in report.diagnostics] == [("DSC009", "note")]
 
 
-def test_a_launch_file_in_json_is_one_of_accelerate(tmp_path: Path) -> None:
+def test_json_launch_file_is_detected_as_accelerate(tmp_path: Path) -> None:
     path = tmp_path / "default_config.json"
     launch = {"distributed_type": "DEEPSPEED", "num_processes": 2}
     path.write_text(json.dumps({**launch, "deepspeed_config": {"zero_stage": 3}}))
@@ -166,7 +166,7 @@ def test_a_launch_file_in_json_is_one_of_accelerate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n"])
-def test_an_empty_file_is_told_once(text: str, tmp_path: Path) -> None:
+def test_empty_file_is_reported_once(text: str, tmp_path: Path) -> None:
     path = tmp_path / "ds.yaml"
     path.write_text(text)
     assert [each.code for each in dsconfig.validate(path).diagnostics] == ["DSC004"]
@@ -180,9 +180,7 @@ EMBEDDED = {
 
 
 @pytest.mark.parametrize("indent", [None, "\t"])
-def test_a_config_inside_json_has_the_numbers_and_blanks_of_json(
-    indent: str | None, tmp_path: Path
-) -> None:
+def test_config_embedded_in_json_uses_json_numbers(indent: str | None, tmp_path: Path) -> None:
     path = tmp_path / "args.json"
     text = json.dumps({**ARGUMENTS, "deepspeed": EMBEDDED}, indent=indent)
     path.write_text(text.replace("500000000.0", "5e8").replace("0.0001", "1e-4"))
@@ -193,7 +191,7 @@ def test_a_config_inside_json_has_the_numbers_and_blanks_of_json(
 
 
 @pytest.mark.parametrize("names", [["a.json", "a.json"], ["a.json", "b.json", "a.json"]])
-def test_files_that_lead_back_to_themselves_are_told_so(names: list[str], tmp_path: Path) -> None:
+def test_reference_cycle_is_reported(names: list[str], tmp_path: Path) -> None:
     for name, following in itertools.pairwise(names):
         (tmp_path / name).write_text(json.dumps({**ARGUMENTS, "deepspeed": following}))
     for _ in range(2):  # the first reading leaves nothing behind
@@ -201,7 +199,7 @@ def test_files_that_lead_back_to_themselves_are_told_so(names: list[str], tmp_pa
         assert found.code == "DSC001" and "refers back to this file" in found.message
 
 
-def test_a_path_that_begins_with_a_variable_is_noted(tmp_path: Path) -> None:
+def test_path_with_variable_gets_note(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text("output_dir: out\ndeepspeed: $HOME/ds.json\n")
     (found,) = dsconfig.read(path).diagnostics
@@ -212,16 +210,14 @@ def test_a_path_that_begins_with_a_variable_is_noted(tmp_path: Path) -> None:
     ("text", "key"),
     [("distributed_type: FSDP\n", "deepspeed_config_file"), ("deepspeed:\n", "deepspeed")],
 )
-def test_the_key_that_would_name_a_config_is_the_programs(
-    text: str, key: str, tmp_path: Path
-) -> None:
+def test_missing_config_help_names_program_key(text: str, key: str, tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text(text)
     (found,) = dsconfig.read(path).diagnostics
     assert f"set `{key}` to" in (found.help or "")
 
 
-def test_a_config_named_from_the_top_of_a_project_is_found(tmp_path: Path) -> None:
+def test_config_path_relative_to_project_root(tmp_path: Path) -> None:
     (tmp_path / "examples" / "deepspeed").mkdir(parents=True)
     (tmp_path / "examples" / "full").mkdir()
     (tmp_path / "examples" / "deepspeed" / "ds.json").write_text(json.dumps(FILLED))
@@ -240,7 +236,7 @@ def test_a_config_named_from_the_top_of_a_project_is_found(tmp_path: Path) -> No
         "services:\n  train:\n    environment:\n      deepspeed: '1'\n",
     ],
 )
-def test_a_word_of_another_program_names_no_config(text: str, tmp_path: Path) -> None:
+def test_unrelated_deepspeed_value_is_not_a_path(text: str, tmp_path: Path) -> None:
     path = tmp_path / "other.yml"
     path.write_text(text)
     found = dsconfig.validate(path, runtime="transformers").diagnostics

@@ -24,7 +24,7 @@ training:
 """
 
 
-def test_the_named_file_is_read_from_beside_the_yaml(tmp_path: Path) -> None:
+def test_named_file_is_read_next_to_yaml(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"train_batch_size": 8}')
     (tmp_path / "accelerate.yaml").write_text(ACCELERATE)
     document = read(tmp_path / "accelerate.yaml")
@@ -32,7 +32,7 @@ def test_the_named_file_is_read_from_beside_the_yaml(tmp_path: Path) -> None:
     assert document.name == str(tmp_path / "ds.json")
 
 
-def test_a_named_file_that_is_missing_is_told_at_its_name(tmp_path: Path) -> None:
+def test_missing_named_file_is_reported_at_its_name(tmp_path: Path) -> None:
     (tmp_path / "train.yml").write_text("deepspeed: nowhere.json\n")
     document = read(tmp_path / "train.yml")
     assert document.is_unreadable
@@ -40,7 +40,7 @@ def test_a_named_file_that_is_missing_is_told_at_its_name(tmp_path: Path) -> Non
     assert found.range and (found.range.start.line, found.range.start.column) == (1, 12)
 
 
-def test_an_embedded_config_has_pyyaml_values_and_places() -> None:
+def test_embedded_config_has_pyyaml_values_and_positions() -> None:
     document = document_from_yaml(TRAINER, "train.yaml", read)
     assert document.format is Format.YAML
     assert document.value["zero_optimization"] == {"stage": 3, "reduce_bucket_size": "5e8"}
@@ -50,12 +50,12 @@ def test_an_embedded_config_has_pyyaml_values_and_places() -> None:
     assert block and (block.start.line, block.end.line) == (7, 8)
 
 
-def test_a_yaml_that_is_a_config_itself() -> None:
+def test_yaml_that_is_a_config() -> None:
     document = document_from_yaml("train_batch_size: 8\n", "ds.yaml", read)
     assert document.value == {"train_batch_size": 8}
 
 
-def test_repeated_keys_merges_and_odd_values() -> None:
+def test_duplicate_keys_merges_and_unusual_values() -> None:
     text = "base: &b {stage: 2}\ndeepspeed:\n  fp16: {}\n  fp16: {enabled: yes}\n"
     text += "  zero_optimization: {<<: *b, 1: x}\n  steps_per_print: 2024-01-01\n"
     document = document_from_yaml(text, "x.yaml", read)
@@ -80,12 +80,12 @@ def test_repeated_keys_merges_and_odd_values() -> None:
         ("deepspeed: {fp16: 1, bf16: 2024-99-99}", "DSC001"),
     ],
 )
-def test_one_finding_for_a_yaml_without_a_config(text: str, code: str) -> None:
+def test_yaml_without_config_reports_one_finding(text: str, code: str) -> None:
     (found,) = document_from_yaml(text, "x.yaml", read).diagnostics
     assert found.code == code
 
 
-def test_aliases_do_not_explode() -> None:
+def test_alias_expansion_is_limited() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
     document = document_from_yaml("\n".join(lines), "bomb.yaml", read)
@@ -106,7 +106,7 @@ num_processes: 8
 """
 
 
-def test_plugin_settings_are_the_config_that_accelerate_makes_of_them() -> None:
+def test_plugin_settings_become_generated_config() -> None:
     document = document_from_yaml(PLUGIN, "x.yaml", read)
     assert not document.diagnostics and document.is_generated
     # The launcher hands no path on, so that the plugin takes the word none for it.

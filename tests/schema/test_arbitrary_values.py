@@ -1,4 +1,4 @@
-"""Whatever a file holds, judging it raises nothing and each fault has its place."""
+"""Schema validation of arbitrary values raises nothing and locates each error."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ ABSENT = object()
 
 @settings(max_examples=300, deadline=None)
 @given(config=VALUES | CONFIGS)
-def test_each_fault_has_its_place(config: Any) -> None:
+def test_each_schema_error_has_a_position(config: Any) -> None:
     for error in errors(config):
         place = error.pointer
         if error.kind is ErrorKind.MISSING:
@@ -37,7 +37,7 @@ def test_each_fault_has_its_place(config: Any) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(config=CONFIGS, release=st.sampled_from([NEWEST, Version(0, 14, 4), Version(0, 5, 0)]))
-def test_every_setting_has_a_value_of_its_own(config: dict[str, Any], release: Version) -> None:
+def test_every_setting_has_a_normalized_value(config: dict[str, Any], release: Version) -> None:
     meant = meaning(config, release)
     assert all(
         meant.value(path) == value or value != value for path, value in meant.settings.items()

@@ -1,4 +1,4 @@
-"""The JSON Schema and the strict models give the same verdict on any value."""
+"""JSON Schema and strict models accept the same values."""
 
 import json
 import re
@@ -101,7 +101,7 @@ ONE_OF_EACH: list[Any] = [
 
 
 @pytest.mark.parametrize("block", [ROOT, *BLOCKS])
-def test_the_same_verdict_on_each_key_with_one_value_of_each_sort(block: str) -> None:
+def test_schema_and_model_agree_on_each_key(block: str) -> None:
     schema = SCHEMA if block == ROOT else schema_of(block)
     model = DSConfig if block == ROOT else model_of(block)
     validator = jsonschema.Draft7Validator(schema)
@@ -132,25 +132,25 @@ def _refused(model: type[Block], name: str, value: Any) -> bool:
 @pytest.mark.parametrize("block", BLOCKS)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_the_same_verdict_on_any_mapping(block: str, data: st.DataObject) -> None:
+def test_schema_and_model_agree_on_any_object(block: str, data: st.DataObject) -> None:
     value = data.draw(mappings(block))
     verdict = validator_of(block).is_valid(value)
     assert accepted(model_of(block), value) == verdict
 
 
-def made_from(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
+def generated_from(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     """Values that a schema allows; what is no mapping is made by hypothesis-jsonschema."""
     if "$ref" in schema:
         return st.deferred(lambda: block_from(schema["$ref"].removeprefix("#/definitions/")))
     if "anyOf" in schema:
-        return st.one_of([made_from(branch) for branch in schema["anyOf"]])
+        return st.one_of([generated_from(branch) for branch in schema["anyOf"]])
     if "allOf" in schema:
-        return made_from(schema["allOf"][0])
+        return generated_from(schema["allOf"][0])
     if schema.get("type") == "array" and "$ref" in schema.get("items", {}):
-        return st.lists(made_from(schema["items"]), max_size=2)
+        return st.lists(generated_from(schema["items"]), max_size=2)
     if schema.get("type") == "object":
         inner = schema.get("additionalProperties", True)
-        values = made_from(inner) if isinstance(inner, dict) else ATOMS
+        values = generated_from(inner) if isinstance(inner, dict) else ATOMS
         return st.dictionaries(st.text(max_size=3), values, max_size=2)
     if not schema.keys() & {"type", "enum", "const", "not"}:
         return ATOMS
@@ -165,7 +165,7 @@ def block_from(block: str) -> st.SearchStrategy[Any]:
     aliases = {part["not"]["required"][1] for part in conditions if "not" in part}
     left_out = aliases | {"params", "type"} if _branches(block) else aliases
     keys = {
-        name: made_from(key)
+        name: generated_from(key)
         for name, key in definition["properties"].items()
         if name not in left_out and key.get("not") != {}
     }
@@ -192,7 +192,7 @@ def _with_arguments(
     return st.builds(
         lambda rest, arguments: {**rest, "type": name, "params": arguments},
         mapping,
-        made_from(params),
+        generated_from(params),
     )
 
 
@@ -203,13 +203,13 @@ PROGRAMS_ONLY = {"ChainedScheduler", "LambdaLR", "MultiplicativeLR", "Sequential
 @pytest.mark.parametrize("block", [one for one in BLOCKS if one.split(".")[1] not in PROGRAMS_ONLY])
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_the_models_take_what_the_schema_makes(block: str, data: st.DataObject) -> None:
+def test_model_accepts_values_generated_from_schema(block: str, data: st.DataObject) -> None:
     value = data.draw(block_from(block))
     assert validator_of(block).is_valid(value)
     assert accepted(model_of(block), value)
 
 
-def judged_by_the_models(config: dict[str, Any]) -> bool:
+def accepted_by_models(config: dict[str, Any]) -> bool:
     """The models hold the keys of all releases: what the newest does not read is a fault too."""
     faults = [error for error in errors(config) if not _is_tolerated_remark(error)]
     return not faults and not list(_unread(config, ()))
@@ -239,10 +239,10 @@ MEASURED = [
 ]
 
 
-def test_the_same_verdict_on_measured_configs() -> None:
+def test_schema_and_model_agree_on_measured_configs() -> None:
     whole = jsonschema.Draft7Validator(SCHEMA)
     differing = [
-        config for config in MEASURED if whole.is_valid(config) != judged_by_the_models(config)
+        config for config in MEASURED if whole.is_valid(config) != accepted_by_models(config)
     ]
     assert len(MEASURED) > 150
     assert differing == []

@@ -1,4 +1,4 @@
-"""validate for dsengine says what the plan refuses, from the same table."""
+"""validate reports for dsengine what the plan refuses."""
 
 import pytest
 
@@ -15,7 +15,7 @@ MISSING = [
 
 
 @pytest.mark.parametrize("extra", [{}, {"zero_optimization": {"stage": 3}}, *MISSING])
-def test_both_refuse_the_same(extra: dict) -> None:
+def test_validate_and_plan_refuse_the_same(extra: dict) -> None:
     config = {**BASE, **extra}
     facts = dsconfig.gather(gpus=2)
     rows = dsconfig.plan(dsconfig.resolve(config, facts), facts).coverage
