@@ -12,7 +12,7 @@ import kernels
 from training.ranks import Ranks, SharedRanks, hide_gpus
 
 with suppress(ImportError):  # not part of every Python build
-    import readline  # noqa: F401 - tells children of a terminal that is not there, once it comes
+    import readline  # noqa: F401 - sets COLUMNS and LINES on import
 for name in ("COLUMNS", "LINES"):
     os.unsetenv(name)
 hide_gpus()  # only ranks use them, if RANKS_DEVICE is set

@@ -13,10 +13,10 @@ Raises ImportError if DeepSpeed has already been imported.
 
 import sys
 
-from dsengine.deepspeed.standing_in import stand_in
+from dsengine.deepspeed.replacement import replace_deepspeed
 from dsengine.programs import run_program
 
-stand_in()
+replace_deepspeed()
 
 if __name__ == "__main__":
     run_program(sys.argv[1:], "dsengine.as_deepspeed")

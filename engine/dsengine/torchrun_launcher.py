@@ -95,7 +95,7 @@ def end_with_parent() -> None:
 def _exit_without_node_0(endpoint: str) -> None:
     """Exit once this node's ranks have ended and node 0 is unreachable.
 
-    torch would retry the store, with a timeout of minutes each time. Running ranks are left alone:
+    torch would retry the store, with a timeout of minutes each time. Running ranks are not stopped:
     they detect the failure themselves and may have state to save.
     """
     from dsconfig import launch_env

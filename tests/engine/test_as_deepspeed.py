@@ -110,7 +110,9 @@ import dsengine.as_deepspeed
 
 
 def test_notice_is_printed_once_by_rank_0() -> None:
-    code = "import dsengine.as_deepspeed, dsengine.deepspeed.standing_in as s; s.stand_in()"
+    code = (
+        "import dsengine.as_deepspeed, dsengine.deepspeed.replacement as s; s.replace_deepspeed()"
+    )
     assert python("-c", code).stderr == NOTICE
     assert python("-c", code, RANK="0").stderr == NOTICE
     assert python("-c", code, RANK="1").stderr == ""

@@ -356,13 +356,13 @@ class Signs(Optimizer):
 
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
-            for each in group["params"]:
+            for param in group["params"]:
                 torch.rand(1)
-                size = each.grad.norm()
+                size = param.grad.norm()
                 size = size if size > group["norm"] else 1.0
-                state = self.state[each]
-                state["sum"] = state.get("sum", 0.0) + each.grad.sign() * size
-                each.add_(state["sum"], alpha=-group["lr"])
+                state = self.state[param]
+                state["sum"] = state.get("sum", 0.0) + param.grad.sign() * size
+                param.add_(state["sum"], alpha=-group["lr"])
 
 
 def test_custom_optimizer_is_tested_for_elementwise_updates() -> None:

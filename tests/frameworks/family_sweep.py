@@ -111,8 +111,8 @@ def _guesses(model: Any) -> Iterator[dict[str, Any]]:
     yield {"input_ids": tokens}
     yield {"input_ids": tokens, "decoder_input_ids": tokens}
     images = [torch.ones(2, 3, size, size) for size in (32, 64)]
-    yield from ({"pixel_values": each} for each in images)
-    yield from ({"input_ids": tokens, "pixel_values": each} for each in images)
+    yield from ({"pixel_values": image} for image in images)
+    yield from ({"input_ids": tokens, "pixel_values": image} for image in images)
     yield {"pixel_values": images[0], "decoder_input_ids": tokens}
     yield {"input_values": torch.linspace(-1, 1, 8000).view(2, 4000)}
     for bins in (80, 128):

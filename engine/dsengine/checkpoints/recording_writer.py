@@ -98,7 +98,7 @@ class RecordingWriter(FileSystemWriter):
     def checksums(self, folder: Path) -> dict[str, list[ByteRange]]:
         """Return, by file in ``folder``, the ranges that this rank has written."""
         return {
-            name: [self._checksum(folder / name, *place) for place in ranges]
+            name: [self._checksum(folder / name, *span) for span in ranges]
             for name, ranges in self.ranges.items()
         }
 

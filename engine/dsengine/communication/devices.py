@@ -19,8 +19,8 @@ def select_device() -> None:
     if bound is not None:
         torch.cuda.set_device(bound)
     elif torch.cuda.current_device() == 0:
-        place = discover(rank=dist.get_rank(), world_size=dist.get_world_size())
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
+        placement = discover(rank=dist.get_rank(), world_size=dist.get_world_size())
+        torch.cuda.set_device(placement.local_rank % torch.cuda.device_count())
 
 
 def device_of_rank() -> torch.device:

@@ -17,7 +17,7 @@ from dsengine.deepspeed.refusals import missing, refusal
 
 PACKAGE = "dsengine"
 NAMESPACE = f"{PACKAGE}.deepspeed"
-_INTERNAL = ("importing", "refusals", "standing_in")
+_INTERNAL = ("importing", "refusals", "replacement")
 """Modules of this package that DeepSpeed does not have."""
 _ELSEWHERE = {
     "checkpointing": f"{PACKAGE}.loop.activation_checkpointing",

@@ -181,8 +181,7 @@ class Binding:
         if not self.uses_local_shards:
             yield
             return
-        masters = {self.shards[name]: master for name, master in self.masters.items()}
-        self._replace(masters, _to_sharded)
+        self._replace({self.shards[name]: m for name, m in self.masters.items()}, _to_sharded)
         try:
             yield
         finally:

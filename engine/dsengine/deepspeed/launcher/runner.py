@@ -113,60 +113,62 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     Signals to the process reach the ranks, and its exit status is theirs. Raises ValueError for
     contradictory flags, and for more than one host without ``--no_ssh``.
     """
-    given = parse_args(args)
+    options = parse_args(args)
     for name, instead in _INSTEAD.items():
-        if vars(given)[name]:
+        if vars(options)[name]:
             raise ValueError(f"--{name} is not supported: {instead}")
-    if given.quiet or given.log_level:
-        set_log_level_from_string("error" if given.quiet else given.log_level)
-    counted = given.num_nodes >= 0 or given.num_gpus >= 0
-    if counted and (given.include or given.exclude):
+    if options.quiet or options.log_level:
+        set_log_level_from_string("error" if options.quiet else options.log_level)
+    counted = options.num_nodes >= 0 or options.num_gpus >= 0
+    if counted and (options.include or options.exclude):
         raise ValueError("--num_nodes and --num_gpus exclude --include and --exclude")
-    pool = fetch_hostfile(given.hostfile)
-    if pool is None and given.num_nodes > 1:
-        raise ValueError(f"--num_nodes {given.num_nodes}: no hostfile at {given.hostfile}")
-    here = {"localhost": max(get_accelerator().device_count(), given.num_gpus)}
-    slots = parse_inclusion_exclusion(pool or here, given.include, given.exclude)
-    names = list(slots)[: given.num_nodes if given.num_nodes > 0 else None]
-    if given.num_gpus > 0:
-        slots = {name: list(range(given.num_gpus)) for name in names}
+    pool = fetch_hostfile(options.hostfile)
+    if pool is None and options.num_nodes > 1:
+        raise ValueError(f"--num_nodes {options.num_nodes}: no hostfile at {options.hostfile}")
+    here = {"localhost": max(get_accelerator().device_count(), options.num_gpus)}
+    slots = parse_inclusion_exclusion(pool or here, options.include, options.exclude)
+    names = list(slots)[: options.num_nodes if options.num_nodes > 0 else None]
+    if options.num_gpus > 0:
+        slots = {name: list(range(options.num_gpus)) for name in names}
     chosen = hostfile.Hosts(
-        {name: tuple(slots[name]) for name in names}, ":" in given.include + given.exclude
+        {name: tuple(slots[name]) for name in names}, ":" in options.include + options.exclude
     )
-    argv, environment = _torchrun(given, chosen), _environment(given, chosen)
+    argv, environment = _torchrun(options, chosen), _environment(options, chosen)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(argv[0], argv, environment)
 
 
-def _torchrun(given: argparse.Namespace, chosen: hostfile.Hosts) -> list[str]:
+def _torchrun(options: argparse.Namespace, chosen: hostfile.Hosts) -> list[str]:
     nodes = len(chosen.names)
     if not nodes:
         raise ValueError("no slots are left")
-    if nodes > 1 and not given.no_ssh:
+    if nodes > 1 and not options.no_ssh:
         raise ValueError(
-            f"{nodes} hosts: `dsconfig run CONFIG --hostfile {given.hostfile} --emit ssh -- "
-            f"{given.user_script}` prints the commands; or start each with --no_ssh --node_rank"
+            f"{nodes} hosts: `dsconfig run CONFIG --hostfile {options.hostfile} --emit ssh -- "
+            f"{options.user_script}` prints the commands; or start each with --no_ssh --node_rank"
         )
-    if given.no_ssh and not 0 <= given.node_rank < nodes:
+    if options.no_ssh and not 0 <= options.node_rank < nodes:
         raise ValueError(f"--no_ssh: the --node_rank of {nodes} hosts is 0 to {nodes - 1}")
-    if given.module and given.no_python:
+    if options.module and options.no_python:
         raise ValueError("--module and --no_python cannot be combined")
     first = hostfile.address(chosen.names[0])
-    flags = [f"--{name}" for name in ("module", "no_python", "no_local_rank") if vars(given)[name]]
+    flags = [
+        f"--{name}" for name in ("module", "no_python", "no_local_rank") if vars(options)[name]
+    ]
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
         f"--nnodes={nodes}",
-        f"--node-rank={max(given.node_rank, 0)}",
+        f"--node-rank={max(options.node_rank, 0)}",
         f"--nproc-per-node={chosen.ranks}",
-        f"--master-addr={given.master_addr or (first if nodes > 1 else '127.0.0.1')}",
-        f"--master-port={given.master_port}",
-        *("-m", _RANK, *flags, given.user_script, *given.user_args),
+        f"--master-addr={options.master_addr or (first if nodes > 1 else '127.0.0.1')}",
+        f"--master-port={options.master_port}",
+        *("-m", _RANK, *flags, options.user_script, *options.user_args),
     ]
 
 
-def _environment(given: argparse.Namespace, chosen: hostfile.Hosts) -> dict[str, str]:
-    devices = chosen.devices(max(given.node_rank, 0))
+def _environment(options: argparse.Namespace, chosen: hostfile.Hosts) -> dict[str, str]:
+    devices = chosen.devices(max(options.node_rank, 0))
     if devices is None:
         return dict(os.environ)
     logger.info(f"training on devices {devices}")

@@ -1,7 +1,7 @@
 """Replacement of the package ``deepspeed``, including the checks of frameworks.
 
 transformers and accelerate check for a module spec and for distribution metadata, and compare the
-release with those they support. ``stand_in`` provides both.
+release with those they support. ``replace_deepspeed`` provides both.
 """
 
 import os
@@ -37,7 +37,7 @@ class _Metadata(Distribution):
         return Path(import_module(PACKAGE).__path__[0]).parent / path
 
 
-class _StandIn(DistributionFinder):
+class _ReplacementFinder(DistributionFinder):
     """Resolves ``deepspeed`` and its submodules to modules of ``dsengine``."""
 
     def find_spec(
@@ -57,12 +57,12 @@ class _StandIn(DistributionFinder):
             yield _Metadata()
 
 
-def stand_in() -> None:
+def replace_deepspeed() -> None:
     """Make ``deepspeed`` an alias of ``dsengine``, and print so on rank 0. Idempotent.
 
     Raises ImportError if DeepSpeed has already been imported, or found to be missing.
     """
-    if any(isinstance(finder, _StandIn) for finder in sys.meta_path):
+    if any(isinstance(finder, _ReplacementFinder) for finder in sys.meta_path):
         return
     if NAME in sys.modules:
         raise ImportError(
@@ -76,7 +76,7 @@ def stand_in() -> None:
             f"{imported[0]} is already imported and has found no deepspeed: put "
             "`import dsengine.as_deepspeed` before all other imports"
         )
-    sys.meta_path.insert(0, _StandIn())
+    sys.meta_path.insert(0, _ReplacementFinder())
     if os.environ.get("RANK", "0") == "0":
         release = import_module(PACKAGE).__version__
         print(f"dsengine replaces deepspeed ({release})", file=sys.stderr, flush=True)
