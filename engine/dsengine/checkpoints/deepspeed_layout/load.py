@@ -68,9 +68,9 @@ def _check(
 
 def _check_states(state: TrainingState, states: Mapping[str, Mapping[str, Any]]) -> None:
     assert state.optimizer is not None
-    entries = {n: state.keys() - _scalars(state).keys() for n, state in states.items()}
-    if saved := set[str]().union(*entries.values()):
-        check_states(state.optimizer, saved, "another optimizer")
+    entries = {n: saved.keys() - _scalars(saved).keys() for n, saved in states.items()}
+    if available := set[str]().union(*entries.values()):
+        check_states(state.optimizer, available, "another optimizer")
     for name, kept in entries.items():
         for entry in kept:
             state.load_target(name, entry)  # raises if the state cannot be stored
