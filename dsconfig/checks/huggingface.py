@@ -74,12 +74,13 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC703", Effect.REFUSED, also=(Effect.ALTERED,), late=True)
+@rule("DSC703", Effect.REFUSED, also=(Effect.ALTERED, Effect.INERT), late=True)
 def conflicting_sources(config: Context) -> Iterator[Finding]:
     """Conflicting settings in the config, TrainingArguments and accelerate config
 
-    transformers compares most of them and raises an error; accelerate silently uses one of them.
-    TrainingArguments are set by `--training-args`.
+    transformers compares most of them and raises an error. Otherwise the program silently uses one
+    of the values: `inert` if it is the config's, `altered` if it is another one or depends on the
+    program. TrainingArguments are set by `--training-args`.
 
     with: runtime="transformers", training_args={"max_grad_norm": 1.0}, world_size=1
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_clipping": 0.5}
@@ -89,7 +90,6 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
     if facts.training is None and not facts.launch:
         return
 
-    compared = all(runtime.compares_arguments for runtime in config.runtimes)
     runtime, *others = config.runtimes
     follows = partial(agreement.followed_source, runtime=runtime)
     for found in agreement.disagreements(config.config, facts):
@@ -99,17 +99,17 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
             and found.right.file == agreement.LAUNCH
         ):
             continue  # the config was generated from it
-        stops = compared and found.stops_trainer
+        effect = agreement.effect_of(found, config.runtimes)
         consequence = agreement.DEPENDS if others else follows(found)
-        if stops:
+        if effect is Effect.REFUSED:
             consequence = "transformers raises an error before training"
         yield Finding(
             path=tuple(found.path.split(".")),
             message=agreement.describe(
                 config.document.name, found, config.config, facts, consequence
             ),
-            help='write "auto" in the config and keep the other value',
-            effect=None if stops else Effect.ALTERED,
+            help=agreement.help_for(found, config.config, config.runtimes),
+            effect=effect,
         )
 
 

@@ -28,7 +28,7 @@ def page(rule: Rule) -> str:
         f"- Name: `{rule.name}`",
         f"- Effect: `{effect}`, {effect.meaning}{when}",
         *(f"- Or: `{other}`, {other.meaning}" for other in rule.also),
-        f"- Severity: {' or '.join(dict.fromkeys(e.severity for e in (effect, *rule.also)))}",
+        f"- Severity: {_severities(effect, *rule.also)}",
         f"- Checked for: {', '.join(programs)}",
         "",
         "## Bad",
@@ -42,6 +42,10 @@ def page(rule: Rule) -> str:
         *_example(rule.good),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _severities(*effects: Effect) -> str:
+    return " or ".join(dict.fromkeys(effect.severity for effect in effects))
 
 
 def _example(example: Example) -> Iterator[str]:
@@ -94,7 +98,8 @@ def finding_page(code: str) -> str:
         textwrap.fill(found.doc, WIDTH),
         "",
         f"- Effect: `{found.effect}`, {found.effect.meaning}",
-        f"- Severity: {found.effect.severity}",
+        *(f"- Or: `{other}`, {other.meaning}" for other in found.also),
+        f"- Severity: {_severities(found.effect, *found.also)}",
         "- Reported by: `dsconfig resolve`, and by estimate, tune, plan and run, which resolve "
         "first",
         "",

@@ -5,15 +5,16 @@ reported with both values and both positions before a model is loaded.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dsconfig.facts import Facts
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft
-from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.base import AutoHandling, Runtime
 from dsconfig.runtimes.behavior.replay import MissingFact, Replay, ReplayStop
 from dsconfig.runtimes.behavior.trainer import TrainerFill, arguments
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of
@@ -56,10 +57,45 @@ def check(draft: Draft, original: Mapping[str, Any]) -> None:
         if f"/{conflict.path.replace('.', '/')}" not in reported:
             followed = followed_source(conflict, draft.runtime)
             message = describe(draft.document.name, conflict, original, facts, followed)
-            draft.report("DSC758", conflict.path, message, _ONE_PLACE)
+            help = help_for(conflict, original, (draft.runtime,))
+            effect = effect_of(conflict, (draft.runtime,))
+            draft.report("DSC758", conflict.path, message, help, effect=effect)
 
 
-_ONE_PLACE = 'set it in one place: write "auto" in the config and keep the value in the other file'
+def effect_of(found: Disagreement, runtimes: Sequence[Runtime]) -> Effect:
+    """Return the effect of a disagreement for the programs that may read the config.
+
+    transformers raises an error for the settings it compares. Otherwise the program uses one of the
+    values: ``inert`` if the config's, else ``altered``, also if it depends on the program.
+    """
+    effects = {_effect_for(found, runtime) for runtime in runtimes}
+    return effects.pop() if len(effects) == 1 else Effect.ALTERED
+
+
+def _effect_for(found: Disagreement, runtime: Runtime) -> Effect:
+    if found.stops_trainer and runtime.compares_arguments:
+        return Effect.REFUSED
+    return Effect.INERT if _followed(found, runtime) in ("config", None) else Effect.ALTERED
+
+
+def help_for(found: Disagreement, original: Mapping[str, Any], runtimes: Sequence[Runtime]) -> str:
+    """Return how to resolve a disagreement; suggests "auto" only if every program fills it in."""
+    if found.path in _BLOCK_TYPES and found.left is None:
+        block, written = found.path.partition(".")[0], value_at(original, found.path)
+        return (
+            f'delete "{block}" to use {found.right.key} = {_written(found.right.value)}, or delete '
+            f"{found.right.key} to use {_written(written)}"
+        )
+    path = tuple(found.path.split("."))
+    fills = (runtime.on_auto(path, original) is AutoHandling.FILLED for runtime in runtimes)
+    if found.left is None and all(fills):
+        return 'write "auto" in the config and keep the other value'
+    left = found.path if found.left is None else found.left.key
+    return f"set {left} and {found.right.key} to the same value, or delete one of them"
+
+
+_BLOCK_TYPES = ("optimizer.type", "scheduler.type")
+"""Keys for which no program fills in "auto": the Trainer creates both if their block is absent."""
 
 
 def disagreements(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
@@ -74,11 +110,16 @@ DEPENDS = "which value is used depends on the program"
 
 def followed_source(found: Disagreement, runtime: Runtime) -> str:
     """Describe which side of a conflict a program follows."""
-    sides = ["config" if found.left is None else found.left.file, found.right.file]
-    followed = next((side for side in runtime.precedence if side in sides), None)
+    followed = _followed(found, runtime)
     if followed is None:
         return f"{runtime.name} uses neither"
     return f"{runtime.name} uses {_TITLES.get(followed, 'the config')}"
+
+
+def _followed(found: Disagreement, runtime: Runtime) -> str | None:
+    """Return the source whose value a program uses: "config", or a file of ``origins``."""
+    sources = ("config" if found.left is None else found.left.file, found.right.file)
+    return next((source for source in runtime.precedence if source in sources), None)
 
 
 def describe(

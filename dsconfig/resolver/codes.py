@@ -21,6 +21,7 @@ class Code(NamedTuple):
     doc: str
     remedy: str
     example: tuple[str, str] | None
+    also: tuple[Effect, ...] = ()
 
 
 Page = Callable[[], None]
@@ -28,14 +29,16 @@ CODES: dict[str, Code] = {}
 _LABEL = re.compile(r"^(help|bad|flags):", re.MULTILINE)
 
 
-def _code(code: str, name: str, effect: Effect) -> Callable[[Page], Page]:
+def _code(
+    code: str, name: str, effect: Effect, *, also: tuple[Effect, ...] = ()
+) -> Callable[[Page], Page]:
     def register(page: Page) -> Page:
         doc, *parts = (
             " ".join(part.split()) for part in _LABEL.split(cleandoc(page.__doc__ or ""))
         )
         labels = dict(zip(parts[::2], parts[1::2], strict=True))
         example = (labels["bad"], labels["flags"]) if "bad" in labels else None
-        CODES[code] = Code(name, effect, doc, labels["help"], example)
+        CODES[code] = Code(name, effect, doc, labels["help"], example, also)
         return page
 
     return register
@@ -245,12 +248,12 @@ def auto_left_in() -> None:
     """
 
 
-@_code("DSC758", "files-disagree", Effect.INERT)
+@_code("DSC758", "files-disagree", Effect.INERT, also=(Effect.ALTERED, Effect.REFUSED))
 def files_disagree() -> None:
-    """The config, TrainingArguments and the accelerate config have different values for one
-    setting. The message states which one the program uses.
+    """The config, TrainingArguments and the accelerate config set different values. The message
+    states which one the program uses. `altered` if it is not the config's.
 
-    help: Set it in one place: write "auto" in the config and keep the value in the other file.
+    help: Keep one of the two. Where the program fills in "auto", write "auto" in the config.
     """
 
 

@@ -119,3 +119,72 @@ def test_type_in_both_files_conflicts_unless_auto(block, argument):
         assert (f"/{block}/type" in found) == told, kind
     config = {"train_batch_size": 8, block: {"type": "AdamW", "params": {}}}
     assert not disagreements(config, training_args={"weight_decay": 0.1}, gpus=2)
+
+
+def by_pointer(config, code, command, runtime):
+    facts = gather(training_args=TRAINING, gpus=2)
+    found = command(config, facts, runtime=runtime).diagnostics
+    return {each.pointer: each for each in found if each.code == code}
+
+
+TRAINING = {"lr_scheduler_type": "cosine", "optim": "adafactor", "learning_rate": 1e-4}
+TYPES = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "zero_optimization": {"stage": 2},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}},
+}
+
+
+@pytest.mark.parametrize("runtime", ["transformers", "dsengine", "accelerate", "deepspeed"])
+def test_validate_and_resolve_agree_on_effect_and_help(runtime):
+    checked = by_pointer(TYPES, "DSC703", dsconfig.validate, runtime)
+    resolved = by_pointer(TYPES, "DSC758", dsconfig.resolve, runtime)
+    assert {"/optimizer/type", "/scheduler/type"} <= checked.keys()
+    for pointer in resolved.keys() & checked.keys():
+        assert checked[pointer].effect is resolved[pointer].effect
+        assert checked[pointer].help == resolved[pointer].help
+    assert {"/optimizer/type", "/scheduler/type"} <= resolved.keys() or runtime != "dsengine"
+
+
+def test_block_type_is_never_suggested_as_auto():
+    found = by_pointer(TYPES, "DSC703", dsconfig.validate, "transformers")
+    for block, argument in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
+        help = found[f"/{block}/type"].help
+        assert help.startswith(f'delete "{block}" to use {argument} = ') and '"auto"' not in help
+    without = {key: value for key, value in TYPES.items() if key not in ("optimizer", "scheduler")}
+    report = dsconfig.validate(
+        without, gather(training_args=TRAINING, gpus=2), runtime="transformers"
+    )
+    assert report.ok and "DSC703" not in {each.code for each in report.diagnostics}
+
+
+def test_suggested_auto_is_accepted():
+    config = {**CONFIG, "fp16": {"enabled": False}}
+    facts = gather(
+        training_args={
+            "per_device_train_batch_size": 4,
+            "learning_rate": 1e-4,
+            "max_grad_norm": 0.5,
+            "warmup_steps": 3,
+        },
+        gpus=2,
+    )
+    found = dsconfig.validate(config, facts, runtime="transformers").diagnostics
+    suggested = [
+        each.pointer
+        for each in found
+        if each.code == "DSC703" and each.help.startswith('write "auto"')
+    ]
+    assert suggested
+    for pointer in suggested:
+        *outer, name = pointer.strip("/").split("/")
+        block = config = json.loads(json.dumps(config))
+        for part in outer:
+            block = block[part]
+        block[name] = "auto"
+    codes = {
+        each.code for each in dsconfig.validate(config, facts, runtime="transformers").diagnostics
+    }
+    assert not codes & {"DSC101", "DSC703"}
