@@ -166,7 +166,7 @@ def page(tests: dict[str, Outcome]) -> str:
         "",
         "| test | internals | failure |",
         "|---|---|---|",
-        *(f"| {n} | {_cell(e.why)} | {_cell(e.words)} |" for n, e in tests.items() if e.words),
+        *(f"| {n} | {_cell(e.why)} | {_cell(e.failure)} |" for n, e in tests.items() if e.failure),
         "",
         "## By file",
         "",
@@ -185,7 +185,7 @@ def _by_reason(tests: Mapping[str, Outcome], kind: str) -> list[str]:
     """Return a table of reasons with their tests, the most frequent first."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, outcome in tests.items():
-        if outcome.kind == kind and not outcome.words:
+        if outcome.kind == kind and not outcome.failure:
             names[outcome.why].append(name)
     rows = sorted(names.items(), key=lambda row: (-len(row[1]), row[0]))
     return [

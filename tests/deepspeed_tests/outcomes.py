@@ -28,7 +28,7 @@ class Outcome:
 
     kind: str
     why: str = ""
-    words: str = ""
+    failure: str = ""
     """The failure of a test that was reclassified."""
 
 

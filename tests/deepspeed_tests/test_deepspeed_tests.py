@@ -128,9 +128,9 @@ def test_each_test_gets_one_kind(tmp_path: Path) -> None:
 
 
 def test_reclassified_failure_is_shown() -> None:
-    outcome = Outcome("private", "a log", "AssertionError: its words")
+    outcome = Outcome("private", "a log", "AssertionError: its message")
     shown = page({"test_a.py::test_b": outcome, "test_a.py::test_c": Outcome("private", "name")})
-    assert "| test_a.py::test_b | a log | AssertionError: its words |" in shown
+    assert "| test_a.py::test_b | a log | AssertionError: its message |" in shown
     assert "| name | 1 | test_a.py: test_c |" in shown and "| a log | 1 |" not in shown
 
 

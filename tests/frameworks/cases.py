@@ -194,9 +194,9 @@ CASES = (
     Case("PEFT", 3, "bf16", by="script", feature="LoRA", flags=("--lora",)),
     *(Case("Lightning", stage, by="script") for stage in (1, 2, 3)),
     *(
-        Case("Lightning", stage, by="script", feature=f"resumed{words}", resumes_from=saver)
+        Case("Lightning", stage, by="script", feature=f"resumed{suffix}", resumes_from=saver)
         for stage in (2, 3)
-        for saver, words in (("own", ""), ("deepspeed", " from DeepSpeed"))
+        for saver, suffix in (("own", ""), ("deepspeed", " from DeepSpeed"))
     ),
 )
 
