@@ -4,7 +4,7 @@
 terminal's process group does not reach them. The first signal is forwarded to the launcher, which
 forwards it to the ranks, waits ``--grace`` seconds and kills the remaining ones; a second signal
 kills the launcher. Ranks whose launcher has died become children of this process, which kills them
-on exit. If this process is killed, the kernel signals the launcher (``dsengine.torchrun_launcher``).
+on exit. If this process is killed, the kernel signals ``dsengine.torchrun_launcher``.
 """
 
 import ctypes
