@@ -39,6 +39,7 @@ from dsconfig.source.pointer import dotted
 with lazy_imports():
     from dsconfig.commands import host_memory
     from dsconfig.cost.deepspeed import releases
+    from dsconfig.facts.base_weights import BaseWeights
     from dsconfig.schema import version as versions
 
 
@@ -112,7 +113,8 @@ def _heading(estimate: Estimate) -> str:
     devices = f"{gpus} x {inputs['device']}" if inputs["device"] else counted(gpus, "GPU")
     on = f" on {nodes} nodes" if nodes and nodes > 1 else ""
     model = _model_label(inputs["model"], inputs["parameters"])
-    return f"{model} on {devices}{on}, {inputs['precision']}, {inputs['optimizer']}"
+    base = f", {inputs['base_weights']} base weights" if inputs["base_weights"] else ""
+    return f"{model} on {devices}{on}, {inputs['precision']}{base}, {inputs['optimizer']}"
 
 
 def _model_label(model: str, parameters: int) -> str:
@@ -207,6 +209,9 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
             else:
                 reason, hint = "Uncertainty of these assumptions:", ""
             remarks.append(f"{reason} (±{spread:.0%}){hint}.")
+    if inputs["base_weights"]:
+        at_stage_3 = any(option.stage == 3 for option in estimate.options)
+        remarks.append(BaseWeights(inputs["base_weights"]).remark(at_stage_3=at_stage_3))
     if inputs["sequence_length"] is None:
         remarks.append(
             "Without --seq-len, activations are not included: only model states and buffers are."

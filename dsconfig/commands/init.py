@@ -54,7 +54,7 @@ def init(
         facts = options.with_memory_here(facts)
         if facts.host is None or facts.host.memory_bytes is None:
             typer.echo(host_memory.ASSUMED, err=True)
-        is_named = found.found != inference.BY_DEFAULT
+        is_named = found.inferred_from != inference.DEFAULT
         selective = is_named and found.runtime.recomputes_selectively
         starter = init_template.chosen(facts, learning_rate, found.runtime, selective=selective)
     else:

@@ -11,8 +11,10 @@ from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
 from dsconfig.facts import Facts
-from dsconfig.runtimes.base import RECOMPUTATION, Runtime, format_instructions
+from dsconfig.facts.base_weights import BaseWeights
+from dsconfig.runtimes.base import BASE_WEIGHTS, RECOMPUTATION, Runtime, format_instructions
 from dsconfig.schema import AUTO, find
+from dsconfig.schema.trainer_optimizers import trainer_optimizer
 from dsconfig.source.ignores import REMARKS, SECTION
 from dsconfig.source.pointer import join
 
@@ -106,6 +108,9 @@ def chosen(
     import dsconfig
 
     config = skeleton(learning_rate, facts)
+    if trainer_optimizer(facts.arguments) is not None:
+        # A block would override ``optim``; a scheduler in the file requires an optimizer there.
+        del config["optimizer"], config["scheduler"]
     with usage():
         found = search.fastest(search.open_space(facts, "dsengine", selective=selective)).chosen
     again = found.choice.recompute if found is not None else Recompute.NONE
@@ -128,11 +133,21 @@ def chosen(
             beside.clear()
         else:
             del config["activation_checkpointing"]
-    model = facts.model.name if facts.model else "a model"
+    if facts.base_weights == BaseWeights.FOUR_BIT:
+        beside[BASE_WEIGHTS] = facts.base_weights
+    model = f"{facts.model.name}{_adaptation(facts)}" if facts.model else "a model"
     device = facts.device.name if facts.device else "an unknown card"
     tokens = facts.training.sequence_length if facts.training else None
     title = f"{model} on {facts.world_size} x {device}, {tokens} tokens per sample"
     return Starter(title, config, reasons, beside)
+
+
+def _adaptation(facts: Facts) -> str:
+    """Return ``, adapters on 4bit base weights (...)``; "" if all parameters are trained."""
+    if facts.model is None or facts.model.trainable == facts.model.parameters:
+        return ""
+    quantized = facts.base_weights and BaseWeights(facts.base_weights).label
+    return f", adapters on {quantized}" if quantized else ", adapters on frozen weights"
 
 
 def cautious(learning_rate: float) -> Starter:

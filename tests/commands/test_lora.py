@@ -22,3 +22,27 @@ def test_inconsistent_lora_flags_are_rejected(command: str, flags: list[str], wo
     done = CliRunner().invoke(app, [command, *FACTS, *flags])
     assert done.exception is not None
     assert words in f"{done.exception}{done.output}"
+
+
+@pytest.mark.parametrize("command", ["estimate", "tune", "init"])
+def test_quantized_base_weights_need_adapters(command: str) -> None:
+    asked = ["--model", "gpt2", "--gpus", "1", "--device", "rtx-4090", "--seq-len", "64"]
+    alone = CliRunner().invoke(app, [command, *asked, "--base-weights", "4bit"])
+    assert "specify --lora-rank or --trainable" in f"{alone.exception}{alone.output}"
+    done = CliRunner().invoke(app, [command, *asked, "--base-weights", "4bit", "--lora-rank", "8"])
+    assert done.exit_code == 0, done.output
+
+
+def test_estimate_states_what_is_quantized() -> None:
+    flags = ["--base-weights", "4bit", "--lora-rank", "8"]
+    shown = " ".join(CliRunner().invoke(app, ["estimate", *FACTS, *flags]).stdout.split())
+    assert "4bit base weights, AdamW" in shown
+    assert "embeddings, head and norms stay in 16 bits" in shown
+    assert "Stage 3 requires bnb_4bit_quant_storage" in shown
+
+
+def test_init_writes_how_the_base_weights_are_loaded() -> None:
+    world = ["--model", "llama-2-7b", "--gpus", "2", "--device", "rtx-4090"]
+    flags = ["--lora-rank", "16", "--base-weights", "4bit", "--runtime", "transformers"]
+    done = CliRunner().invoke(app, ["init", *world, *flags])
+    assert "adapters on 4bit base weights" in done.stdout and "load_in_4bit=True" in done.stdout

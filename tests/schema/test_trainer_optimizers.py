@@ -1,10 +1,14 @@
 """Every optimizer of TrainingArguments has the class and the states of transformers 5.23."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import dsconfig
+from dsconfig.commands.app import app
 from dsconfig.cost.choices import Choice, usual_config
 from dsconfig.cost.estimator import estimate_option, inputs_of
 from dsconfig.cost.optimizers import optimizer_cost
@@ -139,3 +143,22 @@ def test_optimizer_of_the_config_wins_over_optim() -> None:
     assert plain.optimizer is None
     named = usual_config(dsconfig.gather(model="gpt2", gpus=1), Choice(stage=1))
     assert inputs_of(named, facts, runtime_of("transformers"))["optimizer"] == "AdamW"
+
+
+def test_init_leaves_the_optimizer_to_the_trainer(tmp_path: Path) -> None:
+    """A block in the file would override ``optim``."""
+    arguments = tmp_path / "args.json"
+    arguments.write_text(json.dumps({"optim": "paged_adamw_8bit", "bf16": True}))
+    world = [
+        "--model",
+        "llama-2-7b",
+        "--gpus",
+        "2",
+        "--device",
+        "rtx-4090",
+        "--host-memory",
+        "256GB",
+    ]
+    done = CliRunner().invoke(app, ["init", *world, "--training-args", str(arguments)])
+    config = json.loads(done.stdout)
+    assert "optimizer" not in config and "scheduler" not in config
