@@ -127,6 +127,7 @@ def colored_output(screenshot: Screenshot) -> str:
             check=False,
         )
     output = guide_pages.selected(done.stdout, screenshot.paragraphs)
+    output = output.removesuffix(f"\n\n{guide_pages.CUT}")
     return f"\x1b[1m$ {screenshot.command}\x1b[0m\n{output}"
 
 
