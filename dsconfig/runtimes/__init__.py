@@ -1,14 +1,14 @@
-"""What each program that is handed a ds_config reads, fills, refuses, ignores and allocates.
+"""Replays of the programs that read a ds_config: what each fills in, refuses and ignores.
 
-base                   the questions everybody asks of a program, and where a value comes from
+base                   the interface of a program, and where values come from
 dsengine, deepspeed, transformers, accelerate
-                       the answers of each, "auto" key by key
-reading, coercion      DeepSpeed's typed blocks applied to a config; what is taken for what
-read_config            a config as DeepSpeed reads it, and what it demands and does not get
-conditions             what DeepSpeed wants of several keys together
-built                  the optimizer and the schedule that the types lead to
-settings, effective    typed settings with the defaults of a release; a config with nothing open
-behaviour              the other programs, replayed
+                       one program each
+reading, coercion      DeepSpeed's typed blocks, and how their values are converted
+read_config            a config as DeepSpeed reads it, and failed checks of single keys
+conditions             DeepSpeed's checks across keys
+built                  the optimizer and the scheduler that DeepSpeed builds
+settings, effective    typed settings with a release's defaults; a config without open values
+behavior               replays of the other programs
 """
 
 from dsconfig.runtimes.base import NAMES, AutoHandling, Runtime, every_runtime, runtime_of

@@ -1,4 +1,4 @@
-"""accelerate, which fills some "auto" and refuses every other."""
+"""accelerate, which fills in some "auto" values and refuses all others."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Accelerate(Runtime):
-    """``prepare`` with what a script hands to it; where nothing is said, what fits the config.
+    """``accelerate.prepare`` with its arguments; unspecified ones are chosen to fit the config.
 
-    ``plugin`` are arguments of DeepSpeedPlugin, ``environment`` the variables it reads,
-    ``config_file`` is false where it is given no config. ``optimizer`` and ``scheduler`` are
-    ``dummy``, ``torch`` or ``none``; ``batch_sizes`` those of the data loaders.
+    ``plugin`` are arguments of DeepSpeedPlugin, ``environment`` the variables it reads;
+    ``config_file`` is false without a config file. ``optimizer`` and ``scheduler`` are ``dummy``,
+    ``torch`` or ``none``; ``batch_sizes`` are those of the data loaders.
     """
 
     name = "accelerate"
@@ -88,4 +88,4 @@ class Accelerate(Runtime):
         )
 
 
-accelerate = Accelerate  # by the name of the program
+accelerate = Accelerate  # looked up by program name

@@ -1,4 +1,4 @@
-"""The questions everybody asks of a program that is handed a ds_config."""
+"""The interface of a program that reads a ds_config."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 class AutoHandling(StrEnum):
-    """What becomes of the text "auto" at one key."""
+    """How a program handles "auto" at a key."""
 
     FILLED = "filled"
-    """The program puts a value in its place."""
+    """The program fills in a value."""
     NATIVE = "native"
-    """"auto" is a setting of its own here."""
+    """"auto" is a regular value of this key."""
     DEFAULT = "default"
-    """The key is dropped, so that the default applies, without a word."""
+    """The key is silently dropped, so that its default applies."""
     KEPT = "kept"
-    """The text stays; it is true where a switch is expected."""
+    """The string stays; as a switch it counts as true."""
     REFUSED = "refused"
-    """The program stops while it reads the file."""
+    """The program stops while it parses the file."""
     REFUSED_LATE = "refused-late"
-    """The program stops while it is built or at a step."""
+    """The program stops during initialization or in a step."""
 
 
 class Instruction(NamedTuple):
-    """One thing that a person does: ``text`` is what is written, ``where`` in which place."""
+    """A change that the user makes: ``text`` is what to write, ``where`` the place."""
 
     where: str
     text: str
@@ -43,8 +43,7 @@ class Instruction(NamedTuple):
 
 
 def format_instructions(steps: Iterable[Instruction]) -> str:
-    """``bf16=True, learning_rate=1e-05 in TrainingArguments; zero_optimization.stage = 3 in the
-    config``."""
+    """Return instructions grouped by place, as in ``bf16=True in TrainingArguments``."""
     places: dict[str, list[str]] = {}
     for step in steps:
         places.setdefault(step.where, []).append(step.text)
@@ -52,19 +51,20 @@ def format_instructions(steps: Iterable[Instruction]) -> str:
 
 
 CONFIG, ARGUMENTS, SCRIPT = "the config", "TrainingArguments", "the script"
-"""The places."""
+"""Places of instructions."""
 RECOMPUTATION = "/activation_checkpointing"
-"""The pointer that stands for recomputing every block; what is written for it differs."""
+"""Stands for recomputing every block; how to enable it depends on the program."""
 SELECTIVE_RECOMPUTATION = f"{RECOMPUTATION}/selective"
-"""The same for keeping attention and every other matrix product. No file can ask for it."""
+"""Stands for selective recomputation: keep attention and every other matrix product. No config key
+enables it."""
 BY_THE_MODEL = Instruction(SCRIPT, "model.gradient_checkpointing_enable()")
 _SELECTIVELY = "dict(use_reentrant=False, context_fn=dsengine.checkpointing.every_other_product)"
 SELECTIVELY_BY_THE_MODEL = Instruction(
     SCRIPT, f"model.gradient_checkpointing_enable({_SELECTIVELY})"
 )
-"""The policy is ours, because torch has none by name; it is a function of torch alone."""
+"""The policy is part of dsengine, because torch has none by name; it only depends on torch."""
 LORA_RANK, BASE_WEIGHTS = "/lora/rank", "/base_weights"
-"""Pointers that stand for adapters on a frozen model, and for quantizing that model."""
+"""Pointers that stand for LoRA adapters on a frozen model, and for quantizing it."""
 ADAPTERS_BY_PEFT = Instruction(
     SCRIPT, 'model = get_peft_model(model, LoraConfig(r={}, target_modules="all-linear"))'
 )
@@ -83,7 +83,7 @@ IN_THE_SCRIPT: Mapping[str, Instruction] = {
 
 
 class Source(StrEnum):
-    """Where a value in the place of "auto" comes from."""
+    """Origin of the value that replaces "auto"."""
 
     CONFIG = "config"
     TRAINING = "training"
@@ -95,43 +95,42 @@ class Source(StrEnum):
 
 
 class Runtime:
-    """One program at one DeepSpeed release; subclasses answer for themselves.
+    """A program at a DeepSpeed release; subclasses implement one program each.
 
-    A runtime is a value: two of a kind with the same settings are the same, and nobody changes
-    one. ``version`` is the release of DeepSpeed underneath (of the key set, for the engine of
-    this distribution). The classes are written out, because every run makes all of them and a
-    frozen dataclass takes forty times as long to make.
+    Runtimes are immutable values that compare by type and settings. ``version`` is the DeepSpeed
+    release underneath (for dsengine: of the supported keys). These are plain classes because every
+    run creates all of them and a frozen dataclass takes 40 times as long.
     """
 
     name: ClassVar[str]
     release: ClassVar[str] = ""
-    """Of the program itself, where it is not DeepSpeed's: the one whose behaviour is replayed."""
+    """Replayed release of the program itself, unless it is DeepSpeed."""
     reads_hjson: ClassVar[bool] = True
-    """False where files go through strict JSON: no comments, no trailing commas, no BOM."""
+    """False if files must be strict JSON: no comments, no trailing commas, no BOM."""
     fills_auto: ClassVar[bool] = True
-    """True where the program has its own way with "auto"; False: our resolver fills it."""
+    """True if the program handles "auto" itself; False: our resolver does."""
     must_fit_on: ClassVar[tuple[str, ...]] = ("deepspeed",)
-    """The programs in whose memory a config resolved for this one has to fit."""
+    """Programs whose memory a resolved config must fit in."""
     auto_fills: ClassVar[Mapping[str, str]] = {}
-    """What the program itself puts in the place of "auto", in words, by dotted path."""
+    """Description of each value that the program fills in, by dotted path."""
     supplies_optimizer: ClassVar[bool] = False
-    """True where DeepSpeed is always handed an optimizer, whatever the file says."""
+    """True if DeepSpeed always receives an optimizer, regardless of the config."""
     precedence: ClassVar[tuple[str, ...]] = ("config",)
-    """Whose word holds where files disagree: the config's, then that of ``training`` or ``launch``
-    (TrainingArguments and accelerate's YAML, by their names in ``Facts``)."""
+    """Sources in order of precedence: the config, ``training`` (TrainingArguments) or ``launch``
+    (accelerate's YAML), named as in ``Facts``."""
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: BY_THE_MODEL,
         **IN_THE_SCRIPT,
     }
-    """What is not set by the file alone: by pointer, with ``{}`` for the value."""
+    """Instructions, with ``{}`` for the value, by pointer of settings outside the config."""
     recomputes_selectively: ClassVar[bool] = False
-    """True if scripts for it can import the selective policy, a function of dsengine."""
+    """True if scripts for it can import the selective policy of dsengine."""
     recomputes_from_config: ClassVar[bool] = False
-    """True where the block activation_checkpointing alone makes blocks be recomputed."""
+    """True if the block activation_checkpointing alone enables recomputation."""
     compares_arguments: ClassVar[bool] = False
-    """True where a config that contradicts TrainingArguments is refused."""
+    """True if a config that contradicts TrainingArguments is refused."""
     runs_deepspeed: ClassVar[bool] = True
-    """True where DeepSpeed itself has the last word about the config."""
+    """True if the config is finally read by DeepSpeed itself."""
 
     def __init__(self, version: Version = NEWEST) -> None:
         self.version = version
@@ -154,16 +153,16 @@ class Runtime:
 
     @property
     def requires_zero_block(self) -> bool:
-        """True where a config without zero_optimization is refused."""
+        """True if a config without zero_optimization is refused."""
         return False
 
     @property
     def builds_engine(self) -> bool:
-        """False where only the reading of the config is asked about."""
+        """False if only parsing is replayed."""
         return True
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
-        """What becomes of "auto" at a path of ``config``: filled, or refused where it is not."""
+        """Return how "auto" at a path of ``config`` is handled."""
         return (
             AutoHandling.FILLED if ".".join(path) in self.auto_fills else AutoHandling.REFUSED_LATE
         )
@@ -201,30 +200,30 @@ class Runtime:
         return {pointer: value for pointer, value in edits.items() if not is_set(pointer, value)}
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
-        """What the program would make of a private copy of a config; it may be changed.
+        """Return the replay of the program on a private copy of a config, which may be changed.
 
-        Raises MissingFact where the program would know something that ``facts`` does not say.
-        Asked only where ``fills_auto``.
+        Raises MissingFact if the program needs a value that ``facts`` do not have. Only called if
+        ``fills_auto``.
         """
         raise NotImplementedError
 
     def under_accelerate_launch(self, *, config_file: bool) -> Self:
-        """The same program below ``accelerate launch``, whose YAML names a file or settings."""
+        """Return this program under ``accelerate launch`` with a config file or with settings."""
         return self
 
     def at(self, version: Version) -> Self:
-        """The same program on another DeepSpeed release."""
+        """Return this program at another DeepSpeed release."""
         other = copy(self)
         other.version = version
         return other
 
 
 NAMES = ("dsengine", "deepspeed", "transformers", "accelerate")
-"""Every program a config can be judged for, our own engine first."""
+"""All target programs, dsengine first."""
 
 
 def runtime_of(value: "str | Runtime", version: Version | None = None) -> Runtime:
-    """The runtime of a name or of a runtime, at ``version`` if one is given.
+    """Return the runtime with a name, or the given one, at ``version`` if specified.
 
     Raises ValueError for an unknown name.
     """
@@ -239,5 +238,5 @@ def runtime_of(value: "str | Runtime", version: Version | None = None) -> Runtim
 
 
 def every_runtime(version: Version | None = None) -> tuple[Runtime, ...]:
-    """All four, at one release."""
+    """Return all programs at one release."""
     return tuple(runtime_of(name, version) for name in NAMES)

@@ -1,4 +1,4 @@
-"""What DeepSpeed builds for the blocks of optimizer and scheduler, and which arguments it takes."""
+"""The optimizer and the scheduler that DeepSpeed builds, and the arguments they accept."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -17,11 +17,11 @@ from dsconfig.schema.schedules import SCHEDULES, ScheduleType
 from dsconfig.schema.version import Version
 
 REFUSED = "max_grad_norm"
-"""Declared for every optimizer, so that the fault has a name; no class takes it."""
+"""Declared for every optimizer so that it can be reported; no class accepts it."""
 
 
 class Built(NamedTuple):
-    """The class that a type leads to, and the arguments it takes; None where it takes any."""
+    """The class built for a type and the arguments it accepts; None: any."""
 
     kind: OptimizerClass
     arguments: frozenset[str] | None
@@ -30,7 +30,7 @@ class Built(NamedTuple):
 def optimizer_built(
     name: str, params: Mapping[str, Any], release: Version, *, offloaded: bool
 ) -> Built | None:
-    """What an optimizer's ``type`` leads to in a release; None for a name that leads nowhere."""
+    """Return the class built for an optimizer's ``type`` at a release; None if unknown."""
     found = optimizer_type(name)
     if found is None:
         return None
@@ -43,7 +43,7 @@ def optimizer_built(
 
 @cache
 def arguments_of(type_name: str, class_name: str) -> frozenset[str] | None:
-    """What is taken of ``params`` when a class is built for a type; None where anything is."""
+    """Return the accepted ``params`` of a class built for a type; None: any."""
     if OPTIMIZER_CLASSES[class_name].takes_any_argument:
         return None
     declared = Lazy(OPTIMIZERS[type_name].block, type_name).load().model_fields
@@ -55,7 +55,7 @@ def arguments_of(type_name: str, class_name: str) -> frozenset[str] | None:
 
 
 def engine_takes(name: str, params: Mapping[str, Any], argument: str) -> bool | None:
-    """Whether dsengine's class for a type takes an argument; None where it builds none."""
+    """Return whether dsengine's class for a type accepts an argument; None if it builds none."""
     found = optimizer_type(name)
     ours = found.class_in_engine(params) if found is not None else None
     if found is None or ours is None:
@@ -65,7 +65,7 @@ def engine_takes(name: str, params: Mapping[str, Any], argument: str) -> bool | 
 
 
 class Schedule(NamedTuple):
-    """The schedule that a type leads to; ``required`` arguments have no default."""
+    """The schedule for a type; ``required`` arguments have no default."""
 
     kind: ScheduleType
     arguments: frozenset[str]
@@ -74,7 +74,7 @@ class Schedule(NamedTuple):
 
 @cache
 def schedule_built(name: str) -> Schedule | None:
-    """What a scheduler's ``type`` leads to, None for an unknown name."""
+    """Return the schedule for a scheduler's ``type``; None if unknown."""
     kind = SCHEDULES.get(name)
     if kind is None:
         return None

@@ -1,7 +1,7 @@
-"""What DeepSpeed's typed blocks make of a value: taken, converted, or refused.
+"""Conversion of values by DeepSpeed's typed blocks: accepted, converted or refused.
 
-From 0.7.0 on the blocks are pydantic models in lax mode. Releases before 0.15.0 use the
-API of pydantic 1, later ones that of pydantic 2; the two differ in what they convert.
+Since 0.7.0 the blocks are pydantic models in lax mode: releases before 0.15.0 with the API of
+pydantic 1, later ones with that of pydantic 2; the two convert differently.
 """
 
 import math
@@ -13,14 +13,14 @@ from dsconfig.schema.declare import FALSE_WORDS, TRUE_WORDS, ReadAs
 from dsconfig.schema.version import Version
 
 PYDANTIC_2 = Version(0, 15, 0)
-"""The first release whose models are pydantic 2."""
+"""The first release with pydantic 2 models."""
 
 SCALE_NUMBERS_CHECKED = Version(0, 18, 8)
 SCALE_INTEGERS_CHECKED = Version(0, 19, 3)
 
 
 class Refused(ValueError):
-    """The value does not fit the field."""
+    """The value does not match the field."""
 
 
 STAGES = (0, 1, 2, 3)
@@ -29,7 +29,7 @@ PASS_NAMES = ("z1", "z3", "autosp", "autotp")
 
 
 def convert(kind: ReadAs, value: Any, version: Version, choices: tuple[Any, ...] = ()) -> Any:
-    """The value a field of this kind holds afterwards. Raises Refused."""
+    """Return the converted value for a field of this kind. Raises Refused."""
     if kind is ReadAs.CHOICE:
         if isinstance(value, str) and value in choices:
             return value
@@ -138,7 +138,7 @@ def _never(value: Any, version: Version) -> Any:
 
 
 OWN_LIMITS = frozenset({ReadAs.LOSS_SCALE, ReadAs.SCALE_INTEGER})
-"""What has limits in its conversion, or in a condition that looks at other keys, too."""
+"""Kinds whose limits are checked in the conversion or in a condition across keys."""
 
 _CONVERTERS: dict[ReadAs, Callable[[Any, Version], Any]] = {
     ReadAs.BOOL: _bool,

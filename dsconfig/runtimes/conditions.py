@@ -1,8 +1,7 @@
-"""Conditions between keys on which DeepSpeed's parser insists, release by release.
+"""DeepSpeed's checks across several keys, by release.
 
-What a single key may be is declared with the key. These look at several at once; DeepSpeed has
-them as validators of its models and as checks by hand. The rules tell users about them, and the
-replay of the parser stops at them: both ask here.
+Checks of a single key are declared with the key. The rules report these conditions, and the replay
+of the parser stops at them.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ Path = tuple[str, ...]
 
 
 class Violation(NamedTuple):
-    """A condition that is not met, and the keys that it is about; the first is at fault."""
+    """A violated condition and its keys; the first one is at fault."""
 
     paths: tuple[Path, ...]
     message: str
@@ -34,16 +33,16 @@ Find = Callable[[ReadConfig], Iterator[Violation]]
 
 
 class Condition(NamedTuple):
-    """``root`` is the top-level key at whose turn DeepSpeed looks."""
+    """A check that DeepSpeed runs when it parses the top-level key ``root``."""
 
     root: str
     find: Find
 
 
 AT_THE_END = ""
-"""In place of a root: once everything is read and the batch is settled."""
+"""Root of conditions that are checked after parsing, when the batch size is derived."""
 CONDITIONS: dict[str, Condition] = {}
-"""By the name of the rule that tells about it."""
+"""Conditions by the name of the rule that reports them."""
 
 
 def _condition(name: str, root: str = AT_THE_END) -> Callable[[Find], Find]:
@@ -55,7 +54,7 @@ def _condition(name: str, root: str = AT_THE_END) -> Callable[[Find], Find]:
 
 
 def violations(config: ReadConfig, roots: tuple[str, ...] | None) -> Iterator[Violation]:
-    """What is not met at the turn of these top-level keys (None: of any but the end)."""
+    """Yield violations checked with these top-level keys (None: all except at the end)."""
     for condition in CONDITIONS.values():
         if condition.root in roots if roots is not None else condition.root != AT_THE_END:
             yield from condition.find(config)
@@ -69,7 +68,7 @@ PYDANTIC_ZERO = Version(0, 7, 0)
 
 
 def old_stage(config: ReadConfig) -> float | None:
-    """The stage as releases before 0.7.0 compare it; None where it is no number."""
+    """Return the stage as releases before 0.7.0 compare it; None if it is not a number."""
     value = config.get("zero_optimization")
     if is_block(value):
         value = value.get("stage", 0)
@@ -158,7 +157,7 @@ ZENFLOW = (*ZERO, "zenflow")
 
 @_condition("zenflow-selection", "zero_optimization")
 def zenflow_values(config: ReadConfig) -> Iterator[Violation]:
-    """What the model refuses; pairs that only the optimizer refuses are for the rule."""
+    """Values that the model refuses; pairs that only the optimizer refuses are left to the rule."""
     values = config.reading.values.get(ZENFLOW)
     if values is None or config.get(*ZENFLOW) is None:
         return
@@ -193,7 +192,7 @@ def sum_not_supported(config: ReadConfig) -> Iterator[Violation]:
 
 
 def sums(config: ReadConfig) -> bool:
-    """Whether gradients are summed rather than averaged."""
+    """Return whether gradients are summed rather than averaged."""
     value = config.get("gradient_allreduce_op")
     return isinstance(value, str) and value.lower() == "sum"
 
@@ -208,7 +207,7 @@ def loss_scale_limits(config: ReadConfig) -> Iterator[Violation]:
 
 
 def unusable_scale_limits(config: ReadConfig) -> Iterator[Violation]:
-    """A window or minimum that no dynamic scale can work with, whoever checks it."""
+    """A window or minimum that no dynamic scale can use."""
     if not config.fp16 or config.in_force(("fp16",), "loss_scale") != 0:
         return
     for name in ("loss_scale_window", "min_loss_scale"):
@@ -242,7 +241,7 @@ MASTER_KEYS = (
 
 
 def keeps_masters(config: ReadConfig, path: Path) -> bool:
-    """Whether 16-bit masters or states are asked for, by a key of ``MASTER_KEYS``."""
+    """Return whether a key of ``MASTER_KEYS`` requests 16-bit masters or states."""
     block = config.bf16_block if path[0] == "bf16" else path[0]
     if config.since("0.17.1"):
         return config.is_on((block,), path[1])
@@ -250,7 +249,7 @@ def keeps_masters(config: ReadConfig, path: Path) -> bool:
 
 
 def stages_with_masters(config: ReadConfig) -> tuple[int, ...]:
-    """The stages that keep 16-bit masters at this release."""
+    """Return the stages that keep 16-bit masters at this release."""
     return (1, 2, 3) if config.since("0.18.3") else (2,)
 
 

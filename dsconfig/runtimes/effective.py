@@ -1,8 +1,7 @@
-"""A config with nothing left open: concrete types, every default filled in.
+"""A fully resolved config: concrete types, every default filled in.
 
-``cost`` and ``planner`` take only this. Sizes are in elements unless a name says otherwise. What
-a field holds by itself is the default of the newest DeepSpeed; :func:`effective` fills in those of
-the release it is asked for.
+The input of ``cost`` and ``planner``. Sizes are in elements unless stated otherwise. Field defaults
+are those of the newest DeepSpeed; :func:`effective` uses those of the requested release.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from dsconfig.schema.version import NEWEST, Version
 
 
 class Precision(StrEnum):
-    """The dtype of weights and gradients in forward and backward."""
+    """Dtype of weights and gradients in forward and backward."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -34,11 +33,11 @@ class Precision(StrEnum):
 
 
 _PRECISION_OF = {**DTYPE_OF_NAME, "bfp16": "bf16"}
-"""``bfp16`` is what releases before 0.14.1 called it."""
+"""``bfp16`` is the name in releases before 0.14.1."""
 
 
 class Tier(StrEnum):
-    """Where a state lives: on the device, in host memory, on NVMe."""
+    """Storage tier of a state: device, host memory or NVMe."""
 
     DEVICE = "device"
     HOST = "host"
@@ -46,13 +45,13 @@ class Tier(StrEnum):
 
 
 TIER_NAMES = {Tier.DEVICE: "none", Tier.HOST: "cpu", Tier.NVME: "nvme"}
-"""What a config calls each as the device of a block."""
+"""Name of each tier as a ``device`` in a config."""
 _TIER_BELOW = {name: tier for tier, name in TIER_NAMES.items() if tier is not Tier.DEVICE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Samples. ``global_batch = micro_batch * accumulation * data_parallel``."""
+    """Batch sizes in samples; ``global_batch = micro_batch * accumulation * data_parallel``."""
 
     global_batch: int
     micro_batch: int
@@ -62,7 +61,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScale:
-    """DeepSpeed's loss-scale state machine; ``static`` is a fixed scale, None is dynamic."""
+    """DeepSpeed's loss scaling; ``static`` is a fixed scale, None is dynamic."""
 
     static: float | None = None
     initial_power: int = setting("fp16.initial_scale_power")
@@ -74,14 +73,14 @@ class LossScale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """Dtypes of weights, accumulation, communication, and what guards them."""
+    """Dtypes of weights, accumulation and communication, and loss scaling."""
 
     precision: Precision = Precision.FP32
     autocast: str | None = None
-    """dtype of torch.autocast (``bfloat16`` or ``float16``), None when it is off."""
+    """Dtype of torch.autocast (``bfloat16`` or ``float16``), or None."""
     fp16_auto_cast: bool = False
     loss_scale: LossScale | None = None
-    """Set exactly when ``precision`` is fp16."""
+    """Set if and only if ``precision`` is fp16."""
     check_grad_overflow: bool = False
     immediate_grad_update: bool = False
     grad_accum_dtype: Precision = Precision.FP32
@@ -93,10 +92,10 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """How gradients are averaged, clipped and reduced."""
+    """Averaging, clipping and reduction of gradients."""
 
     clipping: float = setting("gradient_clipping")
-    """Global norm; 0 switches it off."""
+    """Maximum global norm; 0 disables clipping."""
     prescale: bool = setting("prescale_gradients")
     predivide_factor: float = setting("gradient_predivide_factor")
     allreduce_op: str = setting("gradient_allreduce_op")
@@ -106,16 +105,16 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """One tier below the device for parameters or for optimizer states."""
+    """Offload of parameters or optimizer states."""
 
     tier: Tier
     nvme_path: str | None = None
     buffer_count: int = setting(f"{OFFLOAD_OPTIMIZER}.buffer_count")
     pin_memory: bool = setting(f"{OFFLOAD_OPTIMIZER}.pin_memory")
     buffer_size: int = setting(f"{OFFLOAD_PARAM}.buffer_size")
-    """Of parameters."""
+    """For parameters."""
     max_in_cpu: int = setting(f"{OFFLOAD_PARAM}.max_in_cpu")
-    """Of parameters."""
+    """For parameters."""
     pipeline_read: bool = setting(f"{OFFLOAD_OPTIMIZER}.pipeline_read")
     pipeline_write: bool = setting(f"{OFFLOAD_OPTIMIZER}.pipeline_write")
     ratio: float = setting(f"{OFFLOAD_OPTIMIZER}.ratio")
@@ -129,7 +128,7 @@ class Zero:
     reduce_bucket_size: int = setting("zero_optimization.reduce_bucket_size")
     allgather_bucket_size: int = setting("zero_optimization.allgather_bucket_size")
     overlap_comm: bool = False
-    """Unless a file says otherwise: on at stage 3, off below."""
+    """Default: on at stage 3, otherwise off."""
     contiguous_gradients: bool = setting("zero_optimization.contiguous_gradients")
     ignore_unused_parameters: bool = setting("zero_optimization.ignore_unused_parameters")
     sub_group_size: int = setting("zero_optimization.sub_group_size")
@@ -162,17 +161,17 @@ class Zero:
 
     @property
     def reduces_every_pass(self) -> bool:
-        """Whether dsengine reduces gradients in each backward, and not once in a window.
+        """Whether dsengine reduces gradients in every backward instead of once per step.
 
-        At stage 1 it does so where they leave for an offloaded optimizer: to wait for the end of
-        the window they would have to stay on the device.
+        At stage 1 it does so if the optimizer is offloaded; otherwise gradients would stay on the
+        device until the accumulation boundary.
         """
         return self.stage >= 2 or (self.stage == 1 and self.offload_optimizer is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A type with its parameters: an optimizer or a scheduler."""
+    """Type and parameters of an optimizer or scheduler."""
 
     type: str
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -180,7 +179,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationCheckpointing:
-    """``enabled`` is true when the file has the block."""
+    """Activation checkpointing; ``enabled`` is true if the config has the block."""
 
     enabled: bool = False
     partition_activations: bool = setting("activation_checkpointing.partition_activations")
@@ -199,12 +198,12 @@ class ActivationCheckpointing:
 class Checkpointing:
     tag_validation: str = "warn"
     node_local_storage: bool = False
-    """Each of several nodes keeps its part of a checkpoint on a disk of its own."""
+    """Each node keeps its part of a checkpoint on a local disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting:
-    """What is printed and logged. The mappings are the blocks with defaults filled in."""
+    """Printing and logging. The mappings are blocks with defaults filled in."""
 
     steps_per_print: int | None = setting("steps_per_print")
     wall_clock_breakdown: bool = setting("wall_clock_breakdown")
@@ -213,15 +212,15 @@ class Reporting:
     flops_profiler: Mapping[str, Any] | None = None
     comms_logger: Mapping[str, Any] | None = None
     monitors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """Enabled monitors by block name: tensorboard, wandb, comet, csv_monitor."""
+    """Enabled monitors by block: tensorboard, wandb, comet, csv_monitor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effective:
-    """The whole config as a runtime would hold it.
+    """The config as a runtime holds it in memory.
 
-    ``batch`` is None when the facts do not settle it. ``config`` is the concrete config it
-    came from (no ``"auto"``).
+    ``batch`` is None if the facts do not determine it. ``config`` is the concrete config (without
+    ``"auto"``).
     """
 
     batch: Batch | None
@@ -240,7 +239,7 @@ class Effective:
 
 
 def without_recomputation(settled: Effective) -> Effective:
-    """The same where the block activation_checkpointing alone recomputes nothing."""
+    """Return the settings for a program that ignores the block activation_checkpointing."""
     block = replace(settled.activation_checkpointing, enabled=False)
     return replace(settled, activation_checkpointing=block)
 
@@ -248,15 +247,15 @@ def without_recomputation(settled: Effective) -> Effective:
 def effective(
     config: Mapping[str, Any], facts: Facts | None = None, *, version: Version = NEWEST
 ) -> Effective:
-    """What a runtime holds after reading a config that has passed validation.
+    """Return the settings of a validated config.
 
-    ``batch`` is None unless the config settles it together with the world size of ``facts``.
-    Raises ValueError with the key where a value is still "auto".
+    ``batch`` is None unless the config and the world size of ``facts`` determine it. Raises
+    ValueError with the key if a value is still "auto".
     """
     written, facts = plain(config), facts or Facts()
     read = Settings(with_current_names(written), version)
     several_nodes = (facts.nodes or 1) > 1
-    # What DeepSpeed's batch arithmetic divides the ranks by; autotp_size is no part of it.
+    # The ranks that DeepSpeed divides the batch by; autotp_size does not count.
     sharing = {key: value for key, value in written.items() if key == "sequence_parallel_size"}
     return read.fill(
         Effective,

@@ -1,4 +1,4 @@
-"""A config as DeepSpeed reads it at one release. A broken one has answers, too."""
+"""A config, valid or not, as DeepSpeed reads it at a release."""
 
 from collections.abc import Mapping
 from functools import cache, cached_property
@@ -26,7 +26,7 @@ def _field(block: tuple[str, ...], name: str) -> Key:
 
 
 def _is_like(value: Any, default: Any) -> bool:
-    """Whether a value is of the type of a default; a bool is no number, "auto" no word for None."""
+    """Return whether a value has the type of a default; bool is not a number."""
     if default is None:
         return value != AUTO
     if isinstance(value, bool) or isinstance(default, bool):
@@ -37,12 +37,12 @@ def _is_like(value: Any, default: Any) -> bool:
 
 
 def overlaps(given: object, stage: int) -> bool:
-    """Return what ``overlap_comm`` comes to: where nothing is given (None), on at stage 3 alone."""
+    """Return the effective ``overlap_comm``; if unset (None), on at stage 3 only."""
     return stage == 3 if given is None else bool(given)
 
 
 class ReadConfig:
-    """Values as written, and as the typed blocks of the release make them."""
+    """Values as written and as converted by the typed blocks of the release."""
 
     def __init__(self, config: object, version: Version, facts: Facts) -> None:
         self.config: dict[str, Any] = config if is_block(config) else {}
@@ -51,37 +51,37 @@ class ReadConfig:
 
     @cached_property
     def reading(self) -> Reading:
-        """The blocks DeepSpeed checks itself, as it converts them."""
+        """The typed blocks, as DeepSpeed converts them."""
         return read(self.config, self.version)
 
     def since(self, version: str) -> bool:
-        """Whether the config is judged for this release or a later one."""
+        """Return whether the target release is this one or later."""
         return self.version >= Version.parse(version)
 
     def get(self, *path: str) -> Any:
-        """The value as written; None where nothing is."""
+        """Return the value as written, or None."""
         return value_at(self.config, path, None)
 
     def has(self, *path: str) -> bool:
         return value_at(self.config, path) is not ABSENT
 
     def block(self, *path: str) -> dict[str, Any]:
-        """The block as written; empty where there is none."""
+        """Return the block as written; empty if absent."""
         value = self.get(*path)
         return value if is_block(value) else {}
 
     def in_force(self, block: tuple[str, ...], name: str) -> Any:
-        """A field of a typed block: what is written, as DeepSpeed converts it, or the default."""
+        """Return a field of a typed block: the converted value, or the default."""
         default = self._default(block, name)
         value: Any = self.reading.values.get(block, {}).get(name, default)
         return value if _is_like(value, default) else default
 
     def is_on(self, block: tuple[str, ...], switch: str) -> bool:
-        """Whether a switch of a typed block is on; none is in a block that the file has not."""
+        """Return whether a switch of a typed block is on; off if the block is absent."""
         return self.has(*block) and bool(self.in_force(block, switch))
 
     def written(self, block: tuple[str, ...], name: str) -> bool:
-        """Whether a typed field is set, under any of its names, to a value of its type."""
+        """Return whether a typed field is set, under any of its names, to a valid value."""
         value: Any = self.reading.values.get(block, {}).get(name, ABSENT)
         return value is not ABSENT and _is_like(value, self._default(block, name))
 
@@ -89,25 +89,25 @@ class ReadConfig:
         return _field(block, name).default_at(self.version)
 
     def items(self, *path: str) -> list[Any]:
-        """The items of a list; none where there is no list."""
+        """Return the items of a list; empty if it is not a list."""
         value = self.get(*path)
         return list(value) if is_list(value) else []
 
     def number(self, *path: str) -> float | None:
-        """A number as written; None for anything else (a bool is no number)."""
+        """Return a number as written, or None (bool is not a number)."""
         value = self.get(*path)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return value
         return None
 
     def switch(self, *path: str) -> bool:
-        """Whether an untyped switch counts as on, as Python sees it."""
+        """Return the truth value of an untyped switch."""
         value = self.get(*path)
         return bool(value) and value != AUTO
 
     @cached_property
     def stage(self) -> int:
-        """The ZeRO stage in force; 0 where none is set or the value is refused."""
+        """The effective ZeRO stage; 0 if unset or invalid."""
         whole = self.config.get("zero_optimization")
         if isinstance(whole, bool):
             return int(whole)
@@ -116,7 +116,7 @@ class ReadConfig:
 
     @cached_property
     def stage_is_known(self) -> bool:
-        """False where "auto" or a refused value stands in place of the stage."""
+        """False if the stage is "auto" or invalid."""
         block = self.get("zero_optimization")
         if not is_block(block):
             return not isinstance(block, str)
@@ -128,7 +128,7 @@ class ReadConfig:
 
     @cached_property
     def bf16_block(self) -> str:
-        """The name of the block that counts."""
+        """Name of the bf16 block that applies."""
         return former_names.bf16_block(self.config)
 
     @cached_property
@@ -136,13 +136,13 @@ class ReadConfig:
         return self._enabled(self.bf16_block)
 
     def _enabled(self, block: str) -> bool:
-        """A precision switch; as Python sees it where the release does not check it."""
+        """Return a precision switch; its truth value if the release does not check it."""
         if self.since("0.17.1"):
             return self.is_on((block,), "enabled")
         return bool(self.block(block).get("enabled", False))
 
     def offload(self, which: str) -> str:
-        """The device of ``offload_param`` or ``offload_optimizer``: none, cpu or nvme."""
+        """Return the device of ``offload_param`` or ``offload_optimizer``: none, cpu or nvme."""
         path = (*ZERO, which)
         if self.has(*path) and _field(ZERO, which).read_at(self.version):
             return self.in_force(path, "device") or "none"
@@ -154,16 +154,16 @@ class ReadConfig:
 
     @cached_property
     def keys(self) -> tuple[tuple[tuple[str, ...], Key], ...]:
-        """The declared keys that the config has, by path as written."""
+        """Declared keys in the config, by path as written."""
         return tuple(keys_in(self.config))
 
     @cached_property
     def removed(self) -> Mapping[tuple[str, ...], Key]:
-        """The keys that some release refuses by name."""
+        """Keys that some release refuses by name."""
         return {path: key for path, key in self.keys if key.declared.refused}
 
     @cached_property
     def failed_check(self) -> Mapping[tuple[str, ...], ValueCheck]:
-        """What DeepSpeed insists on, of values it reads by hand, and does not get."""
+        """Failed checks of values that DeepSpeed reads explicitly."""
         found = ((path, key.failed_check(self.get(*path), self.version)) for path, key in self.keys)
         return {path: wanted for path, wanted in found if wanted is not None}

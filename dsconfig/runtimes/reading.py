@@ -1,4 +1,4 @@
-"""DeepSpeed's typed blocks applied to a config: what each key becomes, and what is refused."""
+"""DeepSpeed's typed blocks applied to a config: the outcome for each key."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -14,18 +14,18 @@ from dsconfig.source.pointer import is_block
 
 
 class Outcome(StrEnum):
-    """What became of one key of a typed block."""
+    """Outcome for a key of a typed block."""
 
     TAKEN = "taken"
     CONVERTED = "converted"
-    """Of another type, and taken nevertheless."""
+    """Converted from another type."""
     DROPPED = "dropped"
-    """The word "auto": removed before the block is checked."""
+    """"auto", removed before the block is validated."""
     SWALLOWED = "swallowed"
-    """The word ``strict``, which the models take for themselves."""
+    """The key ``strict``, which the models consume themselves."""
     UNKNOWN = "unknown"
     TWICE = "twice"
-    """Given under both of its names."""
+    """Set under both of its names."""
     NOT_YET = "not yet"
     GONE = "gone"
     BAD_TYPE = "bad type"
@@ -34,11 +34,11 @@ class Outcome(StrEnum):
 
 
 PASSED = frozenset({Outcome.TAKEN, Outcome.CONVERTED, Outcome.DROPPED, Outcome.SWALLOWED})
-"""What does not stop DeepSpeed."""
+"""Outcomes that do not stop DeepSpeed."""
 
 
 class Entry(NamedTuple):
-    """One key that was not simply taken. ``value`` is what it became."""
+    """A key that was not taken as is. ``value`` is the result."""
 
     path: tuple[str, ...]
     outcome: Outcome
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """``values`` holds, by block, the fields that were set, under their short names."""
+    """``values`` are the fields that were set, by block, under their model names."""
 
     entries: Mapping[tuple[str, ...], Entry]
     values: Mapping[tuple[str, ...], Mapping[str, Any]]
@@ -61,18 +61,18 @@ class Reading(NamedTuple):
 
 
 def _is_typed(block: BlockKey) -> bool:
-    """Whether some releases check a block with a model of their own."""
+    """Return whether a release validates the block with a model."""
     return bool(block.owner.history.closed) and block.key.kind is ReadAs.BLOCK
 
 
 def typed_block(path: tuple[str, ...]) -> BlockKey | None:
-    """The block with a model at a path; None where there is none."""
+    """Return the typed block at a path, or None."""
     block = block_at(path)
     return block if block is not None and _is_typed(block) else None
 
 
 def field_in(block: BlockKey, name: str) -> Key | None:
-    """The key of a block under one of its names, if any release of DeepSpeed read it."""
+    """Return the key of a block under one of its names, if any release reads it."""
     known = field_of(block, name)
     return known if known is not None and known.since is not None else None
 
@@ -87,7 +87,7 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
             continue
         if block.owner.history.is_closed_at(version):
             values[block.path] = _read_block(block, content, version, entries)
-        elif is_block(content):  # a release without models reads it unchecked
+        elif is_block(content):  # a release without models does not validate it
             known = {key: field_in(block, key) for key in content}
             values[block.path] = {
                 found.model_name: content[key]
@@ -153,7 +153,7 @@ def _read_value(known: Key, path: tuple[str, ...], value: Any, version: Version)
         return Entry(path, Outcome.BAD_TYPE, known)
     if known.kind not in OWN_LIMITS and not known.bounds_at(version).contains(converted):
         return Entry(path, Outcome.OUT_OF_BOUNDS, known)
-    # 5e8 is 500000000 as it stands; true and 1 are not the same.
+    # 5e8 equals 500000000 and is unchanged; true and 1 differ.
     numbers = isinstance(converted, (int, float)) and isinstance(value, (int, float))
     alike = isinstance(converted, bool) == isinstance(value, bool)
     same = type(converted) is type(value) or (numbers and alike and converted == value)
@@ -174,7 +174,7 @@ def _mark_twice(
 
 
 def expected(key: Key, version: Version, *, limits: bool) -> str:
-    """What DeepSpeed's model takes for a key, in words; with the limits of the release."""
+    """Return a description of the values that DeepSpeed's model accepts."""
     words = [f'"{word}"' for word in key.choices]
     text = (
         " or ".join([", ".join(words[:-1]), words[-1]]) if key.kind is ReadAs.CHOICE else key.kind

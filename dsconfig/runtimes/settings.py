@@ -1,8 +1,8 @@
-"""How a setting is declared and read: a key of the schema, a type, the default of a release.
+"""Declaration and lookup of settings: a schema key, a type and the default of a release.
 
-A dataclass names the key of each of its fields with :func:`setting`. :class:`Settings` fills such a
-dataclass from a config that holds no "auto"; a field that nobody fills has the schema's default
-for the newest release.
+A dataclass declares the key of each field with :func:`setting`. :class:`Settings` fills such a
+dataclass from a config without "auto"; other fields have the schema's
+default for the newest release.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,27 +30,27 @@ else:
 
 
 def setting(path: str) -> Any:
-    """A field that holds the value of the key at ``path``."""
+    """Declare a field with the value of the key at ``path``."""
     return field(default_factory=partial(default_of, path), metadata={"key": path})
 
 
 @cache
 def default_of(path: str, version: Version = NEWEST) -> Any:
-    """What a release takes where a file does not have the key."""
+    """Return the default of a key at a release."""
     known = catalogue.key(path)
     return None if known is None else plain(known.default_at(version))
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON gives it back: dicts, lists, numbers and texts.
+    """Convert a value to JSON types: dicts, lists, numbers and strings.
 
-    A config that is built in Python may hold a path, a tuple, a number of numpy or a dtype.
+    A config built in Python may contain paths, tuples, numpy numbers or dtypes.
     """
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Mapping):
         return {str(name): plain(child) for name, child in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if isinstance(value, set | frozenset):  # in an order that is the same in every process
+    if isinstance(value, set | frozenset):  # sorted, so that all processes agree
         return sorted((plain(child) for child in value), key=str)  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, list | tuple):
         return [plain(child) for child in value]  # pyright: ignore[reportUnknownVariableType]
@@ -74,14 +74,14 @@ _CONVERTED: Mapping[Any, Callable[[Any], Any]] = {
     float: lambda value: float(value or 0),
     int | None: _count,
 }
-"""By the type of a field: what a value is turned into. Others stay as they are."""
+"""Conversions by field type; other values stay as they are."""
 
 
 class Settings:
-    """Looks a path up in the config, by any of its spellings, and else in the schema.
+    """Look up values in a config, under any of their names, with schema defaults.
 
-    A missing or ``null`` entry takes the default of ``version``. Raises ValueError where the
-    value is still "auto" although the key has a resolver.
+    A missing or ``null`` entry has the default of ``version``. Raises ValueError if a value is
+    still "auto" although the key has a resolver.
     """
 
     def __init__(self, config: Mapping[str, Any], version: Version) -> None:
@@ -94,11 +94,11 @@ class Settings:
         return block.get(name_in_block(path, block), ABSENT) if is_block(block) else ABSENT
 
     def has(self, path: str) -> bool:
-        """True when the file sets it to something other than null."""
+        """Return whether the file sets a value other than null."""
         return self._written(path) not in (ABSENT, None)
 
     def value(self, path: str) -> Any:
-        """As written under any of its names, or the default."""
+        """Return the value under any of its names, or the default."""
         written = self._written(path)
         if written in (ABSENT, None):
             return default_of(path, self._version)
@@ -109,24 +109,24 @@ class Settings:
             raise ValueError(f'{path} is still "auto"; resolve the config first')
         if not known.checked_at(self._version):
             return written
-        try:  # as DeepSpeed's model reads a text: "2" is 2, "false" false
+        try:  # DeepSpeed's model converts strings: "2" to 2, "false" to False
             return coercion.convert(known.kind, written, self._version, known.choices)
         except coercion.Refused:
             return written
 
     def flag(self, path: str) -> bool:
-        """A switch; off in a block that the file does not have, whatever its default there."""
+        """Return a switch; off if the file does not have the block, regardless of its default."""
         block, _, inside = path.partition(".")
         return (self.has(block) or not inside) and _switch(self.value(path))
 
     def count(self, path: str) -> int | None:
-        """A whole number, None where there is none."""
+        """Return an integer, or None."""
         return _count(self.value(path))
 
     def fill(self, kind: type[D], at: str | None = None, **given: Any) -> D:
-        """A dataclass of settings. ``given`` are the fields that more than one key decides.
+        """Fill a dataclass of settings; ``given`` are fields that depend on several keys.
 
-        ``at``: the block to read in the place of the one that the fields name.
+        ``at``: block to read instead of the one in the field declarations.
         """
         values = dict(given)
         for each in fields(kind):
@@ -143,7 +143,7 @@ class Settings:
         return kind(**values)
 
     def block(self, name: str) -> dict[str, Any]:
-        """A block with every direct default filled in, nested blocks as written."""
+        """Return a block with defaults filled in; nested blocks as written."""
         parent = catalogue.key(name)
         assert parent is not None, f"{name} is a block of the schema"
         inside = catalogue.named(catalogue.blocks_of(parent.shape), parent).values()

@@ -1,4 +1,4 @@
-"""Names that torch 2.13 exports, for keys whose values are names of its classes."""
+"""Class names exported by torch 2.13, for keys whose values are such names."""
 
 _MODULES = (
     "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveLogSoftmaxWithLoss "
@@ -28,4 +28,4 @@ _MODULES = (
     "UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d ZeroPad3d "
 )
 NN_CLASSES = frozenset(_MODULES.split())
-"""Classes of torch.nn that are modules."""
+"""Module classes of torch.nn."""

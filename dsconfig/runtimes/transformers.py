@@ -1,4 +1,4 @@
-"""The Trainer of transformers, which fills some "auto" and hands the rest to DeepSpeed."""
+"""The Trainer of transformers, which fills in some "auto" values before DeepSpeed."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class Transformers(Runtime):
-    """``entry``: "config" for HfTrainerDeepSpeedConfig alone, "trainer" for the whole trainer.
+    """``entry``: "config" for HfTrainerDeepSpeedConfig only, "trainer" for the full Trainer.
 
-    ``through_accelerate`` is true where the config comes through ``accelerate launch`` instead of
-    ``TrainingArguments.deepspeed``; ``environment`` holds the variables it sets, and
-    ``config_file`` is false where it names no file. Raises ValueError for an unknown ``entry``.
+    ``through_accelerate`` is true if the config comes from ``accelerate launch`` instead of
+    ``TrainingArguments.deepspeed``; ``environment`` are the variables it sets, and ``config_file``
+    is false if it has no config file. Raises ValueError for an unknown ``entry``.
     """
 
     name = "transformers"
     release: ClassVar[str] = "5.23"
-    # The Trainer goes on through accelerate, which fills more and stops at every other "auto".
+    # The Trainer calls accelerate, which fills in more and refuses every other "auto".
     auto_fills: ClassVar[Mapping[str, str]] = {**BY_ACCELERATE, **BY_TRANSFORMERS}
     reads_hjson: ClassVar[bool] = False
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
@@ -89,4 +89,4 @@ class Transformers(Runtime):
         return standalone.then_deepspeed(filled, facts, self.version)
 
 
-transformers = Transformers  # by the name of the program
+transformers = Transformers  # looked up by program name

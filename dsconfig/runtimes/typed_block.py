@@ -1,4 +1,4 @@
-"""What DeepSpeed holds of a block, or of all: every field by its model's names, none missing."""
+"""All fields of a block or a config as DeepSpeed's models store them, with defaults."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,24 +14,24 @@ from dsconfig.source.pointer import is_block
 
 
 def block_values(name: str, values: Mapping[str, Any], version: Version = NEWEST) -> dict[str, Any]:
-    """Return what the fields of a top-level block come to; a block in it is a dict.
+    """Return the fields of a top-level block; nested blocks are dicts.
 
-    Values are converted as DeepSpeed converts them, former names count, and what is not set has
-    the default of the release. Nothing is judged.
+    Values are converted as in DeepSpeed, former names are accepted, and unset fields have the
+    default of the release. Nothing is validated.
     """
     config = former_names.with_current_names({name: dict(values)})
     ((name, content),) = config.items()
     found = _fields((name,), content, read(config, version), version)
-    if "overlap_comm" in found:  # the one default that another field settles
+    if "overlap_comm" in found:  # the only default that depends on another field
         found["overlap_comm"] = overlaps(found["overlap_comm"], found["stage"])
     return found
 
 
 def config_values(config: Mapping[str, Any], version: Version = NEWEST) -> dict[str, Any]:
-    """Return what every top-level key that the release reads comes to, by name.
+    """Return every top-level key that the release reads, by name.
 
-    A block is a dict as ``block_values`` has it, whether the config has it or not. Nothing is
-    judged; raises ValueError with the key where a value is still "auto".
+    Blocks are dicts as in ``block_values``, even if absent from the config. Nothing is validated;
+    raises ValueError with the key if a value is still "auto".
     """
     written = former_names.with_current_names(config)
     settings, found = Settings(written, version), dict[str, Any]()
@@ -53,9 +53,9 @@ def _fields(
 ) -> dict[str, Any]:
     block = block_at(path)
     if block is None:
-        raise ValueError(f"{'.'.join(path)} is no block of a ds_config")
+        raise ValueError(f"{'.'.join(path)} is not a block of a ds_config")
     given, found = reading.values.get(path), dict[str, Any]()
-    if given is None:  # no model of DeepSpeed's converts it
+    if given is None:  # not converted by a model of DeepSpeed
         known = {name: field_of(block, name) for name in content}
         given = {each.model_name: content[name] for name, each in known.items() if each}
     for name in block.owner.model_fields:

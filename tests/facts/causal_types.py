@@ -1,4 +1,4 @@
-"""Every model type of transformers with a causal language model: its parameters and ours."""
+"""Parameter counts of every causal language model in transformers, live and computed."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,14 +11,14 @@ TOLERANCE = 0.03
 class Counted(NamedTuple):
     live: int
     ours: int | None
-    """None where ours says that sizes are not known."""
+    """None if the sizes are unknown."""
     assumed: tuple[str, ...] = ()
 
     @property
-    def is_told(self) -> bool:
-        """Whether a reader is told that the count is not, or may not be, the model's."""
-        said = " ".join(self.assumed)
-        return self.ours is None or "a guess" in said or "other towers" in said
+    def is_flagged(self) -> bool:
+        """Whether the count is flagged as uncertain."""
+        message = " ".join(self.assumed)
+        return self.ours is None or "may be far off" in message or "other towers" in message
 
     @property
     def is_right(self) -> bool:
@@ -33,7 +33,7 @@ def causal_types() -> list[str]:
 
 
 def live_shapes(model_type: str, sizes: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """(its config, the shape of each parameter by name) of a model that holds no memory."""
+    """Return (config, parameter shapes by name) of a model on the meta device."""
     import torch
     import transformers
 
@@ -44,7 +44,7 @@ def live_shapes(model_type: str, sizes: Mapping[str, Any]) -> tuple[Any, dict[st
 
 
 def counted(model_type: str) -> Counted | None:
-    """With its default config; None where transformers builds no model of it."""
+    """Return the counts for the default config; None if transformers cannot build the model."""
     from math import prod
 
     try:

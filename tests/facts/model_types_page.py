@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "model-types.md"
 class Width(StrEnum):
     RIGHT = "as the live class has it"
     NONE = "none: transformers stops too"
-    UNKNOWN = "unknown, which is told"
+    UNKNOWN = "unknown, and reported as such"
     WRONG = "another than the live class"
     UNTRIED = "not tried: no default config that can be saved"
 
@@ -67,11 +67,11 @@ def sweep() -> Iterator[Tried]:
 
 
 def causal_lines(found: dict[str, Counted]) -> list[str]:
-    """Of the causal language models those that are exact, near, and told to be a guess."""
+    """Yield causal language models with exact, close and flagged counts."""
     exact = [name for name, each in found.items() if each.ours == each.live]
     near = [name for name, each in found.items() if each.is_right and each.ours != each.live]
-    told = [name for name, each in found.items() if not each.is_right and each.is_told]
-    wrong = [name for name, each in found.items() if not each.is_right and not each.is_told]
+    flagged = [name for name, each in found.items() if not each.is_right and each.is_flagged]
+    wrong = [name for name, each in found.items() if not each.is_right and not each.is_flagged]
     lines = [
         "## Causal language models",
         "",
@@ -82,10 +82,10 @@ def causal_lines(found: dict[str, Counted]) -> list[str]:
         "| --- | --- |",
         f"| exactly those of the live model | {len(exact)} |",
         f"| within 3 % | {len(near)} |",
-        f"| not known, or further off: told with the answer | {len(told)} |",
+        f"| unknown or further off, and flagged | {len(flagged)} |",
         f"| further off in silence | {len(wrong)} |",
     ]
-    for title, names in (("Exact", exact), ("Not known, and told", told), ("Wrong", wrong)):
+    for title, names in (("Exact", exact), ("Unknown, and flagged", flagged), ("Wrong", wrong)):
         if names:
             lines += ["", f"{title}: " + ", ".join(f"`{each}`" for each in names)]
     return [*lines, ""]

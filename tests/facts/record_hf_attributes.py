@@ -1,4 +1,4 @@
-"""Write dsconfig/facts/hf_attributes.json from the classes of the transformers installed.
+"""Write dsconfig/facts/hf_attributes.json from the installed transformers.
 
 PYTHONPATH=tests python -m facts.record_hf_attributes
 """
@@ -13,7 +13,7 @@ from dsconfig.facts.hf_attributes import FILE, TEXT, WIDTHS
 
 
 def recorded() -> dict[str, dict[str, Any]]:
-    """What each class does with its widths, by ``model_type``."""
+    """Return how each class stores its widths, by ``model_type``."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     warnings.simplefilter("ignore")
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -59,7 +59,7 @@ def _entry(kind: Any, default: Any) -> dict[str, Any]:
 
 
 def to_text(table: dict[str, dict[str, Any]]) -> str:
-    """The file: one type to a line."""
+    """Return the file content: one type per line."""
     lines = (f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in table.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

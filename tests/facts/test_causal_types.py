@@ -1,4 +1,4 @@
-"""Parameters by a config.json beside the live model: every name and shape, kind of block by kind.
+"""Parameters from a config.json, compared with the live model by name and shape.
 
 Without sizes that take memory: the models are built on the meta device.
 """
@@ -184,8 +184,8 @@ def kinds_of(config: dict[str, Any]) -> list[tuple[str, ...]]:
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", MODELS)
-def test_every_tensor_of_a_hybrid_has_its_live_name_and_shape(name: str) -> None:
-    """By the file as people publish it, and as transformers saves it."""
+def test_hybrid_tensors_match_the_live_model(name: str) -> None:
+    """For published config files and those that transformers saves."""
     family, given = MODELS[name]
     config, shapes = live_shapes(family, given)
     for file in ({**given, "model_type": family}, config.to_dict()):
@@ -214,14 +214,14 @@ def test_every_tensor_of_a_hybrid_has_its_live_name_and_shape(name: str) -> None
         ("Mamba", ()),
     ],
 )
-def test_blocks_have_attention_where_the_file_says(name: str, attention: Any) -> None:
+def test_attention_blocks_follow_the_config(name: str, attention: Any) -> None:
     family, given = MODELS[name]
     shape = hf_config.architecture_of({**given, "model_type": family})
     assert shape is not None
     assert [at for at, block in enumerate(shape.blocks) if block.attentions] == list(attention)
 
 
-def test_a_pattern_says_what_each_block_is_and_how_many_there_are() -> None:
+def test_block_pattern_determines_kinds_and_depth() -> None:
     family, given = MODELS["Nemotron-H by its pattern"]
     config = {**given, "model_type": family}
     del config["num_hidden_layers"]
@@ -238,27 +238,27 @@ def test_a_pattern_says_what_each_block_is_and_how_many_there_are() -> None:
     assert kinds_of(config)[0] == (Mixing.MAMBA_2,) and kinds_of(config)[3] == (ATTENTION.kind,)
 
 
-def test_a_model_with_attention_everywhere_has_one_kind_of_block() -> None:
+def test_attention_only_model_has_one_block_kind() -> None:
     shape = hf_config.architecture_of({**SIZES, "model_type": "llama"})
     assert shape is not None and not shape.blocks
     assert list(shape.kinds.values()) == [6] and shape.attentions == 6
 
 
-def test_a_kind_of_block_whose_sizes_are_not_known_is_told() -> None:
+def test_block_kind_of_unknown_size_is_an_assumption() -> None:
     config = {**SIZES, "model_type": "another", "layer_types": ["linear_attention"] * 6}
     tree = hf_config.model(config)
-    assert any("linear_attention" in said for said in tree.assumed)
-    assert any("a guess" in said for said in tree.assumed)
+    assert any("linear_attention" in message for message in tree.assumed)
+    assert any("may be far off" in message for message in tree.assumed)
 
 
-def test_a_file_leaves_out_what_its_class_has_by_default() -> None:
-    """SmolLM3 ties words and head, and its published files do not say so."""
+def test_class_defaults_apply_to_omitted_settings() -> None:
+    """SmolLM3 ties embedding and head, but its published configs omit the setting."""
     tied = hf_config.model({**SIZES, "model_type": "smollm3"})
     apart = hf_config.model({**SIZES, "model_type": "smollm3", "tie_word_embeddings": False})
     assert apart.parameters - tied.parameters == 128 * 64
 
 
-def test_falcon_has_one_key_head_unless_it_is_of_the_newer_kind() -> None:
+def test_falcon_key_value_heads() -> None:
     def heads(**more: Any) -> int | None:
         shape = hf_config.architecture_of(
             {**SIZES, "model_type": "falcon", "num_kv_heads": 4, **more}
@@ -273,12 +273,12 @@ def test_falcon_has_one_key_head_unless_it_is_of_the_newer_kind() -> None:
 @pytest.mark.live
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore")
-def test_no_causal_language_model_is_counted_wrong_in_silence(
+def test_parameter_counts_are_exact_or_flagged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Within 3 % of the live model by its default config, or told."""
+    """Within 3% of the live model with its default config, or flagged."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     found = {name: counted(name) for name in causal_types()}
     assert [name for name, each in found.items() if each and not each.is_right] == [
-        name for name, each in found.items() if each and each.is_told and not each.is_right
+        name for name, each in found.items() if each and each.is_flagged and not each.is_right
     ]

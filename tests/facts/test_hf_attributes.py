@@ -1,4 +1,4 @@
-"""The width of a model from its config.json, as transformers and accelerate find it."""
+"""The width of a model from its config.json, as transformers and accelerate read it."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def resolved(config: dict[str, Any], folder: Path, runtime: str = "transformers"
         ({"hidden_size": 77}, 77),
     ],
 )
-def test_bucket_sizes_follow_the_attribute_that_transformers_reads(
+def test_bucket_sizes_use_the_attribute_transformers_reads(
     config: dict[str, Any], width: int, tmp_path: Path
 ) -> None:
     found = resolved(config, tmp_path)
@@ -53,17 +53,17 @@ def test_bucket_sizes_follow_the_attribute_that_transformers_reads(
     assert found.config["zero_optimization"]["reduce_bucket_size"] == width * width
 
 
-def test_a_width_that_does_not_show_stays_unknown(tmp_path: Path) -> None:
+def test_width_not_in_config_stays_unknown(tmp_path: Path) -> None:
     for config in ({"model_type": "my_own"}, {"model_type": "swin", "embed_dim": 96}):
         (found,) = resolved(config, tmp_path).diagnostics
-        assert "does not show" in found.message and found.code == "DSC150", found
+        assert "is not in its config.json" in found.message and found.code == "DSC150", found
 
 
-def test_a_model_without_sizes_is_named_by_what_needs_them(tmp_path: Path) -> None:
+def test_model_without_sizes_is_reported_where_needed(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bart", "d_model": 64}')
     facts = gather(model=tmp_path, gpus=1, seq_len=8)
     assert facts.width == 64 and facts.model is None
-    with pytest.raises(ValueError, match="width and depth"):
+    with pytest.raises(ValueError, match="no hidden size"):
         dsconfig.estimate(dsconfig.resolve({"train_batch_size": 1}, facts), facts)
     (tmp_path / "config.json").write_text('{"some": "file"}')
     with pytest.raises(FactError):
@@ -76,7 +76,7 @@ def saved(kind: Any, config: Any, folder: Path) -> dict[str, Any]:
 
 
 def live_width(config: Any) -> Any:
-    """The rule of both integrations on a live config; None where they stop."""
+    """Return the width that both integrations read from a live config; None if they stop."""
     for part in (config, getattr(config, "text_config", None)):
         if hasattr(part, "hidden_size"):
             return part.hidden_size
@@ -86,13 +86,13 @@ def live_width(config: Any) -> Any:
 
 
 def width_of_file(config: dict[str, Any]) -> Any:
-    class Told:
+    class LiveModel:
         pass
 
-    told = Told()
-    told.config = hf_attributes.attributes(config)  # type: ignore[attr-defined]
+    model = LiveModel()
+    model.config = hf_attributes.attributes(config)  # type: ignore[attr-defined]
     try:
-        return integrations.width_for_transformers(told, ASKED)  # type: ignore[arg-type]
+        return integrations.width_for_transformers(model, ASKED)  # type: ignore[arg-type]
     except ReplayStop:
         return None
     except MissingFact:
@@ -112,7 +112,7 @@ SOME = model_types()[::26]
     "model_type",
     [pytest.param(each, marks=() if each in SOME else pytest.mark.deep) for each in model_types()],
 )
-def test_the_width_of_a_saved_default_is_that_of_the_live_class(
+def test_width_of_saved_config_equals_live_config(
     model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -133,7 +133,7 @@ def test_the_width_of_a_saved_default_is_that_of_the_live_class(
 @pytest.mark.live
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore")
-def test_the_table_is_that_of_the_transformers_installed() -> None:
+def test_table_matches_installed_transformers() -> None:
     from facts.record_hf_attributes import recorded, to_text
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

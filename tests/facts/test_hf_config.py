@@ -1,4 +1,4 @@
-"""A model from its config.json, whatever names its family uses, however deep it is nested."""
+"""Models from a config.json, with family-specific names and nested parts."""
 
 import json
 import sys
@@ -23,14 +23,14 @@ LLAMA = {
 LLAMA_PARAMETERS = 2 * 100 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 172 + 2 * 64) + 64
 
 
-def test_a_config_is_counted_tensor_by_tensor():
+def test_config_parameters_are_counted_by_tensor():
     tree = hf_config.model(LLAMA)
     assert tree.parameters == LLAMA_PARAMETERS
     assert tree.trained_in == "bfloat16"
     assert not tree.assumed
 
 
-def test_gpt2_names_and_our_own_names_mean_the_same():
+def test_gpt2_and_generic_size_names_are_equivalent():
     theirs = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32}
     ours = {"architecture": "gpt", "hidden_size": 64, "layers": 2, "heads": 4, "max_positions": 32}
     untied = {"vocab_size": 100, "tie_word_embeddings": False}
@@ -38,17 +38,17 @@ def test_gpt2_names_and_our_own_names_mean_the_same():
     assert trees[0].parameters == trees[1].parameters
 
 
-def test_the_tree_from_a_file_equals_the_tree_of_the_live_module():
+def test_tree_from_file_equals_tree_of_live_module():
     dsengine = pytest.importorskip("dsengine")
     sys.path.insert(0, str(EXAMPLES))
     try:
         import gpt
     finally:
         sys.path.remove(str(EXAMPLES))
-    told = gather(model=EXAMPLES / "gpt.json").model
+    model = gather(model=EXAMPLES / "gpt.json").model
     live = dsengine.describe(gpt.from_json(EXAMPLES / "gpt.json"))
-    assert told.parameters == live.parameters
-    assert shapes(told) == shapes(live)
+    assert model.parameters == live.parameters
+    assert shapes(model) == shapes(live)
 
 
 def shapes(tree):
@@ -64,29 +64,29 @@ def shapes(tree):
         lambda inner: {"encoder": inner},
     ],
 )
-def test_the_language_model_is_found_inside(nest):
+def test_nested_language_model_is_found(nest):
     tree = hf_config.model(nest(LLAMA))
     assert tree.parameters == LLAMA_PARAMETERS
-    assert any("language model" in said for said in tree.assumed)
+    assert any("language model" in message for message in tree.assumed)
 
 
-def test_a_family_without_a_tree_is_counted_like_its_kin_and_says_so():
+def test_unknown_family_is_counted_like_a_related_one():
     tree = hf_config.model({**LLAMA, "model_type": "novel"})
     assert tree.root is None and tree.parameters == LLAMA_PARAMETERS
     assert "novel" in tree.assumed[0]
 
 
-def test_a_config_without_sizes_asks_for_a_count():
-    with pytest.raises(FactError, match=r"--params"):
+def test_config_without_sizes_suggests_params():
+    with pytest.raises(FactError, match=r"params="):
         hf_config.model({"model_type": "llama"})
 
 
-def test_a_size_that_is_no_integer_is_told_by_its_name():
+def test_non_integer_size_is_reported_with_its_key():
     with pytest.raises(FactError, match="hidden_size is '64'"):
         hf_config.model({**LLAMA, "hidden_size": "64"})
 
 
-def test_a_file_is_named_by_its_path(tmp_path):
+def test_model_from_file_is_named_by_its_path(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
     assert gather(model=path).model.parameters == LLAMA_PARAMETERS
@@ -94,25 +94,25 @@ def test_a_file_is_named_by_its_path(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["num_hidden_layers", "num_experts"])
-def test_a_model_of_countless_parts_is_refused_before_it_is_counted(name):
-    with pytest.raises(FactError, match=r"--model: .*give --params"):
+def test_excessive_model_size_is_refused(name):
+    with pytest.raises(FactError, match=r"model: .*specify params="):
         hf_config.model({**LLAMA, name: 10**9})
 
 
-def test_a_config_without_a_vocabulary_is_refused_and_other_gaps_are_told():
+def test_missing_vocabulary_is_refused_other_gaps_are_assumptions():
     without = {key: value for key, value in LLAMA.items() if key != "vocab_size"}
     with pytest.raises(FactError, match="no vocab_size"):
         hf_config.model(without)
     gaps = ("num_attention_heads", "intermediate_size")
     tree = hf_config.model({k: v for k, v in LLAMA.items() if k not in gaps})
-    assert all(any(gap in said for said in tree.assumed) for gap in gaps)
+    assert all(any(gap in message for message in tree.assumed) for gap in gaps)
 
 
 LATENT = {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"model_type": ["llama"]}, "model_type is"),
         ({"num_experts": "8"}, "num_experts is '8'"),
@@ -128,13 +128,13 @@ LATENT = {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_h
         ({"model_type": "recurrent_gemma", "lru_width": 2}, "of shape"),
     ],
 )
-def test_sizes_that_are_none_are_refused_by_name(settings: dict[str, object], said: str):
-    with pytest.raises(ValueError, match=r"^--model") as refused:
+def test_invalid_sizes_are_refused_by_key(settings: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=r"^model: ") as refused:
         hf_config.model({**LLAMA, **settings})
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_sizes_that_are_left_to_the_model_are_not_refused():
+def test_omitted_sizes_are_accepted():
     mamba = {**LLAMA, "model_type": "mamba", "state_size": 16}
     written = {"time_step_rank": "auto", "expand": 2.0, "mamba_d_ssm": None, "num_experts": 0}
     assert hf_config.model({**mamba, **written}).root == hf_config.model(mamba).root

@@ -1,4 +1,4 @@
-"""Mixtures of experts from a config.json: which blocks have them, and how wide they are."""
+"""Mixture-of-experts sizes from a config.json."""
 
 from typing import Any
 
@@ -29,23 +29,21 @@ def dense(**more: Any) -> tuple[int, ...]:
         ({"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 3}, (0, 1, 2)),
     ],
 )
-def test_families_say_in_many_ways_which_blocks_have_experts(
-    settings: dict[str, Any], places: tuple[int, ...]
-) -> None:
+def test_blocks_with_experts_by_family(settings: dict[str, Any], places: tuple[int, ...]) -> None:
     assert dense(**settings) == places
 
 
-def test_experts_for_every_token_are_told_by_number_or_by_width() -> None:
+def test_shared_experts_by_number_or_width() -> None:
     by_number = mixture_of({**BASE, "n_shared_experts": 2, "moe_intermediate_size": 30}, 6)
     by_width = mixture_of({**BASE, "shared_expert_intermediate_size": 60}, 6)
     untold = mixture_of({**BASE, "model_type": "llama4_text"}, 6)
     assert [each["shared_width"] for each in (by_number, by_width, untold)] == [60, 60, 100]
 
 
-def test_a_size_may_be_written_for_every_block() -> None:
-    """Gemma 3n and Hunyuan do; where blocks differ, the size is refused as before."""
-    told = mixture_of({**BASE, "num_experts": [8] * 6, "moe_topk": [2] * 6}, 6)
-    assert told == mixture_of(BASE, 6)
+def test_size_may_be_a_list_of_equal_values() -> None:
+    """As in Gemma 3n and Hunyuan; sizes that differ between blocks are refused."""
+    mixture = mixture_of({**BASE, "num_experts": [8] * 6, "moe_topk": [2] * 6}, 6)
+    assert mixture == mixture_of(BASE, 6)
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
     config = {**sizes, "model_type": "llama", "intermediate_size": [96, 96]}
     one = hf_config.model({**config, "intermediate_size": 96})
@@ -54,19 +52,19 @@ def test_a_size_may_be_written_for_every_block() -> None:
         hf_config.model({**config, "intermediate_size": [96, 64]})
 
 
-def test_one_expert_or_none_is_no_mixture() -> None:
+def test_one_expert_is_not_a_mixture() -> None:
     assert mixture_of({"num_experts": 1}, 6) == {}
     assert mixture_of({"intermediate_size": 100}, 6) == {}
 
 
-def test_all_experts_of_a_family_without_a_tree_are_counted() -> None:
-    """And the estimate says that the layout is not known."""
+def test_experts_of_unknown_family_are_counted() -> None:
+    """The estimate states that the layout is unknown."""
     sizes = {"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "vocab_size": 100}
     config = {**BASE, **sizes, "model_type": "another_moe", "hidden_act": "silu"}
     tree = hf_config.model({**config, "moe_intermediate_size": 32, "num_experts": 16})
     experts = 6 * 16 * 3 * 64 * 32
     assert experts < tree.parameters < experts + 6 * (4 * 64 * 64 + 16 * 64 + 200) + 2 * 6400 + 100
-    assert "not known" in tree.assumed[0]
+    assert "is unknown" in tree.assumed[0]
 
 
 @pytest.mark.live
@@ -92,7 +90,7 @@ def test_all_experts_of_a_family_without_a_tree_are_counted() -> None:
         "apertus",
     ],
 )
-def test_parameters_are_those_of_the_live_model_within_three_percent(family: str) -> None:
+def test_parameters_are_within_three_percent_of_the_live_model(family: str) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(family)

@@ -1,4 +1,4 @@
-"""The fields of TrainingArguments beside the transformers installed."""
+"""The fields of TrainingArguments, compared with the installed transformers."""
 
 import dataclasses
 import os
@@ -18,13 +18,13 @@ CONFIG = {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
-def test_the_fields_are_those_of_the_transformers_installed() -> None:
+def test_fields_match_installed_transformers() -> None:
     from transformers import TrainingArguments
 
     assert {field.name for field in dataclasses.fields(TrainingArguments)} == TAKEN
 
 
-def test_a_former_field_is_taken_no_more() -> None:
+def test_former_fields_are_not_current() -> None:
     assert TAKEN.isdisjoint(FORMER)
 
 
@@ -38,22 +38,22 @@ def test_a_former_field_is_taken_no_more() -> None:
         ("1_0e-8", "10.0e-8"),
     ],
 )
-def test_a_number_that_is_a_text_to_yaml_is_told_at_its_line(
+def test_number_that_yaml_reads_as_string_is_reported_with_line(
     written: str, advised: str | None, tmp_path: Path
 ) -> None:
     path = tmp_path / "args.yaml"
     path.write_text(f"output_dir: out\nlearning_rate: {written}\n")
     facts = dsconfig.gather(gpus=1, training_args=path)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
-    told = [each for each in found if each.code == "DSC707"]
-    assert [each.help for each in told] == ([f"write {advised}"] if advised else [])
-    assert all(each.message.startswith(f"{path}:2: learning_rate") for each in told)
+    findings = [each for each in found if each.code == "DSC707"]
+    assert [each.help for each in findings] == ([f"write {advised}"] if advised else [])
+    assert all(each.message.startswith(f"{path}:2: learning_rate") for each in findings)
     if advised:
         assert yaml.safe_load(advised) == float(written)
 
 
 @pytest.mark.parametrize("line", ["output_dir: 1e5", "run_name: 1e-4", "num_train_epochs: 1e1"])
-def test_a_text_that_no_optimizer_calculates_with_is_let_be(line: str, tmp_path: Path) -> None:
+def test_unused_string_number_has_no_finding(line: str, tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
     path.write_text(f"{line}\n")
     facts = dsconfig.gather(gpus=1, training_args=path)
@@ -61,7 +61,7 @@ def test_a_text_that_no_optimizer_calculates_with_is_let_be(line: str, tmp_path:
     assert "DSC707" not in {each.code for each in found}
 
 
-def test_a_name_is_told_at_its_line_of_json_indented_with_tabs(tmp_path: Path) -> None:
+def test_argument_line_in_json_with_tabs(tmp_path: Path) -> None:
     path = tmp_path / "args.json"
     path.write_text('{\n\t"output_dir": "out",\n\t"warmup_ratio": 0.1\n}\n')
     facts = dsconfig.gather(gpus=1, training_args=path)
@@ -69,13 +69,13 @@ def test_a_name_is_told_at_its_line_of_json_indented_with_tabs(tmp_path: Path) -
     assert [each.message.split(": ")[0] for each in found] == [f"{path}:3"]
 
 
-def test_a_pipe_of_arguments_is_read_once(tmp_path: Path) -> None:
+def test_arguments_from_a_pipe_are_read_once(tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_text, args=("warmup_ratio: 0.1\n",), daemon=True)
     writer.start()
     code = (
-        "import sys, dsconfig; facts = dsconfig.gather(world_size=1, training_args=sys.argv[1]);"
+        "import sys, dsconfig; facts = dsconfig.gather(gpus=1, training_args=sys.argv[1]);"
         f"print(dsconfig.validate({CONFIG}, facts, runtime='transformers').errors[0].message)"
     )
     command = [sys.executable, "-c", code, str(path)]
@@ -83,23 +83,23 @@ def test_a_pipe_of_arguments_is_read_once(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"{path}: warmup_ratio")
 
 
-def test_a_name_is_told_at_its_line_of_the_arguments(tmp_path: Path) -> None:
+def test_argument_finding_has_its_line(tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
     path.write_text("output_dir: out\nevaluation_strategy: 'no'\n")
     facts = dsconfig.gather(gpus=1, training_args=path)
-    (told,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
-    assert told.message.startswith(f"{path}:2: evaluation_strategy") and told.range is None
+    (findings,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
+    assert findings.message.startswith(f"{path}:2: evaluation_strategy") and findings.range is None
 
 
-def test_names_that_a_script_may_have_are_one_note() -> None:
+def test_unknown_arguments_are_one_note() -> None:
     given = {"output_dir": "out", "learning_rat": 1e-5, "dataset": "d", "max_rows": 3, "lora": 1}
     facts = dsconfig.gather(gpus=1, training_args=given)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
-    (told,) = [each for each in found if each.code == "DSC707"]
-    assert told.severity == "info" and "and 1 more" in told.message
+    (findings,) = [each for each in found if each.code == "DSC707"]
+    assert findings.severity == "info" and "and 1 more" in findings.message
 
 
-def test_fields_of_scripts_that_are_read_are_no_strangers() -> None:
+def test_script_fields_are_known_arguments() -> None:
     given = {"output_dir": "out", "max_length": 512, "model_init_kwargs": {"dtype": "bfloat16"}}
     facts = dsconfig.gather(gpus=1, training_args=given)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics

@@ -1,4 +1,4 @@
-"""The wheel holds the two packages and nothing else, and works outside the checkout."""
+"""The wheel contains exactly the two packages and works outside the checkout."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel unpacked: what an installation puts on sys.path."""
+    """Return the unpacked wheel, as installed on sys.path."""
     folder = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
@@ -40,7 +40,7 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outside(site: Path, *code: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with only the wheel (and the dependencies) to import from."""
+    """Run Python with only the wheel and its dependencies importable."""
     preamble = (
         f"import sys; sys.path.insert(0, {str(site)!r}); "
         "sys.meta_path = [f for f in sys.meta_path if 'editable' not in type(f).__module__ "
@@ -54,7 +54,7 @@ def outside(site: Path, *code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_wheel_has_exactly_two_packages(wheel: Path) -> None:
+def test_wheel_has_exactly_two_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
         names = set(archive.namelist())
@@ -62,14 +62,14 @@ def test_the_wheel_has_exactly_two_packages(wheel: Path) -> None:
     assert {"dsconfig/py.typed", "dsengine/py.typed"} <= names
 
 
-def test_the_wheel_says_where_to_read_on(wheel: Path) -> None:
+def test_wheel_metadata_has_links(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [metadata] = [name for name in archive.namelist() if name.endswith("/METADATA")]
         lines = archive.read(metadata).decode().splitlines()
     assert [line for line in lines if line.startswith("Project-URL: ")]
 
 
-def test_validate_from_the_wheel(site: Path, tmp_path: Path) -> None:
+def test_validate_from_wheel(site: Path, tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
     config.write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimisation": {"stage": 3}}')
     result = outside(
@@ -82,7 +82,7 @@ def test_validate_from_the_wheel(site: Path, tmp_path: Path) -> None:
     assert "zero_optimization" in result.stdout
 
 
-def test_estimate_from_the_wheel(site: Path) -> None:
+def test_estimate_from_wheel(site: Path) -> None:
     result = outside(
         site,
         "sys.argv = ['dsconfig', 'estimate', '--params', '13e9', '--gpus', '8',"
@@ -95,7 +95,7 @@ def test_estimate_from_the_wheel(site: Path) -> None:
     assert 9_000_000_000 in rules
 
 
-def test_the_library_from_the_wheel(site: Path) -> None:
+def test_library_from_wheel(site: Path) -> None:
     result = outside(
         site,
         "import dsconfig",
@@ -108,7 +108,7 @@ def test_the_library_from_the_wheel(site: Path) -> None:
     assert result.stdout.strip() == "8", result.stderr
 
 
-def test_the_source_archive_has_what_the_suite_needs(tmp_path: Path) -> None:
+def test_source_archive_has_the_test_files(tmp_path: Path) -> None:
     source = tmp_path / "source"
     ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs", "build", "dist")
     shutil.copytree(ROOT, source, ignore=ignored)

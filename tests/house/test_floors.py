@@ -1,4 +1,4 @@
-"""The lowest releases that pyproject.toml allows are enough for the command line."""
+"""The minimum versions in pyproject.toml suffice for the command line."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.live
-def test_the_lowest_allowed_releases_work(tmp_path: Path) -> None:
+def test_minimum_dependency_versions_work(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lowest = [each.replace(">=", "==") for each in project["dependencies"]]
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)

@@ -1,4 +1,4 @@
-"""The house: who may import whom, and what nobody may import."""
+"""Import rules between packages."""
 
 import ast
 from collections.abc import Container, Mapping
@@ -24,7 +24,7 @@ LAYERS = [
     ("commands",),
     ("__main__", "generate"),
 ]
-LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 ENGINE = [
     "loading",
     "torch_private",
@@ -44,12 +44,12 @@ ENGINE = [
     "as_deepspeed",
     "with_deepspeed",
 ]
-"""The engine's rooms, bottom to top. Its ``__init__`` hands on names of all of them."""
+"""The engine's packages, bottom to top. Its ``__init__`` exports names of all of them."""
 FOREIGN = {"torch", "transformers", "deepspeed", "accelerate"}
 
 
 def imported(path: Path) -> set[str]:
-    """Full names of the modules a file imports, at any depth of nesting."""
+    """Return full names of the modules that a file imports, at any nesting depth."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -61,13 +61,13 @@ def imported(path: Path) -> set[str]:
 
 
 def dotted_name(path: Path, root: Path) -> str:
-    """The module a file is, as an import names it."""
+    """Return the module name of a file."""
     parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def for_types_alone(tree: ast.Module) -> set[int]:
-    """The ids of nodes that stand under ``if TYPE_CHECKING``."""
+def type_checking_nodes(tree: ast.Module) -> set[int]:
+    """Return the ids of nodes under ``if TYPE_CHECKING``."""
     return {
         id(each)
         for node in ast.walk(tree)
@@ -77,10 +77,10 @@ def for_types_alone(tree: ast.Module) -> set[int]:
     }
 
 
-def imports_when_it_runs(path: Path, modules: Container[str]) -> set[str]:
-    """Modules of the package that a file imports, put off or not; not those for types alone."""
+def runtime_imports(path: Path, modules: Container[str]) -> set[str]:
+    """Return package modules that a file imports, deferred or not, except for type checking."""
     tree = ast.parse(path.read_text())
-    for_types = for_types_alone(tree)
+    for_types = type_checking_nodes(tree)
     found: set[str] = set()
     for node in ast.walk(tree):
         if id(node) in for_types:
@@ -93,8 +93,8 @@ def imports_when_it_runs(path: Path, modules: Container[str]) -> set[str]:
     return {name for name in found if name in modules}
 
 
-def circles(imports: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
-    """Groups of files each of which leads back to itself."""
+def import_cycles(imports: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
+    """Return groups of files that import each other."""
     reached: dict[str, set[str]] = {}
     for start in imports:
         seen: set[str] = set()
@@ -114,14 +114,14 @@ def circles(imports: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("folder", ["dsconfig", "engine/dsengine"])
-def test_no_files_import_each_other(folder: str) -> None:
+def test_no_import_cycles(folder: str) -> None:
     top = (ROOT / folder).parent
     files = {dotted_name(path, top): path for path in (ROOT / folder).rglob("*.py")}
-    imports = {name: imports_when_it_runs(path, files) - {name} for name, path in files.items()}
-    assert circles(imports) == []
+    imports = {name: runtime_imports(path, files) - {name} for name, path in files.items()}
+    assert import_cycles(imports) == []
 
 
-def test_circles_are_seen_wherever_an_import_stands(tmp_path: Path) -> None:
+def test_cycles_are_detected_in_any_import(tmp_path: Path) -> None:
     put_off = "with lazy_imports():\n    from p import b\n"
     inside = "def f():\n    if f:\n        from p.c import g\n        g()\n"
     only_types = "if TYPE_CHECKING:\n    from p import a\n    from p.d import x\n"
@@ -129,11 +129,11 @@ def test_circles_are_seen_wherever_an_import_stands(tmp_path: Path) -> None:
     for name, text in {"a": put_off, "b": inside, "c": "import p.a", "d": only_types}.items():
         (tmp_path / "p" / f"{name}.py").write_text(text)
     files = {dotted_name(path, tmp_path): path for path in tmp_path.rglob("*.py")}
-    imports = {name: imports_when_it_runs(path, files) for name, path in files.items()}
-    assert circles(imports) == [("p.a", "p.b", "p.c")]
+    imports = {name: runtime_imports(path, files) for name, path in files.items()}
+    assert import_cycles(imports) == [("p.a", "p.b", "p.c")]
 
 
-def test_one_way_to_put_imports_off() -> None:
+def test_only_public_packages_have_lazy_attributes() -> None:
     """Only packages with a public surface use ``lazy_attributes``."""
     surfaces: set[str] = set()
     for path in SOURCES:
@@ -144,7 +144,7 @@ def test_one_way_to_put_imports_off() -> None:
     assert surfaces == {"__init__.py", "facts/__init__.py", "schema/__init__.py"}
 
 
-def test_imports_inside_functions_become_fewer() -> None:
+def test_number_of_function_level_imports() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in SOURCES
@@ -153,16 +153,16 @@ def test_imports_inside_functions_become_fewer() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
-    assert len(found) <= MOST_IN_FUNCTIONS, (
-        "import at the top, put off by `lazy_imports` if need be"
+    assert len(found) <= MAX_IN_FUNCTIONS, (
+        "import at the top, deferred with `lazy_imports` if necessary"
     )
 
 
-MOST_IN_FUNCTIONS = 36
-"""A ratchet: lower it whenever there are fewer."""
+MAX_IN_FUNCTIONS = 36
+"""Lower it whenever there are fewer."""
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     parts = path.relative_to(ROOT / "dsconfig").parts
     return parts[0].removesuffix(".py")
 
@@ -171,9 +171,9 @@ SOURCES = sorted((ROOT / "dsconfig").rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
-    own = LEVEL[room_of(path)]
-    if room_of(path) == "__init__":
+def test_package_imports_only_lower_packages(path: Path) -> None:
+    own = LEVEL[package_of(path)]
+    if package_of(path) == "__init__":
         return
     for name in imported(path):
         parts = name.split(".")
@@ -181,27 +181,27 @@ def test_a_room_imports_only_rooms_below_it(path: Path) -> None:
             assert LEVEL[parts[1]] <= own, f"{path.name} imports {name}"
 
 
-def test_a_room_of_the_engine_imports_only_rooms_below_it() -> None:
+def test_engine_package_imports_only_lower_packages() -> None:
     folder = ROOT / "engine" / "dsengine"
     files = {dotted_name(path, folder.parent): path for path in folder.rglob("*.py")}
-    rooms = {name: name.split(".")[1] for name in files if "." in name}
-    assert set(rooms.values()) == set(ENGINE)
+    packages = {name: name.split(".")[1] for name in files if "." in name}
+    assert set(packages.values()) == set(ENGINE)
     upwards = [
         f"{name} imports {other}"
         for name, path in files.items()
-        for other in imports_when_it_runs(path, files)
-        if name in rooms and other in rooms
-        if ENGINE.index(rooms[other]) > ENGINE.index(rooms[name])
+        for other in runtime_imports(path, files)
+        if name in packages and other in packages
+        if ENGINE.index(packages[other]) > ENGINE.index(packages[name])
     ]
     assert upwards == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_in_dsconfig_imports_a_training_framework(path: Path) -> None:
+def test_dsconfig_does_not_import_training_frameworks(path: Path) -> None:
     assert not {name.split(".")[0] for name in imported(path)} & FOREIGN
 
 
-def test_the_engine_is_imported_only_inside_functions_of_commands() -> None:
+def test_engine_is_imported_only_in_functions_of_commands() -> None:
     for path in SOURCES:
         tops = {
             name.split(".")[0]
@@ -211,7 +211,7 @@ def test_the_engine_is_imported_only_inside_functions_of_commands() -> None:
         }
         assert "dsengine" not in tops
         if "dsengine" in {name.split(".")[0] for name in imported(path)}:
-            assert room_of(path) == "commands"
+            assert package_of(path) == "commands"
 
 
 def imported_by(node: ast.Import | ast.ImportFrom) -> set[str]:
@@ -220,9 +220,9 @@ def imported_by(node: ast.Import | ast.ImportFrom) -> set[str]:
     return {node.module or ""}
 
 
-def test_no_code_outside_runtimes_asks_which_runtime_it_is() -> None:
+def test_only_runtimes_compare_runtime_names() -> None:
     for path in SOURCES:
-        if room_of(path) == "runtimes":
+        if package_of(path) == "runtimes":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Compare):
@@ -241,7 +241,7 @@ def test_no_code_outside_runtimes_asks_which_runtime_it_is() -> None:
                 assert not asks, f"{path}:{node.lineno} {ast.unparse(node)}"
 
 
-def test_the_engine_uses_only_the_public_surface() -> None:
+def test_engine_uses_only_public_names() -> None:
     import dsconfig
 
     for path in (ROOT / "engine" / "dsengine").rglob("*.py"):

@@ -1,4 +1,4 @@
-"""Modules that are found now and run when they are first used."""
+"""Deferred modules execute on first use."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from dsconfig.lazy_imports import lazy_imports
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that counts as part of dsconfig for the length of a test."""
+    """Return a folder that is part of the dsconfig package during a test."""
     import dsconfig
 
     monkeypatch.setattr(dsconfig, "__path__", [*dsconfig.__path__, str(tmp_path)])
@@ -22,7 +22,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         del sys.modules[name]
 
 
-def test_a_module_runs_when_it_is_used_and_only_once(package: Path) -> None:
+def test_module_executes_once_on_first_use(package: Path) -> None:
     (package / "tried_once.py").write_text("import sys\nsys.tried = getattr(sys, 'tried', 0) + 1\n")
     try:
         with lazy_imports():
@@ -35,7 +35,7 @@ def test_a_module_runs_when_it_is_used_and_only_once(package: Path) -> None:
         del sys.tried  # type: ignore[attr-defined]
 
 
-def test_a_fault_in_the_module_shows_where_it_is_used(package: Path) -> None:
+def test_module_error_is_raised_on_use(package: Path) -> None:
     (package / "tried_fault.py").write_text("1 / 0\n")
     with lazy_imports():
         from dsconfig import tried_fault
@@ -44,7 +44,7 @@ def test_a_fault_in_the_module_shows_where_it_is_used(package: Path) -> None:
             _ = tried_fault.anything
 
 
-def test_a_module_sees_itself_while_it_runs(package: Path) -> None:
+def test_module_can_import_itself_while_executing(package: Path) -> None:
     (package / "tried_self.py").write_text(
         "a = 1\nfrom dsconfig import tried_self\nb = tried_self.a + 1\n"
     )
@@ -53,7 +53,7 @@ def test_a_module_sees_itself_while_it_runs(package: Path) -> None:
     assert tried_self.b == 2
 
 
-def test_no_thread_sees_half_a_module(package: Path) -> None:
+def test_threads_wait_for_a_complete_module(package: Path) -> None:
     (package / "tried_threads.py").write_text(
         "import dsconfig\ndsconfig.tried_gate.wait(5)\nlast = 'here'\n"
     )
@@ -78,7 +78,7 @@ def test_no_thread_sees_half_a_module(package: Path) -> None:
         del dsconfig.tried_gate  # type: ignore[attr-defined]
 
 
-def test_other_packages_are_left_alone() -> None:
+def test_other_packages_are_not_deferred() -> None:
     code = (
         "import sys\nfrom dsconfig.lazy_imports import lazy_imports\n"
         "with lazy_imports():\n    import colorsys\n"

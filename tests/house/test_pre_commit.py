@@ -1,4 +1,4 @@
-"""The hooks for pre-commit take the files that people give such names, and run what exists."""
+"""The pre-commit hooks match config files and run existing commands."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ LEFT = ("package.json", "config.json", "zero.json", "mkdocs.yml", "ds_config.py"
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=[hook["id"] for hook in HOOKS])
-def test_a_hook_names_a_command_and_takes_configs(hook: dict[str, Any]) -> None:
+def test_hook_runs_a_command_on_configs(hook: dict[str, Any]) -> None:
     program, command, *_ = hook["entry"].split()
     assert program == "dsconfig" and command in COMMANDS
     pattern = re.compile(hook["files"])
@@ -32,7 +32,7 @@ def test_a_hook_names_a_command_and_takes_configs(hook: dict[str, Any]) -> None:
     assert not any(pattern.search(name) for name in LEFT)
 
 
-def test_what_a_hook_takes_a_search_of_a_folder_finds(tmp_path: Path) -> None:
+def test_folder_search_finds_the_files_of_the_hook(tmp_path: Path) -> None:
     for name in TAKEN:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""ruff and pyright are part of the suite."""
+"""Run ruff and pyright."""
 
 import subprocess
 import sys
@@ -14,13 +14,13 @@ def run(*command: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_ruff_finds_nothing() -> None:
+def test_ruff_check() -> None:
     run("ruff", "check", ".")
 
 
-def test_every_file_is_formatted() -> None:
+def test_ruff_format() -> None:
     run("ruff", "format", "--check", ".")
 
 
-def test_pyright_finds_nothing() -> None:
+def test_pyright() -> None:
     run("pyright", "--pythonpath", sys.executable)

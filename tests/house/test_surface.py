@@ -1,4 +1,4 @@
-"""The public names, and what importing them may cost."""
+"""The public names and the cost of importing them."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ SURFACE = {
 
 
 RAN = "[name for name, module in sys.modules.items() if type(module).__name__ != '_Unused']"
-"""The modules that ran; what was found and put off is there too, and costs next to nothing."""
+"""The modules that were executed; deferred ones are listed in sys.modules too, at no cost."""
 
 
 def modules_after(code: str) -> set[str]:
@@ -66,12 +66,12 @@ def modules_after(code: str) -> set[str]:
     return set(result.stdout.splitlines()[-1].split())
 
 
-def test_the_public_surface_is_exactly_this() -> None:
+def test_public_names() -> None:
     assert set(dsconfig.__all__) == SURFACE
     assert all(getattr(dsconfig, name) is not None for name in SURFACE)
 
 
-def test_validating_imports_no_framework() -> None:
+def test_validate_imports_no_framework() -> None:
     loaded = modules_after(
         "import dsconfig; dsconfig.validate({'train_batch_size': 8, 'bf16': {'enabled': True},"
         " 'zero_optimization': {'stage': 3}})"
@@ -79,12 +79,12 @@ def test_validating_imports_no_framework() -> None:
     assert not loaded & {"torch", "deepspeed", "transformers", "accelerate", "numpy"}
 
 
-def test_importing_the_package_imports_nothing_else() -> None:
+def test_importing_the_package_is_cheap() -> None:
     assert "pydantic" not in modules_after("import dsconfig")
 
 
 def modules_of_a_run(tmp_path: Path, config: str) -> set[str]:
-    """What ``dsconfig validate`` has imported when it ends, whatever it found."""
+    """Return the modules that ``dsconfig validate`` has executed when it exits."""
     (tmp_path / "ds.json").write_text(config)
     code = (
         "import sys; from dsconfig.__main__ import main; "
@@ -104,9 +104,9 @@ CLEAN = """{
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}
 }"""
 UNUSED = {
-    "dsconfig.facts.gathering": "facts that nobody gave",
-    "dsconfig.facts.machine": "facts that nobody gave",
-    "dsconfig.facts.training": "facts that nobody gave",
+    "dsconfig.facts.gathering": "facts, of which there are none",
+    "dsconfig.facts.machine": "facts, of which there are none",
+    "dsconfig.facts.training": "facts, of which there are none",
     "dsconfig.cost.estimator": "an estimate",
     "dsconfig.resolver.entry": "values for auto",
     "dsconfig.planner.build": "a plan",
@@ -117,29 +117,29 @@ UNUSED = {
     "dsconfig.checks.scheduler": "rules for a block that the file does not have",
     "dsconfig.source.layout": "fixes",
     "dsconfig.source.templates": "placeholders",
-    "dsconfig.source.ignores": "requests to ignore",
+    "dsconfig.source.ignores": "ignore comments",
     "dsconfig.source.from_yaml": "YAML",
-    "rich": "colours and tables",
+    "rich": "colors and tables",
     "jsonschema": "schemas for editors",
-    "tomllib": "a pyproject.toml with a section of ours",
+    "tomllib": "a pyproject.toml with a [tool.dsconfig] section",
 }
-"""What judging a plain file must not import, and what it would be for."""
+"""Modules that validating a plain file must not execute, and their purpose."""
 
 
-def test_judging_a_plain_file_imports_what_it_needs_and_no_more(tmp_path: Path) -> None:
+def test_validate_imports_only_what_the_file_needs(tmp_path: Path) -> None:
     loaded = modules_of_a_run(tmp_path, CLEAN)
     assert {"dsconfig.checks.zero", "dsconfig.schema.blocks.zero", "pydantic", "typer"} <= loaded
     assert not loaded & UNUSED.keys()
 
 
-def test_a_misspelt_key_does_not_import_the_blocks_of_all_others(tmp_path: Path) -> None:
+def test_misspelled_key_does_not_import_other_blocks(tmp_path: Path) -> None:
     loaded = modules_of_a_run(tmp_path, CLEAN.replace("gradient_clipping", "gradient_cliping"))
     blocks = {name for name in loaded if name.startswith("dsconfig.schema.blocks.")}
     needed = ("bf16", "zero", "optimizer", "optimizer_params")
     assert blocks == {f"dsconfig.schema.blocks.{name}" for name in needed}
 
 
-def test_no_plugin_of_pydantic_is_looked_for_and_programs_started_later_look_again(
+def test_pydantic_plugins_are_disabled_for_this_process_only(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "ds.json").write_text(CLEAN)
@@ -191,7 +191,7 @@ ENGINE = {
 }
 
 
-def test_the_engines_surface_is_exactly_this() -> None:
+def test_public_names_of_the_engine() -> None:
     import dsengine
 
     assert set(dsengine.__all__) == ENGINE

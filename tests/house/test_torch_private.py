@@ -1,4 +1,4 @@
-"""torch's private names stand in one file of the engine."""
+"""Private names of torch are used in one file of the engine."""
 
 import ast
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 ENGINE = Path(__file__).parents[2] / "engine" / "dsengine"
 HOME = ENGINE / "torch_private.py"
 EXEMPT = {"_pytree", "_python_dispatch"}
-"""Modules without a public name that torch itself tells people to use."""
+"""Private modules that torch's documentation recommends."""
 OTHERS = {"_current_frames", "_exit", "_gradient_checkpointing_func"}
 """Documented names of Python, and of transformers."""
 
@@ -19,7 +19,7 @@ def is_private(name: str) -> bool:
 
 
 def defined(tree: ast.Module) -> Iterator[str]:
-    """What a file itself gives a name: functions, classes, fields, attributes of ``self``."""
+    """Yield names that a file defines: functions, classes, fields, attributes of ``self``."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
@@ -31,7 +31,7 @@ def defined(tree: ast.Module) -> Iterator[str]:
 
 
 def members(tree: ast.Module) -> Iterator[str]:
-    """Methods and annotated fields of a file's classes, which other files may use too."""
+    """Yield methods and annotated fields of a file's classes, which other files may use."""
     for kind in ast.walk(tree):
         for node in kind.body if isinstance(kind, ast.ClassDef) else ():
             if isinstance(node, ast.FunctionDef):
@@ -42,7 +42,7 @@ def members(tree: ast.Module) -> Iterator[str]:
 
 
 def foreign(tree: ast.Module, own: set[str]) -> Iterator[str]:
-    """Private names in a file that nothing of ours has defined."""
+    """Yield private names in a file that this project does not define."""
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(attr=name) if is_private(name) and name not in own:
@@ -55,7 +55,7 @@ def foreign(tree: ast.Module, own: set[str]) -> Iterator[str]:
                     yield f"{node.lineno}: {ast.unparse(node)}"
 
 
-def test_one_file_uses_private_names_of_torch() -> None:
+def test_private_torch_names_are_in_one_file() -> None:
     trees = {
         path: ast.parse(path.read_text()) for path in sorted(ENGINE.rglob("*.py")) if path != HOME
     }
@@ -79,5 +79,5 @@ def test_one_file_uses_private_names_of_torch() -> None:
         "class A:\n    def f(self):\n        return self._version",
     ],
 )
-def test_the_scan_finds_what_it_is_for(text: str) -> None:
+def test_scan_detects_private_names(text: str) -> None:
     assert list(foreign(ast.parse(text), set(defined(ast.parse(text)))))

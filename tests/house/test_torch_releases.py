@@ -1,4 +1,4 @@
-"""The table of torch releases: a run adds its row, or takes the place of the earlier one."""
+"""The table of torch releases: a run adds or replaces its row."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ REPORT = """<testsuites><testsuite name="pytest" errors="1" failures="2" skipped
 </testsuites>"""
 
 
-def test_a_row_counts_what_passed_failed_and_was_skipped(tmp_path: Path) -> None:
+def test_row_has_passed_failed_and_skipped_counts(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     report.write_text(REPORT)
     assert row(report, "2.12.1").startswith("| 2.12.1 | 14 | 3 | 3 |")
 
 
-def test_rows_stand_in_the_order_of_releases_each_once() -> None:
+def test_rows_are_sorted_by_release_without_duplicates() -> None:
     page = PAGE.read_text("utf-8")
     added = with_row(page, "| 2.9.0 | 1 | 0 | 0 | then |")
     again = with_row(added, "| 2.9.0 | 2 | 0 | 0 | later |")

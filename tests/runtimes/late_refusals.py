@@ -1,4 +1,4 @@
-"""Configs that DeepSpeed 0.19.8 reads without a word, and what building and stepping makes of them.
+"""Configs that DeepSpeed 0.19.8 parses, and the error during initialization or a step, if any.
 
 ``None``: it trains. Otherwise the class of what it raises, and the key that it is about.
 """
@@ -87,7 +87,7 @@ def config_of(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_deepspeed(configs: list[dict[str, Any]]) -> list[str | None]:
-    """The class of what the real program raises while it builds and steps twice."""
+    """Return the exceptions that the real program raises during initialization and two steps."""
     return [_trained(config) for config in configs]
 
 

@@ -1,4 +1,4 @@
-"""Configs nobody would write: a complete one with some keys removed or set to odd values."""
+"""Random configs: a complete one with some keys removed or set to unusual values."""
 
 import copy
 import random
@@ -60,7 +60,7 @@ MODELS: tuple[dict[str, Any] | None, ...] = (
 
 
 def mutated(pick: random.Random) -> dict[str, Any]:
-    """A copy with up to three keys removed or replaced, and sometimes one added."""
+    """Return a copy with up to three keys removed or replaced, and sometimes one added."""
     config = copy.deepcopy(COMPLETE)
     for _ in range(pick.choice((0, 0, 1, 1, 2, 3))):
         path = pick.choice(list(paths(config)) or ["gone"])
@@ -83,7 +83,7 @@ def paths(config: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def place(config: dict[str, Any], path: str) -> dict[str, Any]:
-    """The block a path lies in; a throw-away one where something else stands there."""
+    """Return the block that contains a path; a temporary one if there is no block."""
     for part in path.split(".")[:-1]:
         inner = config.get(part)
         if not isinstance(inner, dict):

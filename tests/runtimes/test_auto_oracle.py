@@ -1,4 +1,4 @@
-"""What the other programs do with "auto", replayed against what they were seen to do."""
+"""Replays of how other programs handle "auto", compared with recorded behavior."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import replay
 ORACLE = Path(__file__).parents[1] / "oracle" / "auto.jsonl"
 
 
-def test_at_least_99_of_100_recorded_cases_agree():
+def test_replay_agrees_with_99_percent_of_recorded_cases():
     wrong, total = replay.run("auto", ORACLE)
     assert total > 500
     assert len(wrong) <= total // 100, wrong[:3]

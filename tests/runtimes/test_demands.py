@@ -1,4 +1,4 @@
-"""Values that DeepSpeed reads with plain ``dict.get``, and what it then stumbles over."""
+"""Checks of values that DeepSpeed reads with plain ``dict.get``."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def stops(block: dict[str, Any], runtime: Any = None, **facts: Any) -> list[str]
         (None, False),
     ],
 )
-def test_a_list_of_names_holds_texts_alone(value: Any, taken: bool) -> None:
+def test_name_list_accepts_only_strings(value: Any, taken: bool) -> None:
     block = {"torch_autocast": {"enabled": True, "lower_precision_safe_modules": value}}
     assert (stops(block) == []) is taken
 
@@ -38,13 +38,13 @@ def test_a_list_of_names_holds_texts_alone(value: Any, taken: bool) -> None:
 LAUNCH = {"deepspeed_config": {"zero_stage": 2, "offload_optimizer_device": "none"}}
 
 
-def test_settings_beside_a_config_file_stop_accelerate() -> None:
+def test_accelerate_refuses_settings_in_addition_to_a_config_file() -> None:
     block = {"zero_optimization": {"stage": 2}}
-    [said] = stops(block, accelerate(config_file=True), accelerate_config=LAUNCH)
-    assert "zero_stage" in said and "ValueError" in said
+    [message] = stops(block, accelerate(config_file=True), accelerate_config=LAUNCH)
+    assert "zero_stage" in message and "ValueError" in message
 
 
-def test_settings_without_a_config_file_make_the_config() -> None:
+def test_accelerate_settings_without_config_file_create_the_config() -> None:
     runtime = accelerate(config_file=False, batch_sizes=(1,), optimizer="torch")
     facts = gather(gpus=1, accelerate_config=LAUNCH)
     resolution = dsconfig.resolve({}, facts, runtime=runtime)
@@ -65,7 +65,7 @@ SCHEDULER = {"type": "WarmupLR", "params": {"warmup_num_steps": 3}}
         (True, "dummy", False),
     ],
 )
-def test_a_scheduler_stands_in_the_config_or_in_the_script(
+def test_scheduler_in_both_config_and_script_is_refused(
     written: bool, brought: str | None, stopped: bool
 ) -> None:
     block: dict[str, Any] = {"zero_optimization": {"stage": 1}}
@@ -74,6 +74,6 @@ def test_a_scheduler_stands_in_the_config_or_in_the_script(
     if brought == "dummy":
         block["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-4}}
     runtime = accelerate(batch_sizes=(1,), optimizer=brought or "torch", scheduler=brought)
-    said = stops(block, runtime)
-    assert bool(said) is stopped, said
-    assert all("scheduler" in each for each in said)
+    message = stops(block, runtime)
+    assert bool(message) is stopped, message
+    assert all("scheduler" in each for each in message)

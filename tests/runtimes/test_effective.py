@@ -1,4 +1,4 @@
-"""Effective: every setting with its final type, defaults of the version filled in."""
+"""Effective settings: final types and the defaults of the version."""
 
 import json
 from dataclasses import fields
@@ -13,7 +13,7 @@ from dsconfig.schema import Version
 CLASSIFIER = json.loads((Path(__file__).parents[2] / "examples" / "classifier.json").read_text())
 
 
-def test_written_defaults_are_the_schema_s_defaults() -> None:
+def test_dataclass_defaults_equal_schema_defaults() -> None:
     derived, written = effective({}), Effective(batch=None)
     for each in fields(Effective):
         if each.name not in ("config", "batch"):
@@ -21,7 +21,7 @@ def test_written_defaults_are_the_schema_s_defaults() -> None:
 
 
 @pytest.mark.parametrize(("version", "clipping"), [("0.19.8", 1.0), ("0.19.3", 1.0), ("0.19.2", 0)])
-def test_defaults_follow_the_version(version: str, clipping: float) -> None:
+def test_defaults_depend_on_the_version(version: str, clipping: float) -> None:
     settled = effective({}, version=Version.parse(version))
     assert settled.gradients.clipping == clipping
 
@@ -52,7 +52,7 @@ def test_integral_floats_become_integers() -> None:
         ),
     ],
 )
-def test_the_batch_is_solved_from_what_is_given(
+def test_batch_is_derived_from_the_given_values(
     given: dict[str, int], expected: tuple[int, int, int]
 ) -> None:
     batch = effective(given, Facts(world_size=8)).batch
@@ -63,11 +63,11 @@ def test_the_batch_is_solved_from_what_is_given(
 @pytest.mark.parametrize(
     "given", [{}, {"gradient_accumulation_steps": 2}, {"train_batch_size": 33}]
 )
-def test_a_batch_that_does_not_work_out_is_none(given: dict[str, int]) -> None:
+def test_inconsistent_batch_is_none(given: dict[str, int]) -> None:
     assert effective(given, Facts(world_size=8)).batch is None
 
 
-def test_precision_and_its_followers() -> None:
+def test_precision_determines_dependent_settings() -> None:
     numerics = effective(CLASSIFIER).numerics
     assert numerics.precision is Precision.FP16
     assert numerics.loss_scale is not None
@@ -75,7 +75,7 @@ def test_precision_and_its_followers() -> None:
     assert numerics.grad_accum_dtype is numerics.communication_dtype is Precision.FP16
 
 
-def test_the_old_bf16_block_counts_when_the_new_one_is_absent() -> None:
+def test_former_bf16_block_applies_if_the_new_one_is_absent() -> None:
     assert effective({"bfloat16": {"enabled": True}}).numerics.precision is Precision.BF16
     both = {"bfloat16": {"enabled": True}, "bf16": {"enabled": False}}
     assert effective(both).numerics.precision is Precision.FP32
@@ -88,31 +88,31 @@ def test_offload_tiers() -> None:
     assert none.offload_param is None
 
 
-def test_words_are_read_in_any_case() -> None:
+def test_enum_strings_are_case_insensitive() -> None:
     settled = effective({"checkpoint": {"tag_validation": "Fail"}, "gradient_allreduce_op": "SUM"})
     assert settled.checkpointing.tag_validation == "fail"
     assert settled.gradients.allreduce_op == "sum"
 
 
 @pytest.mark.parametrize("name", ["float16", "torch.float16", "half", "fp16"])
-def test_a_dtype_has_several_names(name: str) -> None:
+def test_dtype_aliases(name: str) -> None:
     config = {"torch_autocast": {"enabled": True, "dtype": name}}
     assert effective(config).numerics.autocast == "float16"
     assert effective({"communication_data_type": name}).numerics.communication_dtype == "fp16"
 
 
-def test_auto_left_over_is_an_error_with_the_key() -> None:
+def test_unresolved_auto_raises_with_the_key() -> None:
     with pytest.raises(ValueError, match="train_batch_size"):
         effective({"train_batch_size": "auto"}, Facts(world_size=1))
 
 
-def test_aliases_of_stage_3_keys_count() -> None:
+def test_aliases_of_stage_3_keys_apply() -> None:
     zero = effective({"zero_optimization": {"stage": 3, "prefetch_bucket_size": 7}}).zero
     assert zero.prefetch_bucket_size == 7
 
 
-def test_a_text_is_what_deepspeed_s_model_makes_of_it() -> None:
-    """pydantic takes "false" for false; a key that is read by hand is as Python sees it."""
+def test_string_values_are_converted_as_in_deepspeed() -> None:
+    """pydantic converts "false"; a key without a model has its Python truth value."""
     config = {
         "zero_optimization": {"stage": "2", "overlap_comm": "false", "cpu_offload": "true"},
         "prescale_gradients": "false",

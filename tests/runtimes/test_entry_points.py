@@ -1,4 +1,4 @@
-"""``validate`` and ``resolve`` give one answer to one question: does the program stop?"""
+"""``validate`` and ``resolve`` agree on whether the program stops."""
 
 import copy
 import random
@@ -17,7 +17,7 @@ ROUNDS = 150
 
 
 def mostly_settled(config, pick):
-    """With most "auto" left out: DeepSpeed alone stops at nearly all that stay."""
+    """Remove most "auto" values, because DeepSpeed alone stops at nearly all of them."""
     return {
         key: mostly_settled(value, pick) if isinstance(value, dict) else value
         for key, value in config.items()
@@ -30,7 +30,7 @@ def refused(diagnostics):
 
 
 @pytest.mark.parametrize("runtime", ["deepspeed", "transformers", "accelerate"])
-def test_both_say_whether_the_program_stops(runtime):
+def test_validate_and_resolve_agree_on_refusals(runtime):
     pick = random.Random(f"stops {runtime}")
     seen = Counter()
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""What stops DeepSpeed while it builds the engine or steps, after it has read the file."""
+"""Errors of DeepSpeed after parsing: during initialization or in a step."""
 
 from typing import Any
 
@@ -12,26 +12,26 @@ from training.ranks import Ranks
 
 
 @pytest.mark.parametrize(("case", "stop"), CASES, ids=lambda value: str(value)[:70])
-def test_the_replay_stops_there(case: dict[str, Any], stop: Stop) -> None:
+def test_replay_stops_at_late_refusal(case: dict[str, Any], stop: Stop) -> None:
     resolution = dsconfig.resolve(config_of(case), gather(gpus=1), runtime=deepspeed())
     found = [each for each in resolution.diagnostics if each.name == "program-stops"]
     if stop is None:
         assert found == []
     else:
-        [said] = found
-        assert said.pointer == stop[1]
-        assert f"raises {stop[0]}:" in said.message
+        [message] = found
+        assert message.pointer == stop[1]
+        assert f"raises {stop[0]}:" in message.message
 
 
 @pytest.mark.parametrize(("case", "stop"), CASES, ids=lambda value: str(value)[:70])
-def test_reading_alone_stops_at_none(case: dict[str, Any], stop: Stop) -> None:
+def test_parsing_alone_does_not_stop(case: dict[str, Any], stop: Stop) -> None:
     runtime = deepspeed(until="parse")
     resolution = dsconfig.resolve(config_of(case), gather(gpus=1), runtime=runtime)
     assert not [each for each in resolution.diagnostics if each.name == "program-stops"]
 
 
 @pytest.mark.live
-def test_deepspeed_stops_at_the_same_and_trains_the_others() -> None:
+def test_real_deepspeed_stops_at_the_same_cases() -> None:
     with Ranks(1) as one:
         configs = [config_of(case) for case, _ in CASES]
         [raised] = one.run("runtimes.late_refusals:by_deepspeed", configs=configs)

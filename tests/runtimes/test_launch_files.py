@@ -1,4 +1,4 @@
-"""accelerate's and trainers' YAML as first-class sources: judged, resolved, priced, with facts."""
+"""YAML files of accelerate and trainers as sources of configs and facts."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def codes(report: dsconfig.Report) -> set[str]:
     return {found.code for found in report.diagnostics if found.severity == "error"}
 
 
-def test_a_plugin_is_resolved_with_the_processes_and_precision_of_its_file(tmp_path: Path) -> None:
+def test_plugin_settings_use_processes_and_precision_of_their_file(tmp_path: Path) -> None:
     facts = dsconfig.gather(micro_batch=2)
     found = dsconfig.resolve(launch(tmp_path), facts, runtime="accelerate")
     assert found.ok, found.diagnostics
@@ -80,7 +80,7 @@ def test_a_plugin_is_resolved_with_the_processes_and_precision_of_its_file(tmp_p
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_the_forms_of_public_examples_have_no_finding(stage: int, tmp_path: Path) -> None:
+def test_published_example_configs_have_no_findings(stage: int, tmp_path: Path) -> None:
     assert not codes(dsconfig.validate(launch(tmp_path, stage=stage), runtime="accelerate"))
     assert not codes(dsconfig.validate(launch(tmp_path, stage=stage), runtime="transformers"))
 
@@ -96,7 +96,7 @@ def test_the_forms_of_public_examples_have_no_finding(stage: int, tmp_path: Path
         ("device: none", "device: nvme", "DSC706", 5),
     ],
 )
-def test_a_slip_in_a_plugin_is_told_at_its_line(
+def test_plugin_finding_has_the_yaml_line(
     before: str, after: str, code: str, line: int, tmp_path: Path
 ) -> None:
     path = launch(tmp_path)
@@ -106,7 +106,7 @@ def test_a_slip_in_a_plugin_is_told_at_its_line(
     assert lines == [line], report.diagnostics
 
 
-def test_a_precision_that_yaml_reads_as_false_is_told_once(tmp_path: Path) -> None:
+def test_bare_no_precision_is_reported_once(tmp_path: Path) -> None:
     path = launch(tmp_path)
     path.write_text(path.read_text().replace("mixed_precision: bf16", "mixed_precision: no"))
     document = dsconfig.read(path)
@@ -115,16 +115,18 @@ def test_a_precision_that_yaml_reads_as_false_is_told_once(tmp_path: Path) -> No
     assert found.code == "DSC705" and "'no' in quotes" in (found.help or "")
 
 
-def test_settings_beside_a_file_stop_accelerate(tmp_path: Path) -> None:
+def test_plugin_settings_in_addition_to_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(FILLED))
     path = tmp_path / "accelerate.yaml"
     path.write_text("deepspeed_config: {deepspeed_config_file: ds.json, zero_stage: 3}\n")
     found = dsconfig.resolve(path, dsconfig.gather(gpus=1), runtime="accelerate")
-    assert any("also sets zero_stage" in each.message for each in found.diagnostics)
+    assert any(
+        "sets zero_stage in addition to a config file" in each.message for each in found.diagnostics
+    )
 
 
 @pytest.mark.parametrize("text", [TRAINER, AXOLOTL], ids=["llama-factory", "axolotl"])
-def test_the_arguments_around_a_named_config_are_facts(text: str, tmp_path: Path) -> None:
+def test_trainer_arguments_around_a_config_become_facts(text: str, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(FILLED))
     path = tmp_path / "train.yaml"
     path.write_text(text)
@@ -137,52 +139,52 @@ def test_the_arguments_around_a_named_config_are_facts(text: str, tmp_path: Path
 
 
 def plugin(folder: Path, *settings: str) -> Path:
-    """accelerate's YAML with these lines of settings alone."""
+    """Write accelerate's YAML with these settings."""
     path = folder / "plugin.yaml"
     lines = "".join(f"  {each}\n" for each in settings)
     path.write_text(f"distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n{lines}")
     return path
 
 
-def test_accelerates_word_for_no_file_names_none(tmp_path: Path) -> None:
+def test_accelerate_none_means_no_config_file(tmp_path: Path) -> None:
     path = plugin(tmp_path, "deepspeed_config_file: none", "zero_stage: 2")
     report = dsconfig.validate(path, runtime="accelerate")
     assert "DSC001" not in {each.code for each in report.diagnostics}
     assert report.refusals == ()
 
 
-def test_a_config_is_not_held_against_the_settings_it_was_made_from(tmp_path: Path) -> None:
+def test_generated_config_does_not_conflict_with_its_settings(tmp_path: Path) -> None:
     path = plugin(tmp_path, "zero_stage: 2", "gradient_accumulation_steps: -3")
     report = dsconfig.validate(path, runtime="accelerate")
     assert "DSC703" not in {each.code for each in report.diagnostics}
 
 
-def test_a_setting_that_stands_twice_is_told(tmp_path: Path) -> None:
+def test_duplicate_yaml_setting_is_reported(tmp_path: Path) -> None:
     path = plugin(tmp_path, "zero_stage: 3", "zero_stage: 2")
     report = dsconfig.validate(path, runtime="accelerate")
-    assert any("twice" in each.message or "again" in each.message for each in report.diagnostics)
+    assert any("duplicate key" in each.message for each in report.diagnostics)
 
 
-def test_holders_within_holders_take_no_longer_for_each(tmp_path: Path) -> None:
+def test_nested_containers_take_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "deep.yaml"
     path.write_text("{deepspeed: " * 60 + "{x: 1}" + "}" * 60)
     assert dsconfig.validate(path).diagnostics
 
 
-def test_accumulation_and_clipping_alone_are_settings_of_the_plugin(tmp_path: Path) -> None:
+def test_accumulation_and_clipping_are_plugin_settings(tmp_path: Path) -> None:
     path = plugin(tmp_path, "gradient_accumulation_steps: 4", "gradient_clipping: 1.0")
     document = dsconfig.read(path)
     assert document.is_generated and document.value["zero_optimization"]["stage"] == 2
     assert not codes(dsconfig.validate(document, runtime="accelerate"))
 
 
-def test_deepspeed_without_settings_runs_with_accelerates_own(tmp_path: Path) -> None:
+def test_deepspeed_without_settings_uses_accelerate_defaults(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text("distributed_type: DEEPSPEED\nnum_processes: 2\n")
     assert dsconfig.read(path).value["zero_optimization"]["stage"] == 2
 
 
-def test_settings_that_yaml_merges_in_count_and_are_no_repetition(tmp_path: Path) -> None:
+def test_yaml_merge_keys_apply_and_are_not_duplicates(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text(
         "distributed_type: DEEPSPEED\n"
@@ -195,14 +197,14 @@ def test_settings_that_yaml_merges_in_count_and_are_no_repetition(tmp_path: Path
     assert not codes(dsconfig.validate(document, runtime="accelerate"))
 
 
-def test_a_clipping_norm_that_is_no_number_is_told(tmp_path: Path) -> None:
+def test_non_numeric_clipping_norm_is_reported(tmp_path: Path) -> None:
     path = plugin(tmp_path, "zero_stage: 2", "gradient_clipping: .nan")
     report = dsconfig.validate(path, runtime="accelerate")
-    told = [each for each in report.diagnostics if each.code == "DSC421"]
-    assert [each.range.start.line for each in told] == [5]
+    findings = [each for each in report.diagnostics if each.code == "DSC421"]
+    assert [each.range.start.line for each in findings] == [5]
 
 
-def test_a_config_inside_another_programs_yaml_is_not_taken_for_settings(tmp_path: Path) -> None:
+def test_config_in_other_yaml_is_not_plugin_settings(tmp_path: Path) -> None:
     path = tmp_path / "composer.yaml"
     path.write_text("deepspeed_config:\n  train_batch_size: 8\n  zero_optimization: {stage: 3}\n")
     report = dsconfig.validate(path, runtime="deepspeed")
@@ -237,31 +239,31 @@ def test_a_config_inside_another_programs_yaml_is_not_taken_for_settings(tmp_pat
         ("debug: false", "deepspeed_config: ds.json", "refused", 10),
     ],
 )
-def test_what_the_launcher_makes_of_a_line(
+def test_launcher_effect_of_a_setting(
     before: str, after: str, effect: str | None, line: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text(WHOLE.replace(before, after))
     found = dsconfig.validate(path, runtime="accelerate").diagnostics
-    told = [(each.effect, each.range.start.line) for each in found if each.code == "DSC705"]
-    assert told == ([(effect, line)] if effect else []), found
+    findings = [(each.effect, each.range.start.line) for each in found if each.code == "DSC705"]
+    assert findings == ([(effect, line)] if effect else []), found
 
 
-def test_no_machine_is_one(tmp_path: Path) -> None:
+def test_zero_machines_means_one(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text(WHOLE.replace("num_machines: 1", "num_machines: 0"))
     assert dsconfig.gather(accelerate_config=path).nodes == 1
     assert dsconfig.resolve(path, dsconfig.gather(micro_batch=1), runtime="accelerate").ok
 
 
-def test_the_kind_and_the_processes_have_to_be_said(tmp_path: Path) -> None:
+def test_distributed_type_and_processes_are_required(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text("deepspeed_config: {zero_stage: 2}\n")
     found = dsconfig.validate(path, runtime="accelerate").diagnostics
     assert [each.effect for each in found if each.code == "DSC705"] == ["refused", "note"]
 
 
-def test_fp16_of_earlier_releases_is_a_precision(tmp_path: Path) -> None:
+def test_former_fp16_setting_is_a_precision(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text(WHOLE.replace("debug: false", "fp16: true"))
     found = dsconfig.resolve(path, dsconfig.gather(micro_batch=1), runtime="accelerate")
@@ -269,7 +271,7 @@ def test_fp16_of_earlier_releases_is_a_precision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mixed", "block"), [("bf16", "bf16"), ("fp16", "fp16"), ("fp8", "bf16")])
-def test_the_precision_of_the_launch_is_part_of_what_accelerate_makes(
+def test_launch_precision_is_part_of_the_created_config(
     mixed: str, block: str, tmp_path: Path
 ) -> None:
     document = dsconfig.read(launch(tmp_path, mixed=mixed))
@@ -280,15 +282,15 @@ def test_the_precision_of_the_launch_is_part_of_what_accelerate_makes(
     assert alone.effective.numerics.precision == block
 
 
-def test_a_kind_that_yaml_reads_as_false_is_shown_with_its_word(tmp_path: Path) -> None:
+def test_distributed_type_no_is_shown_as_yaml_false(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text(WHOLE.replace("_type: DEEPSPEED", "_type: NO"))
     found = dsconfig.validate(path, runtime="accelerate").diagnostics
-    (told,) = [each.message for each in found if each.code == "DSC705"]
-    assert told.startswith("distributed_type is False (YAML's word for false)")
+    (findings,) = [each.message for each in found if each.code == "DSC705"]
+    assert findings.startswith("distributed_type is False (false in YAML)")
 
 
-def test_a_precision_in_capitals_is_one(tmp_path: Path) -> None:
+def test_precision_is_case_insensitive(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text(WHOLE.replace("debug: false", "mixed_precision: BF16"))
     facts = dsconfig.gather(accelerate_config=path)

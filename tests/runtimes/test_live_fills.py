@@ -1,4 +1,4 @@
-"""Our replays of transformers, accelerate and DeepSpeed beside the installed programs.
+"""Replays of transformers, accelerate and DeepSpeed, compared with the installed programs.
 
 Each meets hundreds of odd configs; outcome, values and class of error have to be the same.
 """
@@ -48,7 +48,7 @@ def model_of(shape):
     return ModelTree(name="model", parameters=1, trainable=1, config=shape)
 
 
-def test_transformers_fills_and_refuses_as_we_say():
+def test_replay_matches_real_transformers():
     module = pytest.importorskip("transformers.integrations.deepspeed")
     pick = random.Random(1)
     for _ in range(ROUNDS):
@@ -95,10 +95,10 @@ def transformers_itself(module, config, shape, args, world, steps):
 
 
 class Reached(BaseException):
-    """deepspeed.initialize was called, with this config."""
+    """Raised when deepspeed.initialize is called with this config."""
 
 
-def test_accelerate_fills_and_refuses_as_we_say(monkeypatch):
+def test_replay_matches_real_accelerate(monkeypatch):
     torch = pytest.importorskip("torch")
     real = pytest.importorskip("deepspeed")
     module = pytest.importorskip("accelerate")
@@ -176,7 +176,7 @@ def accelerate_itself(torch, module, config, shape, world, mixed, plugin, kinds,
     raise AssertionError("prepare returned without initialize")
 
 
-def test_deepspeed_reads_and_refuses_as_we_say(monkeypatch):
+def test_replay_matches_real_deepspeed(monkeypatch):
     module = pytest.importorskip("deepspeed.runtime.config")
     monkeypatch.setattr(module.dist, "get_rank", lambda *_: 0)
     monkeypatch.setattr(module.dist, "get_world_size", lambda *_: 2)

@@ -1,4 +1,4 @@
-"""One odd value at each key: DeepSpeed's verdict, recorded, and ours."""
+"""One unusual value for each key: DeepSpeed's recorded verdict and ours."""
 
 import json
 
@@ -7,14 +7,14 @@ import pytest
 from replays import odd_values
 
 
-def test_every_refusal_of_an_odd_value_is_foreseen() -> None:
+def test_replay_predicts_refusals_of_unusual_values() -> None:
     cases = list(odd_values.replay())
     assert len(cases) > 18_000
     assert [case for case in cases if not case.agrees] == []
 
 
 @pytest.mark.live
-def test_the_record_is_what_deepspeed_says() -> None:
+def test_recorded_refusals_match_real_deepspeed() -> None:
     pytest.importorskip("deepspeed.runtime.config")
     recorded, live = json.loads(odd_values.ORACLE.read_text()), odd_values.record()
     differing = {

@@ -26,7 +26,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_sequences_divided_among_ranks_are_a_fact(tmp_path: Path) -> None:
+def test_sequence_parallel_size_becomes_a_fact(tmp_path: Path) -> None:
     document = dsconfig.read(written(tmp_path, YAML))
     facts = embedded_facts.complete(dsconfig.gather(micro_batch=1), document)
     assert (facts.world_size, facts.sequence_parallel, facts.data_parallel) == (4, 2, 2)
@@ -45,15 +45,15 @@ def test_sequences_divided_among_ranks_are_a_fact(tmp_path: Path) -> None:
         ("sp_size: 2", "tp_size: 4", 5),
     ],
 )
-def test_what_stops_the_start_is_told_at_its_line(
+def test_launch_error_is_reported_at_its_line(
     before: str, after: str, line: int, tmp_path: Path
 ) -> None:
     report = dsconfig.validate(written(tmp_path, YAML.replace(before, after)), runtime="accelerate")
-    told = [each.range.start.line for each in report.errors if each.code == "DSC708"]
-    assert line in told, report.diagnostics
+    findings = [each.range.start.line for each in report.errors if each.code == "DSC708"]
+    assert line in findings, report.diagnostics
 
 
-def test_a_size_without_the_names_first_half_is_told_the_whole(tmp_path: Path) -> None:
+def test_setting_without_prefix_suggests_the_full_name(tmp_path: Path) -> None:
     text = YAML.replace("parallelism_config_sp_size", "sp_size")
     report = dsconfig.validate(written(tmp_path, text), runtime="accelerate")
     assert 'did you mean "parallelism_config_sp_size"?' in [each.help for each in report.errors]
@@ -62,7 +62,7 @@ def test_a_size_without_the_names_first_half_is_told_the_whole(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("processes", "sequence", "replicate"), [(8, 2, 2), (8, 3, 1), (4, 99, 1), (8, 2, 3), (6, 2, 1)]
 )
-def test_the_size_that_is_advised_starts(processes: int, sequence: int, replicate: int) -> None:
+def test_suggested_size_is_accepted(processes: int, sequence: int, replicate: int) -> None:
     sizes = {"sp_size": sequence, "dp_replicate_size": replicate, "dp_shard_size": 7}
     block = {parallelism.yaml_name(name): size for name, size in sizes.items()}
     (found,) = parallelism.violations({parallelism.BLOCK: block}, processes)
@@ -77,7 +77,7 @@ def test_the_size_that_is_advised_starts(processes: int, sequence: int, replicat
 
 
 @pytest.mark.live
-def test_the_real_config_stops_where_we_say() -> None:
+def test_violations_match_real_parallelism_config() -> None:
     module = pytest.importorskip("accelerate.parallelism_config")
     pick = random.Random(5)
     for _ in range(400):
@@ -89,7 +89,7 @@ def test_the_real_config_stops_where_we_say() -> None:
 
 
 def stops(module: Any, sizes: dict[str, int], processes: int) -> bool:
-    """Whether ParallelismConfig stops, or DeepSpeed at the batch that accelerate then writes."""
+    """Return whether ParallelismConfig or DeepSpeed raises for these sizes."""
     accelerator = SimpleNamespace(
         multi_device=True,
         num_processes=processes,
@@ -116,17 +116,17 @@ model_init_kwargs:
 """
 
 
-def test_a_distributed_config_is_judged_at_its_lines(tmp_path: Path) -> None:
+def test_distributed_config_findings_have_lines(tmp_path: Path) -> None:
     path = tmp_path / "args.yaml"
     path.write_text(ARGUMENTS)
     facts = dsconfig.gather(gpus=4, training_args=path)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
-    told = {each.message.split(": ")[0]: each.effect for each in found if each.code == "DSC709"}
-    assert told == {f"{path}:4": "altered", f"{path}:5": "refused"}, found
+    findings = {each.message.split(": ")[0]: each.effect for each in found if each.code == "DSC709"}
+    assert findings == {f"{path}:4": "altered", f"{path}:5": "refused"}, found
 
 
 @pytest.mark.parametrize("block", [{}, {"tp_size": 1}, {"ep_implementation": "all_reduce"}])
-def test_a_distributed_config_that_divides_nothing_is_let_be(block: dict[str, Any]) -> None:
+def test_distributed_config_without_sharding_has_no_finding(block: dict[str, Any]) -> None:
     given = {"model_init_kwargs": {"distributed_config": block}}
     facts = dsconfig.gather(gpus=4, training_args=given)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
@@ -134,21 +134,21 @@ def test_a_distributed_config_that_divides_nothing_is_let_be(block: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("block", "said"),
+    ("block", "message"),
     [
-        ({1: 2}, "distributed_config.1 is no setting"),
-        ({"tp_size": 3}, "tp_size is 3, and there are 4 processes"),
-        ({"tp_size": 3, "pp_size": 2}, "tp_size x pp_size multiply to 6, and"),
-        ({"tp_size": 1.0}, "tp_size is 1.0, and must be an integer of 1 or more"),
+        ({1: 2}, "distributed_config.1"),
+        ({"tp_size": 3}, "tp_size is 3, but there are 4 processes"),
+        ({"tp_size": 3, "pp_size": 2}, "tp_size x pp_size multiply to 6, but"),
+        ({"tp_size": 1.0}, "tp_size is 1.0; it must be a positive integer"),
     ],
 )
-def test_a_distributed_config_is_told_in_words_that_fit(block: dict[Any, Any], said: str) -> None:
+def test_distributed_config_messages(block: dict[Any, Any], message: str) -> None:
     facts = dsconfig.gather(gpus=4, training_args={"distributed_config": block})
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
-    assert any(each.code == "DSC709" and said in each.message for each in found), found
+    assert any(each.code == "DSC709" and message in each.message for each in found), found
 
 
-def test_a_model_that_is_divided_stops_deepspeed_when_it_is_built() -> None:
+def test_sharded_model_stops_deepspeed_at_initialization() -> None:
     given = {"model_init_kwargs": {"distributed_config": {"tp_plan": "auto"}}}
     facts = dsconfig.gather(gpus=2, training_args=given)
     (found,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
@@ -157,7 +157,7 @@ def test_a_model_that_is_divided_stops_deepspeed_when_it_is_built() -> None:
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
-def test_transformers_stops_at_the_sizes_that_we_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_violations_match_real_distributed_config(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import fields
 
     real = pytest.importorskip("transformers.distributed").DistributedConfig
@@ -174,7 +174,7 @@ def test_transformers_stops_at_the_sizes_that_we_name(monkeypatch: pytest.Monkey
 
 
 def _stops(real: Any, block: dict[str, Any], processes: int) -> bool:
-    """Whether the class stops, or the mesh that is then made of so many processes."""
+    """Return whether the class raises, or the mesh for this number of processes."""
     try:
         made = real(**block)
     except ValueError:

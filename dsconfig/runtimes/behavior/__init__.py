@@ -1,11 +1,11 @@
-"""What the other programs do with a config: their fills and their ways to stop, replayed.
+"""Replays of the other programs on a config: values they fill in, and where they stop.
 
-replay           what a replay leaves: a config, why each value was written, how it stops
-integrations     how transformers and accelerate look keys up, and the width of a model
-trainer          TrainingArguments, transformers' two passes, the Trainer's whole chain
+replay           the result of a replay: the config, reasons for values, failures
+integrations     key lookup in transformers and accelerate, and the width of a model
+trainer          TrainingArguments, transformers' two passes, the full Trainer
 plugin, prepare  accelerate's DeepSpeedPlugin, and an accelerate script up to DeepSpeed
-remarks          what the user surely does not want, and gets without an error
-alone            DeepSpeed by itself, and after a program that hands its config on
+remarks          behavior that surprises users but raises no error
+standalone       DeepSpeed on its own, or after a program that passes its config on
 deepspeed_parse, deepspeed_batch, deepspeed_step
-                 the order in which DeepSpeed reads; the batch; building and stepping
+                 parsing order, batch arithmetic, initialization and steps
 """

@@ -1,4 +1,4 @@
-"""DeepSpeed's batch triple on the user's own values: no type is checked, floats stay floats."""
+"""DeepSpeed's batch arithmetic on the user's own values: no type checks, floats stay floats."""
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS, Triple
 from dsconfig.runtimes.base import Source
@@ -6,24 +6,22 @@ from dsconfig.runtimes.behavior.replay import Replay, ReplayStop, errors_at
 
 
 def solve(replay: Replay, ranks: int | float) -> None:
-    """Derive what is absent and assert the rest, in place; ``ranks`` are data-parallel."""
+    """Derive missing values and check the rest, in place; ``ranks`` are data-parallel."""
     config = replay.config
     given = Triple(*(config.get(key) for key in KEYS))
     with errors_at(*given.given):
         solved = given.derived(ranks)
         if solved is None:
-            said = "neither train_batch_size nor train_micro_batch_size_per_gpu is given"
-            raise ReplayStop("AssertionError", said, GLOBAL, MICRO)
+            message = "neither train_batch_size nor train_micro_batch_size_per_gpu is set"
+            raise ReplayStop("AssertionError", message, GLOBAL, MICRO)
         config.update(zip(KEYS, solved, strict=True))
         for key, value in zip(KEYS, solved, strict=True):
             if not value > 0:
-                raise ReplayStop(
-                    "AssertionError", f"{key} comes to {value}, which is not above 0", key
-                )
+                raise ReplayStop("AssertionError", f"{key} is {value}; it must be positive", key)
         if not solved.holds(ranks):
             total, micro, steps = solved
-            said = f"{total} is not {micro} * {steps} * {ranks} (micro * accumulation * ranks)"
-            raise ReplayStop("AssertionError", said, *KEYS)
+            message = f"{total} is not {micro} * {steps} * {ranks} (micro * accumulation * ranks)"
+            raise ReplayStop("AssertionError", message, *KEYS)
     for key in KEYS:
         if key not in given.given:
             alone = key == STEPS and len(given.given) == 1
@@ -36,4 +34,4 @@ _RULES = {
     MICRO: ("global batch // ranks // accumulation", Source.DERIVED),
     STEPS: ("global batch // micro batch // ranks", Source.DERIVED),
 }
-_ALONE = ("1, which DeepSpeed takes where one other member is given", Source.DEFAULT)
+_ALONE = ("1, DeepSpeed's default if only one of the others is set", Source.DEFAULT)

@@ -1,4 +1,4 @@
-"""``DeepSpeedConfig``: the order in which it reads a config, and where it stops."""
+"""Replay of ``DeepSpeedConfig``: the order in which it parses a config, and where it stops."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from dsconfig.source.pointer import ABSENT, is_block, value_at
 
 
 def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) -> None:
-    """Read ``outcome.config``, in place. ``ranks`` is an mpu's data-parallel size, or None."""
+    """Parse ``outcome.config``, in place. ``ranks`` is an mpu's data-parallel size, or None."""
     config = outcome.config
     read = ReadConfig(config, version, facts)
     for path, key in read.removed.items():
@@ -30,53 +30,53 @@ def parse(outcome: Replay, facts: Facts, ranks: int | None, version: Version) ->
         with errors_at("sequence_parallel_size"):
             size = batch.ranks_sharing(size, config["sequence_parallel_size"])
     for step in ORDER:
-        _refuse_unmet(read, step.checks)
+        _stop_at_failed_checks(read, step.checks)
         _typed(outcome, read.reading, step.by_model)
-        _refuse_breaches(read, (*step.checks, *step.by_model))
+        _stop_at_violations(read, (*step.checks, *step.by_model))
         if step.then is not None:
             step.then(outcome, version)
-    _refuse_unmet(read, None)
+    _stop_at_failed_checks(read, None)
     _typed(outcome, read.reading, None)
-    _refuse_breaches(read, None)
+    _stop_at_violations(read, None)
     deepspeed_batch.solve(outcome, size)
-    _refuse_breaches(read, (AT_THE_END,))
+    _stop_at_violations(read, (AT_THE_END,))
     _max_grad_norm(config)
 
 
-def _refuse_breaches(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
-    """Conditions between keys, at the turn of the given roots (None: of all)."""
+def _stop_at_violations(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
+    """Stop at violated conditions of the given roots (None: all)."""
     for violation in violations(read, roots):
         raise ReplayStop(
             violation.exception, violation.message, *(".".join(path) for path in violation.paths)
         )
 
 
-def _refuse_unmet(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
-    """Keys that are read by hand, below the given roots (None: all of them)."""
-    for path, wanted in read.failed_check.items():
+def _stop_at_failed_checks(read: ReadConfig, roots: tuple[str, ...] | None) -> None:
+    """Stop at failed checks of keys below the given roots (None: all)."""
+    for path, check in read.failed_check.items():
         if path[0] in _REPLAYED or (roots is not None and path[0] not in roots):
             continue
-        if not wanted.late:
+        if not check.late:
             dotted, value = ".".join(path), read.get(*path)
-            said = f"{dotted} is {value!r}; DeepSpeed takes {wanted.expected}"
-            # Bare where a method or an operator meets a wrong type.
-            error = _ALWAYS.get(dotted, "AttributeError")
+            message = f"{dotted} is {value!r}; DeepSpeed requires {check.expected}"
+            # The plain Python error of a method or an operator on the wrong type.
+            error = _OTHER_ERRORS.get(dotted, "AttributeError")
             if isinstance(value, str):
-                error = _METHODS.get(dotted, error)
-            raise ReplayStop(error, said, dotted)
+                error = _STRING_METHODS.get(dotted, error)
+            raise ReplayStop(error, message, dotted)
 
 
 _REPLAYED = (*batch.KEYS, "sequence_parallel_size")
-"""Keys whose arithmetic is replayed as it is, with the errors it brings."""
+"""Keys whose arithmetic is replayed as is, with its errors."""
 
 
-_METHODS = {
+_STRING_METHODS = {
     "communication_data_type": "ValueError",
     "seq_parallel_communication_data_type": "ValueError",
     "checkpoint.tag_validation": "DeepSpeedConfigError",
 }
-"""Values on which a method of a text is called first."""
-_ALWAYS = {
+"""Keys on whose value a string method is called first."""
+_OTHER_ERRORS = {
     "gradient_allreduce_op": "ValueError",
     "torch_autocast.dtype": "ValueError",
     "data_types.keep_in_fp32_modules": "DeepSpeedConfigError",
@@ -89,20 +89,20 @@ _ALWAYS = {
 
 
 def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | None) -> None:
-    """Refuse, convert and drop as DeepSpeed's models do, in place, below the given roots."""
+    """Refuse, convert and drop values as DeepSpeed's models do, in place."""
     entries = [e for e in found.entries.values() if roots is None or e.path[0] in roots]
     misfit = next((e for e in entries if e.outcome is reading.Outcome.NOT_A_BLOCK), None)
     if misfit is not None:
         dotted = ".".join(misfit.path)
-        # Blocks inside another model, and the monitors, are fields; the others are unpacked.
+        # Blocks in another model, and the monitors, are fields; the others are unpacked.
         unpacked = len(misfit.path) == 1 and dotted not in MONITORS
         kind = "TypeError" if unpacked else "ValidationError"
-        raise ReplayStop(kind, f"{dotted} must be a block of keys", dotted)
+        raise ReplayStop(kind, f"{dotted} must be an object", dotted)
     refused = [entry for entry in entries if entry.refused]
     if refused:
         paths = tuple(".".join(entry.path) for entry in refused)
-        said = f"DeepSpeed's model of the block refuses {', '.join(paths)}"
-        raise ReplayStop("ValidationError", said, *paths)
+        message = f"DeepSpeed's model rejects {', '.join(paths)}"
+        raise ReplayStop("ValidationError", message, *paths)
     for path, values in found.values.items():
         if roots is None or path[0] in roots:
             _convert(outcome, path, values)
@@ -113,18 +113,18 @@ def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | Non
             outcome.remark(
                 "DSC750",
                 dotted,
-                f'DeepSpeed drops "auto" at {dotted} without a word and goes on with its default',
-                "write the value, or resolve the file with dsconfig resolve first",
+                f'DeepSpeed silently drops "auto" at {dotted} and uses its default',
+                "write the value, or run dsconfig resolve first",
             )
     for block, content in list(blocks_in(outcome.config)):
         if content == AUTO and block.nested and (roots is None or block.path[0] in roots):
-            said = '"auto" in place of the block counts as no block'
-            outcome.record(".".join(block.path), said, Source.DEFAULT)
+            message = '"auto" instead of a block counts as no block'
+            outcome.record(".".join(block.path), message, Source.DEFAULT)
             _delete(outcome.config, block.path)
 
 
 def _convert(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
-    """Put in place what the models of a block made of the values: ``"2"`` and 2.0 become 2."""
+    """Replace values by those that the models convert to: ``"2"`` and 2.0 become 2."""
     block, place = reading.typed_block(path), value_at(outcome.config, path)
     if not is_block(place) or block is None or not block.owner.history.is_closed_at(NEWEST):
         return
@@ -175,7 +175,7 @@ def _clock(outcome: Replay, version: Version) -> None:
 
 
 def _max_grad_norm(config: dict[str, Any]) -> None:
-    """A warning about ``optimizer.params.max_grad_norm`` compares it with 0."""
+    """Replay the comparison of ``optimizer.params.max_grad_norm`` with 0."""
     params = value_at(config, ("optimizer", "params"))
     named = value_at(config, ("optimizer", "type")) not in (ABSENT, None)
     if named and params is not ABSENT and params is not None:
@@ -186,8 +186,8 @@ def _max_grad_norm(config: dict[str, Any]) -> None:
                 _ = params["max_grad_norm"] > 0
 
 
-class Step(NamedTuple):
-    """A stretch of the parser: keys read by hand, blocks with a model, and a check of its own."""
+class ParserStep(NamedTuple):
+    """A step of the parser: explicitly read keys, blocks with a model, and an own check."""
 
     checks: tuple[str, ...] = ()
     by_model: tuple[str, ...] = ()
@@ -195,25 +195,25 @@ class Step(NamedTuple):
 
 
 ORDER = (
-    Step(checks=("communication_data_type",)),
-    Step(checks=("seq_parallel_communication_data_type",)),
-    Step(checks=("gradient_allreduce_op",)),
-    Step(by_model=("zero_optimization",)),
-    Step(checks=("activation_checkpointing",), by_model=("comms_logger",)),
-    Step(by_model=MONITORS),
-    Step(by_model=("fp16",)),
-    Step(by_model=("bf16", "bfloat16")),
-    Step(checks=("torch_autocast",), then=_optimizer_and_scheduler),
-    Step(then=_clock),
-    Step(checks=("autotuning",), by_model=("hybrid_engine",)),
-    Step(checks=("pipeline",)),
-    Step(checks=("data_efficiency",)),
-    Step(checks=("checkpoint",)),
-    Step(checks=("data_types",)),
-    Step(checks=("aio",), by_model=("weight_quantization",)),
-    Step(by_model=("compile",)),
-    Step(checks=("timers",), by_model=("timers",)),
-    Step(by_model=("tensor_parallel",)),
-    Step(checks=("expert_parallel",)),
+    ParserStep(checks=("communication_data_type",)),
+    ParserStep(checks=("seq_parallel_communication_data_type",)),
+    ParserStep(checks=("gradient_allreduce_op",)),
+    ParserStep(by_model=("zero_optimization",)),
+    ParserStep(checks=("activation_checkpointing",), by_model=("comms_logger",)),
+    ParserStep(by_model=MONITORS),
+    ParserStep(by_model=("fp16",)),
+    ParserStep(by_model=("bf16", "bfloat16")),
+    ParserStep(checks=("torch_autocast",), then=_optimizer_and_scheduler),
+    ParserStep(then=_clock),
+    ParserStep(checks=("autotuning",), by_model=("hybrid_engine",)),
+    ParserStep(checks=("pipeline",)),
+    ParserStep(checks=("data_efficiency",)),
+    ParserStep(checks=("checkpoint",)),
+    ParserStep(checks=("data_types",)),
+    ParserStep(checks=("aio",), by_model=("weight_quantization",)),
+    ParserStep(by_model=("compile",)),
+    ParserStep(checks=("timers",), by_model=("timers",)),
+    ParserStep(by_model=("tensor_parallel",)),
+    ParserStep(checks=("expert_parallel",)),
 )
-"""The order in which DeepSpeedConfig goes: of several faults it reports the first."""
+"""Parsing order of DeepSpeedConfig, which reports only the first error."""

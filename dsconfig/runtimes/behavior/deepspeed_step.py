@@ -1,4 +1,4 @@
-"""Building the engine and stepping twice: what a config that parses still runs into."""
+"""Replay of engine initialization and two steps, for errors after parsing."""
 
 from typing import Any
 
@@ -12,23 +12,23 @@ from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, is_block, is_list, value_at
 
 STEPS_CHECKED = Version(0, 19, 3)
-"""The first release that refuses a warmup of no steps; before, it was raised to two."""
+"""The first release that refuses zero warmup steps; earlier ones raise it to two."""
 PARAMETERS_CHECKED = Version(0, 19, 2)
 """The first release that reads ``param_dtype``."""
 RATES = ("warmup_min_lr", "warmup_max_lr")
 RATE_OF_THE_OPTIMIZER = Version(0, 17, 2)
-"""The first release in which a schedule may leave its highest rate to the optimizer."""
+"""The first release in which a schedule may take its maximum rate from the optimizer."""
 
 
 def build_and_step(outcome: Replay, client_optimizer: str | None, version: Version) -> None:
-    """Raise ReplayStop where ``deepspeed.initialize`` or the first steps would stop."""
+    """Raise ReplayStop where ``deepspeed.initialize`` or the first steps would raise."""
     config = outcome.config
     name = value_at(config, ("optimizer", "type"))
     if client_optimizer is None and name not in (ABSENT, None):
         built = isinstance(name, str) and optimizer_built(name, {}, version, offloaded=False)
         if not built:
-            said = f"{name} is not an optimizer of DeepSpeed or torch.optim"
-            raise ReplayStop("AssertionError", said, "optimizer.type", late=True)
+            message = f"{name} is not an optimizer of DeepSpeed or torch.optim"
+            raise ReplayStop("AssertionError", message, "optimizer.type", late=True)
     _dtypes(config, version)
     if client_optimizer is None:
         _build_adam(config)
@@ -43,7 +43,7 @@ def build_and_step(outcome: Replay, client_optimizer: str | None, version: Versi
 
 
 def _dtypes(config: dict[str, Any], version: Version) -> None:
-    """Names of formats; and that they agree with the precision, where DeepSpeed needs it."""
+    """Check dtype names, and that they agree with the precision where required."""
     model = "fp32"
     if _is_on(config, "fp16", "enabled"):
         model = "fp16"
@@ -51,14 +51,14 @@ def _dtypes(config: dict[str, Any], version: Version) -> None:
         model = "bf16"
     parameters = _dtype(config, "param_dtype", version)
     if parameters not in (None, model) and version >= PARAMETERS_CHECKED:
-        said = f"param_dtype is {parameters}, and the precision that is on {model}"
-        raise ReplayStop("AssertionError", said, "data_types.param_dtype", late=True)
+        message = f"param_dtype is {parameters}, but the precision is {model}"
+        raise ReplayStop("AssertionError", message, "data_types.param_dtype", late=True)
     if model != "fp32":
         _dtype(config, "buffer_dtype", version)
     sums = _dtype(config, "grad_accum_dtype", version)
     if sums not in (None, model) and not _is_on(config, "zero_optimization", "stage"):
-        said = f"gradients in {sums} of parameters in {model} need ZeRO"
-        raise ReplayStop("NotImplementedError", said, "data_types.grad_accum_dtype", late=True)
+        message = f"accumulating gradients in {sums} with parameters in {model} requires ZeRO"
+        raise ReplayStop("NotImplementedError", message, "data_types.grad_accum_dtype", late=True)
 
 
 def _dtype(config: dict[str, Any], name: str, version: Version) -> str | None:
@@ -78,14 +78,14 @@ def _is_on(config: dict[str, Any], block: str, switch: str) -> bool:
 
 
 def _build_adam(config: dict[str, Any]) -> None:
-    """The range checks of Adam, in their order; another type is not built here."""
+    """Check the ranges of Adam's arguments in order; other types are skipped."""
     name = value_at(config, ("optimizer", "type"))
     params = value_at(config, ("optimizer", "params"))
     if name not in ("adam", "adamw") or not is_block(params):
         return
     if "max_grad_norm" in params:
-        said = "max_grad_norm is not a parameter of the optimizer; use gradient_clipping"
-        raise ReplayStop("ValueError", said, "optimizer.params.max_grad_norm", late=True)
+        message = "max_grad_norm is not a parameter of the optimizer; use gradient_clipping"
+        raise ReplayStop("ValueError", message, "optimizer.params.max_grad_norm", late=True)
     for key in ("lr", "eps", "betas", "weight_decay"):
         path = f"optimizer.params.{key}"
         if key not in params:
@@ -104,8 +104,8 @@ def _scheduler(config: dict[str, Any], version: Version) -> None:
         return
     kind = SCHEDULES.get(name) if isinstance(name, str) else None
     if kind is None:
-        said = f"{name} is not a scheduler of DeepSpeed or torch"
-        raise ReplayStop("AssertionError", said, "scheduler.type", late=True)
+        message = f"{name} is not a scheduler of DeepSpeed or torch"
+        raise ReplayStop("AssertionError", message, "scheduler.type", late=True)
     if not kind.warms_up:
         return
     params = value_at(config, ("scheduler", "params"))
@@ -131,7 +131,7 @@ def _total(held: dict[str, Any]) -> None:
 
 
 def _are_rates(value: Any, key: str, version: Version) -> bool:
-    """One number, or one for each group; null is the optimizer's rate, once it may be."""
+    """Return whether a value is a rate or one per group; null may be the optimizer's rate."""
     if value is None:
         return key == "warmup_max_lr" and version >= RATE_OF_THE_OPTIMIZER
     each = value if is_list(value) else [value]
@@ -146,5 +146,5 @@ def _warmup(held: dict[str, Any], version: Version) -> None:
             max(2, steps)
         return
     if not isinstance(steps, int) or steps <= 0:
-        said = f"warmup_num_steps must be a positive integer, and is {steps!r}"
-        raise ReplayStop("ValueError", said, path, late=True)
+        message = f"warmup_num_steps is {steps!r}; it must be a positive integer"
+        raise ReplayStop("ValueError", message, path, late=True)

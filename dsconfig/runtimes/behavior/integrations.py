@@ -1,6 +1,6 @@
-"""How both Hugging Face integrations look keys up, and the width of a model.
+"""Key lookup in both Hugging Face integrations, and the width of a model.
 
-Where a block on the way is a text, the bare AttributeError of their code is the answer.
+If a block on the path is a string, their code raises a plain AttributeError, as here.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from dsconfig.runtimes.behavior.replay import MissingFact, ReplayStop, errors_at
 from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, STAGE
 from dsconfig.source.pointer import ABSENT
 
-Named = ModelTree | ModelOutline | None
-"""The model of a run, whatever is known of it; None where nobody named one."""
+SpecifiedModel = ModelTree | ModelOutline | None
+"""The model of a run, if specified."""
 
 
 def node(config: dict[str, Any], path: str) -> tuple[dict[str, Any] | None, str]:
-    """The block a key stands in (None where one on the way is absent), and the key's name."""
+    """Return the parent block of a key (None if absent) and the key's name."""
     *blocks, name = path.split(".")
     place: Any = config
     for block in blocks:
@@ -43,7 +43,7 @@ def is_auto(config: dict[str, Any], path: str) -> bool:
 
 
 def fill(config: dict[str, Any], path: str, wanted: Any) -> bool:
-    """Write where "auto" stands; False where something else does, or nothing."""
+    """Replace "auto"; return False for any other value or none."""
     place, name = node(config, path)
     if place is None:
         return False
@@ -55,10 +55,9 @@ def fill(config: dict[str, Any], path: str, wanted: Any) -> bool:
 
 
 def stage_of(config: dict[str, Any]) -> Any:
-    """The stage both integrations note when they are handed a config (-1 without one).
+    """Return the stage that both integrations read from a config (-1 without one).
 
-    At stages 2 and 3 they look at the offload devices as well, which is where a block that
-    is a text stops them.
+    At stages 2 and 3 they read the offload devices as well, and fail if a block is a string.
     """
     stage = value(config, STAGE, -1)
     if stage in (2, 3):
@@ -72,42 +71,42 @@ BY_WIDTH = (
     "zero_optimization.stage3_prefetch_bucket_size",
     "zero_optimization.stage3_param_persistence_threshold",
 )
-"""The keys sized by it, in the order both programs handle them."""
+"""The keys sized by it, in the order in which both programs handle them."""
 
 
 def sizes_by_width(width: Any) -> tuple[Any, Any, Any]:
-    """h*h, int(0.9*h*h), 10*h, in whatever arithmetic the width brings with it."""
+    """Return h*h, int(0.9*h*h) and 10*h, in the arithmetic of the given type."""
     with errors_at():
         return width * width, int(0.9 * width * width), 10 * width
 
 
-def width_for_transformers(model: Named, open_keys: list[str]) -> Any:
-    """hidden_size, the widest of hidden_sizes, then the same two of text_config."""
+def width_for_transformers(model: SpecifiedModel, open_keys: list[str]) -> Any:
+    """Return hidden_size or the largest of hidden_sizes, then the same of text_config."""
     config = _config(model, open_keys)
     text = config.get("text_config") if config is not None else None
     width = _width_in(config, text)
     if width is ABSENT or width is None:
-        _insist_on_knowing(config, open_keys)
-        said = "the model's config has neither hidden_size nor hidden_sizes"
-        raise ReplayStop("ValueError", said, *open_keys, late=True)
+        _require_known_width(config, open_keys)
+        message = "the model's config has neither hidden_size nor hidden_sizes"
+        raise ReplayStop("ValueError", message, *open_keys, late=True)
     return width
 
 
-def width_for_accelerate(model: Named, open_keys: list[str]) -> Any:
-    """hidden_size, then the widest of hidden_sizes, at the top level alone."""
+def width_for_accelerate(model: SpecifiedModel, open_keys: list[str]) -> Any:
+    """Return hidden_size or the largest of hidden_sizes, at the top level only."""
     config = _config(model, open_keys)
     if config is None:
         raise ReplayStop("ValueError", "the model has no config attribute", *open_keys, late=True)
     width = _width_in(config)
     if width is not ABSENT:
         return width
-    _insist_on_knowing(config, open_keys)
-    said = "model.config has neither hidden_size nor hidden_sizes at its top level"
-    raise ReplayStop("ValueError", said, *open_keys, late=True)
+    _require_known_width(config, open_keys)
+    message = "model.config has neither hidden_size nor hidden_sizes at its top level"
+    raise ReplayStop("ValueError", message, *open_keys, late=True)
 
 
 def _width_in(*configs: Any) -> Any:
-    """By the first of the two names that the first config has which has one."""
+    """Return the width of the first config that has one."""
     for config in configs:
         if not isinstance(config, Mapping):
             continue
@@ -119,22 +118,24 @@ def _width_in(*configs: Any) -> Any:
     return ABSENT
 
 
-def _config(model: Named, open_keys: list[str]) -> Mapping[str, Any] | None:
+def _config(model: SpecifiedModel, open_keys: list[str]) -> Mapping[str, Any] | None:
     if model is None:
         raise MissingFact(
             open_keys[0],
-            "the bucket sizes follow the model's hidden_size, and no model was named",
-            "give --model",
+            "the bucket sizes depend on the model's hidden_size, but no model is specified",
+            "specify --model",
         )
     return model.config
 
 
-def _insist_on_knowing(config: Mapping[str, Any] | None, open_keys: list[str]) -> None:
-    """Before it is said that a width is not there: a class may keep or compute it unseen."""
+def _require_known_width(config: Mapping[str, Any] | None, open_keys: list[str]) -> None:
+    """Raise MissingFact if the class may provide the width that the config.json lacks."""
     if config is not None and not hf_attributes.is_known(config):
         kind = config.get("model_type")
-        said = f"the width of model_type {kind!r} does not show in its config.json"
-        raise MissingFact(open_keys[0], said, "write the bucket sizes, or hidden_size in that file")
+        message = f"the hidden size of model_type {kind!r} is not in its config.json"
+        raise MissingFact(
+            open_keys[0], message, "write the bucket sizes, or add hidden_size to that file"
+        )
 
 
 def _widest(sizes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""accelerate's DeepSpeedPlugin: what it does to a config before any model is seen."""
+"""Replay of accelerate's DeepSpeedPlugin, which changes the config before the model exists."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,11 +20,11 @@ _IGNORED_WITH_A_FILE = (
     "zero3_save_16bit_model",
     "mixed_precision",
 )
-"""Launch settings that accelerate refuses beside a config file."""
+"""Launch settings that accelerate refuses together with a config file."""
 
 
 class Plugin:
-    """Arguments of the plugin, and the environment variables it reads where one is absent."""
+    """Arguments of the plugin, and environment variables as their defaults."""
 
     def __init__(self, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self.arguments = arguments
@@ -32,7 +32,7 @@ class Plugin:
         self.settings = {name: self._setting(name) for name in VARIABLES}
 
     def is_given(self, name: str) -> bool:
-        """Whether an argument or a variable says it, and not accelerate's default."""
+        """Return whether an argument or a variable sets it."""
         return self.arguments.get(name) is not None or VARIABLES[name][0] in self.environment
 
     def _setting(self, name: str) -> Any:
@@ -45,7 +45,7 @@ class Plugin:
             raise ReplayStop("ValueError", f"{name}: {error}", PATH_OF_SETTING[name]) from error
 
     def complete(self, replay: Replay, *, from_file: bool) -> None:
-        """Complete the config of a file; make one where none is given. In place."""
+        """Complete the config, or create one without a file, in place."""
         if from_file:
             self.read_file(replay)
         else:
@@ -54,20 +54,22 @@ class Plugin:
             replay.config["steps_per_print"] = float("inf")
 
     def read_file(self, replay: Replay) -> None:
-        """Complete the config of a file in place: what the plugin fills, adds and refuses."""
+        """Complete the config of a file in place: fill in, add, refuse."""
         config = replay.config
         stage_of(config)
         if "gradient_accumulation_steps" not in config:
             config["gradient_accumulation_steps"] = 1
             replay.record("gradient_accumulation_steps", "accelerate's default", Source.DEFAULT)
         if "zero_optimization" not in config:
-            said = "no zero_optimization in the config; accelerate demands the block"
-            raise ReplayStop("ValueError", said, "zero_optimization")
+            message = "the config has no zero_optimization block, which accelerate requires"
+            raise ReplayStop("ValueError", message, "zero_optimization")
         listed = self.environment.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",")
         clashing = [name for name in listed if name in _IGNORED_WITH_A_FILE]
         if clashing:
-            said = f"the accelerate config also sets {', '.join(clashing)}, beside a config file"
-            raise ReplayStop("ValueError", said)
+            message = (
+                f"the accelerate config sets {', '.join(clashing)} in addition to a config file"
+            )
+            raise ReplayStop("ValueError", message)
         for name, path in PATH_OF_SETTING.items():
             if fill(config, path, self.settings[name]):
                 rule = f"{name} of accelerate's DeepSpeedPlugin"
@@ -76,25 +78,25 @@ class Plugin:
                 )
         stage_of(config)
         config["steps_per_print"] = float("inf")
-        rule = "accelerate switches DeepSpeed's own log off"
+        rule = "accelerate disables DeepSpeed's own log"
         replay.record("steps_per_print", rule, Source.DEFAULT)
 
 
 def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> None:
-    """The Accelerator's mixed_precision against the two switches of the config, in place."""
+    """Apply the Accelerator's mixed_precision to the config, in place."""
     config = replay.config
     chosen = plugin_settings.PRECISIONS.get(mixed)
     if chosen is not None and chosen not in config:
         config[chosen] = plugin_settings.switched_on(chosen)
-        rule = f"mixed_precision is {mixed} and the block was absent"
+        rule = f"mixed_precision is {mixed} and there was no block"
         replay.record(f"{chosen}.enabled", rule, Source.TRAINING, block_was_absent=True)
     if chosen is not None:
         other = "bf16" if mixed == "fp16" else "fp16"
         with errors_at(other):
             clash = str(config.get(other, {}).get("enabled", "False")).lower() == "true"
         if clash:
-            said = f"mixed_precision is {mixed}, but {other} is on in the config"
-            raise ReplayStop("ValueError", said, f"{other}.enabled")
+            message = f"mixed_precision is {mixed}, but {other} is on in the config"
+            raise ReplayStop("ValueError", message, f"{other}.enabled")
     for dtype in ("fp16", "bf16"):
         if dtype not in config:
             config[dtype] = {"enabled": False}
@@ -107,8 +109,8 @@ def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> No
         replay.record("communication_data_type", rule, Source.HARDWARE)
 
 
-def launched(launch: Mapping[str, Any], *, with_file: bool) -> dict[str, str]:
-    """The variables ``accelerate launch`` sets from its config file."""
+def launch_environment(launch: Mapping[str, Any], *, with_file: bool) -> dict[str, str]:
+    """Return the variables that ``accelerate launch`` sets from its config file."""
     found = plugin_settings.exported(launch)
     mixed: Any = plugin_settings.mixed_precision(launch)
     with errors_at("mixed_precision"):

@@ -1,4 +1,4 @@
-"""An accelerate script: plugin, Accelerator, ``prepare`` up to ``deepspeed.initialize``."""
+"""Replay of an accelerate script: plugin, Accelerator, ``prepare`` up to DeepSpeed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from dsconfig.batch import MICRO, STEPS
 from dsconfig.facts import Facts
 from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behavior import integrations
-from dsconfig.runtimes.behavior.integrations import Named, is_auto, value
-from dsconfig.runtimes.behavior.plugin import Plugin, launched, set_mixed_precision
+from dsconfig.runtimes.behavior.integrations import is_auto, value
+from dsconfig.runtimes.behavior.plugin import Plugin, launch_environment, set_mixed_precision
 from dsconfig.runtimes.behavior.remarks import after_accelerate
 from dsconfig.runtimes.behavior.replay import MissingFact, Replay, ReplayStop, errors_at
 from dsconfig.schema.schedules import TOTAL
@@ -25,18 +25,18 @@ _SCHEDULER = {"dummy": "dummy", "DummyScheduler": "dummy", "none": None}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What a script hands to ``prepare``.
+    """Arguments of ``prepare``.
 
-    ``batch_sizes`` are those of its data loaders (None: a loader without one); ``optimizer``
-    and ``scheduler`` are ``dummy``, ``torch`` or None. ``scheduled_lr`` is the rate of the
-    optimizer the scheduler was made for.
+    ``batch_sizes`` are those of the data loaders (None: a loader without one); ``optimizer`` and
+    ``scheduler`` are ``dummy``, ``torch`` or None. ``scheduled_lr`` is the learning rate of the
+    optimizer that the scheduler was created for.
     """
 
     processes: int
     accumulation: int
     accumulation_is_given: bool
     batch_sizes: tuple[int | None, ...]
-    model: Named
+    model: integrations.SpecifiedModel
     optimizer: str | None = None
     scheduler: str | None = None
     scheduler_is_callable: bool = False
@@ -51,7 +51,7 @@ class Script:
 
 
 def prepare(replay: Replay, script: Script) -> None:
-    """Fill what accelerate fills, in place. Raises ReplayStop where it raises."""
+    """Fill in what accelerate fills in, in place. Raises ReplayStop where it raises."""
     config = replay.config
     with errors_at("tensor_parallel.autotp_size"):
         cast(int, config.get("tensor_parallel", {}).get("autotp_size", 0)) > 1  # noqa: B015 # pyright: ignore[reportUnusedExpression]
@@ -99,12 +99,12 @@ def _micro_batch(replay: Replay, script: Script) -> Any:
     if not is_auto(replay.config, MICRO):
         return value(replay.config, MICRO)
     if not script.batch_sizes:
-        said = "no data loader is passed to prepare, and the micro batch is auto"
-        raise ReplayStop("ValueError", said, MICRO, late=True)
+        message = "prepare receives no data loader, but the micro batch size is auto"
+        raise ReplayStop("ValueError", message, MICRO, late=True)
     sizes = [size for size in script.batch_sizes if size is not None]
     if len(sizes) < len(script.batch_sizes):
-        said = "a data loader passed to prepare has no batch size"
-        raise ReplayStop("ValueError", said, MICRO, late=True)
+        message = "a data loader passed to prepare has no batch size"
+        raise ReplayStop("ValueError", message, MICRO, late=True)
     if script.split_batches:
         sizes = [size // script.processes for size in sizes]
     chosen = min(sizes) if script.smallest_batch else max(sizes)
@@ -114,9 +114,9 @@ def _micro_batch(replay: Replay, script: Script) -> Any:
         replay.remark(
             "DSC751",
             MICRO,
-            f"the data loaders have batches of {sizes}; accelerate trains with {chosen}, also "
-            "where that is the evaluation loader's",
-            "write the micro batch in the config, or prepare the evaluation loader by itself",
+            f"the data loaders have batch sizes {sizes}; accelerate trains with {chosen}, even if "
+            "that is the evaluation loader's",
+            "write the micro batch size in the config, or prepare the evaluation loader separately",
         )
     replay.record(MICRO, rule, Source.TRAINING)
     return chosen
@@ -126,30 +126,30 @@ def _check_optimizer_and_scheduler(replay: Replay, script: Script) -> None:
     config = replay.config
     if script.optimizer is not None:
         if "optimizer" in config and script.optimizer != "dummy":
-            said = "an optimizer in the config and another one in the script"
-            raise ReplayStop("ValueError", said, "optimizer", late=True)
+            message = "both the config and the script define an optimizer"
+            raise ReplayStop("ValueError", message, "optimizer", late=True)
         if "optimizer" not in config and script.optimizer == "dummy":
-            said = "a DummyOptim in the script and no optimizer in the config"
-            raise ReplayStop("ValueError", said, "optimizer", late=True)
+            message = "the script passes a DummyOptim, but the config has no optimizer"
+            raise ReplayStop("ValueError", message, "optimizer", late=True)
         if script.optimizer == "torch":
             config["zero_allow_untested_optimizer"] = True
-            rule = "the script brings its own optimizer"
+            rule = "the script passes its own optimizer"
             replay.record("zero_allow_untested_optimizer", rule, Source.TRAINING)
     if script.scheduler is not None:
         if "scheduler" in config and script.scheduler != "dummy":
-            said = "a scheduler in the config and another one in the script"
-            raise ReplayStop("ValueError", said, "scheduler", late=True)
+            message = "both the config and the script define a scheduler"
+            raise ReplayStop("ValueError", message, "scheduler", late=True)
         nothing = "scheduler" not in config and not script.scheduler_is_callable
         if nothing and script.scheduler == "dummy":
-            said = "a DummyScheduler in the script and no scheduler in the config"
-            raise ReplayStop("ValueError", said, "scheduler", late=True)
+            message = "the script passes a DummyScheduler, but the config has no scheduler"
+            raise ReplayStop("ValueError", message, "scheduler", late=True)
     if script.optimizer == "dummy" and script.scheduler == "torch":
-        said = "a DummyOptim goes with a DummyScheduler only"
-        raise ReplayStop("ValueError", said, "scheduler", late=True)
+        message = "a DummyOptim requires a DummyScheduler"
+        raise ReplayStop("ValueError", message, "scheduler", late=True)
 
 
 def _fill_all(replay: Replay, block: dict[str, Any], known: dict[str, Any], prefix: str) -> None:
-    """Every scalar "auto", in the config's order; the first without a value is an error."""
+    """Fill in every scalar "auto" in order; the first without a value is an error."""
     for key, child in block.items():
         path = f"{prefix}{key}"
         if isinstance(child, dict):
@@ -158,14 +158,14 @@ def _fill_all(replay: Replay, block: dict[str, Any], known: dict[str, Any], pref
         if not is_auto(replay.config, path):
             continue
         if path not in known:
-            said = f'accelerate has no value for "auto" at {path}'
-            raise ReplayStop("ValueError", said, path, late=True)
+            message = f'accelerate has no value for "auto" at {path}'
+            raise ReplayStop("ValueError", message, path, late=True)
         block[key] = known[path]
         if path not in replay.reasons:
             replay.record(path, *_RULES.get(path, _GIVEN))
 
 
-_GIVEN = ("from what prepare was given", Source.TRAINING)
+_GIVEN = ("from the arguments of prepare", Source.TRAINING)
 _CONSTANT = ("accelerate's default", Source.DEFAULT)
 _RULES = {
     "train_batch_size": ("micro batch x accumulation x processes", Source.DERIVED),
@@ -177,18 +177,21 @@ _RULES = {
         Source.DERIVED,
     ),
     "scheduler.params.warmup_num_steps": (
-        "the scheduler's warmup, not divided; at least 1",
+        "the scheduler's warmup steps, not divided; at least 1",
         Source.TRAINING,
     ),
-    **dict.fromkeys(integrations.BY_WIDTH, ("by the model's hidden_size", Source.MODEL)),
+    **dict.fromkeys(integrations.BY_WIDTH, ("from the model's hidden_size", Source.MODEL)),
 }
 
 
 def run(replay: Replay, facts: Facts, runtime: "Accelerate") -> None:
     """Replay up to the call of ``deepspeed.initialize``."""
     if facts.world_size is None:
-        raise MissingFact("", "the number of processes is unknown", "give --gpus")
-    environment = {**launched(facts.launch, with_file=runtime.config_file), **runtime.environment}
+        raise MissingFact("", "the number of processes is unknown", "specify --gpus")
+    environment = {
+        **launch_environment(facts.launch, with_file=runtime.config_file),
+        **runtime.environment,
+    }
     plugin = Plugin(runtime.plugin, environment)
     plugin.complete(replay, from_file=runtime.config_file)
     asked = facts.training.precision if facts.training else None
@@ -206,14 +209,14 @@ def _script(
     micro = training.micro_batch_size if training else None
     sizes = runtime.batch_sizes
     if sizes is None and micro is None and is_auto(config, MICRO):
-        said = "the batch size of the data loaders is unknown"
-        raise MissingFact(MICRO, said, "give --micro-batch")
+        message = "the batch size of the data loaders is unknown"
+        raise MissingFact(MICRO, message, "specify --micro-batch")
     if sizes is None:
         sizes = (micro,) if micro is not None else ()
-    # The Accelerator reads this variable too, and it wins over its argument.
+    # The Accelerator reads this variable too, and it overrides its argument.
     steps = environment.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
     steps = steps or (training and training.gradient_accumulation_steps)
-    try:  # the Accelerator makes an integer of what the launcher handed on, "auto" included
+    try:  # the Accelerator converts the launcher's value, even "auto", to an integer
         accumulation = int(steps or 1)
     except ValueError as error:
         raise ReplayStop("ValueError", f"{STEPS}: {error}", STEPS) from error

@@ -1,4 +1,4 @@
-"""What the user surely does not want, where a program does it without an error."""
+"""Behavior that surprises users but raises no error."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def after_accelerate(replay: Replay, facts: Facts) -> None:
-    """Divided steps, precision switched off, accumulation overruled."""
+    """Report divided steps, disabled precision and overridden accumulation."""
     training, config = facts.training, replay.config
     processes = facts.world_size or 1
     if TOTAL in replay.reasons and processes > 1 and training and training.total_steps:
@@ -22,24 +22,24 @@ def after_accelerate(replay: Replay, facts: Facts) -> None:
             "DSC752",
             TOTAL,
             f"accelerate divides the {training.total_steps} steps by {processes} processes and "
-            f"schedules {written}, but leaves the warmup whole",
+            f"schedules {written}, but does not divide the warmup steps",
             "write total_num_steps in the config, in optimizer steps",
         )
-    asked = training.precision if training else None
-    if asked in ("fp16", "bf16") and value(config, f"{asked}.enabled") is False:
+    precision = training.precision if training else None
+    if precision in ("fp16", "bf16") and value(config, f"{precision}.enabled") is False:
         replay.remark(
             "DSC753",
-            f"{asked}.enabled",
-            f"mixed_precision is {asked}, the config says {asked}.enabled false, and the config "
-            "wins: this trains in fp32",
-            f'set {asked}.enabled to true or "auto"',
+            f"{precision}.enabled",
+            f"mixed_precision is {precision}, but the config has {precision}.enabled false, which "
+            "takes precedence: training runs in fp32",
+            f'set {precision}.enabled to true or "auto"',
         )
     if training and training.gradient_accumulation_steps is not None:
         _accumulation(replay, training.gradient_accumulation_steps)
 
 
 def after_trainer(replay: Replay, args: "Arguments") -> None:
-    """Flags that the config does not carry, clipping that comes back by default."""
+    """Report flags that the config does not carry, and default clipping."""
     config = replay.config
     for dtype in ("fp16", "bf16"):
         path = f"{dtype}.enabled"
@@ -48,14 +48,14 @@ def after_trainer(replay: Replay, args: "Arguments") -> None:
                 "DSC754",
                 path,
                 f"the config has no {dtype} block: accelerate adds it after the Trainer has "
-                f"recorded fp32, so float inputs reach a {dtype} model in fp32",
+                f"recorded fp32, so fp32 inputs reach a {dtype} model",
                 f'write "{dtype}": {{"enabled": "auto"}}',
             )
     if "gradient_clipping" not in config and args["max_grad_norm"] != 1.0:
         replay.remark(
             "DSC755",
             "gradient_clipping",
-            f"max_grad_norm is {args['max_grad_norm']} and the config has no gradient_clipping: "
+            f"max_grad_norm is {args['max_grad_norm']}, but the config has no gradient_clipping: "
             "DeepSpeed clips at its default of 1.0",
             'write "gradient_clipping": "auto"',
         )
@@ -68,6 +68,6 @@ def _accumulation(replay: Replay, given: int) -> None:
         replay.remark(
             "DSC756",
             STEPS,
-            f"the run asks for {given} accumulation steps and DeepSpeed is told {written}",
+            f"the run specifies {given} accumulation steps, but DeepSpeed receives {written}",
             'write "gradient_accumulation_steps": "auto"',
         )

@@ -1,4 +1,4 @@
-"""Another program replayed on a config: what it wrote and why, and where it stops."""
+"""The result of replaying a program on a config: values with reasons, and failures."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -10,18 +10,18 @@ from dsconfig.runtimes.base import Source
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The program stops. ``exception`` is the class, ``paths`` the dotted keys it is about."""
+    """An error of the program: exception class, message and dotted keys."""
 
     exception: str
     message: str
     paths: tuple[str, ...] = ()
     late: bool = False
-    """True where it happens after the file was read: while building, or at a step."""
+    """True if raised after parsing: during initialization or in a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something the program does that the user surely does not want. ``code`` is DSC7xx."""
+    """Behavior that surprises users but raises no error. ``code`` is DSC7xx."""
 
     code: str
     path: str
@@ -31,7 +31,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a program wrote a value. ``block_was_absent``: it added the whole block."""
+    """Why a program set a value. ``block_was_absent``: it added the block."""
 
     rule: str
     source: Source
@@ -41,30 +41,30 @@ class Reason:
 
 @dataclass(slots=True)
 class Replay:
-    """``config`` is what the program goes on with, changed in place."""
+    """``config`` is what the program continues with, changed in place."""
 
     config: dict[str, Any]
     failure: Failure | None = None
     failure_after: Failure | None = None
-    """How DeepSpeed stops, which is handed the config."""
+    """Error of DeepSpeed, to which the config is passed on."""
     remarks: list[Remark] = field(default_factory=list[Remark])
     reasons: dict[str, Reason] = field(default_factory=dict[str, Reason])
-    """Of each value written, by dotted path."""
+    """Reason for each value set, by dotted path."""
 
     def remark(self, code: str, path: str, message: str, help: str) -> None:
-        said = Remark(code, path, message, help)
-        if said not in self.remarks:
-            self.remarks.append(said)
+        remark = Remark(code, path, message, help)
+        if remark not in self.remarks:
+            self.remarks.append(remark)
 
     def record(
         self, path: str, rule: str, source: Source, *, block_was_absent: bool = False, **inputs: Any
     ) -> None:
-        """Remember why a value was put there, and whose it is."""
+        """Record the reason for a value and its source."""
         self.reasons[path] = Reason(rule, source, inputs, block_was_absent)
 
 
 class ReplayStop(Exception):
-    """Raised inside a replay where the program would raise."""
+    """Raised in a replay where the program would raise."""
 
     def __init__(self, exception: str, message: str, *paths: str, late: bool = False) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class ReplayStop(Exception):
 
 
 class MissingFact(Exception):
-    """The replay cannot go on: the program would know something that nobody told us."""
+    """The replay needs a value that no fact provides."""
 
     def __init__(self, path: str, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -81,22 +81,22 @@ class MissingFact(Exception):
         self.remedy = remedy
 
 
-# Errors that the same operations on the same values raise in any Python program.
-BARE = (TypeError, AttributeError, LookupError, ZeroDivisionError, OverflowError)
+# Errors that Python operations on values of the wrong type raise.
+PLAIN_ERRORS = (TypeError, AttributeError, LookupError, ZeroDivisionError, OverflowError)
 
 
 @contextmanager
 def errors_at(*paths: str, late: bool = False) -> Generator[None]:
-    """Run the program's own operations on the user's values; a bare error becomes its stop."""
+    """Turn plain Python errors of the replayed operations into a ReplayStop for the given keys."""
     try:
         yield
-    except BARE as error:
+    except PLAIN_ERRORS as error:
         text = f"{error}"
         raise ReplayStop(type(error).__name__, text, *paths, late=late) from error
 
 
 def run_replay(config: dict[str, Any], program: Callable[..., None], *given: Any) -> Replay:
-    """``program(replay, *given)`` on a config, its stop included."""
+    """Run ``program(replay, *given)`` on a config and record where it stops."""
     replay = Replay(config)
     try:
         program(replay, *given)

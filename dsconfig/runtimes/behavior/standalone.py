@@ -1,4 +1,4 @@
-"""DeepSpeed by itself, and after a program that hands its config on: parse, build, step."""
+"""DeepSpeed on its own, or after a program that passes its config on: parse, build, step."""
 
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def run(replay: Replay, facts: Facts, runtime: "DeepSpeed") -> None:
-    """Replay as far as ``runtime.until`` says."""
+    """Replay up to ``runtime.until``."""
     if facts.world_size is None:
-        raise MissingFact("", "the number of processes is unknown", "give --gpus")
+        raise MissingFact("", "the number of processes is unknown", "specify --gpus")
     ranks = facts.data_parallel if runtime.mpu or degrees.passes_an_mpu(facts) else None
     deepspeed_parse.parse(replay, facts, ranks, runtime.version)
     if runtime.until == "step":
@@ -24,14 +24,14 @@ def run(replay: Replay, facts: Facts, runtime: "DeepSpeed") -> None:
 
 
 def then_deepspeed(replay: Replay, facts: Facts, version: Version) -> Replay:
-    """The replay of a program, with the stop of the DeepSpeed that it hands its config to."""
+    """Add the failure of the DeepSpeed that a program passes its config to."""
     if replay.failure is None:
         replay.failure_after = run_replay(copied(replay.config), _after, facts, version).failure
     return replay
 
 
 def _after(replay: Replay, facts: Facts, version: Version) -> None:
-    # A script that hands over no optimizer in the config brings one of its own.
+    # Without an optimizer in the config, the script passes its own.
     own = None if "optimizer" in replay.config else facts.client_optimizer or "torch.AdamW"
     ranks = facts.data_parallel if degrees.passes_an_mpu(facts) else None
     deepspeed_parse.parse(replay, facts, ranks, version)

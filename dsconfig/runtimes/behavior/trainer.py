@@ -1,8 +1,8 @@
-"""The Trainer: transformers' fills, accelerate's plugin, transformers again, ``prepare``.
+"""Replay of the Trainer: transformers' fills, accelerate's plugin, ``prepare``.
 
-HfTrainerDeepSpeedConfig goes over a config twice: *process* runs when TrainingArguments is built,
+HfTrainerDeepSpeedConfig processes a config twice: *process* runs when TrainingArguments is created,
 *finalize* when the model and the number of steps are known. Mismatches are collected and raised
-once, at the end of finalize.
+together at the end of finalize.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from dsconfig.facts import Facts
 from dsconfig.facts.training import DEFAULTS, PRECISION_FLAG, TrainingFacts
 from dsconfig.runtimes.base import AUTO, Source
 from dsconfig.runtimes.behavior import integrations
-from dsconfig.runtimes.behavior.integrations import Named, is_auto, node, stage_of, value
-from dsconfig.runtimes.behavior.plugin import Plugin, launched, set_mixed_precision
+from dsconfig.runtimes.behavior.integrations import SpecifiedModel, is_auto, node, stage_of, value
+from dsconfig.runtimes.behavior.plugin import Plugin, launch_environment, set_mixed_precision
 from dsconfig.runtimes.behavior.prepare import Script, prepare
 from dsconfig.runtimes.behavior.remarks import after_trainer
 from dsconfig.runtimes.behavior.replay import MissingFact, Replay, ReplayStop, errors_at
@@ -29,27 +29,27 @@ WARMUP = "scheduler.params.warmup_num_steps"
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """TrainingArguments by their names; ``steps`` is None where the length is unknown."""
+    """TrainingArguments by name; ``steps`` is None if the number of steps is unknown."""
 
-    held: dict[str, Any]
+    values: dict[str, Any]
     world_size: int
     steps: int | None
 
     def __getitem__(self, name: str) -> Any:
-        return self.held[name]
+        return self.values[name]
 
     def switch(self, dtype: str) -> bool:
-        """The training flag or the evaluation flag of a dtype: either counts."""
-        return self.held[dtype] or self.held[f"{dtype}_full_eval"]
+        """Return whether the training or the evaluation flag of a dtype is set."""
+        return self.values[dtype] or self.values[f"{dtype}_full_eval"]
 
     @property
     def mixed_precision(self) -> str | None:
-        """None where no argument asks for one."""
-        return "fp16" if self.held["fp16"] else "bf16" if self.held["bf16"] else None
+        """None if no argument sets it."""
+        return "fp16" if self.values["fp16"] else "bf16" if self.values["bf16"] else None
 
     def warmup(self, path: str) -> int:
-        """Warmup in steps: a number of at least 1 as it is, below 1 a share of the run."""
-        given = self.held["warmup_steps"]
+        """Return the warmup steps; a value below 1 is a fraction of the run."""
+        given = self.values["warmup_steps"]
         if given >= 1:
             return int(given)
         return ceil(self.total(path) * given) if given else 0
@@ -59,29 +59,29 @@ class Arguments:
             raise MissingFact(
                 path,
                 "the number of optimizer steps is unknown",
-                "give --total-steps, or max_steps in --training-args",
+                "specify --total-steps, or max_steps in --training-args",
             )
         return self.steps
 
 
 def arguments(facts: Facts) -> Arguments:
-    """Raises MissingFact when the number of processes is unknown."""
+    """Return the arguments. Raises MissingFact if the number of processes is unknown."""
     if facts.world_size is None:
-        raise MissingFact("", "the number of processes is unknown", "give --gpus")
+        raise MissingFact("", "the number of processes is unknown", "specify --gpus")
     training = facts.training
-    held: dict[str, Any] = dict(DEFAULTS)
+    values: dict[str, Any] = dict(DEFAULTS)
     if training is not None:
-        held |= _from_flags(facts, training) | dict(training.arguments)
-    steps = held.get("num_training_steps")
+        values |= _from_flags(facts, training) | dict(training.arguments)
+    steps = values.get("num_training_steps")
     if steps is None:
-        steps = held["max_steps"] if held.get("max_steps", -1) > 0 else None
+        steps = values["max_steps"] if values.get("max_steps", -1) > 0 else None
     if steps is None and training is not None:
         steps = training.total_steps
-    return Arguments(held, facts.world_size, steps)
+    return Arguments(values, facts.world_size, steps)
 
 
 def _from_flags(facts: Facts, training: TrainingFacts) -> dict[str, Any]:
-    """Arguments for which there is a flag of ours."""
+    """Return the arguments that have a command-line flag."""
     given: dict[str, Any] = {
         "per_device_train_batch_size": training.micro_batch_size,
         "gradient_accumulation_steps": training.gradient_accumulation_steps,
@@ -93,8 +93,8 @@ def _from_flags(facts: Facts, training: TrainingFacts) -> dict[str, Any]:
     }
     if training.adam_betas is not None:
         given["adam_beta1"], given["adam_beta2"] = training.adam_betas
-    # Arguments that are known speak for themselves: an evaluation in bf16 is no training in it, and
-    # the precision that accelerate launches with is no argument.
+    # Explicit arguments take precedence: evaluating in bf16 does not mean training in it, and the
+    # precision of accelerate's launcher is not an argument.
     is_argument = not training.arguments or facts.origins.get("precision") == PRECISION_FLAG
     if training.precision in ("fp16", "bf16") and is_argument:
         given[training.precision] = True
@@ -103,7 +103,7 @@ def _from_flags(facts: Facts, training: TrainingFacts) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """``written`` in the config, ``wanted`` by an argument of TrainingArguments."""
+    """A value ``written`` in the config that differs from ``wanted``, a TrainingArgument."""
 
     path: str
     written: Any
@@ -111,11 +111,11 @@ class Mismatch:
     wanted: Any
 
     def __str__(self) -> str:
-        return f"{self.path}={self.written!r} against {self.argument}={self.wanted!r}"
+        return f"{self.path}={self.written!r} but {self.argument}={self.wanted!r}"
 
 
 class TrainerFill:
-    """One HfTrainerDeepSpeedConfig on one config, which is changed in place."""
+    """HfTrainerDeepSpeedConfig on a config, which is changed in place."""
 
     def __init__(self, replay: Replay) -> None:
         self.replay = replay
@@ -124,7 +124,7 @@ class TrainerFill:
         self.mismatches: dict[str, Mismatch] = {}
 
     def process(self, args: Arguments, *, batch_search: bool = False) -> None:
-        """First pass: everything that the arguments alone settle."""
+        """First pass: values that depend only on the arguments."""
         micro, steps = args["per_device_train_batch_size"], args["gradient_accumulation_steps"]
         product = args.world_size * micro * steps
         strict = not batch_search
@@ -147,19 +147,19 @@ class TrainerFill:
         for dtype in ("fp16", "bf16"):
             self._fill(f"{dtype}.enabled", args.switch(dtype), f"{dtype}|{dtype}_full_eval")
 
-    def finalize(self, args: Arguments, model: Named) -> None:
-        """Second pass: bucket sizes and the schedule; then all mismatches at once."""
+    def finalize(self, args: Arguments, model: SpecifiedModel) -> None:
+        """Second pass: bucket sizes and schedule; raise all mismatches together."""
         self._buckets(model)
         if value(self.config, TOTAL) is not None:
             self._fill(TOTAL, args.total(TOTAL), "num_training_steps (calculated)")
         if value(self.config, WARMUP) is not None:
             self._fill(WARMUP, max(1, args.warmup(WARMUP)), "warmup_steps")
         if self.mismatches:
-            told = "; ".join(map(str, self.mismatches.values()))
-            said = f"values that mismatch TrainingArguments: {told}"
-            raise ReplayStop("ValueError", said, *self.mismatches, late=True)
+            listed = "; ".join(map(str, self.mismatches.values()))
+            message = f"the config disagrees with TrainingArguments: {listed}"
+            raise ReplayStop("ValueError", message, *self.mismatches, late=True)
 
-    def _buckets(self, model: Named) -> None:
+    def _buckets(self, model: SpecifiedModel) -> None:
         open_keys = [key for key in integrations.BY_WIDTH if is_auto(self.config, key)]
         if not open_keys:
             return
@@ -168,7 +168,7 @@ class TrainerFill:
         for key, size in zip(integrations.BY_WIDTH, filled, strict=True):
             if key.endswith("reduce_bucket_size") or self.stage == 3:
                 self._fill(key, size, "", must_match=False)
-                rule = "by the model's hidden_size"
+                rule = "from the model's hidden_size"
                 self.replay.record(key, rule, Source.MODEL, hidden_size=width)
 
     def _fill(self, path: str, wanted: Any, argument: str, must_match: bool = True) -> None:
@@ -187,7 +187,7 @@ class TrainerFill:
 
 
 def config_alone(replay: Replay, facts: Facts) -> None:
-    """HfTrainerDeepSpeedConfig by itself: both passes."""
+    """Replay both passes of HfTrainerDeepSpeedConfig."""
     args = arguments(facts)
     fill = TrainerFill(replay)
     fill.process(args, batch_search=args["auto_find_batch_size"])
@@ -195,11 +195,14 @@ def config_alone(replay: Replay, facts: Facts) -> None:
 
 
 def trainer(replay: Replay, facts: Facts, runtime: "Transformers") -> None:
-    """``Trainer.train`` up to the call of ``deepspeed.initialize``."""
+    """Replay ``Trainer.train`` up to the call of ``deepspeed.initialize``."""
     args = arguments(facts)
     environment = runtime.environment
     if runtime.through_accelerate:
-        environment = {**launched(facts.launch, with_file=runtime.config_file), **environment}
+        environment = {
+            **launch_environment(facts.launch, with_file=runtime.config_file),
+            **environment,
+        }
     plugin = Plugin({}, environment)
     mixed = args.mixed_precision or environment.get("ACCELERATE_MIXED_PRECISION", "no")
     rocm = facts.device is not None and facts.device.kind == "rocm"
@@ -215,15 +218,15 @@ def trainer(replay: Replay, facts: Facts, runtime: "Transformers") -> None:
         fill.stage = stage_of(replay.config)
         set_mixed_precision(replay, mixed, rocm=rocm)
     if args["auto_find_batch_size"] and stage_of(replay.config) == 3:
-        said = "auto_find_batch_size does not go with ZeRO stage 3"
-        raise ReplayStop("ValueError", said, "zero_optimization.stage", late=True)
+        message = "auto_find_batch_size cannot be used with ZeRO stage 3"
+        raise ReplayStop("ValueError", message, "zero_optimization.stage", late=True)
     fill.finalize(args, facts.named_model)
     with errors_at("tensor_parallel.autotp_size"):
         _ = replay.config.get("tensor_parallel", {}).get("autotp_size", 1) > 1
     has_optimizer = "optimizer" in replay.config
     if not has_optimizer:
         replay.config["zero_allow_untested_optimizer"] = True
-        rule = "the Trainer brings its own optimizer"
+        rule = "the Trainer passes its own optimizer"
         replay.record("zero_allow_untested_optimizer", rule, Source.TRAINING)
     prepare(
         replay,
@@ -236,7 +239,7 @@ def trainer(replay: Replay, facts: Facts, runtime: "Transformers") -> None:
             optimizer="dummy" if has_optimizer else "torch",
             scheduler="dummy" if has_optimizer or "scheduler" in replay.config else None,
             scheduler_is_callable="scheduler" not in replay.config,
-            # A DummyOptim made without a rate has this one; what is "auto" is filled by now.
+            # Rate of a DummyOptim created without one; "auto" values are filled in by now.
             learning_rate=0.001,
             weight_decay=0,
             scheduled_lr=0.001 if has_optimizer else args["learning_rate"],
