@@ -12,6 +12,7 @@ from dsconfig.runtimes.base import Runtime
 from dsconfig.source.pointer import copied
 
 with lazy_imports():
+    from dsconfig.facts import yaml_text
     from dsconfig.resolver import agreement
     from dsconfig.runtimes.behavior import replay as replays
     from dsconfig.source import strict
@@ -119,7 +120,8 @@ def integration_error(config: Context) -> Iterator[Finding]:
 
     The program cannot handle a value, or a value of the run differs, and no other rule reports it.
     Checked by replaying how one program processes the config, if its TrainingArguments
-    (`--training-args`) are known.
+    (`--training-args`) or the accelerate config are known. Conflicts between an accelerate config
+    and the config that it names are reported at the keys of the former.
 
     with: runtime="transformers", training_args={"per_device_train_batch_size": 8}, world_size=1
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",
@@ -128,7 +130,7 @@ def integration_error(config: Context) -> Iterator[Finding]:
         "params": {"lr": "auto"}}}
     """
     (runtime, *others), training = config.runtimes, config.facts.training
-    if config.is_refused or others or not fills_auto(runtime) or training is None:
+    if others or not fills_auto(runtime) or training is None:
         return
     try:
         replay = runtime.fill(copied(config.config), config.facts)
@@ -137,6 +139,9 @@ def integration_error(config: Context) -> Iterator[Finding]:
     failure = replay.failure or replay.failure_after
     if failure is None:
         return
+    yield from _launch_conflicts(config, runtime.name, failure)
+    if config.is_refused or failure.launch_keys:
+        return
     program = runtime.name if replay.failure else "DeepSpeed"
     for path in failure.paths or ("",):
         yield Finding(
@@ -144,4 +149,22 @@ def integration_error(config: Context) -> Iterator[Finding]:
             message=f"{program} raises {failure.exception}: {failure.message}",
             help="fix the key, or train with the output of `dsconfig resolve`",
             late=failure.late,
+        )
+
+
+def _launch_conflicts(
+    config: Context, program: str, failure: "replays.Failure"
+) -> Iterator[Finding]:
+    """Yield a finding at each key of the accelerate config that causes an error."""
+    file = config.facts.origins.get(agreement.LAUNCH)
+    for key in failure.launch_keys:
+        name = key.rpartition(".")[2]
+        yield Finding(
+            path=tuple(key.split(".")),
+            message=f"{program} raises {failure.exception}: {failure.message}",
+            help=f"delete {name} here and set it in {config.document.name}",
+            late=failure.late,
+            file=file,
+            range=yaml_text.key_range(file, key) if file else None,
+            in_other_file=file is None,
         )

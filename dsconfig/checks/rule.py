@@ -59,6 +59,8 @@ class Finding(NamedTuple):
     on_key: bool = False
     range: Range | None = None
     """Overrides the range of ``path``."""
+    file: str | None = None
+    """File of ``path`` and ``range``, if it is not the config."""
     in_other_file: bool = False
     """Whether the location is in another file, which the message names."""
     dsengine_message: str | None = None

@@ -113,4 +113,5 @@ def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | 
         help=finding.help,
         fix=finding.fix,
         late=late,
+        file=finding.file,
     )

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import yaml
 
+from dsconfig.report import Position, Range
 from dsconfig.source import yaml_numbers
 
 
@@ -54,6 +55,21 @@ def key_lines(path: str | Path) -> Mapping[str, int]:
     is_json = yaml_numbers.is_json(text)
     reader: Any = yaml.SafeLoader(yaml_numbers.from_json(text) if is_json else text)
     return dict(_keys_below(reader.get_single_node(), "", set()))
+
+
+def key_range(path: str | Path, key: str) -> Range | None:
+    """Return the position of a dotted key, or None if the file cannot be read or lacks the key."""
+    with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
+        if Path(path).is_file():  # a pipe was already read
+            node: Any = yaml.compose(Path(path).read_text("utf-8-sig"), Loader=yaml.SafeLoader)
+            found: Any = None
+            for name in key.split("."):
+                pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+                found, node = next((pair for pair in pairs if pair[0].value == name), (None, None))
+            if found is not None:
+                marks = (found.start_mark, found.end_mark)
+                return Range(*(Position(mark.line + 1, mark.column + 1) for mark in marks))
+    return None
 
 
 def _keys_below(node: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, int]]:

@@ -85,6 +85,8 @@ class Diagnostic(NamedTuple):
     fix: Fix | None = None
     late: bool = False
     """True if the program refuses only after parsing: during initialization or in a step."""
+    file: str | None = None
+    """File of ``pointer`` and ``range``, if it is not the checked file."""
 
     @property
     def severity(self) -> Severity:

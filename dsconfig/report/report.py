@@ -1,6 +1,7 @@
 """The findings of one or several files."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from dsconfig.report.diagnostic import Diagnostic, Effect, Severity
@@ -106,3 +107,23 @@ class FileReport(NamedTuple):
     text: str | None
     report: Report
     target: FileTarget | None = None
+
+    def by_file(self) -> "list[FileReport]":
+        """Return this report, without findings in other files, and a report for each of those."""
+        others = dict.fromkeys(found.file for found in self.report.diagnostics if found.file)
+        if not others:
+            return [self]
+        return [
+            self._replace(report=self._in_file(None)),
+            *(FileReport(name, _text(name), self._in_file(name), self.target) for name in others),
+        ]
+
+    def _in_file(self, name: str | None) -> Report:
+        return Report(tuple(found for found in self.report.diagnostics if found.file == name))
+
+
+def _text(name: str) -> str | None:
+    try:
+        return Path(name).read_text("utf-8-sig")
+    except (OSError, ValueError):
+        return None

@@ -3,6 +3,7 @@
 from collections.abc import Container
 from typing import Any
 
+from dsconfig.facts import yaml_text
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
@@ -45,6 +46,10 @@ def _report(
     draft: Draft, code: str, failure: Failure, does: str, reported: Container[str] = ()
 ) -> None:
     """Report an error at each key it names, except pointers in ``reported``."""
+    for key in failure.launch_keys:
+        _report_launch_key(draft, code, failure, key)
+    if failure.launch_keys:
+        return
     for path in failure.paths or ("",):
         if not path or join(*path.split(".")) not in reported:
             draft.report(
@@ -54,6 +59,20 @@ def _report(
                 "fix the key, or train with the output of `dsconfig resolve`",
                 late=failure.late,
             )
+
+
+def _report_launch_key(draft: Draft, code: str, failure: Failure, key: str) -> None:
+    """Report an error at a key of the accelerate config."""
+    file = draft.facts.origins.get("launch")
+    draft.report(
+        code,
+        key,
+        f"{draft.runtime.name} raises {failure.exception}: {failure.message}",
+        f"delete {key.rpartition('.')[2]} here and set it in {draft.document.name}",
+        late=failure.late,
+    )
+    place = yaml_text.key_range(file, key) if file else None
+    draft.findings[-1] = draft.findings[-1]._replace(file=file, range=place)
 
 
 def changes(before: Any, after: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

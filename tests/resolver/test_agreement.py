@@ -188,3 +188,16 @@ def test_suggested_auto_is_accepted():
         each.code for each in dsconfig.validate(config, facts, runtime="transformers").diagnostics
     }
     assert not codes & {"DSC101", "DSC703"}
+
+
+def test_keys_of_accelerate_config_are_reported_in_its_file(files):
+    config, _, launch = files
+    launch.write_text(LAUNCH + f"  deepspeed_config_file: {config}\n")
+    found = dsconfig.resolve(str(launch), runtime="accelerate").diagnostics
+    places = {each.pointer: (each.file, each.range) for each in found if each.code == "DSC760"}
+    assert places.keys() == {
+        "/deepspeed_config/zero_stage",
+        "/deepspeed_config/gradient_clipping",
+        "/mixed_precision",
+    }
+    assert all(file == str(launch) and range is not None for file, range in places.values())

@@ -38,7 +38,7 @@ def new(known: Counter[Identity], file: str, found: Iterable[Diagnostic]) -> tup
     left = known.copy()
     fresh: list[Diagnostic] = []
     for diagnostic in found:
-        identity = (_portable(file), diagnostic.code, diagnostic.pointer)
+        identity = (_portable(diagnostic.file or file), diagnostic.code, diagnostic.pointer)
         if left[identity] > 0:
             left[identity] -= 1
         else:

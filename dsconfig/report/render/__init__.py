@@ -28,5 +28,6 @@ def render(name: str, files: Sequence[FileReport], look: Look | None = None) -> 
     """
     if name not in FORMATS:
         raise ValueError(f"{name!r} is not an output format; choose one of {', '.join(FORMATS)}")
-    shown: str = import_module(FORMATS[name]).render(files, look or look_of(sys.stdout))
+    by_file = [report for file in files for report in file.by_file()]
+    shown: str = import_module(FORMATS[name]).render(by_file, look or look_of(sys.stdout))
     return shown

@@ -9,6 +9,7 @@ from dsconfig.runtimes.behavior.replay import Replay, ReplayStop, errors_at
 from dsconfig.source import plugin_settings
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, VARIABLES
 
+MIXED = "mixed_precision"
 _IGNORED_WITH_A_FILE = (
     "gradient_accumulation_steps",
     "gradient_clipping",
@@ -18,7 +19,7 @@ _IGNORED_WITH_A_FILE = (
     "offload_param_nvme_path",
     "offload_optimizer_nvme_path",
     "zero3_save_16bit_model",
-    "mixed_precision",
+    MIXED,
 )
 """Launch settings that accelerate refuses together with a config file."""
 
@@ -66,10 +67,9 @@ class Plugin:
         listed = self.environment.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",")
         clashing = [name for name in listed if name in _IGNORED_WITH_A_FILE]
         if clashing:
-            message = (
-                f"the accelerate config sets {', '.join(clashing)} in addition to a config file"
-            )
-            raise ReplayStop("ValueError", message)
+            message = f"{', '.join(clashing)} must not be set together with deepspeed_config_file"
+            keys = (name if name == MIXED else f"deepspeed_config.{name}" for name in clashing)
+            raise ReplayStop("ValueError", message, launch_keys=tuple(keys))
         for name, path in PATH_OF_SETTING.items():
             if fill(config, path, self.settings[name]):
                 rule = f"{name} of accelerate's DeepSpeedPlugin"
@@ -120,6 +120,6 @@ def launch_environment(launch: Mapping[str, Any], *, with_file: bool) -> dict[st
             name for name in plugin_settings.block_of(launch) if name != "deepspeed_config_file"
         ]
         if mixed is not None:
-            fields.append("mixed_precision")
+            fields.append(MIXED)
         found["ACCELERATE_CONFIG_DS_FIELDS"] = ",".join(fields)
     return found

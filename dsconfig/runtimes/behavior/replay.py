@@ -17,6 +17,8 @@ class Failure:
     paths: tuple[str, ...] = ()
     late: bool = False
     """True if raised after parsing: during initialization or in a step."""
+    launch_keys: tuple[str, ...] = ()
+    """Dotted keys of the accelerate config that cause it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,16 @@ class Replay:
 class ReplayStop(Exception):
     """Raised in a replay where the program would raise."""
 
-    def __init__(self, exception: str, message: str, *paths: str, late: bool = False) -> None:
+    def __init__(
+        self,
+        exception: str,
+        message: str,
+        *paths: str,
+        late: bool = False,
+        launch_keys: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(message)
-        self.failure = Failure(exception, message, paths, late)
+        self.failure = Failure(exception, message, paths, late, launch_keys)
 
 
 class MissingFact(Exception):

@@ -1,0 +1,67 @@
+"""Conflicts between an accelerate config and the config it names are reported in the YAML file."""
+
+import json
+
+from validate.test_command import Run, put, run
+
+__all__ = ["run"]
+
+LAUNCH = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+mixed_precision: bf16
+num_processes: 2
+deepspeed_config:
+  deepspeed_config_file: ds_z3.json
+  gradient_accumulation_steps: 4
+  gradient_clipping: 1.0
+  zero_stage: 3
+  zero3_init_flag: true
+"""
+KEYS = {
+    "/mixed_precision": (3, 1),
+    "/deepspeed_config/gradient_accumulation_steps": (7, 3),
+    "/deepspeed_config/gradient_clipping": (8, 3),
+    "/deepspeed_config/zero_stage": (9, 3),
+}
+CONFIG = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}\n'
+
+
+def conflicts(run: Run, *arguments: str) -> dict[str, tuple[int, int]]:
+    result = run(*arguments, "--output-format", "json")
+    assert result.code == 1
+    found = {file["file"]: file["diagnostics"] for file in json.loads(result.out)["files"]}
+    return {
+        each["pointer"]: (each["range"]["start"]["line"], each["range"]["start"]["column"])
+        for each in found.get("acc.yaml", ())
+        if each["code"] == "DSC704"
+    }
+
+
+def test_conflicting_keys_are_reported_in_accelerate_config(run: Run) -> None:
+    put("ds_z3.json", CONFIG)
+    put("acc.yaml", LAUNCH)
+    assert conflicts(run, "acc.yaml") == KEYS
+    assert conflicts(run, "ds_z3.json", "--accelerate-config", "acc.yaml") == KEYS
+
+
+def test_conflicting_keys_are_reported_together_with_other_errors(run: Run) -> None:
+    put("ds_z3.json", CONFIG.replace('"stage": 3', '"stage": 3, "overlap_comm": "auto"'))
+    put("acc.yaml", LAUNCH)
+    assert conflicts(run, "acc.yaml") == KEYS
+    out = run("acc.yaml").out
+    assert "error[DSC101]" in out and " --> acc.yaml:3:1" in out and "zero_stage (line 9)" in out
+
+
+def test_config_without_conflicting_keys_is_clean(run: Run) -> None:
+    put("ds_z3.json", CONFIG)
+    kept = [line for line in LAUNCH.splitlines() if "gradient" not in line and "mixed" not in line]
+    put("acc.yaml", "\n".join(line for line in kept if "zero_stage" not in line))
+    assert run("acc.yaml").code == 0
+
+
+def test_baseline_suppresses_findings_in_accelerate_config(run: Run) -> None:
+    put("ds_z3.json", CONFIG)
+    put("acc.yaml", LAUNCH)
+    put("base.json", run("acc.yaml", "--output-format", "json").out)
+    assert run("acc.yaml", "--baseline", "base.json").code == 0
