@@ -101,7 +101,9 @@ def test_environment_selects_checkpoint_files(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv(saving.FILES, "deepspeed")
     assert saving.requests_deepspeed_files()
     monkeypatch.setenv(saving.FILES, "torch")
-    with pytest.raises(ValueError, match="DSENGINE_CHECKPOINTS is 'torch': dsengine or deepspeed"):
+    with pytest.raises(
+        ValueError, match="DSENGINE_CHECKPOINTS is 'torch'; expected dsengine or deepspeed"
+    ):
         saving.requests_deepspeed_files()
 
 
@@ -214,9 +216,9 @@ def test_weights_convert_to_safetensors(saved: Saved, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--to", "deepspeed"], "say --to deepspeed or --to safetensors, and -o FOLDER"),
-        (["--to", "safetensors", "-o", "x", "--ranks", "2"], "has no use for --ranks"),
-        (["--to", "deepspeed", "-o", "x", "--precision", "bf16"], "has no use for --precision"),
+        (["--to", "deepspeed"], "convert requires --to deepspeed or --to safetensors, and -o DIR"),
+        (["--to", "safetensors", "-o", "x", "--ranks", "2"], "does not take --ranks"),
+        (["--to", "deepspeed", "-o", "x", "--precision", "bf16"], "does not take --precision"),
     ],
 )
 def test_flags_without_effect_are_refused(flags: list[str], message: str) -> None:

@@ -32,7 +32,7 @@ CASES = {
     ),
     "disk_full": (
         1,
-        ["rank 1", "failed in initialize(): OSError: [Errno 27] File too large: nvme_path refuses"],
+        ["rank 1", "failed in initialize(): OSError: [Errno 27] File too large: cannot create"],
     ),
     "tile_cannot_be_read": (1, ["rank 1", "failed in step() of step 2: OSError: read 0 of"]),
     "leaves_early": (0, ["rank 1", "had already ended its training"]),

@@ -72,7 +72,7 @@ def test_deleted_files_remain_usable(ranks: Ranks, tmp_path: Path) -> None:
 def test_refused_pinned_memory_is_reported_with_its_key() -> None:
     from engine_storage.jobs.tier_faults import nothing_pinned
 
-    assert "refuses 4 MiB of page-locked main memory: set pin_memory" in nothing_pinned()
+    assert "cannot allocate 4 MiB of page-locked host memory: set pin_memory" in nothing_pinned()
 
 
 def limited(device: str, folder: Path, mebibytes: int) -> "subprocess.CompletedProcess[str]":
