@@ -30,7 +30,9 @@ def devices(
       dsconfig devices a100
       dsconfig devices 80gb --output-format json
     """
-    found = [gpu for gpu in catalogue.gpus() if catalogue.mentions(words or (), gpu["name"])]
+    found = machine.matching_gpus(" ".join(words)) if words else list(catalogue.gpus())
+    if not found:
+        found = [gpu for gpu in catalogue.gpus() if catalogue.mentions(words or (), gpu["name"])]
     local = machine.local_gpus()
     if output_format == "json":
         own = [{"name": name, "memory_bytes": memory} for name, memory in local]
@@ -48,7 +50,7 @@ def devices(
             gpu["name"],
             in_gib(gpu["memory_bytes_usable"], 1),
             str(rate or "-"),
-            str(gpu["memory_gb_s"]),
+            str(gpu["memory_gb_s"] or "-"),
             "yes" if gpu["bf16"] else "no",
         )
     typer.echo(str(table))

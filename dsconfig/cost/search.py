@@ -631,11 +631,10 @@ def table(facts: Facts, *, runtime: str | Runtime = "dsengine") -> Estimate:
 
 @lru_cache(maxsize=4)
 def known_devices(precision: str = "") -> tuple[tuple[str, int], ...]:
-    """Return (name, usable bytes) of the catalogue devices that support the precision, smallest
-    first."""
+    """Return (name, usable bytes) of desktop and server GPUs with the precision, smallest first."""
     devices = [
         (gpu["name"], gpu["memory_bytes_usable"])
         for gpu in catalogue.gpus()
-        if gpu["bf16"] or precision != "bf16"
+        if (gpu["bf16"] or precision != "bf16") and "Laptop" not in gpu["name"]
     ]
     return tuple(sorted(devices, key=lambda device: device[1]))

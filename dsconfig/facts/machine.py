@@ -24,7 +24,7 @@ class DeviceFacts:
 
     name: str
     kind: str = "cuda"
-    """``cuda``, ``rocm``, ``hpu`` or ``cpu``."""
+    """``cuda``, ``rocm``, ``hpu``, ``npu`` or ``cpu``."""
     memory_bytes: int | None = None
     bf16: bool = True
     fp16: bool = True
@@ -73,7 +73,7 @@ As Google Kubernetes Engine reserves them (its page "Plan GKE Standard node size
 """
 
 
-_KIND_OF_VENDOR = {"nvidia": "cuda", "amd": "rocm", "intel": "hpu"}
+_KIND_OF_VENDOR = {"nvidia": "cuda", "amd": "rocm", "intel": "hpu", "huawei": "npu"}
 _REMEDY = "Specify a GPU such as a100-80gb, or any name with device_memory="
 
 
@@ -87,17 +87,24 @@ def named_device(name: str) -> DeviceFacts:
     profile = _MIG.search(name)
     if profile is not None:
         return _mig_instance(named_device(name[: profile.start()]), profile)
-    wanted = catalogue.words(name)
-    exact = [
-        gpu
-        for gpu in catalogue.gpus()
-        if catalogue.squeezed(gpu["name"]) == catalogue.squeezed(name)
-    ]
-    found = exact or [gpu for gpu in catalogue.gpus() if _matches(wanted, gpu)]
+    found = matching_gpus(name)
     if not found:
         known = (gpu["name"] for gpu in catalogue.gpus())
         raise catalogue.unknown("device", name, known, _REMEDY)
     return _device_facts(found[0])
+
+
+def matching_gpus(name: str) -> list[Mapping[str, Any]]:
+    """Return the catalogue entries that a name matches, the best first; a MIG suffix is ignored."""
+    profile = _MIG.search(name)
+    name = name[: profile.start()] if profile is not None else name
+    squeezed, words = catalogue.squeezed(name), catalogue.words(name)
+    exact = [
+        gpu
+        for gpu in catalogue.gpus()
+        if squeezed in map(catalogue.squeezed, (gpu["name"], *gpu.get("aliases", ())))
+    ]
+    return exact or [gpu for gpu in catalogue.gpus() if _matches(words, gpu)]
 
 
 _MIG = re.compile(r"[-_ ]+(?:mig[-_ ]+)?(\d)g\.(\d+)gb(?:\+(?:me|gfx))?\s*$", re.IGNORECASE)
@@ -147,8 +154,9 @@ def _matches(wanted: tuple[str, ...], gpu: Mapping[str, Any]) -> bool:
 
 
 # Words that drivers and vendors add to the name of a GPU.
-_MAKERS = frozenset({"nvidia", "amd", "intel", "tesla", "geforce", "instinct", "gpu"})
-_NOISE = _MAKERS | {"hbm2", "hbm2e", "hbm3", "hbm3e"}
+_MAKERS = frozenset({"nvidia", "amd", "intel", "huawei", "tesla", "geforce", "instinct", "gpu"})
+_NOISE = _MAKERS | {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "edition"}
+_NOISE |= {"workstation", "server", "oam"}
 
 
 def _names(part: str, word: str) -> bool:

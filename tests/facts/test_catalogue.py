@@ -1,7 +1,9 @@
 """Models and GPUs by name: exact counts, tolerant names, suggestions for unknown names."""
 
 import pytest
+from typer.testing import CliRunner
 
+from dsconfig.commands.app import app
 from dsconfig.facts import FactError, catalogue, gather, named_model
 from dsconfig.facts.machine import named_device
 
@@ -63,6 +65,27 @@ def test_unknown_model_suggests_nearest_names():
         ("rtx 3090", "RTX-3090"),
         ("4090", "RTX-4090"),
         ("mi300x", "MI300X"),
+        ("NVIDIA GeForce RTX 3060", "RTX-3060"),
+        ("NVIDIA GeForce RTX 3060 Laptop GPU", "RTX-3060-Laptop"),
+        ("NVIDIA GeForce RTX 3080", "RTX-3080-10GB"),
+        ("NVIDIA GeForce RTX 3080 Ti Laptop GPU", "RTX-3080-Ti-Laptop"),
+        ("NVIDIA GeForce RTX 4060 Ti", "RTX-4060-Ti-8GB"),
+        ("4060 ti 16gb", "RTX-4060-Ti-16GB"),
+        ("NVIDIA GeForce RTX 4070", "RTX-4070"),
+        ("NVIDIA GeForce RTX 4070 SUPER", "RTX-4070-SUPER"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "RTX-4070-Ti-SUPER"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "RTX-4090-Laptop"),
+        ("NVIDIA GeForce RTX 5070 Ti", "RTX-5070-Ti"),
+        ("NVIDIA RTX A5000", "RTX-A5000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX-6000-Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX-PRO-6000-96GB"),
+        ("NVIDIA GH200 480GB", "GH200-96GB"),
+        ("Tesla P100-PCIE-16GB", "P100-PCIe-16GB"),
+        ("Tesla V100-SXM2-32GB", "V100-SXM2-32GB"),
+        ("Tesla V100-PCIE-16GB", "V100-PCIe-16GB"),
+        ("Ascend910B3", "Ascend-910B-64GB"),
+        ("ascend 910b", "Ascend-910B-64GB"),
         ("gaudi2", "Gaudi2"),
     ],
 )
@@ -104,11 +127,22 @@ def test_unknown_gpu_is_accepted_with_its_memory():
         gather(device="tpu-v9")
 
 
-def test_rates_have_a_source() -> None:
-    sources = {gpu["name"]: gpu.get("rates_source", "") for gpu in catalogue.gpus()}
-    for name in ("A800-SXM4-80GB", "H20-SXM-96GB", "B200-SXM-180GB", "MI325X", "RTX-5090", "L40S"):
-        assert sources[name], name
-    assert all(gpu["rates_source"] for gpu in catalogue.gpus() if "rates_source" in gpu)
+def test_every_gpu_has_a_named_source() -> None:
+    assert all(gpu["rates_source"] for gpu in catalogue.gpus())
+
+
+def test_geforce_tensor_rate_is_twice_the_fp32_rate_of_the_specification() -> None:
+    """fp32 accumulation halves GeForce tensor cores: 512 FLOPs per SM and cycle."""
+    multiprocessors = {"RTX-3070": (46, 1.725), "RTX-4080": (76, 2.505), "RTX-5080": (84, 2.617)}
+    for name, (count, ghz) in multiprocessors.items():
+        assert named_device(name).tflops_16bit == pytest.approx(512 * count * ghz / 1e3, rel=0.005)
+
+
+def test_devices_command_finds_every_name_that_device_accepts() -> None:
+    names = [gpu["name"] for gpu in catalogue.gpus()]
+    for name in (*names, "NVIDIA GeForce RTX 4070 Laptop GPU", "Tesla V100-SXM2-32GB", "4090"):
+        done = CliRunner().invoke(app, ["devices", *name.split()])
+        assert done.exit_code == 0 and named_device(name).name in done.output, name
 
 
 def test_truncated_name_suggests_names_with_that_prefix() -> None:
