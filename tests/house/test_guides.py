@@ -23,7 +23,7 @@ def commands_of(page: Path) -> list[Command]:
 NEEDS_GPUS_OR_NETWORK = re.compile(
     r"(pip|torchrun|accelerate launch|pre-commit|python -m dsengine\.as_deepspeed -m accelerate)\b"
 )
-TRAINING = {"docs/guide/own-loop.md", "docs/guide/trainer.md"}
+TRAINING = {f"docs/guide/{name}.md" for name in ("accelerate", "own-loop", "trainer")}
 MARKED = [pytest.param(name, marks=[pytest.mark.engine] * (name in TRAINING)) for name in PAGES]
 
 
