@@ -1,7 +1,7 @@
-"""A run as a job of a cluster: the file for Slurm, or the commands over ssh. Printed, not started.
+"""Job scripts for clusters: a Slurm batch script, or a shell script over ssh.
 
-Both start ``dsconfig run`` once on each node, with the Python and in the directory of now; node 0
-makes the plan there and hands it over.
+Both start ``dsconfig run`` once per node, with the current Python and working directory; node 0
+makes the plan and sends it to the others.
 """
 
 import os
@@ -13,77 +13,79 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsconfig.commands.errors import UsageError
-from dsconfig.commands.nodes import PORT
+from dsconfig.commands.node_options import PORT
 from dsconfig.hostfile import Hosts, address
 
-SECONDS_TO_END = 30
-"""What is left to a job beside its ranks' own time when Slurm says that its time is over."""
-CARRIED = ("NCCL_", "UCX_", "GLOO_", "PYTHONPATH")
-"""Variables that ssh leaves behind, and that decide how ranks find each other and their code."""
+SHUTDOWN_SECONDS = 30
+"""Seconds of a job after the grace period of its ranks at the Slurm time limit."""
+FORWARDED = ("NCCL_", "UCX_", "GLOO_", "PYTHONPATH")
+"""Prefixes of environment variables passed over ssh: communication and import paths."""
 
 
 class Job(NamedTuple):
-    """What starts on ``nodes`` with as many ``ranks`` on each."""
+    """A run on ``nodes``, with ``ranks`` per node."""
 
     nodes: int
     ranks: int
     command: Sequence[str]
-    """``run FILE [flags] -- SCRIPT [arguments]``, without what tells nodes apart."""
+    """``run FILE [flags] -- SCRIPT [arguments]``, without flags of single nodes."""
     notes: Sequence[str]
-    """What is about to run, in words."""
-    on_cards: bool
+    """Comments that describe the run."""
+    uses_gpus: bool
     restarts: int
     grace: int
     least: int | None = None
-    """The fewest nodes that it goes on with, where they are fewer than ``nodes``."""
+    """Minimum number of nodes if fewer than ``nodes`` are enough."""
     hosts: Hosts | None = None
     endpoint: str | None = None
 
     @property
     def name(self) -> str:
-        """That of the script."""
+        """Name of the script."""
         return Path(self.command[self.command.index("--") + 1]).stem
 
     @property
-    def span(self) -> str:
-        """As ``--nnodes`` takes it."""
+    def node_range(self) -> str:
+        """Value of ``--nnodes``."""
         return f"{self.least}:{self.nodes}" if self.least else f"{self.nodes}"
 
 
 def command(file: str, flags: Mapping[str, object], program: Sequence[str]) -> list[str]:
-    """The words after ``dsconfig`` that start this run again; lists are flags given repeatedly."""
-    words = ["run", file]
+    """Return the arguments of ``dsconfig`` that repeat this run; lists are repeated flags."""
+    arguments = ["run", file]
     for name, value in flags.items():
         for each in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType]
             if each is not None:
-                words += [f"--{name.replace('_', '-')}", str(each)]  # pyright: ignore[reportUnknownArgumentType]
-    return [*words, "--", *program]
+                arguments += [f"--{name.replace('_', '-')}", str(each)]  # pyright: ignore[reportUnknownArgumentType]
+    return [*arguments, "--", *program]
 
 
 def slurm(job: Job) -> str:
-    """A batch script for ``sbatch``. Raises UsageError where slots are named: Slurm gives them."""
+    """Return a script for ``sbatch``. Raises UsageError for slots, which Slurm assigns."""
     if job.hosts is not None and job.hosts.are_filtered:
-        raise UsageError("--emit slurm: Slurm gives out the devices of a node; name hosts only")
+        raise UsageError(
+            "--emit slurm: Slurm assigns the devices of a node; specify hosts without slots"
+        )
     options = {
-        "job-name": re.sub(r"[^\w.+-]", "_", job.name),  # sbatch reads no quotes
+        "job-name": re.sub(r"[^\w.+-]", "_", job.name),  # sbatch does not support quotes
         "nodes": job.nodes,
         "ntasks-per-node": 1,
-        "gpus-per-node": job.ranks if job.on_cards else None,
+        "gpus-per-node": job.ranks if job.uses_gpus else None,
         "nodelist": ",".join(job.hosts.names) if job.hosts else None,
         "exclusive": "",
         "mem": 0,
         "output": "%x-%j.log",
-        "signal": f"TERM@{job.grace + SECONDS_TO_END}",
-        # A job that may start again outlives a node.
+        "signal": f"TERM@{job.grace + SHUTDOWN_SECONDS}",
+        # Keep the job if a node fails and ranks can be restarted.
         "no-kill": "" if job.restarts else None,
     }
-    # What Slurm does not tell: how few nodes will do, and where node 0 is if not on the first.
-    ends = ["--nnodes", job.span] if job.least else []
-    ends += ["--rdzv-endpoint", job.endpoint] if job.endpoint and job.nodes > 1 else []
+    # Slurm does not provide the minimum number of nodes or a custom endpoint.
+    extra = ["--nnodes", job.node_range] if job.least else []
+    extra += ["--rdzv-endpoint", job.endpoint] if job.endpoint and job.nodes > 1 else []
     lines = [
         "#!/bin/bash",
         *_comments(job),
-        "# Partition, account and time are the cluster's: sbatch --partition=P --time=H:M:S FILE",
+        "# Set partition, account and time limit: sbatch --partition=P --time=H:M:S FILE",
         *(
             f"#SBATCH --{name}" + (f"={value}" if value != "" else "")
             for name, value in options.items()
@@ -91,32 +93,33 @@ def slurm(job: Job) -> str:
         ),
         "",
         f"cd {shlex.quote(str(Path.cwd()))} || exit 1",
-        # One launcher a node, which has all of it: ranks are not bound to the first core.
+        # One launcher per node: without binding, its ranks can use all cores.
         f"srun --cpu-bind=none --kill-on-bad-exit={0 if job.restarts else 1} \\",
-        f"    {_shell(job, ends)}",
+        f"    {_shell(job, extra)}",
     ]
     return "\n".join(lines)
 
 
 def ssh(job: Job) -> str:
-    """A script that starts every node over ssh and ends them all when it is ended. Raises
-    UsageError without hosts.
+    """Return a script that starts each node over ssh, and stops all when it is stopped.
+
+    Raises UsageError without a hostfile.
     """
     if job.hosts is None:
-        raise UsageError("--emit ssh: name the nodes, --hostfile FILE")
+        raise UsageError("--emit ssh requires --hostfile")
     lines = [
         "#!/bin/bash",
         *_comments(job),
         "nodes=() code=0",
-        "# A terminal of its own (-tt) tells a node when this ends, and so ends its ranks.",
+        "# With a terminal (-tt), a node stops its ranks when this script ends.",
         """trap 'code=143; kill "${nodes[@]}" 2>/dev/null' INT TERM HUP""",
         *(
-            f"ssh -n -tt -- {shlex.quote(name)} {shlex.quote(there)} & nodes+=($!)"
-            for name, there in _there(job)
+            f"ssh -n -tt -- {shlex.quote(name)} {shlex.quote(command)} & nodes+=($!)"
+            for name, command in _remote_commands(job)
         ),
         'for node in "${nodes[@]}"; do',
         '    wait "$node"; ended=$?',
-        "    # A signal ends the waiting, not the node.",
+        "    # A signal interrupts wait, not the node.",
         '    while kill -0 "$node" 2>/dev/null; do wait "$node"; ended=$?; done',
         "    ((ended && !code)) && code=$ended",
         "done",
@@ -125,28 +128,30 @@ def ssh(job: Job) -> str:
     return "\n".join(lines)
 
 
-def _there(job: Job) -> Iterator[tuple[str, str]]:
-    """Each host, and what its shell has to do."""
+def _remote_commands(job: Job) -> Iterator[tuple[str, str]]:
+    """Yield each host and its shell command."""
     assert job.hosts is not None
-    carried = {
+    forwarded = {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith(CARRIED) and name.isidentifier()
+        if name.startswith(FORWARDED) and name.isidentifier()
     }
     for rank, name in enumerate(job.hosts.names):
         devices = job.hosts.devices(rank)
-        told = carried if devices is None else {**carried, "CUDA_VISIBLE_DEVICES": devices}
-        variables = "".join(f"{key}={shlex.quote(value)} " for key, value in told.items())
+        visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
+        variables = "".join(
+            f"{key}={shlex.quote(value)} " for key, value in {**forwarded, **visible}.items()
+        )
         own, first = address(name), address(job.hosts.names[0])
-        place = ["--nnodes", job.span, "--node-rank", str(rank), "--local-addr", own]
-        place += ["--rdzv-endpoint", job.endpoint or f"{first}:{PORT}"]
-        there = _shell(job, place if job.nodes > 1 else [])
-        yield name, f"cd {shlex.quote(str(Path.cwd()))} && exec env {variables}{there}"
+        flags = ["--nnodes", job.node_range, "--node-rank", str(rank), "--local-addr", own]
+        flags += ["--rdzv-endpoint", job.endpoint or f"{first}:{PORT}"]
+        command = _shell(job, flags if job.nodes > 1 else [])
+        yield name, f"cd {shlex.quote(str(Path.cwd()))} && exec env {variables}{command}"
 
 
-def _shell(job: Job, place: Sequence[str]) -> str:
+def _shell(job: Job, flags: Sequence[str]) -> str:
     at = job.command.index("--")
-    words = [*job.command[:at], *place, *job.command[at:]]
+    words = [*job.command[:at], *flags, *job.command[at:]]
     return shlex.join([sys.executable, "-m", "dsconfig", *words])
 
 

@@ -1,7 +1,7 @@
-"""``dsconfig run FILE|PLAN -- SCRIPT ...``: plan once, then one process per rank executes the plan.
+"""``dsconfig run FILE|PLAN -- SCRIPT ...``: plan once, then run one process per rank.
 
-Three steps, each a function: :func:`plan_of` decides the run, :func:`launch` starts its ranks,
-:func:`display` stays with them until they end.
+Three steps: :func:`plan_of` makes the plan, :func:`launch` starts the ranks, :func:`display` shows
+their progress until they exit.
 """
 
 import json
@@ -19,14 +19,13 @@ import typer
 
 import dsconfig
 from dsconfig import launch_env
-from dsconfig.commands import nodes as places
-from dsconfig.commands import options, prepare
+from dsconfig.commands import node_options, options, prepare
 from dsconfig.commands.errors import UsageError
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import size
 
 with lazy_imports():
-    from dsconfig.commands import jobs, stopping, text_table, watching
+    from dsconfig.commands import jobs, run_display, stopping, text_table
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
     from dsconfig.facts import machine
@@ -38,31 +37,31 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
-"""Words among the script's arguments that become the path of a file."""
+"""Placeholders in the script's arguments, replaced by file paths."""
 
 INSTALL = "pip install 'dsconfig-zero[engine]'"
 LAUNCHER = "dsengine.torchrun_launcher"
-"""torchrun, with its own words apart."""
+"""torchrun with its log in a separate file."""
 
 
 class Engine(StrEnum):
-    """Whom a script's ``import deepspeed`` means."""
+    """What ``import deepspeed`` in a script imports."""
 
     DSENGINE = "dsengine"
     DEEPSPEED = "deepspeed"
 
 
 RUNS = {Engine.DSENGINE: "dsengine.as_deepspeed", Engine.DEEPSPEED: "dsengine.with_deepspeed"}
-"""The module that runs a script so."""
+"""Module that runs a script with the engine."""
 
 
 Executor = Annotated[
     Engine | None,
-    typer.Option(help="What the script imports as deepspeed: dsengine in its place, or itself."),
+    typer.Option(help="Engine behind `import deepspeed` in the script: dsengine or deepspeed."),
 ]
 Grace = Annotated[
     int,
-    typer.Option(help="Seconds that ranks have to end after a signal; torch 2.11 gives 30.", min=0),
+    typer.Option(help="Seconds that ranks have to exit after a signal.", min=0),
 ]
 
 
@@ -77,125 +76,131 @@ def run(
     script: Annotated[list[str], typer.Argument(metavar="-- SCRIPT [ARGS]...")],
     engine: Executor = None,
     *,
-    where: places.Where,
+    nodes: node_options.NodeOptions,
     flags: Mapping[str, object],
     overrides: options.Overrides = None,
     grace: Grace = 30,
 ) -> None:
-    """Plan the run of FILE once, then train: SCRIPT runs under torchrun, every rank by that plan.
+    """Run a training script under torchrun with a config or a plan.
 
-    FILE may be a plan as well (`dsconfig plan ... -o plan.json`). The script calls
-    dsengine.initialize(...) without a config; the plan is named by the environment variable
-    DSCONFIG_PLAN, its config by DSCONFIG_FILE. {plan} and {config} among the script's arguments
-    become these paths. With --engine dsengine a script written for DeepSpeed, or for a framework
-    that imports it, runs as it is. With --engine deepspeed it runs on the DeepSpeed that is
-    installed: the config is judged and resolved for that release, {config} names the result, and
-    what is held is compared with the estimate for DeepSpeed. With --emit slurm or ssh the job that
-    starts this on a cluster is printed, and nothing is started.
+    FILE is a config, or a plan written by `dsconfig plan ... -o plan.json`. The script calls
+    dsengine.initialize(...) without a config. DSCONFIG_PLAN and DSCONFIG_FILE contain the paths of
+    the plan and the resolved config; {plan} and {config} in the script's arguments are replaced by
+    them.
+
+    With --engine dsengine, a script for DeepSpeed or for a framework that imports it runs
+    unchanged. With --engine deepspeed, it runs on the installed DeepSpeed, with the config resolved
+    for that release. With --emit, a job script for a cluster is printed instead.
     """
     if not Path(script[0]).is_file():
-        raise UsageError(f"no script at {script[0]}")
-    if where.emit is None and find_spec("torch") is None:
-        raise UsageError("run trains with torch, which is not installed: " + INSTALL)
+        raise UsageError(f"script not found: {script[0]}")
+    if nodes.emit is None and find_spec("torch") is None:
+        raise UsageError("run requires torch, which is not installed: " + INSTALL)
     executor = Engine.DSENGINE if engine is None else engine
-    if where.emit is None and executor is Engine.DEEPSPEED and find_spec("deepspeed") is None:
-        raise UsageError("--engine deepspeed: it is not installed: pip install deepspeed")
-    program, wanted = [*script, *context.args], where.wanted()
-    if where.emit is not None:
-        where.insist_on_all_nodes()
-        made, facts = plan_of(file, wanted.gpus, wanted.nodes or 1, flags, overrides, executor)
-        again = dict(flags)
-        again |= {"set": overrides, "engine": engine, "gpus": wanted.gpus, "grace": grace}
-        again |= {"max_restarts": where.max_restarts, "join_timeout": where.join_timeout}
-        command = jobs.command(_of_a_file(file), again, program)
-        job = _job(made, facts, where, wanted, command, grace)
-        typer.echo(jobs.slurm(job) if where.emit is places.Form.SLURM else jobs.ssh(job))
+    if nodes.emit is None and executor is Engine.DEEPSPEED and find_spec("deepspeed") is None:
+        raise UsageError(
+            "--engine deepspeed requires DeepSpeed, which is not installed: pip install deepspeed"
+        )
+    program, requested = [*script, *context.args], nodes.requested()
+    if nodes.emit is not None:
+        nodes.reject_single_node_flags()
+        made, facts = plan_of(
+            file, requested.gpus, requested.nodes or 1, flags, overrides, executor
+        )
+        repeated = dict(flags)
+        repeated |= {"set": overrides, "engine": engine, "gpus": requested.gpus, "grace": grace}
+        repeated |= {"max_restarts": nodes.max_restarts, "join_timeout": nodes.join_timeout}
+        command = jobs.command(_file_name(file), repeated, program)
+        job = _job(made, facts, nodes, requested, command, grace)
+        typer.echo(jobs.slurm(job) if nodes.emit is node_options.JobFormat.SLURM else jobs.ssh(job))
         return
-    place = where.place(wanted)
+    address = nodes.address(requested)
     made, facts = None, empty.Facts()
-    if place is None or place.rank == 0:
-        of = 1 if place is None else place.nodes
-        made, facts = plan_of(file, wanted.gpus, of, flags, overrides, executor)
-        insist_on_cards(made.mesh.world_size // made.nodes)
-        said = "\n".join([banner(made), *_unshared(made, wanted.least)])
+    if address is None or address.rank == 0:
+        count = 1 if address is None else address.nodes
+        made, facts = plan_of(file, requested.gpus, count, flags, overrides, executor)
+        require_gpus(made.mesh.world_size // made.nodes)
+        text = "\n".join([banner(made), *_indivisible(made, requested.least)])
     else:
-        said = f"dsconfig run: node {place.rank} of {place.nodes}, by the plan of node 0"
-    typer.echo(text_table.fitted(said), err=True)
-    rendezvous = place and {
-        **place._asdict(),
-        "min_nodes": wanted.least or place.nodes,
-        "fingerprint": places.fingerprint(file, program),
-        "seconds": where.join_timeout,
-        "ranks": wanted.gpus,
+        text = f"dsconfig run: node {address.rank} of {address.nodes}, using the plan of node 0"
+    typer.echo(text_table.fitted(text), err=True)
+    rendezvous = address and {
+        **address._asdict(),
+        "min_nodes": requested.least or address.nodes,
+        "fingerprint": node_options.fingerprint(file, program),
+        "seconds": nodes.join_timeout,
+        "ranks": requested.gpus,
         "gpus": len(machine.local_gpus()),
     }
     if engine is not None:
         program = ["-m", RUNS[engine], *program]
-    if where.local_addr is not None:
-        program = [f"--local-addr={where.local_addr}", *program]
-    program = [f"--max-restarts={where.max_restarts}", *program]
-    known = watching.Expected(ranks=0) if made is None else expected(made, facts)
+    if nodes.local_addr is not None:
+        program = [f"--local-addr={nodes.local_addr}", *program]
+    program = [f"--max-restarts={nodes.max_restarts}", *program]
+    known = run_display.Expected(ranks=0) if made is None else expected(made, facts)
     raise typer.Exit(_train(made, program, known, grace, rendezvous))
 
 
 def _job(
     made: "Plan",
     facts: "Facts",
-    where: places.Where,
-    wanted: places.Wanted,
+    nodes: node_options.NodeOptions,
+    requested: node_options.RequestedNodes,
     command: Sequence[str],
     grace: int,
 ) -> "jobs.Job":
-    """The run as a job of a cluster."""
+    """Return the run as a job of a cluster."""
     return jobs.Job(
         nodes=made.nodes,
         ranks=made.mesh.world_size // made.nodes,
         command=command,
-        notes=[banner(made), *_room(made, facts), *_unshared(made, wanted.least)],
-        on_cards=facts.device is None or facts.device.kind != "cpu",
-        restarts=where.max_restarts,
+        notes=[banner(made), *_memory_note(made, facts), *_indivisible(made, requested.least)],
+        uses_gpus=facts.device is None or facts.device.kind != "cpu",
+        restarts=nodes.max_restarts,
         grace=grace,
-        least=wanted.least,
-        hosts=wanted.hosts,
-        endpoint=where.rdzv_endpoint,
+        least=requested.least,
+        hosts=requested.hosts,
+        endpoint=nodes.rdzv_endpoint,
     )
 
 
-def _unshared(made: "Plan", least: int | None) -> list[str]:
-    """With which numbers of nodes an elastic run would end, for they cannot share its batch."""
+def _indivisible(made: "Plan", least: int | None) -> list[str]:
+    """Return a note on the numbers of nodes that cannot divide the global batch."""
     ranks, batch = made.mesh.world_size // made.nodes, made.batch.global_batch
-    bad = [each for each in range(least or made.nodes, made.nodes) if batch % (each * ranks)]
+    bad = [count for count in range(least or made.nodes, made.nodes) if batch % (count * ranks)]
     if not bad:
         return []
     listed = ", ".join(map(str, bad))
-    return [f"note: {listed} nodes cannot share a global batch of {batch}; the run would end there"]
+    return [
+        f"note: {listed} nodes cannot divide a global batch of {batch}; the run would stop there"
+    ]
 
 
-def _of_a_file(file: str) -> str:
+def _file_name(file: str) -> str:
     if file == "-":
-        raise UsageError("--emit: the job reads the config again, so name a file, not -")
+        raise UsageError("--emit requires a config file: the job cannot read stdin")
     return file
 
 
-def _room(made: "Plan", facts: "Facts") -> list[str]:
-    """How what a card has to have compares with what it has."""
-    needed, card = made.memory.get("needed_bytes"), facts.device
-    if needed is None or card is None or not card.memory_bytes:
+def _memory_note(made: "Plan", facts: "Facts") -> list[str]:
+    """Return a note that compares required and available memory per GPU."""
+    needed, device = made.memory.get("needed_bytes"), facts.device
+    if needed is None or device is None or not device.memory_bytes:
         return []
     least = made.memory.get("least_needed_bytes", needed)
-    may = "perhaps " if least <= card.memory_bytes else ""
-    verdict = "" if needed <= card.memory_bytes else f": {may}too much, see `dsconfig tune`"
-    return [f"{size(needed)} of the {size(card.memory_bytes)} of one {card.name}{verdict}"]
+    verdict = "may not fit" if least <= device.memory_bytes else "does not fit"
+    hint = "" if needed <= device.memory_bytes else f": {verdict}, see `dsconfig tune`"
+    return [f"requires {size(needed)} of {size(device.memory_bytes)} per {device.name}{hint}"]
 
 
 def _train(
     made: "Plan | None",
     program: list[str],
-    known: "watching.Expected",
+    known: "run_display.Expected",
     grace: int,
     rendezvous: "Mapping[str, object] | None",
 ) -> int:
-    """Start this node's ranks, and stay with them until they end; return the exit code."""
+    """Start the ranks of this node and show them until they exit; return the exit code."""
     with TemporaryDirectory(prefix="dsconfig-") as folder:
         events = Path(folder) / "events.jsonl"
         descriptor, name = mkstemp(prefix="dsconfig-run-", suffix=".log")
@@ -209,49 +214,51 @@ def plan_of(
     file: str,
     gpus: int | None,
     nodes: int,
-    about_the_world: Mapping[str, object],
+    fact_flags: Mapping[str, object],
     overrides: list[str] | None,
     executor: Engine,
 ) -> "tuple[Plan, Facts]":
-    """The plan in ``file``, or that of the config in it, and what is known of the world. Exits 1
-    when ``executor`` cannot run it.
+    """Return the plan in ``file`` or of its config, and the facts.
 
-    Raises UsageError for flags that a plan has decided already, and differently.
+    Exits with code 1 if ``executor`` cannot run it. Raises UsageError for flags that contradict a
+    plan.
     """
     made, facts = prepare.plan_in(file), empty.Facts()
     if made is None:
         document = options.load(file, overrides)
         here = gpus or 1
-        facts = options.facts_from(gpus=here * nodes, nodes=nodes, **about_the_world)
+        facts = options.facts_from(gpus=here * nodes, nodes=nodes, **fact_flags)
         facts = options.with_this_machine(facts, ranks=False)
         if executor is Engine.DEEPSPEED:
             document = filled(document, facts)
         made = prepare.planned(document, facts, executor, strict=True)
     elif made.runtime != executor:
-        raise UsageError(f"{file} is a plan for {made.runtime}, not {executor}: give its config")
+        raise UsageError(
+            f"{file} is a plan for {made.runtime}, not {executor}; specify its config instead"
+        )
     else:
-        prepare.reject_flags(file, {"set": overrides, **about_the_world})
+        prepare.reject_flags(file, {"set": overrides, **fact_flags})
         if made.nodes != nodes:
             raise UsageError(
-                f"{file} is a plan for {made.nodes} nodes, this run has {nodes}: on each of them "
-                f"--nnodes {made.nodes} --node-rank R --rdzv-endpoint HOST:PORT, or plan again"
+                f"{file} is a plan for {made.nodes} nodes, but this run has {nodes}: use --nnodes "
+                f"{made.nodes} --node-rank R --rdzv-endpoint HOST:PORT on each node, or plan again"
             )
         ranks = nodes * (gpus or made.mesh.world_size // nodes)
         if ranks != made.mesh.world_size:
             raise UsageError(
-                f"{file} is a plan for {made.mesh.world_size} ranks, the flags ask for {ranks}; "
-                f"plan again with --gpus {ranks}"
+                f"{file} is a plan for {made.mesh.world_size} ranks, but the flags specify "
+                f"{ranks}; plan again with --gpus {ranks}"
             )
     refused = [row for row in made.coverage if row.status is plans.Status.REFUSED]
     if refused and executor is Engine.DSENGINE:
         lines = "".join(f"\n  {row.pointer}: {row.by}" for row in refused)
-        print(f"{file}: this asks for what dsengine refuses:{lines}", file=sys.stderr)
+        print(f"{file}: not supported by dsengine:{lines}", file=sys.stderr)
         raise typer.Exit(prepare.FOUND)
     return made, facts
 
 
 def filled(document: "Document", facts: "Facts") -> "Document":
-    """The document with a value for each "auto", which DeepSpeed by itself does not know."""
+    """Return the document with each "auto" replaced, which DeepSpeed alone does not do."""
     known = options.completed(facts, document)
     resolution = dsconfig.resolve(document, known, runtime="dsengine")
     if not resolution.ledger:
@@ -259,18 +266,18 @@ def filled(document: "Document", facts: "Facts") -> "Document":
     return dsconfig.read(dict(resolution.config), name=document.name)
 
 
-def insist_on_cards(ranks: int) -> None:
-    """Raises UsageError where there are cards, and too few for the ranks of this node."""
-    cards = len(machine.local_gpus())
-    if 0 < cards < ranks:
+def require_gpus(ranks: int) -> None:
+    """Raise UsageError if this machine has GPUs, but fewer than ranks."""
+    gpus = len(machine.local_gpus())
+    if 0 < gpus < ranks:
         raise UsageError(
-            f"{ranks} ranks need {ranks} cards of their own, and this machine shows {cards}: "
-            f"--gpus {cards}, or CUDA_VISIBLE_DEVICES= in the environment to train on the processor"
+            f"{ranks} ranks require {ranks} GPUs, but this machine has {gpus}: use --gpus {gpus}, "
+            "or set CUDA_VISIBLE_DEVICES= to train on the CPU"
         )
 
 
-def expected(made: "Plan", facts: "Facts") -> "watching.Expected":
-    """What the run is held against while it goes on."""
+def expected(made: "Plan", facts: "Facts") -> "run_display.Expected":
+    """Return the expected values that the display compares with."""
     known = made.effective.scheduler
     steps = facts.training.total_steps if facts.training else None
     if steps is None and known is not None:
@@ -278,7 +285,7 @@ def expected(made: "Plan", facts: "Facts") -> "watching.Expected":
     flops, peak = None, facts.device.tflops_16bit if facts.device else None
     if peak and facts.model and facts.training and facts.training.sequence_length:
         flops = step_time.step_time(made.effective, facts).useful_flops
-    return watching.Expected(
+    return run_display.Expected(
         ranks=made.mesh.world_size,
         steps=steps,
         peak_bytes=made.memory.get("peak_bytes"),
@@ -289,21 +296,21 @@ def expected(made: "Plan", facts: "Facts") -> "watching.Expected":
 
 
 def banner(made: "Plan") -> str:
-    """What is about to run, in a line: stage, precision, batch, rate, and what a rank needs."""
+    """Return one line about the run: stage, precision, batch, optimizer and memory."""
     settled, batch = made.effective, made.batch
     optimizer = settled.optimizer
     rate = optimizer.params.get("lr") if optimizer else None
-    said = [
+    parts = [
         f"stage {settled.zero.stage}",
         str(settled.numerics.precision),
         f"batch {batch.global_batch} = {batch.micro_batch} x {batch.accumulation} accumulation x "
         f"{batch.data_parallel} ranks",
     ]
     if optimizer is not None:
-        said.append(optimizer.type + ("" if rate is None else f" at {rate:g}"))
+        parts.append(optimizer.type + ("" if rate is None else f" at {rate:g}"))
     if "needed_bytes" in made.memory:
-        said.append(f"needs {size(made.memory['needed_bytes'])} per rank")
-    return f"dsconfig run: {', '.join(said)}"
+        parts.append(f"requires {size(made.memory['needed_bytes'])} per rank")
+    return f"dsconfig run: {', '.join(parts)}"
 
 
 def launch(
@@ -314,51 +321,52 @@ def launch(
     grace: int,
     rendezvous: "Mapping[str, object] | None" = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start this node's ranks under torchrun, whose own words go to ``log``. The plan lies beside
-    ``events`` while they run; ranks have ``grace`` seconds to end after a signal. ``rendezvous`` is
-    that of several nodes; without a plan it comes from there.
+    """Start the ranks of this node under torchrun, whose output goes to ``log``.
+
+    The plan is stored next to ``events``; ranks have ``grace`` seconds to exit after a signal.
+    ``rendezvous`` describes a run on several nodes, where other nodes receive the plan of node 0.
     """
-    files = {word: events.parent / name for word, name in PLACEHOLDERS.items()}
-    words: list[str] = []
+    files = {placeholder: events.parent / name for placeholder, name in PLACEHOLDERS.items()}
+    flags: list[str] = []
     if made is not None:
         files["{plan}"].write_text(made.to_json())
         files["{config}"].write_text(json.dumps(made.effective.config, indent=2))
-        words = [f"--nproc-per-node={made.mesh.world_size // made.nodes}"] if not rendezvous else []
-    told = ""
+        flags = [] if rendezvous else [f"--nproc-per-node={made.mesh.world_size // made.nodes}"]
+    settings = ""
     if rendezvous is not None:
         paths = {"plan": str(files["{plan}"]), "config": str(files["{config}"])}
-        told = json.dumps({**rendezvous, **paths})
-    for word, path in files.items():
-        script = [each.replace(word, str(path)) for each in script]
-    command = [sys.executable, "-m", LAUNCHER, str(log), told]
+        settings = json.dumps({**rendezvous, **paths})
+    for placeholder, path in files.items():
+        script = [argument.replace(placeholder, str(path)) for argument in script]
+    command = [sys.executable, "-m", LAUNCHER, str(log), settings]
     environment = os.environ | {
         launch_env.PLAN: str(files["{plan}"]),
         launch_env.CONFIG: str(files["{config}"]),
         launch_env.EVENTS: str(events),
         stopping.GRACE: str(grace),
-        "PYTHONUNBUFFERED": "1",  # what a rank prints is seen when it prints it
+        "PYTHONUNBUFFERED": "1",  # show output immediately
     }
     environment.setdefault("OMP_NUM_THREADS", "1")
-    environment.pop(launch_env.ELASTIC, None)  # that of a run around this one
+    environment.pop(launch_env.ELASTIC, None)  # inherited from an enclosing run
     if rendezvous is not None:
-        # Nodes count restarts each for itself, and look for the others under that number in a
-        # store they share. One of its own for every round knows no number, and nothing old.
+        # Nodes count restarts separately and use the count as a key in the shared store. A new
+        # store per round avoids mismatched counts and stale entries.
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         if rendezvous["min_nodes"] != rendezvous["nodes"]:
             environment[launch_env.ELASTIC] = "1"
     return subprocess.Popen(
-        [*command, *words, *script],
+        [*command, *flags, *script],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        process_group=0,  # a terminal's Ctrl-C comes to it once, from here
+        process_group=0,  # Ctrl-C reaches it only once, forwarded by this process
     )
 
 
 def display(
-    job: "subprocess.Popen[bytes]", events: Path, log: Path, expected: "watching.Expected"
+    job: "subprocess.Popen[bytes]", events: Path, log: Path, expected: "run_display.Expected"
 ) -> int:
-    """Show the job until it and all its ranks have ended; return its exit code."""
+    """Show the job until all its ranks have exited; return its exit code."""
     with stopping.forwarding_signals(job) as received:
-        code = watching.Watching(job, events, log, expected).follow(received)
+        code = run_display.RunDisplay(job, events, log, expected).follow(received)
     return stopping.exit_code(code, received)

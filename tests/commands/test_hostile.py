@@ -1,4 +1,4 @@
-"""Input that is made to hurt ends in words: no traceback, no endless work, no escape codes."""
+"""Hostile input: no tracebacks, no unbounded work, no terminal escape codes."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def written(folder: Path, name: str, content: Any) -> Path:
     ],
     ids=lambda command: "-".join(command)[:30].encode("unicode_escape").decode(),
 )
-def test_nothing_that_a_terminal_obeys_is_printed(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_no_control_characters_are_printed(command: tuple[str, ...], tmp_path: Path) -> None:
     odd = tmp_path / "odd.json"
     odd.write_text(json.dumps(ODD, ensure_ascii=False))
     places = {"FILE": odd, "OTHER": written(tmp_path, "clean.json", CLEAN)}
@@ -69,7 +69,7 @@ def test_nothing_that_a_terminal_obeys_is_printed(command: tuple[str, ...], tmp_
     assert not OBEYED.search(done.stdout + done.stderr)
 
 
-def test_a_plan_shows_names_of_modules_and_keys_as_text(tmp_path: Path) -> None:
+def test_plan_escapes_key_names(tmp_path: Path) -> None:
     from dsconfig.commands.plan_tables import coverage_lines
     from dsconfig.planner.plan import Coverage, Status
 
@@ -80,7 +80,7 @@ def test_a_plan_shows_names_of_modules_and_keys_as_text(tmp_path: Path) -> None:
     assert not OBEYED.search(line) and "\\x1b[31mX" in line
 
 
-def test_a_log_shows_captions_as_text(tmp_path: Path) -> None:
+def test_log_captions_are_escaped(tmp_path: Path) -> None:
     head = "[2024-01-01 00:00:00,000] [INFO] [utils.py:10{}:see_memory_usage] "
     sizes = "MA 1.0 GB         Max_MA 1.0 GB         CA 1.0 GB         Max_CA 1 GB "
     caption = f"{ESCAPE}{DIRECTION}caption [bold]"
@@ -90,7 +90,7 @@ def test_a_log_shows_captions_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["<script>alert(1)<_script>.json", "<!--<script>.json"])
-def test_a_page_holds_no_markup_of_others(name: str, tmp_path: Path) -> None:
+def test_html_escapes_names(name: str, tmp_path: Path) -> None:
     sizes = {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 256, "n_positions": 64}
     model = written(tmp_path, name, {"model_type": "gpt2", **sizes})
     page = tmp_path / "page.html"
@@ -121,7 +121,7 @@ LAUNCH = "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\n"
         ("deep.yaml", f"zero_optimization: {'[' * 3000}{']' * 3000}\n"),
     ],
 )
-def test_odd_files_are_judged(name: str, text: str, tmp_path: Path) -> None:
+def test_odd_files_are_validated(name: str, text: str, tmp_path: Path) -> None:
     run("validate", written(tmp_path, name, text))
 
 
@@ -138,7 +138,7 @@ def test_odd_files_are_judged(name: str, text: str, tmp_path: Path) -> None:
         ("estimate", "--gpus", 1, "--model", "DIGITS"),
     ],
 )
-def test_files_of_facts_may_be_anything(command: tuple[Any, ...], tmp_path: Path) -> None:
+def test_invalid_fact_files_are_rejected(command: tuple[Any, ...], tmp_path: Path) -> None:
     places = {
         "CLEAN": written(tmp_path, "clean.json", CLEAN),
         "DEEP": written(tmp_path, "deep.json", DEEP),
@@ -150,20 +150,20 @@ def test_files_of_facts_may_be_anything(command: tuple[Any, ...], tmp_path: Path
 
 @pytest.mark.parametrize("count", ["1e308", "1e30", "1e16"])
 @pytest.mark.parametrize("command", ["estimate", "plan", "tune", "init"])
-def test_no_model_has_so_many_parameters(count: str, command: str, tmp_path: Path) -> None:
+def test_implausible_parameter_count_is_rejected(count: str, command: str, tmp_path: Path) -> None:
     file = [written(tmp_path, "ds.json", CLEAN)] if command == "plan" else []
     done = run(command, *file, "--params", count, "--gpus", 8)
     assert done.returncode == 2 and "beyond any model" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("levels", [3000, 20_000])
-def test_an_override_may_not_go_deeper_than_a_file(levels: int, tmp_path: Path) -> None:
+def test_override_depth_is_limited(levels: int, tmp_path: Path) -> None:
     file = written(tmp_path, "ds.json", CLEAN)
     done = run("validate", file, "--set", f"{'a.' * levels}a=1")
     assert done.returncode == 2 and str(MAX_DEPTH) in done.stderr
 
 
-def test_an_argument_may_be_longer_than_a_name() -> None:
+def test_overlong_file_name() -> None:
     assert "too long" in run("validate", "a" * 100_000).stdout
 
 
@@ -178,13 +178,13 @@ def test_an_argument_may_be_longer_than_a_name() -> None:
         f"[tool.dsconfig]\ndevices = '{MANY_DIGITS} x h100'",
     ],
 )
-def test_settings_of_a_project_may_be_anything(text: str, tmp_path: Path) -> None:
+def test_invalid_project_settings(text: str, tmp_path: Path) -> None:
     written(tmp_path, "pyproject.toml", text)
     written(tmp_path, "ds_config.json", CLEAN)
     run("validate", folder=tmp_path)
 
 
-def test_a_folder_may_hold_what_is_no_file(tmp_path: Path) -> None:
+def test_special_files_are_skipped(tmp_path: Path) -> None:
     for name in ("ds_config1.json", "x.json", "y.yaml", "pyproject.toml"):
         os.mkfifo(tmp_path / name)
     (tmp_path / "ds_config2.json").symlink_to("/dev/zero")
@@ -194,7 +194,7 @@ def test_a_folder_may_hold_what_is_no_file(tmp_path: Path) -> None:
     assert done.stderr.count("1 file, 0 errors") == 1
 
 
-def test_a_named_pipe_is_read_once_as_a_shell_means_it(tmp_path: Path) -> None:
+def test_named_pipe_is_read_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["sh", "-c", f"echo '{json.dumps(CLEAN)}' > {pipe}"]):
@@ -212,14 +212,14 @@ def shared(levels: int) -> dict[str, Any]:
     return part
 
 
-def test_a_dict_of_endlessly_many_paths_is_refused() -> None:
+def test_exponential_dict_is_rejected() -> None:
     [found] = dsconfig.validate(dsconfig.read({**CLEAN, "x": shared(40)})).diagnostics
     assert "values" in found.message
     assert dsconfig.read({**CLEAN, "x": shared(3)}).value["x"] == shared(3)
 
 
 @pytest.mark.parametrize("key", [1, None, True, (1, 2), 1.5])
-def test_keys_become_the_texts_of_json(key: Any) -> None:
+def test_keys_are_converted_as_in_json(key: Any) -> None:
     for config in ({key: 1}, {**CLEAN, key: {key: {2: 3}}}, {"zero_optimization": {key: [{1: 2}]}}):
         document = dsconfig.read(config)
         json.loads(json.dumps(document.value))
@@ -227,7 +227,7 @@ def test_keys_become_the_texts_of_json(key: Any) -> None:
     assert dsconfig.read({1: None, "a": [{None: True}]}).value == {"1": None, "a": [{"null": True}]}
 
 
-def test_arrays_are_judged_as_values() -> None:
+def test_numpy_values_are_accepted() -> None:
     numpy = pytest.importorskip("numpy")
     for value in (numpy.arange(5), numpy.int64(8), numpy.float32(1.5), numpy.ones((2, 2))):
         for config in (CLEAN | {"train_batch_size": value}, CLEAN | {"zero_optimization": value}):
@@ -240,7 +240,7 @@ def test_arrays_are_judged_as_values() -> None:
 @pytest.mark.parametrize("command", [("--version",), ("models",), ("validate", "FILE")])
 @pytest.mark.parametrize("stream", [">&-", ">&- 2>&- <&-", ">/dev/full"])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_stream_that_takes_nothing_is_no_fault(
+def test_closed_or_full_streams(
     command: tuple[str, ...], stream: str, unbuffered: str, tmp_path: Path
 ) -> None:
     file = str(written(tmp_path, "ds.json", CLEAN))
@@ -255,19 +255,19 @@ def test_a_stream_that_takes_nothing_is_no_fault(
     assert "Traceback" not in done.stderr
 
 
-def test_a_log_without_an_end_is_refused() -> None:
+def test_endless_log_is_rejected() -> None:
     done = run("doctor", "--log", "/dev/zero")
     assert done.returncode == 2 and "larger than 512 MiB" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["a: &x\n  b: *x\n", "&x [{zero_optimization: *x}]\n"])
-def test_an_alias_inside_of_what_it_names_is_called_so(text: str, tmp_path: Path) -> None:
+def test_recursive_yaml_alias_is_reported(text: str, tmp_path: Path) -> None:
     done = run("validate", written(tmp_path, "self.yaml", text))
     assert "stands inside of what it names" in done.stdout
 
 
 @pytest.mark.parametrize("stage", [math.inf, -math.inf, math.nan])
-def test_a_stage_that_is_no_number_settles_nothing(stage: float) -> None:
+def test_non_finite_stage_is_not_resolved(stage: float) -> None:
     config = {"train_batch_size": 1, "zero_optimization": {"stage": stage}}
     assert dsconfig.resolve(config).effective is None
     assert not dsconfig.validate(config).ok

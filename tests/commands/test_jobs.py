@@ -1,4 +1,4 @@
-"""``dsconfig run --hostfile`` and ``--emit``: which nodes, and the job that starts on them."""
+"""``dsconfig run --hostfile`` and ``--emit``: selected hosts and job scripts."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def hostfile(tmp_path: Path) -> Path:
         (FILTERS[6], {"w0": (1, 2), "w1": (0, 3)}),
     ],
 )
-def test_filters_choose_hosts_and_slots(
+def test_filters_select_hosts_and_slots(
     hostfile: Path, filters: tuple[str | None, str | None], expected: dict[str, tuple[int, ...]]
 ) -> None:
     chosen = hosts(hostfile, *filters)
@@ -63,9 +63,7 @@ def test_filters_choose_hosts_and_slots(
 
 @pytest.mark.live
 @pytest.mark.parametrize(("include", "exclude"), FILTERS)
-def test_they_choose_what_deepspeed_chooses(
-    hostfile: Path, include: str | None, exclude: str | None
-) -> None:
+def test_filters_match_deepspeed(hostfile: Path, include: str | None, exclude: str | None) -> None:
     from deepspeed.launcher import runner
 
     pool = runner.fetch_hostfile(str(hostfile))
@@ -85,7 +83,7 @@ def test_they_choose_what_deepspeed_chooses(
         ((None, "w0@w1@w2"), "the filters leave no slots"),
     ],
 )
-def test_what_no_host_has_is_refused(
+def test_unknown_hosts_and_slots_are_rejected(
     hostfile: Path, filters: tuple[str | None, str | None], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
@@ -100,14 +98,14 @@ def test_what_no_host_has_is_refused(
         ("w0 slots=two", "HOST slots=N"),
     ],
 )
-def test_a_line_that_is_no_host_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_hostfile_line_is_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "hosts"
     path.write_text(text)
     with pytest.raises(ValueError, match=words):
         read(path)
 
 
-def test_unequal_hosts_say_what_to_choose(hostfile: Path) -> None:
+def test_unequal_slots_suggest_filter(hostfile: Path) -> None:
     with pytest.raises(ValueError, match=r"w0 has 4 slots, but others have 2.*@w0:0,1"):
         _ = hosts(hostfile).ranks
     assert hosts(hostfile, "w0:0,1@w1:2,3@w2").ranks == 2
@@ -144,14 +142,14 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
 
 
-def test_a_job_of_slurm_asks_for_the_plans_nodes_and_cards(home: Path) -> None:
+def test_slurm_job_requests_nodes_and_gpus_of_plan(home: Path) -> None:
     flags = "--emit slurm --nnodes 4 --gpus 8 --device h100 --model gpt2 --seq-len 128"
     made = emitted(home, *flags.split(), "--set", "bf16.enabled=true", "--max-restarts", "2")
     assert made.returncode == 0, made.stderr
     asked = {line.removeprefix("#SBATCH --") for line in made.stdout.splitlines()}
     assert {"nodes=4", "gpus-per-node=8", "ntasks-per-node=1", "no-kill"} <= asked
     assert "batch 32 = 1 x 1 accumulation x 32 ranks" in made.stdout
-    assert "of one H100" in made.stdout
+    assert "per H100" in made.stdout
     assert subprocess.run(["bash", "-n"], input=made.stdout, text=True, check=False).returncode == 0
     command = shlex.split(made.stdout.partition("srun ")[2])
     assert command[-4:] == ["--", "train it.py", "--data", "a 'b'"]
@@ -161,9 +159,7 @@ def test_a_job_of_slurm_asks_for_the_plans_nodes_and_cards(home: Path) -> None:
     )
 
 
-def test_torchruns_variables_speak_for_flags_that_are_not_given(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchrun_variables_are_flag_defaults(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PET_NNODES", "2:4")
     monkeypatch.setenv("PET_MAX_RESTARTS", "3")
     made = emitted(home, "--emit", "slurm", "--device", "cpu")
@@ -171,7 +167,7 @@ def test_torchruns_variables_speak_for_flags_that_are_not_given(
     assert "#SBATCH --nodes=4\n" in made.stdout and "--max-restarts 3" in made.stdout
 
 
-def test_a_job_on_the_processor_asks_for_no_cards(home: Path) -> None:
+def test_cpu_job_requests_no_gpus(home: Path) -> None:
     made = emitted(home, "--emit", "slurm", "--nnodes", "2", "--device", "cpu")
     assert made.returncode == 0 and "gpus-per-node" not in made.stdout
 
@@ -180,25 +176,25 @@ def test_a_job_on_the_processor_asks_for_no_cards(home: Path) -> None:
     ("flags", "words"),
     [
         ("--emit ssh --nnodes 2", "--hostfile"),
-        ("--emit slurm --hostfile hosts --include w0:1", "Slurm gives out"),
-        ("--hostfile hosts --include w0 --gpus 2", "--gpus 2: the hosts chosen have 4"),
+        ("--emit slurm --hostfile hosts --include w0:1", "Slurm assigns"),
+        ("--hostfile hosts --include w0 --gpus 2", "--gpus 2: the selected hosts have 4"),
         ("--hostfile hosts --include w0@w1 --nnodes 3", "--nnodes 3"),
         ("--include w0", "--hostfile"),
         ("--hostfile hosts --include w0@w1", "--node-rank"),
         ("--nnodes 1:2 --rdzv-endpoint a:1 --node-rank 0", "--max-restarts"),
         ("--nnodes 1:" + "9" * 5000, "MIN:MAX"),
-        ("--emit slurm --nnodes 2 --node-rank 0", "--node-rank is of one"),
+        ("--emit slurm --nnodes 2 --node-rank 0", "omit --node-rank"),
         ("--hostfile hosts --include w0:" + "9" * 5000, "not '999"),
     ],
 )
-def test_what_does_not_go_together_is_said(home: Path, flags: str, words: str) -> None:
+def test_contradictory_flags_are_rejected(home: Path, flags: str, words: str) -> None:
     refused = emitted(home, *flags.split())
     assert refused.returncode == 2 and words in refused.stderr, refused.stderr
 
 
 @pytest.mark.engine
-def test_the_commands_over_ssh_start_every_node(home: Path) -> None:
-    """With an ssh that stays on this machine, and two of its names for two nodes."""
+def test_ssh_script_starts_each_node(home: Path) -> None:
+    """Uses a fake ssh that runs locally, and two names of this machine as nodes."""
     (home / "hosts").write_text("127.0.0.1 slots=2\nlocalhost slots=2\n")
     port = reserved_port()
     flags = ["--emit", "ssh", "--hostfile", "hosts", "--device", "cpu"]
@@ -222,14 +218,14 @@ def test_the_commands_over_ssh_start_every_node(home: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["-oProxyCommand=x slots=2", "w0 slots=99999", "w0 slots=4xyz"])
-def test_a_host_is_no_option_and_has_a_number_of_slots(tmp_path: Path, line: str) -> None:
+def test_invalid_host_names_and_slots_are_rejected(tmp_path: Path, line: str) -> None:
     path = tmp_path / "hosts"
     path.write_text(line)
     with pytest.raises(ValueError, match="HOST slots=N"):
         read(path)
 
 
-def test_a_name_of_a_script_stays_a_name(home: Path) -> None:
+def test_script_name_is_quoted(home: Path) -> None:
     odd = home / "a\ntouch INJECTED\n#.py"
     odd.write_text(PRINTS)
     done = emitted(home, "--emit", "slurm", "--nnodes", "2", "--gpus", "1", script=odd.name)
@@ -239,20 +235,18 @@ def test_a_name_of_a_script_stays_a_name(home: Path) -> None:
     assert program[program.index("--") + 1] == odd.name
 
 
-def test_a_job_that_goes_on_with_fewer_nodes_says_so(home: Path) -> None:
+def test_elastic_job_notes_indivisible_node_counts(home: Path) -> None:
     (home / "hosts").write_text("me@w0 slots=1\nw1 slots=1\nw2 slots=1\n")
     elastic = ["--nnodes", "1:3", "--max-restarts", "2", "--global-batch", "3"]
     over_ssh = emitted(home, "--emit", "ssh", "--hostfile", "hosts", *elastic).stdout
     assert over_ssh.count("--nnodes 1:3") == 3
     assert "-- me@w0 " in over_ssh and "--local-addr w0 --rdzv-endpoint w0:29400" in over_ssh
-    assert "# note: 2 nodes cannot share a global batch of 3" in over_ssh
+    assert "# note: 2 nodes cannot divide a global batch of 3" in over_ssh
     assert "--nnodes 1:3" in emitted(home, "--emit", "slurm", "--gpus", "1", *elastic).stdout
 
 
 @pytest.mark.parametrize("ended_first", [True, False])
-def test_the_commands_end_as_the_node_that_fails_and_after_all(
-    home: Path, ended_first: bool
-) -> None:
+def test_ssh_script_returns_code_of_failed_node(home: Path, ended_first: bool) -> None:
     (home / "hosts").write_text("bad slots=1\ngood slots=1\n")
     made = emitted(home, "--emit", "ssh", "--hostfile", "hosts")
     waits = "bad" if not ended_first else "good"

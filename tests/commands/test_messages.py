@@ -84,7 +84,7 @@ def test_more_ranks_than_gpus_are_rejected_before_start(
     config.write_text('{"train_batch_size": 6}')
     done = run("run", config, "--gpus", 3, "--", script, **machine_of_two)
     assert done.returncode == 2 and "started" not in done.stdout
-    assert "this machine shows 2: --gpus 2, or CUDA_VISIBLE_DEVICES=" in " ".join(
+    assert "this machine has 2: use --gpus 2, or set CUDA_VISIBLE_DEVICES=" in " ".join(
         done.stderr.split()
     )
 

@@ -1,4 +1,4 @@
-"""``dsconfig run`` on several nodes: who they are, what they compare, and how they end."""
+"""``dsconfig run`` on several nodes: launchers, consistency checks, restarts and failures."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from dsconfig.commands import nodes
+from dsconfig.commands import node_options
 from dsconfig.commands.errors import UsageError
 from ports import reserved_port
 
@@ -57,15 +57,15 @@ LEFT_OVER = {"WORLD_SIZE": "2", "RANK": "1"}
         ({}, None),
     ],
 )
-def test_launchers_are_understood(
+def test_launcher_variables_are_read(
     environment: dict[str, str], expected: tuple[int, int, str] | None
 ) -> None:
-    assert nodes.place(environment) == expected
+    assert node_options.node_address(environment) == expected
 
 
-def test_flags_win_over_the_environment() -> None:
-    assert nodes.place(SLURM, 4, 3, "b:5") == (4, 3, "b:5")
-    assert nodes.place(SLURM, 1) is None
+def test_flags_override_environment() -> None:
+    assert node_options.node_address(SLURM, 4, 3, "b:5") == (4, 3, "b:5")
+    assert node_options.node_address(SLURM, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_flags_win_over_the_environment() -> None:
         ("::1:5", "::1:5"),  # as torchrun reads it
     ],
 )
-def test_an_endpoint_is_one_that_torch_takes(given: str, expected: str) -> None:
-    assert nodes.with_port(given) == expected
+def test_endpoint_is_normalized(given: str, expected: str) -> None:
+    assert node_options.with_port(given) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_an_endpoint_is_one_that_torch_takes(given: str, expected: str) -> None:
         ({}, (2, 2, "a"), "0 to 1"),
         ({}, (2, 1, "a:b"), "HOST:PORT"),
         ({}, (2, 1, "a:99999"), "HOST:PORT"),
-        ({**SLURM, "SLURM_LOCALID": "1"}, (), "once for each node"),
+        ({**SLURM, "SLURM_LOCALID": "1"}, (), "once per node"),
     ],
 )
-def test_what_is_missing_is_named(
+def test_missing_flags_are_named(
     environment: dict[str, str], flags: tuple[object, ...], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        nodes.place(environment, *flags)  # type: ignore[arg-type]
+        node_options.node_address(environment, *flags)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_what_is_missing_is_named(
         ("", None),
     ],
 )
-def test_the_first_of_slurms_hosts(listed: str, first: str | None) -> None:
-    assert nodes.first_host(listed) == first
+def test_first_host_of_slurm_list(listed: str, first: str | None) -> None:
+    assert node_options.first_host(listed) == first
 
 
 # --- two of them on this machine
@@ -157,7 +157,7 @@ LOCAL = "127.0.0.1"
 
 
 class Hosts:
-    """Two hosts on this machine: network namespaces with a cable between them."""
+    """Two hosts on this machine: connected network namespaces."""
 
     def __init__(self) -> None:
         self._id = os.getpid() % 100_000
@@ -168,9 +168,11 @@ class Hosts:
             "link", "add", first, "netns", first, "type", "veth", "peer", second, "netns", second
         )
         for node in (0, 1):
-            self.tell(node, "link", "set", "lo", "up")
-            self.tell(node, "address", "add", f"{self.address(node)}/24", "dev", self.name(node))
-            self.tell(node, "link", "set", self.name(node), "up")
+            self.configure(node, "link", "set", "lo", "up")
+            self.configure(
+                node, "address", "add", f"{self.address(node)}/24", "dev", self.name(node)
+            )
+            self.configure(node, "link", "set", self.name(node), "up")
 
     def name(self, node: int) -> str:
         return f"ds{self._id}n{node}"
@@ -178,8 +180,8 @@ class Hosts:
     def address(self, node: int) -> str:
         return f"10.77.0.{node + 1}"
 
-    def tell(self, node: int, *words: str) -> None:
-        """Have a host change its network."""
+    def configure(self, node: int, *words: str) -> None:
+        """Run ``ip`` in the namespace of a host."""
         self._ip("-n", self.name(node), *words)
 
     def close(self) -> None:
@@ -194,7 +196,7 @@ class Hosts:
 @pytest.fixture
 def hosts() -> Iterator[Hosts]:
     if shutil.which("ip") is None or os.geteuid() != 0:
-        pytest.skip("hosts of one's own want root and iproute2")
+        pytest.skip("network namespaces require root and iproute2")
     try:
         made = Hosts()
     except subprocess.CalledProcessError as error:
@@ -204,7 +206,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 class Bed:
-    """Nodes of one job, each with a folder of its own for its files."""
+    """Nodes of one job, each with its own directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, reserved_port()
@@ -261,7 +263,7 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
 
 
 def ended(*processes: "subprocess.Popen[str]") -> list[tuple[int, str]]:
-    """Exit code and all that was said, of each, on one line."""
+    """Return exit code and output, on one line, of each process."""
     told = [process.communicate(timeout=SECONDS) for process in processes]
     return [
         (process.returncode, " ".join(f"{out} {error}".split()))
@@ -270,15 +272,15 @@ def ended(*processes: "subprocess.Popen[str]") -> list[tuple[int, str]]:
 
 
 @pytest.mark.engine
-def test_two_nodes_train_by_the_plan_of_the_first(bed: Bed) -> None:
+def test_nodes_use_the_plan_of_node_0(bed: Bed) -> None:
     (zero, said), (one, other) = ended(bed.start(0), bed.start(1))
     assert (zero, one) == (0, 0), said + other
-    assert "2 ranks" in said and "node 1 of 2, by the plan of node 0" in other
+    assert "2 ranks" in said and "node 1 of 2, using the plan of node 0" in other
     assert len([each for each in (said, other) if "weights" in each]) == 1
 
 
 @pytest.mark.engine
-def test_nodes_that_differ_do_not_start(bed: Bed) -> None:
+def test_nodes_with_different_files_do_not_start(bed: Bed) -> None:
     first = bed.start(0)
     second = bed.start(1, config=CONFIG | {"gradient_clipping": 1.0}, script=TRAINS + "#")
     for code, said in ended(first, second):
@@ -288,7 +290,7 @@ def test_nodes_that_differ_do_not_start(bed: Bed) -> None:
 
 
 @pytest.mark.engine
-def test_a_node_that_does_not_come_is_named(bed: Bed) -> None:
+def test_missing_node_is_named(bed: Bed) -> None:
     [(code, said)] = ended(bed.start(0, flags="--join-timeout 3"))
     assert code == 2 and "node 1 of 2 did not join within 3 s" in said, said
 
@@ -306,7 +308,7 @@ def trained_by_torch(model: nn.Module, batches: Iterable[torch.Tensor]) -> Itera
 
 
 @pytest.mark.engine
-def test_a_rank_that_dies_is_started_again_from_the_checkpoint(bed: Bed) -> None:
+def test_failed_rank_restarts_from_checkpoint(bed: Bed) -> None:
     both = [bed.start(rank, "resume", "dies", flags="--max-restarts 2") for rank in (0, 1)]
     ends = ended(*both)
     assert [code for code, _ in ends] == [0, 0], ends
@@ -321,7 +323,7 @@ def test_a_rank_that_dies_is_started_again_from_the_checkpoint(bed: Bed) -> None
 
 
 @pytest.mark.engine
-def test_a_signal_to_each_node_ends_all_its_ranks(bed: Bed) -> None:
+def test_signal_stops_all_ranks_of_a_node(bed: Bed) -> None:
     both = [bed.start(rank, "waits") for rank in (0, 1)]
     bed.until("up0", "up1")
     for process in both:
@@ -372,7 +374,7 @@ def curve(folder: Path) -> dict[int, tuple[int, float]]:
 
 @pytest.mark.engine
 @pytest.mark.long
-def test_a_lost_node_is_done_without_and_one_that_comes_is_taken(bed: Bed) -> None:
+def test_elastic_run_survives_lost_and_new_nodes(bed: Bed) -> None:
     """World 4 -> 2 -> 3, with the losses of a training that nothing has happened to."""
     common = {"config": ELASTIC, "script": TRAINS_ON_ANY, "nodes": "1:2"}
     flags = "--gpus 2 --max-restarts 3"
@@ -395,7 +397,7 @@ def test_a_lost_node_is_done_without_and_one_that_comes_is_taken(bed: Bed) -> No
 
 @pytest.mark.engine
 @pytest.mark.long
-def test_ranks_that_cannot_share_the_batch_say_so_and_are_not_started_again(bed: Bed) -> None:
+def test_indivisible_batch_stops_elastic_run(bed: Bed) -> None:
     common = {"script": TRAINS, "flags": "--max-restarts 5 --gpus 1", "nodes": "1:3"}
     host, other, lost = (bed.start(rank, "endless", **common) for rank in (0, 1, 2))
     bed.until("up0", "up1", "up2")
@@ -410,7 +412,7 @@ def test_ranks_that_cannot_share_the_batch_say_so_and_are_not_started_again(bed:
 
 @pytest.mark.engine
 @pytest.mark.long
-def test_the_loss_of_the_node_where_all_meet_ends_the_job(bed: Bed) -> None:
+def test_loss_of_node_0_ends_the_job(bed: Bed) -> None:
     common = {"config": ELASTIC, "script": TRAINS, "flags": "--max-restarts 3", "nodes": "1:2"}
     host, other = (bed.start(rank, "waits", **common) for rank in (0, 1))
     bed.until("up0", "up1")
@@ -422,25 +424,25 @@ def test_the_loss_of_the_node_where_all_meet_ends_the_job(bed: Bed) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"), [("3", (3, 3)), ("1:4", (1, 4)), (None, (None, None))]
 )
-def test_nodes_may_be_a_span(text: str | None, expected: tuple[int | None, int | None]) -> None:
-    assert nodes.span(text) == expected
+def test_node_range_is_parsed(text: str | None, expected: tuple[int | None, int | None]) -> None:
+    assert node_options.node_range(text) == expected
 
 
-def test_torchruns_variable_may_hold_a_span() -> None:
-    assert nodes.told_span({"PET_NNODES": "2:4"}) == "2:4"
-    assert nodes.told_span({"PET_NNODES": "4"}) is None
-    assert nodes.told_span({"SLURM_STEP_NUM_NODES": "4"}) is None
+def test_torchrun_variable_may_be_a_range() -> None:
+    assert node_options.torchrun_range({"PET_NNODES": "2:4"}) == "2:4"
+    assert node_options.torchrun_range({"PET_NNODES": "4"}) is None
+    assert node_options.torchrun_range({"SLURM_STEP_NUM_NODES": "4"}) is None
 
 
 @pytest.mark.parametrize("text", ["", "0", "a", "2:1", "1:", "1:2:3"])
-def test_what_is_no_span_is_refused(text: str) -> None:
+def test_invalid_node_range_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="--nnodes"):
-        nodes.span(text)
+        node_options.node_range(text)
 
 
 @pytest.mark.engine
 @pytest.mark.long
-def test_two_hosts_train_over_a_network(bed: Bed, hosts: Hosts) -> None:
+def test_training_over_a_network(bed: Bed, hosts: Hosts) -> None:
     (code, said), (other, told) = ended(*(bed.start(rank, hosts=hosts) for rank in (0, 1)))
     assert (code, other) == (0, 0), said + told
     assert "weights" in said or "weights" in told
@@ -448,17 +450,17 @@ def test_two_hosts_train_over_a_network(bed: Bed, hosts: Hosts) -> None:
 
 @pytest.mark.engine
 @pytest.mark.long
-def test_a_host_that_vanishes_from_the_network_is_named(bed: Bed, hosts: Hosts) -> None:
+def test_unreachable_host_is_named(bed: Bed, hosts: Hosts) -> None:
     """Nothing closes its connections: that it is gone follows from its silence."""
     both = [bed.start(rank, "endless", hosts=hosts) for rank in (0, 1)]
     bed.until("up0", "up1")
-    hosts.tell(1, "link", "set", hosts.name(1), "down")
+    hosts.configure(1, "link", "set", hosts.name(1), "down")
     for code, said in ended(*both):
         assert code != 0 and "disappeared without an error" in said, said
 
 
 @pytest.mark.engine
-def test_a_node_told_other_ranks_does_not_start(bed: Bed) -> None:
+def test_node_with_other_rank_count_does_not_start(bed: Bed) -> None:
     for code, said in ended(bed.start(0, flags="--gpus 1"), bed.start(1, flags="--gpus 2")):
         assert code == 2 and "node 1 was started with --gpus 2, but the plan has 1 ranks" in said, (
             said

@@ -1,4 +1,4 @@
-"""However ``dsconfig run`` is ended, none of its processes is left."""
+"""Stopping ``dsconfig run`` leaves no processes behind."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def until(what: str, holds: object) -> None:
         time.sleep(0.1)
 
 
-def lives(process: int) -> bool:
+def is_running(process: int) -> bool:
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
@@ -41,14 +41,14 @@ def lives(process: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def _hear_signals() -> None:
-    """What runs this suite in the background may have it ignore two of them; so would a run."""
+def _reset_signals() -> None:
+    """Reset signals that the parent of the test suite may ignore."""
     for kind in (signal.SIGHUP, signal.SIGINT):
         signal.signal(kind, signal.SIG_DFL)
 
 
 class Run:
-    """``dsconfig run`` of a script that waits, when both its ranks do."""
+    """``dsconfig run`` of a script whose two ranks wait."""
 
     def __init__(self, folder: Path, *stubborn: str, grace: int = 30) -> None:
         script, config = folder / "wait.py", folder / "ds.json"
@@ -62,7 +62,7 @@ class Run:
             env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=_hear_signals,
+            preexec_fn=_reset_signals,
         )
         until("ranks", lambda: len(list(folder.glob("*.pid"))) == 2)
         pairs = [path.read_text().split() for path in sorted(folder.glob("*.pid"))]
@@ -74,7 +74,7 @@ class Run:
         return [self.launcher, *self.ranks]
 
     def is_over(self) -> bool:
-        return not any(map(lives, self.everything))
+        return not any(map(is_running, self.everything))
 
 
 @pytest.fixture
@@ -83,12 +83,12 @@ def started() -> Iterator[list[Run]]:
     yield runs
     for run in runs:
         for process in (run.process.pid, *run.everything):
-            if lives(process):
+            if is_running(process):
                 os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_ends_all_and_is_the_exit_code(
+def test_signal_stops_all_and_sets_exit_code(
     tmp_path: Path, started: list[Run], kind: signal.Signals
 ) -> None:
     run = Run(tmp_path)
@@ -100,7 +100,7 @@ def test_a_signal_ends_all_and_is_the_exit_code(
     assert run.is_over()
 
 
-def test_ranks_that_do_not_listen_are_killed(tmp_path: Path, started: list[Run]) -> None:
+def test_ranks_that_ignore_signals_are_killed(tmp_path: Path, started: list[Run]) -> None:
     run = Run(tmp_path, "stubborn", grace=1)
     started.append(run)
     run.process.send_signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ def test_ranks_that_do_not_listen_are_killed(tmp_path: Path, started: list[Run])
     assert run.is_over()
 
 
-def test_a_second_signal_ends_it_at_once(tmp_path: Path, started: list[Run]) -> None:
+def test_second_signal_stops_immediately(tmp_path: Path, started: list[Run]) -> None:
     run = Run(tmp_path, "stubborn", grace=600)
     started.append(run)
     run.process.send_signal(signal.SIGINT)
@@ -121,7 +121,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path, started: list[Run]) -> 
 
 
 @pytest.mark.parametrize("whom", ["run", "launcher"])
-def test_what_is_killed_takes_the_rest_along(tmp_path: Path, started: list[Run], whom: str) -> None:
+def test_killed_run_or_launcher_stops_ranks(tmp_path: Path, started: list[Run], whom: str) -> None:
     run = Run(tmp_path)
     started.append(run)
     os.kill(run.process.pid if whom == "run" else run.launcher, signal.SIGKILL)
@@ -130,7 +130,7 @@ def test_what_is_killed_takes_the_rest_along(tmp_path: Path, started: list[Run],
     until("the end of all", run.is_over)
 
 
-def test_the_exit_code_of_a_script_is_that_of_the_run(tmp_path: Path) -> None:
+def test_exit_code_of_script_is_returned(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"train_batch_size": 1}')
     (tmp_path / "leave.py").write_text("raise SystemExit(7)")
     command = [sys.executable, "-m", "dsconfig", "run", str(tmp_path / "ds.json")]

@@ -1,4 +1,4 @@
-"""What a command writes is whole or not there, and stays the file that it was."""
+"""Output files are written atomically and keep mode, owner and links."""
 
 import errno
 import json
@@ -19,7 +19,7 @@ FLAGS = ("--fix", "--runtime", "transformers")
 
 
 def run(*arguments: Any, room: int | None = None) -> "subprocess.CompletedProcess[str]":
-    """``room``: no file may become larger than so many bytes, as on a disk that is full."""
+    """Run a command; ``room`` limits the file size in bytes, like a full disk."""
     command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
 
     def limited() -> None:
@@ -42,7 +42,7 @@ def is_fixed(path: Path) -> bool:
     return json.loads(path.read_text())["steps_per_print"] == 10
 
 
-def test_a_fixed_file_keeps_mode_and_owner(config: Path) -> None:
+def test_fixed_file_keeps_mode_and_owner(config: Path) -> None:
     config.chmod(0o640)
     if os.geteuid() == 0:
         os.chown(config, 1234, 2345)
@@ -57,7 +57,7 @@ def test_a_fixed_file_keeps_mode_and_owner(config: Path) -> None:
     )
 
 
-def test_a_file_of_several_names_stays_one(config: Path, tmp_path: Path) -> None:
+def test_hard_and_symbolic_links_are_kept(config: Path, tmp_path: Path) -> None:
     other, link = tmp_path / "other.json", tmp_path / "link.json"
     other.hardlink_to(config)
     link.symlink_to(config)
@@ -65,19 +65,19 @@ def test_a_file_of_several_names_stays_one(config: Path, tmp_path: Path) -> None
     assert link.is_symlink() and other.samefile(config) and is_fixed(other)
 
 
-def test_an_edit_made_meanwhile_is_not_lost(config: Path) -> None:
+def test_concurrent_edit_is_not_overwritten(config: Path) -> None:
     was = config.read_bytes()
     config.write_text("mine")
-    with pytest.raises(UsageError, match="meanwhile"):
+    with pytest.raises(UsageError, match="in the meantime"):
         writing.rewrite(config, was, "yours")
     assert config.read_text() == "mine"
 
 
 @pytest.mark.parametrize("step", ["open", "replace"])
-def test_a_file_that_cannot_be_replaced_is_written_in_place(
+def test_unreplaceable_file_is_written_in_place(
     step: str, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of a folder that takes no other file, and one that a container has mounted alone."""
+    """A read-only directory, and a file mounted into a container."""
     before, ordinary = config.stat().st_ino, getattr(Path, step)
 
     def refused(path: Path, *arguments: Any, **more: Any) -> Any:
@@ -92,8 +92,8 @@ def test_a_file_that_cannot_be_replaced_is_written_in_place(
     assert list(config.parent.iterdir()) == [config]
 
 
-def test_a_file_that_its_owner_has_locked_is_not_replaced(config: Path) -> None:
-    """Though a folder would let it be: what may not be written is not written."""
+def test_read_only_file_is_not_replaced(config: Path) -> None:
+    """Even if the directory is writable."""
     config.chmod(0o444)
     config.parent.chmod(0o777)
     if os.geteuid() == 0:
@@ -118,7 +118,7 @@ except writing.UsageError as error:
 
 
 @pytest.mark.parametrize("names", [1, 2])
-def test_a_full_disk_leaves_the_old_file(names: int, config: Path, tmp_path: Path) -> None:
+def test_full_disk_keeps_old_file(names: int, config: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text("the old plan")
     if names == 2:
@@ -134,7 +134,7 @@ def test_a_full_disk_leaves_the_old_file(names: int, config: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("names", [1, 2])
-def test_a_failure_halfway_gives_the_old_bytes_back(
+def test_failed_write_restores_old_bytes(
     names: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a"
@@ -153,13 +153,13 @@ def test_a_failure_halfway_gives_the_old_bytes_back(
     assert len(list(tmp_path.iterdir())) == names
 
 
-def test_a_stream_is_written_as_one(config: Path) -> None:
+def test_writing_to_devices(config: Path) -> None:
     done = run("convert", config, "--to", "json", "-o", "/dev/stdout")
     assert json.loads(done.stdout)["train_batch_size"] == 8
     assert run("convert", config, "--to", "json", "-o", "/dev/full").returncode == 2
 
 
-def test_a_new_file_has_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
+def test_new_file_respects_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         writing.write(tmp_path / "new", "text")
@@ -177,7 +177,7 @@ def test_a_new_file_has_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
     ],
     ids=["init", "plan", "diff"],
 )
-def test_a_dash_is_standard_output_and_no_file(
+def test_dash_is_stdout(
     arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What ``dsconfig run`` shows: steps, silence, the end, and failures by their cause."""
+"""Terminal output of ``dsconfig run``: steps, status, summary and failures."""
 
 import json
 import subprocess
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dsconfig.commands import watching
-from dsconfig.commands.watching import Expected, Watching, clock, ending, step_text
+from dsconfig.commands import run_display
+from dsconfig.commands.run_display import Expected, RunDisplay, clock, step_text, summary
 
 STEP = {"event": "step", "rank": 0, "step": 1, "seconds": 0.5, "loss": 2.302585, "lr": 1e-4}
 STEP |= {"tokens_per_second": 12345.6, "memory": 3 << 30}
@@ -33,18 +33,18 @@ def follow(
     script: str = "",
     expected: Expected | None = None,
 ) -> tuple[int, str, str]:
-    """Exit code, output and error of a job that tells these events."""
+    """Return exit code, stdout and stderr of a job with these events."""
     told, log = tmp_path / "events.jsonl", tmp_path / "run.log"
     told.write_text("".join(json.dumps(each) + "\n" for each in events))
     job = subprocess.Popen(
         [sys.executable, "-u", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    code = Watching(job, told, log, expected or Expected(ranks=2)).follow()
+    code = RunDisplay(job, told, log, expected or Expected(ranks=2)).follow()
     shown = capfd.readouterr()
     return code, shown.out, " ".join(shown.err.split())
 
 
-def test_output_passes_through_and_the_end_says_what_was_held_and_where_the_checkpoint_lies(
+def test_output_passes_through_and_summary_is_printed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     saved = {"event": "checkpoint", "rank": 0, "path": "out/global_step20"}
@@ -54,13 +54,13 @@ def test_output_passes_through_and_the_end_says_what_was_held_and_where_the_chec
     assert (code, out) == (0, "from a rank\n") and "to stderr" in err
     assert (
         "20 steps in 0:00, loss 2.3026 at step 1;" in err
-        and "at most 3.0 GiB allocated on rank 0" in err
+        and "peak 3.0 GiB allocated on rank 0" in err
     )
-    assert "2.0 GiB were estimated; checkpoint: out/global_step20" in err
+    assert "estimated 2.0 GiB; checkpoint: out/global_step20" in err
     assert not (tmp_path / "run.log").exists()
 
 
-def test_a_failure_begins_with_rank_phase_and_cause(
+def test_failure_report_precedes_traceback(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = f"import sys; sys.stderr.write({TRACE!r}); sys.exit(1)"
@@ -75,12 +75,12 @@ def test_a_failure_begins_with_rank_phase_and_cause(
 @pytest.mark.parametrize(
     ("events", "script", "said"),
     [
-        ((FOLLOWS,), "", "rank 1 was killed by SIGKILL; rank 0 says: rank 1 is gone"),
-        ((), "import nothing_of_that_name", "before an engine was built: ModuleNotFoundError"),
+        ((FOLLOWS,), "", "rank 1 was killed by SIGKILL; rank 0 reports: rank 1 is gone"),
+        ((), "import nothing_of_that_name", "before the engine was built: ModuleNotFoundError"),
         ((), "", "rank 1 was killed by SIGKILL"),
     ],
 )
-def test_who_could_not_tell_is_told_by_the_launcher(
+def test_launcher_reports_killed_rank(
     events: tuple[dict[str, object], ...],
     script: str,
     said: str,
@@ -93,19 +93,17 @@ def test_who_could_not_tell_is_told_by_the_launcher(
     assert code == 1 and said in err
 
 
-def test_a_launcher_that_ends_by_itself_is_named(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_launcher_exit_code_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, _, err = follow(tmp_path, capfd, script="raise SystemExit(5)")
-    assert code == 5 and "the launcher ended with exit code 5" in err
+    assert code == 5 and "the launcher exited with code 5" in err
 
 
-def test_a_traceback_that_ends_nothing_is_shown_and_silence_is_broken(
+def test_harmless_traceback_and_status_are_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "SILENCE", 0.0)
-    monkeypatch.setattr(watching, "HELD", 0.0)
-    monkeypatch.setattr(watching, "TICK", 0.01)
+    monkeypatch.setattr(run_display, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(run_display, "TRACEBACK_DELAY", 0.0)
+    monkeypatch.setattr(run_display, "TICK", 0.01)
     script = (
         "import logging, sys\n"
         "try: 1 / 0\n"
@@ -117,7 +115,7 @@ def test_a_traceback_that_ends_nothing_is_shown_and_silence_is_broken(
     assert "ZeroDivisionError: division by zero" in err and "without an end" in err
 
 
-def test_a_step_in_a_line() -> None:
+def test_step_line() -> None:
     known = Expected(ranks=8, steps=100, flops_per_step=5e13, peak_flops=4e14)
     assert step_text(STEP, known) == (
         "step 1/100  loss 2.3026  lr 1.00e-04  12,346 tokens/s  25% MFU  3.0 GiB  0:50 left"
@@ -126,13 +124,13 @@ def test_a_step_in_a_line() -> None:
     assert step_text(bare, Expected(ranks=1)) == "step 3  5 MiB"
 
 
-def test_on_a_cpu_the_memory_is_that_of_the_process() -> None:
-    said = ending(END, STEP, Expected(ranks=1, on_cpu=True, peak_bytes=1 << 30), "", "0:12")
-    assert "3.0 GiB resident on rank 0, 1.0 GiB of tensors were estimated" in said
-    assert said.endswith("no checkpoint was saved")
+def test_cpu_memory_is_resident_memory() -> None:
+    said = summary(END, STEP, Expected(ranks=1, on_cpu=True, peak_bytes=1 << 30), "", "0:12")
+    assert "3.0 GiB resident on rank 0, estimated 1.0 GiB of tensors" in said
+    assert said.endswith("no checkpoint saved")
 
 
-def test_a_clock() -> None:
+def test_clock() -> None:
     assert [clock(seconds) for seconds in (4, 75, 3 * 3600 + 4 * 60 + 59)] == [
         "0:04",
         "1:15",
@@ -140,7 +138,7 @@ def test_a_clock() -> None:
     ]
 
 
-def test_a_line_without_an_end_passes_at_once_and_ours_begin_below_it(
+def test_unterminated_line_is_shown_immediately(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = "import sys; sys.stderr.write('x' * 1_000_000 + ' the end'); sys.exit(3)"
@@ -150,24 +148,22 @@ def test_a_line_without_an_end_passes_at_once_and_ours_begin_below_it(
     job = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert Watching(job, told, log, Expected(ranks=2)).follow() == 3
+    assert RunDisplay(job, told, log, Expected(ranks=2)).follow() == 3
     assert "the end\ndsconfig run: rank 1 ended with exit code 3" in capfd.readouterr().err
 
 
-def test_a_chain_of_exceptions_stays_whole(
+def test_chained_exceptions_are_shown_together(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = "try:\n    1/0\nexcept ZeroDivisionError:\n    raise ValueError('first\\nsecond')"
     ended = {"event": "ended", "rank": 0, "of": 0, "how": "ended with exit code 1"}
     _, _, err = follow(tmp_path, capfd, (ended,), script=script)
-    assert "failed before an engine was built: ValueError: first dsconfig run:" in err
+    assert "failed before the engine was built: ValueError: first dsconfig run:" in err
     assert "division by zero During handling of the above exception" in err
     assert err.endswith("ValueError: first second")
 
 
-def test_a_launcher_that_is_killed_is_told_by_the_signal(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_killed_launcher_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     _, _, err = follow(tmp_path, capfd, script=script)
     assert "the launcher was killed by SIGKILL" in err
