@@ -172,7 +172,9 @@ def _complete_facts(facts: Facts | None, document: Document) -> Facts:
 def _launched_runtime(runtime: Runtime, document: Document) -> Runtime:
     """Return the runtime, launched as the YAML file that contains the config requires."""
     if document.container and embedded_facts.is_accelerate_config(document.container):
-        return runtime.under_accelerate_launch(config_file=not document.is_generated)
+        return runtime.under_accelerate_launch(
+            config_file=not document.is_generated, overrides=document.overrides
+        )
     return runtime
 
 

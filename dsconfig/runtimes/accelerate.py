@@ -11,6 +11,7 @@ from dsconfig.runtimes.base import (
     RECOMPUTATION,
     SCRIPT,
     Instruction,
+    Overrides,
     Runtime,
 )
 from dsconfig.schema.auto import BY_ACCELERATE
@@ -72,14 +73,15 @@ class Accelerate(Runtime):
         self.scheduler = scheduler
         self.batch_sizes = batch_sizes
         self.split_batches = split_batches
+        self.overrides: Overrides = ()
 
     @property
     def requires_zero_block(self) -> bool:
         return True
 
-    def under_accelerate_launch(self, *, config_file: bool) -> Self:
+    def under_accelerate_launch(self, *, config_file: bool, overrides: Overrides = ()) -> Self:
         other = copy(self)
-        other.config_file = config_file
+        other.config_file, other.overrides = config_file, overrides
         return other
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":

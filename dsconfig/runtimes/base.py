@@ -32,6 +32,10 @@ class AutoHandling(StrEnum):
     """The program stops during initialization or in a step."""
 
 
+Overrides = tuple[tuple[str, Any], ...]
+"""Pointers and values that replace those of a generated config."""
+
+
 class Instruction(NamedTuple):
     """A change that the user makes: ``text`` is what to write, ``where`` the place."""
 
@@ -207,8 +211,12 @@ class Runtime:
         """
         raise NotImplementedError
 
-    def under_accelerate_launch(self, *, config_file: bool) -> Self:
-        """Return this program under ``accelerate launch`` with a config file or with settings."""
+    def under_accelerate_launch(self, *, config_file: bool, overrides: Overrides = ()) -> Self:
+        """Return the program as ``accelerate launch`` runs it.
+
+        ``config_file`` is False if accelerate generates the config from its YAML; ``overrides``
+        (pointers and values) apply to the generated config.
+        """
         return self
 
     def at(self, version: Version) -> Self:

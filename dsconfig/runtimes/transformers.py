@@ -11,6 +11,7 @@ from dsconfig.runtimes.base import (
     RECOMPUTATION,
     AutoHandling,
     Instruction,
+    Overrides,
     Runtime,
 )
 from dsconfig.runtimes.deepspeed import fate_of_auto
@@ -67,14 +68,16 @@ class Transformers(Runtime):
         self.through_accelerate = through_accelerate
         self.config_file = config_file
         self.environment = environment or {}
+        self.overrides: Overrides = ()
 
     @property
     def requires_zero_block(self) -> bool:
         return self.entry == "trainer"
 
-    def under_accelerate_launch(self, *, config_file: bool) -> Self:
+    def under_accelerate_launch(self, *, config_file: bool, overrides: Overrides = ()) -> Self:
         other = copy(self)
         other.config_file, other.through_accelerate = config_file, True
+        other.overrides = overrides
         return other
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:

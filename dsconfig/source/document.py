@@ -57,6 +57,7 @@ class Document(NamedTuple):
     ``container``: content of the YAML file that embeds or names the config; ``named_in`` is the
     path of one that names it.
     ``is_generated``: accelerate generates the config from that YAML.
+    ``overrides``: pointer and value of each ``--set``, already applied to ``value``.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Document(NamedTuple):
     container: Mapping[str, Any] = MappingProxyType({})
     named_in: str | None = None
     is_generated: bool = False
+    overrides: tuple[tuple[str, Any], ...] = ()
 
     @property
     def is_template(self) -> bool:

@@ -1,7 +1,7 @@
 """``--set path.to.key=value``: override single keys of a document."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -18,13 +18,15 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
     if not overrides:
         return document
     value = deepcopy(document.value)
+    parsed: list[tuple[str, Any]] = []
     spans: dict[str, Span] | Mapping[str, Span] = document.spans
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path.strip():
             raise ValueError(f"--set {override}: write it as path.to.key=value")
         pointer = from_dotted(path.strip())
-        _put(value, pointer, parse_value(text), override)
+        parsed.append((pointer, parse_value(text)))
+        _put(value, *parsed[-1], override)
         if is_too_deep(value):
             raise ValueError(f"--set {override[:40]}...: more than {MAX_DEPTH} levels deep")
         spans = {
@@ -32,7 +34,14 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
             for at, span in spans.items()
             if at != pointer and not at.startswith(f"{pointer}/")
         }
-    return document._replace(value=value, spans=spans)
+    applied = (*document.overrides, *parsed)
+    return document._replace(value=value, spans=spans, overrides=applied)
+
+
+def apply(config: dict[str, Any], overrides: Iterable[tuple[str, Any]]) -> None:
+    """Apply parsed overrides to a config in place. Raises ValueError as ``with_overrides``."""
+    for pointer, new in overrides:
+        _put(config, pointer, deepcopy(new), pointer)
 
 
 def parse_value(text: str) -> Any:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dsconfig.runtimes.base import Source
+from dsconfig.runtimes.base import Overrides, Source
 from dsconfig.runtimes.behavior.integrations import fill, stage_of
 from dsconfig.runtimes.behavior.replay import Replay, ReplayStop, errors_at
-from dsconfig.source import plugin_settings
+from dsconfig.source import override, plugin_settings
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, VARIABLES
 
 MIXED = "mixed_precision"
@@ -45,14 +45,15 @@ class Plugin:
         except ValueError as error:
             raise ReplayStop("ValueError", f"{name}: {error}", PATH_OF_SETTING[name]) from error
 
-    def complete(self, replay: Replay, *, from_file: bool) -> None:
-        """Complete the config, or create one without a file, in place."""
+    def complete(self, replay: Replay, *, from_file: bool, overrides: Overrides = ()) -> None:
+        """Complete the config of a file, or generate one and apply ``overrides``, in place."""
         if from_file:
             self.read_file(replay)
         else:
             replay.config.clear()
             replay.config.update(plugin_settings.made(self.settings))
             replay.config["steps_per_print"] = float("inf")
+            override.apply(replay.config, overrides)
 
     def read_file(self, replay: Replay) -> None:
         """Complete the config of a file in place: fill in, add, refuse."""

@@ -193,7 +193,7 @@ def run(replay: Replay, facts: Facts, runtime: "Accelerate") -> None:
         **runtime.environment,
     }
     plugin = Plugin(runtime.plugin, environment)
-    plugin.complete(replay, from_file=runtime.config_file)
+    plugin.complete(replay, from_file=runtime.config_file, overrides=runtime.overrides)
     asked = facts.training.precision if facts.training else None
     mixed = runtime.mixed_precision or (_MIXED[asked] if asked else "no")
     rocm = facts.device is not None and facts.device.kind == "rocm"

@@ -207,7 +207,7 @@ def trainer(replay: Replay, facts: Facts, runtime: "Transformers") -> None:
     mixed = args.mixed_precision or environment.get("ACCELERATE_MIXED_PRECISION", "no")
     rocm = facts.device is not None and facts.device.kind == "rocm"
     if runtime.through_accelerate:
-        plugin.complete(replay, from_file=runtime.config_file)
+        plugin.complete(replay, from_file=runtime.config_file, overrides=runtime.overrides)
         set_mixed_precision(replay, mixed, rocm=rocm)
         fill = TrainerFill(replay)
         fill.process(args)
