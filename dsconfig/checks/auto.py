@@ -36,6 +36,9 @@ def _consequence(config: Context, path: Path, fate: AutoHandling, program: str) 
     return f"{program} rejects the config"
 
 
+RESOLVE = "dsconfig resolve --runtime dsengine"
+
+
 @rule("DSC101", Effect.ALTERED, also=(Effect.REFUSED,), applies_to=reaches_deepspeed)
 def auto_unresolved(config: Context) -> Iterator[Finding]:
     """Unresolved value "auto"
@@ -43,7 +46,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
     None of the programs that read this config replaces this "auto" with a value. DeepSpeed itself
     does not support "auto": in validated blocks it ignores the key and uses the default
     (`stage: "auto"` disables ZeRO), elsewhere the string reaches code that expects a number.
-    `dsconfig resolve` writes the values, with a reason for each.
+    `dsconfig resolve --runtime dsengine` writes the values, with a reason for each.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_bucket_size":
@@ -57,7 +60,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
             path=path,
             message=f'"auto" in {".".join(path)} is unresolved: '
             + _consequence(config, path, fate, runtime.name),
-            help=f"run `dsconfig resolve {config.document.name}`, or write a value",
+            help=f"run `{RESOLVE} {config.document.name}`, or write a value",
             effect=_EFFECTS.get(fate),
             late=fate is AutoHandling.REFUSED_LATE,
         )
@@ -68,7 +71,8 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
     """Value "auto" that only dsengine resolves
 
     Other programs ignore the key and use the default, keep the string, which counts as true for a
-    boolean key (`altered`), or fail where a number is expected. `dsconfig resolve` writes a value.
+    boolean key (`altered`), or fail where a number is expected. `dsconfig resolve --runtime
+    dsengine` writes a value.
 
     with: runtime=None
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "allgather_bucket_size": "auto"}}
@@ -85,14 +89,14 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
             path=path,
             message=f'"auto" in {".".join(path)} is resolved by dsengine only: '
             + _consequence(config, path, fate, runtime.name),
-            help=f"run `dsconfig resolve {config.document.name}` before other programs read it",
+            help=f"run `{RESOLVE} {config.document.name}` before other programs read it",
             effect=_EFFECTS.get(fate),
             late=fate is AutoHandling.REFUSED_LATE,
             applies_to=_programs_with(fates, fate),
         )
 
 
-# Filled in by the program itself, or by `dsconfig resolve`.
+# Filled in by the program itself, or by dsengine.
 @rule("DSC103", Effect.NOTE, applies_to=lambda one: fills_auto(one) or not one.fills_auto)
 def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
     """Value "auto" that requires transformers or accelerate
@@ -118,7 +122,7 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=path,
             message=f'"auto" in {".".join(path)} is filled in by {" and ".join(filling)}; {others}',
-            help=f"for a plain DeepSpeed script, run `dsconfig resolve {config.document.name}`",
+            help=f"for a plain DeepSpeed script, run `{RESOLVE} {config.document.name}`",
             applies_to=_programs_with(fates, AutoHandling.FILLED),
         )
 

@@ -147,7 +147,7 @@ def integration_error(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=tuple(path.split(".")) if path else (),
             message=f"{program} raises {failure.exception}: {failure.message}",
-            help="fix the key, or train with the output of `dsconfig resolve`",
+            help="fix the key, or train with the output of `dsconfig resolve --runtime dsengine`",
             late=failure.late,
         )
 

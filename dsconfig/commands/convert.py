@@ -90,7 +90,7 @@ def as_fsdp2(document: "Document", gpus: int, nodes: int) -> str:
     try:
         settled = settings.effective(document.value)
     except ValueError as error:
-        raise UsageError(f"{document.name}: {error}; run `dsconfig resolve` first") from None
+        raise UsageError(f"{document.name}: {error}; resolve the config first") from None
     zero = settled.zero
     gathers = zero.stage == 3 and zero.gather_16bit_weights_on_model_save
     fsdp = {

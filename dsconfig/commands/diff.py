@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsconfig.commands import options
+from dsconfig.commands import inference, options
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
@@ -85,6 +85,8 @@ def diff(
         raise UsageError("-o requires --pin")
     if b is None:
         _mapping(first)
+        target = inference.target_program(None, str(after), document=first, source=a)
+        typer.echo(text_table.paragraph(target.headline), err=True)
         changes = upgrades.upgrade_changes(first, before, after)
     else:
         second = options.load(b, overrides)

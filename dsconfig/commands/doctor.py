@@ -114,6 +114,7 @@ def config_checks(config: str) -> Iterator[Check]:
     document = options.load(config)
     inferred = inference.target_program(None, None, document=document, source=config)
     program = inferred.runtime
+    yield Check(State.GOOD, "target", inferred.headline.removeprefix("target: "))
     if program.release:
         yield from _release_check(program)
     # Only these have known faults.
@@ -127,7 +128,7 @@ def config_checks(config: str) -> Iterator[Check]:
         text = f"{found.code} {found.message}" + (f"; {found.help}" if found.help else "")
         yield Check(State.BAD if is_error else State.NOTE, found.pointer or "the config", text)
     if not reported:
-        yield Check(State.GOOD, "the config", f"no problems found ({inferred.headline})")
+        yield Check(State.GOOD, "the config", "no problems found")
 
 
 def installed(package: str) -> str | None:

@@ -39,6 +39,7 @@ WRAPPERS = (TRAINER, ACCELERATE)
 """Programs that call DeepSpeed; the Trainer comes first because it uses accelerate."""
 DEFAULT, NO_AUTO = "default", 'no "auto" to fill in'
 NEWEST, INSTALLED = "newest supported", "installed"
+PLANNED = "plans are executed by dsengine"
 UNSPECIFIED = (NEWEST, INSTALLED)
 """Sources of a release that the user did not specify."""
 YAMLS = (".yaml", ".yml")
@@ -59,7 +60,7 @@ class TargetProgram(NamedTuple):
     def headline(self) -> str:
         """``target: transformers 5.23 + DeepSpeed 0.19.8 (inferred from "auto"; ...)``."""
         remarks: list[str] = []
-        if self.inferred_from in (DEFAULT, NO_AUTO):
+        if self.inferred_from in (DEFAULT, NO_AUTO, PLANNED):
             remarks = [self.inferred_from]
         elif self.inferred_from:
             remarks = [f"inferred from {self.inferred_from}"]
@@ -129,6 +130,13 @@ def target_program(
     releases = facts.releases if facts is not None and fills_auto(runtime) else {}
     checked = (f"{program} {releases[program]}" for program in releases if program in WRAPPERS)
     return TargetProgram(runtime, basis, release_source, tuple(checked))
+
+
+def plan_target(name: str | None, version: str | None) -> TargetProgram:
+    """Return the program that executes a plan (default: dsengine). Raises UsageError."""
+    with usage("--runtime"):
+        runtime = runtime_of(name or "dsengine", options.release(version))
+    return TargetProgram(runtime, "" if name else PLANNED)
 
 
 def _infer(document: "Document | None", source: str, facts: "Facts | None") -> tuple[str, str]:

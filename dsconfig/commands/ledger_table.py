@@ -23,10 +23,9 @@ _WIDEST_KEY, _WIDEST_VALUE = 60, 24
 def ledger(resolution: "Resolution", width: int) -> str:
     """Return a table, or a list on a narrow terminal; ``width`` in columns."""
     if not resolution.ledger:
-        return f'No "auto" values to resolve ({resolution.runtime}).'
-    title = f"Resolved for {resolution.runtime}"
+        return 'Nothing to resolve: no "auto" values, no missing values.'
     rows = _listed(resolution, width) if width < NARROW else _table(resolution, width)
-    return "\n".join(line.rstrip() for line in (title, *rows))
+    return "\n".join(line.rstrip() for line in rows)
 
 
 def _table(resolution: "Resolution", width: int) -> Iterable[str]:

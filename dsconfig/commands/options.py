@@ -25,14 +25,12 @@ with lazy_imports():
     from dsconfig.commands.validation import settings
     from dsconfig.facts import embedded_facts, gathering, machine
     from dsconfig.planner import plan as plans
-    from dsconfig.runtimes import base
     from dsconfig.schema import installed
     from dsconfig.schema import version as versions
     from dsconfig.source import override
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.runtimes.base import Runtime
     from dsconfig.schema import Version
     from dsconfig.source import Document
 
@@ -118,12 +116,6 @@ def release(text: str | None, *, option: str = "--deepspeed-version") -> "Versio
         if version < versions.OLDEST:
             raise ValueError(f"releases before {versions.OLDEST} are not supported")
     return version
-
-
-def program(runtime: str | None, version: str | None) -> "Runtime":
-    """Return the runtime of the flags (default: dsengine). Raises UsageError if unknown."""
-    with usage():
-        return base.runtime_of(runtime or "dsengine", release(version))
 
 
 def fact_flags(

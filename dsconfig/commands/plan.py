@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import options, prepare
+from dsconfig.commands import inference, options, prepare
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
@@ -15,6 +15,7 @@ from dsconfig.lazy_imports import lazy_imports
 with lazy_imports():
     from dsconfig.commands import fact_defaults, plan_tables, screen, text_table
     from dsconfig.planner import plan as plans
+    from dsconfig.runtimes import base
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -50,9 +51,11 @@ def plan(
     if made is None:
         document = options.load(file, overrides)
         facts = options.completed(facts, document)
-        made = prepare.planned(document, facts, runtime or "dsengine", deepspeed_version)
+        made = prepare.planned(document, facts, runtime, deepspeed_version)
+        target = inference.plan_target(runtime, deepspeed_version)
         fact_defaults.note_ignored_flags(made.effective, facts)
     else:
+        target = inference.TargetProgram(base.runtime_of(made.runtime))
         decided = {"set": overrides, "runtime": runtime, "deepspeed_version": deepspeed_version}
         # A dry run needs the model and the device, which a plan does not contain.
         prepare.reject_flags(file, decided, None if simulate else facts)
@@ -63,18 +66,19 @@ def plan(
     elif output_format == "json" and str(output) != "-":
         typer.echo(made.to_json())
     elif str(output) != "-":  # otherwise it is on stdout already
-        show(made, facts)
+        show(made, facts, target)
     if fail_if_oom and plan_tables.does_not_fit(made, facts):
         raise typer.Exit(prepare.FOUND)
     if any(row.status is plans.Status.REFUSED for row in made.coverage):
         raise typer.Exit(prepare.FOUND)
 
 
-def show(made: "Plan", facts: "Facts") -> None:
-    """Print the verdict and the decisions."""
+def show(made: "Plan", facts: "Facts", target: inference.TargetProgram) -> None:
+    """Print the verdict, the target program and the decisions."""
     verdict = plan_tables.verdict(made, facts)
     with screen.ending_with(verdict):
         typer.echo(text_table.emphasised(text_table.paragraph(verdict)))
+        typer.echo(text_table.paragraph(target.headline))
         typer.echo(f"\n{plan_tables.summary(made)}")
         if made.units:
             typer.echo(f"\n{plan_tables.units_table(made)}")

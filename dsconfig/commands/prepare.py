@@ -13,7 +13,7 @@ from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 
 with lazy_imports():
-    from dsconfig.commands import fact_defaults, options
+    from dsconfig.commands import fact_defaults, inference, options
     from dsconfig.facts import facts as empty
     from dsconfig.planner import build
     from dsconfig.planner import plan as plans
@@ -58,12 +58,12 @@ def planned(
 
     ``strict``: exit at any error, because training would differ from the file.
     """
-    program = options.program(runtime, version)
+    program = inference.plan_target(runtime, version).runtime
     facts = options.completed(facts, document)
     facts = fact_defaults.no_accumulation(document, facts, program)
-    report = dsconfig.validate(document, facts, runtime=runtime, version=version)
+    report = dsconfig.validate(document, facts, runtime=program)
     show_errors(document, report.diagnostics, strict)
-    resolution = dsconfig.resolve(document, facts, runtime=runtime, version=version)
+    resolution = dsconfig.resolve(document, facts, runtime=program)
     show_errors(document, new_findings(resolution.diagnostics, report), strict)
     if resolution.effective is not None:
         fact_defaults.note_unintended_fp32(resolution.effective, document, program)

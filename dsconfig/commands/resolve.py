@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
-from dsconfig.commands import options
+from dsconfig.commands import inference, options
 from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.text_table import paragraph
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import FileReport, Report
@@ -59,17 +60,19 @@ def resolve(
     output_format: options.FullOrJson = "full",
     facts: "Facts",
 ) -> None:
-    """Replace each "auto" with a value and explain it, as the target program would.
+    """Replace each "auto" with a value and explain it, as the target program does.
 
     Exit code 1 if a value is missing or contradictory.
     """
     document = options.load(file, overrides)
-    program = options.program(runtime, deepspeed_version)
     facts = options.completed(facts, document)
+    target = inference.target_program(
+        runtime, deepspeed_version, document=document, source=file, facts=facts
+    )
+    program = target.runtime
     facts = fact_defaults.no_accumulation(document, facts, program)
     with usage():
-        asker = runtime or "dsengine"
-        result = dsconfig.resolve(document, facts, runtime=asker, version=deepspeed_version)
+        result = dsconfig.resolve(document, facts, runtime=program)
     if result.effective is not None:
         fact_defaults.note_ignored_flags(result.effective, facts)
         fact_defaults.note_unintended_fp32(result.effective, document, program)
@@ -83,11 +86,11 @@ def resolve(
     if output is not None and str(output) == "-":
         typer.echo(as_json(result.config))
     elif output_format == "json":
-        typer.echo(json.dumps(data(result, pointer), indent=2, default=str))
+        typer.echo(json.dumps({**data(result, pointer), **target.data}, indent=2, default=str))
     elif pointer is not None:
         typer.echo(explanation(result, pointer))
     else:
-        show(result, document.name, document.text)
+        show(result, target, document.name, document.text)
     if not result.ok:
         raise typer.Exit(1)
 
@@ -182,10 +185,14 @@ def explanation(result: "Resolution", pointer: str) -> str:
     return f"{dotted(pointer)} is not set and has no resolved value"
 
 
-def show(result: "Resolution", file: str, text: str | None) -> None:
-    """Print the ledger and the findings."""
+def show(
+    result: "Resolution", target: inference.TargetProgram, file: str, text: str | None
+) -> None:
+    """Print the target, the ledger and the findings."""
     width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
-    typer.echo(ledger_table.ledger(result, width))
+    typer.echo(paragraph(target.headline))
+    if result.ledger or not result.diagnostics:
+        typer.echo(ledger_table.ledger(result, width))
     if result.diagnostics:
         typer.echo()
         typer.echo(render.render("full", [FileReport(file, text, Report(result.diagnostics))]))

@@ -30,6 +30,7 @@ with lazy_imports():
     from dsconfig.facts import facts as empty
     from dsconfig.facts import machine
     from dsconfig.planner import plan as plans
+    from dsconfig.runtimes import base
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -120,7 +121,8 @@ def run(
         count = 1 if address is None else address.nodes
         made, facts = plan_of(file, requested.gpus, count, flags, overrides, executor)
         require_gpus(made.mesh.world_size // made.nodes)
-        text = "\n".join([banner(made), *_indivisible(made, requested.least)])
+        lines = [_target_line(made, engine), banner(made), *_indivisible(made, requested.least)]
+        text = "\n".join(lines)
     else:
         text = f"dsconfig run: node {address.rank} of {address.nodes}, using the plan of node 0"
     typer.echo(text_table.fitted(text), err=True)
@@ -162,6 +164,12 @@ def _job(
         hosts=requested.hosts,
         endpoint=nodes.rdzv_endpoint,
     )
+
+
+def _target_line(made: "Plan", engine: Engine | None) -> str:
+    """Return the headline about the program that executes the plan."""
+    note = "" if engine else " (default; override with --engine)"
+    return f"target: {base.runtime_of(made.runtime).described}{note}"
 
 
 def _indivisible(made: "Plan", least: int | None) -> list[str]:

@@ -52,7 +52,7 @@ def missing_fact() -> None:
 
     help: Specify the flag named in the help, or write the value.
     bad: {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}
-    flags: --gpus 8
+    flags: --gpus 8 --runtime dsengine
     """
 
 
@@ -71,7 +71,7 @@ def no_rule_for_auto() -> None:
 
     help: Write a value, or delete the key.
     bad: {"train_batch_size": 8, "sequence_parallel_size": "auto"}
-    flags: --gpus 8
+    flags: --gpus 8 --runtime dsengine
     """
 
 
@@ -84,7 +84,7 @@ def host_memory_unknown() -> None:
     help: Specify --host-memory, for example 512GiB.
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": "auto",
         "offload_optimizer": {"device": "cpu"}}}
-    flags: --params 1e9 --gpus 2 --device a100-40gb --seq-len 2048
+    flags: --params 1e9 --gpus 2 --device a100-40gb --seq-len 2048 --runtime dsengine
     """
 
 
@@ -97,7 +97,7 @@ def nothing_fits() -> None:
     help: Follow the suggestion in the help: more ranks, another GPU, "auto" for fixed values,
         activation checkpointing, or --nvme.
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": "auto"}}
-    flags: --params 400e9 --gpus 1 --device v100-16gb --seq-len 2048
+    flags: --params 400e9 --gpus 1 --device v100-16gb --seq-len 2048 --runtime dsengine
     """
 
 
@@ -117,7 +117,7 @@ def batch_type() -> None:
 
     help: Write an integer without quotes.
     bad: {"train_batch_size": "8"}
-    flags: --gpus 8
+    flags: --gpus 8 --runtime dsengine
     """
 
 
@@ -129,7 +129,7 @@ def batch_contradiction() -> None:
 
     help: Use one of the global batches named in the help, or set one of the three to "auto".
     bad: {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4}
-    flags: --gpus 2
+    flags: --gpus 2 --runtime dsengine
     """
 
 
@@ -141,7 +141,7 @@ def micro_batch_does_not_fit() -> None:
     help: Write "auto" for stage and offload devices, or follow the suggestion in the help.
     bad: {"train_batch_size": 8, "train_micro_batch_size_per_gpu": "auto", "zero_optimization":
         {"stage": 1}}
-    flags: --model llama-2-70b --gpus 8 --device a100-80gb --seq-len 2048
+    flags: --model llama-2-70b --gpus 8 --device a100-80gb --seq-len 2048 --runtime dsengine
     """
 
 
@@ -153,7 +153,7 @@ def bf16_model_in_fp16() -> None:
 
     help: Use a GPU with bf16 (a100, h100, l4 ...), or train in fp32.
     bad: {"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": "auto"}}
-    flags: --model llama-2-7b --gpus 8 --device v100-32gb
+    flags: --model llama-2-7b --gpus 8 --device v100-32gb --runtime dsengine
     """
 
 
@@ -162,7 +162,7 @@ def auto_dropped() -> None:
     """DeepSpeed removes "auto" values from its validated blocks before it reads them, and
     silently uses the default of the key.
 
-    help: Write a value, or train with the output of `dsconfig resolve`.
+    help: Write a value, or train with the output of `dsconfig resolve --runtime dsengine`.
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": "auto"}}
     flags: --gpus 8 --runtime deepspeed
     """
@@ -241,7 +241,7 @@ def auto_left_in() -> None:
     """The program passes "auto" on in the config. The consequence depends on the key and is part
     of the message: a default, a truthy switch, or an error (then the effect is `refused`).
 
-    help: Write a value, or train with the output of `dsconfig resolve`.
+    help: Write a value, or train with the output of `dsconfig resolve --runtime dsengine`.
     bad: {"train_micro_batch_size_per_gpu": 1, "activation_checkpointing": {"partition_activations":
         "auto"}}
     flags: --gpus 8 --runtime deepspeed
@@ -262,7 +262,8 @@ def deepspeed_stops() -> None:
     """transformers or accelerate fill in the config and pass it to DeepSpeed, which raises this
     error.
 
-    help: Fix the key named in the message, or train with the output of `dsconfig resolve`.
+    help: Fix the key named in the message, or train with the output of `dsconfig resolve
+        --runtime dsengine`.
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 7}}
     flags: --gpus 8 --runtime accelerate
     """
@@ -283,7 +284,8 @@ def program_stops() -> None:
     """The target program raises this error with this config and these facts. The message is the
     program's own, shortened.
 
-    help: Fix the key named in the message, or train with the output of `dsconfig resolve`.
+    help: Fix the key named in the message, or train with the output of `dsconfig resolve
+        --runtime dsengine`.
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, "overlap_comm":
         "auto"}}
     flags: --gpus 8 --runtime accelerate

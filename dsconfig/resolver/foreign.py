@@ -56,7 +56,7 @@ def _report(
                 code,
                 path,
                 f"{draft.runtime.name} {does} {failure.exception}: {failure.message}",
-                "fix the key, or train with the output of `dsconfig resolve`",
+                "fix the key, or train with the output of `dsconfig resolve --runtime dsengine`",
                 late=failure.late,
             )
 
@@ -99,7 +99,7 @@ def _left_over(draft: Draft) -> None:
             "DSC757",
             path,
             f'{draft.runtime.name} does not replace "auto" at {path} ({_CONSEQUENCES[fate]})',
-            "write a value, or train with the output of `dsconfig resolve`",
+            "write a value, or train with the output of `dsconfig resolve --runtime dsengine`",
             effect=Effect.REFUSED if stops else None,
             late=fate is AutoHandling.REFUSED_LATE,
         )

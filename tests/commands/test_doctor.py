@@ -46,7 +46,7 @@ def test_other_transformers_release_prints_note(monkeypatch) -> None:  # type: i
 
 
 def test_missing_file_is_usage_error() -> None:
-    with pytest.raises(UsageError, match="no such file"):
+    with pytest.raises(UsageError, match="file not found"):
         list(doctor.config_checks("nowhere.json"))
 
 

@@ -41,10 +41,11 @@ def without(tmp_path: Path) -> Path:
 
 
 def test_unspecified_global_batch_is_micro_batch_times_gpus(file: Path) -> None:
-    done = run("resolve", file, "--gpus", 4, "--device", "h100", "--micro-batch", 2, "-o", "-")
+    own = ("--runtime", "dsengine", "--gpus", 4, "--device", "h100", "--micro-batch", 2, "-o", "-")
+    done = run("resolve", file, *own)
     assert json.loads(done.stdout)["train_batch_size"] == 8
     assert "assuming global batch = micro batch x GPUs" in done.stderr
-    given = run("resolve", file, *MODEL[2:], "--micro-batch", 2, "--global-batch", 16, "-o", "-")
+    given = run("resolve", file, *own, "--global-batch", 16)
     assert json.loads(given.stdout)["gradient_accumulation_steps"] == 2
     assert "assuming" not in given.stderr
 

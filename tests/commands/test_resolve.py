@@ -16,8 +16,10 @@ WORLD = ("--gpus", "2", "--device", "cpu", "--micro-batch", "8", "--global-batch
 
 
 def run(*arguments, columns=120, **more):
+    """Run ``resolve``, for dsengine unless another program is specified."""
+    target = () if "--runtime" in arguments else ("--runtime", "dsengine")
     return subprocess.run(
-        [sys.executable, "-m", "dsconfig", "resolve", *arguments],
+        [sys.executable, "-m", "dsconfig", "resolve", *arguments, *target],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -25,6 +25,7 @@ SCREENS = [
     ("tune", *LLAMA),
     ("tune", *LLAMA, "--runtime", "transformers"),
     ("resolve", "open.json", *LLAMA),
+    ("resolve", "open.json", *LLAMA, "--runtime", "dsengine"),
     ("validate", "bad.json"),
     ("validate", "ds.json"),
     ("diff", "ds.json", "bad.json"),

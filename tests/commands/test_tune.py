@@ -109,7 +109,16 @@ def test_diagnostics_suggest_fastest_candidate(tmp_path: Path) -> None:
         "zero_optimization": {"stage": 1},
     }
     fixed.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "dsconfig", "resolve", str(fixed), *where]
+    command = [
+        sys.executable,
+        "-m",
+        "dsconfig",
+        "resolve",
+        str(fixed),
+        *where,
+        "--runtime",
+        "dsengine",
+    ]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     said = " ".join((told.stdout + told.stderr).split())
     assert "DSC252" in said

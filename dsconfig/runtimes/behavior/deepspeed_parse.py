@@ -114,7 +114,7 @@ def _typed(outcome: Replay, found: reading.Reading, roots: tuple[str, ...] | Non
                 "DSC750",
                 dotted,
                 f'DeepSpeed silently drops "auto" at {dotted} and uses its default',
-                "write the value, or run dsconfig resolve first",
+                "write the value, or run dsconfig resolve --runtime dsengine first",
             )
     for block, content in list(blocks_in(outcome.config)):
         if content == AUTO and block.nested and (roots is None or block.path[0] in roots):
