@@ -73,10 +73,10 @@ def tune(
     if fits and found[0].option.host.bytes and not host_is_known:
         typer.echo(host_memory.ASSUMED, err=True)
     if not fits:
-        typer.echo(
-            "nothing fits; try more GPUs, more --host-memory, --nvme or a shorter --seq-len",
-            err=True,
-        )
+        model, remedy = facts.model, "more GPUs, more --host-memory, --nvme, a shorter --seq-len"
+        if model is not None and model.trainable == model.parameters:
+            remedy += ", --lora-rank 16 (LoRA), or that with --base-weights 4bit (QLoRA)"
+        typer.echo(f"nothing fits; try {remedy}", err=True)
         raise typer.Exit(1)
 
 

@@ -137,7 +137,7 @@ def test_stage_3_gathers_packed_weights() -> None:
 
 
 def test_trained_weights_cannot_be_quantized() -> None:
-    with pytest.raises(FactError, match="specify --lora-rank or --trainable"):
+    with pytest.raises(FactError, match="specify lora_rank= or trainable="):
         dsconfig.gather(**LLAMA, base_weights="4bit")
     with pytest.raises(FactError, match="'3bit' is none of 4bit, 8bit"):
         dsconfig.gather(**LLAMA, lora_rank=8, base_weights="3bit")
@@ -149,3 +149,29 @@ def test_weights_of_a_counted_model_are_packed_too() -> None:
     plain = weights_of(facts.model)
     packed = weights_of(facts.model, 1, (BaseWeights.FOUR_BIT, 2))
     assert packed.elements < 0.35 * plain.elements and packed.trained == plain.trained
+
+
+def test_zero_3_with_qlora_needs_what_peft_measured() -> None:
+    """36.6 GB per GPU for Llama-2-70B on two GPUs (PEFT documentation, accelerate/deepspeed.md).
+
+    The peak is the quantized model on each device, before ZeRO-3 shards it.
+    """
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "reduce_bucket_size": 8192 * 8192},
+    }
+    facts = dsconfig.gather(
+        model="llama-2-70b",
+        gpus=2,
+        seq_len=2048,
+        training_args={"gradient_checkpointing": True},
+        lora_rank=8,
+        lora_dropout=0.1,
+        base_weights="4bit",
+    )
+    resolved = dsconfig.resolve(config, facts, runtime="deepspeed")
+    device = dsconfig.estimate(resolved, facts).options[0].device
+    assert device.peak_phase == "init"
+    assert device.visible_bytes == pytest.approx(36.6 * 2**30, rel=0.05)
