@@ -57,7 +57,7 @@ def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") ->
     """Print the usual configurations: GPU, host and NVMe memory, what fits, and the buckets."""
     typer.echo(f"{paragraph(_heading(estimate))}\n{paragraph(program.headline)}\n")
     typer.echo(paragraph(overall(estimate, facts)))
-    _print_host(max(estimate.options, key=lambda option: option.host.peak_bytes), facts, "at most ")
+    _print_host(max(estimate.options, key=lambda option: option.host.peak_bytes), facts, "up to ")
     typer.echo(f"\nMemory required per configuration (GiB)\n{_choices(estimate, facts)}\n")
     typer.echo(f"{memory_bars(estimate.options)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
@@ -390,7 +390,8 @@ def _visible(option: Option) -> tuple[str, str]:
 
 def _print_host(option: Option, facts: "Facts", bound: str = "") -> None:
     line = host_memory.requirement(option.host, facts, bound)
-    if line:
+    in_verdict = not bound and host_or_disk_shortfall(option.host, option.nvme, facts)
+    if line and not in_verdict:
         typer.echo(paragraph(line))
 
 
