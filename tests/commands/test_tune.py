@@ -47,7 +47,7 @@ def test_verdict_when_nothing_fits() -> None:
 
 def test_smaller_stage_wins_at_equal_speed() -> None:
     """Stage 2 has 5 GiB less than stage 1; stage 3 has less still, and gathers in every pass."""
-    cards = ("--gpus", "8", "--device", "a100-80gb", "--seq-len")
+    cards = ("--runtime", "dsengine", "--gpus", "8", "--device", "a100-80gb", "--seq-len")
     one = ("6144", "--micro-batch", "1")
     stages = candidates("--model", "llama-2-13b", *cards, *one)[:3]
     assert [each["label"].partition(",")[0] for each in stages] == ["stage 2", "stage 1", "stage 3"]
@@ -58,7 +58,7 @@ def test_smaller_stage_wins_at_equal_speed() -> None:
 
 
 def test_selective_recomputation_is_tried_if_none_does_not_fit() -> None:
-    long = (*EIGHT_B[:-1], "8192")
+    long = (*EIGHT_B[:-1], "8192", "--runtime", "dsengine")
     best, *others = candidates(*long)
     assert best["recomputation"] == "selective" and not best["reason"]
     assert any(each["recomputation"] == "full" for each in others)
@@ -66,7 +66,7 @@ def test_selective_recomputation_is_tried_if_none_does_not_fit() -> None:
     assert "recompute selectively: fastest" in shown
     assert "context_fn=dsengine.checkpointing.every_other_product)) in the script" in shown
     # Where the same batch fits without it there is no use for it.
-    one = (*EIGHT_B, "--micro-batch", "1")
+    one = (*EIGHT_B, "--micro-batch", "1", "--runtime", "dsengine")
     assert not any(each["recomputation"] == "selective" for each in candidates(*one)[:4])
     eager = candidates(*long, "--attention", "eager")
     assert not any(each["recomputation"] == "selective" for each in eager)

@@ -14,6 +14,7 @@ from dsconfig.cost.assumptions import decisive_assumptions
 from dsconfig.cost.estimate import Option, Phase
 from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.pipeline import blocks_of_stage
+from dsconfig.cost.search import known_devices
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts import HostFacts, gather
 from dsconfig.runtimes.base import runtime_of
@@ -285,7 +286,9 @@ def test_estimate_and_plan_report_the_same_host_shortfall(
     said = verdict(dsconfig.estimate(resolution, facts).options[0], facts)
     assert said.startswith("Does not fit: needs ") and lack in said
     plan = dsconfig.plan(resolution, facts)
-    assert plan_tables.lacks(plan, facts) and plan_tables.verdict(plan, facts).startswith(said)
+    assert plan_tables.does_not_fit(plan, facts) and plan_tables.verdict(plan, facts).startswith(
+        said
+    )
 
 
 def test_decisive_assumptions_are_reported() -> None:
@@ -446,8 +449,11 @@ def test_named_device_supports_the_dtype() -> None:
     config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
     resolution = dsconfig.resolve(config, facts, runtime="deepspeed")
     option = dsconfig.estimate(resolution, facts).options[0]
-    assert "from 11 GiB (RTX-2080-Ti) on" in verdict(option, facts, "fp16")
-    assert "from 23 GiB (L4) on" in verdict(option, facts, "bf16")
+    for precision, has_turing in (("fp16", True), ("bf16", False)):
+        devices = dict(known_devices(precision))
+        assert ("RTX-2080-Ti" in devices) is has_turing
+        large = [name for name in devices if devices[name] >= option.device.needed_bytes]
+        assert f"({min(large, key=devices.__getitem__)})" in verdict(option, facts, precision)
 
 
 def test_single_rank_gathers_nothing() -> None:
