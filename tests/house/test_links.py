@@ -38,3 +38,16 @@ def test_index_lists_every_page(folder: str) -> None:
     text = index.read_text("utf-8")
     pages = {path.name for path in index.parent.glob("*.md")} - {"README.md"}
     assert {name for name in pages if f"]({name})" not in text} == set()
+
+
+ROOTS = [ROOT / name for name in ("", "dsconfig", "engine", "engine/dsengine", "tests")]
+RECORDS = {"mutants.md", "deepspeed-tests.md", "framework-tests.md", "0301-effects.md"}
+"""Pages that name files of other repositories or of earlier commits."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_source_files_exist(page: Path) -> None:
+    if page.name not in RECORDS and page.parent.name not in ("reference", "rules"):
+        for name in re.findall(r"`([\w.-]+/[\w./-]+\.py)`", page.read_text("utf-8")):
+            example = page.name == "CONTRIBUTING.md" and name == "tests/checks/test_monitors.py"
+            assert example or any((root / name).exists() for root in ROOTS), name
