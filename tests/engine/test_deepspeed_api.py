@@ -836,7 +836,7 @@ def test_config_block_logs_deprecated_keys(
     DeepSpeedZeroConfig(stage=3, overlap_comm=True)
     assert capsys.readouterr().out == ""
     DeepSpeedZeroConfig(stage=3, elastic_checkpoint=True)
-    assert "elastic checkpointing is deprecated" in capsys.readouterr().out
+    assert 'zero_optimization.elastic_checkpoint" is deprecated' in capsys.readouterr().out
 
 
 def test_one_cycle_returns_betas_of_each_group() -> None:

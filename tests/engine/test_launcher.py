@@ -57,7 +57,7 @@ def test_hostfile_is_parsed(tmp_path: Path) -> None:
         ("--num_nodes 2", "no hostfile"),
         ("-H {hosts}", "--emit ssh"),
         ("-H {hosts} --no_ssh", "--node_rank of 2 hosts is 0 to 1"),
-        ("-H {hosts} -e w0@w1", "no slot is left"),
+        ("-H {hosts} -e w0@w1", "no slots are left"),
         ("--module --no_python", "cannot be combined"),
         ("--autotuning run", "dsconfig tune"),
         ("--launcher pdsh --launcher_args=-x --bind_cores_to_rank", "numactl"),
