@@ -16,6 +16,8 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 from dsconfig.report.sizes import GIB, gib, in_gib
+from dsconfig.runtimes.base import AUTO, AutoHandling
+from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
 
 with lazy_imports():
     from dsconfig.commands import estimate_tables as tables
@@ -34,6 +36,7 @@ with lazy_imports():
         calibration,
         compat,
         estimator,
+        host_memory_fixes,
         limits,
         log_comparison,
         plots,
@@ -42,6 +45,7 @@ with lazy_imports():
         search,
     )
     from dsconfig.facts import inputs, machine, run_log
+    from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
     from dsconfig.cost.assumptions import Assumption
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from dsconfig.cost.remedies import Change
     from dsconfig.facts import Facts
     from dsconfig.facts.run_log import RunLog
+    from dsconfig.report.render import as_json as machine_form
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
     from dsconfig.source import Document
@@ -119,6 +124,9 @@ class Result(NamedTuple):
     log: "RunLog | None"
     changes: "tuple[Change, ...]" = ()
     others: "tuple[Assumption, ...]" = ()
+    host_fixes: tuple[str, ...] = ()
+    """Settings with which offloaded states fit the host memory."""
+    errors: Report = Report(())
 
     @property
     def option(self) -> "Option":
@@ -174,15 +182,17 @@ def estimate(
     program = inference.target_program(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts
     )
-    effective = None
+    effective, errors = None, Report(())
     if document is not None:
         for assume in fact_defaults.FOR_AN_ESTIMATE:
             facts = assume(document, facts, program.runtime)
-        effective = _resolved(document, facts, program.runtime)
+        effective, errors = _resolved(document, facts, program.runtime)
+        if errors.diagnostics and extra.output_format != "json":
+            typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
     if extra.fit:
         print_limits(facts, effective, program, extra.output_format)
-        return
-    result = _result(extra, facts, program, effective, document)
+        raise typer.Exit(1 if errors.diagnostics else 0)
+    result = _result(extra, facts, program, effective, document)._replace(errors=errors)
     if extra.plot is not None:
         with usage():
             plots.write_plot(result.estimate, extra.plot)
@@ -198,8 +208,9 @@ def estimate(
             suggested_changes.write_changed(extra.output, result.changes, program.runtime, document)
         else:
             typer.echo(f"nothing written to {extra.output}: the config fits", err=True)
-    if extra.fail_if_oom and all(
-        tables.not_fitting(each, facts) for each in result.estimate.options
+    if errors.diagnostics or (
+        extra.fail_if_oom
+        and all(tables.not_fitting(each, facts) for each in result.estimate.options)
     ):
         raise typer.Exit(1)
 
@@ -227,7 +238,7 @@ def _result(
     if result.ran_out or tables.not_fitting(result.option, facts):
         limit = smaller_device(facts, result.option, log) if log is not None else facts
         changes = remedies.cheapest_changes(effective, limit, runtime=program.runtime)
-        result = result._replace(changes=changes)
+        result = result._replace(changes=changes, host_fixes=_host_fixes(result))
     if extra.measured is not None:  # the measurement settles the assumptions
         return result
     release_is_known = program.release_source not in inference.UNSPECIFIED
@@ -237,20 +248,71 @@ def _result(
     return result._replace(others=others)
 
 
-def _resolved(document: "Document", facts: "Facts", program: "Runtime") -> "Effective":
-    """Return the concrete config; prints its errors and exits with code 1."""
+def _host_fixes(result: Result) -> tuple[str, ...]:
+    """Return settings with which offloaded states fit the host memory, if they do not fit now."""
+    option, facts, effective = result.option, result.facts, result.effective
+    available = facts.host.usable_bytes if facts.host is not None else None
+    if effective is None or available is None or option.host.bytes <= available:
+        return ()
+    return tuple(host_memory_fixes.ways_to_fit(effective, facts, available))
+
+
+def _resolved(
+    document: "Document", facts: "Facts", program: "Runtime"
+) -> "tuple[Effective, Report]":
+    """Return the concrete config and the errors of the file.
+
+    A config with errors is estimated too. Prints the errors and exits with code 1 if that is not
+    possible.
+    """
     report = dsconfig.validate(document, facts, runtime=program, version=program.version)
     result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
     more = Report(prepare.new_findings(result.diagnostics, report))
-    errors = report.errors + more.errors
-    if errors or result.effective is None:
-        shown = FileReport(document.name, document.text, Report(errors))
-        typer.echo(render("full", [shown]))
+    errors = Report(report.errors + more.errors)
+    effective = result.effective or _despite_errors(document, errors, facts, program)
+    if effective is None:
+        typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
         typer.echo("no estimate: the config has errors", err=True)
         raise typer.Exit(1)
-    fact_defaults.note_ignored_flags(result.effective, facts)
-    fact_defaults.note_unintended_fp32(result.effective, document, program)
-    return result.effective
+    fact_defaults.note_ignored_flags(effective, facts)
+    fact_defaults.note_unintended_fp32(effective, document, program)
+    return effective, errors
+
+
+def _despite_errors(
+    document: "Document", errors: Report, facts: "Facts", program: "Runtime"
+) -> "Effective | None":
+    """Return the concrete config of a file that the program rejects, if it can be determined.
+
+    A rejected value that cannot be used is replaced by the one of the program.
+    """
+    if document.is_broken:
+        return None
+    result = dsconfig.resolve(document, facts, runtime=program)
+    effective = result.derive()
+    if effective is not None and effective.batch is not None:
+        return effective
+    pointers = [error.pointer.removesuffix("/type") for error in errors.errors if error.pointer]
+    reduced = document._replace(value=_without(document.value, pointers, program))
+    result = dsconfig.resolve(reduced, facts, runtime=program)
+    effective = result.effective or result.derive() or effective
+    if effective is not None and pointers:
+        names = ", ".join(dict.fromkeys(map(dotted, pointers)))
+        typer.echo(f"estimated without the rejected values of {names}", err=True)
+    return effective
+
+
+def _without(config: dict[str, Any], pointers: list[str], program: "Runtime") -> dict[str, Any]:
+    """Return a copy of a config with "auto", or without an entry, at each of ``pointers``."""
+    reduced = copied(config)
+    for pointer in pointers:
+        *parents, name = split(pointer)
+        block = lookup(reduced, join(*parents))
+        if is_block(block) and program.on_auto((*parents, name), config) is AutoHandling.FILLED:
+            block[name] = AUTO
+        elif is_block(block):
+            block.pop(name, None)
+    return reduced
 
 
 def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
@@ -291,6 +353,10 @@ def _show(result: Result, output_format: str) -> None:
             entry["lacks"] = search.host_or_disk_shortfall(option.host, option.nvme, facts)
         if result.effective is not None:
             data |= {"remedies": _changes(result), "unsaid": verdict.assumption_data(result.others)}
+            data["host_memory_fixes"] = list(result.host_fixes)
+        data["diagnostics"] = [
+            machine_form.diagnostic_data(error) for error in result.errors.errors
+        ]
         if comparison is not None:
             data["log"] = log_comparison.as_data(comparison)
         typer.echo(json.dumps(data, indent=2))

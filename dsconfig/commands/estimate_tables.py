@@ -266,6 +266,10 @@ def print_depth(result: "Result") -> None:
     if not_fitting(option, facts) and document is not None:
         for line in suggested_changes.change_lines(result.changes, runtime, document):
             typer.echo(line)
+    if result.host_fixes:
+        typer.echo("To fit the host memory:")
+        for fix in result.host_fixes:
+            typer.echo(paragraph(fix, first="  ", indent="    "))
     if uses_color():
         typer.echo(f"\n{memory_bars(estimate.options)}")
     typer.echo(f"\n{_components(option)}\n")
