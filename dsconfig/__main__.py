@@ -44,7 +44,7 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 50)
     reopen_closed_streams()
     from dsconfig.commands.app import FORWARDING, app
-    from dsconfig.commands.errors import UsageError
+    from dsconfig.commands.errors import UsageError, error_line
 
     starts_programs = not FORWARDING.isdisjoint(sys.argv[1:2])
     for stream in (sys.stdout, sys.stderr):
@@ -55,11 +55,7 @@ def main() -> None:
         with nullcontext() if starts_programs else without_plugins():
             app(prog_name="dsconfig")
     except UsageError as error:
-        from dsconfig.commands.text_table import fitted
-        from dsconfig.report.render.terminal import visible
-
-        line = f"dsconfig: error: {visible(str(error))}"  # one line if not a terminal
-        print(fitted(line) if sys.stderr.isatty() else line, file=sys.stderr)
+        error_line(str(error))
         sys.exit(USAGE)
     except BrokenPipeError:
         # The reader has exited (`| head`): exit silently.
@@ -87,7 +83,9 @@ def report_internal_error() -> NoReturn:
 
 
 def _print_write_error(error: OSError) -> None:
-    print(f"dsconfig: error: the output cannot be written: {error.strerror}", file=sys.stderr)
+    from dsconfig.commands.errors import error_line
+
+    error_line(f"the output cannot be written: {error.strerror}")
 
 
 def reopen_closed_streams() -> None:

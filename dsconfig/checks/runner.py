@@ -32,7 +32,9 @@ def check(
     names = tuple(target.name for target in runtimes)
     # What the reader reports applies to every program.
     diagnostics = [
-        _for_readers(runtimes, diagnostic)._replace(runtimes=names)
+        _for_readers(runtimes, diagnostic)._replace(
+            runtimes=() if diagnostic.code == findings.UNREADABLE else names
+        )
         for diagnostic in document.diagnostics
     ]
     if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):

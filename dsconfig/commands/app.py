@@ -3,6 +3,7 @@
 Building all fifteen Typer commands takes longer than most of them take to run.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import cleandoc
@@ -74,8 +75,30 @@ def help_text(doc: str) -> str:
     return "\n\n".join(f"\b\n{text}" if "\n " in text else text for text in paragraphs)
 
 
+PARSER_ERROR: Any = typer.BadParameter.__mro__[1]
+"""Base class of the parser's usage errors, which Typer does not export."""
+
+
+def usage_error(error: Any) -> UsageError:
+    """Return a usage error of the parser in the style of all others."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    command = error.ctx.command_path if error.ctx is not None else "dsconfig"
+    return UsageError(f"{text[:1].lower()}{text[1:]}; see `{command} --help`")
+
+
 class LazyGroup(TyperGroup):
     """A command group that builds its commands on demand."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run a command and exit. Raises UsageError for arguments that cannot be parsed."""
+        try:
+            code: object = super().main(*args, **options | {"standalone_mode": False})
+        except PARSER_ERROR as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+                sys.exit(error.exit_code)
+            raise usage_error(error) from None
+        sys.exit(code if isinstance(code, int) else 0)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_parameters(self, ctx, formatter)

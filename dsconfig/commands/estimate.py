@@ -43,6 +43,7 @@ with lazy_imports():
         remedies,
         rendering,
         search,
+        workload,
     )
     from dsconfig.facts import inputs, machine, run_log
     from dsconfig.report.render import as_json as machine_form
@@ -186,6 +187,9 @@ def estimate(
     if document is not None:
         for assume in fact_defaults.FOR_AN_ESTIMATE:
             facts = assume(document, facts, program.runtime)
+        if not extra.fit:
+            with usage():
+                workload.require_facts(facts)
         effective, errors = _resolved(document, facts, program.runtime)
         if errors.diagnostics and extra.output_format != "json":
             typer.echo(render("full", [FileReport(document.name, document.text, errors)]))

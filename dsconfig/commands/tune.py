@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsconfig.commands import inference, memory_options, options
-from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.errors import usage
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
@@ -16,7 +16,7 @@ from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 with lazy_imports():
     from dsconfig.commands import estimate_tables as tables
     from dsconfig.commands import host_memory, program_file, screen
-    from dsconfig.cost import choices, rendering, search
+    from dsconfig.cost import choices, rendering, search, workload
 
 if TYPE_CHECKING:
     from dsconfig.commands.program_file import ProgramFile
@@ -56,8 +56,8 @@ def tune(
     target = inference.target_program(runtime, deepspeed_version, facts=facts)
     program = target.runtime
     facts = options.with_this_machine(facts)
-    if facts.training is None or facts.training.sequence_length is None:
-        raise UsageError("tune requires --seq-len")
+    with usage():
+        workload.require_facts(facts, device=True, sequence_length=True)
     facts = memory_options.with_style(facts, style)
     with usage(), progress("Searching configurations"):
         found = search.tune(facts, runtime=program)

@@ -32,6 +32,7 @@ from dsconfig.cost.choices import (
 from dsconfig.cost.estimate import Estimate, Option, TierMemory
 from dsconfig.cost.estimator import estimate_if_fits, estimate_option, fits_on, inputs_of
 from dsconfig.cost.step_time import StepTime, step_time
+from dsconfig.cost.workload import require_facts
 from dsconfig.facts.facts import Facts
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import in_gib, size
@@ -548,12 +549,7 @@ def tune(
 
     Raises ValueError if the model, the number of devices or the device memory is unknown.
     """
-    if facts.outline is not None:
-        raise ValueError(facts.why_no_model)
-    if facts.model is None or facts.world_size is None:
-        raise ValueError("tune requires the model and the devices: specify --model and --gpus")
-    if facts.device_bytes is None:
-        raise ValueError("tune requires the device: specify --device or --device-memory")
+    require_facts(facts, device=True)
     ranks, total = facts.data_parallel or 1, facts.training and facts.training.global_batch_size
     if total and total % ranks:
         raise ValueError(f"--global-batch {total} is not a multiple of {ranks} ranks")

@@ -198,15 +198,30 @@ class Workload:
         return sum(self.shard(elements) * count for elements, count in sizes.items())
 
 
+def require_facts(facts: Facts, *, device: bool = False, sequence_length: bool = False) -> None:
+    """Raise ValueError with every fact that is missing for an estimate."""
+    length = facts.training.sequence_length if facts.training is not None else None
+    missing = (
+        (facts.model is None, facts.why_no_model),
+        (facts.world_size is None, "the number of GPUs is unknown: specify --gpus"),
+        (
+            device and facts.device_bytes is None,
+            "the device is unknown: specify --device or --device-memory",
+        ),
+        (sequence_length and length is None, "the sequence length is unknown: specify --seq-len"),
+    )
+    problems = [problem for is_missing, problem in missing if is_missing]
+    if problems:
+        raise ValueError("; ".join(problems))
+
+
 def workload(
     effective: Effective, facts: Facts, version: Version = NEWEST, *, in_engine: bool = False
 ) -> Workload:
     """Derive a workload from config and facts. Raises ValueError if the model or world size is
     unknown."""
-    if facts.model is None:
-        raise ValueError(facts.why_no_model)
-    if facts.world_size is None:
-        raise ValueError("the number of devices is unknown: specify --gpus")
+    require_facts(facts)
+    assert facts.model is not None and facts.world_size is not None
     if facts.model.parameters > MAX_PARAMETERS:
         raise ValueError(
             f"--params: {facts.model.parameters:.3g} parameters exceed any model; write a "

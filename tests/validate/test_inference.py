@@ -25,9 +25,9 @@ def test_auto_batch_sizes_infer_trainer(run: Run) -> None:  # noqa: F811
     result = run(put("z2.json", TRAINER))
     assert (result.code, result.out) == (0, "")
     heading, summary = result.err.splitlines()
-    assert heading.startswith("z2.json: for transformers 5.23 with DeepSpeed 0.19.8")
+    assert heading.startswith("z2.json: target: transformers 5.23 + DeepSpeed 0.19.8")
     assert (
-        "--runtime says otherwise" in heading and '6 "auto" values filled in at run time' in heading
+        "override with --runtime" in heading and '6 "auto" values filled in at run time' in heading
     )
     assert summary == "1 file, 0 errors, 0 warnings"
 
@@ -108,7 +108,7 @@ def test_unrealistic_number_of_ranks_is_not_printed(run: Run) -> None:  # noqa: 
 def test_training_arguments_infer_trainer(run: Run) -> None:  # noqa: F811
     put("args.json", '{"per_device_train_batch_size": 8}')
     result = run(put("ds.json", GOOD), "--training-args", "args.json", "--world-size", "1")
-    assert "by TrainingArguments" in result.err and "transformers" in result.err
+    assert "inferred from TrainingArguments" in result.err and "transformers" in result.err
 
 
 def test_yaml_with_embedded_config_infers_its_program(run: Run) -> None:  # noqa: F811
@@ -163,11 +163,11 @@ def test_most_severe_finding_is_first(run: Run) -> None:  # noqa: F811
     [
         ('{"output_dir": "o", "per_device_train_batch_size": 4, "bf16": true}', "TrainingArg"),
         ('{"num_layers": 12, "hidden-size": 768, "train-iters": 9, "train_batch_size": 8}', "NeoX"),
-        ('{"model_type": "llama", "hidden_size": 64, "vocab_size": 9}', "config of a model"),
+        ('{"model_type": "llama", "hidden_size": 64, "vocab_size": 9}', "model config"),
         ('{"$defs": {}, "properties": {"stage": {}}}', "JSON Schema"),
-        ('{"cmd": "swift sft", "requirements": {"gpu": 1}}', "some other program"),
-        ('{"id": "a", "label": 0}', "some other program"),
-        ('{"_comment": "b", "id": "a", "label": 0}', "some other program"),
+        ('{"cmd": "swift sft", "requirements": {"gpu": 1}}', "another program"),
+        ('{"id": "a", "label": 0}', "another program"),
+        ('{"_comment": "b", "id": "a", "label": 0}', "another program"),
     ],
 )
 def test_file_of_another_kind_has_one_finding(
@@ -199,7 +199,7 @@ def test_trainer_requires_no_optimizer_in_config(run: Run) -> None:  # noqa: F81
 
 def test_release_after_newest_known_is_mentioned(run: Run) -> None:  # noqa: F811
     result = run(put("ds.json", GOOD), "--deepspeed-version", "0.25.0")
-    assert "judged as 0.19.8, the newest known" in result.err
+    assert "checked as 0.19.8, the newest supported" in result.err
 
 
 def test_filled_auto_values_are_counted() -> None:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands.errors import UsageError, error_line
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Applicability, FileReport, Severity
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
@@ -22,13 +22,19 @@ class Output:
     def __init__(self, form: str, *, quiet: bool) -> None:
         if form not in FORMATS:
             known = ", ".join(FORMATS)
-            raise UsageError(f"--output-format {form}: must be one of {known}")
+            raise UsageError(f"--output-format: {form!r} is not one of {known}")
         self.form = form
         self.quiet = quiet
 
     def findings(self, reports: Sequence[FileReport], *, to_stderr: bool = False) -> None:
         """Print the findings; to stderr if stdout contains a fixed config."""
         stream = sys.stderr if to_stderr else sys.stdout
+        if self.form in FOR_PEOPLE:
+            for file in reports:
+                if is_unreadable(file):
+                    (found,) = file.report.diagnostics
+                    error_line(f"{file.file}: {found.message}; {found.help}")
+            reports = [file for file in reports if not is_unreadable(file)]
         stream.write(render(self.form, reports, look_of(stream)))
 
     def diff(self, text: str) -> None:
@@ -50,8 +56,9 @@ class Output:
             return
         groups: dict[str, list[FileReport]] = {}
         for file in reports:
-            is_unreadable = any(found.code == UNREADABLE for found in file.report.diagnostics)
-            if file.target is not None and not is_unreadable:
+            if file.target is not None and not any(
+                found.code == UNREADABLE for found in file.report.diagnostics
+            ):
                 groups.setdefault(file.target.described, []).append(file)
         for described, files in groups.items():
             name = files[0].file if len(files) == 1 else counted(len(files), "file")
@@ -66,13 +73,24 @@ class Output:
         """Print ``3 files, 0 errors, 1 warning; 1 fixable: dsconfig validate --fix a.json``."""
         if self.form not in FOR_PEOPLE:
             return
-        found = [each.first for file in reports for each in group_by_cause(file.report.diagnostics)]
+        readable = [file for file in reports if not is_unreadable(file)]
+        found = [
+            cause.first for file in readable for cause in group_by_cause(file.report.diagnostics)
+        ]
         counts = [counted(len(reports), "file")]
         for severity, noun in NOUNS.items():
             number = sum(each.severity is severity for each in found)
             if number or severity is not Severity.INFO:
                 counts.append(counted(number, noun))
+        if len(readable) < len(reports):
+            counts.append(f"{len(reports) - len(readable)} unreadable")
         self.note(", ".join(counts) + _fixable(reports))
+
+
+def is_unreadable(file: FileReport) -> bool:
+    """Return whether a file cannot be read at all, so that its finding has no position."""
+    found = file.report.diagnostics
+    return len(found) == 1 and found[0].code == UNREADABLE and found[0].range is None
 
 
 NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}

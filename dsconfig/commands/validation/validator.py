@@ -1,12 +1,13 @@
 """Check one config: read, apply overrides, infer the target program, validate, select."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import dsconfig
 from dsconfig.commands import inference
 from dsconfig.commands.errors import UsageError, usage
-from dsconfig.commands.validation.settings import settings_for
+from dsconfig.commands.validation.settings import Settings, settings_for
 from dsconfig.commands.validation.targets import STDIN, Target
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Effect, FileReport, FileTarget, Report
@@ -14,7 +15,9 @@ from dsconfig.source import Document, read, with_overrides
 from dsconfig.source.findings import NEVER_IGNORED, matches
 
 with lazy_imports():
+    from dsconfig.checks import registry, spelling
     from dsconfig.commands.validation import baseline as baselines
+    from dsconfig.resolver import codes
     from dsconfig.source import ignores
 
 if TYPE_CHECKING:
@@ -49,9 +52,40 @@ def selectors(option: str, given: Sequence[str] | None) -> tuple[str, ...]:
         )
         is_name = selector[:3].upper() != "DSC" and "-" in selector
         if not is_code and not is_name:
-            hint = "give a code like DSC412, the start of one like DSC4, or a rule's name"
+            hint = "specify a code (DSC412), a prefix (DSC4) or the name of a rule"
             raise UsageError(f"{option} {selector}: {hint}")
+        if not any(_matches_rule(selector, code, name) for code, name in _rule_names()):
+            raise UsageError(f"{option} {selector}: unknown rule{_nearest(selector)}")
     return tuple(listed)
+
+
+@cache
+def _rule_names() -> tuple[tuple[str, str], ...]:
+    known = {code: rule.name for code, rule in registry.rules().items()}
+    known |= {code: entry.name for code, entry in codes.CODES.items()}
+    return tuple(known.items())
+
+
+def _matches_rule(selector: str, code: str, name: str) -> bool:
+    return code.startswith(selector.upper()) or name == selector.lower()
+
+
+def _nearest(selector: str) -> str:
+    near = spelling.closest(selector, (name for _, name in _rule_names()))
+    return f'; did you mean "{near}"?' if near else ""
+
+
+def _check_selectors(project: Settings) -> None:
+    """Raise UsageError for an unknown rule in the project settings."""
+    named = {"select": project.select, "ignore": project.ignore, **project.per_file_ignores}
+    for name, listed in named.items():
+        if listed:
+            _check_named(f"{project.file}: {name}:", listed)
+
+
+@cache
+def _check_named(name: str, listed: tuple[str, ...]) -> None:
+    selectors(name, listed)
 
 
 class Validator(NamedTuple):
@@ -71,6 +105,7 @@ class Validator(NamedTuple):
     def for_file(self, file: str) -> "Validator":
         """Return a validator with the project settings of a file; the command line wins."""
         project = settings_for(file)
+        _check_selectors(project)
         ignored = (*self.selection.ignore, *project.ignore, *project.ignored_in(file))
         return self._replace(
             runtime=self.runtime or project.runtime,
