@@ -24,6 +24,7 @@ with lazy_imports():
     from dsconfig.commands import (
         fact_defaults,
         host_memory,
+        log_facts,
         prepare,
         run_logs,
         screen,
@@ -92,7 +93,10 @@ class EstimateOptions(NamedTuple):
     ] = False
     log: Annotated[
         Path | None,
-        typer.Option(metavar="TRAIN.log", help="Compare with the log of a run."),
+        typer.Option(
+            metavar="TRAIN.log",
+            help="Compare with the log of a run; also a source of GPUs, releases and config.",
+        ),
     ] = None
     plot: Annotated[Path | None, typer.Option(metavar="OUT.png|svg", help="Write a bar chart.")] = (
         None
@@ -163,13 +167,24 @@ def estimate(
     Exit code 1 if the config has errors, or with --fail-if-oom if it does not fit.
     """
     facts = memory_options.with_style(facts, style, recompute)
+    log = None
+    if extra.log is not None:
+        with usage():
+            log = run_log.from_path(extra.log)
+        facts, added = log_facts.with_log(facts, log, extra.log)
+        if deepspeed_version is None and log_facts.release(log) is not None:
+            deepspeed_version = log_facts.release(log)
+            added.append(f"DeepSpeed {deepspeed_version}")
+        if file is None and log.config is not None:
+            added.append("the config")
+        log_facts.print_source(extra.log, added)
     facts = options.with_this_machine(facts)
     if extra.measured_here:
         facts = options.measured_here(facts)
     if extra.fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
         raise UsageError("--fail-if-oom requires --device or --device-memory")
-    if extra.log is not None and file is None:
-        raise UsageError("--log requires FILE, the config of that run")
+    if log is not None and file is None and log.config is None:
+        raise UsageError("--log requires FILE: the log does not contain the config of the run")
     if str(extra.html) == "-":
         raise UsageError("--html requires a file name; standard output is used by the tables")
     if extra.output is not None and file is None:
@@ -178,6 +193,8 @@ def estimate(
         print_compat(facts, extra.compat, extra.output_format)
         return
     document = None if file is None else options.load(file, overrides)
+    if document is None and log is not None:
+        document = options.parsed(dict(log.config or {}), f"config in {extra.log}", overrides)
     if document is not None:
         facts = options.completed(facts, document)
     program = inference.target_program(
@@ -196,7 +213,7 @@ def estimate(
     if extra.fit:
         print_limits(facts, effective, program, extra.output_format)
         raise typer.Exit(1 if errors.diagnostics else 0)
-    result = _result(extra, facts, program, effective, document)._replace(errors=errors)
+    result = _result(extra, facts, program, effective, document, log)._replace(errors=errors)
     if extra.plot is not None:
         with usage():
             plots.write_plot(result.estimate, extra.plot)
@@ -225,6 +242,7 @@ def _result(
     program: inference.TargetProgram,
     effective: "Effective | None",
     document: "Document | None",
+    log: "RunLog | None",
 ) -> Result:
     """Estimate the config or the usual configurations; find fixes and decisive assumptions."""
     with usage():
@@ -234,8 +252,6 @@ def _result(
             found = search.table(facts, runtime=program.runtime)
     if extra.measured is not None:
         found = _calibrated(found, extra.measured, extra.measured_as)
-    with usage():
-        log = None if extra.log is None else run_log.from_path(extra.log)
     result = Result(found, facts, program, effective, document, log)
     if effective is None:
         return result

@@ -99,6 +99,12 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
         return override.with_overrides(document, overrides or [])
 
 
+def parsed(config: dict[str, Any], name: str, overrides: list[str] | None) -> "Document":
+    """Return a config that is not from a file, with overrides applied. Raises UsageError."""
+    with usage():
+        return override.with_overrides(dsconfig.read(config, name=name), overrides or [])
+
+
 def completed(facts: "Facts", document: "Document") -> "Facts":
     """Return the facts, completed from the YAML file that embeds the config."""
     return embedded_facts.complete(facts, document) if document.container else facts

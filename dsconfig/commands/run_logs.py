@@ -59,6 +59,9 @@ def print_log(log: "RunLog") -> None:
         "DeepSpeed": log.release,
         "ranks": log.world_size,
         "samples/s": log.samples_per_second and f"{log.samples_per_second:.4g}",
+        "GPU": log.device,
+        "GPU memory": log.device_memory and both(log.device_memory),
+        **log.releases,
         "nvidia-smi": None if log.visible is None else both(log.visible),
     }
     for name, value in facts.items():

@@ -60,6 +60,12 @@ class RunLog:
     """Peak according to the throughput lines."""
     visible: int | None = None
     """Maximum over GPUs in nvidia-smi's table."""
+    device: str | None = None
+    """GPU name in nvidia-smi's table."""
+    device_memory: int | None = None
+    """Capacity of a GPU according to nvidia-smi, or to the out-of-memory error."""
+    releases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Releases of torch and transformers."""
     out_of_memory: OutOfMemory | None = None
     found: tuple[str, ...] = field(default=())
     """Kinds of lines that were recognized."""
@@ -105,6 +111,8 @@ def from_text(text: str) -> RunLog:
     config = _config(text)
     iteration = list(_ITERATION.finditer(text))
     world = _first(_WORLD, text)
+    capacity = [int(each[1]) * MIB for each in _NVIDIA_SMI_TOTAL.finditer(text)]
+    versions = {name: _first(pattern, text) for name, pattern in _RELEASES.items()}
     kinds = {
         "memory readings": bool(readings),
         "throughput": bool(rates or iteration),
@@ -121,6 +129,9 @@ def from_text(text: str) -> RunLog:
         seconds_per_iteration=_seconds(iteration[-1]) if iteration else None,
         peak_allocated=int(max(peaks) * GIB) if peaks else None,
         visible=max(cards, default=None),
+        device=_first(_NVIDIA_SMI_NAME, text),
+        device_memory=min(capacity, default=out_of_memory.capacity if out_of_memory else None),
+        releases={name: found for name, found in versions.items() if found},
         out_of_memory=out_of_memory,
         found=tuple(kind for kind, there in kinds.items() if there),
     )
@@ -136,6 +147,15 @@ _RATE = re.compile(rf"(?<!Curr)SamplesPerSec={_NUMBER}")
 _ITERATION = re.compile(rf"{_NUMBER} ?(s/it|it/s)\b")
 _MAX_ALLOCATED = re.compile(rf"MaxMemAllocated={_NUMBER} ?GB")
 _NVIDIA_SMI = re.compile(r"\|\s+(\d{1,12})MiB\s*/\s*\d{1,12}MiB\s*\|")
+_NVIDIA_SMI_TOTAL = re.compile(r"\|\s+\d{1,12}MiB\s*/\s*(\d{1,12})MiB\s*\|")
+_NVIDIA_SMI_NAME = re.compile(
+    r"^\|\s+\d{1,4}\s+(\S[^|\n]*?)\s{2,}(?:On|Off|N/A)\s*\|", re.MULTILINE
+)
+_RELEASES: Mapping[str, re.Pattern[str]] = {
+    "torch": re.compile(r"^torch version \.{2,} (\d+\.\d+(?:\.\d+)?)", re.MULTILINE),
+    "transformers": re.compile(r'"transformers_version": "(\d+\.\d+(?:\.\d+)?)"'),
+}
+"""Lines of ds_report, and of the model config that transformers prints."""
 _JSON = re.compile(r"\bjson = (\{)")
 
 

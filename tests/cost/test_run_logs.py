@@ -162,3 +162,53 @@ def test_misleading_line_is_ignored(line: str) -> None:
     log = run_log.from_text(f"{line}\nDeepSpeed info: version=0.16.4\n")
     assert log.release == "0.16.4"
     assert log.config is None and log.world_size is None and log.out_of_memory is None
+
+
+PRINTED = """[INFO] [logging.py:128:log_dist] DeepSpeed info: version=0.16.4, git-hash=unknown
+torch version .................... 2.5.1
+[INFO] [config.py:733:__init__] Config mesh_device None world_size = 2
+[INFO] [config.py:998:print_user_config]   json = {
+    "train_micro_batch_size_per_gpu": 2,
+    "bf16": {"enabled": true},
+    "zero_optimization": {"stage": 2}
+}
+|   0  NVIDIA A100-SXM4-80GB          On  | 00000000:07:00.0 Off |                    0 |
+| N/A   34C    P0              63W / 400W |  41219MiB / 81920MiB |      0%      Default |
+"""
+
+
+def estimated(path: Path, *flags: str) -> dict[str, object]:
+    command = ["estimate", "--log", str(path), "--model", "gpt2", *flags]
+    done = CliRunner().invoke(app, [*command, "--seq-len", "512", "--output-format", "json"])
+    assert done.exit_code == 0, done.output
+    return {"stderr": " ".join(done.stderr.split()), **json.loads(done.stdout)}
+
+
+def test_estimate_uses_facts_and_config_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(PRINTED)
+    data = estimated(path)
+    inputs = data["inputs"]
+    assert isinstance(inputs, dict)
+    assert (inputs["gpus"], inputs["device"]) == (2, "A100-SXM4-80GB")
+    assert (data["release"], inputs["precision"], inputs["micro_batch"]) == ("0.16.4", "bf16", 2)
+    printed = "2 GPUs, A100-SXM4-80GB with 79.1 GiB, torch 2.5.1, DeepSpeed 0.16.4, the config"
+    assert str(data["stderr"]).startswith(f"from {path}: {printed}")
+
+
+def test_flags_override_facts_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(PRINTED)
+    flags = ("--gpus", "4", "--device", "h100", "--deepspeed-version", "0.19.8")
+    data = estimated(path, *flags)
+    inputs = data["inputs"]
+    assert isinstance(inputs, dict)
+    assert (inputs["gpus"], inputs["device"]) == (4, "H100-SXM5-80GB")
+    assert data["release"] == "0.19.8"
+
+
+def test_log_without_config_requires_file(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(PRINTED.replace("json =", ""))
+    done = CliRunner().invoke(app, ["estimate", "--log", str(path), "--model", "gpt2"])
+    assert "--log requires FILE" in str(done.exception)

@@ -1,0 +1,60 @@
+"""Facts found in the log of a run, for ``estimate --log``."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dsconfig import mesh
+from dsconfig.commands.text_table import paragraph
+from dsconfig.facts import machine
+from dsconfig.report.sizes import counted, gib
+from dsconfig.schema.version import OLDEST, Version
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.facts.run_log import RunLog
+
+
+def with_log(facts: "Facts", log: "RunLog", path: Path) -> "tuple[Facts, list[str]]":
+    """Return the facts, completed with ranks, GPU and releases of the log, and what was added."""
+    origins, added = dict(facts.origins), list[str]()
+    if facts.world_size is None and log.world_size:
+        facts = replace(facts, world_size=log.world_size, nodes=mesh.nodes_for(log.world_size))
+        origins["world_size"] = str(path)
+        added.append(counted(log.world_size, "GPU"))
+    device = _device(log)
+    if facts.device is None and device is not None:
+        facts = replace(facts, device=device)
+        origins["device"] = str(path)
+        memory = "" if device.memory_bytes is None else f" with {gib(device.memory_bytes)}"
+        added.append(f"{device.name}{memory}")
+    releases = {name: each for name, each in log.releases.items() if name not in facts.releases}
+    added += [f"{name} {each}" for name, each in releases.items()]
+    return replace(facts, releases={**facts.releases, **releases}, origins=origins), added
+
+
+def release(log: "RunLog") -> str | None:
+    """Return the DeepSpeed release of the log, None if it is unknown or not supported."""
+    known = log.release is not None and Version.parse(log.release) >= OLDEST
+    return log.release if known else None
+
+
+def print_source(path: Path, added: list[str]) -> None:
+    """Print which facts were read from the log."""
+    if added:
+        typer.echo(paragraph(f"from {path}: {', '.join(added)}"), err=True)
+
+
+def _device(log: "RunLog") -> "machine.DeviceFacts | None":
+    """Return the GPU; its memory is that of the out-of-memory error, the catalogue or the log."""
+    capacity = log.out_of_memory.capacity if log.out_of_memory else None
+    memory = capacity or log.device_memory
+    if log.device is None:
+        return machine.DeviceFacts(name="GPU of the log", memory_bytes=memory) if memory else None
+    try:
+        device = machine.named_device(log.device)
+    except ValueError:
+        return machine.DeviceFacts(name=log.device, memory_bytes=memory)
+    return replace(device, memory_bytes=capacity or device.memory_bytes)
