@@ -6,7 +6,7 @@ A ``console`` block lists commands, each followed by its output; ``...`` marks a
 above the block sets how the commands run; a comment above any other block makes it a file:
 
     <!-- run: exit=1 -->                expected exit code (default: 0)
-    <!-- run: paragraphs=1-2,4 -->      show only these paragraphs of the output
+    <!-- run: paragraphs=1-2,last -->   show only these paragraphs of the output
     <!-- run: needs=transformers -->    needs this package; skipped where it is missing
     <!-- run: example -->               output differs between machines and is not compared
     <!-- run: never -->                 only shown: needs GPUs or a download
@@ -143,7 +143,7 @@ def selected(output: str, paragraphs: str | None) -> str:
     parts = re.split(r"\n\n+", "\n".join(lines))
     chosen: list[str] = []
     last = 0
-    for span in paragraphs.split(","):
+    for span in paragraphs.replace("last", str(len(parts))).split(","):
         first, _, end = span.partition("-")
         stop = int(end or first)
         if int(first) > len(parts):
