@@ -1,4 +1,4 @@
-"""The page of questions: every command is run, and prints the answer that stands beside it."""
+"""Every command on the page of questions prints the answer beside it."""
 
 import os
 import re
@@ -15,18 +15,19 @@ FILES = re.findall(r"^`(\w+\.json)`[^\n]*:\n\n```json\n(.+?)\n```$", PAGE, re.MU
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("questions")
+    """Return a directory with the files that the page defines."""
+    folder = tmp_path_factory.mktemp("questions")
     for name, text in FILES:
-        (made / name).write_text(text + "\n")
-    return made
+        (folder / name).write_text(text + "\n")
+    return folder
 
 
-def test_there_are_twenty() -> None:
+def test_page_has_twenty_questions_and_six_files() -> None:
     assert len(ROWS) == 20 and len(FILES) == 6
 
 
 @pytest.mark.parametrize(("question", "command", "answer"), ROWS, ids=[row[0] for row in ROWS])
-def test_the_command_answers(question: str, command: str, answer: str, folder: Path) -> None:
+def test_command_prints_the_answer(question: str, command: str, answer: str, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dsconfig", *command.split()],
         cwd=folder,
