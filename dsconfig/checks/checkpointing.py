@@ -6,6 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
 from dsconfig.report import Effect
+from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.runtimes.read_config import ZERO
 
 ACTIVATIONS: Path = ("activation_checkpointing",)
@@ -60,6 +61,35 @@ def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
             "DeepSpeed "
             "fails when it loads a checkpoint",
             help="delete it",
+        )
+
+
+@rule(
+    "DSC905",
+    Effect.NOTE,
+    triggers="activation_checkpointing",
+    applies_to=lambda runtime: not runtime.recomputes_from_config,
+)
+def recomputation_not_enabled(config: Context) -> Iterator[Finding]:
+    """`activation_checkpointing` alone does not enable recomputation
+
+    The block only configures `deepspeed.checkpointing`. DeepSpeed, transformers and accelerate
+    recompute activations if the script or TrainingArguments enable it. dsengine recomputes if the
+    block is present. Not reported if TrainingArguments (`--training-args`) enable
+    `gradient_checkpointing`.
+
+    bad: {"train_batch_size": 8, "activation_checkpointing": {"partition_activations": true}}
+    good: {"train_batch_size": 8}
+    """
+    programs = [runtime for runtime in config.runtimes if not runtime.recomputes_from_config]
+    is_enabled = config.facts.arguments.get("gradient_checkpointing")
+    if config.block(*ACTIVATIONS) and programs and not is_enabled:
+        step = programs[0].set_elsewhere[RECOMPUTATION]
+        yield Finding(
+            path=ACTIVATIONS,
+            message="activation_checkpointing alone does not enable recomputation",
+            help=f"enable it with {step}, or delete the block",
+            on_key=True,
         )
 
 

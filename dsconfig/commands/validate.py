@@ -78,6 +78,12 @@ def validate(
     error_on_warning: Annotated[
         bool, typer.Option("--error-on-warning", help="Exit with 1 for warnings as well.")
     ] = False,
+    skip_non_configs: Annotated[
+        bool,
+        typer.Option(
+            "--skip-non-configs", help="Skip files that contain no config (for pre-commit)."
+        ),
+    ] = False,
     stdin_filename: Annotated[
         str | None, typer.Option(help="File name to print for stdin.")
     ] = None,
@@ -95,7 +101,9 @@ def validate(
         selection=Selection(selectors("--select", select), selectors("--ignore", ignore)),
         baseline=baselines.load(baseline) if baseline else None,
     )
-    chosen = targets(files or ["."], stdin_filename)
+    chosen = targets(files or ["."], stdin_filename, skip_non_configs=skip_non_configs)
+    if not chosen:
+        return
     if fix or unsafe_fixes or diff:
         reports, changed = fixing.repair(chosen, validator, output, unsafe=unsafe_fixes, dry=diff)
     else:

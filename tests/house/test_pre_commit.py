@@ -8,6 +8,9 @@ import pytest
 
 from dsconfig.commands.app import COMMANDS
 from dsconfig.commands.validation import search
+from validate.test_command import Run, put, run
+
+__all__ = ["run"]
 
 yaml: Any = pytest.importorskip("yaml")
 HOOKS = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text("utf-8"))
@@ -19,8 +22,15 @@ TAKEN = (
     "ds_z2_offload_config.json",
     "deepspeed_config.json",
     "x/deepspeed-config.yaml",
+    "configs/train.json",
 )
-LEFT = ("package.json", "config.json", "zero.json", "mkdocs.yml", "ds_config.py")
+SKIPPED = {
+    "package.json": '{"name": "x"}',
+    "config.json": '{"model_type": "llama", "hidden_size": 64}',
+    "broken.json": "{",
+    "tsconfig.json": '{\n  // comment\n  "compilerOptions": {},\n}',
+    "mkdocs.yml": "nav: []\n",
+}
 
 
 @pytest.mark.parametrize("hook", HOOKS, ids=[hook["id"] for hook in HOOKS])
@@ -29,7 +39,8 @@ def test_hook_runs_a_command_on_configs(hook: dict[str, Any]) -> None:
     assert program == "dsconfig" and command in COMMANDS
     pattern = re.compile(hook["files"])
     assert all(pattern.search(name) for name in TAKEN)
-    assert not any(pattern.search(name) for name in LEFT)
+    assert all(pattern.search(name) for name in SKIPPED)
+    assert not pattern.search("ds_config.py")
 
 
 def test_folder_search_finds_the_files_of_the_hook(tmp_path: Path) -> None:
@@ -42,3 +53,14 @@ def test_folder_search_finds_the_files_of_the_hook(tmp_path: Path) -> None:
         Path(each).relative_to(tmp_path).as_posix() for each in search.configs_in(str(tmp_path))
     }
     assert found == set(TAKEN)
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=[hook["id"] for hook in HOOKS])
+def test_hook_checks_configs_and_skips_other_files(hook: dict[str, Any], run: Run) -> None:
+    _, _, *flags = hook["entry"].split()
+    for name, text in SKIPPED.items():
+        put(name, text)
+    assert run(*flags, *SKIPPED).code == 0
+    put("configs/train.json", '{"train_batch_size": 8, "gradient_cliping": 1}')
+    result = run(*flags, "configs/train.json", *SKIPPED)
+    assert result.code == 1 and "DSC021" in result.out and "1 file," in result.err

@@ -45,9 +45,13 @@ def configs_in(directory: str) -> Iterator[str]:
             # Opening a pipe blocks, and a device may have no end. Broken links are reported.
             if not name.endswith(SUFFIXES) or (path.exists() and not path.is_file()):
                 continue
-            has_name = any(fnmatch(name.lower(), pattern) for pattern in NAMES)
-            if has_name or _looks_like_config(path):
+            if is_candidate(path):
                 yield str(path)
+
+
+def is_candidate(path: Path) -> bool:
+    """Return whether a file is checked in a search: by its name, or because it has a config."""
+    return any(fnmatch(path.name.lower(), pattern) for pattern in NAMES) or _looks_like_config(path)
 
 
 def _looks_like_config(path: Path) -> bool:

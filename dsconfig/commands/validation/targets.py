@@ -23,18 +23,25 @@ class Target(NamedTuple):
     name: str
 
 
-def targets(arguments: Sequence[str], stdin_name: str | None) -> list[Target]:
+def targets(
+    arguments: Sequence[str], stdin_name: str | None, *, skip_non_configs: bool = False
+) -> list[Target]:
     """Return the configs to check, each once, directories in alphabetical order.
 
     Files that the project excludes are skipped unless named. Raises UsageError if none is left.
+    With ``skip_non_configs``, named files without a config, and excluded ones, are skipped as well.
     """
     selected: dict[str, Target] = {}
     for argument in arguments:
         for target in _expand(argument, stdin_name):
             is_named = target.name in arguments or target.source == STDIN
+            if skip_non_configs and target.source != STDIN:
+                is_named = False
+                if not search.is_candidate(Path(target.source)):
+                    continue
             if is_named or not settings_for(target.name).excludes(target.name):
                 selected.setdefault(target.source, target)
-    if not selected:
+    if not selected and not skip_non_configs:
         raise UsageError(f"no config found in {', '.join(arguments)}; name the file itself")
     return list(selected.values())
 
