@@ -83,5 +83,5 @@ def on_host() -> Setting:
         tile_elements=2000,
         modes=("ddp fused bf16", "dsengine 3 bf16"),
         compiled=(False,),
-        tests={"one": ("tests/engine/test_plans.py", "-k", "launchers")},
+        tests={"one": ("tests/engine/test_plans.py", "-k", "launcher_plan")},
     )
