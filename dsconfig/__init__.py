@@ -1,128 +1,88 @@
-"""The compiler for ds_config: read, validate, resolve, estimate, plan.
+"""Check, complete and estimate DeepSpeed configs (ds_config), as on the command line.
 
-    doc  = dsconfig.read("ds.json")
-    rep  = dsconfig.validate(doc)
-    res  = dsconfig.resolve(doc, facts)
-    est  = dsconfig.estimate(res, facts)
-    plan = dsconfig.plan(res, facts)
+A config is a path, a text or a dict. Facts describe the run: GPUs, model, training arguments.
 
-Names are loaded on first use, so that a program pays only for what it calls.
+    import dsconfig
+
+    report = dsconfig.validate("ds.json", runtime="transformers")
+    for finding in report.errors:
+        print(finding.code, finding.pointer, finding.message, finding.help)
+
+    facts = dsconfig.gather(gpus=8, device="a100-80gb", model="llama-3-8b", seq_len=4096)
+    resolution = dsconfig.resolve("ds.json", facts)          # replaces every "auto"
+    estimate = dsconfig.estimate(resolution, facts)          # memory and step time
+    plan = dsconfig.plan(resolution, facts)                  # the input of dsengine
+
+    dsconfig.tune(facts)[0].config                           # the fastest config that fits
+    print(dsconfig.explain("overlap_comm"))                  # a key, or a rule such as DSC404
+    dsconfig.diff("old.json", "new.json")                    # differences in meaning
+
+Functions that take a config never raise for an invalid one: findings are in ``report.diagnostics``
+and ``resolution.diagnostics``. Wrong arguments raise ValueError or TypeError. Reports, resolutions,
+estimates and plans display as tables in notebooks. Names are imported on first use.
 """
 
 from typing import TYPE_CHECKING
 
-from dsconfig import hostfile, launch_env, tiles
 from dsconfig.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from dsconfig.api import complete, estimate, plan, read, replan, resolve, validate
-    from dsconfig.cost.compat import (
-        zero2_model_states,
-        zero2_table,
-        zero3_model_states,
-        zero3_table,
-    )
-    from dsconfig.cost.estimate import Estimate
-    from dsconfig.cost.host_memory_fixes import ways_to_fit
-    from dsconfig.facts import (
-        Architecture,
-        DeviceFacts,
-        Facts,
-        HostFacts,
-        ModelTree,
-        ModuleFact,
-        TensorFact,
-        TrainingFacts,
-        architecture_of,
-        gather,
-    )
-    from dsconfig.planner.plan import Coverage, Plan, PlannedUnit, Status
-    from dsconfig.report import Diagnostic, Effect, Report, Severity
-    from dsconfig.resolver.resolution import LedgerEntry, Resolution
-    from dsconfig.runtimes.effective import Effective
-    from dsconfig.runtimes.typed_block import block_values, config_values
-    from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_type
-    from dsconfig.source import Document
+    from dsconfig import hostfile as hostfile
+    from dsconfig import launch_env as launch_env
+    from dsconfig import tiles as tiles
+    from dsconfig.api import complete as complete
+    from dsconfig.api import diff as diff
+    from dsconfig.api import estimate as estimate
+    from dsconfig.api import explain as explain
+    from dsconfig.api import plan as plan
+    from dsconfig.api import read as read
+    from dsconfig.api import replan as replan
+    from dsconfig.api import resolve as resolve
+    from dsconfig.api import tune as tune
+    from dsconfig.api import validate as validate
+    from dsconfig.cost.compat import zero2_model_states as zero2_model_states
+    from dsconfig.cost.compat import zero2_table as zero2_table
+    from dsconfig.cost.compat import zero3_model_states as zero3_model_states
+    from dsconfig.cost.compat import zero3_table as zero3_table
+    from dsconfig.cost.estimate import Estimate as Estimate
+    from dsconfig.cost.host_memory_fixes import ways_to_fit as ways_to_fit
+    from dsconfig.facts import Architecture as Architecture
+    from dsconfig.facts import DeviceFacts as DeviceFacts
+    from dsconfig.facts import Facts as Facts
+    from dsconfig.facts import HostFacts as HostFacts
+    from dsconfig.facts import ModelTree as ModelTree
+    from dsconfig.facts import ModuleFact as ModuleFact
+    from dsconfig.facts import TensorFact as TensorFact
+    from dsconfig.facts import TrainingFacts as TrainingFacts
+    from dsconfig.facts import architecture_of as architecture_of
+    from dsconfig.facts import gather as gather
+    from dsconfig.planner.plan import Coverage as Coverage
+    from dsconfig.planner.plan import Plan as Plan
+    from dsconfig.planner.plan import PlannedUnit as PlannedUnit
+    from dsconfig.planner.plan import Status as Status
+    from dsconfig.report import Diagnostic as Diagnostic
+    from dsconfig.report import Effect as Effect
+    from dsconfig.report import Report as Report
+    from dsconfig.report import Severity as Severity
+    from dsconfig.resolver.resolution import LedgerEntry as LedgerEntry
+    from dsconfig.resolver.resolution import Resolution as Resolution
+    from dsconfig.runtimes.effective import Effective as Effective
+    from dsconfig.runtimes.typed_block import block_values as block_values
+    from dsconfig.runtimes.typed_block import config_values as config_values
+    from dsconfig.schema.optimizers import OPTIMIZER_CLASSES as OPTIMIZER_CLASSES
+    from dsconfig.schema.optimizers import OPTIMIZERS as OPTIMIZERS
+    from dsconfig.schema.optimizers import optimizer_type as optimizer_type
+    from dsconfig.source import Document as Document
 
 __version__ = "0.1.0"
 
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "api": ("read", "validate", "resolve", "estimate", "plan", "complete", "replan"),
-        "facts": (
-            "Architecture",
-            "DeviceFacts",
-            "Facts",
-            "HostFacts",
-            "ModelTree",
-            "ModuleFact",
-            "TensorFact",
-            "TrainingFacts",
-            "architecture_of",
-            "gather",
-        ),
-        "cost.compat": (
-            "zero2_model_states",
-            "zero2_table",
-            "zero3_model_states",
-            "zero3_table",
-        ),
-        "cost.estimate": ("Estimate",),
-        "cost.host_memory_fixes": ("ways_to_fit",),
-        "planner.plan": ("Coverage", "Plan", "Status", "PlannedUnit"),
-        "report": ("Diagnostic", "Effect", "Report", "Severity"),
-        "resolver.resolution": ("LedgerEntry", "Resolution"),
-        "runtimes.effective": ("Effective",),
-        "runtimes.typed_block": ("block_values", "config_values"),
-        "schema.optimizers": ("OPTIMIZERS", "OPTIMIZER_CLASSES", "optimizer_type"),
-        "source": ("Document",),
-    },
-)
+__getattr__, __all__ = lazy_attributes(__name__, "__version__")
 
-__all__ = [
-    "OPTIMIZERS",
-    "OPTIMIZER_CLASSES",
-    "Architecture",
-    "Coverage",
-    "DeviceFacts",
-    "Diagnostic",
-    "Document",
-    "Effect",
-    "Effective",
-    "Estimate",
-    "Facts",
-    "HostFacts",
-    "LedgerEntry",
-    "ModelTree",
-    "ModuleFact",
-    "Plan",
-    "PlannedUnit",
-    "Report",
-    "Resolution",
-    "Severity",
-    "Status",
-    "TensorFact",
-    "TrainingFacts",
-    "__version__",
-    "architecture_of",
-    "block_values",
-    "complete",
-    "config_values",
-    "estimate",
-    "gather",
-    "hostfile",
-    "launch_env",
-    "optimizer_type",
-    "plan",
-    "read",
-    "replan",
-    "resolve",
-    "tiles",
-    "validate",
-    "ways_to_fit",
-    "zero2_model_states",
-    "zero2_table",
-    "zero3_model_states",
-    "zero3_table",
-]
+
+def __dir__() -> list[str]:
+    """List the public functions."""
+    return [name for name in __all__ if name.islower() and name not in _MODULES | {"__version__"}]
+
+
+_MODULES = {"hostfile", "launch_env", "tiles"}
+"""Public modules, used by the engine."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.source.pointer import is_block
 
 with lazy_imports():
     # Deferred, so that a caller of `validate` does not pay for importing the planner.
     from dsconfig import batch as batches
     from dsconfig.checks import runner
-    from dsconfig.cost import estimator
+    from dsconfig.comparison import differences, upgrades
+    from dsconfig.cost import estimator, search
     from dsconfig.facts import embedded_facts
     from dsconfig.facts import facts as facts_module
     from dsconfig.planner import build
     from dsconfig.planner.coverage import findings as engine_findings
+    from dsconfig.reference import explanation
     from dsconfig.report import report as reports
     from dsconfig.resolver import entry
     from dsconfig.resolver import resolution as resolutions
@@ -30,7 +33,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from dsconfig.comparison.differences import Change
+    from dsconfig.comparison.upgrades import UpgradeChange
     from dsconfig.cost.estimate import Estimate
+    from dsconfig.cost.search import Candidate
     from dsconfig.facts import Facts
     from dsconfig.planner.plan import Plan
     from dsconfig.report import Diagnostic, Report
@@ -152,6 +158,67 @@ def replan(plan: Plan, facts: Facts) -> Plan:
         why = "; ".join(f"{each.pointer}: {each.message}" for each in refusals)
         raise build.PlanError(f"{ranks} ranks cannot continue this plan: {why}")
     return build.make_plan(resolution, _facts(facts))
+
+
+def tune(
+    facts: Facts, *, runtime: str | Runtime = "dsengine", version: str | Version | None = None
+) -> tuple[Candidate, ...]:
+    """Rank ZeRO stage, offload and recomputation by estimated throughput, the best first.
+
+    Each candidate has the largest micro batch that fits and its ``config``; ``reason`` is empty if
+    it fits. Raises ValueError if the model, the number of GPUs or their memory is unknown, or for
+    an unknown runtime or version, TypeError if ``facts`` is not a Facts.
+    """
+    program = runtimes.runtime_of(runtime, _version(version, runtime))
+    return search.tune(_facts(facts), runtime=program)
+
+
+def explain(name: str | Document) -> str:
+    """Explain a config key, a rule (by code or name), or every key of a config file.
+
+    The page of a rule is Markdown. Raises ValueError with suggestions for an unknown name.
+    """
+    if isinstance(name, documents.Document):
+        return explanation.text_of_file(name)
+    return explanation.text_of(str(name))
+
+
+def diff(
+    a: Source,
+    b: Source | None = None,
+    *,
+    from_version: str | Version | None = None,
+    to_version: str | Version | None = None,
+    runtime: str | Runtime = "deepspeed",
+) -> tuple[Change, ...] | tuple[UpgradeChange, ...]:
+    """Return the differences in meaning of two configs, or of one between two DeepSpeed releases.
+
+    Without ``b``, ``from_version`` is required, and the result is what an upgrade changes for
+    ``runtime``. Raises ValueError for a config that is not a valid object, or an unknown version.
+    """
+    if b is None and from_version is None:
+        raise ValueError("specify b, or from_version to compare two releases")
+    before = _version(from_version, None)
+    after = _version(to_version, None) if to_version is not None or b is None else before
+    first = read(a)
+    if b is not None:
+        second = _object(read(b))
+        return tuple(differences.between_configs(_object(first), second, before, after))
+    _object(first)
+    found = upgrades.upgrade_changes(
+        first, before, after, lambda version: validate(first, runtime=runtime, version=version)
+    )
+    return tuple(found)
+
+
+def _object(document: Document) -> dict[str, Any]:
+    """Return the config of a document. Raises ValueError if it cannot be compared."""
+    value: object = document.value
+    refused = reports.Report(document.diagnostics).refusals
+    if not is_block(value) or refused:
+        reason = refused[0].message if refused else "not an object"
+        raise ValueError(f"{document.name} cannot be compared: {reason}")
+    return value
 
 
 def _facts(facts: Facts | None) -> Facts:

@@ -14,15 +14,16 @@ its names with :func:`lazy_attributes`.
 it is complete; the executing thread sees it partially initialized, as in any import.
 """
 
+import re
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 _KNOWN = frozenset(
     f"__{name}__"
@@ -99,18 +100,44 @@ def lazy_imports() -> Generator[None]:
         sys.meta_path.remove(_FINDER)
 
 
-def lazy_attributes(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """Return a package ``__getattr__`` that imports each name from its module on first access.
+def lazy_attributes(package: str, *extra: str) -> tuple[Callable[[str], Any], list[str]]:
+    """Return the ``__getattr__`` and the ``__all__`` of a package.
 
-    ``modules`` maps a module below the package to the names it provides.
+    The names are those that the package imports under ``if TYPE_CHECKING``, which type checkers and
+    editors read as well; each is imported on first access. ``extra`` are names defined in the
+    package itself.
     """
-    module_of = {name: module for module, names in modules.items() for name in names}
+    modules = _imported_names(package)
 
     def find(name: str) -> Any:
-        if name not in module_of:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{module_of[name]}"), name)
+        module = modules[name]
+        value = (
+            import_module(f"{package}.{name}")
+            if module == package
+            else getattr(import_module(module), name)
+        )
         setattr(sys.modules[package], name, value)
         return value
 
-    return find
+    return find, sorted((*modules, *extra))
+
+
+def _imported_names(package: str) -> dict[str, str]:
+    """Return the module of each name that a package imports for type checkers."""
+    spec = sys.modules[package].__spec__
+    source: str = cast("Any", spec).loader.get_source(package)
+    names: dict[str, str] = {}
+    module = ""
+    for line in source.partition("if TYPE_CHECKING:\n")[2].splitlines():
+        if line and not line.startswith(" "):
+            break
+        start = _FROM_IMPORT.match(line)
+        module = start[1] if start else module
+        names |= dict.fromkeys(_REEXPORT.findall(line), module)
+    return names
+
+
+_FROM_IMPORT = re.compile(r" +from ([\w.]+) import\b")
+_REEXPORT = re.compile(r"\b\w+ as (\w+)")

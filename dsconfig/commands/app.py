@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import cleandoc
+from textwrap import wrap
 from typing import Any
 
 import typer
@@ -60,13 +61,23 @@ def build(name: str) -> Any:
         settings |= {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[dict-item]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     invocations = [f"dsconfig {name} {arguments}".rstrip() for arguments in COMMANDS[name]]
-    examples = "\n".join(("\b", "Examples:", *(f"  {line}" for line in invocations)))
+    lines = (line for invocation in invocations for line in _wrapped(invocation))
+    examples = "\n".join(("\b", "Examples:", *lines))
     text = help_text(function.__doc__ or "")
     epilog = examples if invocations else None
     single.command(name, cls=PlainCommand, context_settings=settings, help=text, epilog=epilog)(
         function
     )
     return get_command(single)
+
+
+def _wrapped(invocation: str) -> list[str]:
+    """Return a command in lines of at most 76 characters, continued by backslashes."""
+    lines = wrap(invocation, 70, break_long_words=False, break_on_hyphens=False)
+    return [
+        f"  {'  ' if index else ''}{line}"
+        for index, line in enumerate(" \\\n".join(lines).split("\n"))
+    ]
 
 
 def help_text(doc: str) -> str:

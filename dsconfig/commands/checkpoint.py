@@ -71,8 +71,8 @@ def checkpoint(
     Examples:
       dsconfig checkpoint verify out
       dsconfig checkpoint verify out --tag global_step120
-      dsconfig checkpoint convert out --to deepspeed -o converted --stage 3 --ranks 8
-      dsconfig checkpoint convert out --to safetensors -o weights --precision bf16
+      dsconfig checkpoint convert out --to deepspeed -o new --stage 3 --ranks 8
+      dsconfig checkpoint convert out --to safetensors -o new --precision bf16
     """
     try:
         # Not lazy: the package itself imports torch, and --help must work without it.

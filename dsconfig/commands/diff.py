@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import dsconfig
 from dsconfig.commands import inference, options
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.writing import write
@@ -16,12 +17,13 @@ from dsconfig.report import Effect
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
-    from dsconfig.commands import differences, pinning, text_table, upgrades
+    from dsconfig.commands import pinning, text_table
+    from dsconfig.comparison import differences, upgrades
 
 
 if TYPE_CHECKING:
-    from dsconfig.commands.differences import Change
-    from dsconfig.commands.upgrades import UpgradeChange
+    from dsconfig.comparison.differences import Change
+    from dsconfig.comparison.upgrades import UpgradeChange
     from dsconfig.schema.version import Version
     from dsconfig.source import Document
 
@@ -87,13 +89,26 @@ def diff(
         _mapping(first)
         target = inference.target_program(None, str(after), document=first, source=a)
         typer.echo(text_table.paragraph(target.headline), err=True)
-        changes = upgrades.upgrade_changes(first, before, after)
+        changes = _upgrade_changes(first, before, after)
     else:
         second = options.load(b, overrides)
         changes = differences.between_configs(_mapping(first), _mapping(second), before, after)
     typer.echo(as_json(changes) if output_format == "json" else text_table.fitted(as_text(changes)))
     if changes:
         raise typer.Exit(1)
+
+
+def _upgrade_changes(
+    document: "Document", before: "Version", after: "Version"
+) -> "list[UpgradeChange]":
+    target = inference.target_program(None, str(after), document=document, source=document.name)
+    program = target.runtime.name
+    return upgrades.upgrade_changes(
+        document,
+        before,
+        after,
+        lambda version: dsconfig.validate(document, runtime=program, version=version),
+    )
 
 
 def _pin(
@@ -105,7 +120,7 @@ def _pin(
     with usage("--pin"):
         pinned = pinning.pinned(first, before, after)
     write(output, pinned.text or "")
-    for change in upgrades.upgrade_changes(pinned, before, after):
+    for change in _upgrade_changes(pinned, before, after):
         typer.echo(f"cannot be kept: {change}", err=True)
 
 

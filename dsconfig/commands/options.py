@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
+from dsconfig.commands import completion
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.progress import progress
 from dsconfig.lazy_imports import lazy_imports
@@ -53,6 +54,7 @@ RuntimeName = Annotated[
     str | None,
     typer.Option(
         metavar="PROGRAM",
+        autocompletion=completion.runtimes,
         help="Target program: deepspeed, transformers, accelerate or dsengine (default: inferred).",
     ),
 ]
@@ -79,6 +81,7 @@ FullOrJson = Annotated[
     str,
     typer.Option(
         metavar="FORMAT",
+        autocompletion=completion.full_or_json,
         envvar="DSCONFIG_OUTPUT_FORMAT",
         help="Output format: full or json.",
         callback=full_or_json,
@@ -130,7 +133,12 @@ def fact_flags(
     ] = None,
     nodes: Annotated[int | None, fact(help="Number of nodes (default: 8 GPUs per node).")] = None,
     device: Annotated[
-        str | None, fact(metavar="NAME", help="GPU name (see `dsconfig devices`) or cpu.")
+        str | None,
+        fact(
+            metavar="NAME",
+            autocompletion=completion.devices,
+            help="GPU name (see `dsconfig devices`) or cpu.",
+        ),
     ] = None,
     device_memory: Annotated[
         str | None, fact(metavar="SIZE", help="Memory per GPU, e.g. 80GiB.")
@@ -139,6 +147,7 @@ def fact_flags(
         str | None,
         fact(
             metavar="NAME",
+            autocompletion=completion.models,
             help="Model name (see `dsconfig models`), Hugging Face id or config.json.",
         ),
     ] = None,

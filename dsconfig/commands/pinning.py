@@ -1,6 +1,6 @@
 """``dsconfig diff --pin``: edit a config so that an upgrade does not change its meaning."""
 
-from dsconfig.commands.upgrades import new_defaults
+from dsconfig.comparison.upgrades import new_defaults
 from dsconfig.report import Applicability
 from dsconfig.schema.meaning import meaning
 from dsconfig.schema.version import Version

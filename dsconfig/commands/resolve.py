@@ -21,8 +21,9 @@ from dsconfig.report.report import in_order
 from dsconfig.source.pointer import dotted, from_dotted, is_block, is_list, lookup
 
 with lazy_imports():
-    from dsconfig.commands import fact_defaults, key_reference, ledger_table
+    from dsconfig.commands import fact_defaults, ledger_table
     from dsconfig.planner.coverage import findings
+    from dsconfig.reference import keys as key_reference
     from dsconfig.report import render
     from dsconfig.report.render import as_json as machine_form
 
@@ -118,7 +119,8 @@ def pointer_of(result: "Resolution", name: str) -> str:
 
     if is_present(name):
         return from_dotted(name)
-    paths = [key.path for key in key_reference.keys_named(name)]
+    with usage():
+        paths = [key.path for key in key_reference.keys_named(name)]
     candidates = [path for path in paths if is_present(path)] or paths
     if len(candidates) == 1:
         return from_dotted(candidates[0])

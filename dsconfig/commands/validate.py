@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import options
+from dsconfig.commands import completion, options
 from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.targets import STDIN, Target, targets
 from dsconfig.commands.validation.validator import Selection, Validator, selectors
@@ -47,7 +47,12 @@ def validate(
     overrides: options.Overrides = None,
     output_format: Annotated[
         str,
-        typer.Option(envvar="DSCONFIG_OUTPUT_FORMAT", help=f"Output format: {', '.join(FORMATS)}."),
+        typer.Option(
+            metavar="FORMAT",
+            autocompletion=completion.report_formats,
+            envvar="DSCONFIG_OUTPUT_FORMAT",
+            help=f"Output format: {', '.join(FORMATS)}.",
+        ),
     ] = "full",
     select: Annotated[
         list[str] | None,

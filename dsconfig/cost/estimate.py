@@ -6,6 +6,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from dsconfig.report import html
+from dsconfig.report.sizes import gib, size
+
 
 class Phase(StrEnum):
     INIT = "init"
@@ -150,3 +153,36 @@ class Estimate:
 
     options: tuple[Option, ...]
     inputs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __repr__(self) -> str:
+        options = [
+            f"stage {each.stage} needs {size(each.device.needed_bytes)}" for each in self.options
+        ]
+        listed = "; ".join(options[:SHOWN_OPTIONS]) + (
+            ", ..." if len(options) > SHOWN_OPTIONS else ""
+        )
+        return f"<Estimate: {listed} per GPU>"
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (
+                option.stage,
+                option.offload_optimizer,
+                option.offload_param,
+                gib(option.device.needed_bytes),
+                gib(option.host.peak_bytes),
+                "-" if option.step is None else f"{option.step.seconds:.3g} s",
+                ", ".join(fit.device for fit in option.fits if fit.fits) or "-",
+            )
+            for option in self.options
+        )
+        columns = ("stage", "optimizer on", "parameters on", "per GPU", "host per node")
+        return html.table(
+            "Estimate: memory required per configuration",
+            (*columns, "step", "fits on"),
+            rows,
+        )
+
+
+SHOWN_OPTIONS = 3
+"""Options in the representation of an estimate."""

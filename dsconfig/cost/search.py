@@ -22,6 +22,7 @@ from dsconfig.cost.choices import (
     Choice,
     can_select,
     choice_of,
+    config_of,
     recomputing_selectively,
     supports_stage,
     usual_config,
@@ -194,6 +195,11 @@ class Candidate:
     @property
     def label(self) -> str:
         return f"{self.choice.label}, {self.run}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config of this candidate, ready for JSON."""
+        return config_of(self.effective)
 
     @property
     def run(self) -> str:

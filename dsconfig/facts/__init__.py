@@ -8,37 +8,16 @@ from typing import TYPE_CHECKING
 from dsconfig.lazy_imports import lazy_attributes
 
 if TYPE_CHECKING:
-    from dsconfig.facts.facts import Facts
-    from dsconfig.facts.gathering import gather
-    from dsconfig.facts.hf_config import architecture_of
-    from dsconfig.facts.inputs import FactError
-    from dsconfig.facts.machine import DeviceFacts, HostFacts
-    from dsconfig.facts.model import Architecture, ModelTree, ModuleFact, TensorFact
-    from dsconfig.facts.training import TrainingFacts
+    from dsconfig.facts.facts import Facts as Facts
+    from dsconfig.facts.gathering import gather as gather
+    from dsconfig.facts.hf_config import architecture_of as architecture_of
+    from dsconfig.facts.inputs import FactError as FactError
+    from dsconfig.facts.machine import DeviceFacts as DeviceFacts
+    from dsconfig.facts.machine import HostFacts as HostFacts
+    from dsconfig.facts.model import Architecture as Architecture
+    from dsconfig.facts.model import ModelTree as ModelTree
+    from dsconfig.facts.model import ModuleFact as ModuleFact
+    from dsconfig.facts.model import TensorFact as TensorFact
+    from dsconfig.facts.training import TrainingFacts as TrainingFacts
 
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "facts": ("Facts",),
-        "gathering": ("gather",),
-        "inputs": ("FactError",),
-        "hf_config": ("architecture_of",),
-        "machine": ("DeviceFacts", "HostFacts"),
-        "model": ("Architecture", "ModelTree", "ModuleFact", "TensorFact"),
-        "training": ("TrainingFacts",),
-    },
-)
-
-__all__ = [
-    "Architecture",
-    "DeviceFacts",
-    "FactError",
-    "Facts",
-    "HostFacts",
-    "ModelTree",
-    "ModuleFact",
-    "TensorFact",
-    "TrainingFacts",
-    "architecture_of",
-    "gather",
-]
+__getattr__, __all__ = lazy_attributes(__name__)

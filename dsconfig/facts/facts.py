@@ -49,6 +49,17 @@ class Facts:
     """The settings of an accelerate config file, including its ``deepspeed_config`` block."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
+    def __repr__(self) -> str:
+        known = {
+            "gpus": self.world_size,
+            "nodes": self.nodes,
+            "device": self.device and self.device.name,
+            "model": self.named_model and self.named_model.name,
+            "seq_len": self.sequence_length,
+        }
+        listed = ", ".join(f"{name}={value}" for name, value in known.items() if value is not None)
+        return f"<Facts: {listed or 'none'}>"
+
     @property
     def named_model(self) -> "ModelTree | ModelOutline | None":
         """The specified model, even if its sizes are unknown."""

@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dsconfig.mesh import Mesh
+from dsconfig.report import html
+from dsconfig.report.sizes import counted
 from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier
 
 FORMAT_VERSION = "2.0"
@@ -69,6 +71,22 @@ class Plan:
     memory: Mapping[str, Any] = field(default_factory=dict[str, Any])
     traffic: Mapping[str, int] = field(default_factory=dict[str, int])
     step: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+
+    def __repr__(self) -> str:
+        return f"<Plan: {self.summary}, digest {self.digest[:12]}>"
+
+    def _repr_html_(self) -> str:
+        rows = ((row.pointer, row.status, row.by) for row in self.coverage)
+        return html.table(f"Plan: {self.summary}", ("key", "status", "implementation"), rows)
+
+    @property
+    def summary(self) -> str:
+        """Ranks, stage, precision and batch size."""
+        settings, batch = self.effective, self.batch
+        return (
+            f"{counted(self.mesh.world_size, 'rank')}, ZeRO stage {settings.zero.stage}, "
+            f"{settings.numerics.precision}, global batch {batch.global_batch}"
+        )
 
     @property
     def batch(self) -> Batch:

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from dsconfig.report import html
 from dsconfig.report.diagnostic import Diagnostic, Effect, Severity
+from dsconfig.report.sizes import counted
 
 _SEVERITY_ORDER = {severity: rank for rank, severity in enumerate(Severity)}
 
@@ -25,6 +27,26 @@ class Report(NamedTuple):
     """The findings of ``validate`` for one config."""
 
     diagnostics: tuple[Diagnostic, ...]
+
+    def __repr__(self) -> str:
+        return f"<Report: {self.summary}>"
+
+    def _repr_html_(self) -> str:
+        return html.table(
+            f"Report: {self.summary}",
+            ("severity", "rule", "key", "message", "help"),
+            (
+                (found.severity, found.code, found.pointer, found.message, found.help or "")
+                for found in self.diagnostics
+            ),
+        )
+
+    @property
+    def summary(self) -> str:
+        """The number of findings by severity: ``2 errors, 1 warning``."""
+        found = ((self.errors, "error"), (self.warnings, "warning"), (self.notes, "note"))
+        counts = [counted(len(group), noun) for group, noun in found if group]
+        return ", ".join(counts) or "no findings"
 
     @property
     def ok(self) -> bool:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.report import Diagnostic, Effect, Severity
+from dsconfig.report import Diagnostic, Effect, Report, Severity, html
+from dsconfig.report.sizes import counted
 from dsconfig.runtimes.base import Source
 from dsconfig.schema.version import NEWEST, Version
 
@@ -42,6 +43,22 @@ class Resolution:
     version: Version = NEWEST
     """DeepSpeed release of the target program."""
     derive: "Callable[[], Effective | None]" = field(repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Resolution: {self.summary}>"
+
+    def _repr_html_(self) -> str:
+        return html.table(
+            f"Resolution: {self.summary}",
+            ("key", "value", "source", "rule"),
+            ((entry.pointer, entry.value, entry.source, entry.rule) for entry in self.ledger),
+        )
+
+    @property
+    def summary(self) -> str:
+        """The target program, and the numbers of derived values and findings."""
+        derived = counted(len(self.ledger), "derived value")
+        return f"for {self.runtime}, {derived}, {Report(self.diagnostics).summary}"
 
     @cached_property
     def effective(self) -> "Effective | None":

@@ -11,43 +11,25 @@ Names are imported on first use; models of a block are built when a config conta
 from typing import TYPE_CHECKING
 
 from dsconfig.lazy_imports import lazy_attributes
-from dsconfig.schema.version import NEWEST, OLDEST, Version
+from dsconfig.schema.version import NEWEST as NEWEST
+from dsconfig.schema.version import OLDEST as OLDEST
+from dsconfig.schema.version import Version as Version
 
 if TYPE_CHECKING:
-    from dsconfig.schema.catalogue import Key, KeyStatus, find, key, keys, strict_at, strict_since
-    from dsconfig.schema.config import DSConfig
-    from dsconfig.schema.installed import installed_or_newest
-    from dsconfig.schema.markers import AUTO, Bounds
-    from dsconfig.schema.validation import ErrorKind, SchemaError, errors, known_names
+    from dsconfig.schema.catalogue import Key as Key
+    from dsconfig.schema.catalogue import KeyStatus as KeyStatus
+    from dsconfig.schema.catalogue import find as find
+    from dsconfig.schema.catalogue import key as key
+    from dsconfig.schema.catalogue import keys as keys
+    from dsconfig.schema.catalogue import strict_at as strict_at
+    from dsconfig.schema.catalogue import strict_since as strict_since
+    from dsconfig.schema.config import DSConfig as DSConfig
+    from dsconfig.schema.installed import installed_or_newest as installed_or_newest
+    from dsconfig.schema.markers import AUTO as AUTO
+    from dsconfig.schema.markers import Bounds as Bounds
+    from dsconfig.schema.validation import ErrorKind as ErrorKind
+    from dsconfig.schema.validation import SchemaError as SchemaError
+    from dsconfig.schema.validation import errors as errors
+    from dsconfig.schema.validation import known_names as known_names
 
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "config": ("DSConfig",),
-        "validation": ("ErrorKind", "SchemaError", "errors", "known_names"),
-        "catalogue": ("Key", "KeyStatus", "find", "key", "keys", "strict_at", "strict_since"),
-        "installed": ("installed_or_newest",),
-        "markers": ("AUTO", "Bounds"),
-    },
-)
-
-__all__ = [
-    "AUTO",
-    "NEWEST",
-    "OLDEST",
-    "Bounds",
-    "DSConfig",
-    "ErrorKind",
-    "Key",
-    "KeyStatus",
-    "SchemaError",
-    "Version",
-    "errors",
-    "find",
-    "installed_or_newest",
-    "key",
-    "keys",
-    "known_names",
-    "strict_at",
-    "strict_since",
-]
+__getattr__, __all__ = lazy_attributes(__name__, "NEWEST", "OLDEST", "Version")

@@ -20,6 +20,7 @@ LAYERS = [
     ("resolver",),
     ("checks",),
     ("planner",),
+    ("reference", "comparison"),
     ("api", "__init__"),
     ("commands",),
     ("__main__", "generate"),
@@ -139,7 +140,7 @@ def test_only_public_packages_have_lazy_attributes() -> None:
     for path in SOURCES:
         for node in ast.parse(path.read_text()).body:
             assert not (isinstance(node, ast.FunctionDef) and node.name == "__getattr__"), path
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__getattr__":
+            if isinstance(node, ast.Assign) and "__getattr__" in ast.unparse(node.targets[0]):
                 surfaces.add(str(path.relative_to(ROOT / "dsconfig")))
     assert surfaces == {"__init__.py", "facts/__init__.py", "schema/__init__.py"}
 

@@ -8,7 +8,7 @@ import pytest
 
 import dsconfig
 from dsconfig.commands.pinning import pinned
-from dsconfig.commands.upgrades import ChangeKind, new_defaults, upgrade_changes
+from dsconfig.comparison.upgrades import ChangeKind, new_defaults, upgrade_changes
 from dsconfig.schema.meaning import meaning
 from dsconfig.schema.version import Version
 from dsconfig.source import read
@@ -206,7 +206,12 @@ def test_pinning_keeps_meaning_of_public_files(path: Path) -> None:
         pytest.skip("no config")
     after = pinned(document, OLDER, NEWER)
     assert not after.is_broken
-    told = {move.kind for move in upgrade_changes(after, OLDER, NEWER)}
+    told = {
+        move.kind
+        for move in upgrade_changes(
+            after, OLDER, NEWER, lambda version: dsconfig.validate(after, version=version)
+        )
+    }
     assert told.isdisjoint((ChangeKind.READ,)), told
     then, now = meaning(document.value, OLDER), meaning(after.value, NEWER)
     kept = [move for move in new_defaults(then, now) if move.before is not None]
@@ -300,7 +305,9 @@ def test_auto_filled_by_trainer_is_not_rejected() -> None:
         "fp16": {"enabled": "auto"},
         "zero_optimization": {"stage": 2},
     }
-    found = upgrade_changes(read(config), Version(0, 14, 0), Version(0, 19, 8))
+    found = dsconfig.diff(
+        config, from_version="0.14.0", to_version="0.19.8", runtime="transformers"
+    )
     assert not [move for move in found if move.kind is ChangeKind.ACCEPTED]
 
 
@@ -317,7 +324,7 @@ def test_upgrade_changes_have_fixed_order(run: Run, file: Any) -> None:
         },
     }
     path = file("a.json", config)
-    found = upgrade_changes(read(path), Version(0, 14, 0), Version(0, 19, 8))
+    found = dsconfig.diff(path, from_version="0.14.0", to_version="0.19.8")
     cured = [move.said.split()[0] for move in found if move.kind is ChangeKind.FIXED]
     report = dsconfig.validate(path, runtime="deepspeed", version="0.14.0")
     assert len(cured) > 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsconfig.commands.key_reference import key_as_text
+from dsconfig.reference.keys import key_as_text
 from dsconfig.resolver.policy import POLICY
 from dsconfig.runtimes import AutoHandling, every_runtime
 from dsconfig.schema import keys
@@ -27,7 +27,7 @@ def test_explain_key(run: Run) -> None:
     assert told["unit"] == "elements"
     assert told["auto"].startswith("dsengine: hidden_size^2")
     assert "transformers: hidden_size^2" in out
-    assert "deepspeed: dropped without a word; the default applies (500000000)" in out
+    assert "deepspeed: silently ignored; the default applies (500000000)" in out
 
 
 def test_explain_changed_default(run: Run) -> None:
@@ -37,25 +37,25 @@ def test_explain_changed_default(run: Run) -> None:
 
 def test_explain_block_lists_keys(run: Run) -> None:
     _, out, _ = run("explain", "fp16")
-    assert "unknown keys in it are refused from 0.17.1" in out
+    assert "unknown keys in this block are rejected from 0.17.1" in out
     assert "fp16.min_loss_scale" in out
 
 
 def test_explain_removed_key(run: Run) -> None:
     _, out, _ = run("explain", "amp")
-    assert "until 0.19.7; its mere presence is refused from 0.19.8" in out
+    assert "until 0.19.7; rejected since 0.19.8" in out
     assert "use instead torch_autocast" in out
 
 
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("eigenvalue", "read by none; its mere presence is refused from 0.19.8"),
-        ("msamp.enabled", "read by another program, never by DeepSpeed"),
+        ("eigenvalue", "not read by any release; rejected since 0.19.8"),
+        ("msamp.enabled", "read by another program, not by DeepSpeed"),
         ("compile", "not from 0.14.4 to 0.16.5"),
         ("scheduler.params.total_num_steps", "always"),
-        ("data_efficiency.data_routing.random_ltd.total_layer_num", "while enabled is on"),
-        ("zero_optimization.zenflow.select_strategy", "deepspeed: a setting of its own"),
+        ("data_efficiency.data_routing.random_ltd.total_layer_num", "if enabled is true"),
+        ("zero_optimization.zenflow.select_strategy", "deepspeed: a supported value"),
         ("optimizer.params.ns_method", "applies to  Muon"),
         ("zero_optimization.max_live_parameters", "also named  max_live_parameters"),
         ("/zero_optimization/stage", "16 bytes at stage 0, on N ranks 4 + 12/N at 1"),
@@ -68,7 +68,7 @@ def test_explain_other_keys(run: Run, path: str, told: str) -> None:
 def test_explain_ambiguous_name(run: Run) -> None:
     code, out, _ = run("explain", "device")
     assert code == 0
-    assert "device is the name of 2 keys" in out
+    assert "2 keys are named device" in out
     assert "zero_optimization.offload_param.device" in out
 
 
@@ -131,3 +131,54 @@ def test_policy_keys_exist() -> None:
     from dsconfig.schema import find
 
     assert [path for path in POLICY if find(split(from_dotted(path))) is None] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"),
+    [
+        ("zero", "zero_optimization"),
+        ("401", "DSC401"),
+        ("overlap_com", "overlap_comm"),
+        ("misplaced-ke", "misplaced-key"),
+    ],
+)
+def test_unknown_name_suggests_keys_and_rules(run: Run, name: str, suggested: str) -> None:
+    code, out, err = run("explain", name)
+    assert (code, out) == (2, "")
+    assert suggested in err.partition("did you mean")[2]
+
+
+def test_explain_links_to_deepspeed_documentation(run: Run) -> None:
+    page = "https://www.deepspeed.ai/docs/config-json/"
+    assert f"{page}#zero-optimizations-for-fp16-training" in run("explain", "overlap_comm")[1]
+    (key,) = json.loads(
+        run("explain", "zero_optimization.offload_optimizer.device", "--output-format", "json")[1]
+    )["keys"]
+    assert key["deepspeed_docs"] == f"{page}#optimizer-offloading"
+    (key,) = json.loads(
+        run("explain", "zero_force_ds_cpu_optimizer", "--output-format", "json")[1]
+    )["keys"]
+    assert key["deepspeed_docs"] is None
+
+
+def test_explain_file_describes_every_key_with_its_line(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_batch_size": "auto",\n "zero_optimization": {"stage": 2, "stag": 1}}')
+    code, out, _ = run("explain", str(path))
+    assert code == 0
+    assert '1: train_batch_size = "auto"' in out and "auto, transformers: ranks x" in out
+    assert "2: zero_optimization.stage = 2\n    What is sharded" in out
+    assert "zero_optimization.stag = 1\n    not a key of a ds_config; did you mean" in out
+    data = json.loads(run("explain", str(path), "--output-format", "json")[1])
+    assert [key["path"] for key in data["keys"]][-1] == "zero_optimization.stag"
+
+
+def test_explain_renders_markdown_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dsconfig.commands import explain
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    explain.explain("DSC404")
+    shown = capsys.readouterr().out
+    assert "DSC404" in shown and "##" not in shown and "```" not in shown

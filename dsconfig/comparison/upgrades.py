@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from dsconfig.commands import inference
-from dsconfig.report import Effect
+from dsconfig.report import Effect, Report
 from dsconfig.schema.catalogue import Key, find, keys
 from dsconfig.schema.meaning import Meaning, Path, meaning
 from dsconfig.schema.version import Version
@@ -42,11 +41,17 @@ class UpgradeChange:
         return f"{self.kind}: {self.said}" + (f"  ({self.why})" if self.why else "")
 
 
-def upgrade_changes(document: Document, before: Version, after: Version) -> list[UpgradeChange]:
+Check = Callable[[Version], Report]
+"""Returns the findings for the document at a release."""
+
+
+def upgrade_changes(
+    document: Document, before: Version, after: Version, check: Check
+) -> list[UpgradeChange]:
     """Return the changes of an upgrade, most severe first."""
     old, new = meaning(document.value, before), meaning(document.value, after)
     changes = [*_no_longer_read(old, new), *_newly_read(old, new), *new_defaults(old, new)]
-    changes += _findings(document, before, after, {change.pointer for change in changes})
+    changes += _findings(check, before, after, {change.pointer for change in changes})
     return sorted(changes, key=lambda change: list(ChangeKind).index(change.kind))
 
 
@@ -151,18 +156,13 @@ def _when(key: Key, before: Version, after: Version) -> str:
 
 
 def _findings(
-    document: Document, before: Version, after: Version, reported: set[str]
+    check: Check, before: Version, after: Version, reported: set[str]
 ) -> Iterator[UpgradeChange]:
     """Yield the findings that apply to only one of the releases, for the target program."""
-    from dsconfig import validate
     from dsconfig.checks.known_faults import RANGES
 
-    program = inference.target_program(
-        None, str(after), document=document, source=document.name
-    ).runtime
-
     def findings(version: Version) -> dict[tuple[str, str], Any]:
-        report = validate(document, runtime=program.name, version=version)
+        report = check(version)
         errors = report.errors
         kept = (each for each in report.diagnostics if each.code in RANGES or each in errors)
         return {(finding.code, finding.pointer): finding for finding in kept}

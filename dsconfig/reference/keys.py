@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from dsconfig.commands.errors import UsageError
 from dsconfig.cost.buckets import HISTORY
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.planner.coverage.cover import rule_of as engine_rule
+from dsconfig.reference import deepspeed_docs
 from dsconfig.resolver.policy import POLICY
 from dsconfig.runtimes import AutoHandling, every_runtime
 from dsconfig.schema import NEWEST, Key, KeyStatus, Version, key, keys, strict_since
@@ -21,7 +21,7 @@ with lazy_imports():
 def keys_named(name: str) -> list[Key]:
     """Return the key at a dotted path or JSON Pointer, or all keys with that last part.
 
-    Raises UsageError with the nearest name if there is none.
+    Raises ValueError with the nearest name if there is none.
     """
     path = dotted(name) if name.startswith("/") else name
     exact = key(path)
@@ -33,7 +33,7 @@ def keys_named(name: str) -> list[Key]:
         last = {each.rpartition(".")[2] for each in known}
         near = spelling.closest(path, known) or spelling.closest(path, last)
         hint = f"; did you mean {near}?" if near else ""
-        raise UsageError(f"unknown key {name!r}{hint}")
+        raise ValueError(f"unknown key {name!r}{hint}")
     return found
 
 
@@ -52,7 +52,7 @@ def rows(one: Key) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line; only the first line of a group has a label."""
     yield "type", one.expected
     if one.required or one.required_when:
-        yield "required", f"if {one.required_when} is enabled" if one.required_when else "always"
+        yield "required", f"if {one.required_when} is true" if one.required_when else "always"
     yield from _labelled("default", list(defaults(one)))
     yield from _labelled("bounds", list(earlier_bounds(one)))
     if one.unit:
@@ -74,6 +74,9 @@ def rows(one: Key) -> Iterator[tuple[str, str]]:
         yield "use instead", one.replaced_by
     if one.related:
         yield "see also", ", ".join(one.related)
+    address = deepspeed_docs.link(one.path)
+    if address is not None:
+        yield "DeepSpeed", address
     if one.is_block:
         yield from _labelled("keys", [each.path for each in children(one)])
 
@@ -194,6 +197,7 @@ def key_as_data(one: Key) -> dict[str, Any]:
         "aliases": list(one.aliases),
         "replaced_by": one.replaced_by,
         "related": list(one.related),
+        "deepspeed_docs": deepspeed_docs.link(one.path),
     }
 
 

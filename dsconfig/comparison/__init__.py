@@ -1,0 +1,5 @@
+"""Differences in meaning.
+
+differences   between two configs
+upgrades      of one config between two DeepSpeed releases
+"""

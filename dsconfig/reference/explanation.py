@@ -1,0 +1,196 @@
+"""The explanation of a key, a rule or a config file, by name."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsconfig.lazy_imports import lazy_imports
+from dsconfig.report.diagnostic import RULE_PAGES
+from dsconfig.source.pointer import is_block
+
+with lazy_imports():
+    from dsconfig.checks import page, registry, spelling
+    from dsconfig.reference import keys
+    from dsconfig.resolver import codes
+    from dsconfig.schema import catalogue
+    from dsconfig.source import reading
+
+if TYPE_CHECKING:
+    from dsconfig.checks.rule import Rule
+    from dsconfig.source import Document
+
+_CODE = re.compile(r"(?:DSC)?(\d{3})", re.IGNORECASE)
+_FILE = re.compile(r".+\.(?:json|hjson|ya?ml|py)", re.IGNORECASE)
+
+
+def is_file(name: str) -> bool:
+    """Return whether a name is a config file rather than a key or a rule."""
+    return name == "-" or _FILE.fullmatch(name) is not None or Path(name).is_file()
+
+
+def rule_code(name: str) -> str | None:
+    """Return the code of a rule or resolver finding, by code or name; None if there is none."""
+    rule = registry.rule_of(name)
+    if rule is not None:
+        return rule.code
+    if name.upper() in codes.CODES:
+        return name.upper()
+    return next((code for code, found in codes.CODES.items() if found.name == name.lower()), None)
+
+
+def text_of(name: str) -> str:
+    """Return the explanation of a key, a rule or a file.
+
+    The page of a rule is Markdown. Raises ValueError with suggestions for an unknown name.
+    """
+    if is_file(name):
+        return text_of_file(reading.read(name))
+    code = rule_code(name)
+    if code is not None:
+        return rule_text(code).rstrip("\n")
+    found = _keys(name)
+    if len(found) == 1:
+        return keys.key_as_text(found[0])
+    lines = (f"  {key.path}\n      {key.doc}" for key in found)
+    return "\n".join((f"{len(found)} keys are named {name}:", "", *lines))
+
+
+def data_of(name: str) -> dict[str, Any]:
+    """Return the JSON form of an explanation. Raises ValueError like ``text_of``."""
+    if is_file(name):
+        document = reading.read(name)
+        return {"file": document.name, "keys": list(map(_entry_data, _entries(document)))}
+    code = rule_code(name)
+    if code is None:
+        return {"keys": [keys.key_as_data(key) for key in _keys(name)]}
+    rule = registry.rule_of(code)
+    return {"rule": rule_as_data(rule)} if rule is not None else {"finding": finding_as_data(code)}
+
+
+def _keys(name: str) -> list["catalogue.Key"]:
+    """Return the keys with a name. Raises ValueError with suggestions if there is none."""
+    try:
+        return keys.keys_named(name)
+    except ValueError:
+        near = suggestions(name)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        kind = "rule" if _CODE.fullmatch(name) else "key or rule"
+        raise ValueError(f"unknown {kind} {name!r}{hint}") from None
+
+
+def suggestions(name: str) -> list[str]:
+    """Return up to three keys and rules whose name is similar."""
+    number = _CODE.fullmatch(name)
+    if number is not None:
+        code = rule_code(f"DSC{number[1]}")
+        all_codes = (*registry.rules(), *codes.CODES)
+        family = sorted(each for each in all_codes if each[:5] == f"DSC{number[1]}"[:5])
+        return [code] if code else family[:3]
+    known = [key.path for key in tuple(catalogue.keys())]
+    last = {path.rpartition(".")[2] for path in known}
+    wanted = spelling.plain(name)
+    near = [spelling.closest(name, known), spelling.closest(name, last)]
+    begin = [path for path in known if wanted and spelling.plain(path).startswith(wanted)]
+    contain = [path for path in known if len(wanted) > 3 and wanted in spelling.plain(path)]
+    shortest = sorted(begin, key=len) or sorted(contain, key=len)
+    rules = [spelling.closest(name, [rule.name for rule in registry.rules().values()])]
+    found = (*near, *shortest, *rules)
+    return list(dict.fromkeys(each for each in found if each))[:3]
+
+
+def rule_text(code: str) -> str:
+    """Return the Markdown page of a rule of ``validate`` or a finding of ``resolve``."""
+    rule = registry.rule_of(code)
+    return page.page(rule) if rule is not None else page.finding_page(code)
+
+
+def rule_as_data(rule: "Rule") -> dict[str, Any]:
+    """Return the JSON form of a rule."""
+    return {
+        "code": rule.code,
+        "name": rule.name,
+        "effect": rule.effect,
+        "severity": rule.effect.severity,
+        "late": rule.late,
+        "doc": rule.doc,
+        "bad": rule.bad.config,
+        "good": rule.good.config,
+        "url": f"{RULE_PAGES}/{rule.code}",
+    }
+
+
+def finding_as_data(code: str) -> dict[str, Any]:
+    """Return the JSON form of a resolver finding."""
+    found = codes.CODES[code]
+    config, flags = found.example or (None, None)
+    return {
+        "code": code,
+        "name": found.name,
+        "effect": found.effect,
+        "severity": found.effect.severity,
+        "doc": found.doc,
+        "help": found.remedy,
+        "example": config,
+        "flags": flags,
+        "url": f"{RULE_PAGES}/{code}",
+    }
+
+
+Entry = tuple[str, Any, int | None]
+"""Dotted path, value and line of a key in a file."""
+
+
+def text_of_file(document: "Document") -> str:
+    """Return the explanation of every key that a file sets. Raises ValueError for other files."""
+    lines = [f"{document.name}: every key that the file sets", ""]
+    for path, value, line in _entries(document):
+        place = f"{line}: " if line else ""
+        shown = "" if is_block(value) else f" = {json.dumps(value, ensure_ascii=False)}"
+        lines.append(f"{place}{path}{shown}")
+        lines += (f"    {text}" for text in _about(path, value))
+    return "\n".join(lines)
+
+
+def _about(path: str, value: Any) -> Iterator[str]:
+    key = catalogue.find(tuple(path.split(".")))
+    if key is None:
+        near = suggestions(path.rpartition(".")[2])
+        yield "not a key of a ds_config" + (f"; did you mean {near[0]}?" if near else "")
+        return
+    yield key.doc
+    if is_block(value) and key.is_block:
+        return
+    defaults = list(keys.defaults(key))
+    if defaults:
+        yield f"default: {defaults[0]}"
+    if value == "auto":
+        yield from (f"auto, {program}: {text}" for program, text in keys.auto(key))
+    if key.status is not catalogue.KeyStatus.LIVE:
+        yield keys.supported_releases(key)
+
+
+def _entry_data(entry: Entry) -> dict[str, Any]:
+    path, value, line = entry
+    key = catalogue.find(tuple(path.split(".")))
+    about = {"doc": None} if key is None else keys.key_as_data(key)
+    return {**about, "path": path, "value": value, "line": line}
+
+
+def _entries(document: "Document") -> Iterator[Entry]:
+    config: object = document.value
+    if not is_block(config) or document.is_unreadable:
+        reason = document.diagnostics[0].message if document.diagnostics else "not an object"
+        raise ValueError(f"{document.name}: {reason}")
+    yield from _below(document, config, ())
+
+
+def _below(document: "Document", block: dict[str, Any], path: tuple[str, ...]) -> Iterator[Entry]:
+    for name, value in block.items():
+        here = (*path, name)
+        place = document.range("/" + "/".join(here), key=True)
+        yield ".".join(here), value, place.start.line if place else None
+        key = catalogue.find(here)
+        if is_block(value) and (key is None or key.is_block or path):
+            yield from _below(document, value, here)

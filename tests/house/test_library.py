@@ -1,0 +1,91 @@
+"""The library: names, introduction, functions, short and HTML representations."""
+
+import pydoc
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+import dsconfig
+from dsconfig.commands.options import fact_flags
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 1,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+}
+
+
+@pytest.fixture(scope="module")
+def facts() -> dsconfig.Facts:
+    return dsconfig.gather(gpus=2, device="a100-80gb", model="gpt2", seq_len=512)
+
+
+def test_dir_lists_the_public_functions_only() -> None:
+    names = dir(dsconfig)
+    functions = "diff estimate explain gather plan read resolve tune validate"
+    assert set(functions.split()) <= set(names) <= set(dsconfig.__all__)
+    assert all(callable(getattr(dsconfig, name)) for name in names)
+    assert not any(isinstance(getattr(dsconfig, name), type) for name in names)
+
+
+def test_help_introduces_the_functions() -> None:
+    text = pydoc.plain(pydoc.render_doc(dsconfig))
+    for name in ("validate", "gather", "resolve", "estimate", "plan", "tune", "explain", "diff"):
+        assert f"dsconfig.{name}(" in text and f"\n    {name}(" in text
+
+
+def test_every_public_function_has_a_docstring() -> None:
+    for name in dir(dsconfig):
+        assert getattr(dsconfig, name).__doc__, name
+
+
+def test_gather_arguments_equal_the_flags() -> None:
+    arguments = set(signature(dsconfig.gather).parameters)
+    assert set(signature(fact_flags).parameters) <= arguments
+    assert {"gpus", "seq_len", "device", "host_memory"} <= arguments
+
+
+def test_tune_ranks_candidates(facts: dsconfig.Facts) -> None:
+    best = dsconfig.tune(facts)[0]
+    assert not best.reason
+    assert dsconfig.validate(best.config, facts, runtime="dsengine").ok
+
+
+def test_explain_returns_the_text_of_the_command(tmp_path: Path) -> None:
+    assert dsconfig.explain("overlap_comm").startswith("zero_optimization.overlap_comm\n")
+    assert dsconfig.explain("DSC404").startswith("# DSC404")
+    path = tmp_path / "ds.json"
+    path.write_text('{"gradient_clipping": 1}')
+    assert "1: gradient_clipping = 1" in dsconfig.explain(str(path))
+    with pytest.raises(ValueError, match="did you mean zero_optimization"):
+        dsconfig.explain("zero")
+
+
+def test_diff_compares_configs_and_releases() -> None:
+    other = {**CONFIG, "gradient_clipping": 0.5}
+    assert [change.pointer for change in dsconfig.diff(CONFIG, other)] == ["/gradient_clipping"]
+    assert dsconfig.diff(CONFIG, dict(CONFIG)) == ()
+    upgrade = dsconfig.diff({"train_batch_size": 8}, from_version="0.14.4", to_version="0.19.8")
+    assert "/gradient_clipping" in {change.pointer for change in upgrade}
+    with pytest.raises(ValueError, match="from_version"):
+        dsconfig.diff(CONFIG)
+
+
+def test_representations_are_short_and_html(facts: dsconfig.Facts) -> None:
+    resolution = dsconfig.resolve(CONFIG, facts)
+    shown = (
+        dsconfig.validate({"train_batch_size": 8, "zero_optimisation": {}}),
+        resolution,
+        dsconfig.estimate(resolution, facts),
+        dsconfig.plan(resolution, facts),
+    )
+    for value in shown:
+        assert len(repr(value)) <= 200, repr(value)
+        assert repr(value).startswith(f"<{type(value).__name__}")
+        html = value._repr_html_()
+        assert html.startswith("<table") and html.endswith("</table>")
+    report = dsconfig.validate({"train_batch_size": 8, "a<b": 1})
+    assert "a&lt;b" in report._repr_html_()
+    assert len(repr(facts)) <= 300, repr(facts)
