@@ -1,4 +1,4 @@
-"""Jobs for training processes: measure what an engine holds and sends, window after window."""
+"""Jobs for training processes: measure an engine's memory and traffic, step by step."""
 
 import gc
 from collections import Counter

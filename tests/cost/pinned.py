@@ -1,4 +1,4 @@
-"""Estimates of many jobs, to the byte: they change on purpose only, and the diff is read.
+"""Estimates of many jobs, to the byte, so that changes are deliberate and reviewed.
 
     PYTHONPATH=tests python -m cost.pinned   writes them anew
 
@@ -85,7 +85,7 @@ def config(
 
 
 def figures() -> dict[str, Any]:
-    """By runtime, config and facts: bytes by phase, in main memory and on disk, and seconds."""
+    """By runtime, config and facts: bytes by phase, on the host and on disk, and seconds."""
     found: dict[str, Any] = {}
     for (settings, facts), runtime in itertools.product(jobs(), ("dsengine", "deepspeed")):
         name = json.dumps([runtime, settings, {**facts}], separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""How near an estimate is to what is held, by the release of torch."""
+"""Tolerance of an estimate, by the release of torch."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Branches of the real program that a CPU does not take: by release, card and parallel ranks."""
+"""Branches that a CPU run does not take: by release, GPU and parallel ranks."""
 
 from dataclasses import replace
 from typing import Any
@@ -162,12 +162,12 @@ def test_pipeline_stages_in_file_match_flag_up_to_zero_1() -> None:
     """Who writes them means them, though PipelineModule has to be given them by the script."""
     more = {"gradient_accumulation_steps": 8, "pipeline": {"stages": 4}}
     here = {"device": "a100-80gb", "training_args": {}}
-    told = priced({"stage": 1}, more=more, **here)
+    in_file = priced({"stage": 1}, more=more, **here)
     flag = priced({"stage": 1}, pipeline_parallel=4, more={**more, "pipeline": {}}, **here)
-    assert told.device.phase_bytes == flag.device.phase_bytes
-    assert held(told, "activations of other micro batches") > 0
-    whole = priced({"stage": 1}, more={**more, "pipeline": {"stages": 3}}, **here)
-    assert not held(whole, "activations of other micro batches"), "3 does not divide 8 ranks"
+    assert in_file.device.phase_bytes == flag.device.phase_bytes
+    assert held(in_file, "activations of other micro batches") > 0
+    unsplit = priced({"stage": 1}, more={**more, "pipeline": {"stages": 3}}, **here)
+    assert not held(unsplit, "activations of other micro batches"), "3 does not divide 8 ranks"
     above = priced({"stage": 2}, more=more, **here)
     assert not held(above, "activations of other micro batches"), "it stops with a PipelineModule"
 
@@ -258,11 +258,11 @@ def test_required_memory_excludes_separate_stream_pools() -> None:
 @pytest.mark.parametrize(("which", "said"), [("needed", "Fits"), ("least_needed", "May not fit")])
 def test_verdict_between_least_and_most_fragmentation(which: str, said: str) -> None:
     needed = getattr(priced({"stage": 3}).device, f"{which}_bytes")
-    facts = gather(device="card", device_memory=f"{needed}")
-    option = priced({"stage": 3}, device="card", device_memory=f"{needed}")
+    facts = gather(device="gpu", device_memory=f"{needed}")
+    option = priced({"stage": 3}, device="gpu", device_memory=f"{needed}")
     assert option.fits[0].may_fit and option.fits[0].fits is (said == "Fits")
     assert verdict(option, facts).startswith(said)
-    less = priced({"stage": 3}, device="card", device_memory=f"{needed - 2**20}").fits[0]
+    less = priced({"stage": 3}, device="gpu", device_memory=f"{needed - 2**20}").fits[0]
     assert less.may_fit is (said == "Fits") and not less.fits
 
 
@@ -298,7 +298,7 @@ def test_decisive_assumptions_are_reported() -> None:
         facts = gather(
             gpus=8,
             model="llama-3-8b",
-            device="card",
+            device="gpu",
             device_memory=f"{memory}",
             seq_len=length,
             micro_batch=1,
@@ -324,7 +324,7 @@ def test_decisive_assumptions_are_reported() -> None:
     assert not turning({"stage": 3}, plain.needed_bytes + 2**30, training_args=again)
     fused = {**again, "loss": "fused"}
     assert not turning({"stage": 3}, plain.needed_bytes // 2, training_args=fused)
-    small = {"device": "card", "device_memory": "30GiB"}  # no room for two copies of the weights
+    small = {"device": "gpu", "device_memory": "30GiB"}  # no room for two copies of the weights
     today = priced(OFFLOADED, model="llama-3-8b", seq_len=512, **small).device
     assert turning(OFFLOADED, today.needed_bytes + 2**28, 512, training_args=again) == [
         ("--deepspeed-version 0.19.5", False)
@@ -457,7 +457,7 @@ def test_named_device_supports_the_dtype() -> None:
 
 
 def test_single_rank_gathers_nothing() -> None:
-    """Parameters are views of shards on the device, copies of shards in main memory; until 0.9.0
+    """Parameters are views of shards on the device, copies of shards in host memory; until 0.9.0
     they went through a gather as anywhere."""
     one: dict[str, Any] = {"gpus": 1, "model": "gpt2-large", "device": "a100-80gb"}
     names = ("gathered parameters", "gather buffer", "gather of one parameter at creation")

@@ -1,4 +1,4 @@
-"""The 4.5x rule: a documented bound beside the prediction, never inside it."""
+"""The 4.5x rule: a documented bound, never a part of the estimate."""
 
 from dataclasses import replace
 

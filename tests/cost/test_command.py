@@ -1,4 +1,4 @@
-"""``dsconfig estimate`` and ``dsconfig tune`` as a person calls them."""
+"""``dsconfig estimate`` and ``dsconfig tune`` on the command line."""
 
 import json
 import os
@@ -103,9 +103,9 @@ def test_host_memory_shortfall_is_reported_without_device(config: str) -> None:
     memory = ["--host-memory", "64GiB"]
     offloaded = ["--set", 'zero_optimization.offload_optimizer={"device": "cpu"}']
     stage2 = ["--set", "zero_optimization.stage=2", "--runtime", "deepspeed"]
-    told = run("estimate", config, *flags, *memory, *stage2).stdout.split("\n\n")[1]
-    assert "Does not fit: needs 239 GiB of host memory per node" in told
-    assert "per GPU" in told and "59 available" in " ".join(told.split())
+    verdict = run("estimate", config, *flags, *memory, *stage2).stdout.split("\n\n")[1]
+    assert "Does not fit: needs 239 GiB of host memory per node" in verdict
+    assert "per GPU" in verdict and "59 available" in " ".join(verdict.split())
     data = json.loads(
         run("estimate", config, *flags, *memory, *stage2, "--output-format", "json").stdout
     )
@@ -114,7 +114,7 @@ def test_host_memory_shortfall_is_reported_without_device(config: str) -> None:
     assert "59 available" in " ".join(planned.stdout.split())
     smallest = run("estimate", *flags, *memory).stdout.split("\n\n")[1]
     assert smallest.startswith("Smallest footprint: stage 3 needs ")
-    # What the rule says of offloaded states stands before any estimate.
+    # The rule on offloaded states reports an error before any estimate.
     assert run("estimate", config, *flags, *memory, *offloaded).returncode == 1
 
 
@@ -206,11 +206,11 @@ def test_compat_figures_are_available_as_json() -> None:
 
 def test_calibrated_components_add_up(config: str) -> None:
     flags = ("--model", "llama-2-7b", "--gpus", "8", "--seq-len", "4096", "--measured", "60GiB")
-    card = ("--device-memory", "59GiB")
-    done = run("estimate", config, *flags, *card, "--output-format", "json")
-    told = json.loads(done.stdout)
-    assert told["unsaid"] == [], "the run has answered"
-    device = told["options"][0]["device"]
+    device_memory = ("--device-memory", "59GiB")
+    done = run("estimate", config, *flags, *device_memory, "--output-format", "json")
+    data = json.loads(done.stdout)
+    assert data["unsaid"] == [], "a measured run leaves no assumptions"
+    device = data["options"][0]["device"]
     assert device["visible_bytes"] == pytest.approx(60 * 2**30, rel=1e-6)
     for phase, total in device["phases"].items():
         assert total == sum(p["bytes"] for p in device["components"] if phase in p["phases"])
@@ -282,9 +282,9 @@ def test_recomputation_set_only_in_file_is_reported(
     remark = "activation_checkpointing alone has no effect"
 
     def peak(*flags: str) -> tuple[int, bool]:
-        told = remark in run("estimate", str(path), *where, *flags).stdout
+        is_reported = remark in run("estimate", str(path), *where, *flags).stdout
         shown = run("estimate", str(path), *where, *flags, "--output-format", "json").stdout
-        return json.loads(shown)["options"][0]["device"]["peak_bytes"], told
+        return json.loads(shown)["options"][0]["device"]["peak_bytes"], is_reported
 
     kept, obeyed = peak("--runtime", "deepspeed"), peak("--runtime", "dsengine")
     asked = peak("--runtime", "deepspeed", "--recompute", "full")
@@ -295,9 +295,11 @@ def test_recomputation_set_only_in_file_is_reported(
 
 def test_releases_change_the_estimate(config: str) -> None:
     flags = ["--model", "llama-2-7b", "--gpus", "8", "--seq-len", "2048", "--runtime", "deepspeed"]
-    told = ["--output-format", "json", "--with"]
+    as_json = ["--output-format", "json", "--with"]
     old, new, first = (
-        json.loads(run("estimate", config, *flags, *told, release).stdout)["options"][0]["device"]
+        json.loads(run("estimate", config, *flags, *as_json, release).stdout)["options"][0][
+            "device"
+        ]
         for release in ("transformers==4.45.2", "transformers==4.46.0", "torch==1.12.1")
     )
     assert old["peak_bytes"] - new["peak_bytes"] == 2 * 4 * 2048 * 32_000, "fp32 logits"

@@ -1,4 +1,4 @@
-"""dsengine tells the truth about itself: live bytes of real runs on 2 ranks, within 2 %.
+"""Live bytes of real dsengine runs on 2 ranks are within 2 % of the estimate.
 
 Each real run is held against the estimate, and against the dry run of the same model.
 """

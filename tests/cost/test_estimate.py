@@ -1,4 +1,4 @@
-"""What every estimate keeps to."""
+"""Properties of every estimate."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -189,10 +189,10 @@ def test_measurement_below_the_states_is_rejected() -> None:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_every_catalogue_device_can_be_estimated(runtime: str) -> None:
-    for card in catalogue.gpus():
-        here = facts(device=card["name"], model="gpt2")
+    for gpu in catalogue.gpus():
+        here = facts(device=gpu["name"], model="gpt2")
         option = estimate_option(usual_config(here, Choice(stage=2)), here, runtime=runtime)
-        assert option.fits[0].memory_bytes == card["memory_bytes_usable"], card["name"]
+        assert option.fits[0].memory_bytes == gpu["memory_bytes_usable"], gpu["name"]
 
 
 def test_remedies_fit_and_are_sorted_by_slowdown() -> None:
@@ -443,11 +443,11 @@ def test_ranks_build_full_model_in_host_memory_without_zero_init(
         here = replace(facts(), training=training)
         return estimate_option(usual_config(here, choice), here, runtime=runtime).host
 
-    whole = 8 * 4 * model.parameters
-    assert host(Choice(stage=1)).peak_bytes == whole
+    eight_copies = 8 * 4 * model.parameters
+    assert host(Choice(stage=1)).peak_bytes == eight_copies
     assert host(Choice(stage=1)).bytes == 0
-    assert host(Choice(stage=1), dtype="bfloat16").peak_bytes == whole // 2
-    assert host(Choice(stage=3), zero_init=False).peak_bytes == whole
+    assert host(Choice(stage=1), dtype="bfloat16").peak_bytes == eight_copies // 2
+    assert host(Choice(stage=3), zero_init=False).peak_bytes == eight_copies
     assert host(Choice(stage=3)).peak_bytes == 8 * 4 * (model.largest_module or 0)
 
 
@@ -506,13 +506,13 @@ def test_building_on_cpu_holds_model_and_offloaded_masters() -> None:
 
 def test_reason_names_the_largest_difference() -> None:
     causes = set[str]()
-    for model, card, nodes, link in (
+    for model, device, nodes, link in (
         ("llama-2-7b", "a100-80gb", 1, None),
         ("gpt2-xl", "rtx-4090", 1, None),
         ("gpt2", "v100-16gb", 1, None),
         ("gpt2-xl", "a100-80gb", 8, "10Gbit"),
     ):
-        here = facts(model=model, device=card, nodes=nodes, node_link=link)
+        here = facts(model=model, device=device, nodes=nodes, node_link=link)
         best, *others = tune(here)
         for each in others:
             if "x the time" not in each.reason:
@@ -537,12 +537,12 @@ def test_full_model_creation_leaves_no_cache() -> None:
     here = replace(facts(), training=training)
     model = here.model
     assert model is not None
-    whole = estimate_option(choice, here, runtime="deepspeed").device
-    assert whole.phase_bytes["init"] > 2 * model.parameters
-    assert whole.phase_bytes["backward"] == pieces.phase_bytes["backward"]
-    assert whole.reserved_bytes == max(
+    full = estimate_option(choice, here, runtime="deepspeed").device
+    assert full.phase_bytes["init"] > 2 * model.parameters
+    assert full.phase_bytes["backward"] == pieces.phase_bytes["backward"]
+    assert full.reserved_bytes == max(
         pieces.reserved_bytes,
-        int(1.05 * (whole.phase_bytes["init"] + workspace_bytes("8.0"))),
+        int(1.05 * (full.phase_bytes["init"] + workspace_bytes("8.0"))),
     )
 
 

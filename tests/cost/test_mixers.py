@@ -1,4 +1,4 @@
-"""Layers without scores: what they keep and compute, in models that have them beside attention."""
+"""Non-attention layers of hybrid models: what they keep and compute."""
 
 import json
 from pathlib import Path

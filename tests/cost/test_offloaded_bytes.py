@@ -1,4 +1,4 @@
-"""What lies on the host, on disk and in scratch, to the byte, from the sizes of the model."""
+"""Bytes on the host, on disk and in scratch, from the sizes of the model."""
 
 from dataclasses import replace
 from typing import Any

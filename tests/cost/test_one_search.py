@@ -1,4 +1,4 @@
-"""``resolve``, ``tune``, ``init`` and ``--fit`` choose alike: they ask one search.
+"""``resolve``, ``tune``, ``init`` and ``--fit`` choose the same: they use one search.
 
 Most of the models are wide and shallow: the search weighs bytes, and few layers are priced quickly.
 """
@@ -39,7 +39,7 @@ A = "auto"
 CASES = 200
 MODELS = ("gpt2", "llama-3.2-1b", wide(12_032), wide(16_384))
 """1e8, 1e9, 8e9 and 1.4e10 parameters."""
-CARDS = ("v100-16gb", "v100-32gb", "t4", "a100-40gb", "a100-80gb", "h100", "rtx-4090")
+DEVICES = ("v100-16gb", "v100-32gb", "t4", "a100-40gb", "a100-80gb", "h100", "rtx-4090")
 MOVED: tuple[dict[str, Any], ...] = (
     {OPTIMIZER: Tier.HOST},
     {OPTIMIZER: Tier.HOST, PARAMETERS: Tier.HOST},
@@ -57,7 +57,7 @@ def case(seed: int) -> tuple[Facts, dict[str, Any]]:
         "model": draw.choice(MODELS),
         "gpus": ranks,
         "nodes": -(-ranks // 8),
-        "device": draw.choice(CARDS),
+        "device": draw.choice(DEVICES),
         "seq_len": draw.choice([256, 1024, 2048, 4096]),
         "learning_rate": 1e-4,
         "host_memory": draw.choice([None, "192GiB", "256GiB", "1TB"]),
@@ -145,17 +145,17 @@ def test_resolve_tune_and_init_choose_the_same(first: int) -> None:
 
 
 def winner(facts: Facts, fixed: Mapping[str, Any] | None = None) -> Candidate | None:
-    """What ``tune`` chooses; None where nothing fits."""
+    """Return what ``tune`` chooses; None if nothing fits."""
     first = tune(facts, fixed=fixed)[0]
     return None if first.reason else first
 
 
 def agree(facts: Facts, fixed: Mapping[str, Any], best: Candidate | None, seed: int) -> None:
-    """``resolve`` and ``init`` choose ``best`` too, or refuse where there is none."""
+    """Check that ``resolve`` and ``init`` choose ``best`` too, or reject if there is none."""
     rebuilds = best is not None and best.choice.recompute is Recompute.FULL
     full = rebuilds and not asked(facts)
     selects = best is not None and best.choice.recompute is Recompute.SELECTIVE
-    # No file asks for that: who resolves one says it of the run.
+    # No file can set it: it is a fact of the run.
     here = recomputing_selectively(facts) if selects else facts
     resolution = dsconfig.resolve(open_file(facts, fixed, recomputed=full), here)
     assert resolution.ok == (best is not None), (seed, resolution.diagnostics)
@@ -187,7 +187,7 @@ def test_fit_fewest_gpus_agrees_with_tune(first: int) -> None:
         before = numbers(facts, below=fewest.value)
         if before:
             assert winner(on(facts, max(before))) is None, seed
-    assert len(seen) > 1, "not all of them fit one card"
+    assert len(seen) > 1, "not all of them fit one GPU"
 
 
 def on(facts: Facts, ranks: int | None) -> Facts:
@@ -205,9 +205,9 @@ def numbers(facts: Facts, *, below: int) -> list[int]:
 def test_fitting_agrees_with_the_full_estimate(seed: int) -> None:
     facts, fixed = case(seed)
     for runtime in ("deepspeed", "dsengine"):
-        space, whole = (open_space(facts, runtime, fixed) for _ in range(2))
+        space, full_space = (open_space(facts, runtime, fixed) for _ in range(2))
         for choice in space.arrangements():
-            priced = whole.candidate(choice)
+            priced = full_space.candidate(choice)
             assert space.fitting(choice) == (priced if priced.verdict.fits else None)
 
 
@@ -235,16 +235,16 @@ def test_iteration_is_recorded_lazily(
     effective = dsconfig.resolve(config, facts, runtime="deepspeed").effective
     assert effective is not None
     recording_of.cache_clear()
-    whole = estimate_option(effective, facts, runtime="deepspeed")
+    full = estimate_option(effective, facts, runtime="deepspeed")
     every = len(cuts)
     recording_of.cache_clear()
     tight = replace(
-        facts, device=DeviceFacts(name="card", memory_bytes=whole.device.needed_bytes - GIB)
+        facts, device=DeviceFacts(name="gpu", memory_bytes=full.device.needed_bytes - GIB)
     )
     held = estimate_if_fits(effective, tight, runtime="deepspeed", below=lambda *_: True)
     assert held is None and len(cuts) < 2 * every
     again = estimate_option(effective, facts, runtime="deepspeed")
-    assert again == whole and len(cuts) == 2 * every
+    assert again == full and len(cuts) == 2 * every
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -270,7 +270,7 @@ def test_fit_answers_agree_with_tune(seed: int) -> None:
 def test_counted_model_is_divided_like_a_built_one(count: str) -> None:
     found = parameter_count.model(count)
     assert found.architecture is not None
-    whole = architectures.model_of("", found.architecture)
-    assert whole is not None and f"({whole.parameters / 1e9:.2f}e9 parameters)" in found.assumed[0]
+    built = architectures.model_of("", found.architecture)
+    assert built is not None and f"({built.parameters / 1e9:.2f}e9 parameters)" in found.assumed[0]
     for size in ("largest_tensor", "largest_module", "largest_block"):
-        assert getattr(found, size) == getattr(whole, size)
+        assert getattr(found, size) == getattr(built, size)

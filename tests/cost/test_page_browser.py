@@ -38,7 +38,7 @@ REMEDY = {
 
 
 def opened(report: Path, script: str = "") -> str:
-    """The page as it stands after ``script`` has been run in it."""
+    """Return the page after running ``script`` in it."""
     made = html_page(REPORT, "Does not fit.", [REMEDY])
     report.write_text(made + f"<script>{script}</script>", encoding="utf-8")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]

@@ -1,4 +1,4 @@
-"""Estimates stay what they were, to the byte, until somebody means to change them."""
+"""Estimates are equal to the pinned ones, to the byte."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Every kind of remedy is spelled for the program that runs the file, and takes effect there."""
+"""Every kind of remedy is written for the target program, and has the estimated effect."""
 
 import json
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def offered(name: str, config: dict[str, Any]) -> tuple[Runtime, Document, list[
 
 
 def facts(name: str, arguments: dict[str, Any], **more: Any) -> Facts:
-    """What the run says of itself, where its program takes that from TrainingArguments or flags."""
+    """Return the facts of the run, from TrainingArguments or flags as its program takes them."""
     own = {**WORLD, "seq_len": 4096, **more}
     if name == "transformers":
         return gather(**own, training_args=arguments)
@@ -112,7 +112,7 @@ CALLS: dict[str, dict[str, Any]] = {
     BY_THE_MODEL.text: {"gradient_checkpointing": True},
     SELECTIVELY: {"gradient_checkpointing": "selective"},
 }
-"""What is called in a script, and how the next estimate hears of it (``--recompute``)."""
+"""Calls in a script, with the equivalent argument of the next estimate (``--recompute``)."""
 
 
 @pytest.mark.parametrize(("name", "config"), CASES, ids=[name for name, _ in CASES])
@@ -255,7 +255,7 @@ def test_trainer_and_model_recompute_as_told_by_the_remedy(tmp_path: Any) -> Non
             model = transformers.LlamaForCausalLM(tiny)
             exec(script[pointer].text, {"model": model, "dsengine": dsengine})
             assert model.is_activation_checkpointing
-    # Seven products in each of two blocks, the last of which nobody needs again.
+    # Seven products in each of two blocks, the last of which is not needed again.
     plain = by_pointer[None]
     assert by_pointer[RECOMPUTATION] - plain == 2 * 6
 

@@ -1,4 +1,4 @@
-"""The memory oracles, with the agreement each of them requires."""
+"""The memory oracles, with the required agreement for each."""
 
 import json
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def test_live_bytes_of_earlier_releases_are_within_two_percent() -> None:
 
 
 def test_live_bytes_of_device_and_host_with_offload_or_hpz() -> None:
-    """Offloading and hpZ; what NVMe keeps in main memory, when it keeps most."""
+    """Offloading and hpZ; the peak of what NVMe keeps in host memory."""
     for run in json.loads((ORACLES / "deepspeed_live_bytes_offload.json").read_text())["runs"]:
         option = replays.deepspeed_live_bytes.option_of(run)
         held = {part.name: part.bytes // 2 for part in option.host.components}
@@ -75,7 +75,7 @@ def test_live_bytes_of_device_and_host_with_offload_or_hpz() -> None:
 
 
 def test_offloaded_gradient_equals_the_recording() -> None:
-    """The highest moment of backward above its end, where nothing else takes part."""
+    """The peak of backward above its end, without other contributions."""
     for run in json.loads((ORACLES / "deepspeed_live_bytes_offload.json").read_text())["runs"]:
         if run["name"] in ("z1_off", "z2_off", "z2_off_gas3", "z3_off", "z3_off_params"):
             device = replays.deepspeed_live_bytes.predicted(run)

@@ -1,4 +1,4 @@
-"""Logs of real runs, from public issues: what is read of them, and how it stands beside estimates.
+"""Logs of real runs from public issues: what is read, and how it compares with estimates.
 
 ``tests/oracle/logs``: each is shortened to the lines that were printed; the first names its source.
 """

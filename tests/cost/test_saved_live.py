@@ -1,4 +1,4 @@
-"""Bytes kept per layer by experts, latent attention and recent families, beside transformers' own.
+"""Bytes kept per layer by experts, latent attention and recent families, as in transformers.
 
 Small models of each kind, on the CPU: what a layer more keeps for backward, by its storages.
 Routing tables grow with the number of experts and not with the width: at these sizes they are
@@ -175,8 +175,8 @@ def test_layers_of_other_families_are_within_five_percent(
     assert shape is not None
     block = block_bytes(shape, Style(width=width, flash=attention != "eager"))
     scores = block.quadratic * shape.heads * LENGTH
-    told = BATCH * LENGTH * (shape.hidden_size * block.linear + scores)
-    assert told == pytest.approx(measured, rel=0.05)
+    predicted = BATCH * LENGTH * (shape.hidden_size * block.linear + scores)
+    assert predicted == pytest.approx(measured, rel=0.05)
 
 
 DELTA: Mapping[str, Any] = {
@@ -223,16 +223,16 @@ def test_hybrid_layers_keep_what_their_kind_keeps(
         config = transformers.AutoConfig.for_model(family, **sizes, num_hidden_layers=layers)
         return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).train()
 
-    fewer, whole = build(2), build(4)
-    measured = (kept(whole) - kept(fewer)) / 2
-    shape = hf_config.model(whole.config.to_dict()).architecture
+    fewer, larger = build(2), build(4)
+    measured = (kept(larger) - kept(fewer)) / 2
+    shape = hf_config.model(larger.config.to_dict()).architecture
     assert shape is not None
-    told = block_bytes(shape, Style()).linear * BATCH * LENGTH * shape.hidden_size
-    assert told == pytest.approx(measured, rel=0.02)
+    predicted = block_bytes(shape, Style()).linear * BATCH * LENGTH * shape.hidden_size
+    assert predicted == pytest.approx(measured, rel=0.02)
 
 
 class Adapter(torch.nn.Module):
-    """A linear map with what PEFT puts beside it, under PEFT's names."""
+    """A linear layer with PEFT's adapter, under PEFT's names."""
 
     def __init__(self, base: Any, rank: int, dropout: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The dry run: the engine's own code on fake tensors says what the estimate says."""
+"""The dry run: the engine's own code on fake tensors agrees with the estimate."""
 
 from dataclasses import replace
 from typing import Any

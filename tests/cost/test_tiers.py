@@ -1,4 +1,4 @@
-"""What offloading puts where, counted by hand: bytes per parameter of a 7B model on 8 cards."""
+"""Where offloading puts bytes, counted manually: per parameter of a 7B model on 8 GPUs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A timeline replayed in segments is the one whose allocations were made one by one."""
+"""A timeline replayed in segments equals the one recorded allocation by allocation."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Sharding units: whole modules, inner ones first, shared weights together, nothing twice."""
+"""Sharding units: full modules, inner ones first, shared weights together, nothing twice."""
 
 import pytest
 from hypothesis import given, settings

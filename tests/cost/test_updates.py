@@ -1,4 +1,4 @@
-"""What an update by torch's optimizers holds in DeepSpeed, beside torch's own code.
+"""Memory of an update by torch's optimizers in DeepSpeed, compared with torch's own code.
 
 DeepSpeed hands them one flat tensor, which torch on CUDA updates as a list of one.
 """
@@ -30,7 +30,7 @@ CHOSEN: list[tuple[str, dict[str, Any]]] = [
 
 
 def held(name: str, given: dict[str, Any], *, foreach: bool, tensors: int = 1) -> int:
-    """Tensors that the third step of so many equal ones holds for a moment."""
+    """Return the temporary tensors of the third step of this many equal ones."""
     from dsengine.observation.memory import LiveBytes
 
     made = [torch.ones(ELEMENTS, requires_grad=True) for _ in range(tensors)]
