@@ -160,7 +160,7 @@ def test_explain_accepts_rule_name() -> None:
 
 
 def test_diff_help_explains_set() -> None:
-    assert "of A, not of B" in run("diff", "--help").stdout
+    assert "of A, but not of B" in run("diff", "--help").stdout
 
 
 @pytest.mark.parametrize(
