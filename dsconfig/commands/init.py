@@ -1,20 +1,25 @@
-"""``dsconfig init``: a starter config for a model on given hardware, each choice explained."""
+"""``dsconfig init``: write a starter config for a model and hardware, with reasons."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import dsconfig
 from dsconfig.commands import inference, options
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.report import Severity
 
 with lazy_imports():
     from dsconfig.commands import host_memory, init_template
 
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+
 SEQUENCE_LENGTH = 2048
-"""Tokens per sample where nobody says."""
+"""Default tokens per sample."""
 
 
 @options.with_flags(
@@ -29,19 +34,19 @@ def init(
     runtime: options.RuntimeName = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write here, not to stdout."),
+        typer.Option("-o", "--output", metavar="FILE", help="Write to FILE instead of stdout."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it exists.")] = False,
 ) -> None:
-    """Write a commented starter config that validates clean, for the program that will run it.
+    """Write a valid, commented starter config for the target program.
 
-    That is --runtime, else who takes --training-args or --accelerate-config, or whose file beside
-    -o names it; else the file suits every program.
+    The target program is --runtime, else inferred from --training-args, --accelerate-config or a
+    file next to -o that names the config; else the config is valid for every program.
 
-    With --model (or --params), --gpus and --device: stage, offload, buckets and micro batch are
-    the fastest that fit. Without them: a cautious start. For transformers and accelerate what
-    they fill in stays "auto". The reasons stand under "$dsconfig", which every program reads
-    past; with --runtime deepspeed or dsengine they are // remarks.
+    With --model (or --params), --gpus and --device: the fastest stage, offload, buckets and micro
+    batch that fit. Without them: conservative values. Values that transformers or accelerate fill
+    in stay "auto". Reasons are written under "$dsconfig", which all programs ignore; with
+    --runtime deepspeed or dsengine they are // comments.
     """
     given = options.with_project_facts({**flags, "learning_rate": learning_rate}, None)
     facts = options.facts_from(**given)
@@ -49,7 +54,7 @@ def init(
     found = inference.target_program(runtime, None, source=str(output or ""), facts=facts)
     known = (facts.model, facts.world_size, facts.device)
     if any(known) and not all(known):
-        raise UsageError("name --model (or --params), --gpus and --device together, or none")
+        raise UsageError("specify --model (or --params), --gpus and --device together, or none")
     if all(known):
         facts = options.with_memory_here(facts)
         if facts.host is None or facts.host.memory_bytes is None:
@@ -58,27 +63,40 @@ def init(
         selective = is_named and found.runtime.recomputes_selectively
         starter = init_template.chosen(facts, learning_rate, found.runtime, selective=selective)
     else:
-        starter = init_template.cautious(learning_rate)
-    # A file that nobody made for one program has to suit those, too, that read strict JSON.
+        starter = init_template.conservative(learning_rate, facts)
+    # Without a target program the file must be strict JSON.
     hjson = found.inferred_from != inference.DEFAULT and found.runtime.reads_hjson
-    text = init_template.written(starter.for_program(found.runtime), hjson=hjson)
+    text = init_template.render(starter.for_program(found.runtime), hjson=hjson)
+    _check(text, facts, found)
     _emit(text, output, found, force=force)
 
 
+def _check(text: str, facts: "Facts", found: inference.TargetProgram) -> None:
+    """Raise UsageError if no starter is valid under the facts, such as invalid arguments."""
+    is_for_all = found.inferred_from == inference.DEFAULT
+    program = None if is_for_all else found.runtime
+    document = dsconfig.read(text, name="starter config")
+    report = dsconfig.validate(document, facts, runtime=program, version=found.runtime.version)
+    for finding in report.diagnostics:
+        if finding.severity is not Severity.INFO:
+            cause = f"{finding.code}: {finding.message}"
+            raise UsageError(f"{cause}; {finding.help}" if finding.help else cause)
+
+
 def _emit(text: str, output: Path | None, found: inference.TargetProgram, *, force: bool) -> None:
-    """Write the file, and say for whom it is."""
-    everybody = found.inferred_from == inference.DEFAULT
-    said = found.headline if found.inferred_from else ""
-    if everybody:
-        said = "for every program, as nothing tells which; --runtime says otherwise"
+    """Write the file or print it, and print the target program."""
+    for_all = found.inferred_from == inference.DEFAULT
+    message = found.headline if found.inferred_from else ""
+    if for_all:
+        message = "target: every program (choose one with --runtime)"
     if output is not None:
         if output.exists() and not force:
-            raise UsageError(f"{output} exists; name another file, or give --force")
+            raise UsageError(f"{output} exists; specify another file, or --force")
         write(output, text)
-        flag = "" if everybody else f"--runtime {found.runtime.name} "
-        wrote = f"wrote {output}; judge it with `dsconfig validate {flag}{output}`"
-        said = f"{said}\n{wrote}".strip()
-    if said:
-        typer.echo(said, err=True)
+        flag = "" if for_all else f"--runtime {found.runtime.name} "
+        wrote = f"wrote {output}; check it with `dsconfig validate {flag}{output}`"
+        message = f"{message}\n{wrote}".strip()
+    if message:
+        typer.echo(message, err=True)
     if output is None:
         typer.echo(text, nl=False)

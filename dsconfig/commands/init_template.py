@@ -1,4 +1,4 @@
-"""The template of ``dsconfig init``: what the search chooses, trimmed, with its reasons."""
+"""Starter configs of ``dsconfig init``: the result of the search, with reasons."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,38 +12,38 @@ from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
 from dsconfig.facts import Facts
 from dsconfig.facts.base_weights import BaseWeights
+from dsconfig.facts.training import NAMES_OF
+from dsconfig.resolver.agreement import Disagreement, disagreements
 from dsconfig.runtimes.base import BASE_WEIGHTS, RECOMPUTATION, Runtime, format_instructions
 from dsconfig.schema import AUTO, find
-from dsconfig.schema.trainer_optimizers import trainer_optimizer
 from dsconfig.source.ignores import REMARKS, SECTION
-from dsconfig.source.pointer import join
+from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of, mixed_precision
+from dsconfig.source.pointer import ABSENT, copied, join, value_at
 
 ZERO = "zero_optimization"
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """A config with the reason for each choice, by pointer; ``title`` says what it is for."""
+    """A config with the reason for each value, by pointer; ``title`` describes the run."""
 
     title: str
     config: Mapping[str, Any]
     reasons: Mapping[str, str]
-    beside: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Values by pointer that the program sets elsewhere than in the file."""
+    set_elsewhere: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Values, by pointer, that the program takes from elsewhere than the config."""
 
     def for_program(self, program: Runtime) -> "Starter":
-        """The starter with "auto" wherever the program has a value of its own."""
-        made = for_program(program, self.config, self.beside)
-        left = made.opened
-        reasons = {pointer: why for pointer, why in self.reasons.items() if pointer not in left}
-        opened = "filled in by " + program.name
-        reasons |= dict.fromkeys(left, opened)
-        title = f"{self.title}; set {format_instructions(made.steps)}" if made.steps else self.title
-        return replace(self, title=title, config=made.config, reasons=reasons)
+        """Return the starter with "auto" for values that the program fills in."""
+        file = for_program(program, self.config, self.set_elsewhere)
+        reasons = {at: why for at, why in self.reasons.items() if at not in file.opened}
+        reasons |= dict.fromkeys(file.opened, f"filled in by {program.name}")
+        title = f"{self.title}; set {format_instructions(file.steps)}" if file.steps else self.title
+        return replace(self, title=title, config=file.config, reasons=reasons)
 
 
 def skeleton(learning_rate: float, facts: Facts) -> dict[str, Any]:
-    """Everything that a run on known hardware leaves open."""
+    """Return a config with "auto" for all values that depend on model and hardware."""
     training = facts.training
     batch: dict[str, Any] = {
         "train_batch_size": AUTO,
@@ -71,8 +71,55 @@ def skeleton(learning_rate: float, facts: Facts) -> dict[str, Any]:
     }
 
 
+def with_explicit_settings(config: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+    """Return the config with the values that TrainingArguments and accelerate config set.
+
+    Blocks whose type they choose are left to the program, which creates optimizer and scheduler.
+    """
+    config = copied(config)
+    if "optim" in facts.arguments:
+        config.pop("optimizer", None)
+    if not facts.arguments.keys().isdisjoint(("optim", "lr_scheduler_type")):
+        config.pop("scheduler", None)  # accelerate accepts it only with an optimizer block
+    for path, names in NAMES_OF.items():
+        if (
+            len(names) == 1
+            and names[0] in facts.arguments
+            and value_at(config, path) not in (ABSENT, AUTO)
+        ):
+            _set(config, path, facts.arguments[names[0]])
+    settings = block_of(facts.launch)
+    for name, path in PATH_OF_SETTING.items():
+        if settings.get(name) is not None:
+            _set(config, path, settings[name])
+    mixed = mixed_precision(facts.launch)
+    for block in ("bf16", "fp16") if mixed is not None else ():
+        _set(config, f"{block}.enabled", mixed == block)
+    for conflict in list(disagreements(config, facts)):
+        if conflict.left is None:
+            _set(config, conflict.path, _value_of(conflict))
+    return config
+
+
+def _value_of(conflict: Disagreement) -> Any:
+    """Return the value of the config key that agrees with the other side."""
+    block, _, switch = conflict.path.partition(".")
+    if switch != "enabled" or block not in ("bf16", "fp16"):
+        return conflict.right.value
+    if conflict.right.key == "mixed_precision":
+        return conflict.right.value == block
+    return conflict.right.value if conflict.right.key.startswith(block) else False
+
+
+def _set(config: dict[str, Any], path: str, value: Any) -> None:
+    *blocks, name = path.split(".")
+    for block in blocks:
+        config = config.setdefault(block, {})
+    config[name] = value
+
+
 def _optimizer(learning_rate: float) -> dict[str, Any]:
-    """AdamW with its usual arguments, written out."""
+    """Return an AdamW block with explicit default arguments."""
     params: dict[str, Any] = {"lr": learning_rate}
     for name in ("betas", "eps", "weight_decay"):
         known = find(("optimizer", "params", name), of_type="AdamW")
@@ -85,61 +132,59 @@ def _scheduler(learning_rate: float) -> dict[str, Any]:
     return {"type": "WarmupLR", "params": params}
 
 
-USUAL = {
-    join("gradient_clipping"): "largest global norm of the gradients; written because the"
-    " default changed in 0.19.3",
-    join("optimizer"): "built by the engine; a script may pass its own instead",
-    join("optimizer", "params", "lr"): "the schedule's peak stands beside it; keep them equal",
-    join("scheduler"): "a rise, then a constant rate",
-    join("scheduler", "params", "warmup_num_steps"): "a tenth of the run is plenty",
-    RECOMPUTATION: "fits only, or is faster, with activations recomputed",
-    join("steps_per_print"): "a progress line every so many optimizer steps",
-    join(ZERO, "stage3_gather_16bit_weights_on_model_save"): "without it a stage-3 model is"
-    " not saved whole",
+COMMON_REASONS = {
+    join("gradient_clipping"): "explicit because the default changed in DeepSpeed 0.19.3",
+    join("optimizer"): "created by the engine unless the script passes an optimizer",
+    join("optimizer", "params", "lr"): "keep equal to scheduler.params.warmup_max_lr",
+    join("scheduler"): "linear warmup, then constant",
+    join("scheduler", "params", "warmup_num_steps"): "at most a tenth of the run",
+    RECOMPUTATION: "required to fit, or faster, with activation checkpointing",
+    join("steps_per_print"): "optimizer steps between progress lines",
+    join(ZERO, "stage3_gather_16bit_weights_on_model_save"): "required to save full"
+    " weights at stage 3",
 }
 
 
 def chosen(
     facts: Facts, learning_rate: float, program: Runtime, *, selective: bool = True
 ) -> Starter:
-    """What the search chooses, recomputation with it. Raises UsageError when nothing fits, or a
-    fact is missing.
+    """Return the fastest config that fits, including recomputation.
+
+    Raises UsageError if nothing fits or a fact is missing.
     """
     import dsconfig
 
-    config = skeleton(learning_rate, facts)
-    if trainer_optimizer(facts.arguments) is not None:
-        # A block would override ``optim``; a scheduler in the file requires an optimizer there.
-        del config["optimizer"], config["scheduler"]
+    config = with_explicit_settings(skeleton(learning_rate, facts), facts)
     with usage():
         found = search.fastest(search.open_space(facts, "dsengine", selective=selective)).chosen
-    again = found.choice.recompute if found is not None else Recompute.NONE
-    if again is Recompute.FULL:
-        # The resolution below asks the engine, which obeys the block.
+    recompute = found.choice.recompute if found is not None else Recompute.NONE
+    if recompute is Recompute.FULL:
+        # The resolution below is for dsengine, which reads this block.
         config["activation_checkpointing"] = dict(RECOMPUTED)
-    if again is Recompute.SELECTIVE:
+    if recompute is Recompute.SELECTIVE:
         facts = recomputing_selectively(facts)
     resolution = dsconfig.resolve(config, facts, runtime="dsengine")
     if not resolution.ok:
-        found = resolution.diagnostics[0]
-        raise UsageError(f"{found.message}; {found.help}" if found.help else found.message)
-    reasons = USUAL | {entry.pointer: entry.rule for entry in resolution.ledger}
+        finding = resolution.diagnostics[0]
+        raise UsageError(f"{finding.message}; {finding.help}" if finding.help else finding.message)
+    reasons = COMMON_REASONS | {entry.pointer: entry.rule for entry in resolution.ledger}
     if facts.training and facts.training.global_batch_size:
-        told = f"{facts.training.global_batch_size} samples per step on {facts.world_size} ranks"
-        reasons[join("gradient_accumulation_steps")] = told
-    config, beside = _trimmed(resolution.config), recomputation_edits(again)
-    if again is Recompute.FULL:
+        batch = f"{facts.training.global_batch_size} samples per step on {facts.world_size} ranks"
+        reasons[join("gradient_accumulation_steps")] = batch
+    config = _without_inert_keys(resolution.config)
+    set_elsewhere = recomputation_edits(recompute)
+    if recompute is Recompute.FULL:
         if program.recomputes_from_config:
-            beside.clear()
+            set_elsewhere.clear()
         else:
             del config["activation_checkpointing"]
     if facts.base_weights == BaseWeights.FOUR_BIT:
-        beside[BASE_WEIGHTS] = facts.base_weights
+        set_elsewhere[BASE_WEIGHTS] = facts.base_weights
     model = f"{facts.model.name}{_adaptation(facts)}" if facts.model else "a model"
-    device = facts.device.name if facts.device else "an unknown card"
+    device = facts.device.name if facts.device else "an unknown GPU"
     tokens = facts.training.sequence_length if facts.training else None
     title = f"{model} on {facts.world_size} x {device}, {tokens} tokens per sample"
-    return Starter(title, config, reasons, beside)
+    return Starter(title, config, reasons, set_elsewhere)
 
 
 def _adaptation(facts: Facts) -> str:
@@ -150,8 +195,8 @@ def _adaptation(facts: Facts) -> str:
     return f", adapters on {quantized}" if quantized else ", adapters on frozen weights"
 
 
-def cautious(learning_rate: float) -> Starter:
-    """A start for hardware that nobody named: bf16, stage 2, one sample at a time."""
+def conservative(learning_rate: float, facts: Facts) -> Starter:
+    """Return a config for unknown hardware: bf16, stage 2, micro batch 1."""
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -167,21 +212,22 @@ def cautious(learning_rate: float) -> Starter:
         "scheduler": _scheduler(learning_rate),
         "steps_per_print": 100,
     }
-    reasons = USUAL | {
-        join("train_micro_batch_size_per_gpu"): "raise it until memory is used",
-        join("bf16", "enabled"): "cards before Ampere have no bf16: write fp16 there",
-        join(ZERO, "stage"): "optimizer states and gradients sharded; 3 also shards parameters",
+    reasons = COMMON_REASONS | {
+        join("train_micro_batch_size_per_gpu"): "increase until GPU memory is used",
+        join("bf16", "enabled"): "GPUs before Ampere do not support bf16: use fp16",
+        join(ZERO, "stage"): "shards optimizer states and gradients; 3 also shards parameters",
         join(ZERO, "reduce_bucket_size"): "3.6 GB for both buckets by the 4.5x rule",
     }
-    return Starter(
-        "a cautious start; name --model, --gpus and --device for a better one", config, reasons
-    )
+    title = "conservative values; specify --model, --gpus and --device for better ones"
+    return Starter(title, with_explicit_settings(config, facts), reasons)
 
 
-def _trimmed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config without what has no effect: the other precision, offload to nowhere, keys of
-    another stage; and without the global batch: the file then runs at any world size. (The
-    steps stay, because accelerate takes an absent number for 1.)"""
+def _without_inert_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config without inert keys and without the global batch.
+
+    Inert: the other precision, offload to none, keys of other stages. Without the global batch the
+    config runs at any world size. Accumulation stays, because accelerate's default is 1.
+    """
     kept = {name: value for name, value in config.items() if value != {"enabled": False}}
     zero = cast(dict[str, Any], kept.get(ZERO, {}))
     if zero.get("stage") != 3:
@@ -198,17 +244,20 @@ def _trimmed(config: Mapping[str, Any]) -> dict[str, Any]:
 INDENT = "  "
 
 
-def written(starter: Starter, *, hjson: bool) -> str:
-    """The file. With ``hjson`` the reasons are // remarks, which transformers and accelerate
-    do not read; without, they stand in our own section, which every program reads past."""
+def render(starter: Starter, *, hjson: bool) -> str:
+    """Return the text of the file.
+
+    With ``hjson`` reasons are // comments, which transformers and accelerate do not support; else
+    they are in the ``$dsconfig`` block, which all programs ignore.
+    """
     if not hjson:
         config = {SECTION: _remarks(starter), **starter.config}
         return "\n".join(("{", *_entries(config, (), {}), "}")) + "\n"
     lines = [
         "{",
         f"{INDENT}// {starter.title}.",
-        f"{INDENT}// `dsconfig explain KEY` says what a key does.",
-        f"{INDENT}// For deepspeed and dsengine; transformers and accelerate read no such remarks.",
+        f"{INDENT}// See `dsconfig explain KEY` for the documentation of a key.",
+        f"{INDENT}// For deepspeed and dsengine; transformers and accelerate reject comments.",
         "",
         *_entries(starter.config, (), starter.reasons),
         "}",
@@ -217,21 +266,21 @@ def written(starter: Starter, *, hjson: bool) -> str:
 
 
 def _remarks(starter: Starter) -> dict[str, Any]:
-    """What the config is for, and the reason for each choice by the key it is about."""
+    """Return the title and the reason for each value, by dotted path."""
     remarks: dict[str, str] = {"this file": f"{starter.title}; see `dsconfig explain KEY`"}
-    for path, value in _with_parts(starter.config, ()):
+    for path, value in _walk(starter.config, ()):
         reason = starter.reasons.get(join(*path)) if path else None
         if reason and reason not in remarks.values():
             remarks[AUTO if value == AUTO else ".".join(path)] = reason
     return {REMARKS: remarks}
 
 
-def _with_parts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """A value and all that it holds, outer ones first, with their paths."""
+def _walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield a value and its children, outer ones first, with their paths."""
     yield path, value
     if isinstance(value, Mapping):
         for name, inner in cast(Mapping[str, Any], value).items():
-            yield from _with_parts(inner, (*path, name))
+            yield from _walk(inner, (*path, name))
 
 
 def _entries(

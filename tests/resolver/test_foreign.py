@@ -181,3 +181,25 @@ def test_transformers_reads_numbers_as_json_does() -> None:
     assert type(hugging["zero_optimization"]["reduce_bucket_size"]) is float
     alone = dsconfig.resolve(text, facts, runtime="deepspeed").config
     assert type(alone["train_batch_size"]) is int
+
+
+def test_unspecified_learning_rate_is_that_of_dummy_optim():
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": A, "weight_decay": A}},
+        "zero_optimization": {"stage": 2},
+    }
+    resolution = dsconfig.resolve(config, gather(gpus=2, micro_batch=1), runtime="accelerate")
+    assert resolution.config["optimizer"]["params"] == {"lr": 0.001, "weight_decay": 0}
+    assert not resolution.refusals
+
+
+@pytest.mark.parametrize("runtime", ["transformers", "accelerate"])
+def test_parameter_count_alone_does_not_size_buckets(runtime):
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
+    config["zero_optimization"]["reduce_bucket_size"] = A
+    facts = gather(gpus=2, micro_batch=1, params="7e9")
+    (found,) = dsconfig.resolve(config, facts, runtime=runtime).refusals
+    assert found.code == "DSC150" and "--model" in found.help
+    report = dsconfig.validate(config, facts, runtime=runtime)
+    assert "DSC704" not in {found.code for found in report.diagnostics}

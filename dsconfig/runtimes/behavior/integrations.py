@@ -125,6 +125,12 @@ def _config(model: SpecifiedModel, open_keys: list[str]) -> Mapping[str, Any] | 
             "the bucket sizes depend on the model's hidden_size, but no model is specified",
             "specify --model",
         )
+    if isinstance(model, ModelTree) and model.assumed and not model.config:
+        raise MissingFact(
+            open_keys[0],
+            "bucket sizes depend on hidden_size, and only the parameter count is specified",
+            "specify --model",
+        )
     return model.config
 
 

@@ -224,6 +224,8 @@ def _script(
     scheduler = runtime.scheduler or ("dummy" if "scheduler" in config else "none")
     rate = training.learning_rate if training else None
     optimizer = _OPTIMIZER.get(optimizer, "torch")
+    if optimizer == "dummy" and rate is None:
+        rate = 0.001  # the default of DummyOptim, as its weight decay of 0
     return Script(
         processes=facts.world_size or 1,
         accumulation=accumulation,
@@ -233,7 +235,7 @@ def _script(
         optimizer=optimizer,
         scheduler=_SCHEDULER.get(scheduler, "torch"),
         learning_rate=rate,
-        weight_decay=training.weight_decay if training else None,
+        weight_decay=(training and training.weight_decay) or 0,
         scheduled_lr=rate if optimizer is not None else None,
         warmup_steps=(training and training.warmup_steps) or 0,
         total_steps=training.total_steps if training else None,
