@@ -307,7 +307,7 @@ EXPLAIN_ABOVE = 0.10
 
 def table(held: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
     """Every row as the page shows it: what was published, ours, the error, and its reason."""
-    lines = ["| what | published | estimate | error | why it differs, or what was not printed |"]
+    lines = ["| run | published | estimate | error | reason of the difference, unpublished facts |"]
     lines.append("|---|---|---|---|---|")
     for row in held["rows"]:
         expected, got = published(row), predicted(row)
@@ -325,7 +325,7 @@ def table(held: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
         lines.append(f"| {name} | {shown[0]} | {shown[1]} | {error} | {reason} |")
     for row in held.get("orderings", ()):
         got = ratio(row)
-        wrong = "" if got > 1 else "the other way round"
+        wrong = "" if got > 1 else "reversed"
         reason = reasons.get(row["id"], "")
         cells = f"{row['published_ratio']} x", f"{got:.3f} x", wrong, reason
         lines.append(f"| {row['id']} | {' | '.join(cells)} |")
