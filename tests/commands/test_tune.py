@@ -66,7 +66,7 @@ def test_selective_recomputation_is_tried_if_none_does_not_fit() -> None:
     assert "recompute selectively: fastest" in shown
     assert "context_fn=dsengine.checkpointing.every_other_product)) in the script" in shown
     # Where the same batch fits without it there is no use for it.
-    one = (*EIGHT_B, "--micro-batch", "1", "--runtime", "dsengine")
+    one = (*EIGHT_B[:-1], "2048", "--micro-batch", "1", "--runtime", "dsengine")
     assert not any(each["recomputation"] == "selective" for each in candidates(*one)[:4])
     eager = candidates(*long, "--attention", "eager")
     assert not any(each["recomputation"] == "selective" for each in eager)

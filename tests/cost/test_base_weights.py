@@ -139,7 +139,7 @@ def test_stage_3_gathers_packed_weights() -> None:
 def test_trained_weights_cannot_be_quantized() -> None:
     with pytest.raises(FactError, match="specify lora_rank= or trainable="):
         dsconfig.gather(**LLAMA, base_weights="4bit")
-    with pytest.raises(FactError, match="'3bit' is none of 4bit, 8bit"):
+    with pytest.raises(FactError, match="'3bit' is not one of 4bit, 8bit"):
         dsconfig.gather(**LLAMA, lora_rank=8, base_weights="3bit")
 
 

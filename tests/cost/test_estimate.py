@@ -395,7 +395,8 @@ def test_chosen_config_validates_without_findings(more: dict[str, Any]) -> None:
     winner = tune(gather(device="a100-80gb", seq_len=2048, **more))[0]
     config = config_of(winner.effective)
     assert not winner.reason
-    assert [found.code for found in dsconfig.validate(config).diagnostics] == []
+    report = dsconfig.validate(config, runtime="dsengine")
+    assert [found.code for found in report.diagnostics] == []
     for block in ("offload_optimizer", "offload_param"):
         if "nvme" in more:
             assert config["zero_optimization"][block]["nvme_path"] == "/local_nvme"
