@@ -13,20 +13,24 @@ from dsconfig.reference import keys as key_reference
 from dsconfig.schema import json_schema, key_index
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("schemas", "docs/reference/rules")
+PACKAGED = "dsconfig/report/rules"
+FOLDERS = ("schemas", "docs/reference/rules", PACKAGED)
 """Directories that contain only generated files."""
 
 
 def texts() -> Mapping[str, str]:
     """Return the content of each generated file, by path."""
     schemas = {f"schemas/{name}": text for name, text in json_schema.published().items()}
-    rules = {f"docs/reference/rules/{name}": text for name, text in rule_pages.pages().items()}
+    pages = rule_pages.pages()
+    rules = {f"docs/reference/rules/{name}": text for name, text in pages.items()}
+    packaged = {f"{PACKAGED}/{name}": text for name, text in pages.items() if name != "README.md"}
     return {
         "dsconfig/schema/key_index.json": key_index.to_text(key_index.declared()),
         "docs/reference/keys.md": key_reference.reference_page(),
         "docs/reference/engine-keys.md": coverage_page.page(),
         **schemas,
         **rules,
+        **packaged,
     }
 
 

@@ -117,7 +117,7 @@ def validate(
         output.findings(reports)
         if len(chosen) == 1:
             _note_dsengine_errors(chosen[0], validator, reports[0], output)
-    output.summary(reports)
+    output.summary(reports, validator.baseline.suppressed if validator.baseline else None)
     raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
 
 

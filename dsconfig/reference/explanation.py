@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.report.diagnostic import RULE_PAGES
+from dsconfig.report import rule_pages
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
@@ -117,7 +117,7 @@ def rule_as_data(rule: "Rule") -> dict[str, Any]:
         "doc": rule.doc,
         "bad": rule.bad.config,
         "good": rule.good.config,
-        "url": f"{RULE_PAGES}/{rule.code}",
+        "url": rule_pages.url(rule.code),
     }
 
 
@@ -134,7 +134,7 @@ def finding_as_data(code: str) -> dict[str, Any]:
         "help": found.remedy,
         "example": config,
         "flags": flags,
-        "url": f"{RULE_PAGES}/{code}",
+        "url": rule_pages.url(code),
     }
 
 

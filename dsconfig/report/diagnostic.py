@@ -3,8 +3,7 @@
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-RULE_PAGES = "docs/reference/rules"
-"""Folder of the rule pages in the repository; `dsconfig explain CODE` prints them."""
+from dsconfig.report import rule_pages
 
 
 class Severity(StrEnum):
@@ -94,5 +93,5 @@ class Diagnostic(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The page of the rule, relative to the repository."""
-        return f"{RULE_PAGES}/{self.code}.md"
+        """The file URI of the installed page of the rule."""
+        return rule_pages.url(self.code)

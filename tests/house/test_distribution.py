@@ -60,6 +60,7 @@ def test_wheel_has_exactly_two_packages(wheel: Path) -> None:
         names = set(archive.namelist())
     assert {top for top in tops if not top.endswith(".dist-info")} == {"dsconfig", "dsengine"}
     assert {"dsconfig/py.typed", "dsengine/py.typed"} <= names
+    assert "dsconfig/report/rules/DSC101.md" in names, "rule links must resolve when installed"
 
 
 def test_wheel_metadata_has_links(wheel: Path) -> None:

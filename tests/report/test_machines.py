@@ -1,7 +1,10 @@
 """The machine-readable formats: JSON, GitHub, SARIF, JUnit."""
 
 import json
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 from xml.etree import ElementTree
 
 import jsonschema
@@ -212,3 +215,27 @@ def test_empty_input_gives_valid_documents() -> None:
     ElementTree.fromstring(render("junit", [], COLORED))
     assert render("github", [], COLORED) == "" == render("full", [], COLORED)
     assert {NOTE.severity, IDLE.severity} == {"info", "warning"}
+
+
+def test_rule_links_resolve_without_network() -> None:
+    """Every page is installed; SARIF contains it in full, and JSON its URI."""
+    from dsconfig.checks.page import pages
+
+    for name, page in pages().items():
+        if name != "README.md":
+            url = WRONG._replace(code=name.removesuffix(".md")).url
+            assert Path(url2pathname(urlsplit(url).path)).read_text("utf-8") == page
+    known = WRONG._replace(code="DSC101", name="auto-unresolved")
+    log = json.loads(render("sarif", [FileReport("ds.json", "{}", Report((known,)))]))
+    (rule,) = log["runs"][0]["tool"]["driver"]["rules"]
+    assert rule["helpUri"] == known.url and rule["helpUri"].startswith("file://")
+    assert rule["help"]["markdown"] == pages()["DSC101.md"] == rule["help"]["text"]
+    assert rule["shortDescription"]["text"] == 'Unresolved value "auto"'
+
+
+def test_junit_counts_causes_like_validate() -> None:
+    """Findings that differ only in the key are one case, as in the summary of validate."""
+    found = [WRONG._replace(pointer=f"/zero_optimization/{key}", fix=None) for key in "abc"]
+    text = render("junit", [FileReport("ds.json", "{}", Report(tuple(found)))])
+    assert '<testsuites name="dsconfig" tests="1" failures="1">' in text
+    assert text.count("<failure") == 1 and "also: b" in text

@@ -267,6 +267,10 @@ def test_baseline_suppresses_known_findings(run: Run) -> None:
     put("ds.json", BAD.replace("{", '{"no_such_key": 1, ', 1))
     result = run("ds.json", "--baseline", "base.json", "--output-format", "json")
     assert result.code == 1 and len(codes_of(result)) == 1
+    known = len(json.loads(Path("base.json").read_text())["files"][0]["diagnostics"])
+    assert f"{known} suppressed by the baseline" in result.err
+    summary = run("ds.json", "--baseline", "base.json").err.splitlines()[-1]
+    assert summary.endswith(f"{known} suppressed by the baseline")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"files": [{}]}'])

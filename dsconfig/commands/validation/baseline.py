@@ -14,7 +14,33 @@ Identity = tuple[str, str, str]
 """File, code and JSON Pointer, which identify a finding across runs."""
 
 
-def load(path: Path) -> Counter[Identity]:
+class Baseline:
+    """Findings of an earlier run, and the number found again."""
+
+    def __init__(self, known: Counter[Identity]) -> None:
+        self.known = known
+        self._suppressed: dict[str, int] = {}
+
+    @property
+    def suppressed(self) -> int:
+        """The number of findings left out, over all files."""
+        return sum(self._suppressed.values())
+
+    def new(self, file: str, found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+        """Return the findings for a file that are not in the baseline."""
+        left = self.known.copy()
+        fresh: list[Diagnostic] = []
+        for diagnostic in found:
+            identity = (_portable(diagnostic.file or file), diagnostic.code, diagnostic.pointer)
+            if left[identity] > 0:
+                left[identity] -= 1
+            else:
+                fresh.append(diagnostic)
+        self._suppressed[file] = self.known.total() - left.total()
+        return tuple(fresh)
+
+
+def load(path: Path) -> Baseline:
     """Load the findings of a JSON report. Raises UsageError for any other file."""
     help = "create one with `dsconfig validate --output-format json --exit-zero ... > FILE`"
     try:
@@ -24,26 +50,15 @@ def load(path: Path) -> Counter[Identity]:
     except (ValueError, RecursionError):
         raise UsageError(f"--baseline {path}: not valid JSON; {help}") from None
     try:
-        return Counter(
-            (_portable(file["file"]), found["code"], found["pointer"])
-            for file in cast("list[Any]", data["files"])
-            for found in file["diagnostics"]
+        return Baseline(
+            Counter(
+                (_portable(file["file"]), found["code"], found["pointer"])
+                for file in cast("list[Any]", data["files"])
+                for found in file["diagnostics"]
+            )
         )
     except (KeyError, TypeError):
         raise UsageError(f"--baseline {path}: not a report of dsconfig; {help}") from None
-
-
-def new(known: Counter[Identity], file: str, found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return the findings for a file that are not in the baseline."""
-    left = known.copy()
-    fresh: list[Diagnostic] = []
-    for diagnostic in found:
-        identity = (_portable(diagnostic.file or file), diagnostic.code, diagnostic.pointer)
-        if left[identity] > 0:
-            left[identity] -= 1
-        else:
-            fresh.append(diagnostic)
-    return tuple(fresh)
 
 
 def _portable(file: str) -> str:

@@ -69,9 +69,15 @@ class Output:
             fixed = f"; its batch sizes require {counted(ranks, 'rank')}" if ranks else ""
             self.note(f"{one_line(name)}: {described}{filled}{fixed}")
 
-    def summary(self, reports: Sequence[FileReport]) -> None:
-        """Print ``3 files, 0 errors, 1 warning; 1 fixable: dsconfig validate --fix a.json``."""
+    def summary(self, reports: Sequence[FileReport], suppressed: int | None = None) -> None:
+        """Print ``3 files, 0 errors, 1 warning; 1 fixable: dsconfig validate --fix a.json``.
+
+        ``suppressed``: number of findings of the baseline; None without a baseline.
+        """
+        baseline = "" if suppressed is None else f"{suppressed} suppressed by the baseline"
         if self.form not in FOR_PEOPLE:
+            if baseline:
+                self.note(baseline)
             return
         readable = [file for file in reports if not is_unreadable(file)]
         found = [
@@ -84,6 +90,7 @@ class Output:
                 counts.append(counted(number, noun))
         if len(readable) < len(reports):
             counts.append(f"{len(reports) - len(readable)} unreadable")
+        counts += [baseline] if baseline else []
         self.note(", ".join(counts) + _fixable(reports))
 
 

@@ -21,8 +21,6 @@ with lazy_imports():
     from dsconfig.source import ignores
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from dsconfig.facts import Facts
     from dsconfig.runtimes.base import Runtime
 
@@ -98,7 +96,7 @@ class Validator(NamedTuple):
     """File that sets the runtime, if the command line does not."""
     overrides: Sequence[str] = ()
     selection: Selection = Selection()
-    baseline: "Counter[baselines.Identity] | None" = None
+    baseline: "baselines.Baseline | None" = None
     program: inference.TargetProgram | None = None
     """Target program of the current file; None for all programs."""
 
@@ -149,7 +147,7 @@ class Validator(NamedTuple):
             found = [each for each in found if each.code not in ONLY_IF_SPECIFIED]
         kept = tuple(each for each in found if self.selection.keeps(each))
         if self.baseline is not None:
-            kept = baselines.new(self.baseline, document.name, kept)
+            kept = self.baseline.new(document.name, kept)
         return Report(kept)
 
     def _found(self, document: Document, runtime: "Runtime | None") -> tuple[Diagnostic, ...]:

@@ -1,46 +1,52 @@
-"""JUnit XML: one suite per file, one failing case per error or warning."""
+"""JUnit XML: one suite per file, one failing case per error or warning.
+
+Findings of one cause are one case, so that the counts are those of ``validate``.
+"""
 
 import re
 from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
-from dsconfig.report.diagnostic import Diagnostic, Severity
+from dsconfig.report.diagnostic import Severity
 from dsconfig.report.render.terminal import Look, visible
-from dsconfig.report.report import FileReport
+from dsconfig.report.report import Cause, FileReport, group_by_cause
 
 NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that are invalid in XML 1.0."""
 
 
 def render(files: Sequence[FileReport], look: Look) -> str:
-    suites = [_suite(file) for file in files]
-    total = sum(max(1, len(file.report.diagnostics)) for file in files)
-    failures = sum(_failures(file) for file in files)
+    causes = [group_by_cause(file.report.diagnostics) for file in files]
+    suites = [_suite(file, found) for file, found in zip(files, causes, strict=True)]
+    total = sum(max(1, len(found)) for found in causes)
+    failures = sum(map(_failures, causes))
     head = f'<testsuites name="dsconfig" tests="{total}" failures="{failures}">'
     body = "\n".join(suites)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{head}\n{body}\n</testsuites>\n'
 
 
-def _failures(file: FileReport) -> int:
-    return sum(found.severity is not Severity.INFO for found in file.report.diagnostics)
+def _failures(causes: Sequence[Cause]) -> int:
+    return sum(cause.first.severity is not Severity.INFO for cause in causes)
 
 
-def _suite(file: FileReport) -> str:
-    found = file.report.diagnostics
+def _suite(file: FileReport, causes: Sequence[Cause]) -> str:
     name = _attribute(file.file)
-    cases = "\n".join(_case(each, name) for each in found)
-    if not found:
+    cases = "\n".join(_case(cause, name) for cause in causes)
+    if not causes:
         cases = f'    <testcase name="valid" classname={name}/>'
-    counts = f'tests="{max(1, len(found))}" failures="{_failures(file)}"'
+    counts = f'tests="{max(1, len(causes))}" failures="{_failures(causes)}"'
     return f"  <testsuite name={name} {counts}>\n{cases}\n  </testsuite>"
 
 
-def _case(found: Diagnostic, file: str) -> str:
+def _case(cause: Cause, file: str) -> str:
+    found = cause.first
     title = f"{found.code} {found.name} {found.pointer}".rstrip()
     where = (
         f"line {found.range.start.line}, column {found.range.start.column}: " if found.range else ""
     )
-    text = escape(_xml(where + found.message + (f"\nhelp: {found.help}" if found.help else "")))
+    help_ = f"\nhelp: {found.help}" if found.help else ""
+    also = f"\nalso: {cause.also}" if cause.others else ""
+    text = escape(_xml(where + found.message + help_ + also))
     kind = f"type={_attribute(str(found.severity))} message={_attribute(found.message)}"
     if found.severity is Severity.INFO:
         inner = f"<system-out>{text}</system-out>"

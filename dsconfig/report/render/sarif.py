@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dsconfig.report import rule_pages
 from dsconfig.report.diagnostic import Diagnostic, Range, Severity
 from dsconfig.report.render.terminal import Look
 from dsconfig.report.report import FileReport
@@ -41,17 +42,24 @@ def as_data(files: Sequence[FileReport]) -> dict[str, Any]:
 
 
 def _rules(found: Iterable[Diagnostic]) -> list[dict[str, Any]]:
-    by_code = {each.code: each for each in found}
-    return [
-        {
-            "id": code,
-            "name": each.name,
-            "shortDescription": {"text": each.name.replace("-", " ")},
-            "helpUri": f"urn:dsconfig:rule:{code}",
-            "defaultConfiguration": {"level": LEVELS[each.severity]},
-        }
-        for code, each in sorted(by_code.items())
-    ]
+    """Return the rules of the findings, each with its full page, readable without a network."""
+    by_code = {diagnostic.code: diagnostic for diagnostic in found}
+    return [_rule(by_code[code]) for code in sorted(by_code)]
+
+
+def _rule(found: Diagnostic) -> dict[str, Any]:
+    page = rule_pages.text(found.code)
+    title = page.partition("\n")[0].partition(": ")[2] or found.name.replace("-", " ")
+    rule: dict[str, Any] = {
+        "id": found.code,
+        "name": found.name,
+        "shortDescription": {"text": title},
+        "helpUri": found.url,
+        "defaultConfiguration": {"level": LEVELS[found.severity]},
+    }
+    if page:
+        rule["help"] = {"text": page, "markdown": page}
+    return rule
 
 
 def _result(file: str, found: Diagnostic, index: dict[str, int]) -> dict[str, Any]:
