@@ -3,6 +3,7 @@
 Building all fifteen Typer commands takes longer than most of them take to run.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -16,6 +17,7 @@ from typer.main import get_command
 
 from dsconfig.commands.errors import UsageError
 from dsconfig.commands.help_page import PlainCommand, write_parameters
+from dsconfig.commands.notes import with_quiet
 from dsconfig.lazy_imports import lazy_imports
 
 with lazy_imports():
@@ -66,7 +68,7 @@ def build(name: str) -> Any:
     text = help_text(function.__doc__ or "")
     epilog = examples if invocations else None
     single.command(name, cls=PlainCommand, context_settings=settings, help=text, epilog=epilog)(
-        function
+        with_quiet(function)
     )
     return get_command(single)
 
@@ -103,7 +105,10 @@ class LazyGroup(TyperGroup):
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command and exit. Raises UsageError for arguments that cannot be parsed."""
         try:
-            code: object = super().main(*args, **options | {"standalone_mode": False})
+            # Typer strips colors if stdout is not a terminal, also with FORCE_COLOR.
+            color = True if os.environ.get("FORCE_COLOR") else None
+            settings = {"standalone_mode": False, "color": color}
+            code: object = super().main(*args, **options | settings)
         except PARSER_ERROR as error:
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()

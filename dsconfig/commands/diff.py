@@ -11,6 +11,7 @@ import typer
 import dsconfig
 from dsconfig.commands import inference, options
 from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
@@ -88,7 +89,7 @@ def diff(
     if b is None:
         _mapping(first)
         target = inference.target_program(None, str(after), document=first, source=a)
-        typer.echo(text_table.paragraph(target.headline), err=True)
+        note(text_table.paragraph(target.headline))
         changes = _upgrade_changes(first, before, after)
     else:
         second = options.load(b, overrides)

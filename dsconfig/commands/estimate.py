@@ -11,6 +11,7 @@ import typer
 import dsconfig
 from dsconfig.commands import inference, memory_options, options
 from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import FileReport, Report
@@ -164,7 +165,8 @@ def estimate(
 ) -> None:
     """Estimate the memory per GPU, on the host and on NVMe, by component and config key.
 
-    Exit code 1 if the config has errors, or with --fail-if-oom if it does not fit.
+    Exit code 1 if the config has errors, or with --fail-if-oom if it does not fit. Without
+    --fail-if-oom, exit code 0 means that an estimate was made, not that it fits.
     """
     facts = memory_options.with_style(facts, style, recompute)
     log = None
@@ -228,12 +230,12 @@ def estimate(
         if result.changes:
             suggested_changes.write_changed(extra.output, result.changes, program.runtime, document)
         else:
-            typer.echo(f"nothing written to {extra.output}: the config fits", err=True)
-    if errors.diagnostics or (
-        extra.fail_if_oom
-        and all(tables.not_fitting(each, facts) for each in result.estimate.options)
-    ):
+            note(f"nothing written to {extra.output}: the config fits")
+    is_oom = all(tables.not_fitting(each, facts) for each in result.estimate.options)
+    if errors.diagnostics or (extra.fail_if_oom and is_oom):
         raise typer.Exit(1)
+    if is_oom:
+        note(options.EXIT_0_ALTHOUGH_OOM)
 
 
 def _result(
@@ -318,7 +320,7 @@ def _despite_errors(
     effective = result.effective or result.derive() or effective
     if effective is not None and pointers:
         names = ", ".join(dict.fromkeys(map(dotted, pointers)))
-        typer.echo(f"estimated without the rejected values of {names}", err=True)
+        note(f"estimated without the rejected values of {names}")
     return effective
 
 
@@ -344,17 +346,15 @@ def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
         raise UsageError(f"--measured-as: {what!r} is not one of allocated, reserved, visible")
     with usage("--measured"):
         fitted = calibration.calibrate(found.options[0], size, what=what)
-    typer.echo(
+    note(
         f"measured {gib(size, 2)}, estimated {in_gib(fitted.estimated_bytes)} "
         f"GiB: error {fitted.error:+.1%}. Calibrated: activations x "
-        f"{fitted.slope:.2f}, constant {fitted.constant_bytes / GIB:+.2f} GiB",
-        err=True,
+        f"{fitted.slope:.2f}, constant {fitted.constant_bytes / GIB:+.2f} GiB"
     )
     if fitted.slope < 0.5:
-        typer.echo(
+        note(
             "the run used less than half of the estimated activations: check --recompute full, "
-            "--fused-kernels and --seq-len",
-            err=True,
+            "--fused-kernels and --seq-len"
         )
     return calibration.calibrated(found, fitted)
 
@@ -435,10 +435,10 @@ def print_limits(
 
     tables.print_limits(found, facts, program)
     if facts.model is not None and not (facts.training and facts.training.sequence_length):
-        typer.echo("the largest micro batch requires --seq-len", err=True)
+        note("the largest micro batch requires --seq-len")
     uses_host = any(limit.option and limit.option.host.bytes for limit in found)
     if uses_host and not (facts.host and facts.host.memory_bytes):
-        typer.echo(host_memory.ASSUMED, err=True)
+        note(host_memory.ASSUMED)
 
 
 def print_compat(facts: "Facts", program: str, output_format: str) -> None:
@@ -453,7 +453,7 @@ def print_compat(facts: "Facts", program: str, output_format: str) -> None:
     hardware = (facts.world_size // nodes, nodes)
     largest = facts.model.largest_module or facts.model.largest_tensor or 0
     if facts.model.assumed:
-        typer.echo(f"assuming the largest layer of {facts.model.assumed[0]}", err=True)
+        note(f"assuming the largest layer of {facts.model.assumed[0]}")
     if output_format == "json":
         typer.echo(json.dumps(compat.as_data(facts.model.parameters, largest, *hardware), indent=2))
         return

@@ -15,6 +15,7 @@ from dsconfig.commands import verdict as verdicts
 from dsconfig.commands.bars import memory_bars
 from dsconfig.commands.text_table import (
     TextTable,
+    colored_verdict,
     emphasised,
     paragraph,
     terminal_width,
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") -> None:
     """Print the usual configurations: GPU, host and NVMe memory, what fits, and the buckets."""
     typer.echo(f"{paragraph(_heading(estimate))}\n{paragraph(program.headline)}\n")
-    typer.echo(paragraph(overall(estimate, facts)))
+    typer.echo(colored_verdict(paragraph(overall(estimate, facts))))
     _print_host(max(estimate.options, key=lambda option: option.host.peak_bytes), facts, "up to ")
     typer.echo(f"\nMemory required per configuration (GiB)\n{_choices(estimate, facts)}\n")
     typer.echo(f"{memory_bars(estimate.options)}\n")
@@ -259,7 +260,7 @@ def print_depth(result: "Result") -> None:
     written: Mapping[str, Any] = document.value if document else {}
     typer.echo(paragraph(f"{_heading(estimate)}, {label(option)}"))
     typer.echo(f"{paragraph(result.program.headline)}\n")
-    typer.echo(emphasised(paragraph(overall(estimate, facts, is_config=True))))
+    typer.echo(colored_verdict(paragraph(overall(estimate, facts, is_config=True))))
     _print_host(option, facts)
     for other in result.others:
         typer.echo(paragraph(verdicts.assumption_line(other)))
@@ -452,7 +453,7 @@ def print_candidates(
     peak = facts.device.tflops_16bit if facts.device else None
     option, time = best.option, best.time
     typer.echo(f"{paragraph(_search_heading(best, facts))}\n{paragraph(program.headline)}\n")
-    typer.echo(emphasised(paragraph(search_verdict(best))))
+    typer.echo(colored_verdict(paragraph(search_verdict(best))))
     if not best.reason:
         rate = _rate_of(time, peak)
         share = f", {rate[1]} MFU" if rate[1] != "-" else ""

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import typer
-
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO, SCRIPT
@@ -12,7 +10,7 @@ from dsconfig.schema.schedules import TOTAL
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
-    from dsconfig.commands import inference, text_table
+    from dsconfig.commands import inference, notes, text_table
     from dsconfig.facts import training as runs
     from dsconfig.runtimes import degrees
 
@@ -28,7 +26,7 @@ PRECISIONS = ("bf16.enabled", "fp16.enabled")
 
 def note(text: str) -> None:
     """Print a wrapped note to stderr."""
-    typer.echo(text_table.paragraph(text), err=True)
+    notes.note(text_table.paragraph(text))
 
 
 def pipeline_stages(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
@@ -179,7 +177,7 @@ def note_ignored_flags(effective: "Effective", facts: "Facts") -> None:
 
 
 def _note_ignored(flag: str, value: object, reason: str, change: str) -> None:
-    typer.echo(f"{flag} {value} has no effect: {reason}; use --set {change}", err=True)
+    notes.note(f"{flag} {value} has no effect: {reason}; use --set {change}")
 
 
 def _training(facts: "Facts") -> "TrainingFacts":

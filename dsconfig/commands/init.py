@@ -8,6 +8,7 @@ import typer
 import dsconfig
 from dsconfig.commands import inference, options
 from dsconfig.commands.errors import UsageError
+from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Severity
@@ -58,7 +59,7 @@ def init(
     if all(known):
         facts = options.with_memory_here(facts)
         if facts.host is None or facts.host.memory_bytes is None:
-            typer.echo(host_memory.ASSUMED, err=True)
+            note(host_memory.ASSUMED)
         is_named = found.inferred_from != inference.DEFAULT
         selective = is_named and found.runtime.recomputes_selectively
         starter = init_template.chosen(facts, learning_rate, found.runtime, selective=selective)
@@ -97,6 +98,6 @@ def _emit(text: str, output: Path | None, found: inference.TargetProgram, *, for
         wrote = f"wrote {output}; check it with `dsconfig validate {flag}{output}`"
         message = f"{message}\n{wrote}".strip()
     if message:
-        typer.echo(message, err=True)
+        note(message)
     if output is None:
         typer.echo(text, nl=False)

@@ -4,9 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from dsconfig import mesh
+from dsconfig.commands.notes import note
 from dsconfig.commands.text_table import paragraph
 from dsconfig.facts import machine
 from dsconfig.report.sizes import counted, gib
@@ -44,7 +43,7 @@ def release(log: "RunLog") -> str | None:
 def print_source(path: Path, added: list[str]) -> None:
     """Print which facts were read from the log."""
     if added:
-        typer.echo(paragraph(f"from {path}: {', '.join(added)}"), err=True)
+        note(paragraph(f"from {path}: {', '.join(added)}"))
 
 
 def _device(log: "RunLog") -> "machine.DeviceFacts | None":

@@ -16,6 +16,7 @@ import typer
 import dsconfig
 from dsconfig.commands import completion
 from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import size
@@ -66,8 +67,10 @@ DeepSpeedVersion = Annotated[
     ),
 ]
 FailIfOom = Annotated[
-    bool, typer.Option("--fail-if-oom", help="Exit with code 1 if it does not fit.")
+    bool,
+    typer.Option("--fail-if-oom", help="Exit with code 1 if it does not fit (default: code 0)."),
 ]
+EXIT_0_ALTHOUGH_OOM = "exit code 0 although it does not fit; use --fail-if-oom to exit with 1"
 
 
 def full_or_json(form: str) -> str:
@@ -299,7 +302,7 @@ def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":
     if ranks and facts.world_size is None:
         facts = replace(facts, world_size=len(gpus), nodes=1)
     count = facts.world_size or 1
-    typer.echo(f"device: {count} x {name}, detected; override with --device", err=True)
+    note(f"device: {count} x {name}, detected; override with --device")
     return with_memory_here(facts, gpus)
 
 
@@ -310,7 +313,7 @@ def with_memory_here(facts: "Facts", gpus: list[tuple[str, int]] | None = None) 
     found = host_memory.with_memory_here(facts, gpus)
     if found is not facts and found.host is not None and found.host.memory_bytes is not None:
         memory = size(found.host.memory_bytes, 0)
-        typer.echo(f"host memory: {memory}, detected; override with --host-memory", err=True)
+        note(f"host memory: {memory}, detected; override with --host-memory")
     return found
 
 
@@ -321,7 +324,7 @@ def measured_here(facts: "Facts") -> "Facts":
     """
     host = measured(facts.host or machine.HostFacts())
     for subject, text in measurements(host):
-        typer.echo(f"{subject}: {text}", err=True)
+        note(f"{subject}: {text}")
     return replace(facts, host=host, origins={**facts.origins, "host": "measured here"})
 
 
@@ -370,7 +373,7 @@ def with_project_facts(flags: dict[str, Any], file: str | None) -> dict[str, Any
     if not added or (file is not None and text_of_plan(file) is not None):
         return flags
     shown = " ".join(f"--{name} {value}" for name, value in added.items())
-    typer.echo(f"using {shown} from {project.file}", err=True)
+    note(f"using {shown} from {project.file}")
     return {**flags, **added}
 
 

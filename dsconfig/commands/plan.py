@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import inference, options, prepare
+from dsconfig.commands import inference, notes, options, prepare
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
@@ -67,8 +67,10 @@ def plan(
         typer.echo(made.to_json())
     elif str(output) != "-":  # otherwise it is on stdout already
         show(made, facts, target)
-    if fail_if_oom and plan_tables.does_not_fit(made, facts):
-        raise typer.Exit(prepare.FOUND)
+    if plan_tables.does_not_fit(made, facts):
+        if fail_if_oom:
+            raise typer.Exit(prepare.FOUND)
+        notes.note(options.EXIT_0_ALTHOUGH_OOM)
     if any(row.status is plans.Status.REFUSED for row in made.coverage):
         raise typer.Exit(prepare.FOUND)
 
@@ -77,7 +79,7 @@ def show(made: "Plan", facts: "Facts", target: inference.TargetProgram) -> None:
     """Print the verdict, the target program and the decisions."""
     verdict = plan_tables.verdict(made, facts)
     with screen.ending_with(verdict):
-        typer.echo(text_table.emphasised(text_table.paragraph(verdict)))
+        typer.echo(text_table.colored_verdict(text_table.paragraph(verdict)))
         typer.echo(text_table.paragraph(target.headline))
         typer.echo(f"\n{plan_tables.summary(made)}")
         if made.units:

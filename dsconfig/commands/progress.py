@@ -5,6 +5,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import Event, Thread
 
+from dsconfig.commands.notes import is_quiet
+
 DELAY = 1.0
 """Seconds before anything is shown: most runs finish earlier."""
 
@@ -13,9 +15,10 @@ DELAY = 1.0
 def progress(task: str, delay: float = DELAY) -> Generator[None]:
     """Show ``task`` with the elapsed time on stderr while the block runs.
 
-    Nothing is shown when stderr is not a terminal, or when the block ends within ``delay`` seconds.
+    Nothing is shown with ``-q``, if stderr is not a terminal, or if the block ends within ``delay``
+    seconds.
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or is_quiet():
         yield
         return
     finished = Event()

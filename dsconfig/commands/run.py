@@ -21,6 +21,7 @@ import dsconfig
 from dsconfig import launch_env
 from dsconfig.commands import node_options, options, prepare
 from dsconfig.commands.errors import UsageError
+from dsconfig.commands.notes import note
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import size
 
@@ -125,7 +126,7 @@ def run(
         text = "\n".join(lines)
     else:
         text = f"dsconfig run: node {address.rank} of {address.nodes}, using the plan of node 0"
-    typer.echo(text_table.fitted(text), err=True)
+    note(text_table.fitted(text))
     rendezvous = address and {
         **address._asdict(),
         "min_nodes": requested.least or address.nodes,

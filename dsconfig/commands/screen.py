@@ -8,7 +8,7 @@ from typing import Any, TextIO, cast
 
 import typer
 
-from dsconfig.commands.text_table import emphasised, paragraph
+from dsconfig.commands.text_table import colored_verdict, paragraph
 
 
 class _LineCounter:
@@ -40,6 +40,6 @@ def ending_with(verdict: str, *more: str) -> Generator[None]:
     finally:
         sys.stdout = stream
     if counted.lines >= shutil.get_terminal_size().lines:
-        typer.echo(f"\n{emphasised(paragraph(verdict))}")
+        typer.echo(f"\n{colored_verdict(paragraph(verdict))}")
         for line in more:
             typer.echo(line)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dsconfig.commands.notes import note
 from dsconfig.commands.text_table import paragraph, uses_color
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
@@ -79,10 +80,10 @@ def write_changed(
         raise typer.Exit(1)
     change = fitting[0]
     write(path, _changed(change, runtime, document).text or "")
-    typer.echo(f"wrote {path}: {change.what}", err=True)
+    note(f"wrote {path}: {change.what}")
     elsewhere = _set_elsewhere(change, runtime, document)
     if elsewhere:
-        typer.echo(f"also set {format_instructions(elsewhere)}", err=True)
+        note(f"also set {format_instructions(elsewhere)}")
 
 
 def _changed(change: "Change", runtime: "Runtime", document: "Document") -> "Document":

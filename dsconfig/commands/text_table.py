@@ -3,14 +3,13 @@
 Only the last column is wrapped to the terminal.
 """
 
-import os
 import re
 import shutil
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.report.render.terminal import one_line, visible
+from dsconfig.report.render.terminal import look_of, one_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,13 +59,33 @@ def terminal_width() -> int:
 
 
 def uses_color() -> bool:
-    """Return whether stdout is a terminal and NO_COLOR is unset or empty."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    """Return whether stdout is a terminal or FORCE_COLOR is set, and NO_COLOR is not."""
+    return look_of(sys.stdout).color
 
 
 def emphasised(text: str, enabled: bool = True) -> str:
     """Return bold text if color is enabled."""
     return f"\033[1m{text}\033[0m" if enabled and uses_color() else text
+
+
+VERDICT_COLORS = {
+    "Does not fit": "1;31",
+    "Nothing fits": "1;31",
+    "May not fit": "1;33",
+    "Fits, but": "1;33",
+    "Fits without": "1;33",
+    "Fits": "1;32",
+    "Fastest that fits": "1;32",
+}
+"""ANSI codes by the first words of a verdict."""
+
+
+def colored_verdict(text: str) -> str:
+    """Return a verdict in green, yellow or red if color is enabled, or bold if it is neither."""
+    if not uses_color():
+        return text
+    codes = (code for start, code in VERDICT_COLORS.items() if text.startswith(start))
+    return f"\033[{next(codes, '1')}m{text}\033[0m"
 
 
 def paragraph(text: str, *, first: str = "", indent: str = "") -> str:

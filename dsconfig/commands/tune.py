@@ -8,6 +8,7 @@ import typer
 
 from dsconfig.commands import inference, memory_options, options
 from dsconfig.commands.errors import usage
+from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
@@ -65,13 +66,13 @@ def tune(
     if fits and output is not None:
         made = file_of(found[0], program)
         if str(output) == "-" and made.steps:
-            typer.echo(f"also set {format_instructions(made.steps)}", err=True)
+            note(f"also set {format_instructions(made.steps)}")
         write(output, json.dumps(made.config, indent=4) + "\n")
     if output is None or str(output) != "-":
         _show(found, show_all, output_format, facts, target)
     host_is_known = facts.host is not None and facts.host.memory_bytes is not None
     if fits and found[0].option.host.bytes and not host_is_known:
-        typer.echo(host_memory.ASSUMED, err=True)
+        note(host_memory.ASSUMED)
     if not fits:
         model, remedy = facts.model, "more GPUs, more --host-memory, --nvme, a shorter --seq-len"
         if model is not None and model.trainable == model.parameters:

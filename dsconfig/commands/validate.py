@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import completion, options
+from dsconfig.commands import completion, notes, options
 from dsconfig.commands.validation.output import Output
 from dsconfig.commands.validation.targets import STDIN, Target, targets
 from dsconfig.commands.validation.validator import Selection, Validator, selectors
@@ -76,7 +76,7 @@ def validate(
     diff: Annotated[
         bool, _about_fixes("--diff", help="Print the changes without writing.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print findings only.")] = False,
+    quiet: notes.Quiet = False,
     exit_zero: Annotated[
         bool, typer.Option("--exit-zero", help="Exit with 0 even if there are findings.")
     ] = False,
@@ -94,6 +94,7 @@ def validate(
     ] = None,
 ) -> None:
     """Check configs. Exit code 0: no errors; 1: errors; 2: usage error or unreadable input."""
+    notes.set_quiet(quiet)
     output = Output(output_format, quiet=quiet)
     # The modules for facts are imported only if there are any.
     own = {name: flag for name, flag in flags.items() if flag is not None}

@@ -45,10 +45,11 @@ class Output:
             body = line.rstrip("\n")
             sys.stdout.write((paint(body, style, look) if style else body) + "\n")
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, style: str = "") -> None:
         """Print a line to stderr, unless quiet."""
         if not self.quiet:
-            sys.stderr.write(f"{text_table.fitted(text)}\n")
+            line = text_table.fitted(text)
+            sys.stderr.write((paint(line, style, look_of(sys.stderr)) if style else line) + "\n")
 
     def heading(self, reports: Sequence[FileReport]) -> None:
         """Print the target program of the files, one line per program."""
@@ -91,7 +92,10 @@ class Output:
         if len(readable) < len(reports):
             counts.append(f"{len(reports) - len(readable)} unreadable")
         counts += [baseline] if baseline else []
-        self.note(", ".join(counts) + _fixable(reports))
+        severities = {each.severity for each in found}
+        problems = (Severity.ERROR, Severity.WARNING)
+        style = next((severity for severity in problems if severity in severities), "good")
+        self.note(", ".join(counts) + _fixable(reports), style)
 
 
 def is_unreadable(file: FileReport) -> bool:
