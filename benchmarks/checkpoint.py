@@ -1,12 +1,12 @@
-"""Saving and loading a checkpoint, beside torch.distributed.checkpoint, DeepSpeed and the disk.
+"""Saving and loading checkpoints, compared with DCP, DeepSpeed and the disk.
 
     python benchmarks/checkpoint.py [--rounds 7] [--mib 256] [--folder DIRECTORY]
 
-One rank, AdamW's states of a model of plain tensors, three times ``--mib`` in all. Each save writes
-beside the one before, which is removed then. "stall": what an asynchronous save takes of the step,
-its write being waited for outside of the time. DeepSpeed's is what its engine does with a file,
-which it does not sync. Loads are from the page cache. Seconds are medians over rounds, each in an
-order of its own, behind one that is not counted; ratios are medians within a round.
+One rank; AdamW states of a model of plain tensors, three times ``--mib`` in total. Each save writes
+next to the previous one, which is then removed. "stall": time an asynchronous save blocks the
+step, excluding the write. DeepSpeed's save is that of its checkpoint engine, without fsync. Loads read the
+page cache. Seconds are medians over rounds in random order after one warmup; ratios are medians
+within a round.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 PIECE = 2**22
-"""Elements of a weight: 16 MiB."""
+"""Elements of a weight (16 MiB)."""
 Action = Callable[[], Any]
 PAIRS = {
     "save": "DCP save",
@@ -53,7 +53,7 @@ def trained(mebibytes: int) -> Any:
 
 
 def plain(state: Any) -> dict[str, torch.Tensor]:
-    """The same tensors, by name."""
+    """Return the same tensors by name."""
     found = {name: weight.detach() for name, weight in state.parameters().items()}
     for name, weight in state.parameters().items():
         for key, value in state.optimizer.state[weight].items():
@@ -61,8 +61,8 @@ def plain(state: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-class Beside:
-    """A place to write to, and afterwards the one before is removed, as a checkpoint's is."""
+class Rotating:
+    """Write to a new place and remove the previous one, as a checkpoint does."""
 
     def __init__(self, folder: Path, write: Callable[[Path], Any]) -> None:
         self._folder, self._write, self._count = folder, write, 0
@@ -92,10 +92,10 @@ def saves(state: Any, tensors: dict[str, torch.Tensor], folder: Path) -> dict[st
 
     found: dict[str, Action] = {
         "save": lambda: checkpointer.save(state, folder, "new"),
-        "DCP save": Beside(
+        "DCP save": Rotating(
             folder / "dcp", lambda path: save(tensors, checkpoint_id=path, no_dist=True)
         ),
-        "the disk alone": Beside(folder / "disk", disk),
+        "the disk alone": Rotating(folder / "disk", disk),
     }
     if importlib.util.find_spec("deepspeed"):
         from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import (
@@ -103,14 +103,14 @@ def saves(state: Any, tensors: dict[str, torch.Tensor], folder: Path) -> dict[st
         )
 
         engine = TorchCheckpointEngine()
-        found["DeepSpeed's save"] = Beside(
+        found["DeepSpeed's save"] = Rotating(
             folder / "deepspeed", lambda path: engine.save(tensors, str(path))
         )
     return found
 
 
 def stalls(state: Any, tensors: dict[str, torch.Tensor], folder: Path) -> dict[str, Action]:
-    """Each returns how to wait for the end of what it has begun."""
+    """Each returns a function that waits for its end."""
     from torch.distributed.checkpoint.state_dict_saver import async_save
 
     from dsengine.checkpoints import Checkpointer
@@ -151,17 +151,17 @@ def loads(state: Any, tensors: dict[str, torch.Tensor], folder: Path) -> dict[st
 
 
 def touch(mebibytes: int) -> None:
-    """Take memory that the system has, and give it back.
+    """Allocate and release memory that the system has.
 
-    A page that a virtual machine has never used costs several times what is copied into it, and
-    whoever writes first would pay.
+    The first use of a page in a virtual machine costs several times as much as copying into it.
+    """
     """
     for held in [torch.ones(2**18) for _ in range(mebibytes)]:
         del held
 
 
 def timed(action: Action) -> float:
-    """Seconds, when the disk has written what others left to it."""
+    """Return the seconds of an action, after pending disk writes have finished."""
     os.sync()
     start = time.perf_counter()
     wait = action()

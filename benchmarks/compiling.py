@@ -1,4 +1,4 @@
-"""DeepSpeed compiles kernels when it first needs them, for minutes: say so while all wait."""
+"""Report kernels that DeepSpeed compiles on first use, which takes minutes."""
 
 import os
 import sys
@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST = 1800.0
-"""Seconds for a run in which kernels may be compiled: once for a machine and a release."""
+"""Timeout in seconds of a run that may compile kernels."""
 EVERY = 20.0
-"""Seconds between two lines."""
+"""Seconds between two messages."""
 
 
 @contextmanager
-def saying_what_compiles(every: float = EVERY) -> Iterator[None]:
-    """Tell on stderr, now and then, which kernels are being compiled while the block runs."""
+def report_compilation(every: float = EVERY) -> Iterator[None]:
+    """Print to stderr which kernels are being compiled while the block runs."""
     ended, began = threading.Event(), time.time()
 
-    def tell() -> None:
+    def report() -> None:
         while not ended.wait(every):
             for line in lines(began):
                 print(line, file=sys.stderr, flush=True)
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=report, daemon=True)
     thread.start()
     try:
         yield
@@ -34,8 +34,10 @@ def saying_what_compiles(every: float = EVERY) -> Iterator[None]:
 
 
 def lines(began: float) -> list[str]:
-    """One for each kernel with a lock: torch keeps it while it compiles, and a killed process for
-    ever, for which every later one would wait. ``began``: seconds since the epoch."""
+    """Return a message for each kernel with a lock file, which torch keeps while it compiles.
+
+    The lock of a killed process remains and blocks later ones. ``began``: seconds since the epoch.
+    """
     told = []
     for lock in sorted(extensions().glob("**/lock")):
         since = lock.stat().st_mtime
@@ -48,6 +50,6 @@ def lines(began: float) -> list[str]:
 
 
 def extensions() -> Path:
-    """Where torch builds and keeps what it compiles."""
+    """Return the folder in which torch builds extensions."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(cache) / "torch_extensions")

@@ -1,13 +1,13 @@
-"""The engine beside DistributedDataParallel, fully_shard and DeepSpeed, in one run.
+"""The engine compared with DistributedDataParallel, fully_shard and DeepSpeed, in one run.
 
     python benchmarks/engine.py [--rounds 7] [--modes 'dsengine 2,deepspeed 2'] [--memory]
     python benchmarks/engine.py --overhead
 
 Two ranks on gloo, one thread each. Speed: tokens per second, medians over interleaved rounds
 (each round trains every mode anew), and the median of the ratios to DDP in the same round.
-Memory: the peak resident set of fresh processes, less what they hold before the model.
-Overhead: milliseconds of a step of a model too small to take any, on one rank, which is what the
-program around it costs; 29 tensors, the shortest of ten times as many rounds.
+Memory: peak resident set of new processes minus that before the model.
+Overhead: milliseconds per step of a tiny model with 29 tensors on one rank, the minimum over ten
+times as many rounds.
 """
 
 import argparse
@@ -25,12 +25,12 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tes
 
 WARM, TIMED = 2, 4
 BURST = 20
-"""Steps of a mode before the other one's turn."""
+"""Steps per turn of a mode."""
 SMALL: dict[str, Any] = {"dim": 16, "layers": 2, "heads": 2, "vocabulary": 32, "context": 4}
 
 
 def timed(mode: str, steps: int = TIMED, **workload: Any) -> float:
-    """Tokens per second over all ranks; runs on every rank. ``workload``: see Workload."""
+    """Return tokens per second over all ranks; called on every rank. ``workload``: see Workload."""
     import torch.distributed as dist
     from engine_modes import MODES, Workload
 
@@ -62,7 +62,7 @@ def _all_done(device: str) -> None:
 
 
 def peak(mode: str) -> float:
-    """Peak resident MiB over what was held before the model; runs on every rank."""
+    """Return the peak resident MiB minus that before the model; called on every rank."""
     if "deepspeed" in mode:
         import deepspeed  # noqa: F401
     import torch.distributed as dist
@@ -82,7 +82,7 @@ def _resident() -> float:
 
 
 def paired(mode: str, other: str, rounds: int) -> tuple[float, float]:
-    """The shortest milliseconds of a step in each of two modes, which take turns on this rank."""
+    """Return the minimum milliseconds per step of two interleaved modes on this rank."""
     from engine_modes import MODES, Workload
 
     work = Workload(**SMALL)
@@ -101,14 +101,14 @@ def paired(mode: str, other: str, rounds: int) -> tuple[float, float]:
 
 
 def overhead(rounds: int) -> list[str]:
-    """Lines of a table: a step of a small model by each stage and by hand, in milliseconds."""
-    from engine_modes import BY_HAND
+    """Return a table: milliseconds per step of a small model by stage and with plain torch."""
+    from engine_modes import PLAIN_TORCH
 
     from training.ranks import Ranks
 
-    lines = [f"{'mode':12} {'ms a step':>9}  {'by hand':>16} {'ms a step':>9} {'own cost':>9}"]
+    lines = [f"{'mode':12} {'ms/step':>9}  {'plain torch':>16} {'ms/step':>9} {'overhead':>9}"]
     with Ranks(1) as one:
-        for stage, other in BY_HAND.items():
+        for stage, other in PLAIN_TORCH.items():
             mode = f"dsengine {stage}"
             [(mine, theirs)] = one.run("engine:paired", mode=mode, other=other, rounds=10 * rounds)
             lines.append(f"{mode:12} {mine:9.3f}  {other:>16} {theirs:9.3f} {mine - theirs:9.3f}")
@@ -116,7 +116,7 @@ def overhead(rounds: int) -> list[str]:
 
 
 def speeds(modes: list[str], rounds: int) -> dict[str, list[float]]:
-    """DeepSpeed replaces functions of torch for good, so it has processes of its own."""
+    """DeepSpeed patches torch permanently, so it runs in separate processes."""
     from training.ranks import Ranks
 
     results: dict[str, list[float]] = {mode: [] for mode in modes}
@@ -130,10 +130,10 @@ def speeds(modes: list[str], rounds: int) -> dict[str, list[float]]:
 
 
 def measured(ranks: Any, job: str, mode: str) -> list[float]:
-    """What each rank measures; a first run of DeepSpeed may compile for minutes."""
-    from compiling import LONGEST, saying_what_compiles
+    """Return what each rank measures; the first run of DeepSpeed may compile for minutes."""
+    from compiling import LONGEST, report_compilation
 
-    with saying_what_compiles():
+    with report_compilation():
         return ranks.run(job, seconds=LONGEST, mode=mode)
 
 
@@ -167,8 +167,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--modes", default=",".join(FP32))
-    parser.add_argument("--memory", action="store_true", help="measure peaks too")
-    parser.add_argument("--overhead", action="store_true", help="the engine's own cost, alone")
+    parser.add_argument("--memory", action="store_true", help="measure peak memory as well")
+    parser.add_argument(
+        "--overhead", action="store_true", help="measure only the engine's overhead"
+    )
     chosen: Any = parser.parse_args()
     if chosen.overhead:
         print("\n".join(overhead(chosen.rounds)))
@@ -176,10 +178,10 @@ def main() -> None:
     modes = [mode.strip() for mode in chosen.modes.split(",")]
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown:
-        parser.error(f"unknown modes {unknown}; there are {', '.join(MODES)}")
+        parser.error(f"unknown modes {unknown}; choose from {', '.join(MODES)}")
     if importlib.util.find_spec("deepspeed") is None:
         modes = [mode for mode in modes if not mode.startswith("deepspeed")]
-        print("deepspeed is not installed: its modes are left out", file=sys.stderr)
+        print("deepspeed is not installed: skipping its modes", file=sys.stderr)
     peaks = memory(modes) if chosen.memory else {}
     print("\n".join(table(speeds(modes, chosen.rounds), peaks)))
 

@@ -1,7 +1,7 @@
-"""One way of training per mode: what `benchmarks/engine.py` puts side by side.
+"""Training modes for `benchmarks/engine.py`.
 
-Each builder returns a function that trains one step. The model, the data and the optimizer's
-settings are the same everywhere: AdamW, no clipping, fp32 unless said otherwise.
+Each builder returns a function that trains one step. Model, data and optimizer settings are the
+same everywhere: AdamW, no clipping, fp32 unless stated otherwise.
 """
 
 import math
@@ -25,7 +25,7 @@ BUCKET_ELEMENTS = 5_000_000
 
 @dataclass(frozen=True)
 class Workload:
-    """A GPT, its micro batch on one rank, and where it is trained: 33.7M parameters by default."""
+    """A GPT (33.7M parameters by default), its micro batch per rank and the device."""
 
     dim: int = 512
     layers: int = 8
@@ -35,10 +35,10 @@ class Workload:
     micro_batch: int = 2
     device: str = "cpu"
     compiled: bool = False
-    """Whether torch.compile makes the forward."""
+    """Whether the forward is compiled with torch.compile."""
 
     def model(self) -> "GPT":
-        """The same weights on every rank, in host memory."""
+        """Return the same weights on every rank, in host memory."""
         torch.manual_seed(0)
         built = GPT(self)
         for parameter in built.parameters():
@@ -53,12 +53,12 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """Of one rank's micro batch."""
+        """Tokens of one rank's micro batch."""
         return self.micro_batch * self.context
 
     @property
     def flops_per_token(self) -> float:
-        """Of forward and backward: 6 for each weight that multiplies, and causal attention."""
+        """Forward and backward FLOPs: 6 per weight of a matrix product, plus causal attention."""
         weights = self.layers * 12 * self.dim**2 + self.vocabulary * self.dim
         return 6.0 * (weights + self.layers * self.context * self.dim)
 
@@ -132,9 +132,9 @@ def ddp(fused: bool, precision: str = "fp32") -> Build:
 
 
 def sharded(reshard: bool, precision: str = "fp32", *, ends: bool = False) -> Build:
-    """``fully_shard`` by hand: one unit per block, one for what is left.
+    """Plain ``fully_shard``: one unit per block and one for the rest.
 
-    ``ends``: the embeddings and the head are units too, as the engine has them.
+    ``ends``: embeddings and head are units as well, as in the engine.
     """
 
     def build(work: Workload) -> tuple[Step, Callable[[], None]]:
@@ -159,7 +159,7 @@ def sharded(reshard: bool, precision: str = "fp32", *, ends: bool = False) -> Bu
 def config(
     stage: int, precision: str, micro_batch: int, *, offloads: bool = False
 ) -> dict[str, Any]:
-    """``offloads``: the optimizer, which DeepSpeed then steps with a kernel of its own."""
+    """``offloads``: offload the optimizer, which DeepSpeed steps with its own kernel."""
     below = {"offload_optimizer": {"device": "cpu"}} if offloads else {}
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
@@ -235,6 +235,6 @@ MODES: dict[str, Build] = {
     "dsengine 2 offload": ours(2, offloads=True),
     "deepspeed 2 offload": deepspeed(2, offloads=True),
 }
-BY_HAND = {0: "ddp fused", 1: "same units kept", 2: "same units kept", 3: "same units"}
-"""The mode that does by hand what the engine does at each stage."""
+PLAIN_TORCH = {0: "ddp fused", 1: "same units kept", 2: "same units kept", 3: "same units"}
+"""The plain torch mode that corresponds to each stage."""
 FP32 = [name for name in MODES if not name.endswith(("bf16", "offload")) and "units" not in name]

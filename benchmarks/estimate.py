@@ -1,9 +1,9 @@
-"""How long an estimate takes, as a whole process, against starting pydantic and typer.
+"""Run time of `dsconfig estimate` as a process, relative to importing pydantic and typer.
 
     python benchmarks/estimate.py
 
-Runs are interleaved, so that a busy machine slows all of them alike; medians of 9. The goal is
-2.5 times the base for an estimate, one second for the search over choices.
+Runs are interleaved so that load affects all alike; medians of 9. Goals: 2.5 times the baseline for
+an estimate, one second for the search over choices.
 """
 
 import os
@@ -43,7 +43,7 @@ RUNS = {
 
 
 def measure(command: list[str]) -> tuple[float, int]:
-    """(seconds, peak resident bytes) of one run."""
+    """Return (seconds, peak resident bytes) of one run."""
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

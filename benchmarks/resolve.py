@@ -1,13 +1,13 @@
-"""How fast ``dsconfig resolve`` is, as a command and as a library call.
+"""Run time of ``dsconfig resolve``, as a command and as a library call.
 
     python benchmarks/resolve.py [ROUNDS]
 
-(a) the whole process, all facts given, against importing pydantic and typer;
-(b) resolutions a second in one process: with every fact given, and with a search by the
-    estimator (stage, offload and micro batch "auto");
-(c) the same from 1 to 65,536 GPUs: the cost must not depend on the world size.
+(a) the process with all facts given, relative to importing pydantic and typer;
+(b) resolutions per second in one process: with all facts given, and with a search by the estimator
+    (stage, offload and micro batch "auto");
+(c) the same from 1 to 65,536 GPUs: the run time must not depend on the world size.
 
-Rounds are interleaved, so that a busy machine slows every side alike; medians are printed.
+Rounds are interleaved so that load affects all alike; medians are printed.
 """
 
 import statistics
@@ -30,7 +30,7 @@ WORLDS = (1, 8, 64, 512, 4096, 65_536)
 
 
 def median_seconds(sides: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Of each side, over rounds in which all take turns."""
+    """Return the median seconds of each side over interleaved rounds."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, work in sides.items():

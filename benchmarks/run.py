@@ -1,7 +1,7 @@
-"""Every benchmark that needs no accelerator, one after the other: ``make bench``.
+"""Run every benchmark that needs no accelerator: ``make bench``.
 
-Figures are ratios of medians over interleaved rounds of the same run; absolute times depend on the
-machine and on what else it does.
+Results are ratios of medians over interleaved rounds; absolute times depend on the machine and its
+load.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ NAMES = ("validate", "resolve", "estimate", "start")
 
 
 def main() -> int:
-    """Run them all; exit 1 when one of them could not run."""
+    """Run all benchmarks; return 1 if one failed."""
     failed = False
     for name in NAMES:
         print(f"\n== {name}", flush=True)

@@ -1,12 +1,11 @@
-"""What it takes to begin: imports and ``initialize`` of a small model, beside the alternatives.
+"""Startup time: imports and ``initialize`` of a small model, compared with the alternatives.
 
     python benchmarks/start.py [--rounds 7] [--only transformers]
 
-Each case is a fresh process on the CPU, one rank, whose seconds, of processor time and by the
-clock, are counted from after ``import torch`` until the model can train; where the case names
-transformers, from the start until it and the package are imported. Rounds are interleaved, and
-figures are medians. ``by hand`` is torch's fully_shard and AdamW alone.
-Bytecode is compiled beforehand, as an installation does.
+Each case is a new process on the CPU with one rank. CPU and wall-clock seconds are measured from
+``import torch`` until the model can train or, for cases that name transformers, from process start
+until the imports are done. Rounds are interleaved; results are medians. ``plain`` is torch's
+fully_shard and AdamW only. Bytecode is compiled beforehand, as in an installation.
 """
 
 import argparse
@@ -69,10 +68,7 @@ os._exit(0)
 
 
 def seconds(case: str, port: int) -> tuple[float, float]:
-    """Seconds of one fresh process, of the processor and by the clock.
-
-    Raises RuntimeError when it failed.
-    """
+    """Return CPU and wall-clock seconds of one new process. Raises RuntimeError if it fails."""
     before, timed = CASES[case]
     code = MEASURE.format(before=before, timed=timed.replace("TRAINER", TRAINER))
     paths = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
@@ -87,10 +83,10 @@ def seconds(case: str, port: int) -> tuple[float, float]:
 
 
 def main() -> int:
-    """Measure what is installed, and print a table."""
+    """Measure the installed programs and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", default="", help="of the cases, those with this word")
+    parser.add_argument("--only", default="", help="run only cases that contain this word")
     given = parser.parse_args()
     for folder in (ROOT / "dsconfig", ROOT / "engine" / "dsengine"):
         compile_dir(folder, quiet=1)
@@ -104,11 +100,11 @@ def main() -> int:
     for index in range(given.rounds + 1):
         for place, case in enumerate(cases):
             value = seconds(case, 29600 + (index * len(cases) + place) % 300)
-            if index:  # the first fills the caches of the file system
+            if index:  # the first round fills the file system cache
                 taken[case].append(value)
     for case, values in taken.items():
         processor, clock = map(statistics.median, zip(*values, strict=True))
-        print(f"{case:28} {processor:6.2f} s of processor time, {clock:6.2f} s by the clock")
+        print(f"{case:28} {processor:6.2f} s CPU time, {clock:6.2f} s wall-clock time")
     if missing:
         print(f"not installed: {', '.join(missing)}")
     return 0

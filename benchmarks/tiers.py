@@ -1,13 +1,13 @@
-"""An optimizer below the device: its step beside memory, disk and DeepSpeed.
+"""Offloaded optimizer step, compared with memory bandwidth, disk bandwidth and DeepSpeed.
 
     python benchmarks/tiers.py [--rounds 7] [--millions 64] [--folder DIRECTORY] [--part host]
 
-host: parameters per second of AdamW's step with its result in bf16, on all cores of this process
-(OMP_NUM_THREADS), beside what a copy of that many bytes would take and DeepSpeed's CPUAdam.
-nvme: bytes per second of tiles on their way, beside sequential direct I/O in the same folder; and
-the whole step beside the longer of its two halves.
-train: a training step with offload_optimizer beside DeepSpeed's with the same config, in processes
-of their own, and what the process holds after each step beside the estimate.
+host: parameters per second of AdamW's step with bf16 output, on all cores of this process
+(OMP_NUM_THREADS), relative to a copy of the same number of bytes and to DeepSpeed's CPUAdam.
+nvme: bytes per second of tiles, relative to sequential direct I/O in the same folder; and the whole
+step relative to the longer of its two halves.
+train: a training step with offload_optimizer compared with DeepSpeed's with the same config, in
+separate processes, and resident memory after each step compared with the estimate.
 Medians over interleaved rounds; ratios are medians within a round.
 """
 
@@ -27,10 +27,10 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tes
 WEIGHT = 4 * 2**20
 """Elements of one parameter."""
 MOVED = 4 * 4 + 3 * 4 + 4 + 2
-"""Bytes of a step of AdamW per element: weight, gradient, two moments read, all but the gradient
-written; the weight read again and its 16 bits written."""
+"""Bytes per element of an AdamW step: weight, gradient and two moments read, all but the gradient
+written; the weight read again and written in 16 bits."""
 LARGE_BLOCK = 8 * 2**20
-"""Bytes of one request of sequential I/O."""
+"""Bytes per request of sequential I/O."""
 OFFLOADED = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 WIDE: dict[str, Any] = {"dim": 768, "layers": 8, "heads": 12, "vocabulary": 16384, "context": 64}
 
@@ -39,7 +39,7 @@ Seconds = dict[str, list[float]]
 
 
 def interleaved(actions: Actions, rounds: int) -> Seconds:
-    """Seconds of every action in every round; each runs once before."""
+    """Return the seconds of every action in every round, after one warmup each."""
     seconds: Seconds = {name: [] for name in actions}
     for action in actions.values():
         action()
@@ -56,7 +56,7 @@ def ratio(above: list[float], below: list[float]) -> float:
 
 
 def bound(elements: int, **settings: Any) -> tuple[Any, Callable[[], None]]:
-    """An AdamW of fp32 parts below bf16 shards, and its step."""
+    """Return an AdamW of fp32 masters for bf16 shards, and its step."""
     import torch
 
     from dsconfig.runtimes.effective import effective
@@ -107,7 +107,7 @@ def host(elements: int, rounds: int) -> list[str]:
 
 
 def deepspeed_step(elements: int) -> Callable[[], None] | None:
-    """The same by DeepSpeed: its kernel, then the copy to bf16; None where it is not installed."""
+    """Return the same step with DeepSpeed's kernel and a copy to bf16; None if not installed."""
     import torch
 
     try:
@@ -140,7 +140,7 @@ def nvme(elements: int, rounds: int, folder: Path) -> list[str]:
     large = FileIO(4, LARGE_BLOCK)
 
     def each_way() -> None:
-        """The fastest requests that were found: every byte written, then every byte read."""
+        """Write, then read every byte with the fastest request size."""
         for part in parts:
             wait(large.exchange(buffer, write=part.extent))
         for part in parts:
@@ -167,13 +167,13 @@ def nvme(elements: int, rounds: int, folder: Path) -> list[str]:
 
 
 def train(rounds: int) -> list[str]:
-    from compiling import LONGEST, saying_what_compiles
+    from compiling import LONGEST, report_compilation
 
     from training.ranks import Ranks
 
     modes = ["dsengine 2 offload", "deepspeed 2 offload"]
     rates: Seconds = {mode: [] for mode in modes}
-    with Ranks(1) as plain, Ranks(1) as foreign, saying_what_compiles():
+    with Ranks(1) as plain, Ranks(1) as foreign, report_compilation():
         for _ in range(rounds):
             for mode, ranks in zip(modes, (plain, foreign), strict=True):
                 [rate] = ranks.run("engine:timed", seconds=LONGEST, mode=mode, **WIDE)
@@ -193,7 +193,7 @@ def train(rounds: int) -> list[str]:
 
 
 def memory(steps: int) -> tuple[list[int], int, int, int]:
-    """Bytes over those before the model: after each step, at most; and both estimates."""
+    """Return resident bytes added after each step and at peak, with their estimates."""
     import gc
 
     from engine_modes import MODES, Workload, config
@@ -210,7 +210,7 @@ def memory(steps: int) -> tuple[list[int], int, int, int]:
     before = resident()
     work = Workload(**{**WIDE, "dim": 1024, "heads": 8})
     model = work.model()
-    model.config = {  # whose activations the estimate knows
+    model.config = {  # for the estimate of its activations
         "model_type": "gpt2",
         "n_embd": work.dim,
         "n_layer": work.layers,
@@ -222,7 +222,7 @@ def memory(steps: int) -> tuple[list[int], int, int, int]:
     training = TrainingFacts(sequence_length=work.context)
     engine, *_ = dsengine.initialize(model=model, config=settings, training=training)
     batch, held = work.batch(0)[:1], list[int]()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     for _ in range(steps):
         engine.backward(engine(batch))
         engine.step()
@@ -242,8 +242,8 @@ def main() -> None:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--millions", type=int, default=64, help="parameters of the step")
-    parser.add_argument("--folder", type=Path, default=None, help="where tiles are written")
+    parser.add_argument("--millions", type=int, default=64, help="parameters in millions")
+    parser.add_argument("--folder", type=Path, default=None, help="folder for tiles")
     parser.add_argument("--part", choices=["host", "nvme", "train"], default=None)
     chosen: Any = parser.parse_args()
     elements = max(1, chosen.millions * 10**6 // WEIGHT) * WEIGHT

@@ -1,14 +1,13 @@
-"""How fast ``dsconfig validate`` is, beside what it stands on and what it replaces.
+"""Run time of ``dsconfig validate``, relative to its dependencies and to DeepSpeed.
 
     python benchmarks/validate.py [ROUNDS]
 
-(a) the whole process on a typical file against importing pydantic and typer, and, on files of
-    several kinds, against constructing ``deepspeed.runtime.config.DeepSpeedConfig`` where
-    DeepSpeed is installed;
-(b) files a second over the corpus, in one process;
+(a) the process on a typical file relative to importing pydantic and typer and, for several kinds of
+    files, to constructing ``deepspeed.runtime.config.DeepSpeedConfig`` if DeepSpeed is installed;
+(b) files per second over the corpus, in one process;
 (c) time over file size up to 10 MB.
 
-Rounds are interleaved, so that a busy machine slows every side alike; medians are printed.
+Rounds are interleaved so that load affects all alike; medians are printed.
 """
 
 import statistics
@@ -43,7 +42,7 @@ PLAIN, OURS, THEIRS = "pydantic and typer", "dsconfig validate", "DeepSpeedConfi
 
 
 def processes() -> dict[tuple[str, str], list[str]]:
-    """The command line of each side, by side and file."""
+    """Return the command line of each side, by side and file."""
     python = sys.executable
     sides = {(PLAIN, ""): [python, "-c", BASE]}
     for name, file in FILES.items():
@@ -54,7 +53,7 @@ def processes() -> dict[tuple[str, str], list[str]]:
 
 
 def interleaved(sides: Mapping[Side, Callable[[], object]], rounds: int) -> dict[Side, float]:
-    """The median seconds of each side over rounds in which all take turns."""
+    """Return the median seconds of each side over interleaved rounds."""
     seconds: dict[Side, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, work in sides.items():
@@ -83,18 +82,18 @@ def start_up(rounds: int) -> None:
 def throughput(rounds: int) -> None:
     files = sorted(CORPUS.glob("*.json"))
 
-    def judge_all() -> None:
+    def check_all() -> None:
         for file in files:
             dsconfig.validate(dsconfig.read(file))
 
-    judge_all()
-    seconds = interleaved({"corpus": judge_all}, rounds)["corpus"]
+    check_all()
+    seconds = interleaved({"corpus": check_all}, rounds)["corpus"]
     rate = len(files) / seconds
     print(f"one process over {len(files)} public files: {rate:.0f} files/s (goal: 1000)")
 
 
 def config_of(megabytes: float) -> str:
-    """A config of about that size: a list of numbers under a comment key."""
+    """Return a config of about this size: a list of numbers under a comment key."""
     numbers = ",\n".join(str(number) for number in range(int(megabytes * 125_000)))
     return (
         f'{{"train_batch_size": 8, "_comment": [{numbers}], "zero_optimization": {{"stage": 2}}}}'
@@ -106,10 +105,10 @@ def size(rounds: int) -> None:
     for megabytes in SIZES:
         text = config_of(megabytes) + "\n"
 
-        def judge(text: str = text) -> None:
+        def check(text: str = text) -> None:
             dsconfig.validate(dsconfig.read(text))
 
-        seconds = interleaved({"size": judge}, rounds)["size"]
+        seconds = interleaved({"size": check}, rounds)["size"]
         actual = len(text) / 1e6
         print(f"  {actual:6.2f} MB {seconds * 1000:8.0f} ms  {seconds * 1000 / actual:6.0f} ms/MB")
 

@@ -1,4 +1,4 @@
-"""A byte-level GPT, and the text it learns: the source files of the Python standard library."""
+"""A byte-level GPT, trained on the source files of the Python standard library."""
 
 import json
 import sysconfig
@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 
 class Block(nn.Module):
-    """Attention, then a feed-forward layer, both on a normalised residual stream."""
+    """Attention and a feed-forward layer on a normalized residual stream."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(hidden_size, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden_size)
         self.head = nn.Linear(hidden_size, vocab_size, bias=False)
-        self.apply(initialise)
+        self.apply(initialize)
 
     def forward(self, tokens: Tensor) -> Tensor:
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
@@ -61,7 +61,7 @@ class GPT(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def initialise(module: nn.Module) -> None:
+def initialize(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:
@@ -73,7 +73,7 @@ def from_json(path: Path) -> GPT:
     described = json.loads(path.read_text())
     names = ("hidden_size", "layers", "heads", "vocab_size", "max_positions")
     model = GPT(**{name: described[name] for name in names})
-    model.config = described  # from which the estimator knows the sizes of activations
+    model.config = described  # read by the estimator for activation sizes
     return model
 
 
@@ -94,7 +94,7 @@ class StandardLibrary(Dataset[Tensor]):
 
 
 def standard_library(limit: int) -> bytes:
-    """The first ``limit`` bytes of all standard library modules, in order of their names."""
+    """Return the first ``limit`` bytes of all standard library modules, sorted by name."""
     parts: list[bytes] = []
     size = 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):

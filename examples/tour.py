@@ -1,4 +1,4 @@
-"""The main job on real input: what ``make run`` does, step by step."""
+"""The main workflow on a real config, as run by ``make run``."""
 
 import shutil
 import subprocess
@@ -9,11 +9,11 @@ EXAMPLES = Path(__file__).parent
 RUNS = EXAMPLES.parent / "runs"
 DSCONFIG = (sys.executable, "-m", "dsconfig")
 STEPS = 25
-"""Optimizer steps before and after the checkpoint, each."""
+"""Optimizer steps before and after the checkpoint."""
 
 
 def show(*command: object, expect: int = 0) -> None:
-    """Print a command, run it, and stop the tour if it ends otherwise than it should."""
+    """Print and run a command; exit if its exit code is unexpected."""
     words = [str(word) for word in command]
     shown = [Path(word).name if word == sys.executable else word for word in words]
     print(
@@ -26,7 +26,7 @@ def show(*command: object, expect: int = 0) -> None:
 
 
 def broken_copy() -> Path:
-    """The published config with three mistakes people make."""
+    """Return a copy of the published config with three common mistakes."""
     text = (EXAMPLES / "baichuan2.json").read_text()
     text = text.replace('"overlap_comm"', '"overlap_com"')
     text = text.replace('"gradient_clipping": 1.0', '"gradient_clipping": "1.0"')

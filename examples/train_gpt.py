@@ -1,6 +1,6 @@
 """Train the byte-level GPT: ``dsconfig run gpt_zero3.json --gpus 2 -- train_gpt.py``.
 
-Started twice by the tour: the second time it resumes from the checkpoint of the first.
+The tour runs it twice: the second run resumes from the checkpoint of the first.
 """
 
 import argparse
@@ -19,11 +19,11 @@ HERE = Path(__file__).parent
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=30, help="optimizer steps of this start")
+    parser.add_argument("--steps", type=int, default=30, help="optimizer steps of this run")
     parser.add_argument("--model", type=Path, default=HERE / "gpt.json")
     parser.add_argument("--folder", type=Path, default=Path("runs/gpt"))
-    parser.add_argument("--resume", action="store_true", help="continue the newest checkpoint")
-    parser.add_argument("--export", type=Path, help="write whole weights as safetensors here")
+    parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
+    parser.add_argument("--export", type=Path, help="write full weights as safetensors here")
     return dsengine.add_config_arguments(parser).parse_args()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compiling import lines, saying_what_compiles
+from benchmarks.compiling import lines, report_compilation
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_lock_from_before_may_be_left_over(lock: Path) -> None:
 
 
 def test_it_is_said_while_the_run_goes_on(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with saying_what_compiles(every=0.01):
+    with report_compilation(every=0.01):
         end = time.time() + 10
         while time.time() < end and not (said := capsys.readouterr().err):
             time.sleep(0.01)

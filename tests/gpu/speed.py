@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.compiling import saying_what_compiles
+from benchmarks.compiling import report_compilation
 from benchmarks.engine_modes import Workload
 from gpu.cases import Row, rows
 from gpu.setting import Setting
@@ -39,7 +39,7 @@ def _measured(setting: Setting, modes: list[str], seconds: float) -> list[Row]:
             running.append(Ranks(setting.gpus, setting.device))
         request = {"mode": mode, "steps": setting.steps}
         work = setting.workload | {"compiled": compiled}
-        with saying_what_compiles():
+        with report_compilation():
             answers = running[-1].run("gpu.speed:rate", seconds=SECONDS, workload=work, **request)
         result = dict(answers[0], bytes=max(answer["bytes"] for answer in answers))
         flops = result["tokens/s"] * Workload(**work).flops_per_token
