@@ -3,10 +3,10 @@
     python benchmarks/checkpoint.py [--rounds 7] [--mib 256] [--folder DIRECTORY]
 
 One rank; AdamW states of a model of plain tensors, three times ``--mib`` in total. Each save writes
-next to the previous one, which is then removed. "stall": time an asynchronous save blocks the
-step, excluding the write. DeepSpeed's save is that of its checkpoint engine, without fsync. Loads read the
-page cache. Seconds are medians over rounds in random order after one warmup; ratios are medians
-within a round.
+next to the previous one, which is then removed. "stall": seconds for which an asynchronous save
+blocks the step, excluding the write. DeepSpeed's save is that of its checkpoint engine, without
+fsync. Loads read the page cache. Seconds are medians over rounds in random order after one warmup;
+ratios are medians within a round.
 """
 
 import argparse

@@ -28,7 +28,7 @@ config = {"train_batch_size": 1, "zero_optimization": {"stage": 3}, "zero_allow_
     True, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
 """
 CASES = {
-    "fully_shard by hand": (
+    "plain fully_shard": (
         "import torch",
         MODEL
         + """
