@@ -155,7 +155,6 @@ def touch(mebibytes: int) -> None:
 
     The first use of a page in a virtual machine costs several times as much as copying into it.
     """
-    """
     for held in [torch.ones(2**18) for _ in range(mebibytes)]:
         del held
 
