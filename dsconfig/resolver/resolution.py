@@ -31,7 +31,7 @@ class LedgerEntry:
 # No slots, so that ``effective`` can be cached.
 @dataclass(frozen=True, kw_only=True)
 class Resolution:
-    """``config`` keeps the user's key order and has no "auto" (except where a diagnostic says so).
+    """``config`` keeps the user's key order and has no "auto" unless a diagnostic lists it.
 
     ``effective`` is computed on first access; None if the program would stop.
     """

@@ -1,4 +1,4 @@
-"""DeepSpeed on its own: what it does with a config that nobody filled in before it."""
+"""DeepSpeed without transformers or accelerate: how it handles a config."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any

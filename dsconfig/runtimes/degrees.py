@@ -1,8 +1,8 @@
-"""How many ranks share a layer, a sequence or the layers: what flags say, else what the file says.
+"""Tensor, sequence and pipeline parallel degrees, from flags or else from the config.
 
-[Note: pipeline.stages] DeepSpeed does not read it: its PipelineModule is given the stages by the
-script. Who writes it means the same number, and the block makes sense beside such a module alone,
-which goes with ZeRO up to stage 1. So a question about memory takes it, and says so.
+[Note: pipeline.stages] DeepSpeed does not read it: the script passes the number of stages to
+PipelineModule, which supports ZeRO up to stage 1. A config that sets it means the same number, so
+memory estimates use it and print that they do.
 """
 
 from collections.abc import Mapping

@@ -76,7 +76,7 @@ def test_json_of_resolve_names_the_inferred_program(trainer: Path) -> None:
     assert data["config"]["train_batch_size"] == 32, "8 per device, as in the Trainer"
 
 
-def test_plan_targets_dsengine_and_says_why(trainer: Path, tmp_path: Path) -> None:
+def test_plan_targets_dsengine_and_prints_reason(trainer: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     shown = run("plan", trainer, *FACTS, "--micro-batch", 1).stdout
     assert "target: dsengine (plans are executed by dsengine; override with --runtime)" in shown

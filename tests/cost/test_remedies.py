@@ -218,7 +218,7 @@ def products() -> Iterator[list[int]]:
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_trainer_and_model_recompute_as_told_by_the_remedy(tmp_path: Any) -> None:
+def test_trainer_and_model_recompute_as_the_remedy_states(tmp_path: Any) -> None:
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     tiny = transformers.LlamaConfig(

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SOURCES = ("dsconfig", "engine/dsengine")
 DOCUMENTED = (*SOURCES, "examples", "benchmarks")
@@ -27,10 +25,10 @@ PHRASES = {
     r"hears?|heard": "receives, reads",
     r"asked for|asks for|asks": "requested, requires",
     r"goes on|went on": "continues",
-    r"is no(?! longer)": "is not a",
+    r"(?<!there )is no(?! longer)": "is not a",
     r"has to have|have to have": "required",
     r"judged|judges?|judging": "checked",
-    r"belongs to whom|by what is|of which": "use a noun",
+    r"belongs to whom|by what is": "use a noun",
     r"what has to": "required",
     r"lies in|lies beside|lies behind": "is in",
     r"stands (?:in|beside|at|for|where)": "is",
@@ -54,7 +52,7 @@ TEST_NAMES = re.compile(
     r"|wakes|hears|asks|asked|judged|judges|goes_on|is_no|stands|lies|without_a_word|by_hand)(?=_|$)"
 )
 
-ALLOWED: dict[str, str] = {}
+ALLOWED = {"expected ignore or remarks": "`remarks` is a key of the `$dsconfig` block"}
 """Excerpt of an accepted line, and the reason."""
 
 
@@ -115,17 +113,12 @@ def _violations(passages: Iterator[Passage], pattern: re.Pattern[str]) -> str:
     )
 
 
-unfinished = pytest.mark.xfail(reason="some areas are still being rewritten", strict=False)
-
-
-@unfinished
 def test_messages_contain_no_old_style_words() -> None:
     passages = (found for file in _python_files(*SOURCES) for found in messages(file))
     violations = _violations(passages, OLD_STYLE)
     assert not violations, violations
 
 
-@unfinished
 def test_docstrings_start_without_old_style_words() -> None:
     passages = (
         found for file in _python_files(*DOCUMENTED) for found in first_docstring_lines(file)
@@ -134,7 +127,6 @@ def test_docstrings_start_without_old_style_words() -> None:
     assert not violations, violations
 
 
-@unfinished
 def test_test_names_contain_no_old_style_words() -> None:
     passages = (found for file in _python_files("tests") for found in names_of_tests(file))
     violations = _violations(passages, TEST_NAMES)

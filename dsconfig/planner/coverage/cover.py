@@ -37,7 +37,7 @@ def coverage(effective: Effective) -> tuple[Coverage, ...]:
 
 
 def may_refuse(config: Mapping[str, Any]) -> bool:
-    """Return whether a row could be refused, judging by the unresolved config."""
+    """Return whether a row could be refused, according to the unresolved config."""
     supported = optimizer.is_supported(config.get("optimizer"))
     return any(
         _may_refuse(split(pointer), lookup(config, pointer))

@@ -1,4 +1,4 @@
-"""Coverage rules: lists of cases, of which the first that applies decides."""
+"""Coverage rules: lists of cases; the first case that applies decides."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -141,7 +141,7 @@ def registered() -> Iterator[None]:
 
 
 def unregister() -> None:
-    """Unregister an engine; after the last one this rank's end is no failure."""
+    """Unregister an engine; after the last one, the exit of this rank is not a failure."""
     if _watch is not None and _watch.engines:
         _watch.engines -= 1
         if _watch.engines == 0:

@@ -13,7 +13,7 @@ from dsengine.observation.printing import script_logger
 
 
 class ZeroStageEnum(IntEnum):
-    """ZeRO stages by what is sharded."""
+    """ZeRO stages, named after what they shard."""
 
     disabled = 0
     optimizer_states = 1
