@@ -38,15 +38,15 @@ def lines(began: float) -> list[str]:
 
     The lock of a killed process remains and blocks later ones. ``began``: seconds since the epoch.
     """
-    told = []
+    messages = []
     for lock in sorted(extensions().glob("**/lock")):
         since = lock.stat().st_mtime
         kernel, age = lock.parent.name, time.time() - since
         line = f"DeepSpeed is compiling {kernel}: minutes, on the first run ({age:.0f} s so far)"
         if since < began:
             line = f"waiting for {kernel}: if no process is compiling it, delete {lock}"
-        told.append(line)
-    return told
+        messages.append(line)
+    return messages
 
 
 def extensions() -> Path:

@@ -55,7 +55,7 @@ def whole_process(rounds: int) -> None:
         rounds,
     )
     base = took["pydantic and typer"]
-    print(f"whole process, median of {rounds} interleaved rounds (goal: at most 2.5x)")
+    print(f"process, median of {rounds} interleaved rounds (goal: at most 2.5x)")
     for name, seconds in took.items():
         print(f"  {name:20} {seconds * 1000:7.0f} ms  {seconds / base:.2f}x")
 

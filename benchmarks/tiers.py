@@ -4,7 +4,7 @@
 
 host: parameters per second of AdamW's step with bf16 output, on all cores of this process
 (OMP_NUM_THREADS), relative to a copy of the same number of bytes and to DeepSpeed's CPUAdam.
-nvme: bytes per second of tiles, relative to sequential direct I/O in the same folder; and the whole
+nvme: bytes per second of tiles, relative to sequential direct I/O in the same folder; and the full
 step relative to the longer of its two halves.
 train: a training step with offload_optimizer compared with DeepSpeed's with the same config, in
 separate processes, and resident memory after each step compared with the estimate.

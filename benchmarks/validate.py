@@ -69,7 +69,7 @@ def start_up(rounds: int) -> None:
 
     took = interleaved({side: runner(command) for side, command in processes().items()}, rounds)
     base, typical = took[PLAIN, ""], took[OURS, TYPICAL]
-    print(f"whole process, median of {rounds} interleaved rounds")
+    print(f"process, median of {rounds} interleaved rounds")
     for (name, file), seconds in took.items():
         print(f"  {name:20} {file:13} {seconds * 1000:7.0f} ms")
     print(f"  dsconfig validate is {typical / base:.2f}x pydantic and typer (goal: at most 2x)")

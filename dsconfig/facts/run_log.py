@@ -106,7 +106,7 @@ def from_text(text: str) -> RunLog:
     readings = tuple(_readings(lines))
     rates = list(_RATE.finditer(text))
     peaks = [float(each[1]) for each in _MAX_ALLOCATED.finditer(text)]
-    cards = [int(each[1]) * MIB for each in _NVIDIA_SMI.finditer(text)]
+    gpus = [int(each[1]) * MIB for each in _NVIDIA_SMI.finditer(text)]
     out_of_memory = _out_of_memory(lines)
     config = _config(text)
     iteration = list(_ITERATION.finditer(text))
@@ -118,7 +118,7 @@ def from_text(text: str) -> RunLog:
         "throughput": bool(rates or iteration),
         "the config": config is not None,
         "an out-of-memory error": out_of_memory is not None,
-        "nvidia-smi": bool(cards),
+        "nvidia-smi": bool(gpus),
     }
     return RunLog(
         release=_first(_RELEASE, text),
@@ -128,7 +128,7 @@ def from_text(text: str) -> RunLog:
         samples_per_second=float(rates[-1][1]) if rates else None,
         seconds_per_iteration=_seconds(iteration[-1]) if iteration else None,
         peak_allocated=int(max(peaks) * GIB) if peaks else None,
-        visible=max(cards, default=None),
+        visible=max(gpus, default=None),
         device=_first(_NVIDIA_SMI_NAME, text),
         device_memory=min(capacity, default=out_of_memory.capacity if out_of_memory else None),
         releases={name: found for name, found in versions.items() if found},
@@ -242,8 +242,8 @@ def _out_of_memory(lines: list[str]) -> OutOfMemory | None:
             for name, kinds in _PARTS.items()
         }
         frames = "\n".join(lines[max(0, place - 120) : place])
-        told = [phase for phase, words in _FRAMES if re.search(words, frames)]
-        return OutOfMemory(tried=_bytes(tried), phase=told[0] if told else None, **parts)
+        phases = [phase for phase, words in _FRAMES if re.search(words, frames)]
+        return OutOfMemory(tried=_bytes(tried), phase=phases[0] if phases else None, **parts)
     return None
 
 

@@ -34,9 +34,9 @@ def location_of(path: str | Path, key: str) -> str:
 def as_number(text: str) -> str:
     """Return a number with an exponent as YAML 1.1 writes it: with a dot and a signed exponent."""
     mantissa, power = text.lower().replace("_", "").split("e")
-    whole = mantissa if "." in mantissa else f"{mantissa}.0"
-    whole = whole.replace(".", "0.", 1) if whole.lstrip("-+")[0] == "." else whole
-    return f"{whole}e{power}" if power[0] in "+-" else f"{whole}e+{power}"
+    mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
+    mantissa = mantissa.replace(".", "0.", 1) if mantissa.lstrip("-+")[0] == "." else mantissa
+    return f"{mantissa}e{power}" if power[0] in "+-" else f"{mantissa}e+{power}"
 
 
 def texts_for_numbers(path: str | Path) -> Mapping[str, str]:

@@ -29,10 +29,9 @@ _STOPS_LATER = frozenset({("data_parallel_size",), ("tensor_parallel", "autotp_s
 
 
 class DeepSpeed(Runtime):
-    """``until`` is how far it is taken: "parse", or "step" for building and stepping too.
+    """``until``: "parse" for parsing only, or "step" to include initialization and a step.
 
-    ``mpu`` is true where the script passes a model-parallel unit. Raises ValueError for another
-    ``until``.
+    ``mpu``: the script passes a model-parallel unit. Raises ValueError for another ``until``.
     """
 
     name = "deepspeed"
@@ -51,17 +50,17 @@ class DeepSpeed(Runtime):
         return self.until != "parse"
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
-        return fate_of_auto(path, config, self.version)
+        return auto_handling(path, config, self.version)
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
         return replay.run_replay(config, standalone.run, facts, self)
 
 
-def fate_of_auto(
+def auto_handling(
     path: tuple[str, ...], config: Mapping[str, Any], version: Version
 ) -> AutoHandling:
-    """What DeepSpeed does with the text "auto" at a path."""
-    # An argument of an optimizer or a schedule; to look it up would load them all.
+    """Return how DeepSpeed handles "auto" at a path."""
+    # An argument of an optimizer or a schedule; looking it up would import all of them.
     known = find(path) if path[1:2] != ("params",) else None
     if known is not None and known.means_auto:
         return AutoHandling.NATIVE
@@ -81,10 +80,10 @@ def fate_of_auto(
         return AutoHandling.REFUSED_LATE if wanted.late else AutoHandling.REFUSED
     if path[0] in ("optimizer", "scheduler"):
         around = config.get(path[0])
-        # Without a type nothing is built, and nobody reads the rest of the block.
+        # Without a type nothing is built, and the rest of the block is not read.
         is_built = not isinstance(around, dict) or "type" in around
         return AutoHandling.REFUSED_LATE if is_built else AutoHandling.KEPT
     return AutoHandling.KEPT
 
 
-deepspeed = DeepSpeed  # by the name of the program
+deepspeed = DeepSpeed  # looked up by program name

@@ -14,17 +14,19 @@ from dsconfig.source.pointer import is_block
 
 
 def passes_an_mpu(facts: Facts) -> bool:
-    """Whether flags name a degree: then the script splits the ranks itself, with a
-    model-parallel unit (Megatron, Ulysses, a PipelineModule), and DeepSpeed asks that for the
-    ranks that see different samples.
+    """Return whether a flag sets a degree.
+
+    The script then splits the ranks itself with a model-parallel unit (Megatron, Ulysses, a
+    PipelineModule), from which DeepSpeed reads the number of data-parallel ranks.
     """
     degrees = (facts.tensor_parallel, facts.sequence_parallel, facts.pipeline_parallel)
     return max(degrees) > 1
 
 
 def with_degrees(facts: Facts, config: Mapping[str, Any]) -> Facts:
-    """The facts with ``tensor_parallel.autotp_size``, ``sequence_parallel_size`` and
-    ``pipeline.stages`` of a config, where no flag says otherwise and the ranks can be split so.
+    """Return the facts with the degrees of a config, if they divide the ranks; flags win.
+
+    These are ``tensor_parallel.autotp_size``, ``sequence_parallel_size`` and ``pipeline.stages``.
     """
     found: dict[str, int] = {}
     if facts.tensor_parallel == 1:
@@ -41,13 +43,13 @@ def with_degrees(facts: Facts, config: Mapping[str, Any]) -> Facts:
 
 
 def stages_of(config: Mapping[str, Any]) -> int:
-    """Stages of a pipeline as the file has them; 1 where it has none. [Note: pipeline.stages]"""
+    """Return the pipeline stages in the config; 1 if not set. [Note: pipeline.stages]"""
     stage = _block(config, "zero_optimization").get("stage", 0)
     return _degree(_block(config, "pipeline").get("stages")) if stage in (0, 1) else 1
 
 
 def recomputed_blocks(config: Mapping[str, Any]) -> int:
-    """Blocks of a PipelineModule between two checkpoints; 0 where it keeps all activations."""
+    """Return the blocks of a PipelineModule per checkpoint; 0 if it keeps all activations."""
     interval = _block(config, "pipeline").get("activation_checkpoint_interval")
     return interval if type(interval) is int and interval > 0 else 0
 

@@ -1,4 +1,4 @@
-"""Our own engine: the key set of the newest DeepSpeed, with every "auto" resolved."""
+"""dsengine: the keys of the newest DeepSpeed, with every "auto" resolved."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from dsconfig.schema import catalogue
 
 
 class DsEngine(Runtime):
-    """The engine. Its key set does not depend on the DeepSpeed release given."""
+    """The engine. Its keys do not depend on the given DeepSpeed release."""
 
     name = "dsengine"
     fills_auto: ClassVar[bool] = False
@@ -34,10 +34,10 @@ class DsEngine(Runtime):
         return self.name
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
-        # An argument of an optimizer or a schedule; to look it up would load them all.
+        # An argument of an optimizer or a schedule; looking it up would import all of them.
         known = catalogue.find(path) if path[1:2] != ("params",) else None
         native = known is not None and known.means_auto
         return AutoHandling.NATIVE if native else AutoHandling.FILLED
 
 
-dsengine = DsEngine  # by the name of the program
+dsengine = DsEngine  # looked up by program name

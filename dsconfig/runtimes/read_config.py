@@ -108,9 +108,9 @@ class ReadConfig:
     @cached_property
     def stage(self) -> int:
         """The effective ZeRO stage; 0 if unset or invalid."""
-        whole = self.config.get("zero_optimization")
-        if isinstance(whole, bool):
-            return int(whole)
+        block = self.config.get("zero_optimization")
+        if isinstance(block, bool):
+            return int(block)
         value = self.in_force(ZERO, "stage")
         return int(value) if value in (0, 1, 2, 3) else 0
 

@@ -14,7 +14,7 @@ from dsconfig.runtimes.base import (
     Overrides,
     Runtime,
 )
-from dsconfig.runtimes.deepspeed import fate_of_auto
+from dsconfig.runtimes.deepspeed import auto_handling
 from dsconfig.schema.auto import BY_ACCELERATE, BY_TRANSFORMERS
 from dsconfig.schema.version import NEWEST, Version
 
@@ -82,7 +82,7 @@ class Transformers(Runtime):
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
         if self.entry == "config" and ".".join(path) not in BY_TRANSFORMERS:
-            return fate_of_auto(path, config, self.version)
+            return auto_handling(path, config, self.version)
         return super().on_auto(path, config)
 
     def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":

@@ -32,7 +32,9 @@ def test_a_lock_from_before_may_be_left_over(lock: Path) -> None:
     assert line == f"waiting for cpu_adam: if no process is compiling it, delete {lock}"
 
 
-def test_it_is_said_while_the_run_goes_on(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compilation_is_reported_during_the_run(
+    lock: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with report_compilation(every=0.01):
         end = time.time() + 10
         while time.time() < end and not (said := capsys.readouterr().err):

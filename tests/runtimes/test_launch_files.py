@@ -39,7 +39,7 @@ learning_rate: 0.00001
 bf16: auto
 deepspeed: ds.json
 """
-WHOLE = """compute_environment: LOCAL_MACHINE
+COMPLETE = """compute_environment: LOCAL_MACHINE
 distributed_type: DEEPSPEED
 deepspeed_config:
   zero_stage: 2
@@ -241,7 +241,7 @@ def test_launcher_effect_of_a_setting(
     before: str, after: str, effect: str | None, line: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "accelerate.yaml"
-    path.write_text(WHOLE.replace(before, after))
+    path.write_text(COMPLETE.replace(before, after))
     found = dsconfig.validate(path, runtime="accelerate").diagnostics
     findings = [(each.effect, each.range.start.line) for each in found if each.code == "DSC705"]
     assert findings == ([(effect, line)] if effect else []), found
@@ -249,7 +249,7 @@ def test_launcher_effect_of_a_setting(
 
 def test_zero_machines_means_one(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
-    path.write_text(WHOLE.replace("num_machines: 1", "num_machines: 0"))
+    path.write_text(COMPLETE.replace("num_machines: 1", "num_machines: 0"))
     assert dsconfig.gather(accelerate_config=path).nodes == 1
     assert dsconfig.resolve(path, dsconfig.gather(micro_batch=1), runtime="accelerate").ok
 
@@ -263,7 +263,7 @@ def test_distributed_type_and_processes_are_required(tmp_path: Path) -> None:
 
 def test_former_fp16_setting_is_a_precision(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
-    path.write_text(WHOLE.replace("debug: false", "fp16: true"))
+    path.write_text(COMPLETE.replace("debug: false", "fp16: true"))
     found = dsconfig.resolve(path, dsconfig.gather(micro_batch=1), runtime="accelerate")
     assert found.ok and found.config["fp16"]["enabled"] is True
 
@@ -282,7 +282,7 @@ def test_launch_precision_is_part_of_the_created_config(
 
 def test_distributed_type_no_is_shown_as_yaml_false(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
-    path.write_text(WHOLE.replace("_type: DEEPSPEED", "_type: NO"))
+    path.write_text(COMPLETE.replace("_type: DEEPSPEED", "_type: NO"))
     found = dsconfig.validate(path, runtime="accelerate").diagnostics
     (findings,) = [each.message for each in found if each.code == "DSC705"]
     assert findings.startswith("distributed_type is False (false in YAML)")
@@ -290,6 +290,6 @@ def test_distributed_type_no_is_shown_as_yaml_false(tmp_path: Path) -> None:
 
 def test_precision_is_case_insensitive(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
-    path.write_text(WHOLE.replace("debug: false", "mixed_precision: BF16"))
+    path.write_text(COMPLETE.replace("debug: false", "mixed_precision: BF16"))
     facts = dsconfig.gather(accelerate_config=path)
     assert facts.training is not None and facts.training.precision == "bf16"
