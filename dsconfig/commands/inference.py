@@ -127,8 +127,8 @@ def target_program(
     with usage("--runtime"):
         runtime = runtime_of(name, release)
     # DeepSpeed alone has none of their faults.
-    releases = facts.releases if facts is not None and fills_auto(runtime) else {}
-    checked = (f"{program} {releases[program]}" for program in releases if program in WRAPPERS)
+    releases = facts.releases.items() if facts is not None and fills_auto(runtime) else ()
+    checked = (f"{program} {each}" for program, each in releases if program in WRAPPERS)
     return TargetProgram(runtime, basis, release_source, tuple(checked))
 
 

@@ -49,7 +49,7 @@ def new_findings(found: tuple["Diagnostic", ...], report: Report) -> tuple["Diag
 def planned(
     document: "Document",
     facts: "Facts",
-    runtime: str,
+    runtime: str | None,
     version: str | None = None,
     *,
     strict: bool = False,
