@@ -68,7 +68,10 @@ def limits(
         raise ValueError("--fit requires the device: specify --device or --device-memory")
     questions = _Questions(facts, effective, runtime)
     found: list[Limit] = []
-    if facts.world_size is not None and effective is None:
+    model = facts.model
+    # A model of another size would be trained in full, without the adapters of this one.
+    trains_all = model is None or model.trainable == model.parameters
+    if facts.world_size is not None and effective is None and trains_all:
         found.append(questions.largest_model())
     if facts.model is not None:
         found.append(questions.fewest_gpus())

@@ -10,6 +10,7 @@ import dsconfig
 from dsconfig.cost.choices import USUAL, Choice, usual_config
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.estimator import estimate_option
+from dsconfig.cost.limits import limits
 from dsconfig.cost.search import table, tune
 from dsconfig.cost.timeline import DEQUANTIZED
 from dsconfig.cost.workload import weights_of
@@ -175,3 +176,10 @@ def test_zero_3_with_qlora_needs_what_peft_measured() -> None:
     device = dsconfig.estimate(resolved, facts).options[0].device
     assert device.peak_phase == "init"
     assert device.visible_bytes == pytest.approx(36.6 * 2**30, rel=0.05)
+
+
+def test_fit_answers_for_the_adapted_model_only() -> None:
+    facts = dsconfig.gather(model="gpt2", gpus=1, device="rtx-4090", seq_len=512, **QLORA)
+    answers = {limit.question: limit.value for limit in limits(facts, runtime="deepspeed")}
+    assert "largest model (parameters)" not in answers
+    assert answers["fewest GPUs"] == 1
