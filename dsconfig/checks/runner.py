@@ -5,6 +5,7 @@ from dsconfig.checks.keys import NO_SUGGESTION, UNKNOWN, is_comment
 from dsconfig.checks.registry import applicable_rules
 from dsconfig.checks.rule import Finding, Rule
 from dsconfig.facts import Facts
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.runtimes.base import Runtime, every_runtime, runtime_of
 from dsconfig.runtimes.dsengine import DsEngine
@@ -13,6 +14,9 @@ from dsconfig.source import findings
 from dsconfig.source.document import Document
 from dsconfig.source.file_kinds import UNRELATED, FileKind, another_kind
 from dsconfig.source.pointer import join, split
+
+with lazy_imports():
+    from dsconfig.source import strict
 
 
 def check(
@@ -29,6 +33,8 @@ def check(
     runtimes = (
         every_runtime(version or NEWEST) if runtime is None else (runtime_of(runtime, version),)
     )
+    if not any(target.reads_hjson for target in runtimes):
+        document = strict.as_strict_json_reads(document)
     names = tuple(target.name for target in runtimes)
     # What the reader reports applies to every program.
     diagnostics = [

@@ -16,6 +16,7 @@ from dsconfig.source.pointer import is_block
 with lazy_imports():
     from dsconfig.resolver import agreement, foreign, policy
     from dsconfig.runtimes import effective
+    from dsconfig.source import strict
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.effective import Effective
@@ -32,6 +33,8 @@ def resolve(
     """
     runtime = runtime_of(runtime)
     facts = facts or Facts()
+    if not runtime.reads_hjson:
+        document = strict.as_strict_json_reads(document)
     value: object = document.value
     if document.is_unreadable or document.is_broken or not is_block(value):
         return _unreadable(document, runtime)

@@ -73,21 +73,49 @@ def not_an_object(kind: str, place: Range | None) -> Diagnostic:
     return Diagnostic("DSC005", "not-an-object", Effect.REFUSED, message, range=place, help=help)
 
 
-def unquoted_string(pointer: str, place: Range, text: str, fix: Fix | None) -> Diagnostic:
-    """Return the finding for an unquoted string that includes punctuation or a comment."""
+def python_literal(word: str, json_word: str) -> str:
+    """Return the message for True, False or None in a config."""
+    return f"Python literal {word}; JSON uses {json_word}"
+
+
+def not_json(place: Range, object_line: int | None) -> Diagnostic:
+    """Return the finding for a text that is not JSON; ``object_line`` is the first config in it."""
+    if object_line is None:
+        message, help = "not JSON: the text contains no object", 'a config starts with "{"'
+    else:
+        message = f"not JSON; an object starts at line {object_line}"
+        help = f"remove the text before line {object_line} and after the object"
+    return syntax_error(message, "", place, help)
+
+
+def unquoted_string(
+    pointer: str, place: Range, text: str, fix: Fix | None, python: str = ""
+) -> Diagnostic:
+    """Return the finding for an unquoted string that includes punctuation or a comment.
+
+    ``python`` is the message for a Python literal.
+    """
     message = f"unquoted string extends to the end of the line: DeepSpeed reads {quoted(text)}"
     help = "quote the string, or write one entry per line"
+    if python:
+        message = f"{python}: DeepSpeed reads the string {quoted(text)}"
+        help = f"write {python.rpartition(' ')[2]}"
     return Diagnostic(
         "DSC006", "unquoted-string", Effect.ALTERED, message, pointer, place, help=help, fix=fix
     )
 
 
-def not_a_number(pointer: str, place: Range, word: str) -> Diagnostic:
-    """Return the finding for an unquoted NaN or Infinity."""
-    message = (
+def number_word(word: str) -> str:
+    """Return the message for NaN or Infinity."""
+    return (
         f"{word} is not a JSON number: DeepSpeed reads a string up to the end of the line, "
         "transformers and accelerate read a float"
     )
+
+
+def not_a_number(pointer: str, place: Range, word: str) -> Diagnostic:
+    """Return the finding for an unquoted NaN or Infinity."""
+    message = number_word(word)
     help = "write a number"
     return Diagnostic(
         "DSC007", "nan-or-infinity", Effect.ALTERED, message, pointer, place, help=help

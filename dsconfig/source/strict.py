@@ -2,15 +2,17 @@
 
 import json
 import re
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import zip_longest
+from math import isfinite
 from typing import Any
 
 from dsconfig.report import Applicability, Edit, Fix
 from dsconfig.source import tokens
-from dsconfig.source.document import Document
-from dsconfig.source.from_text import PYTHON_WORDS
-from dsconfig.source.pointer import copied, is_block, is_list
+from dsconfig.source.document import Document, Format
+from dsconfig.source.from_text import NUMBER_WORD, PYTHON_WORDS, document_from_text
+from dsconfig.source.pointer import copied, escape, is_block, is_list, lookup, split, value_at
 from dsconfig.source.positions import LineIndex
 
 MAX_STEPS = 400
@@ -37,6 +39,37 @@ def _numbers_of(value: Any, read: Any) -> Any:
         others = read if is_list(read) else []
         return [_numbers_of(*pair) for pair in zip_longest(value, others[: len(value)])]
     return read if isinstance(read, float) and type(value) is int else value
+
+
+def as_strict_json_reads(document: Document) -> Document:
+    """Return the document as transformers and accelerate read it: NaN and Infinity are numbers."""
+    text = document.text
+    if text is None or document.format is not Format.JSON or document.container:
+        return document
+    if document.json_error is not None or NUMBER_WORD.search(text) is None:
+        return document
+    read = document_from_text(text, document.name, number_words=True)
+    if document.is_broken:
+        return read
+    value = copied(document.value)  # may contain overrides
+    for pointer, number in _floats(read.value):
+        *parents, last = split(pointer)
+        parent = value_at(value, parents)
+        if isinstance(lookup(value, pointer), str):
+            parent[int(last) if isinstance(parent, list) else last] = number
+    return read._replace(value=value, spans=document.spans)
+
+
+def _floats(value: Any, pointer: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the non-finite numbers of a config with their pointers."""
+    if isinstance(value, float) and not isfinite(value):
+        yield pointer, value
+    elif is_block(value):
+        for key, child in value.items():
+            yield from _floats(child, f"{pointer}/{escape(key)}")
+    elif is_list(value):
+        for index, child in enumerate(value):
+            yield from _floats(child, f"{pointer}/{index}")
 
 
 def strict_fix(document: Document) -> Fix | None:
