@@ -13,6 +13,7 @@ from dsconfig.commands import inference, memory_options, options
 from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
+from dsconfig.facts.inputs import in_flags
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
@@ -425,7 +426,7 @@ def print_limits(
         found = limits.limits(facts, effective, runtime=program.runtime)
     if not found:
         if facts.outline is not None:
-            raise UsageError(facts.why_no_model)
+            raise UsageError(in_flags(facts.why_no_model))
         missing = [] if facts.world_size else ["--gpus"]
         missing += [] if facts.model else ["--model"]
         raise UsageError(f"--fit requires {' or '.join(missing)}")
@@ -446,7 +447,7 @@ def print_compat(facts: "Facts", program: str, output_format: str) -> None:
     if program != "deepspeed":
         raise UsageError(f"--compat: {program!r} is not supported; use --compat deepspeed")
     if facts.outline is not None:
-        raise UsageError(facts.why_no_model)
+        raise UsageError(in_flags(facts.why_no_model))
     if facts.model is None or facts.world_size is None:
         raise UsageError("--compat requires --model and --gpus")
     nodes = facts.nodes or 1

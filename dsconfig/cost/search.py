@@ -35,6 +35,7 @@ from dsconfig.cost.estimator import estimate_if_fits, estimate_option, fits_on, 
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.cost.workload import require_facts
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.inputs import ArgumentError
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import in_gib, size
 from dsconfig.runtimes.base import Runtime, runtime_of
@@ -558,7 +559,7 @@ def tune(
     require_facts(facts, device=True)
     ranks, total = facts.data_parallel or 1, facts.training and facts.training.global_batch_size
     if total and total % ranks:
-        raise ValueError(f"--global-batch {total} is not a multiple of {ranks} ranks")
+        raise ArgumentError(f"global_batch=: {total} is not a multiple of {ranks} ranks")
     space = open_space(facts, runtime, fixed)
     best = fastest(space).chosen
     fitting, out = list[Candidate](), list[Candidate]()

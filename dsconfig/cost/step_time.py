@@ -14,6 +14,7 @@ from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of, 
 from dsconfig.cost.hardware import Rates, rates
 from dsconfig.cost.workload import packing_of, weights_of
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.inputs import ArgumentError
 from dsconfig.facts.model import Architecture, ModelTree
 from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.effective import Batch, Effective, Tier
@@ -72,7 +73,7 @@ def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False)
     facts = with_degrees(facts, effective.config) if is_deepspeed else facts
     model, ranks, batch = facts.model, facts.world_size, effective.batch
     if model is None or ranks is None or batch is None:
-        raise ValueError("ranking by speed requires the model, --gpus and the batch")
+        raise ArgumentError("the step time requires model=, gpus= and the batch size")
     step = _Step(effective, facts, model, batch, is_deepspeed=is_deepspeed)
     samples = batch.micro_batch * batch.accumulation * (facts.data_parallel or 1)
     tokens = samples * step.length

@@ -12,7 +12,7 @@ from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.facts.adapters import LINEAR_TYPES
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.inputs import MAX_PARAMETERS
+from dsconfig.facts.inputs import MAX_PARAMETERS, ArgumentError
 from dsconfig.facts.model import Architecture, ModelTree
 from dsconfig.mesh import Mesh, ranks_per_node
 from dsconfig.runtimes.effective import Effective, Precision
@@ -203,16 +203,16 @@ def require_facts(facts: Facts, *, device: bool = False, sequence_length: bool =
     length = facts.training.sequence_length if facts.training is not None else None
     missing = (
         (facts.model is None, facts.why_no_model),
-        (facts.world_size is None, "the number of GPUs is unknown: specify --gpus"),
+        (facts.world_size is None, "the number of GPUs is unknown: specify gpus="),
         (
             device and facts.device_bytes is None,
-            "the device is unknown: specify --device or --device-memory",
+            "the device is unknown: specify device= or device_memory=",
         ),
-        (sequence_length and length is None, "the sequence length is unknown: specify --seq-len"),
+        (sequence_length and length is None, "the sequence length is unknown: specify seq_len="),
     )
     problems = [problem for is_missing, problem in missing if is_missing]
     if problems:
-        raise ValueError("; ".join(problems))
+        raise ArgumentError("; ".join(problems))
 
 
 def workload(
@@ -223,8 +223,8 @@ def workload(
     require_facts(facts)
     assert facts.model is not None and facts.world_size is not None
     if facts.model.parameters > MAX_PARAMETERS:
-        raise ValueError(
-            f"--params: {facts.model.parameters:.3g} parameters exceed any model; write a "
+        raise ArgumentError(
+            f"params=: {facts.model.parameters:.3g} parameters exceed any model; write a "
             "count like 13e9, 13B or 700M"
         )
     batch, arguments = effective.batch, facts.arguments

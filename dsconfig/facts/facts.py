@@ -73,7 +73,7 @@ class Facts:
     @property
     def why_no_model(self) -> str:
         """Why the model's sizes are unknown, and how to specify them."""
-        default = "the model is unknown: specify --model or --params"
+        default = "the model is unknown: specify model= or params="
         return self.outline.why if self.outline is not None else default
 
     @property

@@ -100,7 +100,7 @@ def model_or_outline(config: Mapping[str, Any], name: str = "model") -> ModelTre
         width = held.get("hidden_size")
         return ModelOutline(
             name=name,
-            why=unknown.in_flags,
+            why=str(unknown),
             hidden_size=width if type(width) is int else None,
             config=MappingProxyType(held),
         )

@@ -13,12 +13,17 @@ with lazy_imports():
     from dsconfig.facts import yaml_text
 
 
-class FactError(ValueError):
-    """A fact that cannot be used.
+class ArgumentError(ValueError):
+    """An error about arguments of the library; its message refers to them as ``gpus=``."""
 
-    ``argument`` is the argument of :func:`gather` it came from; ``in_flags`` is the message for the
-    command line. Messages refer to other arguments as ``gpus=``.
-    """
+    @property
+    def in_flags(self) -> str:
+        """The message with command-line flags in place of arguments."""
+        return in_flags(str(self))
+
+
+class FactError(ArgumentError):
+    """A fact that cannot be used; ``argument`` is the argument of :func:`gather` it came from."""
 
     def __init__(self, argument: str, message: str) -> None:
         super().__init__(f"{argument}: {message}")
@@ -28,11 +33,15 @@ class FactError(ValueError):
     def in_flags(self) -> str:
         """The message with command-line flags in place of arguments."""
         _, _, message = str(self).partition(": ")
-        message = _ARGUMENT.sub(lambda found: flag_of(found[1]), message)
-        return f"{flag_of(self.argument)}: {message}"
+        return f"{flag_of(self.argument)}: {in_flags(message)}"
 
 
-_ARGUMENT = re.compile(r"\b([a-z][a-z_]*)=(?=[ ;,.]|$)")
+_ARGUMENT = re.compile(r"\b([a-z][a-z_]*)=(?=[ ;:,.)]|$)")
+
+
+def in_flags(message: str) -> str:
+    """Return a message with command-line flags in place of arguments."""
+    return _ARGUMENT.sub(lambda found: flag_of(found[1]), message)
 
 
 def flag_of(argument: str) -> str:

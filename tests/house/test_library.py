@@ -5,8 +5,10 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import dsconfig
+from dsconfig.commands.app import app
 from dsconfig.commands.options import fact_flags
 
 CONFIG = {
@@ -89,3 +91,13 @@ def test_representations_are_short_and_html(facts: dsconfig.Facts) -> None:
     report = dsconfig.validate({"train_batch_size": 8, "a<b": 1})
     assert "a&lt;b" in report._repr_html_()
     assert len(repr(facts)) <= 300, repr(facts)
+
+
+def test_missing_facts_name_arguments_in_python_and_flags_on_the_command_line() -> None:
+    resolution = dsconfig.resolve(CONFIG, dsconfig.gather(gpus=2), runtime="deepspeed")
+    with pytest.raises(ValueError, match="specify model= or params="):
+        dsconfig.estimate(resolution, dsconfig.gather(gpus=2))
+    with pytest.raises(ValueError, match="specify device= or device_memory="):
+        dsconfig.tune(dsconfig.gather(gpus=2, model="gpt2"))
+    done = CliRunner().invoke(app, ["tune", "--model", "gpt2", "--seq-len", "128"])
+    assert "--gpus" in f"{done.exception}" and "gpus=" not in f"{done.exception}"
