@@ -155,8 +155,10 @@ def _matches(wanted: tuple[str, ...], gpu: Mapping[str, Any]) -> bool:
 
 # Words that drivers and vendors add to the name of a GPU.
 _MAKERS = frozenset({"nvidia", "amd", "intel", "huawei", "tesla", "geforce", "instinct", "gpu"})
-_NOISE = _MAKERS | {"hbm2", "hbm2e", "hbm3", "hbm3e", "generation", "blackwell", "edition"}
-_NOISE |= {"workstation", "server", "oam"}
+_NOISE = _MAKERS | {
+    *("hbm2", "hbm2e", "hbm3", "hbm3e", "oam"),
+    *("generation", "blackwell", "edition", "workstation", "server"),
+}
 
 
 def _names(part: str, word: str) -> bool:

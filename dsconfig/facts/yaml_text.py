@@ -61,8 +61,8 @@ def key_range(path: str | Path, key: str) -> Range | None:
     """Return the position of a dotted key, or None if the file cannot be read or lacks the key."""
     with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
         if Path(path).is_file():  # a pipe was already read
-            node: Any = yaml.compose(Path(path).read_text("utf-8-sig"), Loader=yaml.SafeLoader)
-            found: Any = None
+            reader: Any = yaml.SafeLoader(Path(path).read_text("utf-8-sig"))
+            node, found = reader.get_single_node(), None
             for name in key.split("."):
                 pairs = node.value if isinstance(node, yaml.MappingNode) else ()
                 found, node = next((pair for pair in pairs if pair[0].value == name), (None, None))
