@@ -34,6 +34,10 @@ def devices(
     if not found:
         found = [gpu for gpu in catalogue.gpus() if catalogue.mentions(words or (), gpu["name"])]
     local = machine.local_gpus()
+    if [word.lower() for word in words or ()] == ["cpu"] and output_format != "json":
+        memory = machine.host_memory_bytes()
+        typer.echo(f"cpu: this machine{f', {gib(memory)}' if memory else ''}, bf16 and fp16")
+        return
     if output_format == "json":
         own = [{"name": name, "memory_bytes": memory} for name, memory in local]
         data = {"format_version": "1.0", "devices": found, "this_machine": own}

@@ -143,6 +143,7 @@ def test_devices_command_finds_every_name_that_device_accepts() -> None:
     for name in (*names, "NVIDIA GeForce RTX 4070 Laptop GPU", "Tesla V100-SXM2-32GB", "4090"):
         done = CliRunner().invoke(app, ["devices", *name.split()])
         assert done.exit_code == 0 and named_device(name).name in done.output, name
+    assert "cpu" in CliRunner().invoke(app, ["devices", "cpu"]).output
 
 
 def test_truncated_name_suggests_names_with_that_prefix() -> None:
