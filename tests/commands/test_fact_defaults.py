@@ -105,18 +105,18 @@ def test_equal_units_share_one_row_within_80_columns(without: Path) -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("memory", "said"), [("150GiB", "left"), ("125GiB", "available")])
-def test_host_memory_reserves_part_for_the_system(memory: str, said: str, without: Path) -> None:
+@pytest.mark.parametrize(("memory", "expected"), [("150GiB", "left"), ("125GiB", "available")])
+def test_host_memory_is_reserved_for_the_system(memory: str, expected: str, without: Path) -> None:
     offload = ("--set", "zero_optimization.offload_optimizer.device=cpu")
     flags = (*MODEL, "--set", "bf16.enabled=true", *offload, "--seq-len", 512)
     done = run("estimate", without, *flags, "--host-memory", memory)
     shown = " ".join(done.stdout.split())
-    assert "reserved for the system" in shown and said in shown
+    assert "reserved for the system" in shown and expected in shown
     assert shown.count("Does not fit: needs") == (memory == "125GiB")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"bf16": {"enabled": True}}, "bf16=True"),
         ({"gradient_accumulation_steps": 32}, "gradient_accumulation_steps=32"),
@@ -127,13 +127,13 @@ def test_host_memory_reserves_part_for_the_system(memory: str, said: str, withou
     ids=["precision", "accumulation", "batch", "rate", "clipping"],
 )
 def test_trainer_arguments_are_assumed_to_match_the_file(
-    tmp_path: Path, changes: dict[str, Any], said: str
+    tmp_path: Path, changes: dict[str, Any], expected: str
 ) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(OPEN | changes))
     done = run("estimate", path, *MODEL, "--seq-len", 2048)
     assert done.returncode == 0, done.stdout
-    assert f"{said} in TrainingArguments (not specified)" in " ".join(done.stderr.split())
+    assert f"{expected} in TrainingArguments (not specified)" in " ".join(done.stderr.split())
     given = tmp_path / "args.json"
     given.write_text(json.dumps({"per_device_train_batch_size": 3}))
     stopped = run("estimate", path, *MODEL, "--seq-len", 2048, "--training-args", given)
@@ -155,12 +155,12 @@ def test_recompute_flag_keeps_assumed_precision(file: Path) -> None:
     assert "no effect" not in done.stderr
 
 
-@pytest.mark.parametrize(("total", "said"), [(2, False), (12, False), (16, True)])
-def test_only_matching_micro_batch_is_assumed(total: int, said: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("total", "expected"), [(2, False), (12, False), (16, True)])
+def test_only_matching_micro_batch_is_assumed(total: int, expected: bool, tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"train_batch_size": total, "zero_optimization": {"stage": 2}}))
     done = run("estimate", path, "--runtime", "transformers", "--params", "1e9", "--gpus", 8)
-    assert ("per_device_train_batch_size=" in done.stderr) is said
+    assert ("per_device_train_batch_size=" in done.stderr) is expected
 
 
 def test_accelerate_plugin_assumes_one_sample_per_loader_batch(tmp_path: Path) -> None:

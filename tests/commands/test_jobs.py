@@ -213,8 +213,8 @@ def test_ssh_script_starts_each_node(home: Path) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    said = [f"""rank {rank} of 4: ['--data', "a 'b'"]""" for rank in range(4)]
-    assert all(each in ended.stdout for each in said), ended.stdout
+    expected = [f"""rank {rank} of 4: ['--data', "a 'b'"]""" for rank in range(4)]
+    assert all(each in ended.stdout for each in expected), ended.stdout
 
 
 @pytest.mark.parametrize("line", ["-oProxyCommand=x slots=2", "w0 slots=99999", "w0 slots=4xyz"])

@@ -19,8 +19,8 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
     import os
 
     command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
-    held = {**os.environ, "COLUMNS": "120", **environment}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=held)
+    variables = {**os.environ, "COLUMNS": "120", **environment}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_misspelled_command_or_flag_suggests_nearest(typed: tuple[str, ...], mea
 
 def test_models_and_devices_are_found_by_words() -> None:
     assert "meta-llama/Llama-3.1-8B" in run("models", "LLAMA", "3-8b").stdout
-    (card,) = json.loads(run("devices", "h200-sxm", "--output-format", "json").stdout)["devices"]
-    assert card["name"] == "H200-SXM-141GB"
+    (gpu,) = json.loads(run("devices", "h200-sxm", "--output-format", "json").stdout)["devices"]
+    assert gpu["name"] == "H200-SXM-141GB"
     nothing = run("models", "nobodys-model")
     assert nothing.returncode == 2 and "dsconfig models" in nothing.stderr
 
@@ -90,15 +90,15 @@ def test_more_ranks_than_gpus_are_rejected_before_start(
 
 
 def test_hidden_gpus_are_not_counted(machine_of_two: dict[str, str]) -> None:
-    told = {
+    outputs = {
         shown: run(
             "estimate", "--model", "gpt2", **machine_of_two | {"CUDA_VISIBLE_DEVICES": shown}
         )
         for shown in ("0,1", "1", "")
     }
-    assert "2 x NVIDIA H100" in told["0,1"].stderr
-    assert "1 x NVIDIA H100" in told["1"].stderr
-    assert "NVIDIA H100" not in told[""].stderr
+    assert "2 x NVIDIA H100" in outputs["0,1"].stderr
+    assert "1 x NVIDIA H100" in outputs["1"].stderr
+    assert "NVIDIA H100" not in outputs[""].stderr
 
 
 def test_gpus_of_this_machine_are_the_default(
@@ -147,8 +147,8 @@ def test_newer_release_is_checked_as_newest_supported(tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
     config.write_text('{"train_batch_size": 8}')
     newer = run("validate", config, "--deepspeed-version", "9.9.9")
-    said = " ".join(newer.stderr.split())
-    assert "DeepSpeed 9.9.9" in said and "checked as 0.19.8, the newest supported" in said
+    text = " ".join(newer.stderr.split())
+    assert "DeepSpeed 9.9.9" in text and "checked as 0.19.8, the newest supported" in text
     assert "DeepSpeed 0.19.8 clips" in newer.stdout and "9.9.9" not in newer.stdout
     wrong = run("validate", config, "--deepspeed-version", "newest")
     assert wrong.returncode == 2 and "is not a DeepSpeed version" in wrong.stderr
@@ -164,7 +164,7 @@ def test_diff_help_explains_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "text"),
     [
         ("gradient_checkpointing", True, "TrainingArguments"),
         ("learning_rate", 1e-4, "optimizer.params.lr"),
@@ -173,10 +173,10 @@ def test_diff_help_explains_set() -> None:
         ("zero_stage", 2, '"zero_optimization": {"stage"'),
     ],
 )
-def test_key_of_other_program_suggests_its_place(key: str, value: object, said: str) -> None:
+def test_key_of_other_program_suggests_its_place(key: str, value: object, text: str) -> None:
     report = dsconfig.validate({"train_batch_size": 8, key: value}, runtime="deepspeed")
     (found,) = [each for each in report.diagnostics if each.pointer == f"/{key}"]
-    assert said in (found.help or "")
+    assert text in (found.help or "")
 
 
 def test_help_shows_block_form() -> None:
@@ -187,8 +187,8 @@ def test_help_shows_block_form() -> None:
 
 def test_messages_have_no_python_escapes() -> None:
     document = dsconfig.read('{\n"a": it\'s,\n"train_batch_size": 8}')
-    said = [each.message for each in document.diagnostics]
-    assert any('"it\'s,"' in message for message in said), said
+    text = [each.message for each in document.diagnostics]
+    assert any('"it\'s,"' in message for message in text), text
 
 
 @pytest.mark.parametrize("name", app.COMMANDS)

@@ -264,35 +264,35 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
 
 def ended(*processes: "subprocess.Popen[str]") -> list[tuple[int, str]]:
     """Return exit code and output, on one line, of each process."""
-    told = [process.communicate(timeout=SECONDS) for process in processes]
+    outputs = [process.communicate(timeout=SECONDS) for process in processes]
     return [
         (process.returncode, " ".join(f"{out} {error}".split()))
-        for process, (out, error) in zip(processes, told, strict=True)
+        for process, (out, error) in zip(processes, outputs, strict=True)
     ]
 
 
 @pytest.mark.engine
 def test_nodes_use_the_plan_of_node_0(bed: Bed) -> None:
-    (zero, said), (one, other) = ended(bed.start(0), bed.start(1))
-    assert (zero, one) == (0, 0), said + other
-    assert "2 ranks" in said and "node 1 of 2, using the plan of node 0" in other
-    assert len([each for each in (said, other) if "weights" in each]) == 1
+    (zero, output), (one, other) = ended(bed.start(0), bed.start(1))
+    assert (zero, one) == (0, 0), output + other
+    assert "2 ranks" in output and "node 1 of 2, using the plan of node 0" in other
+    assert len([each for each in (output, other) if "weights" in each]) == 1
 
 
 @pytest.mark.engine
 def test_nodes_with_different_files_do_not_start(bed: Bed) -> None:
     first = bed.start(0)
     second = bed.start(1, config=CONFIG | {"gradient_clipping": 1.0}, script=TRAINS + "#")
-    for code, said in ended(first, second):
-        assert code == 2, said
-        assert "the config ds.json differs" in said and "the script train.py differs" in said
-        assert "on node 1" in said and "weights" not in said
+    for code, output in ended(first, second):
+        assert code == 2, output
+        assert "the config ds.json differs" in output and "the script train.py differs" in output
+        assert "on node 1" in output and "weights" not in output
 
 
 @pytest.mark.engine
 def test_missing_node_is_named(bed: Bed) -> None:
-    [(code, said)] = ended(bed.start(0, flags="--join-timeout 3"))
-    assert code == 2 and "node 1 of 2 did not join within 3 s" in said, said
+    [(code, output)] = ended(bed.start(0, flags="--join-timeout 3"))
+    assert code == 2 and "node 1 of 2 did not join within 3 s" in output, output
 
 
 def trained_by_torch(model: nn.Module, batches: Iterable[torch.Tensor]) -> Iterator[float]:
@@ -313,13 +313,13 @@ def test_failed_rank_restarts_from_checkpoint(bed: Bed) -> None:
     ends = ended(*both)
     assert [code for code, _ in ends] == [0, 0], ends
     assert (bed.folder / "died").exists()
-    [said] = [said for _, said in ends if "weights" in said]
+    [output] = [output for _, output in ends if "weights" in output]
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
     torch.manual_seed(1)
     assert len(list(trained_by_torch(model, torch.randn(8, 3, 4)[:6, :2]))) == 6
     expected = float(sum(each.detach().double().sum() for each in model.parameters()))
-    assert float(said.partition("weights ")[2].split()[0]) == pytest.approx(expected, abs=1e-6)
+    assert float(output.partition("weights ")[2].split()[0]) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.engine
@@ -328,8 +328,8 @@ def test_signal_stops_all_ranks_of_a_node(bed: Bed) -> None:
     bed.until("up0", "up1")
     for process in both:
         process.send_signal(signal.SIGTERM)
-    for code, said in ended(*both):
-        assert code == 128 + signal.SIGTERM and "stopped by SIGTERM" in said, said
+    for code, output in ended(*both):
+        assert code == 128 + signal.SIGTERM and "stopped by SIGTERM" in output, output
 
 
 TRAINS_ON_ANY = """
@@ -345,18 +345,18 @@ torch.manual_seed(1)
 samples = torch.randn(9, 12, 4)
 ranks, micro = engine.world_size, engine.train_micro_batch_size_per_gpu()
 while engine.global_steps < 9:
-    step, whole = engine.global_steps, torch.zeros(())
+    step, loss_sum = engine.global_steps, torch.zeros(())
     for each in range(engine.gradient_accumulation_steps()):
         at = (each * ranks + engine.global_rank) * micro
         part = slice(at, at + micro)
         loss = engine(samples[step, part]).pow(2).mean()
-        whole += engine.backward(loss).detach()
+        loss_sum += engine.backward(loss).detach()
         engine.step()
     assert engine.global_steps == step + 1
-    dist.all_reduce(whole)
+    dist.all_reduce(loss_sum)
     if engine.global_rank == 0:
         with open(folder / "curve", "a") as curve:
-            print(step, ranks, f"{float(whole / ranks):.9f}", file=curve)
+            print(step, ranks, f"{float(loss_sum / ranks):.9f}", file=curve)
     engine.save_checkpoint(str(folder / "out"))
     if "changes" in sys.argv and (ranks, engine.global_steps) in ((4, 3), (2, 6)):
         (folder / f"done{engine.global_steps}").write_text("")
@@ -383,8 +383,8 @@ def test_elastic_run_survives_lost_and_new_nodes(bed: Bed) -> None:
     lost.kill()
     bed.until("done6")
     comes = bed.start(1, "changes", flags="--gpus 1 --max-restarts 3", **common)
-    (code, said), (other, told) = ended(stays, comes)
-    assert (code, other) == (0, 0), said + told
+    (code, output), (other, log) = ended(stays, comes)
+    assert (code, other) == (0, 0), output + log
     found = curve(bed.folder)
     assert [ranks for ranks, _ in found.values()] == [4] * 3 + [2] * 3 + [3] * 3
     torch.manual_seed(0)
@@ -392,7 +392,7 @@ def test_elastic_run_survives_lost_and_new_nodes(bed: Bed) -> None:
     torch.manual_seed(1)
     losses = list(trained_by_torch(model, torch.randn(9, 12, 4)))
     assert [loss for _, loss in found.values()] == pytest.approx(losses, abs=1e-6)
-    assert "global batch 12 = 3 x 2 accumulation x 2 ranks" in said, said
+    assert "global batch 12 = 3 x 2 accumulation x 2 ranks" in output, output
 
 
 @pytest.mark.engine
@@ -402,12 +402,12 @@ def test_indivisible_batch_stops_elastic_run(bed: Bed) -> None:
     host, other, lost = (bed.start(rank, "endless", **common) for rank in (0, 1, 2))
     bed.until("up0", "up1", "up2")
     lost.kill()
-    (code, said), (other_code, _) = ended(host, other)
-    assert code == 2 and other_code != 0, said
+    (code, output), (other_code, _) = ended(host, other)
+    assert code == 2 and other_code != 0, output
     assert (
         "the remaining ranks cannot continue: 2 ranks cannot share a train_batch_size of 3 evenly"
-        in said
-    ), said
+        in output
+    ), output
 
 
 @pytest.mark.engine
@@ -417,8 +417,8 @@ def test_loss_of_node_0_ends_the_job(bed: Bed) -> None:
     host, other = (bed.start(rank, "waits", **common) for rank in (0, 1))
     bed.until("up0", "up1")
     host.kill()
-    [(code, said)] = ended(other)
-    assert code != 0 and "the job ends because node 0" in said and "is lost" in said, said
+    [(code, output)] = ended(other)
+    assert code != 0 and "the job ends because node 0" in output and "is lost" in output, output
 
 
 @pytest.mark.parametrize(
@@ -443,9 +443,9 @@ def test_invalid_node_range_is_rejected(text: str) -> None:
 @pytest.mark.engine
 @pytest.mark.long
 def test_training_over_a_network(bed: Bed, hosts: Hosts) -> None:
-    (code, said), (other, told) = ended(*(bed.start(rank, hosts=hosts) for rank in (0, 1)))
-    assert (code, other) == (0, 0), said + told
-    assert "weights" in said or "weights" in told
+    (code, output), (other, log) = ended(*(bed.start(rank, hosts=hosts) for rank in (0, 1)))
+    assert (code, other) == (0, 0), output + log
+    assert "weights" in output or "weights" in log
 
 
 @pytest.mark.engine
@@ -455,13 +455,13 @@ def test_unreachable_host_is_named(bed: Bed, hosts: Hosts) -> None:
     both = [bed.start(rank, "endless", hosts=hosts) for rank in (0, 1)]
     bed.until("up0", "up1")
     hosts.configure(1, "link", "set", hosts.name(1), "down")
-    for code, said in ended(*both):
-        assert code != 0 and "disappeared without an error" in said, said
+    for code, output in ended(*both):
+        assert code != 0 and "disappeared without an error" in output, output
 
 
 @pytest.mark.engine
 def test_node_with_other_rank_count_does_not_start(bed: Bed) -> None:
-    for code, said in ended(bed.start(0, flags="--gpus 1"), bed.start(1, flags="--gpus 2")):
-        assert code == 2 and "node 1 was started with --gpus 2, but the plan has 1 ranks" in said, (
-            said
-        )
+    for code, output in ended(bed.start(0, flags="--gpus 1"), bed.start(1, flags="--gpus 2")):
+        assert (
+            code == 2 and "node 1 was started with --gpus 2, but the plan has 1 ranks" in output
+        ), output

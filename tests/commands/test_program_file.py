@@ -50,7 +50,7 @@ def test_written_files_have_no_ignored_blocks(name: str, tmp_path: Path) -> None
         out = tmp_path / f"{command}.json"
         assert run(command, *WORLD, "--runtime", name, "-o", out).returncode == 0
         assert "activation_checkpointing" not in dsconfig.read(out).value
-    assert "gradient_checkpointing" in out.read_text(), "init says what to set beside it"
+    assert "gradient_checkpointing" in out.read_text(), "init prints what else to set"
 
 
 def test_plan_begins_with_verdict(tmp_path: Path) -> None:

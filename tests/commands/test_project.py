@@ -30,9 +30,9 @@ def project(tmp_path: Path) -> Path:
 
 def run(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
-    held = os.environ | {"COLUMNS": "120"}
+    variables = os.environ | {"COLUMNS": "120"}
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, env=held, cwd=folder
+        command, capture_output=True, text=True, check=False, env=variables, cwd=folder
     )
 
 
@@ -46,7 +46,7 @@ def test_flags_override_model_and_devices_of_project(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "expected"),
     [
         (("tune", "--seq-len", 2048), "4 x A100-SXM4-80GB"),
         (("plan", "ds.json"), "8,030,261,248 parameters"),
@@ -55,10 +55,10 @@ def test_flags_override_model_and_devices_of_project(project: Path) -> None:
     ],
 )
 def test_commands_use_model_and_devices_of_project(
-    command: tuple[object, ...], said: str, project: Path
+    command: tuple[object, ...], expected: str, project: Path
 ) -> None:
     done = run(project, *command)
-    assert said in done.stdout, done.stdout + done.stderr
+    assert expected in done.stdout, done.stdout + done.stderr
 
 
 def test_plan_file_ignores_project(project: Path) -> None:
@@ -85,7 +85,7 @@ def test_init_writes_for_program_that_references_the_file(tmp_path: Path) -> Non
     assert "args.yaml, which references it" in " ".join(done.stderr.split())
     written = json.loads((tmp_path / "ds.json").read_text())
     assert written["train_micro_batch_size_per_gpu"] == "auto"
-    nobody = run(tmp_path, "init", *world)
-    assert json.loads(nobody.stdout)["train_micro_batch_size_per_gpu"] != "auto"
+    inferred = run(tmp_path, "init", *world)
+    assert json.loads(inferred.stdout)["train_micro_batch_size_per_gpu"] != "auto"
     given = run(tmp_path, "init", "--training-args", "args.yaml")
     assert "target: transformers" in given.stderr and '"auto"' in given.stdout

@@ -52,11 +52,11 @@ def test_narrow_terminal_gets_a_list():
 
 def test_json_output_has_documented_fields():
     done = run(BAICHUAN, *WORLD, "--output-format", "json")
-    told = json.loads(done.stdout)
-    assert told["format_version"] == "2.0"
-    assert told["config"]["gradient_accumulation_steps"] == 2
-    assert told["diagnostics"] == []
-    for entry in told["ledger"]:
+    data = json.loads(done.stdout)
+    assert data["format_version"] == "2.0"
+    assert data["config"]["gradient_accumulation_steps"] == 2
+    assert data["diagnostics"] == []
+    for entry in data["ledger"]:
         assert entry.keys() >= {"pointer", "value", "source", "rule", "inputs"}
 
 
@@ -86,7 +86,7 @@ def test_missing_facts_exit_with_code_1(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("no-such.json",), "no-such.json"),
         ((BAICHUAN, "--params", "many"), "--params"),
@@ -95,10 +95,10 @@ def test_missing_facts_exit_with_code_1(tmp_path):
         ((BAICHUAN, "--model", "lama-2-13b"), "llama-2-13b"),
     ],
 )
-def test_usage_error_is_one_line_and_exit_code_2(arguments, said):
+def test_usage_error_is_one_line_and_exit_code_2(arguments, expected):
     done = run(*arguments)
     assert done.returncode == 2
-    assert said in done.stderr and "Traceback" not in done.stderr
+    assert expected in done.stderr and "Traceback" not in done.stderr
 
 
 def test_standard_input_and_overrides():
@@ -137,7 +137,7 @@ TO_ALL = ("--runtime", "all", "--output-format", "json")
 
 def test_json_findings_match_validate():
     refused = run(BAICHUAN, "--gpus", "2", "--runtime", "deepspeed", "--output-format", "json")
-    judged = subprocess.run(
+    validated = subprocess.run(
         [sys.executable, "-m", "dsconfig", "validate", BAICHUAN, *TO_ALL],
         cwd=ROOT,
         capture_output=True,
@@ -146,15 +146,15 @@ def test_json_findings_match_validate():
         check=False,
     )
     found = json.loads(refused.stdout)["diagnostics"]
-    (file,) = json.loads(judged.stdout)["files"]
+    (file,) = json.loads(validated.stdout)["files"]
     assert found[0].keys() == file["diagnostics"][0].keys()
     assert found[0]["range"]["start"] == {"line": 2, "column": 25}
     assert [each["pointer"] for each in found if each["code"] == "DSC750"] == ["/bf16/enabled"]
 
 
 def test_explain_as_json():
-    said = run(BAICHUAN, *WORLD, "--explain", "bf16.enabled", "--output-format", "json")
-    (entry,) = json.loads(said.stdout)["ledger"]
+    expected = run(BAICHUAN, *WORLD, "--explain", "bf16.enabled", "--output-format", "json")
+    (entry,) = json.loads(expected.stdout)["ledger"]
     assert entry["pointer"] == "/bf16/enabled" and entry["value"] is True
 
 

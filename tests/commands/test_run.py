@@ -120,7 +120,7 @@ def test_plan_shows_plan_file(plan: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "expected"),
     [
         (("--gpus", 4), "--gpus"),
         (("--set", "fp16.enabled=true"), "--set"),
@@ -128,10 +128,12 @@ def test_plan_shows_plan_file(plan: Path, tmp_path: Path) -> None:
         (("--deepspeed-version", "0.19.8"), "--deepspeed-version"),
     ],
 )
-def test_plan_rejects_flags_for_plan_file(plan: Path, flags: tuple[Any, ...], told: str) -> None:
+def test_plan_rejects_flags_for_plan_file(
+    plan: Path, flags: tuple[Any, ...], expected: str
+) -> None:
     done = dsconfig("plan", plan, *flags)
     assert done.returncode == 2
-    assert told in done.stderr and "plan again" in done.stderr
+    assert expected in done.stderr and "plan again" in done.stderr
 
 
 def test_modified_plan_is_not_shown(plan: Path) -> None:
@@ -166,8 +168,8 @@ def test_trainer_config_can_be_run(tmp_path: Path, script: Path) -> None:
     done = dsconfig("run", config, *flags, "--", script)
     assert done.returncode == 0, done.stderr
     assert "executes 0.19.8 1.0 1" in done.stdout
-    said = "dsconfig run: stage 2, bf16, batch 8 = 2 x 4 accumulation x 1 ranks, AdamW at 0.0003"
-    assert said in done.stderr
+    output = "dsconfig run: stage 2, bf16, batch 8 = 2 x 4 accumulation x 1 ranks, AdamW at 0.0003"
+    assert output in done.stderr
 
 
 WRITTEN_FOR_DEEPSPEED = """
@@ -235,19 +237,19 @@ def test_script_runs_on_deepspeed(on_deepspeed: OnDeepSpeed) -> None:
     done = on_deepspeed()
     assert done.returncode == 0, done.stderr
     assert "on deepspeed 0.19.8 2 2 [0.001]" in done.stdout
-    said = " ".join(done.stderr.split())
-    assert "batch 4 = 2 x 1 accumulation x 2 ranks, adamw at 0.001, requires" in said
-    assert "step 1 loss 5.0000" in said
-    assert "dsconfig run: 3 steps in" in said
-    assert "resident on rank 0," in said and "of tensors" in said
+    output = " ".join(done.stderr.split())
+    assert "batch 4 = 2 x 1 accumulation x 2 ranks, adamw at 0.001, requires" in output
+    assert "step 1 loss 5.0000" in output
+    assert "dsconfig run: 3 steps in" in output
+    assert "resident on rank 0," in output and "of tensors" in output
 
 
 @pytest.mark.live
 @pytest.mark.engine
 def test_deepspeed_step_loss_is_mean_of_window(on_deepspeed: OnDeepSpeed) -> None:
     done = on_deepspeed(flags=("--accumulation", "2"))
-    said = " ".join(done.stderr.split())
-    assert done.returncode == 0 and "step 1 loss 5.0000" in said, said
+    output = " ".join(done.stderr.split())
+    assert done.returncode == 0 and "step 1 loss 5.0000" in output, output
 
 
 @pytest.mark.live
@@ -272,7 +274,7 @@ def test_dsengine_plan_is_rejected_for_deepspeed(plan: Path, script: Path) -> No
     assert "is a plan for dsengine, not deepspeed" in done.stderr
 
 
-TELLS = """
+THREE_STEPS = """
 import sys, dsengine, torch
 from torch import nn
 engine, *_ = dsengine.initialize(model=nn.Linear(4, 4))
@@ -288,28 +290,29 @@ engine.save_checkpoint("out")
 
 @pytest.mark.engine
 def test_run_shows_steps_checkpoint_and_memory(tmp_path: Path, config: Path) -> None:
-    script = tmp_path / "tells.py"
-    script.write_text(TELLS.replace('"out"', repr(str(tmp_path / "out"))))
+    script = tmp_path / "steps.py"
+    script.write_text(THREE_STEPS.replace('"out"', repr(str(tmp_path / "out"))))
     done = dsconfig("run", config, "--gpus", 2, "--device", "cpu", "--", script)
     assert done.returncode == 0, done.stderr
-    said = " ".join(done.stderr.split())
-    assert "dsconfig run: step 1 loss " in said and "lr 1.00e-03" in said
+    output = " ".join(done.stderr.split())
+    assert "dsconfig run: step 1 loss " in output and "lr 1.00e-03" in output
     assert (
-        "3 steps in" in said and "resident on rank 0 (no estimate: --model not specified)" in said
+        "3 steps in" in output
+        and "resident on rank 0 (no estimate: --model not specified)" in output
     )
-    assert str(tmp_path / "out" / "global_step3") in said
+    assert str(tmp_path / "out" / "global_step3") in output
 
 
 @pytest.mark.engine
 def test_failure_names_rank_phase_and_cause(tmp_path: Path, config: Path) -> None:
-    script = tmp_path / "tells.py"
-    script.write_text(TELLS)
+    script = tmp_path / "steps.py"
+    script.write_text(THREE_STEPS)
     done = dsconfig("run", config, "--gpus", 2, "--device", "cpu", "--", script, "fail")
     assert done.returncode == 1
-    said = " ".join(done.stderr.split())
-    assert "rank 1 failed in forward() of step 3: RuntimeError: " in said
-    assert "[rank0]" not in said and "torch/distributed/elastic" not in said
-    log = Path(said.partition("including the launcher: ")[2].partition(" ")[0])
+    output = " ".join(done.stderr.split())
+    assert "rank 1 failed in forward() of step 3: RuntimeError: " in output
+    assert "[rank0]" not in output and "torch/distributed/elastic" not in output
+    log = Path(output.partition("including the launcher: ")[2].partition(" ")[0])
     assert "exitcode" in log.read_text()
     log.unlink()
 
@@ -317,11 +320,11 @@ def test_failure_names_rank_phase_and_cause(tmp_path: Path, config: Path) -> Non
 @pytest.mark.engine
 def test_slow_failing_rank_is_still_the_cause(tmp_path: Path, config: Path) -> None:
     """The launcher stops it with SIGTERM while it is shutting down."""
-    script = tmp_path / "tells.py"
+    script = tmp_path / "steps.py"
     lingers = (
         "import atexit, os, time\nif os.environ['RANK'] == '1': atexit.register(time.sleep, 60)\n"
     )
-    script.write_text(lingers + TELLS)
+    script.write_text(lingers + THREE_STEPS)
     done = dsconfig("run", config, "--gpus", 2, "--device", "cpu", "--", script, "fail")
     assert done.returncode == 1, done.stderr
     assert "rank 1 failed in forward() of step 3: RuntimeError: " in " ".join(done.stderr.split())

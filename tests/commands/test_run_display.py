@@ -34,12 +34,12 @@ def follow(
     expected: Expected | None = None,
 ) -> tuple[int, str, str]:
     """Return exit code, stdout and stderr of a job with these events."""
-    told, log = tmp_path / "events.jsonl", tmp_path / "run.log"
-    told.write_text("".join(json.dumps(each) + "\n" for each in events))
+    path, log = tmp_path / "events.jsonl", tmp_path / "run.log"
+    path.write_text("".join(json.dumps(each) + "\n" for each in events))
     job = subprocess.Popen(
         [sys.executable, "-u", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    code = RunDisplay(job, told, log, expected or Expected(ranks=2)).follow()
+    code = RunDisplay(job, path, log, expected or Expected(ranks=2)).follow()
     shown = capfd.readouterr()
     return code, shown.out, " ".join(shown.err.split())
 
@@ -66,14 +66,14 @@ def test_failure_report_precedes_traceback(
     script = f"import sys; sys.stderr.write({TRACE!r}); sys.exit(1)"
     code, _, err = follow(tmp_path, capfd, (FOLLOWS, FAILED), script=script)
     assert code == 1
-    told, traceback = err.index("rank 1 failed in backward() of step 7: ValueError"), "[rank1]:"
-    assert told < err.index(traceback) and "[rank0]:" not in err
+    report, traceback = err.index("rank 1 failed in backward() of step 7: ValueError"), "[rank1]:"
+    assert report < err.index(traceback) and "[rank0]:" not in err
     assert str(tmp_path / "run.log") in err
     assert "[rank0]:" in (tmp_path / "run.log").read_text()
 
 
 @pytest.mark.parametrize(
-    ("events", "script", "said"),
+    ("events", "script", "expected_text"),
     [
         ((FOLLOWS,), "", "rank 1 was killed by SIGKILL; rank 0 reports: rank 1 is gone"),
         ((), "import nothing_of_that_name", "before the engine was built: ModuleNotFoundError"),
@@ -83,14 +83,14 @@ def test_failure_report_precedes_traceback(
 def test_launcher_reports_killed_rank(
     events: tuple[dict[str, object], ...],
     script: str,
-    said: str,
+    expected_text: str,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     ended = {"event": "ended", "rank": 0, "of": 1, "how": "was killed by SIGKILL"}
-    told = (*events, ended)
-    code, _, err = follow(tmp_path, capfd, told, script=script or "raise SystemExit(1)")
-    assert code == 1 and said in err
+    all_events = (*events, ended)
+    code, _, err = follow(tmp_path, capfd, all_events, script=script or "raise SystemExit(1)")
+    assert code == 1 and expected_text in err
 
 
 def test_launcher_exit_code_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -125,9 +125,9 @@ def test_step_line() -> None:
 
 
 def test_cpu_memory_is_resident_memory() -> None:
-    said = summary(END, STEP, Expected(ranks=1, on_cpu=True, peak_bytes=1 << 30), "", "0:12")
-    assert "3.0 GiB resident on rank 0, estimated 1.0 GiB of tensors" in said
-    assert said.endswith("no checkpoint saved")
+    text = summary(END, STEP, Expected(ranks=1, on_cpu=True, peak_bytes=1 << 30), "", "0:12")
+    assert "3.0 GiB resident on rank 0, estimated 1.0 GiB of tensors" in text
+    assert text.endswith("no checkpoint saved")
 
 
 def test_clock() -> None:
@@ -143,12 +143,12 @@ def test_unterminated_line_is_shown_immediately(
 ) -> None:
     script = "import sys; sys.stderr.write('x' * 1_000_000 + ' the end'); sys.exit(3)"
     ended = {"event": "ended", "rank": 0, "of": 1, "how": "ended with exit code 3"}
-    told, log = tmp_path / "events.jsonl", tmp_path / "run.log"
-    told.write_text(json.dumps(ended) + "\n")
+    path, log = tmp_path / "events.jsonl", tmp_path / "run.log"
+    path.write_text(json.dumps(ended) + "\n")
     job = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert RunDisplay(job, told, log, Expected(ranks=2)).follow() == 3
+    assert RunDisplay(job, path, log, Expected(ranks=2)).follow() == 3
     assert "the end\ndsconfig run: rank 1 ended with exit code 3" in capfd.readouterr().err
 
 

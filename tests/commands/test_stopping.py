@@ -94,9 +94,9 @@ def test_signal_stops_all_and_sets_exit_code(
     run = Run(tmp_path)
     started.append(run)
     run.process.send_signal(kind)
-    _, said = run.process.communicate(timeout=SECONDS)
+    _, expected = run.process.communicate(timeout=SECONDS)
     assert run.process.returncode == 128 + kind
-    assert f"stopped by {kind.name}" in said and "Traceback" not in said
+    assert f"stopped by {kind.name}" in expected and "Traceback" not in expected
     assert run.is_over()
 
 

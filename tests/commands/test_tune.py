@@ -47,14 +47,14 @@ def test_verdict_when_nothing_fits() -> None:
 
 def test_smaller_stage_wins_at_equal_speed() -> None:
     """Stage 2 has 5 GiB less than stage 1; stage 3 has less still, and gathers in every pass."""
-    cards = ("--runtime", "dsengine", "--gpus", "8", "--device", "a100-80gb", "--seq-len")
+    gpus = ("--runtime", "dsengine", "--gpus", "8", "--device", "a100-80gb", "--seq-len")
     one = ("6144", "--micro-batch", "1")
-    stages = candidates("--model", "llama-2-13b", *cards, *one)[:3]
+    stages = candidates("--model", "llama-2-13b", *gpus, *one)[:3]
     assert [each["label"].partition(",")[0] for each in stages] == ["stage 2", "stage 1", "stage 3"]
     assert len({each["seconds_per_sample"] for each in stages}) == 1
     assert stages[1]["reason"] == "as fast, 5.9 GiB more"
-    small = candidates("--model", "llama-3.2-1b", *cards, "2048")
-    assert small[0]["label"].startswith("stage 1,"), "within 5 % of the card the simpler one"
+    small = candidates("--model", "llama-3.2-1b", *gpus, "2048")
+    assert small[0]["label"].startswith("stage 1,"), "within 5 % of the GPU memory, the simpler one"
 
 
 def test_selective_recomputation_is_tried_if_none_does_not_fit() -> None:
@@ -119,9 +119,9 @@ def test_diagnostics_suggest_fastest_candidate(tmp_path: Path) -> None:
         "--runtime",
         "dsengine",
     ]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = " ".join((told.stdout + told.stderr).split())
-    assert "DSC252" in said
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    output = " ".join((done.stdout + done.stderr).split())
+    assert "DSC252" in output
     zero = first["config"]["zero_optimization"]
-    assert f"stage {zero['stage']} with optimizer on cpu" in said
-    assert ("together with" in said) == (first["recomputation"] != "none")
+    assert f"stage {zero['stage']} with optimizer on cpu" in output
+    assert ("together with" in output) == (first["recomputation"] != "none")
