@@ -49,7 +49,7 @@ class Family:
     one_norm: bool = False
     """Parallel, and sharing one norm's output."""
     fused_rotary: bool = False
-    """One qkv projection, then rotary embedding: q and k are copies beside the whole qkv."""
+    """One qkv projection, then rotary embedding: q and k are copies in addition to the full qkv."""
     writes_scores: bool = False
     """transformers has no SDPA for it: eager unless FlashAttention is requested (``_supports_sdpa``
     of 5.23)."""

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python -m cost.pinned   writes them anew
 
-What is right is measured elsewhere, within percents; this holds still what lies between.
+Other tests compare with measurements, within percents; this one detects any change.
 """
 
 import itertools

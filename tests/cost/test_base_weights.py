@@ -57,11 +57,13 @@ def test_scales_take_the_bits_of_the_qlora_paper() -> None:
 
 
 def test_zero_3_shards_packed_weights_and_not_their_scales() -> None:
-    whole, sharded = (estimated(Choice(stage=stage), **QLORA) for stage in (2, 3))
-    scales = bytes_of(whole, "quantization scales")
+    unsharded, sharded = (estimated(Choice(stage=stage), **QLORA) for stage in (2, 3))
+    scales = bytes_of(unsharded, "quantization scales")
     assert scales == pytest.approx(0.127 / 8 * IN_BLOCKS, rel=0.01)
     assert bytes_of(sharded, "quantization scales") == scales
-    assert bytes_of(sharded, "weights") == pytest.approx(bytes_of(whole, "weights") / 2, rel=0.01)
+    assert bytes_of(sharded, "weights") == pytest.approx(
+        bytes_of(unsharded, "weights") / 2, rel=0.01
+    )
 
 
 def test_quantization_happens_on_each_device_before_zero_3_shards() -> None:

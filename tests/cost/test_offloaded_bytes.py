@@ -114,7 +114,7 @@ def test_fused_or_compiled_loss_keeps_fewer_logits(arguments: dict[str, Any], fe
 
 
 @pytest.mark.parametrize(
-    ("host_gib", "nodes", "device", "stage", "told"),
+    ("host_gib", "nodes", "device", "stage", "is_reported"),
     [
         (100, 1, "cpu", 2, True),  # 16 bytes for each of 6.74e9 parameters: 100.4 GiB
         (101, 1, "cpu", 2, False),
@@ -126,7 +126,7 @@ def test_fused_or_compiled_loss_keeps_fewer_logits(arguments: dict[str, Any], fe
     ],
 )
 def test_host_memory_shortfall_is_given_in_gib(
-    host_gib: int, nodes: int, device: str, stage: int, told: bool
+    host_gib: int, nodes: int, device: str, stage: int, is_reported: bool
 ) -> None:
     config = {
         "train_micro_batch_size_per_gpu": 1,
@@ -134,4 +134,4 @@ def test_host_memory_shortfall_is_given_in_gib(
     }
     facts = world(host_memory=f"{host_gib}GiB", nodes=nodes)
     stops = {found.code for found in dsconfig.validate(config, facts).errors}
-    assert ("DSC502" in stops) is told
+    assert ("DSC502" in stops) is is_reported

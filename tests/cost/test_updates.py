@@ -49,8 +49,8 @@ def held(name: str, given: dict[str, Any], *, foreach: bool, tensors: int = 1) -
 def test_flat_partition_is_a_list_of_one_on_cuda(name: str, given: dict[str, Any]) -> None:
     kind = Named(type=name, params={**given, "torch_adam": True})
     cost = optimizer_cost(kind)
-    told = cost.temporaries(ELEMENTS, ELEMENTS, on_cpu=False)
-    assert told == held(name, given, foreach=True) * ELEMENTS
+    expected = cost.temporaries(ELEMENTS, ELEMENTS, on_cpu=False)
+    assert expected == held(name, given, foreach=True) * ELEMENTS
 
 
 @pytest.mark.torch
