@@ -76,7 +76,7 @@ def with_explicit_settings(config: Mapping[str, Any], facts: Facts) -> dict[str,
 
     Blocks whose type they choose are left to the program, which creates optimizer and scheduler.
     """
-    config = copied(config)
+    config = dict(copied(config))
     if "optim" in facts.arguments:
         config.pop("optimizer", None)
     if not facts.arguments.keys().isdisjoint(("optim", "lr_scheduler_type")):

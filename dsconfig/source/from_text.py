@@ -10,7 +10,7 @@ from dsconfig.source import findings
 from dsconfig.source.cursor import Parsed
 from dsconfig.source.document import Document, Format, JsonError, finish, too_deep, unreadable
 from dsconfig.source.hjson import read_hjson
-from dsconfig.source.pointer import ABSENT, lookup, split, value_at
+from dsconfig.source.pointer import is_block, is_list, lookup, split, value_at
 from dsconfig.source.positions import LineIndex, Spans
 
 with lazy_imports():
@@ -72,9 +72,10 @@ def _convert_number_words(parsed: Parsed) -> None:
     for pointer, _, _ in parsed.bare_texts:
         *parents, last = split(pointer)
         parent = value_at(parsed.value, parents)
-        index = int(last) if isinstance(parent, list) else last
-        if parent is not ABSENT and parent[index] in NUMBER_WORDS:
-            parent[index] = float(parent[index])
+        if is_list(parent) and parent[int(last)] in NUMBER_WORDS:
+            parent[int(last)] = float(parent[int(last)])
+        elif is_block(parent) and parent[last] in NUMBER_WORDS:
+            parent[last] = float(parent[last])
     parsed.bare_texts = [
         text for text in parsed.bare_texts if isinstance(lookup(parsed.value, text[0]), str)
     ]
