@@ -1,4 +1,4 @@
-"""The examples run as their pages say, with real processes."""
+"""Run the examples as documented, with real processes."""
 
 import json
 import os

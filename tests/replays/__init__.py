@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """One case of an oracle: what the real program did, and what we say."""
+    """One case of an oracle: the recorded behavior of the real program, and ours."""
 
     name: str
     expected: object

@@ -1,4 +1,4 @@
-"""What DeepSpeed's parser does to a config, by every entry point that answers the question."""
+"""The verdict of each entry point on a config, compared with DeepSpeed's parser."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from dsconfig.runtimes.deepspeed import deepspeed
 
 
 def refuses(found: dsconfig.Diagnostic) -> bool:
-    """A refusal while the file is read; a late one stops only the engine."""
+    """Return whether the file is refused when it is parsed, not when the engine is built."""
     return found.effect is dsconfig.Effect.REFUSED and not found.late
 
 
 def resolve_refuses(source: Any, facts: dsconfig.Facts, version: str) -> bool:
-    """``resolve`` asks for the text first: what its reader refuses stands in the document."""
+    """Return the verdict of ``resolve``, including errors that the reader put into the document."""
     document = dsconfig.read(source)
     resolution = parsed(document, facts, version)
     return any(map(refuses, (*document.diagnostics, *resolution.diagnostics)))
@@ -23,7 +23,7 @@ def parsed(source: Any, facts: dsconfig.Facts, version: str) -> dsconfig.Resolut
 
 
 def plan_refuses(resolution: dsconfig.Resolution, facts: dsconfig.Facts) -> bool | None:
-    """None where a plan wants more than the parser: no "auto", and no number in quotes."""
+    """Return None if a plan requires more than the parser: no "auto" and no quoted numbers."""
     unsettled = resolution.effective is None or any(
         found.severity is dsconfig.Severity.ERROR and not refuses(found)
         for found in resolution.diagnostics

@@ -65,7 +65,7 @@ def _terms(model: dsconfig.ModelTree, attention: str) -> tuple[float, float]:
 def _per_token(
     model: dsconfig.ModelTree, length: int, attention: str, recompute: bool = False
 ) -> float:
-    """Bytes per layer, over s*b*h."""
+    """Return bytes per layer divided by s*b*h."""
     shape = model.architecture
     assert shape is not None
     arguments = {"attn_implementation": attention, "gradient_checkpointing": recompute}

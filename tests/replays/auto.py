@@ -1,4 +1,4 @@
-"""What transformers, accelerate and DeepSpeed did with "auto", against what we say they do.
+"""Replay what transformers, accelerate and DeepSpeed did with "auto".
 
 Agreement: equal values on every key of the recorded config; or an error of the same class
 that names the same keys (the text of bare errors names none). Where DeepSpeed's parser alone
@@ -113,7 +113,7 @@ def facts_of(row: Mapping[str, Any]) -> Facts:
 
 
 def model_of(given: Mapping[str, Any]) -> ModelTree | None:
-    """The attributes that ``model.config`` has in this row; None for a model without one."""
+    """Return the attributes of ``model.config`` in this row; None without a model config."""
     config: dict[str, Any] | None = dict(given.get("model_config", {}))
     assert config is not None
     config |= {name: given[name] for name in SHAPES if name in given}
@@ -142,7 +142,7 @@ def training_of(row: Mapping[str, Any]) -> TrainingFacts | None:
 
 
 def view(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fixed view of a parsed config that the DeepSpeed rows hold, defaults filled in."""
+    """Return the parsed config as in the DeepSpeed rows, with defaults."""
     zero = config.get("zero_optimization")
     zero = {"stage": int(zero)} if isinstance(zero, bool) else zero or {}
     stage = zero.get("stage", 0)
@@ -180,14 +180,14 @@ def target(block: Any) -> dict[str, Any] | None:
 
 
 def finite(value: Any) -> Any:
-    """Infinity as the rows write it."""
+    """Return infinity as written in the rows."""
     if isinstance(value, dict):
         return {key: finite(child) for key, child in value.items()}
     return "inf" if value == float("inf") else value
 
 
 def same_types(left: Any, right: Any) -> bool:
-    """1, 1.0 and true are different answers."""
+    """Return whether two values are equal and of the same type."""
     if isinstance(left, dict):
         return all(same_types(left[key], right[key]) for key in left)
     return type(left) is type(right)
@@ -222,7 +222,7 @@ MODELS = {
 
 
 def named(error: str) -> set[str]:
-    """The config keys that an error text names."""
+    """Return the config keys named in an error message."""
     found = set(re.findall(r"^- ds ([\w.]+)=", error, re.MULTILINE))
     found |= set(re.findall(r"`([\w.]+)` not found in kwargs", error))
     listed = re.search(r"in the DeepSpeed config file: \[(.*?)\]", error)

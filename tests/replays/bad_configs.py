@@ -1,4 +1,4 @@
-"""Configs that somebody got wrong, judged for DeepSpeed 0.19.8 on one rank.
+"""Check invalid configs for DeepSpeed 0.19.8 on one rank.
 
 A row agrees when a finding of at least the expected severity stands at one of its pointers
 (``match: any``) or at each (``all``); ``ok`` wants neither error nor warning. Rows whose basis
@@ -79,7 +79,7 @@ def _source(row: dict[str, Any]) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """Floats that JSON cannot hold are written ``{"__float__": "inf"}``."""
+    """Decode ``{"__float__": "inf"}``, which stands for floats that JSON lacks."""
     if isinstance(value, dict):
         if set(value) == {"__float__"}:
             return float(value["__float__"])

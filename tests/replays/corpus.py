@@ -61,7 +61,7 @@ def _case(row: Mapping[str, Any], folder: Path) -> Case:
 
 
 def _ranks(config: Any, data_parallel: int | None) -> int | None:
-    """All ranks: the world size of a row is what the parser counted with, after division."""
+    """Return the number of ranks; rows contain the data-parallel world size of the parser."""
     degree = config.get("sequence_parallel_size", 1) if isinstance(config, dict) else 1
     return data_parallel and data_parallel * degree
 
@@ -78,7 +78,7 @@ def _judged(report: dsconfig.Report, refused: bool, row: Mapping[str, Any]) -> t
 
 
 def _refuses(found: Diagnostic) -> bool:
-    """A refusal by the parser, or one that keeps optimizer or scheduler from being built.
+    """Return whether the parser rejects it, or optimizer or scheduler cannot be built.
 
     The record asks of the engine only whether those two can be built.
     """
@@ -88,12 +88,12 @@ def _refuses(found: Diagnostic) -> bool:
 
 
 def _pointer(path: str) -> str:
-    """``zero_optimization.stage``; ``zero_optimization(bool)`` is the block itself."""
+    """Return the stage; ``zero_optimization(bool)`` names the block itself."""
     return join(*path.removesuffix("(bool)").split("."))
 
 
 def _filling(config: Any, world_size: int | None) -> Iterator[str]:
-    """The overrides that put a value in place of each "auto" a Hugging Face program fills."""
+    """Return overrides for each "auto" that a Hugging Face program fills in."""
     from dsconfig.source.pointer import lookup
 
     for pointer, value in FILLED.items():

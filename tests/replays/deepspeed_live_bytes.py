@@ -37,12 +37,12 @@ def replay(path: Path) -> Iterator[Case]:
 
 
 def predicted(run: Mapping[str, Any]) -> Any:
-    """The device memory of one recorded run."""
+    """Return the device memory of a recorded run."""
     return option_of(run).device
 
 
 def option_of(run: Mapping[str, Any]) -> Any:
-    """Device, host and NVMe of one recorded run."""
+    """Return the device, host and NVMe memory of a recorded run."""
     facts = dsconfig.Facts(
         world_size=run["world_size"],
         nodes=1,

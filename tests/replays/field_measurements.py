@@ -1,4 +1,4 @@
-"""Published figures of real runs: memory, what ran and what did not, seconds per step, orderings.
+"""Published figures of real runs: memory, whether it ran, seconds per step, orderings.
 
 Each row has its config and the flags of ``dsconfig estimate``. A memory row agrees within 12 %, a
 verdict when it is the same, a step within a factor of 1.5, an ordering when the faster one is.
@@ -66,12 +66,12 @@ def case(row: Row) -> Case:
 
 
 def published(row: Row) -> Any:
-    """GiB, seconds of one step, or whether it ran."""
+    """Format a figure: GiB, seconds per step, or whether it ran."""
     return row[{"memory": "measured_gib", "time": "seconds", "fits": "ran"}[row["kind"]]]
 
 
 def predicted(row: Row) -> Any:
-    """Ours, in the same terms."""
+    """Return our figure in the same unit."""
     facts = facts_of(row)
     option = option_of(row, facts)
     if row["kind"] == "time":
@@ -83,7 +83,7 @@ def predicted(row: Row) -> Any:
 
 
 def read(option: Option, what: str) -> int:
-    """Bytes of what was measured: a peak, the end of a phase, one component, the host."""
+    """Return the bytes measured: a peak, the end of a phase, a component, or the host."""
     device = option.device
     name, _, rest = what.partition(":")
     if name == "rest":
@@ -116,7 +116,7 @@ def option_of(row: Row, facts: Facts) -> Option:
 
 
 def facts_of(row: Row) -> Facts:
-    """The facts that the flags of the row give, as the command line reads them."""
+    """Return the facts of the flags in a row, parsed as on the command line."""
     given, others = flags_of(row["flags"])
     arguments = row.get("training_args")
     if row.get("model_config"):
@@ -134,7 +134,7 @@ def facts_of(row: Row) -> Facts:
 
 
 def flags_of(flags: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Arguments of ``gather``, and the flags about how the model is run."""
+    """Return the arguments of ``gather`` and the flags for kernels and recomputation."""
     given: dict[str, Any] = {}
     others: dict[str, str] = {}
     words = iter(flags)
@@ -264,17 +264,17 @@ PAIRS: Mapping[str, tuple[Row, Row]] = {
         for card in ("a100-40gb", "l40s")
     ),
 }
-"""By ordering: the faster job and the slower one, as the publisher describes them."""
+"""The faster and the slower job of each ordering, as published."""
 
 
 def ordering(row: Row) -> Case:
-    """Whether the model has the same one faster, by samples; ``got`` is the ratio."""
+    """Return whether the estimate has the same job ahead in samples per second."""
     got = ratio(row)
     return Case(row["id"], row["published_ratio"], round(got, 2), got > 1)
 
 
 def ratio(row: Row) -> float:
-    """Samples per second of the first over those of the second."""
+    """Return the ratio of samples per second, first to second."""
     faster, slower = (_seconds_per_sample(job) for job in PAIRS[row["id"]])
     return slower / faster
 
@@ -306,7 +306,7 @@ EXPLAIN_ABOVE = 0.10
 
 
 def table(held: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
-    """Every row as the page shows it: what was published, ours, the error, and its reason."""
+    """Return the rows of the page: published figure, ours, error and reason."""
     lines = ["| run | published | estimate | error | reason of the difference, unpublished facts |"]
     lines.append("|---|---|---|---|---|")
     for row in held["rows"]:
@@ -333,12 +333,12 @@ def table(held: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
 
 
 def name_of(row: Row) -> str:
-    """As the page has it: some runs have published both their memory and their speed."""
+    """Return the unique label of a row; some runs published both memory and speed."""
     return f"{row['id']}, a step" if row["kind"] == "time" else row["id"]
 
 
 def reasons_of(page: str) -> dict[str, str]:
-    """The last column of the table on a page, by row."""
+    """Return the last column of the table on a page, by row."""
     found: dict[str, str] = {}
     for line in page.partition(HEAD)[2].partition(TAIL)[0].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -348,7 +348,7 @@ def reasons_of(page: str) -> dict[str, str]:
 
 
 def write_page(held: Mapping[str, Any], page: Path) -> None:
-    """Put the table on the page; the reasons that stand there stay."""
+    """Write the table to the page, keeping its reasons."""
     text = page.read_text()
     before, _, rest = text.partition(HEAD)
     after = rest.partition(TAIL)[2]
@@ -356,7 +356,7 @@ def write_page(held: Mapping[str, Any], page: Path) -> None:
 
 
 def errors(held: Mapping[str, Any], kind: str, *, whole: bool = False) -> list[float]:
-    """|log| of ours over the published figure; ``whole``: only rows with everything printed."""
+    """Return |log(ours / published)|; ``whole`` limits it to rows with all inputs published."""
     return [
         abs(math.log(predicted(row) / published(row)))
         for row in held["rows"]
@@ -365,7 +365,7 @@ def errors(held: Mapping[str, Any], kind: str, *, whole: bool = False) -> list[f
 
 
 def main() -> None:
-    """Print every row; with a second path, write the table on that page."""
+    """Print every row; with a second path, write the table to that page."""
     held = json.loads(Path(sys.argv[1]).read_text())
     if len(sys.argv) > 2:
         write_page(held, Path(sys.argv[2]))

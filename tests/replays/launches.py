@@ -1,4 +1,4 @@
-"""Folders of files that the real transformers and accelerate were started on: our answer to each.
+"""Folders of files that transformers and accelerate were launched with.
 
 Agreement: the same config is handed to DeepSpeed, value by value and type by type, and nothing
 that DeepSpeed loads is refused; or the start is refused, by the same class of error where
@@ -50,7 +50,7 @@ def judged(case: Launch, outcome: Mapping[str, Any], folder: Path) -> Case:
 
 
 def ours(case: Launch, folder: Path) -> tuple[list[str], set[str], dict[str, Any]]:
-    """What we say stops it, the classes of error we name, and the config we say is handed on."""
+    """Return our errors, their exception classes, and the config passed to DeepSpeed."""
     facts = facts_of(case, folder)
     document = dsconfig.read(
         folder / (cases.CONFIG if case.road == cases.TRAINER else cases.LAUNCH)
@@ -67,12 +67,12 @@ def ours(case: Launch, folder: Path) -> tuple[list[str], set[str], dict[str, Any
 
 
 def _in_engine(found: Diagnostic) -> bool:
-    """Whether it happens behind what was recorded, which ends with DeepSpeed's parser."""
+    """Return whether it happens after DeepSpeed's parser, where the recording ends."""
     return found.late and "deepspeed" in f"{found.name} {found.message}".lower()
 
 
 def facts_of(case: Launch, folder: Path) -> dsconfig.Facts:
-    """What a user would say on the command line."""
+    """Return the equivalent command-line flags."""
     given: dict[str, Any] = {"model": folder / cases.MODEL, "gpus": case.processes}
     if case.road != cases.ACCELERATE:
         return dsconfig.gather(**given, training_args=folder / cases.ARGUMENTS)
@@ -88,7 +88,7 @@ def facts_of(case: Launch, folder: Path) -> dsconfig.Facts:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal in value and type; infinity is equal to itself, and so is NaN."""
+    """Return whether values and types are equal; NaN equals NaN."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if isinstance(left, float) and isinstance(right, float) and math.isnan(left):

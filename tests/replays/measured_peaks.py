@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Script:
-    """What a publisher's own script sets, where it lies beside the figures."""
+    """Settings from the publisher's script, if published with the figures."""
 
     deepspeed: str
     zero: Mapping[str, Any]
@@ -60,12 +60,12 @@ def _formula(name: str, row: Row) -> Case:
 
 
 def measured(row: Row) -> float:
-    """The published figure in bytes."""
+    """Return the published figure in bytes."""
     return row["measured_gb"] * (2**30 if "GiB" in row["unit"] else 1e9)
 
 
 def model_of(row: Row) -> dsconfig.ModelTree:
-    """The catalogue's model with exactly this number of parameters, else one of that size."""
+    """Return the catalogue's model with this parameter count, else one of that size."""
     for entry in catalogue.models():
         if entry["params"] == row["params"]:
             return named_model.model(entry["name"])
@@ -73,7 +73,7 @@ def model_of(row: Row) -> dsconfig.ModelTree:
 
 
 def predicted(row: Row) -> float:
-    """Our figure in bytes, for what the publisher measured (allocated, reserved, nvidia-smi)."""
+    """Return our figure in bytes for the published quantity (allocated, reserved, nvidia-smi)."""
     facts = dsconfig.Facts(
         world_size=row["gpus"],
         nodes=max(1, row["gpus"] // 8),

@@ -1,4 +1,4 @@
-"""One odd value at a time at every key: whether DeepSpeed 0.19.8 reads the file, or what it raises.
+"""One odd value at each key: whether DeepSpeed 0.19.8 accepts the file, or what it raises.
 
 DS_ACCELERATOR=cpu PYTHONPATH=tests python -m replays.odd_values   records it anew
 """
@@ -24,16 +24,16 @@ ODD = (
 BY_TYPE = ("optimizer.params.", "scheduler.params.")
 """Read when the engine is built."""
 OF_THE_MACHINE = "aio.use_gds"
-"""Refused where the driver for it is missing, whatever the file says."""
+"""Refused if the driver is missing, whatever the file contains."""
 OTHER_CLASS = (
     *("aio.use_gds", "autotuning.exps_dir", "autotuning.results_dir", "checkpoint.writer."),
     *("data_efficiency.data_sampling.dynamic_batching.", "expert_parallel.load_balance_coeff"),
     *("timers.throughput", "torch_autocast.lower_precision_safe_modules"),
     "zero_optimization.leaf_module",
 )
-"""Where a refusal is foreseen, and its class is not."""
+"""Keys whose refusal is predicted without its exception class."""
 UNTYPED = ("optimizer.params", "auto")
-"""Refused as any "auto" among the params; without a type DeepSpeed does not look at them."""
+"""Refused like any "auto" in params; without a type, DeepSpeed does not read them."""
 
 
 def configs(paths: list[str], values: list[Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
@@ -49,7 +49,7 @@ def configs(paths: list[str], values: list[Any]) -> Iterator[tuple[str, Any, dic
 
 
 def record() -> dict[str, Any]:
-    """Rows of what is raised, value by value, and the row of each key."""
+    """Return the rows of raised errors by value, and the row of each key."""
     from deepspeed.runtime import config as module  # type: ignore[import-untyped]
 
     module.dist.get_rank = lambda *_: 0
@@ -71,7 +71,7 @@ def record() -> dict[str, Any]:
 
 
 def replay(path: Path = ORACLE) -> Iterator[Case]:
-    """``resolve`` names the class of what is raised, ``validate`` says that it is refused."""
+    """Return whether ``resolve`` names the exception class and ``validate`` reports a refusal."""
     recorded = json.loads(path.read_text())
     runtime, facts = deepspeed(until="parse"), Facts(world_size=1)
     row_of = {key: recorded["rows"][number] for key, number in recorded["keys"].items()}

@@ -70,7 +70,7 @@ def _disagreements(record: dict[str, Any], ranks: list[list[dict[str, Any]]]) ->
 def _norm_disagreement(
     number: int, theirs: float | None, mine: float | None, precision: str
 ) -> Iterator[Any]:
-    """Where either does not take the norm there is nothing to compare."""
+    """Return the norms to compare; a run without norms has none."""
     if theirs is None or mine is None or close(theirs, mine, NORM_TOLERANCE[precision]):
         return
     yield f"step {number} norm {theirs}", mine
@@ -90,7 +90,7 @@ def close(theirs: float, mine: float, tolerance: float) -> bool:
 
 
 def precision_of(config: dict[str, Any]) -> str:
-    """The coarsest dtype that activations or gradients on the wire have."""
+    """Return the lowest precision used for activations or communicated gradients."""
     for name in ("fp16", "bf16"):
         if config.get(name, {}).get("enabled"):
             return name
@@ -102,7 +102,7 @@ def precision_of(config: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Trust:
-    """How far a record goes before a fault: numbers of steps, and which norms are good."""
+    """Return the number of valid steps of a record before a fault, and its valid norms."""
 
     losses: int
     updates: int
@@ -128,14 +128,14 @@ def trusted(record: dict[str, Any]) -> Trust:
 
 
 def _zero_step_matters(config: dict[str, Any]) -> bool:
-    """Whether one optimizer step with zero gradients changes what follows."""
+    """Return whether an optimizer step with zero gradients changes later steps."""
     optimizer = config["optimizer"]
     plain = optimizer["type"].lower() == "sgd"
     return not plain or bool(optimizer["params"].get("weight_decay", 0))
 
 
 def _cancels(config: dict[str, Any], step: dict[str, Any], stage: int) -> bool:
-    """Clipping divides the halved gradient by its halved norm: nothing is left of the fault."""
+    """Return whether clipping cancels the fault: halved gradients are divided by a halved norm."""
     clipping, norm = config.get("gradient_clipping", 1.0), _norm(step)
     if clipping <= 0 or norm is None:
         return False

@@ -42,7 +42,7 @@ def _answers(config: Any, facts: dsconfig.Facts, version: str) -> dict[str, bool
 
 
 def _inside(span: dict[str, Any]) -> Iterator[str]:
-    """Both ends of a range, and a release between them where the patch number leaves one."""
+    """Return both ends of a range, and a release in between if there is one."""
     yield span["from"]
     if span["to"] != span["from"]:
         yield span["to"]
