@@ -70,7 +70,7 @@ def _disagreements(record: dict[str, Any], ranks: list[list[dict[str, Any]]]) ->
 def _norm_disagreement(
     number: int, theirs: float | None, mine: float | None, precision: str
 ) -> Iterator[Any]:
-    """Return the norms to compare; a run without norms has none."""
+    """Yield the norms if both are recorded and they differ."""
     if theirs is None or mine is None or close(theirs, mine, NORM_TOLERANCE[precision]):
         return
     yield f"step {number} norm {theirs}", mine
