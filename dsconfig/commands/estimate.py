@@ -307,9 +307,11 @@ def _despite_errors(
 ) -> "Effective | None":
     """Return the concrete config of a file that the program rejects, if it can be determined.
 
-    A rejected value that cannot be used is replaced by the one of the program.
+    A rejected value that cannot be used is replaced by the one of the program. Without a valid
+    stage there is no estimate: any other stage would give an unrelated number.
     """
-    if document.is_broken:
+    stage = ("DSC031", "/zero_optimization/stage")
+    if document.is_broken or stage in ((each.code, each.pointer) for each in errors.errors):
         return None
     result = dsconfig.resolve(document, facts, runtime=program)
     effective = result.derive()
