@@ -67,8 +67,8 @@ class Stepper:
         scale = self._scaler.scale
         norm = None
         if self._needs_norm:
-            own = self._sharding.counted_in_norm(gradients)
-            norm = global_norm(own, self._sharding.norm_group) / scale
+            counted = self._sharding.counted_in_norm  # their list would keep gradients alive
+            norm = global_norm(counted(gradients), self._sharding.norm_group) / scale
             if not norm < INFINITE:
                 return self._skip(number)
             scale_gradients(gradients, clipping_factor(norm, self._clipping) / scale)
