@@ -1,6 +1,6 @@
 """Check, complete and estimate DeepSpeed configs (ds_config), as on the command line.
 
-A config is a path, a text or a dict. Facts describe the run: GPUs, model, training arguments.
+A config is a path, a string or a dict. Facts describe the run: GPUs, model, training arguments.
 
     import dsconfig
 

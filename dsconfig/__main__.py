@@ -99,6 +99,8 @@ def program() -> None:
     """Run ``main`` and exit without interpreter shutdown."""
     try:
         main()
+    except KeyboardInterrupt:  # during the imports of `main`
+        os._exit(INTERRUPTED)
     except SystemExit as error_exit:
         if "torch" in sys.modules or not isinstance(error_exit.code, int | None):
             raise

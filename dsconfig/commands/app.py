@@ -4,6 +4,7 @@ Building all fifteen Typer commands takes longer than most of them take to run.
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -26,7 +27,7 @@ with lazy_imports():
 PACKAGE = "dsconfig.commands"
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "validate": ("ds.json", "configs --fix --diff"),
-    "resolve": ("ds.json --gpus 8 --device h100", "ds.json --runtime transformers"),
+    "resolve": ("ds.json --gpus 8 --device h100", "ds.json --training-args args.json --gpus 8"),
     "estimate": (
         "--params 13e9 --gpus 8",
         "ds.json --model llama-3-8b --gpus 4 --device a100-80gb",
@@ -88,6 +89,11 @@ def help_text(doc: str) -> str:
     return "\n\n".join(f"\b\n{text}" if "\n " in text else text for text in paragraphs)
 
 
+_NOT_A_NUMBER = re.compile(
+    r"Input should be a valid (integer|number), unable to parse .* as an? \w+"
+)
+_EXPECTED = {"integer": "expected an integer", "number": "expected a number"}
+
 PARSER_ERROR: Any = typer.BadParameter.__mro__[1]
 """Base class of the parser's usage errors, which Typer does not export."""
 
@@ -95,6 +101,9 @@ PARSER_ERROR: Any = typer.BadParameter.__mro__[1]
 def usage_error(error: Any) -> UsageError:
     """Return a usage error of the parser in the style of all others."""
     text = " ".join(error.format_message().split()).rstrip(".")
+    text = _NOT_A_NUMBER.sub(lambda found: _EXPECTED[found[1]], text)
+    text = text.replace("Input should be greater than or equal to", "must be at least")
+    text = text.replace("Input should be less than or equal to", "must be at most")
     command = error.ctx.command_path if error.ctx is not None else "dsconfig"
     return UsageError(f"{text[:1].lower()}{text[1:]}; see `{command} --help`")
 

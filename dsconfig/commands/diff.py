@@ -49,6 +49,7 @@ def diff(
             "--set", metavar="PATH=VALUE", help="Override a key of A, but not of B (repeatable)."
         ),
     ] = None,
+    runtime: options.RuntimeName = None,
     pin: Annotated[
         bool,
         typer.Option(
@@ -82,16 +83,18 @@ def diff(
     )
     first = options.load(a, overrides)
     if pin:
-        _pin(first, b, before, after, output)
+        _pin(first, b, before, after, output, runtime)
         return
     if output is not None:
         raise UsageError("-o requires --pin")
     if b is None:
         _mapping(first)
-        target = inference.target_program(None, str(after), document=first, source=a)
+        target = inference.target_program(runtime, str(after), document=first, source=a)
         note(text_table.paragraph(target.headline))
-        changes = _upgrade_changes(first, before, after)
+        changes = _upgrade_changes(first, before, after, target.runtime.name)
     else:
+        if runtime is not None:
+            raise UsageError("--runtime requires one file and --from-version")
         second = options.load(b, overrides)
         changes = differences.between_configs(_mapping(first), _mapping(second), before, after)
     typer.echo(as_json(changes) if output_format == "json" else text_table.fitted(as_text(changes)))
@@ -100,10 +103,8 @@ def diff(
 
 
 def _upgrade_changes(
-    document: "Document", before: "Version", after: "Version"
+    document: "Document", before: "Version", after: "Version", program: str
 ) -> "list[UpgradeChange]":
-    target = inference.target_program(None, str(after), document=document, source=document.name)
-    program = target.runtime.name
     return upgrades.upgrade_changes(
         document,
         before,
@@ -113,7 +114,12 @@ def _upgrade_changes(
 
 
 def _pin(
-    first: "Document", b: str | None, before: "Version", after: "Version", output: Path | None
+    first: "Document",
+    b: str | None,
+    before: "Version",
+    after: "Version",
+    output: Path | None,
+    runtime: str | None,
 ) -> None:
     if b is not None:
         raise UsageError("--pin requires one file and --from-version")
@@ -121,7 +127,8 @@ def _pin(
     with usage("--pin"):
         pinned = pinning.pinned(first, before, after)
     write(output, pinned.text or "")
-    for change in _upgrade_changes(pinned, before, after):
+    target = inference.target_program(runtime, str(after), document=pinned, source=pinned.name)
+    for change in _upgrade_changes(pinned, before, after, target.runtime.name):
         typer.echo(f"cannot be kept: {change}", err=True)
 
 

@@ -114,7 +114,8 @@ def _heading(estimate: Estimate) -> str:
     devices = f"{gpus} x {inputs['device']}" if inputs["device"] else counted(gpus, "GPU")
     on = f" on {nodes} nodes" if nodes and nodes > 1 else ""
     model = _model_label(inputs["model"], inputs["parameters"])
-    base = f", {inputs['base_weights']} base weights" if inputs["base_weights"] else ""
+    weights = inputs["base_weights"]
+    base = f", {BaseWeights(weights).hyphenated} base weights" if weights else ""
     return f"{model} on {devices}{on}, {inputs['precision']}{base}, {inputs['optimizer']}"
 
 
@@ -220,10 +221,11 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
             "Without --seq-len, activations are not included: only model states and buffers are."
         )
     elif inputs["micro_batch"]:
-        remarks.append(
-            f"Includes activations of micro batch {inputs['micro_batch']} x "
-            f"{inputs['sequence_length']} tokens."
-        )
+        batch = f"micro batch {inputs['micro_batch']} x {inputs['sequence_length']} tokens"
+        # Suggested changes of a config include recomputation.
+        compared = len(estimate.options) > 1 and inputs["recompute"] == "none"
+        unused = "; --recompute full (gradient checkpointing) reduces them" if compared else ""
+        remarks.append(f"Includes activations of {batch}{unused}.")
     return remarks
 
 

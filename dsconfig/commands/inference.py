@@ -112,6 +112,8 @@ def target_program(
         defaults = settings.settings_for(source or ".")
         version = version or defaults.version
         name, project = (name, "") if name else (defaults.runtime, defaults.file)
+    if project and name == ALONE and document is not None and document.container:
+        name = None  # DeepSpeed alone does not read a file that embeds a config
     release = options.release(version)
     if version is not None:
         newer = release > versions.NEWEST
@@ -124,7 +126,7 @@ def target_program(
         basis = project
     else:
         name, basis = _infer(document, source, facts)
-    with usage("--runtime"):
+    with usage(f"{project}: runtime" if project else "--runtime"):
         runtime = runtime_of(name, release)
     # DeepSpeed alone has none of their faults.
     releases = facts.releases.items() if facts is not None and fills_auto(runtime) else ()

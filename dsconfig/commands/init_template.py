@@ -188,7 +188,7 @@ def chosen(
 
 
 def _adaptation(facts: Facts) -> str:
-    """Return ``, adapters on 4bit base weights (...)``; "" if all parameters are trained."""
+    """Return ``, adapters on 4-bit base weights (...)``; "" if all parameters are trained."""
     if facts.model is None or facts.model.trainable == facts.model.parameters:
         return ""
     quantized = facts.base_weights and BaseWeights(facts.base_weights).label

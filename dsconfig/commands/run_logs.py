@@ -30,7 +30,7 @@ def print_comparison(log: "RunLog", comparison: Comparison) -> None:
             table.add_row(figure.what, *cells, error)
         typer.echo(f"{table}\n")
     else:
-        typer.echo(f"{paragraph('No reading of the log can be compared with the estimate.')}\n")
+        typer.echo(f"{paragraph('The log has no readings to compare with the estimate.')}\n")
     for line in map(_sentence, comparison.fitted):
         typer.echo(paragraph(line))
     if comparison.is_foreign:

@@ -1,6 +1,6 @@
 """Changes that make a config fit: as text with a diff, as JSON, and written to a file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,20 @@ def write_changed(
 
 
 def _changed(change: "Change", runtime: "Runtime", document: "Document") -> "Document":
-    return rewrite.with_values(document, runtime.file_edits(change.edits, document.value))
+    edits = runtime.file_edits(change.edits, document.value)
+    return _without_former_names(rewrite.with_values(document, edits), edits)
+
+
+_FORMER = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_params"}
+
+
+def _without_former_names(document: "Document", edits: Mapping[str, Any]) -> "Document":
+    """Delete deprecated keys whose replacement is edited: DeepSpeed rejects both together."""
+    for name, former in _FORMER.items():
+        pointer = f"/zero_optimization/{former}"
+        if any(path.startswith(f"/zero_optimization/{name}") for path in edits):
+            document = rewrite.without(document, pointer)
+    return document
 
 
 def _diff(change: "Change", runtime: "Runtime", document: "Document") -> list[str]:

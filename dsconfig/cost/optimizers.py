@@ -105,7 +105,8 @@ def optimizer_label(effective: Effective, facts: Facts) -> str:
     """Return the optimizer that is estimated, with its source unless it is in the config."""
     trainer = trainer_optimizer(facts.arguments)
     if effective.optimizer is not None:
-        return effective.optimizer.type
+        found = optimizer_type(effective.optimizer.type)
+        return found.name if found is not None else effective.optimizer.type
     if facts.client_optimizer is not None:
         return facts.client_optimizer
     return trainer.label if trainer is not None else "AdamW (assumed)"

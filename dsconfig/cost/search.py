@@ -591,7 +591,7 @@ def _is_pointless(space: Space, choice: Choice, large: Candidate | None) -> bool
 def _why_not_chosen(candidate: Candidate, best: Candidate) -> str:
     """Explain the difference from the chosen candidate by the time per sample."""
     if candidate.verdict.tight and not best.verdict.tight:
-        return "fits with less than 5 % free"
+        return "fits with less than 5% free"
     mine, others = candidate.time, best.time
     ratio = mine.seconds_per_sample / others.seconds_per_sample
     if ratio < AS_FAST:

@@ -61,10 +61,15 @@ class BaseWeights(StrEnum):
         return remark
 
     @property
+    def hyphenated(self) -> str:
+        """``4-bit`` or ``8-bit``."""
+        return self.replace("bit", "-bit")
+
+    @property
     def label(self) -> str:
         """Return a short description."""
         kind = "NF4, double quantization" if self is BaseWeights.FOUR_BIT else "LLM.int8"
-        return f"{self} base weights ({kind})"
+        return f"{self.hyphenated} base weights ({kind})"
 
 
 NAMES = tuple(map(str, BaseWeights))

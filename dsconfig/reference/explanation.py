@@ -97,7 +97,9 @@ def suggestions(name: str) -> list[str]:
     shortest = sorted(begin, key=len) or sorted(contain, key=len)
     rules = [spelling.closest(name, [rule.name for rule in registry.rules().values()])]
     found = (*near, *shortest, *rules)
-    return list(dict.fromkeys(each for each in found if each))[:3]
+    names = list(dict.fromkeys(each for each in found if each))
+    paths = [path for path in names if "." in path]
+    return [each for each in names if not any(path.endswith(f".{each}") for path in paths)][:3]
 
 
 def rule_text(code: str) -> str:

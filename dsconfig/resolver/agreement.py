@@ -110,6 +110,8 @@ DEPENDS = "which value is used depends on the program"
 
 def followed_source(found: Disagreement, runtime: Runtime) -> str:
     """Describe which side of a conflict a program follows."""
+    if found.stops_trainer and runtime.compares_arguments:
+        return f"{runtime.name} stops"
     followed = _followed(found, runtime)
     if followed is None:
         return f"{runtime.name} uses neither"

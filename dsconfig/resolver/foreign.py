@@ -17,8 +17,12 @@ def fill(draft: Draft) -> None:
     before = draft.config
     json_error = draft.document.json_error
     if json_error is not None and not draft.runtime.reads_hjson:
-        failure = Failure("JSONDecodeError", f"{json_error.message} is not valid JSON")
-        _report(draft, "DSC760", failure, "raises")
+        draft.report(
+            "DSC760",
+            "",
+            f"{draft.runtime.name} raises JSONDecodeError: {json_error.message} is not valid JSON",
+            "convert it to strict JSON: `dsconfig convert --to json`",
+        )
         return
     try:
         replay = draft.runtime.fill(copied(before), draft.facts)

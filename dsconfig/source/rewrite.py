@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsconfig.source.document import Document
-from dsconfig.source.edit import EDITABLE, apply_edits, insert_entry, replace_value
+from dsconfig.source.edit import (
+    EDITABLE,
+    apply_edits,
+    delete_entry,
+    insert_entry,
+    replace_value,
+)
 from dsconfig.source.from_text import document_from_text
 from dsconfig.source.pointer import is_block, join, lookup, split
 
@@ -22,6 +28,14 @@ def with_values(document: Document, values: Mapping[str, Any]) -> Document:
     for pointer, value in values.items():
         document = _with_value(document, pointer, value)
     return document
+
+
+def without(document: Document, pointer: str) -> Document:
+    """Return the document without an entry; unchanged if there is none."""
+    if lookup(document.value, pointer, _MISSING) is _MISSING:
+        return document
+    edits = delete_entry(document, pointer)
+    return document_from_text(apply_edits(document.text or "", edits), document.name)
 
 
 def as_editable(document: Document) -> Document:

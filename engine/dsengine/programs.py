@@ -13,6 +13,9 @@ def run_program(arguments: list[str], own_name: str) -> None:
         usage = f"usage: python -m {own_name} (SCRIPT | -m MODULE) [ARGS]..."
         print(usage, file=sys.stderr)
         raise SystemExit(2)
+    if not is_module and not Path(program[0]).exists():
+        print(f"{own_name}: can't open file {program[0]!r}: No such file", file=sys.stderr)
+        raise SystemExit(2)
     sys.argv = program
     if is_module:
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)

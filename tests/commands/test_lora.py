@@ -36,7 +36,7 @@ def test_quantized_base_weights_need_adapters(command: str) -> None:
 def test_estimate_states_what_is_quantized() -> None:
     flags = ["--base-weights", "4bit", "--lora-rank", "8"]
     shown = " ".join(CliRunner().invoke(app, ["estimate", *FACTS, *flags]).stdout.split())
-    assert "4bit base weights, AdamW" in shown
+    assert "4-bit base weights, AdamW" in shown
     assert "embeddings, head and norms stay in 16 bits" in shown
     assert "Stage 3 requires bnb_4bit_quant_storage" in shown
 
@@ -45,4 +45,4 @@ def test_init_writes_how_the_base_weights_are_loaded() -> None:
     world = ["--model", "llama-2-7b", "--gpus", "2", "--device", "rtx-4090"]
     flags = ["--lora-rank", "16", "--base-weights", "4bit", "--runtime", "transformers"]
     done = CliRunner().invoke(app, ["init", *world, *flags])
-    assert "adapters on 4bit base weights" in done.stdout and "load_in_4bit=True" in done.stdout
+    assert "adapters on 4-bit base weights" in done.stdout and "load_in_4bit=True" in done.stdout

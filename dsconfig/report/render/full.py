@@ -11,6 +11,7 @@ TAB = 4
 CUT = "..."
 BEFORE = 20
 """Columns kept before the caret when a long line is truncated on the left."""
+MISSING_FACT = "missing-fact"
 LATE = "refused after parsing: the program stops during initialization or in a step"
 
 
@@ -79,7 +80,9 @@ def _notes(cause: Cause, margin: str, look: Look) -> list[str]:
     late = found.late and found.effect is Effect.REFUSED
     effect = LATE if late else f"{found.effect}: {found.effect.meaning}"
     programs = f" ({', '.join(found.runtimes)})" if found.runtimes else ""
-    notes.append(("effect", f"{effect}{programs}"))
+    # A fact missing here says nothing about the program, which has it at run time.
+    if found.name != MISSING_FACT:
+        notes.append(("effect", f"{effect}{programs}"))
     if found.help:
         notes.append(("help", one_line(found.help)))
     if found.fix is not None:

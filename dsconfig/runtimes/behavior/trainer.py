@@ -179,11 +179,21 @@ class TrainerFill:
         if written == AUTO:
             place[name] = wanted
             if argument:
-                self.replay.record(path, f"{argument} of TrainingArguments", Source.TRAINING)
+                self.replay.record(path, _origin(argument), Source.TRAINING)
             else:
                 self.replay.record(path, "a constant of the Trainer", Source.DEFAULT)
         elif must_match and written is not None and written != wanted:
             self.mismatches[path] = Mismatch(path, written, argument, wanted)
+
+
+def _origin(argument: str) -> str:
+    """Describe the source of a value; ``argument`` is spelled as in the Trainer's messages."""
+    if argument.endswith(_CALCULATED):
+        return "calculated from TrainingArguments"
+    return f"{argument.replace('|', ' or ').replace('+', ' and ')} of TrainingArguments"
+
+
+_CALCULATED = " (calculated)"
 
 
 def config_alone(replay: Replay, facts: Facts) -> None:
