@@ -89,3 +89,19 @@ def test_init_writes_for_program_that_references_the_file(tmp_path: Path) -> Non
     assert json.loads(inferred.stdout)["train_micro_batch_size_per_gpu"] != "auto"
     given = run(tmp_path, "init", "--training-args", "args.yaml")
     assert "target: transformers" in given.stderr and '"auto"' in given.stdout
+
+
+def test_project_program_deepspeed_does_not_apply_to_accelerate_yaml(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.dsconfig]\nruntime = "deepspeed"\n')
+    (tmp_path / "a.yaml").write_text(
+        "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\nnum_processes: 8\n"
+    )
+    assert "target: accelerate" in run(tmp_path, "validate", "a.yaml").stderr
+
+
+def test_wrong_program_of_project_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.dsconfig]\nruntime = "deepsped"\n')
+    (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
+    done = run(tmp_path, "validate", "ds.json")
+    assert done.returncode == 2
+    assert "pyproject.toml: runtime: 'deepsped' is not a runtime" in done.stderr

@@ -62,3 +62,14 @@ def test_overrides_are_part_of_the_written_config(tmp_path: Path) -> None:
     flags = ("--recompute", "full", "--device-memory", "30GiB", "--set", "steps_per_print=7")
     run(tmp_path, *flags, "-o", "better.json")
     assert '"steps_per_print": 7' in (tmp_path / "better.json").read_text()
+
+
+def test_change_deletes_deprecated_key_next_to_its_replacement(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(
+        CONFIG.replace('"stage": 2', '"stage": 2,\n        "cpu_offload": true')
+    )
+    command = [sys.executable, "-m", "dsconfig", "estimate", "old.json", *FACTS, "-o", "new.json"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=120)
+    block = (tmp_path / "new.json").read_text()
+    assert "offload_optimizer" in block
+    assert "cpu_offload" not in block

@@ -23,8 +23,11 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "message"),
     [
         (("validate", "--nope"), "no such option: --nope"),
-        (("validate", "--gpus", "many"), "invalid value for '--gpus'"),
-        (("explain",), "missing argument 'KEY|CODE|RULE'"),
+        (
+            ("validate", "--gpus", "many"),
+            "invalid value for '--gpus' / '--world-size': expected an integer",
+        ),
+        (("explain",), "missing argument 'KEY|RULE|FILE'"),
         (("tune", "ds.json"), "got unexpected extra argument"),
         (("resolve", "missing.json"), "missing.json: file not found"),
         (("nosuch",), 'unknown command "nosuch"'),
