@@ -38,10 +38,18 @@ def test_name_list_accepts_only_strings(value: Any, taken: bool) -> None:
 LAUNCH = {"deepspeed_config": {"zero_stage": 2, "offload_optimizer_device": "none"}}
 
 
-def test_accelerate_refuses_settings_in_addition_to_a_config_file() -> None:
-    block = {"zero_optimization": {"stage": 2}}
-    [message] = stops(block, accelerate(config_file=True), accelerate_config=LAUNCH)
-    assert "zero_stage" in message and "ValueError" in message
+def test_accelerate_refuses_each_setting_in_addition_to_a_config_file() -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
+    facts = gather(gpus=1, accelerate_config=LAUNCH)
+    resolution = dsconfig.resolve(config, facts, runtime=accelerate(config_file=True))
+    refusals = [each for each in resolution.diagnostics if each.name == "program-stops"]
+    assert {refusal.pointer for refusal in refusals} == {
+        "/deepspeed_config/zero_stage",
+        "/deepspeed_config/offload_optimizer_device",
+    }
+    assert len(refusals) == 2
+    for refusal in refusals:
+        assert "zero_stage" in refusal.message and "ValueError" in refusal.message
 
 
 def test_accelerate_settings_without_config_file_create_the_config() -> None:
