@@ -120,7 +120,7 @@ def test_errors_of_target_program_are_shown(tmp_path):
     done = run(str(path), *flags)
     assert done.returncode == 1
     assert "raises ValueError" in done.stdout
-    assert "train_micro_batch_size_per_gpu=3 against per_device_train_batch_size=4" in " ".join(
+    assert "train_micro_batch_size_per_gpu=3 but per_device_train_batch_size=4" in " ".join(
         done.stdout.split()
     )
 
