@@ -112,7 +112,7 @@ def unquoted_string(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC007", Effect.ALTERED)
+@rule("DSC007", Effect.ALTERED, applies_to=lambda runtime: runtime.reads_hjson)
 def nan_or_infinity(config: Context) -> Iterator[Finding]:
     """Unquoted NaN or Infinity
 
