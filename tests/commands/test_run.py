@@ -139,7 +139,9 @@ def test_plan_rejects_flags_for_plan_file(
 def test_modified_plan_is_not_shown(plan: Path) -> None:
     plan.write_text(plan.read_text().replace('"nodes": 1', '"nodes": 2'))
     done = dsconfig("plan", plan)
-    assert done.returncode == 2 and "was changed" in done.stderr
+    assert done.returncode == 2 and "was edited or created by another release" in " ".join(
+        done.stderr.split()
+    )
 
 
 TRAINER = {

@@ -195,7 +195,10 @@ def test_pytorch_optimizers_agree_across_stages(ranks: Ranks, name: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("LBFGS", "evaluates the loss several times"), ("SparseAdam", "needs sparse gradients")],
+    [
+        ("LBFGS", "evaluates the loss several times"),
+        ("SparseAdam", "sparse gradients, but sharded gradients are dense"),
+    ],
 )
 def test_unsupported_optimizer_is_refused(ranks: Ranks, name: str, words: str) -> None:
     job = "training.engine_api_jobs:refused_optimizers"

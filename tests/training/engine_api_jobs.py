@@ -619,7 +619,7 @@ def offloaded_in_window(settings: dict[str, Any]) -> dict[str, Any]:
         "freed": freed,
         "held": total,
         "empty": [str(kind) for kind in empty],
-        "rests": dict(live.at_exit),
+        "live": dict(live.at_exit),
     }
 
 
