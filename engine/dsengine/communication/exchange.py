@@ -46,9 +46,11 @@ class BufferPool:
 
     def take(self, elements: int, dtype: torch.dtype) -> Tensor:
         """Return an uninitialized tensor of shape (elements,)."""
-        for index, buffer in enumerate(self._free):
-            if buffer.dtype is dtype and buffer.numel() >= elements:
-                return self._free.pop(index)[:elements]
+        # No local name refers to a free buffer, or it would outlive the list below.
+        fits = (each.dtype is dtype and each.numel() >= elements for each in self._free)
+        index = next((index for index, fit in enumerate(fits) if fit), None)
+        if index is not None:
+            return self._free.pop(index)[:elements]
         # Drop those that are too small: the new one serves both sizes.
         self._free = [buffer for buffer in self._free if buffer.dtype is not dtype]
         return torch.empty(elements, dtype=dtype)
