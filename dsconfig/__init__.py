@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from dsconfig.facts import gather as gather
     from dsconfig.planner.plan import Coverage as Coverage
     from dsconfig.planner.plan import Plan as Plan
+    from dsconfig.planner.plan import PlannedStage as PlannedStage
     from dsconfig.planner.plan import PlannedUnit as PlannedUnit
     from dsconfig.planner.plan import Status as Status
     from dsconfig.report import Diagnostic as Diagnostic

@@ -82,8 +82,9 @@ def show(made: "Plan", facts: "Facts", target: inference.TargetProgram) -> None:
         typer.echo(text_table.colored_verdict(text_table.paragraph(verdict)))
         typer.echo(text_table.paragraph(target.headline))
         typer.echo(f"\n{plan_tables.summary(made)}")
-        if made.units:
-            typer.echo(f"\n{plan_tables.units_table(made)}")
+        for stage in made.stages:
+            if stage.units:
+                typer.echo(f"\n{plan_tables.units_table(stage.units)}")
         typer.echo("\nkeys of the config")
         for line in plan_tables.coverage_lines(made):
             typer.echo(line)

@@ -1,7 +1,7 @@
 """Terminal output of a plan: verdict, decisions, units, and how each key is handled."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dsconfig.commands.estimate_tables import step_line
@@ -107,19 +107,19 @@ Pattern = tuple[tuple[str, ...], int, str, int]
 """Module names without numbers, elements, when it is unsharded, units prefetched."""
 
 
-def units_table(plan: Plan) -> TextTable:
-    """Return the units in order; those that differ only by block number share a row."""
+def units_table(units: Sequence[PlannedUnit]) -> TextTable:
+    """Return the units of a stage in order; those that differ only by block number share a row."""
     groups: dict[Pattern, list[PlannedUnit]] = {}
-    for unit in plan.units:
+    for unit in units:
         names = tuple(_NUMBER.sub("*", name) for name in unit.modules)
         pattern = names, unit.elements, _unsharded(unit), len(unit.prefetch)
         groups.setdefault(pattern, []).append(unit)
     table = TextTable(">units", ">elements", "unsharded", "prefetch", "modules")
-    for (_, elements, unsharded, ahead), units in groups.items():
+    for (_, elements, unsharded, ahead), alike in groups.items():
         prefetched = f"next {ahead}" if ahead else "-"
-        columns = zip(*(unit.modules for unit in units), strict=True)
+        columns = zip(*(unit.modules for unit in alike), strict=True)
         modules = ", ".join(map(_numbered, columns)) or "(root)"
-        table.add_row(str(len(units)), f"{elements:,}", unsharded, prefetched, modules)
+        table.add_row(str(len(alike)), f"{elements:,}", unsharded, prefetched, modules)
     return table
 
 

@@ -6,7 +6,7 @@ from dsconfig.facts import Facts, ModelTree
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import Mesh
 from dsconfig.planner.coverage import coverage
-from dsconfig.planner.plan import Plan
+from dsconfig.planner.plan import Plan, PlannedStage
 from dsconfig.planner.schedule import traffic, unit_schedule
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import Resolution
@@ -53,10 +53,11 @@ def complete(plan: Plan, facts: Facts) -> Plan:
     tree = facts.model
     if tree is None:
         return plan
-    if plan.units and tree.root is not None:
+    planned = [unit for stage in plan.stages for unit in stage.units]
+    if planned and tree.root is not None:
         _check_model(plan, tree)
     units = unit_schedule(plan.effective.zero, tree)
-    if plan.units or (plan.model_elements == tree.parameters and not units):
+    if planned or (plan.model_elements == tree.parameters and not units):
         return plan
     program = runtime_of(plan.runtime, Version.parse(plan.release))
     option = estimator.estimate(plan.effective, facts, runtime=program).options[0]
@@ -64,7 +65,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
         plan,
         model=tree.name,
         model_elements=tree.parameters,
-        units=units,
+        stages=(PlannedStage(units=units),),
         memory={
             "peak_bytes": option.device.peak_bytes,
             "visible_bytes": option.device.visible_bytes,
@@ -120,7 +121,8 @@ def _check_model(plan: Plan, tree: ModelTree) -> None:
     """Raise PlanError unless module names of units and the parameter count match."""
     assert tree.root is not None
     names = {module.name for module in tree.root.walk()}
-    missing = [name for unit in plan.units for name in unit.modules if name not in names]
+    units = (unit for stage in plan.stages for unit in stage.units)
+    missing = [name for unit in units for name in unit.modules if name not in names]
     if missing or plan.model_elements != tree.parameters:
         absent = f" and no module {missing[0]}" if missing else ""
         raise PlanError(

@@ -5,17 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from hashlib import sha256
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from dsconfig.mesh import Mesh
+from dsconfig.planner import older_plans
+from dsconfig.planner.older_plans import canonical
 from dsconfig.report import html
 from dsconfig.report.sizes import counted
 from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier
 
-FORMAT_VERSION = "2.0"
+FORMAT_VERSION = "3.0"
 
 
 class Status(StrEnum):
@@ -50,6 +51,13 @@ class PlannedUnit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStage:
+    """A pipeline stage: the sharding units of its layers, empty at ZeRO stage 0."""
+
+    units: tuple[PlannedUnit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Complete description of a training run.
 
@@ -67,7 +75,7 @@ class Plan:
     coverage: tuple[Coverage, ...]
     model: str | None = None
     model_elements: int | None = None
-    units: tuple[PlannedUnit, ...] = ()
+    stages: tuple[PlannedStage, ...] = (PlannedStage(),)
     memory: Mapping[str, Any] = field(default_factory=dict[str, Any])
     traffic: Mapping[str, int] = field(default_factory=dict[str, int])
     step: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
@@ -96,7 +104,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """Hash of all decisions: ranks with equal digests execute the same plan."""
-        return sha256(_canonical(_adapter().dump_python(self)).encode()).hexdigest()
+        return older_plans.digest_of(_adapter().dump_python(self))
 
     def to_json(self) -> str:
         """Return the plan as JSON text for :meth:`from_json`."""
@@ -104,16 +112,18 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> "Plan":
-        """Read a plan, equal to the one that was written.
+        """Read a plan, equal to the one that was written; upgrade one of an older format.
 
-        Raises ValueError if the text is not a plan of this format or was edited, because derived
-        values would be inconsistent.
+        Raises ValueError if the text is not a plan or was edited, because derived values would be
+        inconsistent.
         """
         data = _plan_data(text)
         if data is None:
             raise ValueError("not a plan: create one with `dsconfig plan FILE -o plan.json`")
-        written = str(data["format_version"])
-        if written.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
+        written, is_older = str(data["format_version"]), older_plans.is_older(data)
+        if is_older:
+            data = older_plans.upgraded(data)
+        elif written.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
             raise ValueError(
                 f"plan format {written} is not supported (expected {FORMAT_VERSION}): plan again"
             )
@@ -123,16 +133,10 @@ class Plan:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
             raise ValueError(f"incomplete plan: {place}: {first['msg']}; plan again") from None
-        differing = [
-            name
-            for name, value in to_dict(plan).items()
-            if _canonical(data.get(name)) != _canonical(value)
-        ]
-        if differing:
-            raise ValueError(
-                f"the plan was edited or created by another release of dsconfig "
-                f"({differing[0]!r} differs): change the config and plan again"
-            )
+        for name, value in to_dict(plan).items():
+            is_checked = name in _SUMMARY or not is_older
+            if is_checked and canonical(data.get(name)) != canonical(value):
+                raise older_plans.edited(name)
         return plan
 
 
@@ -165,11 +169,8 @@ def to_dict(plan: Plan) -> dict[str, Any]:
 
 _SHOWN = ("batch", "optimizer", "scheduler", "activation_checkpointing", "checkpointing")
 """Parts of the effective config repeated at top level."""
-
-
-def _canonical(value: Any) -> str:
-    """Return canonical JSON text."""
-    return json.dumps(value, sort_keys=True)
+_SUMMARY = (*_SHOWN, "stage", "precision", "tiers", "monitors")
+"""Values at top level that repeat or derive from others."""
 
 
 def _tier(offload: Offload | None, written: dict[str, Any] | None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ SURFACE = {
     "Status",
     "TensorFact",
     "TrainingFacts",
+    "PlannedStage",
     "PlannedUnit",
     "__version__",
     "architecture_of",

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import dsconfig
-from dsconfig import DeviceFacts, Facts, Plan
+from dsconfig import DeviceFacts, Facts, Plan, PlannedStage
 from dsconfig.facts import gather
 from dsconfig.planner.build import PlanError, mesh_of
 from dsconfig.runtimes.effective import Zero
@@ -35,11 +35,13 @@ def test_plan_has_batch() -> None:
 
 def test_every_parameter_is_in_one_unit() -> None:
     plan = planned()
-    assert sum(unit.elements for unit in plan.units) == plan.model_elements == 6_738_415_616
+    assert (
+        sum(unit.elements for unit in plan.stages[0].units) == plan.model_elements == 6_738_415_616
+    )
 
 
 def test_each_layer_is_a_unit() -> None:
-    modules = [unit.modules for unit in planned().units]
+    modules = [unit.modules for unit in planned().stages[0].units]
     assert [each for each in modules if each in (("model.layers.0",), ("model.layers.31",))] == [
         ("model.layers.0",),
         ("model.layers.31",),
@@ -75,27 +77,27 @@ def test_replicas_all_reduce_shards() -> None:
 
 def test_stage_0_all_reduces_gradients() -> None:
     plan = planned({**CONFIG, "zero_optimization": {"stage": 0}})
-    assert plan.units == ()
+    assert plan.stages == (PlannedStage(),)
     assert plan.traffic == {"all_reduce": 2 * (6_738_415_616 * 2 * 7 // 8)}
 
 
 def test_traffic_with_parameter_count_only() -> None:
     world = gather(gpus=8, params="7e9")
     plan = dsconfig.plan(dsconfig.resolve(CONFIG, world), world)
-    assert plan.units == ()
+    assert plan.stages == (PlannedStage(),)
     assert plan.traffic["all_gather"] == 7_000_000_000 * 2 * 2 * 3 * 7 // 8
 
 
 def test_json_keys_are_stable() -> None:
     data = json.loads(planned().to_json())
-    assert data["format_version"] == "2.0"
+    assert data["format_version"] == "3.0"
     assert {
         "runtime",
         "mesh",
         "stage",
         "precision",
         "batch",
-        "units",
+        "stages",
         "optimizer",
         "scheduler",
         "tiers",
@@ -105,7 +107,7 @@ def test_json_keys_are_stable() -> None:
         "traffic",
         "coverage",
     } <= data.keys()
-    assert set(data["units"][0]) == {
+    assert set(data["stages"][0]["units"][0]) == {
         "modules",
         "elements",
         "gather",

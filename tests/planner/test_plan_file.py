@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dsconfig
-from dsconfig import ModelTree, Plan
+from dsconfig import ModelTree, Plan, PlannedStage
 from dsconfig.facts import gather
 from dsconfig.planner.build import PlanError
 from dsconfig.planner.plan import is_plan
@@ -134,20 +134,25 @@ def test_digest_covers_every_decision() -> None:
         (("effective", "gradients", "clipping"), 0.5),
         (("mesh", "shard"), 4),
         (("mesh", "world_size"), 4),
-        (("units",), []),
+        (("stages", 0, "units"), []),
         (("coverage", 0, "status"), "inert"),
     ],
 )
 def test_edited_plan_is_rejected(place: tuple[Any, ...], value: Any) -> None:
     data = json.loads(planned(BASE, model="gpt2").to_json())
+    with pytest.raises(ValueError, match="the plan was edited or created by another release"):
+        Plan.from_json(edited(data, place, value))
+
+
+def edited(data: Any, place: tuple[Any, ...], value: Any) -> str:
+    """Return the plan as JSON text with one value replaced."""
     *around, last = place
     inner = data
     for step in around:
         inner = inner[step]
     assert inner[last] != value
     inner[last] = value
-    with pytest.raises(ValueError, match="the plan was edited or created by another release"):
-        Plan.from_json(json.dumps(data))
+    return json.dumps(data)
 
 
 def test_incomplete_plan_is_rejected_with_location() -> None:
@@ -157,16 +162,40 @@ def test_incomplete_plan_is_rejected_with_location() -> None:
         Plan.from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format_version": "2.0"}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format_version": "3.0"}'])
 def test_non_plan_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="plan"):
         Plan.from_json(text)
 
 
-@pytest.mark.parametrize("version", ["1.0", "3.0"])
+@pytest.mark.parametrize("version", ["1.0", "4.0"])
 def test_unsupported_plan_format_is_rejected(version: str) -> None:
-    with pytest.raises(ValueError, match=rf"format {version} is not supported \(expected 2.0\)"):
+    with pytest.raises(ValueError, match=rf"format {version} is not supported \(expected 3.0\)"):
         Plan.from_json(json.dumps({"format_version": version}))
+
+
+OLDER = Path(__file__).with_name("plan_2.json")
+
+
+def test_plan_of_format_2_is_upgraded() -> None:
+    facts = gather(gpus=8, model="gpt2", seq_len=128)
+    resolution = dsconfig.resolve(json.loads(OLDER.read_text())["effective"]["config"], facts)
+    assert Plan.from_json(OLDER.read_text()).stages == dsconfig.plan(resolution, facts).stages
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("stage",), 2),
+        (("effective", "gradients", "clipping"), 0.5),
+        (("mesh", "shard"), 4),
+        (("units",), []),
+        (("units", 0, "gather"), False),
+    ],
+)
+def test_edited_plan_of_format_2_is_rejected(place: tuple[Any, ...], value: Any) -> None:
+    with pytest.raises(ValueError, match="the plan was edited"):
+        Plan.from_json(edited(json.loads(OLDER.read_text()), place, value))
 
 
 def test_config_is_not_a_plan() -> None:
@@ -178,7 +207,7 @@ def test_config_is_not_a_plan() -> None:
 def test_complete_adds_only_model_fields() -> None:
     bare = planned(BASE)
     facts = gather(gpus=8, model="gpt2")
-    assert (bare.units, bare.model, bare.memory, bare.traffic) == ((), None, {}, {})
+    assert (bare.stages, bare.model, bare.memory, bare.traffic) == ((PlannedStage(),), None, {}, {})
     assert dsconfig.complete(bare, facts) == planned(BASE, model="gpt2")
     whole = planned(BASE, model="gpt2")
     assert dsconfig.complete(whole, facts) is whole

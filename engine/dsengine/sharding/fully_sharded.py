@@ -128,7 +128,7 @@ class FullySharded(Sharding):
         """Compute-dtype views that modules have instead of fp32 shards, by shard."""
         averaging = Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate)
         heads = self._shard_model(plan, averaging)
-        self._configure_units(plan.units, heads, averaging)
+        self._configure_units(plan.stages[0].units, heads, averaging)
         if self._is_stage_3:
             block = plan.effective.config.get("zero_optimization", {})
             self._publish_status(watches=bool(block.get("enable_sanity_checks")))
@@ -144,9 +144,10 @@ class FullySharded(Sharding):
         partitioned = replace_partitioned(module)
         self._set_dtypes_of_meta(module)
         self._indivisible = Indivisible(module, averaging)
-        for leaf in leaves_across_units(module, plan.units):
+        units = plan.stages[0].units
+        for leaf in leaves_across_units(module, units):
             self._shard_leaf(leaf)
-        heads = [self._shard_unit(unit) for unit in plan.units]
+        heads = [self._shard_unit(unit) for unit in units]
         if not isinstance(module, FSDPModule):
             self._shard([module], reshard_after_forward=False, cast_inputs=False)
         reduce_unused_of_leaves(module, self._units())
