@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.source.pointer import is_block
@@ -183,6 +183,24 @@ def explain(name: str | Document) -> str:
     return explanation.text_of(str(name))
 
 
+@overload
+def diff(
+    a: Source,
+    b: Source,
+    *,
+    from_version: str | Version | None = None,
+    to_version: str | Version | None = None,
+    runtime: str | Runtime = "deepspeed",
+) -> tuple[Change, ...]: ...
+@overload
+def diff(
+    a: Source,
+    b: None = None,
+    *,
+    from_version: str | Version,
+    to_version: str | Version | None = None,
+    runtime: str | Runtime = "deepspeed",
+) -> tuple[UpgradeChange, ...]: ...
 def diff(
     a: Source,
     b: Source | None = None,

@@ -35,6 +35,7 @@ def test_a_lock_from_before_may_be_left_over(lock: Path) -> None:
 def test_compilation_is_reported_during_the_run(
     lock: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    said = ""
     with report_compilation(every=0.01):
         end = time.time() + 10
         while time.time() < end and not (said := capsys.readouterr().err):

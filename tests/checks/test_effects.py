@@ -16,6 +16,7 @@ from dsconfig.resolver.codes import CODES
 from dsconfig.runtimes.base import NAMES
 from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.schema.version import NEWEST, Version
+from narrowing import not_none
 
 RULES = list(rules().values())
 ORACLE = Path(__file__).parents[1] / "oracle"
@@ -105,7 +106,7 @@ def test_number_instead_of_boolean_is_accepted(number: int) -> None:
     report = dsconfig.validate(config, runtime="dsengine")
     assert [each.effect for each in report.diagnostics if each.code == "DSC032"] == [Effect.ALTERED]
     settled = dsconfig.resolve(config, dsconfig.gather(gpus=8)).effective
-    assert settled.gradients.prescale is bool(number)
+    assert not_none(settled).gradients.prescale is bool(number)
 
 
 def test_unknown_key_is_not_an_error_at_run_time():

@@ -43,8 +43,11 @@ def test_fault_requires_several_accumulation_steps() -> None:
 
 
 def test_accumulation_steps_are_derived_from_batch_and_ranks() -> None:
-    config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8}
-    config["zero_optimization"] = {"stage": 2}
+    config = {
+        "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 8,
+        "zero_optimization": {"stage": 2},
+    }
     for ranks, severity in ((2, "error"), (8, None), (None, "info")):
         facts = dsconfig.gather(gpus=ranks)
         found = dsconfig.validate(config, facts, runtime="deepspeed", version="0.18.0")

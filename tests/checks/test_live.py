@@ -8,6 +8,7 @@ import pytest
 
 import dsconfig
 from dsconfig.schema import keys
+from narrowing import not_none
 
 pytestmark = [
     pytest.mark.live,
@@ -44,9 +45,10 @@ def parser():
         pytest.skip("requires DeepSpeed 0.19.8")
     import torch.distributed as torch_dist
     from deepspeed import comm
+    from torch.distributed.distributed_c10d import HashStore
 
     # As in training: without ranks the parser does not divide by parallel degrees.
-    torch_dist.init_process_group("gloo", store=torch_dist.HashStore(), rank=0, world_size=1)
+    torch_dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     try:
         comm.init_distributed("gloo", auto_mpi_discovery=False)
         yield config.DeepSpeedConfig
@@ -124,9 +126,10 @@ def test_typed_blocks_match_deepspeed_models(parser):
         ("bf16",): DeepSpeedBF16Config,
     }
     for path, model in models.items():
+        block = not_none(block_at(path))
         ours = {
             (field.model_name, field.name if field.aliases else None)
-            for field in named((block_at(path).owner,), block_at(path).key).values()
+            for field in named((block.owner,), block.key).values()
             if field.read_at(NEWEST)
         }
         assert ours == {(name, field.alias) for name, field in model.model_fields.items()}

@@ -6,6 +6,7 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import gather
+from narrowing import not_none
 
 ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
 CPU = {"device": "cpu"}
@@ -381,8 +382,8 @@ def test_batch_without_world_size_is_checked_for_all_sizes():
 
 def test_batch_mismatch_suggests_nearest_values():
     config = {"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}
-    assert "set it to 64" not in (help_ := codes(config, gpus=8)["DSC203"].help)
-    assert "32" in help_
+    help_ = not_none(codes(config, gpus=8)["DSC203"].help)
+    assert "set it to 64" not in help_ and "32" in help_
 
 
 def test_syntax_error_suppresses_rules():

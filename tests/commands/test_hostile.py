@@ -224,7 +224,8 @@ def test_keys_are_converted_as_in_json(key: Any) -> None:
         document = dsconfig.read(config)
         json.loads(json.dumps(document.value))
         dsconfig.validate(document)
-    assert dsconfig.read({1: None, "a": [{None: True}]}).value == {"1": None, "a": [{"null": True}]}
+    config: dict[Any, Any] = {1: None, "a": [{None: True}]}
+    assert dsconfig.read(config).value == {"1": None, "a": [{"null": True}]}
 
 
 def test_numpy_values_are_accepted() -> None:

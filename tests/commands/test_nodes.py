@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -398,7 +399,11 @@ def test_elastic_run_survives_lost_and_new_nodes(bed: Bed) -> None:
 @pytest.mark.engine
 @pytest.mark.long
 def test_indivisible_batch_stops_elastic_run(bed: Bed) -> None:
-    common = {"script": TRAINS, "flags": "--max-restarts 5 --gpus 1", "nodes": "1:3"}
+    common: dict[str, Any] = {
+        "script": TRAINS,
+        "flags": "--max-restarts 5 --gpus 1",
+        "nodes": "1:3",
+    }
     host, other, lost = (bed.start(rank, "endless", **common) for rank in (0, 1, 2))
     bed.until("up0", "up1", "up2")
     lost.kill()

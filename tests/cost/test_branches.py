@@ -131,11 +131,12 @@ def activations(option: Option) -> int:
 
 def test_degrees_in_file_match_flags() -> None:
     plain = priced({"stage": 1})
-    for key, block in (
-        ("tensor_parallel", {"more": {"tensor_parallel": {"autotp_size": 4}}}),
-        ("sequence_parallel", {"more": {"sequence_parallel_size": 4}}),
+    for flag, keys in (
+        ("tensor_parallel", {"tensor_parallel": {"autotp_size": 4}}),
+        ("sequence_parallel", {"sequence_parallel_size": 4}),
     ):
-        by_flag, by_file = priced({"stage": 1}, **{key: 4}), priced({"stage": 1}, **block)
+        degree: dict[str, Any] = {flag: 4}
+        by_flag, by_file = priced({"stage": 1}, **degree), priced({"stage": 1}, more=keys)
         assert by_file.device.phase_bytes == by_flag.device.phase_bytes
         assert by_file.device.peak_bytes != plain.device.peak_bytes
         assert activations(by_file) > 0
@@ -143,7 +144,8 @@ def test_degrees_in_file_match_flags() -> None:
 
 @pytest.mark.parametrize("degree", ["tensor_parallel", "sequence_parallel", "pipeline_parallel"])
 def test_no_degree_removes_all_activations(degree: str) -> None:
-    option = priced({"stage": 1}, **{degree: 4})
+    given: dict[str, Any] = {degree: 4}
+    option = priced({"stage": 1}, **given)
     assert activations(option) and option.step is not None
 
 

@@ -18,7 +18,7 @@ from dsconfig.cost.choices import (
     with_micro_batch,
     with_recomputation,
 )
-from dsconfig.cost.estimate import TierMemory
+from dsconfig.cost.estimate import Phase, TierMemory
 from dsconfig.cost.estimator import estimate, estimate_option
 from dsconfig.cost.hardware import pinned, workspace_bytes
 from dsconfig.cost.limits import limits
@@ -174,7 +174,7 @@ def test_measurement_of_different_run_is_rejected() -> None:
 def test_calibration_matches_if_the_peak_phase_changes() -> None:
     found = estimate(usual_config(facts(), Choice(stage=2)), facts())
     device = found.options[0].device
-    step = device.phase_bytes["step"]
+    step = device.phase_bytes[Phase.STEP]
     assert device.peak_phase == "backward" and step < device.peak_bytes
     calibration = calibrate(found.options[0], step - 2**30, what="allocated")
     after = calibrated(found, calibration).options[0].device
@@ -341,8 +341,8 @@ def test_config_of_a_limit_is_valid_and_fits(runtime: str) -> None:
             here = replace(here, training=asked)
         resolution = dsconfig.resolve(config_of(limit.effective), here, runtime=runtime)
         assert resolution.ok
-    again = dsconfig.estimate(resolution, here).options[0]
-    assert again.device.peak_bytes == limit.option.device.peak_bytes
+        again = dsconfig.estimate(resolution, here).options[0]
+        assert again.device.peak_bytes == limit.option.device.peak_bytes
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -482,7 +482,7 @@ def test_model_is_counted_once_on_cpu() -> None:
     here = facts(device="cpu", device_memory="64GiB", gpus=1, model="gpt2")
     option = estimate_option(usual_config(here, Choice(stage=1)), here)
     assert option.host.peak_bytes == 0
-    assert option.device.phase_bytes["init"] > 0
+    assert option.device.phase_bytes[Phase.INIT] > 0
 
 
 def test_offload_on_cpu_stays_in_the_same_memory() -> None:
@@ -491,7 +491,8 @@ def test_offload_on_cpu_stays_in_the_same_memory() -> None:
     assert option.host.bytes > 0
     held = option.device.phase_bytes
     assert (
-        option.device.visible_bytes >= max(held["backward"], held["step"]) + option.host.bytes // 2
+        option.device.visible_bytes
+        >= max(held[Phase.BACKWARD], held[Phase.STEP]) + option.host.bytes // 2
     )
     assert option.device.visible_bytes <= option.device.peak_bytes + option.host.bytes // 2
     assert option.fits[0].headroom_bytes == 64 * 2**30 - option.device.visible_bytes
@@ -502,7 +503,7 @@ def test_building_on_cpu_holds_model_and_offloaded_masters() -> None:
     option = estimate_option(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
     [masters] = [each.bytes for each in option.host.components if each.name == "master weights"]
     assert option.device.peak_phase == "init"
-    assert option.device.visible_bytes == option.device.phase_bytes["init"] + masters // 8
+    assert option.device.visible_bytes == option.device.phase_bytes[Phase.INIT] + masters // 8
 
 
 def test_reason_names_the_largest_difference() -> None:
@@ -539,11 +540,11 @@ def test_full_model_creation_leaves_no_cache() -> None:
     model = here.model
     assert model is not None
     full = estimate_option(choice, here, runtime="deepspeed").device
-    assert full.phase_bytes["init"] > 2 * model.parameters
-    assert full.phase_bytes["backward"] == pieces.phase_bytes["backward"]
+    assert full.phase_bytes[Phase.INIT] > 2 * model.parameters
+    assert full.phase_bytes[Phase.BACKWARD] == pieces.phase_bytes[Phase.BACKWARD]
     assert full.reserved_bytes == max(
         pieces.reserved_bytes,
-        int(1.05 * (full.phase_bytes["init"] + workspace_bytes("8.0"))),
+        int(1.05 * (full.phase_bytes[Phase.INIT] + workspace_bytes("8.0"))),
     )
 
 

@@ -31,6 +31,7 @@ from dsconfig.runtimes.base import (
 )
 from dsconfig.source import Document, read
 from dsconfig.source.override import with_overrides
+from narrowing import not_none
 
 OPEN = {
     "train_batch_size": "auto",
@@ -281,8 +282,9 @@ def test_deepspeed_accepts_every_remedy() -> None:
         for name, place in places.items():
             block = getattr(zero, name)
             assert (str(block.device) if block else "none") == place, change.what
-        assert read_by.train_micro_batch_size_per_gpu == settled.batch.micro_batch
-        assert read_by.gradient_accumulation_steps == settled.batch.accumulation
+        batch = not_none(settled.batch)
+        assert read_by.train_micro_batch_size_per_gpu == batch.micro_batch
+        assert read_by.gradient_accumulation_steps == batch.accumulation
         assert zero.reduce_bucket_size == settled.zero.reduce_bucket_size
         kinds |= {part.split(" ")[0] for part in change.parts}
     assert {"micro", "recompute", "stage"} <= kinds

@@ -9,6 +9,7 @@ import torch
 import dsconfig
 import dsengine
 from cost.releases import agrees
+from dsconfig.cost.estimate import Phase
 from dsconfig.facts import hf_config, named_model
 from dsconfig.facts.gathering import gather
 from training import frozen_jobs
@@ -53,7 +54,7 @@ def test_a_dry_run_agrees_with_the_estimate(
     resolution = dsconfig.resolve(config(stage, precision, accumulation), facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     device = dsconfig.estimate(resolution, facts).options[0].device
-    for phase in ("init", "forward", "backward", "step"):
+    for phase in Phase:
         assert agrees(device.phase_bytes[phase], result["phases"][phase]), phase
 
 
@@ -98,7 +99,7 @@ def test_a_dry_run_agrees_on_replicas_tiles_sums_and_optimizers(
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     option = dsconfig.estimate(resolution, facts).options[0]
-    for phase in ("init", "forward", "backward", "step"):
+    for phase in Phase:
         expected = option.device.phase_bytes[phase]
         assert agrees(expected, result["phases"][phase]), phase
     assert option.host.bytes // 8 == pytest.approx(result["host"]["step"], rel=0.02)
@@ -136,7 +137,7 @@ def test_a_dry_run_agrees_on_torch_optimizer_temporaries(
     chosen["optimizer"] = {"type": kind, "params": params}
     resolution = dsconfig.resolve(chosen, facts)
     held = dsengine.simulate(dsconfig.plan(resolution, facts), TINY)["phases"]["step"]
-    estimated = dsconfig.estimate(resolution, facts).options[0].device.phase_bytes["step"]
+    estimated = dsconfig.estimate(resolution, facts).options[0].device.phase_bytes[Phase.STEP]
     assert estimated == pytest.approx(held, abs=4096)
 
 
@@ -147,7 +148,7 @@ def test_a_dry_run_agrees_on_what_muon_orthogonalizes(stage: int, ranks: int) ->
     chosen = config(stage) | {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
     resolution = dsconfig.resolve(chosen, facts)
     held = dsengine.simulate(dsconfig.plan(resolution, facts), TINY)["phases"]["step"]
-    estimated = dsconfig.estimate(resolution, facts).options[0].device.phase_bytes["step"]
+    estimated = dsconfig.estimate(resolution, facts).options[0].device.phase_bytes[Phase.STEP]
     assert estimated == pytest.approx(held, abs=4096)
 
 
@@ -177,7 +178,7 @@ def test_a_dry_run_separates_device_and_host_memory(
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     option = dsconfig.estimate(resolution, facts).options[0]
-    for phase in ("init", "forward", "backward", "step"):
+    for phase in Phase:
         expected = option.device.phase_bytes[phase]
         assert agrees(expected, result["phases"][phase], slack=4096), phase
     assert option.host.bytes // ranks == pytest.approx(result["host"]["backward"], rel=0.02)
@@ -199,7 +200,7 @@ def test_a_dry_run_agrees_on_adapters(stage: int, zero: dict[str, Any], ranks: i
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), facts.model)
     device = dsconfig.estimate(resolution, facts).options[0].device
-    for phase in ("init", "forward", "backward", "step"):
+    for phase in Phase:
         expected = device.phase_bytes[phase]
         assert agrees(expected, result["phases"][phase], slack=1024), phase
 
@@ -234,7 +235,7 @@ def test_a_dry_run_holds_device_and_host_together(stage: int, precision: str) ->
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL, device="cpu")
     option = dsconfig.estimate(resolution, facts).options[0]
-    for phase in ("forward", "backward", "step"):
+    for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
         expected = option.device.phase_bytes[phase] + option.host.bytes // 2
         assert agrees(expected, result["phases"][phase]), phase
 
@@ -331,7 +332,7 @@ def test_a_dry_run_reports_file_bytes_without_writing(
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     option = dsconfig.estimate(resolution, facts).options[0]
-    for phase in ("init", "forward", "backward", "step"):
+    for phase in Phase:
         expected = option.device.phase_bytes[phase]
         assert agrees(expected, result["phases"][phase], slack=4096), phase
     assert option.nvme.bytes // ranks == pytest.approx(result["nvme"]["step"], rel=0.001)

@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from dsconfig.commands.app import app
 from dsconfig.facts import FactError, catalogue, gather, named_model
 from dsconfig.facts.machine import named_device
+from narrowing import not_none
 
 MODELS = {entry["name"]: entry for entry in catalogue.models()}
 
@@ -44,7 +45,7 @@ def test_tied_embeddings_are_counted_once_and_listed_twice():
 
 @pytest.mark.parametrize("name", ["llama-2-13b", "LLaMA 2 13B", "meta-llama/Llama-2-13b-hf"])
 def test_model_name_ignores_case_and_separators(name):
-    assert gather(model=name).model.parameters == 13_015_864_320
+    assert not_none(gather(model=name).model).parameters == 13_015_864_320
 
 
 def test_unknown_model_suggests_nearest_names():
@@ -122,7 +123,7 @@ def test_link_bandwidth_is_one_direction():
 
 def test_unknown_gpu_is_accepted_with_its_memory():
     device = gather(device="tpu-v9", device_memory="64GiB").device
-    assert device.memory_bytes == 64 * 2**30
+    assert not_none(device).memory_bytes == 64 * 2**30
     with pytest.raises(FactError, match="device: "):
         gather(device="tpu-v9")
 

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from dsconfig.facts import FactError, gather
+from narrowing import not_none
 
 
 def test_origin_of_every_fact_is_recorded():
@@ -23,16 +24,16 @@ def test_origin_of_every_fact_is_recorded():
     [("13e9", 13_000_000_000), ("13B", 13_000_000_000), ("700M", 700_000_000), ("1.5b", 1.5e9)],
 )
 def test_parameter_count_accepts_common_notations(text, count):
-    model = gather(params=text).model
+    model = not_none(gather(params=text).model)
     assert model.parameters == count
     assert model.assumed, "the assumed architecture is stated"
 
 
 @pytest.mark.parametrize("count", ["1M", "125M", "1.3B", "7B", "13B", "70B", "405B", "1T"])
 def test_assumed_architecture_is_close_to_the_count(count):
-    model = gather(params=count).model
-    shape = model.architecture
-    layer = 4 * shape.hidden_size**2 + 3 * shape.hidden_size * shape.intermediate_size
+    model = not_none(gather(params=count).model)
+    shape = not_none(model.architecture)
+    layer = 4 * shape.hidden_size**2 + 3 * shape.hidden_size * not_none(shape.intermediate_size)
     total = shape.layers * layer + 2 * shape.vocab_size * shape.hidden_size
     assert total == pytest.approx(model.parameters, rel=0.08)
     assert shape.heads * shape.width_of_head == shape.hidden_size
@@ -86,16 +87,18 @@ def test_argument_overrides_file(tmp_path):
     path = tmp_path / "args.json"
     path.write_text(json.dumps({"per_device_train_batch_size": 4, "bf16": True, "max_steps": 50}))
     facts = gather(training_args=path, micro_batch=2)
-    assert facts.training.micro_batch_size == 2
-    assert facts.training.precision == "bf16"
-    assert facts.training.total_steps == 50
+    training = not_none(facts.training)
+    assert training.micro_batch_size == 2
+    assert training.precision == "bf16"
+    assert training.total_steps == 50
 
 
 def test_yaml_files_are_read(tmp_path):
     path = tmp_path / "accelerate.yaml"
     path.write_text("num_processes: 8\nnum_machines: 2\nmixed_precision: no\n")
     facts = gather(accelerate_config=path)
-    assert (facts.world_size, facts.nodes, facts.training.precision) == (8, 2, "fp32")
+    assert (facts.world_size, facts.nodes) == (8, 2)
+    assert not_none(facts.training).precision == "fp32"
 
 
 def test_invalid_json_file_is_reported_with_line_and_column(tmp_path):
@@ -107,5 +110,6 @@ def test_invalid_json_file_is_reported_with_line_and_column(tmp_path):
 
 def test_host_memory_is_shared_among_cpu_ranks():
     one, four = gather(device="cpu"), gather(device="cpu", gpus=4)
-    assert four.device.memory_bytes == one.device.memory_bytes // 4
-    assert one.host.memory_bytes == one.device.memory_bytes
+    memory = not_none(not_none(one.device).memory_bytes)
+    assert not_none(four.device).memory_bytes == memory // 4
+    assert not_none(one.host).memory_bytes == memory

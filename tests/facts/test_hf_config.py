@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsconfig.facts import FactError, gather, hf_config
+from narrowing import not_none
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA = {
@@ -45,7 +46,7 @@ def test_tree_from_file_equals_tree_of_live_module():
         import gpt
     finally:
         sys.path.remove(str(EXAMPLES))
-    model = gather(model=EXAMPLES / "gpt.json").model
+    model = not_none(gather(model=EXAMPLES / "gpt.json").model)
     live = dsengine.describe(gpt.from_json(EXAMPLES / "gpt.json"))
     assert model.parameters == live.parameters
     assert shapes(model) == shapes(live)
@@ -89,8 +90,8 @@ def test_non_integer_size_is_reported_with_its_key():
 def test_model_from_file_is_named_by_its_path(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
-    assert gather(model=path).model.parameters == LLAMA_PARAMETERS
-    assert gather(model=str(tmp_path)).model.parameters == LLAMA_PARAMETERS, "its folder as well"
+    for model in (path, str(tmp_path)):  # the file and its folder
+        assert not_none(gather(model=model).model).parameters == LLAMA_PARAMETERS
 
 
 @pytest.mark.parametrize("name", ["num_hidden_layers", "num_experts"])

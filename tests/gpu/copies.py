@@ -23,8 +23,8 @@ def copies(setting: Setting, seconds: float) -> list[Row]:
 
     def measure(stage: int, pinned: bool) -> Row:
         settings = _config(stage, pinned, setting.tile_elements)
-        job = {"config": settings, "workload": setting.workload}
-        return shared(setting.gpus).run("gpu.copies:step", **job)[0]
+        ranks = shared(setting.gpus)
+        return ranks.run("gpu.copies:step", config=settings, workload=setting.workload)[0]
 
     try:
         cases = {
@@ -56,7 +56,7 @@ def step(config: dict[str, Any], workload: dict[str, Any]) -> Row:
 
     ``hidden``: the share of the copies that overlaps host updates.
     """
-    work = Workload(**workload | {"micro_batch": 1})
+    work = Workload(**{**workload, "micro_batch": 1})
     engine, *_ = dsengine.initialize(model=work.model(), config=config)
     batch = work.batch(seed=dist.get_rank())
     clock = _Clock(work.device)
@@ -67,6 +67,7 @@ def step(config: dict[str, Any], workload: dict[str, Any]) -> Row:
             engine.step()
             clock.wait()
     binding = engine._binding
+    assert isinstance(binding, HostBinding)
     result = {
         "tiles": len(binding.host_tiles),
         "parts pinned": _pinned(binding.shards.values()),

@@ -75,7 +75,7 @@ def simulated(settings: dict[str, Any], setting: Setting) -> dict[str, int]:
 
 def peaks(config: dict[str, Any], workload: dict[str, Any]) -> dict[str, int]:
     """Return the second step's peak bytes above the initial ones; runs on every rank."""
-    work = Workload(**workload | {"micro_batch": 1})
+    work = Workload(**{**workload, "micro_batch": 1})
     batch = work.batch(seed=dist.get_rank())
     # On the host the model is in the same memory and is counted; on a GPU it is moved there.
     meter = LiveBytes(torch.device(work.device), existing=work.device == "cpu")

@@ -38,7 +38,7 @@ def _measured(setting: Setting, modes: list[str], seconds: float) -> list[Row]:
         if not running or running[-1].closed:
             running.append(Ranks(setting.gpus, setting.device))
         request = {"mode": mode, "steps": setting.steps}
-        work = setting.workload | {"compiled": compiled}
+        work = {**setting.workload, "compiled": compiled}
         with report_compilation():
             answers = running[-1].run("gpu.speed:rate", seconds=SECONDS, workload=work, **request)
         result = dict(answers[0], bytes=max(answer["bytes"] for answer in answers))

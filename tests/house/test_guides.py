@@ -9,6 +9,7 @@ from rich.text import Text
 
 import guide_pages
 from guide_pages import BLOCK, Command, commands_in, console_blocks
+from narrowing import not_none
 from screenshots import IMAGES, SCREENSHOTS, THEMES, colored_output
 
 PAGES = {str(page.relative_to(guide_pages.ROOT)): page for page in guide_pages.english_pages()}
@@ -80,7 +81,7 @@ def test_translation_shows_the_same_commands_and_files(page: Path) -> None:
         block for block in BLOCK.finditer(page.read_text("utf-8")) if guide_pages.is_shared(block)
     ]
     assert [block[0] for block in shared] == [
-        text for text in english if guide_pages.is_shared(BLOCK.fullmatch(text))
+        text for text in english if guide_pages.is_shared(not_none(BLOCK.fullmatch(text)))
     ]
 
 

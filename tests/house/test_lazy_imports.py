@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,8 +13,8 @@ from dsconfig.lazy_imports import lazy_imports
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder that is part of the dsconfig package during a test."""
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield a folder that is part of the dsconfig package during a test."""
     import dsconfig
 
     monkeypatch.setattr(dsconfig, "__path__", [*dsconfig.__path__, str(tmp_path)])

@@ -82,9 +82,10 @@ def messages(file: Path) -> Iterator[Passage]:
     tree = ast.parse(file.read_text("utf-8"))
     documentation = _docstrings(tree)
     for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and " " in text.strip() and id(node) not in documentation:
-            yield Passage(file, node.lineno, text)
+        if not isinstance(node, ast.Constant) or id(node) in documentation:
+            continue
+        if isinstance(node.value, str) and " " in node.value.strip():
+            yield Passage(file, node.lineno, node.value)
 
 
 def first_docstring_lines(file: Path) -> Iterator[Passage]:

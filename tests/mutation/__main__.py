@@ -23,6 +23,7 @@ from mutation.page import page
 from mutation.recording import Recorded, record
 from mutation.sites import Mutant, mutants
 from mutation.trial import Sandbox, copy_of
+from narrowing import not_none
 
 ROOT = Path(__file__).parents[2]
 STATE = ROOT / "runs" / "mutants"
@@ -103,7 +104,7 @@ def newest_commit() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=not_none(__doc__).partition("\n")[0])
     parser.add_argument("what", choices=("record", "run", "list", "page"))
     parser.add_argument("more", nargs="*")
     parser.add_argument("--count", type=int, default=200)

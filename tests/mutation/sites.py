@@ -171,8 +171,8 @@ def _mutations(node: ast.AST) -> Iterator[tuple[ast.expr, str, str]]:
             yield node, _text(node.left), "term dropped"
         case ast.Constant(value=bool()):
             yield node, str(not node.value), "constant flipped"
-        case ast.Constant(value=int() | float()):
-            yield node, str(node.value + 1), "constant moved"
+        case ast.Constant(value=int() | float() as number):
+            yield node, str(number + 1), "constant moved"
         case ast.If() | ast.IfExp() | ast.While():
             if isinstance(node.test, ast.Name | ast.Attribute | ast.Call):
                 yield node.test, f"(not {ast.unparse(node.test)})", "condition turned"

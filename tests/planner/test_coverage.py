@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from dsconfig.schema import Key, keys
 ROOT = Path(__file__).parents[2]
 
 
-def fate(config: dict[str, object]) -> dict[str, tuple[Status, str]]:
+def fate(config: dict[str, Any]) -> dict[str, tuple[Status, str]]:
     rows = coverage(effective(config, Facts(world_size=2)))
     return {row.pointer: (row.status, row.by) for row in rows}
 

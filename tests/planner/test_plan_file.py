@@ -52,7 +52,7 @@ EXAMPLES = 1000
 def test_plan_round_trip() -> None:
     unplanned: list[str] = []
 
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=tuple(HealthCheck))
     @given(configs(), MORE, worlds(), MODELS, st.sampled_from(RELEASES), st.integers(1, 2))
     def reads_back(
         config: dict[str, Any],
@@ -62,7 +62,7 @@ def test_plan_round_trip() -> None:
         version: str,
         nodes: int,
     ) -> None:
-        facts = gather(**world | {"model": model}, nodes=min(nodes, world["gpus"]))
+        facts = gather(**{**world, "model": model}, nodes=min(nodes, world["gpus"]))
         resolution = dsconfig.resolve(config | more, facts, version=version)
         try:
             plan = dsconfig.plan(resolution, facts)

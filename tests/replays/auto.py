@@ -163,7 +163,7 @@ def view(config: Mapping[str, Any]) -> dict[str, Any]:
         else stage == 3,
         **{name: target(zero.get(name)) for name in ("offload_optimizer", "offload_param")},
     }
-    bf16 = config.get("bf16") if config.get("bf16") is not None else config.get("bfloat16", {})
+    bf16 = config["bf16"] if config.get("bf16") is not None else config.get("bfloat16", {})
     for name, block in (("fp16", config.get("fp16") or {}), ("bf16", bf16)):
         shown[name] = {"enabled": block.get("enabled", False)}
     for name in ("optimizer", "scheduler"):

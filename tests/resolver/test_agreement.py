@@ -6,6 +6,7 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import gather
+from narrowing import not_none
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,
@@ -151,7 +152,7 @@ def test_validate_and_resolve_agree_on_effect_and_help(runtime):
 def test_block_type_is_never_suggested_as_auto():
     found = by_pointer(TYPES, "DSC703", dsconfig.validate, "transformers")
     for block, argument in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
-        help = found[f"/{block}/type"].help
+        help = not_none(found[f"/{block}/type"].help)
         assert help.startswith(f'delete "{block}" to use {argument} = ') and '"auto"' not in help
     without = {key: value for key, value in TYPES.items() if key not in ("optimizer", "scheduler")}
     report = dsconfig.validate(
@@ -175,7 +176,7 @@ def test_suggested_auto_is_accepted():
     suggested = [
         each.pointer
         for each in found
-        if each.code == "DSC703" and each.help.startswith('write "auto"')
+        if each.code == "DSC703" and not_none(each.help).startswith('write "auto"')
     ]
     assert suggested
     for pointer in suggested:

@@ -1,5 +1,7 @@
 """Batch triple: solved for any subset; contradictions suggest the nearest batches."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ import dsconfig
 from dsconfig.batch import Contradiction, Triple, solve
 from dsconfig.facts import gather
 from dsconfig.runtimes.effective import effective
+from narrowing import not_none
 
 GLOBAL, MICRO, STEPS = (
     "train_batch_size",
@@ -17,8 +20,8 @@ GLOBAL, MICRO, STEPS = (
 A = "auto"
 
 
-def resolved(config, **flags):
-    return dsconfig.resolve(config, gather(**({"gpus": 4} | flags)))
+def resolved(config, **flags: Any):
+    return dsconfig.resolve(config, gather(**{"gpus": 4, **flags}))
 
 
 @pytest.mark.parametrize(
@@ -69,15 +72,15 @@ def test_contradiction_names_members_and_nearest_batches(config):
     assert found.code == "DSC251"
     assert all(key in found.message for key in (GLOBAL, MICRO, STEPS))
     assert "4 data-parallel ranks" in found.message
-    assert "nearest global batch" in found.help
+    assert "nearest global batch" in not_none(found.help)
     assert resolution.effective is None
 
 
 def test_nearest_batches_are_divisible():
     (found,) = resolved({GLOBAL: 100, MICRO: 8, STEPS: A}).diagnostics
-    assert "96 or 128" in found.help
+    assert "96 or 128" in not_none(found.help)
     (found,) = resolved({GLOBAL: 100, MICRO: 3, STEPS: 2}).diagnostics
-    assert "nearest global batch: 24;" in found.help, "both others are fixed"
+    assert "nearest global batch: 24;" in not_none(found.help), "both others are fixed"
 
 
 @pytest.mark.parametrize("value", ["8", 2.5, True, 0, -4, [8]])
@@ -94,12 +97,12 @@ def test_integral_float_is_an_integer():
 
 def test_all_auto_requires_global_batch():
     (found,) = resolved({GLOBAL: A, MICRO: A, STEPS: A}).diagnostics
-    assert "--global-batch" in found.help
+    assert "--global-batch" in not_none(found.help)
 
 
 def test_unknown_world_size_requires_gpus_per_key():
     resolution = dsconfig.resolve({GLOBAL: A, MICRO: 2, STEPS: 1}, gather())
-    assert ["--gpus" in found.help for found in resolution.diagnostics] == [True]
+    assert ["--gpus" in not_none(found.help) for found in resolution.diagnostics] == [True]
 
 
 def test_complete_batch_needs_no_world_size():
@@ -123,7 +126,8 @@ def test_largest_micro_batch_that_fits_is_in_ledger():
 
 def test_missing_search_facts_name_flags():
     (found,) = resolved({GLOBAL: 64, MICRO: A, STEPS: A}, model="gpt2").diagnostics
-    assert "--device" in found.help and "--seq-len" in found.help and "--micro-batch" in found.help
+    help_ = not_none(found.help)
+    assert "--device" in help_ and "--seq-len" in help_ and "--micro-batch" in help_
 
 
 NUMBERS = st.none() | st.integers(1, 64)
@@ -141,6 +145,7 @@ def test_derived_batch_is_consistent_or_contradiction(total, micro, steps, ranks
         for size in triple.nearest(ranks):
             assert isinstance(solve(triple._replace(global_batch=size), ranks), Triple)
     else:
+        assert solved is not None
         assert solved.global_batch == solved.micro_batch * solved.accumulation * ranks
         assert all(was in (None, now) and now >= 1 for was, now in zip(triple, solved, strict=True))
 

@@ -7,6 +7,7 @@ from dsconfig.facts import gather
 from dsconfig.runtimes.accelerate import accelerate
 from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.runtimes.transformers import transformers
+from narrowing import not_none
 
 A = "auto"
 ZERO = {"stage": 2, "reduce_bucket_size": A}
@@ -200,6 +201,6 @@ def test_parameter_count_alone_does_not_size_buckets(runtime):
     config["zero_optimization"]["reduce_bucket_size"] = A
     facts = gather(gpus=2, micro_batch=1, params="7e9")
     (found,) = dsconfig.resolve(config, facts, runtime=runtime).refusals
-    assert found.code == "DSC150" and "--model" in found.help
+    assert found.code == "DSC150" and "--model" in not_none(found.help)
     report = dsconfig.validate(config, facts, runtime=runtime)
     assert "DSC704" not in {found.code for found in report.diagnostics}

@@ -6,6 +6,7 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import gather
+from narrowing import not_none
 
 A = "auto"
 BOTH = {"fp16": {"enabled": A}, "bf16": {"enabled": A}}
@@ -55,7 +56,8 @@ def test_bf16_model_in_fp16_is_noted():
 
 def test_precision_requires_device():
     (found,) = resolved(BOTH).diagnostics
-    assert "--device" in found.help and "--precision" in found.help
+    help_ = not_none(found.help)
+    assert "--device" in help_ and "--precision" in help_
 
 
 BUCKETS = {
@@ -222,11 +224,11 @@ TURNED_DOWN = re.compile(r"stage (\d)(?: with (optimizer|optimizer and parameter
 def test_choice_fits_and_faster_ones_do_not(world):
     resolution, chosen = zero_of(*world)
     entry = next(e for e in resolution.ledger if e.pointer == "/zero_optimization/stage")
-    capacity = gather(device=world[2]).device.memory_bytes
+    capacity = not_none(not_none(gather(device=world[2]).device).memory_bytes)
     assert reserved(world, *chosen) <= capacity
     assert bool(entry.inputs["too_big"]) == (world in CROWDED)
     for option in entry.inputs["too_big"]:
-        stage, moved = TURNED_DOWN.fullmatch(option).groups()
+        stage, moved = not_none(TURNED_DOWN.fullmatch(option)).groups()
         offload = {None: (), "optimizer": ("cpu",)}.get(moved, ("cpu", "cpu"))
         assert reserved(world, int(stage), *offload) > 0.95 * capacity, option
 
@@ -238,7 +240,7 @@ CROWDED = WORLDS[3:]
 def test_offload_without_host_memory_reports_requirement():
     resolution, _ = zero_of("llama-2-13b", 1, "v100-16gb")
     (found,) = (found for found in resolution.diagnostics if found.code == "DSC153")
-    assert "GiB of host memory" in found.message and "--host-memory" in found.help
+    assert "GiB of host memory" in found.message and "--host-memory" in not_none(found.help)
 
 
 def test_nothing_fits_suggests_alternative():
@@ -267,7 +269,7 @@ def test_suggested_recomputation_resolves():
     }
     stuck = resolved(config, **run)
     (found,) = (found for found in stuck.diagnostics if found.code == "DSC154")
-    assert '"gradient_checkpointing": "selective" in --training-args' in found.help
+    assert '"gradient_checkpointing": "selective" in --training-args' in not_none(found.help)
     followed = resolved(config, **run, training_args={"gradient_checkpointing": "selective"})
     assert followed.ok, followed.diagnostics
 
@@ -326,4 +328,5 @@ def test_suggestion_omits_existing_recomputation():
     run = {"model": "llama-3.2-1b", "device": "v100-16gb", "gpus": 1}
     stuck = resolved(config, global_batch=8, seq_len=128, **run)
     (found,) = (found for found in stuck.diagnostics if found.code == "DSC252")
-    assert "would fit" in found.help and "together with" not in found.help
+    help_ = not_none(found.help)
+    assert "would fit" in help_ and "together with" not in help_

@@ -7,6 +7,7 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import embedded_facts
+from narrowing import not_none
 
 ACCELERATE = """compute_environment: LOCAL_MACHINE
 distributed_type: DEEPSPEED
@@ -102,7 +103,7 @@ def test_plugin_finding_has_the_yaml_line(
     path = launch(tmp_path)
     path.write_text(path.read_text().replace(before, after))
     report = dsconfig.validate(path, runtime="accelerate")
-    lines = [found.range.start.line for found in report.diagnostics if found.code == code]
+    lines = [not_none(found.range).start.line for found in report.diagnostics if found.code == code]
     assert lines == [line], report.diagnostics
 
 
@@ -199,7 +200,7 @@ def test_non_numeric_clipping_norm_is_reported(tmp_path: Path) -> None:
     path = plugin(tmp_path, "zero_stage: 2", "gradient_clipping: .nan")
     report = dsconfig.validate(path, runtime="accelerate")
     findings = [each for each in report.diagnostics if each.code == "DSC421"]
-    assert [each.range.start.line for each in findings] == [5]
+    assert [not_none(each.range).start.line for each in findings] == [5]
 
 
 def test_config_in_other_yaml_is_not_plugin_settings(tmp_path: Path) -> None:
@@ -243,7 +244,9 @@ def test_launcher_effect_of_a_setting(
     path = tmp_path / "accelerate.yaml"
     path.write_text(COMPLETE.replace(before, after))
     found = dsconfig.validate(path, runtime="accelerate").diagnostics
-    findings = [(each.effect, each.range.start.line) for each in found if each.code == "DSC705"]
+    findings = [
+        (each.effect, not_none(each.range).start.line) for each in found if each.code == "DSC705"
+    ]
     assert findings == ([(effect, line)] if effect else []), found
 
 
@@ -274,10 +277,10 @@ def test_launch_precision_is_part_of_the_created_config(
 ) -> None:
     document = dsconfig.read(launch(tmp_path, mixed=mixed))
     assert document.value[block]["enabled"] is True
-    assert document.range(f"/{block}/enabled").start.line == 7
+    assert not_none(document.range(f"/{block}/enabled")).start.line == 7
     facts = dsconfig.gather(micro_batch=1, gpus=8, global_batch=8)
     alone = dsconfig.resolve(document.value, facts)
-    assert alone.effective.numerics.precision == block
+    assert not_none(alone.effective).numerics.precision == block
 
 
 def test_distributed_type_no_is_shown_as_yaml_false(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dsconfig.facts import Facts, ModelTree, TrainingFacts
 from dsconfig.runtimes.accelerate import accelerate
 from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.runtimes.transformers import transformers
+from narrowing import not_none
 from replays.auto import view
 from runtimes.mutations import MODELS, mutated
 
@@ -40,7 +41,7 @@ def ours(config, facts, runtime):
     """(exception or None, config)."""
     resolution = dsconfig.resolve(copy.deepcopy(config), facts, runtime=runtime)
     stops = [found for found in resolution.diagnostics if found.name == "program-stops"]
-    raised = re.search(r"raises (\w+)", stops[0].message)[1] if stops else None
+    raised = not_none(re.search(r"raises (\w+)", stops[0].message))[1] if stops else None
     return raised, resolution.config
 
 

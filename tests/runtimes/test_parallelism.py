@@ -9,6 +9,7 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import distributed_config, embedded_facts, parallelism
+from narrowing import not_none
 
 YAML = """distributed_type: DEEPSPEED
 num_processes: 4
@@ -49,7 +50,7 @@ def test_launch_error_is_reported_at_its_line(
     before: str, after: str, line: int, tmp_path: Path
 ) -> None:
     report = dsconfig.validate(written(tmp_path, YAML.replace(before, after)), runtime="accelerate")
-    findings = [each.range.start.line for each in report.errors if each.code == "DSC708"]
+    findings = [not_none(each.range).start.line for each in report.errors if each.code == "DSC708"]
     assert line in findings, report.diagnostics
 
 
@@ -164,7 +165,9 @@ def test_violations_match_real_distributed_config(monkeypatch: pytest.MonkeyPatc
     assert {field.name for field in fields(real)} == distributed_config.KNOWN
     pick = random.Random(7)
     for _ in range(600):
-        block = {name: pick.choice((None, 1, 1, 2, 4, 0)) for name in distributed_config.SIZES}
+        block: dict[str, Any] = {
+            name: pick.choice((None, 1, 1, 2, 4, 0)) for name in distributed_config.SIZES
+        }
         block["tp_plan"] = pick.choice((None, None, "auto"))
         block["enable_expert_parallel"] = pick.random() < 0.2
         processes = pick.choice((2, 4, 8))

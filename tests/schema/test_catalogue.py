@@ -132,11 +132,11 @@ def test_every_default_is_valid() -> None:
 
 def _is_valid(each: Key) -> bool:
     parent = re.sub(r"(\.\*|\[\])?\.?\w+$", "", each.path)
-    owners = blocks_of(known(parent).shape) if parent else (DSConfig,)
-    if each.required or each.default is None or len(owners) > 1:
+    owner, *others = blocks_of(known(parent).shape) if parent else (DSConfig,)
+    if each.required or each.default is None or others:
         return True
     try:
-        owners[0].model_validate({each.name: each.default})
+        owner.model_validate({each.name: each.default})
     except ValidationError as error:
         return all(fault["loc"][0] != each.name for fault in error.errors())
     return True

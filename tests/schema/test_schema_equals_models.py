@@ -201,7 +201,7 @@ PROGRAMS_ONLY = {"ChainedScheduler", "LambdaLR", "MultiplicativeLR", "Sequential
 
 
 @pytest.mark.parametrize("block", [one for one in BLOCKS if one.split(".")[1] not in PROGRAMS_ONLY])
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=tuple(HealthCheck))
 @given(data=st.data())
 def test_model_accepts_values_generated_from_schema(block: str, data: st.DataObject) -> None:
     value = data.draw(block_from(block))

@@ -86,7 +86,7 @@ def is_rejected(document: Document) -> bool:
     return not dsconfig.resolve(document, facts, runtime="deepspeed").ok
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=tuple(HealthCheck))
 @given(
     some.sampled_from(BASES),
     some.lists(STRAY, min_size=1, max_size=3),
@@ -106,7 +106,7 @@ def test_fix_adds_no_finding(
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, deadline=None, suppress_health_check=tuple(HealthCheck))
 @given(some.sampled_from(BASES[:2]), some.lists(STRAY, min_size=1, max_size=3))
 def test_deepspeed_accepts_fixed_config(
     base: dict[str, Any], strays: list[tuple[int, str, Any]]
