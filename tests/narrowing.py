@@ -9,3 +9,9 @@ def not_none(value: T | None) -> T:
     """Return the value. Raises AssertionError if it is None."""
     assert value is not None
     return value
+
+
+def of_type(value: object, kind: type[T]) -> T:
+    """Return the value. Raises AssertionError if it is not an instance of ``kind``."""
+    assert isinstance(value, kind)
+    return value

@@ -45,10 +45,10 @@ def parser():
         pytest.skip("requires DeepSpeed 0.19.8")
     import torch.distributed as torch_dist
     from deepspeed import comm
-    from torch.distributed.distributed_c10d import HashStore
 
     # As in training: without ranks the parser does not divide by parallel degrees.
-    torch_dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    store = torch_dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    torch_dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         comm.init_distributed("gloo", auto_mpi_discovery=False)
         yield config.DeepSpeedConfig

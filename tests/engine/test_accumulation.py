@@ -1,5 +1,7 @@
 """Gradients accumulate in the configured dtype at every stage."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.torch_version import TorchVersion
@@ -31,7 +33,7 @@ def test_stage_1_accumulates_in_fp32_before_reduction(host_ranks: Ranks) -> None
 
     # Since torch 2.15 a tied weight's gradients of one backward are added in fp32 too, unlike the
     # reference.
-    newer = TorchVersion(torch.__version__) >= (2, 15)
+    newer = TorchVersion(torch.__version__) >= "2.15"
     assert gap("fp32", "fp32") < (1e-5 if newer else 1e-6)
     # The remaining error is that of one cast instead of eight sums.
     assert gap("fp32", "bf16") < gap("bf16", "bf16") * 0.6
@@ -53,9 +55,9 @@ def test_script_defined_window_accumulates_in_the_same_dtype(host_ranks: Ranks, 
 
 def test_single_rank_accumulates_in_fp32() -> None:
     with Ranks(1) as alone:
-        types = {"summed_in": "fp32", "sent_in": "bf16"}
         exact = alone.run(REFERENCE, summed_in="fp32", sent_in="fp32")[0]
-        assert alone.run(JOB, stage=0, **types)[0] == pytest.approx(exact, rel=1e-6)
+        found = alone.run(JOB, stage=0, summed_in="fp32", sent_in="bf16")[0]
+        assert found == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.mark.parametrize("summed", ["bf16", "fp32"])
@@ -72,7 +74,7 @@ def test_stage_0_in_16_bits_reports_unused_parameter(ranks: Ranks, summed: str) 
 
 def test_fp32_model_accumulates_in_bf16(ranks: Ranks) -> None:
     """Losses stay close, and an unused parameter is still reported."""
-    settings = {"data_types": {"grad_accum_dtype": "bf16"}}
+    settings: dict[str, Any] = {"data_types": {"grad_accum_dtype": "bf16"}}
     exact = ranks.run("training.jobs:losses", config=config(0, 4), steps=3)[0]
     summed = ranks.run("training.jobs:losses", config=config(0, 4, **settings), steps=3)[0]
     assert summed == pytest.approx(exact, rel=1e-2)

@@ -17,7 +17,8 @@ SHAPES = {"matrix": (6, 4), "stack": (2, 3, 5), "vector": (7,), "scalar": (1,)}
 
 @pytest.fixture(scope="module", autouse=True)
 def alone() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 

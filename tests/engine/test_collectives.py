@@ -12,7 +12,7 @@ from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
 
-BF16 = {"bf16": {"enabled": True}}
+BF16: dict[str, Any] = {"bf16": {"enabled": True}}
 FP16 = {"fp16": {"enabled": True, "initial_scale_power": 8}}
 ON_HOST = {"device": "cpu"}
 SETTINGS: dict[str, dict[str, Any]] = {

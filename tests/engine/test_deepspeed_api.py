@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -297,7 +297,7 @@ def test_groups_without_expert_parallelism_are_unchanged() -> None:
     weight = nn.Parameter(torch.zeros(2))
     group = {"params": [weight], "name": "all"}
     assert split_params_into_different_moe_groups_for_optimizer(group) == [group]
-    weight.allreduce = False  # DeepSpeed's marker
+    cast(Any, weight).allreduce = False  # DeepSpeed's marker
     assert is_moe_param(weight)
     with pytest.raises(NotImplementedError, match="keep experts as ordinary modules"):
         split_params_into_different_moe_groups_for_optimizer([group])

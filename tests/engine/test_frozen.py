@@ -1,6 +1,7 @@
 """Frozen weights have no masters and keep a narrow dtype."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from training.ranks import RankError, Ranks
 
 pytestmark = pytest.mark.engine
 JOB = "training.frozen_jobs:trained"
-BF16 = {"bf16": {"enabled": True}}
+BF16: dict[str, Any] = {"bf16": {"enabled": True}}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 JOBS = "training.key_jobs"
 ABSENT = object()
 ON = {"enabled": True}
-BF16 = {"bf16": ON}
+BF16: dict[str, Any] = {"bf16": ON}
 FP16 = {"enabled": True, "initial_scale_power": 8}
 Observe = Callable[[dict[str, Any]], Any]
 
@@ -259,7 +259,7 @@ REPORTS = [
         value,
         str,
         instead,
-        config(1, **{monitor: {"enabled": True, "output_path": "{folder}"}}),
+        config(1) | {monitor: {"enabled": True, "output_path": "{folder}"}},
         "files",
         {"folder": "{folder}"},
     )

@@ -72,7 +72,7 @@ def test_abandoned_directory_that_cannot_be_removed_is_ignored(
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EPERM, "no")
 
-    monkeypatch.setattr(directory.shutil.os, "rmdir", refused)
+    monkeypatch.setattr(os, "rmdir", refused)
     final = saved(tmp_path, "new")
     assert leftover.is_dir()
     assert (final / "weights").read_text() == "new"

@@ -354,7 +354,7 @@ class Signs(Optimizer):
     def __init__(self, parameters: Any, lr: float, norm: float = math.inf) -> None:
         super().__init__(parameters, {"lr": lr, "norm": norm})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         for group in self.param_groups:
             for param in group["params"]:
                 torch.rand(1)

@@ -19,18 +19,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dsengine import torch_private as private
+from narrowing import of_type
 
 pytestmark = pytest.mark.torch
 
 
 @contextmanager
 def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         yield
     finally:
@@ -58,7 +60,7 @@ class Tied(nn.Module):
         return self.second(self.first(x)).sum()
 
 
-def unit_of(model: nn.Module, **policy: Any) -> FSDPModule:
+def unit_of(model: nn.Module, **policy: Any) -> Any:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     return fully_shard(model, mesh=mesh, reshard_after_forward=True, **policy)
 
@@ -489,7 +491,7 @@ class TestGroups:
     def test_group_supports_devices(self) -> None:
         assert private.supports_device(None, "cpu")
         assert not private.supports_device(None, "meta")
-        assert private.supports_device(dist.new_group([0]), "cpu")
+        assert private.supports_device(of_type(dist.new_group([0]), dist.ProcessGroup), "cpu")
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are not calls")
     def test_gloo_threads_have_the_known_name(self) -> None:
@@ -519,7 +521,10 @@ class TestGroups:
         parallel = DistributedDataParallel(model, init_sync=False)
         reduced: list[int] = []
 
-        def count(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        def count(
+            state: Any,
+            bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
+        ) -> torch.futures.Future[Tensor]:
             reduced.append(bucket.buffer().numel())
             future = torch.futures.Future[Tensor]()
             future.set_result(bucket.buffer())
@@ -654,10 +659,11 @@ class TestFiles:
 
     @pytest.mark.usefixtures("alone")
     def test_checkpoint_metadata_uses_known_globals(self, tmp_path: Path) -> None:
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+        from torch.distributed.checkpoint.state_dict_saver import save
 
-        dcp.save({"weight": torch.ones(2), "note": io.BytesIO(b"x")}, checkpoint_id=tmp_path)
-        reader = dcp.FileSystemReader(tmp_path)
+        save({"weight": torch.ones(2), "note": io.BytesIO(b"x")}, checkpoint_id=tmp_path)
+        reader = FileSystemReader(tmp_path)
         path = Path(private.metadata_path(reader, None))
         assert path == tmp_path / ".metadata", "FileSystemReader._get_metadata_path has changed"
         unpickler = _RecordingUnpickler(io.BytesIO(path.read_bytes()))

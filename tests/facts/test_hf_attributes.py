@@ -77,7 +77,8 @@ def saved(kind: Any, config: Any, folder: Path) -> dict[str, Any]:
 
 def live_width(config: Any) -> Any:
     """Return the width that both integrations read from a live config; None if they stop."""
-    for part in (config, getattr(config, "text_config", None)):
+    parts: tuple[Any, ...] = (config, getattr(config, "text_config", None))
+    for part in parts:
         if hasattr(part, "hidden_size"):
             return part.hidden_size
         if hasattr(part, "hidden_sizes"):

@@ -23,7 +23,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, cast
 
 from frameworks.running import ROOT
 
@@ -63,18 +63,20 @@ def outcome(family: str, folder: str) -> tuple[str, str]:
 
     try:
         model = small_model(family)
-        model.config.save_pretrained(folder)  # validates the reduced sizes
+        cast(Any, model.config).save_pretrained(folder)  # validates the reduced sizes
     except BaseException as error:
         return "not built", _error_text(error)
-    inputs, why, config = None, "all its weights are frozen", CONFIG.copy()
+    inputs: dict[str, Any] | None = None
+    why, config = "all its weights are frozen", CONFIG.copy()
     if any(param.requires_grad for param in model.parameters()):
         inputs, why = _inputs(model)
     else:
         del config["optimizer"]
     engine, *_ = dsengine.initialize(model=model, config=config)
-    for _ in range(2 if inputs is not None else 0):
-        engine.backward(loss_of(engine(**inputs)))
-        engine.step()
+    if inputs is not None:
+        for _ in range(2):
+            engine.backward(loss_of(engine(**inputs)))
+            engine.step()
     engine.save_16bit_model(folder)
     assert any(Path(folder).glob("*.safetensors"))
     return ("trained", "") if inputs is not None else ("initialized", why)
@@ -190,7 +192,7 @@ def _answer(family: str, folder: str, answer: Path, imported: Path | None = None
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
-        store = dist.FileStore(f"{folder}/store", 1)
+        store = dist.FileStore(f"{folder}/store", 1)  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         (Path(folder) / "saved").mkdir()
         found = outcome(family, f"{folder}/saved")

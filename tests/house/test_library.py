@@ -72,7 +72,7 @@ def test_diff_compares_configs_and_releases() -> None:
     upgrade = dsconfig.diff({"train_batch_size": 8}, from_version="0.14.4", to_version="0.19.8")
     assert "/gradient_clipping" in {change.pointer for change in upgrade}
     with pytest.raises(ValueError, match="from_version"):
-        dsconfig.diff(CONFIG)
+        dsconfig.diff(CONFIG)  # pyright: ignore[reportCallIssue]
 
 
 def test_representations_are_short_and_html(facts: dsconfig.Facts) -> None:

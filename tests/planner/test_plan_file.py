@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dsconfig
@@ -16,6 +16,7 @@ from dsconfig.facts import gather
 from dsconfig.planner.build import PlanError
 from dsconfig.planner.plan import is_plan
 from dsconfig.schema import Version
+from property_settings import without_health_checks
 from resolver.strategies import configs, wide, worlds
 
 BASE: dict[str, Any] = {
@@ -52,7 +53,7 @@ EXAMPLES = 1000
 def test_plan_round_trip() -> None:
     unplanned: list[str] = []
 
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=tuple(HealthCheck))
+    @without_health_checks(EXAMPLES)
     @given(configs(), MORE, worlds(), MODELS, st.sampled_from(RELEASES), st.integers(1, 2))
     def reads_back(
         config: dict[str, Any],

@@ -6,6 +6,7 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import gather
+from narrowing import not_none
 
 HERE = Path(__file__).parent
 BAICHUAN = HERE.parents[1] / "examples" / "baichuan2.json"
@@ -59,8 +60,8 @@ def test_one_v100_does_not_fit_and_gets_suggestion():
     resolution = resolved(BAICHUAN, ONE_V100)
     (found,) = (found for found in resolution.diagnostics if found.code == "DSC252")
     assert found.message.endswith(", the GPU has 15.8 GiB")
-    assert "optimizer on cpu and parameters on cpu" in found.help
-    assert "activation_checkpointing" in found.help
+    assert "optimizer on cpu and parameters on cpu" in not_none(found.help)
+    assert "activation_checkpointing" in not_none(found.help)
     assert resolution.config["fp16"] == {"enabled": True}, "a V100 has no bf16"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_jsonschema import from_schema
 from pydantic import ValidationError
@@ -19,6 +19,7 @@ from dsconfig.schema import DSConfig, ErrorKind, KeyStatus, SchemaError, errors,
 from dsconfig.schema.declare import Block
 from dsconfig.schema.json_schema import COMMENT_KEYS, json_schema
 from dsconfig.schema.version import NEWEST
+from property_settings import without_health_checks
 
 ORACLE = Path(__file__).parent.parent / "oracle"
 SCHEMA = json_schema()
@@ -201,7 +202,7 @@ PROGRAMS_ONLY = {"ChainedScheduler", "LambdaLR", "MultiplicativeLR", "Sequential
 
 
 @pytest.mark.parametrize("block", [one for one in BLOCKS if one.split(".")[1] not in PROGRAMS_ONLY])
-@settings(max_examples=10, deadline=None, suppress_health_check=tuple(HealthCheck))
+@without_health_checks(10)
 @given(data=st.data())
 def test_model_accepts_values_generated_from_schema(block: str, data: st.DataObject) -> None:
     value = data.draw(block_from(block))

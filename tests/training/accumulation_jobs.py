@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import dsengine
+from narrowing import not_none
 from training import models
 from training.engine_api_jobs import Double
 from training.jobs import config
@@ -31,7 +32,7 @@ def norm(stage: int, summed_in: str, sent_in: str, branches: bool = False) -> fl
     for micro in range(MICRO_BATCHES):
         engine.backward(loss_of(engine, micro, dist.get_rank()))
         engine.step()
-    result = engine.get_global_grad_norm()
+    result = not_none(engine.get_global_grad_norm())
     engine.destroy()
     return result
 
@@ -51,7 +52,7 @@ def norm_of_script_defined_window(stage: int, summed_in: str) -> float:
         engine.set_gradient_accumulation_boundary(micro == MICRO_BATCHES - 1)
         engine.backward(loss_of(engine, micro, dist.get_rank()) / MICRO_BATCHES)
         engine.step()
-    result = engine.get_global_grad_norm()
+    result = not_none(engine.get_global_grad_norm())
     engine.destroy()
     return result
 

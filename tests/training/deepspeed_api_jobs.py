@@ -1,6 +1,6 @@
 """Jobs for DeepSpeed's API on parameters and checkpoints."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,10 @@ from dsengine.utils.zero_to_fp32 import (
     load_state_dict_from_zero_checkpoint,
 )
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 import dsengine as deepspeed
+from narrowing import not_none, of_type
 from training import models
 from training.jobs import window
 
@@ -35,10 +37,10 @@ def ds_attributes(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the ds_* attributes before, inside and after a gather, and before the engine."""
     with deepspeed.zero.Init(config_dict_or_path=settings):
         model = models.tied()
-    weight = model.head.weight
+    weight: Any = model.head.weight
     built = (tuple(weight.ds_shape), weight.ds_numel, weight.ds_status)
     engine, *_ = deepspeed.initialize(model=model, config=settings)
-    sharded = [p for p in engine.module.parameters() if hasattr(p, "ds_id")]
+    sharded: list[Any] = [p for p in engine.module.parameters() if hasattr(p, "ds_id")]
     plain = [p for p in engine.module.parameters() if not hasattr(p, "ds_id")]
     before = {p.ds_status for p in sharded}
     with deepspeed.zero.GatheredParameters(sharded):
@@ -61,9 +63,9 @@ def ds_attributes(settings: dict[str, Any]) -> dict[str, Any]:
 
 def unwrapped(settings: dict[str, Any]) -> list[tuple[bool, bool]]:
     """Return (hooks registered, weights gathered) before, during and after generation."""
-    engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
-    result = engine.optimizer.parameter_offload
-    weight = engine.module.head.weight
+    engine, optimizer, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    result = cast(Any, optimizer).parameter_offload
+    weight: Any = engine.module.get_parameter("head.weight")
 
     def state() -> tuple[bool, bool]:
         on = bool(result.forward_hooks) and bool(result.backward_hooks)
@@ -83,7 +85,7 @@ def discarded_writes(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the errors for writes that GatheredParameters discards, and their effect."""
 
     def refused(
-        parameter: nn.Parameter, rank: int, modifier: int | None = None, way: str = "add"
+        parameter: torch.Tensor, rank: int, modifier: int | None = None, way: str = "add"
     ) -> str:
         try:
             with deepspeed.zero.GatheredParameters([parameter], modifier_rank=modifier):
@@ -103,16 +105,20 @@ def discarded_writes(settings: dict[str, Any]) -> dict[str, Any]:
         model = models.tied()
     result: dict[str, Any] = {"built": refused(model.head.weight, 0)}
     engine, *_ = deepspeed.initialize(model=model, config=settings)
-    before = engine.module.head.weight.full_tensor()
+
+    def weight(name: str) -> nn.Parameter:
+        return engine.module.get_parameter(f"{name}.weight")
+
+    before = of_type(weight("head"), DTensor).full_tensor()
     result |= {
-        "sharded": refused(engine.module.head.weight, 1),
-        "assigned": refused(engine.module.head.weight, 0, way="assign"),
-        "failed": refused(engine.module.head.weight, 0, way="fail"),
-        "plain": refused(engine.module.norm.weight, 0),
-        "read": refused(engine.module.head.weight, -1),
-        "kept": refused(engine.module.norm.weight, 1, modifier=1),
-        "same": torch.equal(engine.module.head.weight.full_tensor(), before),
-        "persist": sorted({p.ds_persist for p in engine.module.parameters()}),
+        "sharded": refused(weight("head"), 1),
+        "assigned": refused(weight("head"), 0, way="assign"),
+        "failed": refused(weight("head"), 0, way="fail"),
+        "plain": refused(weight("norm"), 0),
+        "read": refused(weight("head"), -1),
+        "kept": refused(weight("norm"), 1, modifier=1),
+        "same": torch.equal(of_type(weight("head"), DTensor).full_tensor(), before),
+        "persist": sorted({cast(Any, p).ds_persist for p in engine.module.parameters()}),
     }
     engine.destroy()
     return result
@@ -126,12 +132,12 @@ def unreduced(settings: dict[str, Any]) -> dict[str, Any]:
     weight = dict(_trained(engine))["twice.weight"]
     with inside():
         engine.backward(engine(models.batch(0, 0, dist.get_rank())))
-        once = _not_none(safe_get_full_grad(weight)).float()
+        once = not_none(safe_get_full_grad(weight)).float()
         engine.backward(engine(models.batch(0, 0, dist.get_rank())))
-        twice = _not_none(safe_get_full_grad(weight)).float()
+        twice = not_none(safe_get_full_grad(weight)).float()
         engine.zero_grad()
         engine.backward(engine(models.batch(0, 0, dist.get_rank())))
-        again = _not_none(safe_get_full_grad(weight)).float()
+        again = not_none(safe_get_full_grad(weight)).float()
     others = [torch.empty_like(once) for _ in range(dist.get_world_size())]
     dist.all_gather(others, once.contiguous())
     result = {
@@ -141,8 +147,9 @@ def unreduced(settings: dict[str, Any]) -> dict[str, Any]:
     }
     if stage:
         engine.set_gradient_accumulation_boundary(True)
-        reduced = _not_none(safe_get_full_grad(weight)) if stage > 1 else sum(others) / 2
-        result["mean"] = torch.allclose(reduced, sum(others) / 2, rtol=2e-2, atol=1e-5)
+        mean = torch.stack(others).sum(0) / 2
+        reduced = not_none(safe_get_full_grad(weight)) if stage > 1 else mean
+        result["mean"] = torch.allclose(reduced, mean, rtol=2e-2, atol=1e-5)
     engine.destroy()
     return result
 
@@ -246,7 +253,8 @@ def full_weights(settings: dict[str, Any], folder: str) -> dict[str, bool]:
 
 def optimizer_attributes(settings: dict[str, Any]) -> list[tuple[bool, float, float]]:
     """Return the optimizer's overflow and loss scale after each step."""
-    engine, optimizer, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    engine, client, *_ = deepspeed.initialize(model=models.tied(), config=settings)
+    optimizer = cast(Any, client)
     rows = [(optimizer.overflow, optimizer.cur_scale, optimizer.loss_scale)]
     for step in range(3):
         loss = engine(models.batch(step, 0, dist.get_rank()))
@@ -287,7 +295,7 @@ def optimizer_classes(settings: dict[str, Any]) -> list[str]:
         FP16_UnfusedOptimizer,
     )
     result = [kind.__name__ for kind in (*kinds, *wrappers) if isinstance(optimizer, kind)]
-    result += ["to be scaled"] if optimizer.needs_scaler() else []
+    result += ["to be scaled"] if cast(Any, optimizer).needs_scaler() else []
     engine.destroy()
     return result
 
@@ -316,36 +324,36 @@ def written(settings: dict[str, Any]) -> dict[str, Any]:
     """Check that written full and local states are read back."""
     engine, *_ = deepspeed.initialize(model=models.tied(), config=settings)
     window(engine, 0)
-    weight = engine.module.blocks[1].up.weight
+    weight = engine.module.get_parameter("blocks.1.up.weight")
     shape = getattr(weight, "ds_shape", weight.shape)
     result: dict[str, Any] = {}
     value = torch.arange(shape.numel(), dtype=torch.float32).view(shape) / 100
     safe_set_full_fp32_param(weight, value)
-    result["master"] = torch.equal(_not_none(safe_get_full_fp32_param(weight)), value)
+    result["master"] = torch.equal(not_none(safe_get_full_fp32_param(weight)), value)
     with deepspeed.zero.GatheredParameters([weight]):
         result["parameter"] = torch.equal(weight.data.float(), value.to(weight.dtype).float())
     safe_set_full_optimizer_state(weight, value + 1, "exp_avg")
-    state = _not_none(safe_get_full_optimizer_state(weight, "exp_avg"))
+    state = not_none(safe_get_full_optimizer_state(weight, "exp_avg"))
     result["state"] = torch.equal(state, value + 1)
     engine.backward(engine(models.batch(1, 0, dist.get_rank())))
     safe_set_full_grad(weight, value + 2)
-    result["gradient"] = torch.equal(_not_none(safe_get_full_grad(weight)), value + 2)
+    result["gradient"] = torch.equal(not_none(safe_get_full_grad(weight)), value + 2)
     safe_update_full_grad_vectorized([weight], lambda gradient, _: gradient * 2)
-    result["updated"] = torch.equal(_not_none(safe_get_full_grad(weight)), (value + 2) * 2)
-    own = _not_none(safe_get_local_fp32_param(weight))
+    result["updated"] = torch.equal(not_none(safe_get_full_grad(weight)), (value + 2) * 2)
+    own = not_none(safe_get_local_fp32_param(weight))
     safe_set_local_fp32_param(weight, own + 1)
     safe_set_local_grad(weight, torch.zeros_like(own))
     safe_set_local_optimizer_state(weight, own, "exp_avg")
     result["own"] = (
-        torch.equal(_not_none(safe_get_local_fp32_param(weight)), own + 1)
-        and not _not_none(safe_get_local_grad(weight)).any()
-        and torch.equal(_not_none(safe_get_local_optimizer_state(weight, "exp_avg")), own)
-        and torch.equal(_not_none(safe_get_full_fp32_param(weight)), value + 1)
+        torch.equal(not_none(safe_get_local_fp32_param(weight)), own + 1)
+        and not not_none(safe_get_local_grad(weight)).any()
+        and torch.equal(not_none(safe_get_local_optimizer_state(weight, "exp_avg")), own)
+        and torch.equal(not_none(safe_get_full_fp32_param(weight)), value + 1)
     )
-    frozen = engine.module.positions.weight
+    frozen = engine.module.get_parameter("positions.weight")
     with deepspeed.zero.GatheredParameters([frozen]):
         expected = frozen.data.float().clone()
-    result["frozen"] = torch.equal(_not_none(safe_get_full_fp32_param(frozen)), expected)
+    result["frozen"] = torch.equal(not_none(safe_get_full_fp32_param(frozen)), expected)
     engine.step()
     result["trains on"] = bool(torch.isfinite(engine(models.batch(2, 0, dist.get_rank()))))
     engine.destroy()
@@ -364,7 +372,8 @@ class ReadsAttributes(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
             inputs = block(inputs)
-        self.seen.append((self.head.weight.ds_status, self.head.weight.ds_id))
+        weight: Any = self.head.weight
+        self.seen.append((weight.ds_status, weight.ds_id))
         return self.head(inputs).square().mean()
 
 
@@ -375,8 +384,8 @@ def attributes_in_forward(settings: dict[str, Any]) -> dict[str, Any]:
     engine, *_ = deepspeed.initialize(model=model, config=settings)
     with engine.coalesce_grad_reduction():
         pass
-    before = model.head.weight.ds_id
-    engine.module.blocks[0](torch.ones(2, 6))
+    before = cast(Any, model.head.weight).ds_id
+    engine.module.get_submodule("blocks.0")(torch.ones(2, 6))
     inputs = torch.ones(2, 6) * (dist.get_rank() + 1)
     losses = []
     for _ in range(2):
@@ -399,12 +408,6 @@ def global_samples_of_steps(settings: dict[str, Any]) -> list[int]:
         found.append(engine.global_samples)
     engine.destroy()
     return found
-
-
-def _not_none(tensor: torch.Tensor | None) -> torch.Tensor:
-    if tensor is None:
-        raise AssertionError("expected a tensor")
-    return tensor
 
 
 def resolved_batch(config: dict[str, Any]) -> tuple[int, int]:

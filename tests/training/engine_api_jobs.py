@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 import dsengine
 from dsengine.loop.offload_states import offloadable_states
 from dsengine.observation.memory import LiveBytes
 from dsengine.tiers.offloaded_states import OffloadDeviceEnum, OffloadedStates, OffloadStateTypeEnum
 from dsengine.torch_private import local_part
+from narrowing import of_type
 from training import models
 from training.jobs import config, window
 
@@ -160,15 +161,16 @@ def compute_dtype_views(settings: dict[str, Any]) -> dict[str, Any]:
     """Check the views that modules have at stage 3 in mixed precision, and writes to them."""
     engine = started(settings)
     window(engine, 0)
-    weight, master = engine.module.head.weight, engine.sharding.masters["tokens.weight"]
+    weight: Any = engine.module.head.weight
+    master: Any = engine.sharding.masters["tokens.weight"]
     exact = local_part(master).clone()
     result: dict[str, Any] = {
         "dtypes": sorted({str(p.dtype) for p in engine.module.parameters()}),
         "state": str(engine.module.state_dict()["head.weight"].dtype),
         "stepped": sorted({str(p.dtype) for p in engine.optimizer.param_groups[0]["params"]}),
         "shape": tuple(weight.shape) == tuple(master.shape) and isinstance(weight, nn.Parameter),
-        "values": torch.equal(weight.full_tensor(), master.full_tensor().to(weight.dtype)),
-        "read": torch.equal((weight * 1).full_tensor(), weight.full_tensor()),
+        "values": torch.equal(_full(weight), _full(master).to(weight.dtype)),
+        "read": torch.equal(_full(weight * 1), _full(weight)),
     }
     with dsengine.zero.GatheredParameters([weight], modifier_rank=0):
         result["gathered"] = str(weight.dtype)
@@ -196,6 +198,10 @@ def compute_dtype_views(settings: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def _full(tensor: Any) -> Tensor:
+    return tensor.full_tensor()
+
+
 def _loaded_in_place(module: nn.Module, master: Any) -> dict[str, bool]:
     """Whether values that torch's checkpoints write into a state_dict can be loaded from it."""
     before = local_part(master).clone()
@@ -213,14 +219,15 @@ def _loaded_in_place(module: nn.Module, master: Any) -> dict[str, bool]:
 
 def _written_otherwise(module: nn.Module, weight: Any, master: Any) -> dict[str, bool]:
     """Whether all ways of writing, copying and casting views reach the shard."""
-    local, parameters = local_part(master), list(module.parameters())
+    local, parameters = local_part(master), list[Tensor](module.parameters())
     result: dict[str, bool] = {}
     for name, factor in (("lists", 2.0), ("out", 3.0), ("data", 0.5), ("mixed", 1.0)):
         before = local.clone()
         with torch.no_grad():
             if name == "lists":
-                torch._foreach_mul_(parameters, factor)
-                torch._foreach_div_([p for p in parameters if p is not weight], factor)
+                torch._foreach_mul_(parameters, factor)  # pyright: ignore[reportPrivateImportUsage]
+                others = [p for p in parameters if p is not weight]
+                torch._foreach_div_(others, factor)  # pyright: ignore[reportPrivateImportUsage]
             elif name == "out":
                 torch.mul(weight, factor, out=weight)
             elif name == "data":
@@ -230,9 +237,7 @@ def _written_otherwise(module: nn.Module, weight: Any, master: Any) -> dict[str,
                 weight.lerp_(weight.detach().clone(), 0.0)
         result[name] = torch.equal(local, before.float() * factor)
     twin = copy.deepcopy(weight)
-    result["twin"] = isinstance(twin, nn.Parameter) and torch.equal(
-        twin.full_tensor(), weight.full_tensor()
-    )
+    result["twin"] = isinstance(twin, nn.Parameter) and torch.equal(_full(twin), _full(weight))
     result["printed"] = repr(twin) == repr(weight.data + 0)
     blocks = cast(Any, module.blocks)
     inner = list(blocks.parameters())
@@ -241,7 +246,7 @@ def _written_otherwise(module: nn.Module, weight: Any, master: Any) -> dict[str,
     result["kept_objects"] = all(p is q for p, q in zip(inner, blocks.parameters(), strict=True))
     module.load_state_dict({k: v * 2 for k, v in module.state_dict().items()}, assign=True)
     result["assigned"] = cast(Any, module.tokens).weight is weight and torch.equal(
-        master.full_tensor(), 2 * twin.full_tensor().float()
+        _full(master), 2 * _full(twin).float()
     )
     return result
 
@@ -354,15 +359,15 @@ def failure(settings: dict[str, Any], kind: str) -> tuple[str, str, bool, str]:
         with redirect_stderr(screen):
             engine.backward(loss)
             engine.step()
-        outcome = ("", "")
+        kind, message = "", ""
     except Exception as error:  # the error is returned
-        outcome = (type(error).__name__, str(error))
+        kind, message = type(error).__name__, str(error)
     same = all(
         torch.equal(local_part(before[n]), local_part(t))
         for n, t in engine.sharding.masters.items()
     )
     engine.destroy()
-    return (*outcome, same, screen.getvalue())
+    return kind, message, same, screen.getvalue()
 
 
 def combinations(
@@ -377,7 +382,9 @@ def combinations(
     elif client_optimizer == "callable":
         options["optimizer"] = lambda parameters: torch.optim.SGD(parameters, lr=0.5)
     if client_schedule == "instance":
-        options["lr_scheduler"] = torch.optim.lr_scheduler.StepLR(options["optimizer"], 1)
+        options["lr_scheduler"] = torch.optim.lr_scheduler.StepLR(
+            of_type(options["optimizer"], torch.optim.Optimizer), 1
+        )
     elif client_schedule == "callable":
         options["lr_scheduler"] = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1)
     engine, optimizer, _, schedule = dsengine.initialize(model=model, config=settings, **options)
@@ -397,7 +404,7 @@ def every_optimizer(stage: int, name: str, params: dict[str, Any]) -> list[float
     )
     model = models.tied()
     matrices = [p for p in model.parameters() if p.dim() == 2 and p.requires_grad]
-    options = {"model_parameters": matrices} if name == "Muon" else {}
+    options: dict[str, Any] = {"model_parameters": matrices} if name == "Muon" else {}
     engine, *_ = dsengine.initialize(model=model, config=settings, **options)
     curve = [window(engine, step) for step in range(4)]
     engine.destroy()

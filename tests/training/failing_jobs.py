@@ -71,12 +71,12 @@ def stray_parameter() -> str:
 
 def config_refused_on_one_rank() -> str:
     """Only one rank has an invalid config; all raise."""
-    more = {"zero": {"overlap_com": True}} if dist.get_rank() == 1 else {}
+    more: dict[str, Any] = {"zero": {"overlap_com": True}} if dist.get_rank() == 1 else {}
     return _raised(lambda: dsengine.initialize(model=models.tied(), config=config(1, **more)))
 
 
 def no_config_on_one_rank() -> str:
-    settings = {"config": config(1)} if dist.get_rank() == 0 else {}
+    settings: dict[str, Any] = {"config": config(1)} if dist.get_rank() == 0 else {}
     return _raised(lambda: dsengine.initialize(model=models.tied(), **settings))
 
 

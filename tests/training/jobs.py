@@ -76,10 +76,10 @@ def between_steps(config: dict[str, Any]) -> dict[str, Any]:
         state = engine.module.state_dict()
         seen["shapes"] = {name: tuple(tensor.shape) for name, tensor in state.items()}
         seen["plain"] = all(type(tensor) is torch.Tensor for tensor in state.values())
-        scale = engine.module.scale
+        scale = engine.module.get_parameter("scale")
         inputs = torch.ones(1, models.WIDTH, dtype=scale.dtype, device=scale.device)
-        seen["block"] = engine.module.blocks[0](inputs).shape[-1]
-        seen["data"] = engine.module.head.weight.data.sum().item()
+        seen["block"] = engine.module.get_submodule("blocks.0")(inputs).shape[-1]
+        seen["data"] = engine.module.get_parameter("head.weight").data.sum().item()
         seen["sum"] = float(sum(tensor.double().sum() for tensor in state.values()))
     dist.barrier()
     follows = window(engine, 1)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import dsengine
+from dsengine.loop.join import Until
 from training import models
 
 
@@ -18,7 +19,7 @@ def own_batches(count: int, rank: int) -> Iterator[Tensor]:
 
 
 def trained(
-    config: dict[str, Any], counts: list[int], until: str = "last", direct: bool = False
+    config: dict[str, Any], counts: list[int], until: Until = "last", direct: bool = False
 ) -> tuple[list[bool], list[Tensor]]:
     """Return which of this rank's batches were new, and the final weights."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=config)
@@ -47,7 +48,7 @@ def reference(
     for number in range(max(counts)):
         ranks = [rank for rank, count in enumerate(counts) if number < count]
         losses = [model(models.batch(number, 0, rank)) for rank in ranks]
-        (sum(losses) / len(losses) / accumulation).backward()
+        (torch.stack(losses).sum() / len(losses) / accumulation).backward()
         if (number + 1) % accumulation == 0:
             optimizer.step()
             optimizer.zero_grad()
@@ -59,7 +60,7 @@ def refused(config: dict[str, Any]) -> list[str]:
     with pytest.raises(ValueError) as nothing_here:
         list(engine.join(own_batches(dist.get_rank(), 0)))
     with pytest.raises(ValueError) as unknown:
-        engine.join([], until="middle")
+        engine.join([], until="middle")  # pyright: ignore[reportArgumentType]
     assert list(engine.join([])) == []
     return [str(nothing_here.value), str(unknown.value)]
 

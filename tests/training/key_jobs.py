@@ -11,12 +11,15 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.utils.data import TensorDataset
 
 import dsengine
+from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.sharding.zero.status import is_watched
+from dsengine.tiers.host import HostBinding
 from dsengine.torch_private import parameter_groups
+from narrowing import of_type
 from training import models
 from training.engine_api_jobs import Double, _message
 
@@ -181,9 +184,11 @@ def pinned(settings: dict[str, Any], what: str) -> bool:
     engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
     with mock.patch.object(torch.cuda, "is_available", lambda: True):
         if what == "parameters":
-            answer = engine.sharding._offload_policy().pin_memory
+            policy = of_type(engine.sharding, FullySharded)._offload_policy()
+            answer = of_type(policy, CPUOffloadPolicy).pin_memory
         else:
-            answer = engine._binding.settings.pin_memory and torch.cuda.is_available()
+            pins = of_type(engine._binding, HostBinding).settings.pin_memory
+            answer = pins and torch.cuda.is_available()
     engine.destroy()
     return bool(answer)
 

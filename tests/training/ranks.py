@@ -82,8 +82,7 @@ class Ranks:
             ready = wait(open_pipes, max(0.0, end - monotonic()))
             if not ready:
                 break
-            for pipe in ready:
-                rank = self._pipes.index(pipe)
+            for rank in [rank for rank, pipe in enumerate(self._pipes) if pipe in ready]:
                 answers[rank] = self._received(rank)
                 if answers[rank][0]:
                     end = min(end, monotonic() + GRACE)

@@ -49,7 +49,9 @@ def curve(
     torch.manual_seed(0)
     model = models.Tied()
     model.blocks[1] = FailingBlock(models.WIDTH)
-    options = {"optimizer": torch.optim.AdamW(model.parameters(), **_arguments())} if direct else {}
+    options: dict[str, Any] = (
+        {"optimizer": torch.optim.AdamW(model.parameters(), **_arguments())} if direct else {}
+    )
     engine, *_ = dsengine.initialize(model=model, config=config, **options)
     losses = []
     for step in range(steps):
@@ -67,9 +69,9 @@ def _arguments() -> dict[str, Any]:
 
 
 def failing_pass(
-    engine: Any, where: str, after: int, backward: Callable[[Tensor], Any] | None = None
+    engine: Any, where: str, after: int, given: Callable[[Tensor], Any] | None = None
 ) -> None:
-    backward = backward or engine.backward
+    backward: Callable[[Tensor], Any] = given or engine.backward
     for micro in range(after):
         backward(engine(models.batch(90, micro, dist.get_rank())))
         engine.step()
@@ -137,7 +139,7 @@ _WAYS: dict[str, Callable[[Any, Tensor], None]] = {
 }
 
 
-def failed_recovery(config: dict[str, Any], again: bool) -> list[float | None]:
+def failed_recovery(config: dict[str, Any], again: bool) -> float | None:
     """Return a window's norm after a failed backward; ``again``: recovery fails once too."""
     torch.manual_seed(0)
     model = models.Tied()

@@ -17,7 +17,9 @@ SGD = {"type": "SGD", "params": {"lr": 0.05}}
 
 
 def _config(stage: int, zero: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    return config(stage, zero=zero, zero_allow_untested_optimizer=True, **more | {"optimizer": SGD})
+    return config(
+        stage, zero=zero, zero_allow_untested_optimizer=True, **{**more, "optimizer": SGD}
+    )
 
 
 def curve(

@@ -55,7 +55,7 @@ def trained(settings: dict[str, Any], folder: str | None = None) -> dict[str, An
         for micro in range(engine.gradient_accumulation_steps()):
             generator = torch.Generator().manual_seed(100 * step + 10 * micro + dist.get_rank())
             inputs = torch.randn(4, 1, 6, generator=generator)
-            loss = engine(inputs.to(engine.module.blocks[0].linear.weight.dtype))
+            loss = engine(inputs.to(engine.module.get_parameter("blocks.0.linear.weight").dtype))
             engine.backward(loss)
             engine.step()
             result["losses"].append(loss.item())
@@ -170,7 +170,9 @@ def resumed_from_deepspeed(settings: dict[str, Any], folder: str) -> dict[str, A
     def stepped(engine: Any, *steps: int) -> list[float]:
         for step in steps:
             inputs = torch.randn(4, 1, 6, generator=torch.Generator().manual_seed(step))
-            engine.backward(engine(inputs.to(engine.module.blocks[0].linear.weight.dtype)))
+            engine.backward(
+                engine(inputs.to(engine.module.get_parameter("blocks.0.linear.weight").dtype))
+            )
             engine.step()
         return [p.item() for p in engine.module.parameters() if p.dim() == 0]
 

@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 import dsconfig
@@ -17,6 +17,7 @@ from dsconfig.schema.catalogue import keys
 from dsconfig.source import Document
 from dsconfig.source.from_text import document_from_text
 from mutants import CORPUS
+from property_settings import without_health_checks
 
 BASES: list[dict[str, Any]] = [
     {"train_batch_size": 8},
@@ -86,7 +87,7 @@ def is_rejected(document: Document) -> bool:
     return not dsconfig.resolve(document, facts, runtime="deepspeed").ok
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=tuple(HealthCheck))
+@without_health_checks(150)
 @given(
     some.sampled_from(BASES),
     some.lists(STRAY, min_size=1, max_size=3),
@@ -106,7 +107,7 @@ def test_fix_adds_no_finding(
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=300, deadline=None, suppress_health_check=tuple(HealthCheck))
+@without_health_checks(300)
 @given(some.sampled_from(BASES[:2]), some.lists(STRAY, min_size=1, max_size=3))
 def test_deepspeed_accepts_fixed_config(
     base: dict[str, Any], strays: list[tuple[int, str, Any]]

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoints import (
     Checkpointer,
@@ -185,7 +186,7 @@ def flipped(state: TrainingState, good: Path, copy: Path) -> dict[str, Any]:
     damage(good, copy, lambda d: flip(d / data, json.loads((d / "manifest.json").read_bytes())))
     checkpointer = Checkpointer()
     weight = next(iter(state.trained().values()))
-    local = weight.to_local() if hasattr(weight, "to_local") else weight
+    local = weight.to_local() if isinstance(weight, DTensor) else weight
     with torch.no_grad():
         local.fill_(7.0)
     result = message_of(lambda: checkpointer.load(state, copy.parent, copy.name))
@@ -259,7 +260,7 @@ def asynchronous(state: TrainingState, root: Path) -> dict[str, Any]:
     gate.set()
     checkpointer.wait()
     _, client_state = checkpointer.load(state, root)
-    local = weight.to_local() if hasattr(weight, "to_local") else weight
+    local = weight.to_local() if isinstance(weight, DTensor) else weight
     saved = bool((local == 1.0).all()) and client_state == {"seen": [1]}
     checkpointer._write = write  # type: ignore[method-assign]
     if dist.get_rank() == 0:

@@ -17,10 +17,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoints import Checkpointer, CheckpointError, TrainingState
 from dsengine.checkpoints.checksums import hash_range
 from engine_storage.jobs.faults import trained
+from narrowing import not_none
 
 MANIFEST, STATE, METADATA = "manifest.json", "training_state.pt", ".metadata"
 ODD = (None, True, -1, 10**30, 0.5, "x", [], {}, [None], {"x": 1})
@@ -67,15 +69,16 @@ def _tensors(state: TrainingState) -> Iterator[tuple[str, Tensor]]:
     """Yield this rank's shard of every weight and optimizer state."""
     for name, tensor in state.weights().items():
         yield name, _local(tensor)
+    optimizer = not_none(state.optimizer)
     for name, parameter in state.trained().items():
-        for key, value in state.optimizer.state.get(parameter, {}).items():
+        for key, value in optimizer.state.get(parameter, {}).items():
             if value.dim():
                 yield f"{name}.{key}", _local(value)
 
 
 def _local(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def changed(path: Path, draw: random.Random) -> tuple[str, bool]:

@@ -1,13 +1,14 @@
 """Building models under zero.Init with all kinds of constructors, gathering and changing them."""
 
 import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from dsengine.utils import safe_get_full_fp32_param
 from dsengine.zero import GatheredParameters, Init
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 import dsengine
 from dsengine.sharding.zero.adoption import (
@@ -19,31 +20,35 @@ from dsengine.sharding.zero.adoption import (
 from dsengine.sharding.zero.partitioned import PartitionedParameter
 from dsengine.sharding.zero.registry import register_model
 from engine_storage.jobs.toy import ToyModel, shard
+from narrowing import of_type
 from training.models import device_type
 
 
 class VariedInit(nn.Module):
     """Initializes its parameters in all the ways that real models do."""
 
+    mean: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(11, 6)
         self.early = nn.Parameter(torch.randn(6))
-        self.layers = nn.Sequential(*[nn.Linear(6, 6) for _ in range(3)])
+        first, second, third = (nn.Linear(6, 6) for _ in range(3))
+        self.layers = nn.Sequential(first, second, third)
         self.head = nn.Linear(6, 11, bias=False)
         self.head.weight = self.table.weight
         self.scalar = nn.Parameter(torch.tensor(2.0))
         self.register_buffer("mean", torch.zeros(6))
         self.apply(self.initialize)
-        nn.init.normal_(self.layers[0].weight, std=0.3)
-        self.layers[1].weight.data.normal_(0, 0.1)
-        self.layers[1].weight.data[0] = 7.0
+        nn.init.normal_(first.weight, std=0.3)
+        second.weight.data.normal_(0, 0.1)
+        second.weight.data[0] = 7.0
         with torch.no_grad():
-            self.layers[2].weight[1:3].mul_(3.0)
-            self.layers[2].bias.copy_(self.layers[0].bias + self.early)
+            third.weight[1:3].mul_(3.0)
+            third.bias.copy_(first.bias + self.early)
             self.mean.copy_(self.table.weight.mean(0))
             self.early /= self.early.norm()
-        self.layers[2].weight.data = self.layers[2].weight.data.t().contiguous()
+        third.weight.data = third.weight.data.t().contiguous()
         assert self.table.weight.shape == (11, 6)
         assert self.table.weight.numel() == 66
         assert len(self.table.weight) == 11
@@ -57,7 +62,10 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
-def built(kind: type[nn.Module], seed: int) -> nn.Module:
+M = TypeVar("M", bound=nn.Module)
+
+
+def built(kind: type[M], seed: int) -> M:
     torch.manual_seed(seed)
     with Init():
         return kind()
@@ -69,8 +77,12 @@ def full_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def equal_construction(result: dict[str, Any]) -> None:
-    for kind in (VariedInit, ToyModel, nn.TransformerEncoderLayer):
-        arguments = (4, 2, 8) if kind is nn.TransformerEncoderLayer else ()
+    kinds: dict[type[nn.Module], tuple[int, ...]] = {
+        VariedInit: (),
+        ToyModel: (),
+        nn.TransformerEncoderLayer: (4, 2, 8),
+    }
+    for kind, arguments in kinds.items():
         torch.manual_seed(5)
         expected = kind(*arguments)
         torch.manual_seed(5 + dist.get_rank())  # rank 0's weights are used, as without Init
@@ -78,13 +90,15 @@ def equal_construction(result: dict[str, Any]) -> None:
             model = kind(*arguments)
         result[f"partitioned {kind.__name__}"] = is_partitioned(model)
         result[f"equal {kind.__name__}"] = same(full_state(model), expected.state_dict())
-    result["shard is one rank's share"] = model.linear1.weight._shard.shape[0] == 4
+        if kind is nn.TransformerEncoderLayer:
+            weight = of_type(model.get_parameter("linear1.weight"), PartitionedParameter)
+            result["shard is one rank's share"] = weight._shard.shape[0] == 4
     result["buffers unsharded"] = not any(b.numel() == 0 for b in built(VariedInit, 5).buffers())
 
 
 def gathering(result: dict[str, Any]) -> None:
     model = built(VariedInit, 5)
-    weight = model.layers[0].weight
+    weight = model.get_parameter("layers.0.weight")
     with GatheredParameters(weight, modifier_rank=1):
         result["ordinary inside"] = type(weight) is nn.Parameter and weight.shape == (6, 6)
         with torch.no_grad():
@@ -112,18 +126,18 @@ def handover(result: dict[str, Any]) -> None:
     torch.manual_seed(5)
     expected = ToyModel()
     model = built(ToyModel, 5)
-    original = model.blocks[0].up.weight
+    original = model.get_parameter("blocks.0.up.weight")
     originals = {p: n for n, p in model.named_parameters()}
     names = replace_partitioned(model)
     shard(model, 3)
     attach_shards(model, names, torch.device(device_type()))
     masters = dict(model.named_parameters())
     register_model(model, originals, masters)
-    full = {n: p.detach().full_tensor() for n, p in masters.items()}
+    full = {n: _full(p) for n, p in masters.items()}
     result["handed over"] = all(torch.equal(full[n], p) for n, p in expected.named_parameters())
     tokens = torch.arange(8).view(1, 8)
     result["trains"] = bool(torch.allclose(model(tokens), expected(tokens)))
-    sharded = model.blocks[0].down.weight
+    sharded = model.get_parameter("blocks.0.down.weight")
     with GatheredParameters([sharded, original], modifier_rank=0):
         inside = sharded.data.clone()
         result["shard unsharded inside"] = inside.shape == (12, 36) and type(inside) is Tensor
@@ -134,17 +148,21 @@ def handover(result: dict[str, Any]) -> None:
             nn.init.constant_(sharded, 3.0)
             with torch.no_grad():
                 original.mul_(2.0)
-    changed = {n: p.detach().full_tensor() for n, p in model.named_parameters()}
+    changed = {n: _full(p) for n, p in model.named_parameters()}
     result["shard changed"] = bool((changed["blocks.0.down.weight"] == 3).all())
     result["old object changed"] = bool(
         torch.equal(changed["blocks.0.up.weight"], 2 * full["blocks.0.up.weight"])
     )
-    unit = model.blocks[1]
+    unit: Any = model.blocks[1]
     unit.unshard()
     with GatheredParameters(unit.up.weight, modifier_rank=0), torch.no_grad():
         unit.up.weight.fill_(dist.get_rank() + 4.0)
     unit.reshard()
     result["unsharded unit changed"] = bool((unit.up.weight.detach().full_tensor() == 4).all())
+
+
+def _full(parameter: nn.Parameter) -> Tensor:
+    return of_type(parameter.detach(), DTensor).full_tensor()
 
 
 def under_16_bits(result: dict[str, Any]) -> None:
@@ -169,7 +187,7 @@ def under_16_bits(result: dict[str, Any]) -> None:
         if dist.get_rank() == 0:
             model.load_state_dict(loaded)
             model.early.data[0] = 0.1
-            model.layers[0].bias.view(2, 3)[1].data.mul_(2.0)
+            model.get_parameter("layers.0.bias").view(2, 3)[1].data.mul_(2.0)
         copied = copy.deepcopy(model.early)
     result["a copy is ordinary"] = copied.data.dtype is torch.bfloat16 is copied.dtype
     result["gathered is rounded"] = all(

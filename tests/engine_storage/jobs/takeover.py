@@ -70,12 +70,13 @@ def next_losses(engine: Any) -> list[float]:
 def taken_over(recordings: str) -> dict[str, Any]:
     """Return how each recorded run continues at each stage."""
     result: dict[str, Any] = {}
-    for recording in sorted(Path(recordings).iterdir()):
+    found = sorted(Path(recordings).iterdir())
+    for recording in found:
         for stage in (0, 1, 2, 3) if _precision(recording) == "fp32" else (2, 3):
             engine, run = _resume(recording, stage)
             engine.destroy()
             result[f"{recording.name} at {stage}"] = run
-    engine, _ = _resume(recording, 3)
+    engine, _ = _resume(found[-1], 3)
     try:
         engine.load_checkpoint(str(Path(recordings).parent), tag="nothing")
     except CheckpointError as error:

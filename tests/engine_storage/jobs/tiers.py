@@ -11,6 +11,7 @@ from dsengine.tiers import HostBinding, NvmeBinding
 from dsengine.torch_private import sharded_parameters_of, units_of
 from engine_storage.jobs.engine_run import config, train
 from engine_storage.jobs.toy import ToyModel
+from narrowing import not_none
 from training import models
 from training.jobs import config as tied_config
 from training.jobs import window
@@ -219,8 +220,10 @@ def left_in_backward() -> dict[str, Any]:
                 for param in sharded_parameters_of(units_of(engine.module))
                 for _ in param.unreduced()
             )
-            counts.append((shards + unreduced, len(engine.sharding.offloaded_gradients)))
+            offloaded = len(not_none(engine.sharding.offloaded_gradients))
+            counts.append((shards + unreduced, offloaded))
             engine.step()
-        result[f"stage {stage}"] = [*counts, (0, len(engine.sharding.offloaded_gradients))]
+        offloaded = len(not_none(engine.sharding.offloaded_gradients))
+        result[f"stage {stage}"] = [*counts, (0, offloaded)]
         engine.destroy()
     return result

@@ -3,6 +3,7 @@
 import argparse
 import math
 from pathlib import Path
+from typing import Any, cast
 
 import deepspeed
 import torch
@@ -53,7 +54,7 @@ class LoRA(nn.Module):
         super().__init__()
         self.weight, self.bias = weight, bias
         try:
-            rows, columns = weight.ds_shape  # under stage 3
+            rows, columns = cast(Any, weight).ds_shape  # under stage 3
         except AttributeError:
             rows, columns = weight.shape
         self.lora_right_weight = nn.Parameter(torch.zeros(columns, rank))
@@ -85,7 +86,7 @@ def params_to_fetch(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
     return [
         p
         for p in parameters
-        if hasattr(p, "ds_id") and p.ds_status == ZeroParamStatus.NOT_AVAILABLE
+        if hasattr(p, "ds_id") and cast(Any, p).ds_status == ZeroParamStatus.NOT_AVAILABLE
     ]
 
 
@@ -100,7 +101,7 @@ def fuse_lora(model: nn.Module) -> None:
 
 
 def save_model(model: nn.Module, rank: int, path: Path, stage: int) -> None:
-    model_to_save = model.module if hasattr(model, "module") else model
+    model_to_save: Any = model.module if hasattr(model, "module") else model
     if stage != 3:
         if rank == 0:
             state = {n: t for n, t in model_to_save.state_dict().items() if "lora" not in n}

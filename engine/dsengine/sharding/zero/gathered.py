@@ -59,7 +59,7 @@ class GatheredParameters:
 
     def __init__(
         self,
-        params: Iterable[nn.Parameter] | nn.Parameter | nn.Module,
+        params: Iterable[Tensor] | Tensor | nn.Module,
         modifier_rank: int | None = None,
         fwd_module: Any = None,
         enabled: bool = True,
@@ -69,7 +69,9 @@ class GatheredParameters:
             params = params.parameters()
         elif isinstance(params, Tensor):
             params = [params]
-        self._parameters = list({id(p): p for p in params}.values()) if enabled else []
+        # torch declares the parameters of its modules as Tensor.
+        given = cast(Iterable[nn.Parameter], params)
+        self._parameters = list({id(p): p for p in given}.values()) if enabled else []
         self._modifier_rank = modifier_rank
         self._exits: list[Callable[[], None]] = []
         self._unwritten: list[tuple[Tensor, tuple[int, int]]] = []
