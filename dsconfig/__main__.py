@@ -44,7 +44,8 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 50)
     reopen_closed_streams()
     from dsconfig.commands.app import FORWARDING, app
-    from dsconfig.commands.errors import UsageError, error_line
+    from dsconfig.commands.errors import error_line
+    from dsconfig.project.errors import UsageError
 
     starts_programs = not FORWARDING.isdisjoint(sys.argv[1:2])
     for stream in (sys.stdout, sys.stderr):

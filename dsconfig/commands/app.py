@@ -16,10 +16,10 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from dsconfig.commands.errors import UsageError
 from dsconfig.commands.help_page import PlainCommand, write_parameters
 from dsconfig.commands.notes import with_quiet
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import UsageError
 
 with lazy_imports():
     from dsconfig.checks import spelling

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dsconfig.commands.errors import UsageError
 from dsconfig.commands.progress import progress
+from dsconfig.project.errors import UsageError
 from dsconfig.report.sizes import size
 from dsconfig.runtimes.effective import Precision
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import UsageError
 from dsconfig.source.pointer import dotted, is_block, lookup
 
 with lazy_imports():

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
-from dsconfig.commands import inference, options
-from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project import inference
+from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import Effect
 from dsconfig.source.pointer import is_block
 
@@ -77,9 +78,11 @@ def diff(
     """
     if b is None and from_version is None:
         raise UsageError("specify a second file, or --from-version to compare two releases")
-    before = options.release(from_version, option="--from-version")
+    before = inference.release_of(from_version, option="--from-version")
     after = (
-        options.release(to_version, option="--to-version") if to_version or b is None else before
+        inference.release_of(to_version, option="--to-version")
+        if to_version or b is None
+        else before
     )
     first = options.load(a, overrides)
     if pin:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
-from dsconfig.commands import inference, options
-from dsconfig.commands.errors import usage
+from dsconfig.commands import options
 from dsconfig.commands.text_table import fitted
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project import inference
+from dsconfig.project.errors import usage
 from dsconfig.report import Severity
 from dsconfig.report.render.terminal import look_of, paint, visible
 from dsconfig.report.sizes import GIB, both
@@ -27,8 +28,8 @@ with lazy_imports():
     import subprocess
 
     from dsconfig.commands import run_logs
-    from dsconfig.commands.validation import validator
     from dsconfig.facts import gathering, machine, run_log
+    from dsconfig.project import validator
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.base import Runtime

@@ -1,12 +1,6 @@
-"""Usage errors of the command line."""
+"""Error lines of the command line."""
 
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-
-
-class UsageError(Exception):
-    """Wrong arguments, or input that cannot be read: exit code 2, one line on stderr."""
 
 
 def error_line(message: str) -> None:
@@ -16,15 +10,3 @@ def error_line(message: str) -> None:
 
     line = f"dsconfig: error: {visible(message)}"
     print(fitted(line) if sys.stderr.isatty() else line, file=sys.stderr)
-
-
-@contextmanager
-def usage(about: str = "") -> Generator[None]:
-    """Convert ValueError and OSError to UsageError, prefixed with ``about``."""
-    prefix = f"{about}: " if about else ""
-    try:
-        yield
-    except ValueError as error:
-        raise UsageError(f"{prefix}{getattr(error, 'in_flags', error)}") from None
-    except OSError as error:
-        raise UsageError(f"{prefix or f'{error.filename}: '}{error.strerror}") from None

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 import dsconfig
-from dsconfig.commands import inference, memory_options, options
-from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands import memory_options, options
 from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
 from dsconfig.facts.inputs import in_flags
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project import inference
+from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 from dsconfig.report.sizes import GIB, gib, in_gib

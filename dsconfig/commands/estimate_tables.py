@@ -46,12 +46,12 @@ with lazy_imports():
 
 if TYPE_CHECKING:
     from dsconfig.commands.estimate import Result
-    from dsconfig.commands.inference import TargetProgram
     from dsconfig.cost.limits import Limit
     from dsconfig.cost.search import Candidate
     from dsconfig.cost.step_time import StepTime
     from dsconfig.facts import Facts
     from dsconfig.facts.machine import HostFacts
+    from dsconfig.project.inference import TargetProgram
 
 
 def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") -> None:

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands import completion, options
-from dsconfig.commands.errors import usage
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import usage
 
 with lazy_imports():
     from dsconfig.commands import markdown, text_table

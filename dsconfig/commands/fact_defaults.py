@@ -10,8 +10,9 @@ from dsconfig.schema.schedules import TOTAL
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
-    from dsconfig.commands import inference, notes, text_table
+    from dsconfig.commands import notes, text_table
     from dsconfig.facts import training as runs
+    from dsconfig.project import inference
     from dsconfig.runtimes import degrees
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
-from dsconfig.commands import inference, options
-from dsconfig.commands.errors import UsageError
+from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project import inference
+from dsconfig.project.errors import UsageError
 from dsconfig.report import Severity
 
 with lazy_imports():

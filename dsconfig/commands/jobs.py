@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dsconfig.commands.errors import UsageError
 from dsconfig.commands.node_options import PORT
 from dsconfig.hostfile import Hosts, address
+from dsconfig.project.errors import UsageError
 
 SHUTDOWN_SECONDS = 30
 """Seconds of a job after the grace period of its ranks at the Slurm time limit."""

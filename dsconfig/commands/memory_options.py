@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from dsconfig.commands.errors import UsageError
 from dsconfig.commands.options import fact
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import UsageError
 
 with lazy_imports():
     from dsconfig.cost import loss

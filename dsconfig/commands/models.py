@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.errors import UsageError
 from dsconfig.commands.text_table import TextTable
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import UsageError
 
 with lazy_imports():
     from dsconfig.facts import catalogue

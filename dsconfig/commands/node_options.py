@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from dsconfig import hostfile as hostfiles
-from dsconfig.commands.errors import UsageError, usage
+from dsconfig.project.errors import UsageError, usage
 
 PORT = 29400
 """Default rendezvous port, as in torchrun."""

@@ -15,25 +15,22 @@ import typer
 
 import dsconfig
 from dsconfig.commands import completion
-from dsconfig.commands.errors import UsageError, usage
 from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import UsageError, usage
 from dsconfig.report.sizes import size
 from dsconfig.source.findings import NO_CONFIG, UNREADABLE
 
 with lazy_imports():
     from dsconfig.commands import host_memory
-    from dsconfig.commands.validation import settings
     from dsconfig.facts import embedded_facts, gathering, machine
     from dsconfig.planner import plan as plans
-    from dsconfig.schema import installed
-    from dsconfig.schema import version as versions
+    from dsconfig.project import settings
     from dsconfig.source import override
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.schema import Version
     from dsconfig.source import Document
 
 
@@ -114,20 +111,6 @@ def parsed(config: dict[str, Any], name: str, overrides: list[str] | None) -> "D
 def completed(facts: "Facts", document: "Document") -> "Facts":
     """Return the facts, completed from the YAML file that embeds the config."""
     return embedded_facts.complete(facts, document) if document.container else facts
-
-
-def release(text: str | None, *, option: str = "--deepspeed-version") -> "Version":
-    """Return the given release, the installed one, or the newest supported.
-
-    Raises UsageError for an invalid or unsupported release.
-    """
-    if text is None:
-        return installed.installed_or_newest()
-    with usage(option):
-        version = versions.Version.parse(text)
-        if version < versions.OLDEST:
-            raise ValueError(f"releases before {versions.OLDEST} are not supported")
-    return version
 
 
 def fact_flags(

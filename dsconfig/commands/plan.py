@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import inference, notes, options, prepare
-from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands import notes, options, prepare
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project import inference
+from dsconfig.project.errors import UsageError, usage
 
 with lazy_imports():
     from dsconfig.commands import fact_defaults, plan_tables, screen, text_table

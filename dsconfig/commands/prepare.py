@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
-from dsconfig.commands.errors import UsageError, usage
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 
 with lazy_imports():
-    from dsconfig.commands import fact_defaults, inference, options
+    from dsconfig.commands import fact_defaults, options
     from dsconfig.facts import facts as empty
     from dsconfig.planner import build
     from dsconfig.planner import plan as plans
+    from dsconfig.project import inference
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts

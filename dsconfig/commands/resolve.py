@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
-from dsconfig.commands import inference, options
-from dsconfig.commands.errors import UsageError, usage
+from dsconfig.commands import options
 from dsconfig.commands.text_table import paragraph
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project import inference
+from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render.terminal import one_line
 from dsconfig.report.report import in_order

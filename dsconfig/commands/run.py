@@ -20,9 +20,9 @@ import typer
 import dsconfig
 from dsconfig import launch_env
 from dsconfig.commands import node_options, options, prepare
-from dsconfig.commands.errors import UsageError
 from dsconfig.commands.notes import note
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import UsageError
 from dsconfig.report.sizes import size
 
 with lazy_imports():

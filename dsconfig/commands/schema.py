@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.errors import usage
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import usage
 
 with lazy_imports():
+    from dsconfig.project import inference
     from dsconfig.schema import json_schema as schemas
 
 Out = Annotated[
@@ -37,7 +38,7 @@ def schema(
         with usage(f"--all {all_to}"):
             write_published(all_to)
         return
-    write(output, schemas.to_text(schemas.json_schema(options.release(deepspeed_version))))
+    write(output, schemas.to_text(schemas.json_schema(inference.release_of(deepspeed_version))))
 
 
 def write_published(folder: Path) -> None:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import inference, memory_options, options
-from dsconfig.commands.errors import usage
+from dsconfig.commands import memory_options, options
 from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project import inference
+from dsconfig.project.errors import usage
 from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 
 with lazy_imports():

@@ -1,5 +1,6 @@
 """``dsconfig validate``: report mistakes in configs, with location, consequence and fix."""
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -8,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsconfig.commands import completion, notes, options
-from dsconfig.commands.validation.output import Output
-from dsconfig.commands.validation.targets import STDIN, Target, targets
-from dsconfig.commands.validation.validator import Selection, Validator, selectors
+from dsconfig.commands.findings_output import Output
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.targets import STDIN, Target, targets
+from dsconfig.project.validator import Selection, Validator, selectors
 from dsconfig.report import Report
 from dsconfig.report.render import FORMATS
+from dsconfig.report.sizes import counted
 from dsconfig.source.findings import UNREADABLE
 from dsconfig.source.pointer import dotted
 
 with lazy_imports():
-    from dsconfig.commands.validation import baseline as baselines
-    from dsconfig.commands.validation import fixing
+    from dsconfig.commands import writing
+    from dsconfig.project import baseline as baselines
+    from dsconfig.project import fixing
 
 if TYPE_CHECKING:
     from dsconfig.report import Diagnostic, FileReport
@@ -111,7 +114,7 @@ def validate(
     if not chosen:
         return
     if fix or unsafe_fixes or diff:
-        reports, changed = fixing.repair(chosen, validator, output, unsafe=unsafe_fixes, dry=diff)
+        reports, changed = _repair(chosen, validator, output, unsafe=unsafe_fixes, dry=diff)
     else:
         reports, changed = _validate(chosen, validator), False
         output.heading(reports)
@@ -135,6 +138,44 @@ def _validate(chosen: Sequence[Target], validator: Validator) -> list["FileRepor
         known += new
         reports.append(found._replace(report=Report(new)))
     return reports
+
+
+def _repair(
+    chosen: Sequence[Target], validator: Validator, output: Output, *, unsafe: bool, dry: bool
+) -> tuple[list[FileReport], bool]:
+    """Fix every target, or print the differences if ``dry``.
+
+    Returns the remaining reports, and whether anything was (or would be) changed. The fixed text of
+    standard input is written to stdout, and findings to stderr.
+    """
+    reports: list[FileReport] = []
+    fixes = files = 0
+    to_stderr = False
+    for target in chosen:
+        own = validator.for_file(target.name)
+        before = own.read(target)
+        own = own.with_program(before, target.source)
+        after = fixing.fix(before, own, unsafe=unsafe)
+        reports.append(own.report(after.document, after.report))
+        fixes += after.count
+        files += after.count > 0
+        if dry:
+            output.diff(fixing.unified_diff(before, after.document))
+        elif target.source == STDIN:
+            to_stderr = True
+            sys.stdout.write(after.document.text or "")
+        elif after.count:
+            old, new = (
+                (fixing.BYTE_ORDER_MARK if document.has_bom else "") + (document.text or "")
+                for document in (before, after.document)
+            )
+            writing.rewrite(Path(before.name), old.encode(), new)
+    if not dry:
+        output.heading(reports)
+        output.findings(reports, to_stderr=to_stderr)
+    verb = "would be applied" if dry else "applied"
+    output.note(f"{fixes} fix{'' if fixes == 1 else 'es'} {verb} in {counted(files, 'file')}")
+    return reports, fixes > 0
 
 
 def _note_dsengine_errors(

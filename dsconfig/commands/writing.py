@@ -16,7 +16,7 @@ from pathlib import Path
 
 import typer
 
-from dsconfig.commands.errors import UsageError, usage
+from dsconfig.project.errors import UsageError, usage
 
 _ONLY_IN_PLACE = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 """Errors of a read-only directory, or of a file mounted individually."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dsconfig.commands import doctor
-from dsconfig.commands.errors import UsageError
+from dsconfig.project.errors import UsageError
 from dsconfig.runtimes.transformers import Transformers
 from dsconfig.schema import installed
 from dsconfig.schema.version import Version

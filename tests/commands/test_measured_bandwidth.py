@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import dsconfig
 from dsconfig.commands import options
 from dsconfig.commands.app import app
-from dsconfig.commands.errors import UsageError
 from dsconfig.cost.hardware import rates
+from dsconfig.project.errors import UsageError
 from dsengine.tiers import speeds
 
 MEASURED: dict[str, Any] = {

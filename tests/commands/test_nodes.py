@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from dsconfig.commands import node_options
-from dsconfig.commands.errors import UsageError
+from dsconfig.project.errors import UsageError
 from ports import reserved_port
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dsconfig.commands.validation import settings
+from dsconfig.project import settings
 from validate.test_command import BAD, GOOD, Run, put, run
 
 __all__ = ["run"]

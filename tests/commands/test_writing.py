@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dsconfig.commands import writing
-from dsconfig.commands.errors import UsageError
+from dsconfig.project.errors import UsageError
 
 FIXABLE = '{"train_batch_size": 8, "zero_optimization": {"stage": 2,}, "steps_per_print": 10,}\n'
 FLAGS = ("--fix", "--runtime", "transformers")

@@ -12,7 +12,6 @@ import pytest
 
 import dsconfig
 from dsconfig.commands import init_template
-from dsconfig.commands.errors import UsageError
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import recomputing_selectively
 from dsconfig.cost.deepspeed.stage3 import recording_of
@@ -30,6 +29,7 @@ from dsconfig.cost.search import (
 from dsconfig.cost.timeline import Recorder, Timeline
 from dsconfig.facts import DeviceFacts, Facts, architectures, parameter_count
 from dsconfig.facts.gathering import gather
+from dsconfig.project.errors import UsageError
 from dsconfig.report.sizes import GIB
 from dsconfig.runtimes.base import runtime_of
 from dsconfig.runtimes.effective import TIER_NAMES, Tier

@@ -22,6 +22,7 @@ LAYERS = [
     ("planner",),
     ("reference", "comparison"),
     ("api", "__init__"),
+    ("project",),
     ("commands",),
     ("__main__", "generate"),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsconfig.commands.app import COMMANDS
-from dsconfig.commands.validation import search
+from dsconfig.project import search
 from validate.test_command import Run, put, run
 
 __all__ = ["run"]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from dsconfig.__main__ import main
-from dsconfig.commands.validation import settings
+from dsconfig.project import settings
 
 GOOD = '{"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}\n'
 BAD = '{"train_batch_size": 8, "zero_optimisation": {"stage": 2}}\n'

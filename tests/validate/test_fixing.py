@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dsconfig.commands.validation.fixing import fix
-from dsconfig.commands.validation.validator import Validator
+from dsconfig.project.fixing import fix
+from dsconfig.project.validator import Validator
 from dsconfig.source import Document, read
 from dsconfig.source.from_text import document_from_text
 from mutants import CORPUS, mutants

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import dsconfig
-from dsconfig.commands.validation.fixing import fix
-from dsconfig.commands.validation.validator import Validator
+from dsconfig.project.fixing import fix
+from dsconfig.project.validator import Validator
 from dsconfig.runtimes.base import NAMES
 from dsconfig.schema.catalogue import keys
 from dsconfig.source import Document

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dsconfig.commands import inference
-from dsconfig.commands.validation import settings
+from dsconfig.project import inference, settings
 from validate.test_command import GOOD, Run, codes_of, put, run  # noqa: F401
 
 TRAINER = """{

@@ -5,18 +5,18 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import dsconfig
-from dsconfig.commands import inference
-from dsconfig.commands.errors import UsageError, usage
-from dsconfig.commands.validation.settings import Settings, settings_for
-from dsconfig.commands.validation.targets import STDIN, Target
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project import inference
+from dsconfig.project.errors import UsageError, usage
+from dsconfig.project.settings import Settings, settings_for
+from dsconfig.project.targets import STDIN, Target
 from dsconfig.report import Diagnostic, Effect, FileReport, FileTarget, Report
 from dsconfig.source import Document, read, with_overrides
 from dsconfig.source.findings import NEVER_IGNORED, matches
 
 with lazy_imports():
     from dsconfig.checks import registry, spelling
-    from dsconfig.commands.validation import baseline as baselines
+    from dsconfig.project import baseline as baselines
     from dsconfig.resolver import codes
     from dsconfig.source import ignores
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dsconfig.commands.errors import UsageError
-from dsconfig.commands.validation.settings import settings_for
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import UsageError
+from dsconfig.project.settings import settings_for
 
 with lazy_imports():
-    from dsconfig.commands.validation import search
+    from dsconfig.project import search
 
 
 STDIN = "-"

@@ -1,17 +1,11 @@
-"""``--fix``, ``--unsafe-fixes`` and ``--diff``: apply fixes until none is left."""
+"""Apply the fixes of a document's findings until none is left."""
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from dsconfig.commands import writing
-from dsconfig.commands.validation.output import Output
-from dsconfig.commands.validation.targets import STDIN, Target
-from dsconfig.commands.validation.validator import Validator
-from dsconfig.report import Applicability, Diagnostic, FileReport, Report
-from dsconfig.report.sizes import counted
+from dsconfig.project.validator import Validator
+from dsconfig.report import Applicability, Diagnostic, Report
 from dsconfig.source import Document
 from dsconfig.source.edit import EDITABLE, apply_fixes
 from dsconfig.source.from_text import document_from_text
@@ -120,41 +114,3 @@ def unified_diff(before: Document, after: Document) -> str:
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
-
-
-def repair(
-    chosen: Sequence[Target], validator: Validator, output: Output, *, unsafe: bool, dry: bool
-) -> tuple[list[FileReport], bool]:
-    """Fix every target, or print the differences if ``dry``.
-
-    Returns the remaining reports, and whether anything was (or would be) changed. The fixed text of
-    standard input is written to stdout, and findings to stderr.
-    """
-    reports: list[FileReport] = []
-    fixes = files = 0
-    to_stderr = False
-    for target in chosen:
-        own = validator.for_file(target.name)
-        before = own.read(target)
-        own = own.with_program(before, target.source)
-        after = fix(before, own, unsafe=unsafe)
-        reports.append(own.report(after.document, after.report))
-        fixes += after.count
-        files += after.count > 0
-        if dry:
-            output.diff(unified_diff(before, after.document))
-        elif target.source == STDIN:
-            to_stderr = True
-            sys.stdout.write(after.document.text or "")
-        elif after.count:
-            old, new = (
-                (BYTE_ORDER_MARK if document.has_bom else "") + (document.text or "")
-                for document in (before, after.document)
-            )
-            writing.rewrite(Path(before.name), old.encode(), new)
-    if not dry:
-        output.heading(reports)
-        output.findings(reports, to_stderr=to_stderr)
-    verb = "would be applied" if dry else "applied"
-    output.note(f"{fixes} fix{'' if fixes == 1 else 'es'} {verb} in {counted(files, 'file')}")
-    return reports, fixes > 0

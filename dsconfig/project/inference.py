@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.batch import KEYS, Triple
-from dsconfig.commands.errors import usage
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import MOST_RANKS
+from dsconfig.project.errors import usage
 from dsconfig.report.report import FileTarget
 from dsconfig.runtimes.base import AUTO, AutoHandling, runtime_of
 from dsconfig.schema.markers import integral
@@ -22,9 +22,9 @@ from dsconfig.source.pointer import is_block, value_at
 
 with lazy_imports():
     from dsconfig.checks.rule import fills_auto
-    from dsconfig.commands import options
-    from dsconfig.commands.validation import settings
     from dsconfig.facts import embedded_facts
+    from dsconfig.project import settings
+    from dsconfig.schema import installed
     from dsconfig.schema import version as versions
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def target_program(
         name, project = (name, "") if name else (defaults.runtime, defaults.file)
     if project and name == ALONE and document is not None and document.container:
         name = None  # DeepSpeed alone does not read a file that embeds a config
-    release = options.release(version)
+    release = release_of(version)
     if version is not None:
         newer = release > versions.NEWEST
         release_source = f"checked as {versions.NEWEST}, the newest supported" if newer else ""
@@ -137,8 +137,22 @@ def target_program(
 def plan_target(name: str | None, version: str | None) -> TargetProgram:
     """Return the program that executes a plan (default: dsengine). Raises UsageError."""
     with usage("--runtime"):
-        runtime = runtime_of(name or "dsengine", options.release(version))
+        runtime = runtime_of(name or "dsengine", release_of(version))
     return TargetProgram(runtime, "" if name else PLANNED)
+
+
+def release_of(text: str | None, *, option: str = "--deepspeed-version") -> "versions.Version":
+    """Return the given release, the installed one, or the newest supported.
+
+    Raises UsageError for an invalid or unsupported release.
+    """
+    if text is None:
+        return installed.installed_or_newest()
+    with usage(option):
+        version = versions.Version.parse(text)
+        if version < versions.OLDEST:
+            raise ValueError(f"releases before {versions.OLDEST} are not supported")
+    return version
 
 
 def _infer(document: "Document | None", source: str, facts: "Facts | None") -> tuple[str, str]:

@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Sequence
 
-from dsconfig.commands.errors import UsageError, error_line
+from dsconfig.commands.errors import error_line
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import UsageError
 from dsconfig.report import Applicability, FileReport, Severity
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
 from dsconfig.report.render.terminal import look_of, one_line, paint

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from dsconfig.commands.errors import UsageError
+from dsconfig.project.errors import UsageError
 from dsconfig.report import Diagnostic
 
 Identity = tuple[str, str, str]

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from dsconfig.commands.errors import UsageError
+from dsconfig.project.errors import UsageError
 from dsconfig.source.pointer import is_block, is_list
 
 SECTION = "[tool.dsconfig]"

@@ -1,1 +1,0 @@
-"""Parts of ``dsconfig validate``: input files, settings, checks, fixes and output."""

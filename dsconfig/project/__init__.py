@@ -1,0 +1,1 @@
+"""Files of a project: its settings, its configs, the program that runs each, and their fixes."""

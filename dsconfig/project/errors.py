@@ -1,0 +1,22 @@
+"""Errors in what a user specified outside a config."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+class UsageError(ValueError):
+    """Wrong arguments or project settings, or input that cannot be read."""
+
+
+@contextmanager
+def usage(about: str = "") -> Generator[None]:
+    """Convert ValueError and OSError to UsageError, prefixed with ``about``."""
+    prefix = f"{about}: " if about else ""
+    try:
+        yield
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise UsageError(f"{prefix}{getattr(error, 'in_flags', error)}") from None
+    except OSError as error:
+        raise UsageError(f"{prefix or f'{error.filename}: '}{error.strerror}") from None
