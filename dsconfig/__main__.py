@@ -9,6 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import NoReturn
 
+from dsconfig.project.errors import UsageError
+
 FOUND = 1
 USAGE = 2
 CRASHED = 101
@@ -45,7 +47,6 @@ def main() -> None:
     reopen_closed_streams()
     from dsconfig.commands.app import FORWARDING, app
     from dsconfig.commands.errors import error_line
-    from dsconfig.project.errors import UsageError
 
     starts_programs = not FORWARDING.isdisjoint(sys.argv[1:2])
     for stream in (sys.stdout, sys.stderr):

@@ -142,7 +142,7 @@ def _validate(chosen: Sequence[Target], validator: Validator) -> list["FileRepor
 
 def _repair(
     chosen: Sequence[Target], validator: Validator, output: Output, *, unsafe: bool, dry: bool
-) -> tuple[list[FileReport], bool]:
+) -> tuple[list["FileReport"], bool]:
     """Fix every target, or print the differences if ``dry``.
 
     Returns the remaining reports, and whether anything was (or would be) changed. The fixed text of
