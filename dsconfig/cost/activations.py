@@ -4,12 +4,15 @@ Notation: s tokens, b samples, h hidden size, a heads, k key/value heads, d head
 width of the MLP, v vocabulary, w bytes of the model dtype. Everything is per rank.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
+from dsconfig.cost import formulas
 from dsconfig.cost.families import Family, Norm, family_of
 from dsconfig.cost.loss import FORMULAS, Loss, loss_bytes, loss_of, upcasts_logits
-from dsconfig.cost.mixers import KERNELS, bytes_without_scores
+from dsconfig.cost.mixers import bytes_without_scores
 from dsconfig.facts.adapters import Adapters, adapters_of
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
@@ -324,6 +327,38 @@ def recompute_of(effective: Effective, facts: Facts) -> Recompute:
     return Recompute.FULL if value else Recompute.NONE
 
 
+class _Blocks(NamedTuple):
+    """What the blocks of a rank keep of one micro batch, in bytes."""
+
+    shape: Architecture
+    style: Style
+    bytes_of: Mapping[BlockKind, BlockBytes]
+    tokens: int
+    length: int
+    tensor: int
+
+    def kept_by(self, kind: BlockKind, *, scores: bool = True) -> int:
+        """Return everything that a block keeps."""
+        block, hidden = self.bytes_of[kind], self.shape.hidden_size
+        linear = block.undivided + (block.linear - block.undivided) / self.tensor
+        per_token = (
+            block.quadratic * self.shape.heads / self.tensor * self.length if scores else 0.0
+        )
+        return int(self.tokens * (hidden * linear + per_token))
+
+    def kept_selectively(self, kind: BlockKind) -> int:
+        """Return what a block keeps with selective recomputation."""
+        if not self.style.flash:
+            return self.kept_by(kind, scores=False)
+        width = operator_bytes(self.shape, self.style, kind)
+        return int(self.tokens * self.shape.hidden_size * width / self.tensor)
+
+    def average(self, sizes: Mapping[BlockKind, int]) -> int:
+        """Return the mean of these sizes over all blocks."""
+        total = sum(sizes[kind] * count for kind, count in self.shape.kinds.items())
+        return total // self.shape.layers
+
+
 def activations_of(effective: Effective, facts: Facts) -> Activations:
     """Return the activations of one micro batch; none if the sequence length is unknown."""
     batch = _micro_batch(effective, facts)
@@ -338,37 +373,23 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
     bytes_of = {
         kind: block_bytes(shape, style, adapters, kind, keeps_inputs=keeps_inputs) for kind in kinds
     }
-
-    def kept_by(kind: BlockKind, *, scores: bool = True) -> int:
-        """Return everything a block keeps of a micro batch, per rank."""
-        block = bytes_of[kind]
-        linear = block.undivided + (block.linear - block.undivided) / tensor
-        quadratic = block.quadratic * shape.heads / tensor * length if scores else 0.0
-        return int(tokens * (hidden * linear + quadratic))
-
-    full_blocks = {kind: kept_by(kind) for kind in kinds}
-    full = sum(full_blocks[kind] * count for kind, count in kinds.items()) // shape.layers
-    largest = max(full_blocks, key=lambda kind: full_blocks[kind])
+    common = bytes_of[commonest(shape)]
+    blocks = _Blocks(shape, style, bytes_of, tokens, length, tensor)
+    full = {kind: blocks.kept_by(kind) for kind in kinds}
+    largest = max(full, key=lambda kind: full[kind])
     inner = _inner_width(shape, largest) / hidden * (1 if style.lean else 2)
-    temporaries = int(tokens * hidden * style.width * (2 + inner / tensor))
-    kept, recomputed, on_host = full, 0, 0
+    kept, recomputed, on_host = blocks.average(full), 0, 0
     if recompute is Recompute.SELECTIVE:
-        left = {
-            kind: int(tokens * hidden * operator_bytes(shape, style, kind) / tensor)
-            if style.flash
-            else kept_by(kind, scores=False)
-            for kind in kinds
-        }
-        kept = sum(left[kind] * count for kind, count in kinds.items()) // shape.layers
-        recomputed = full_blocks[largest] - left[largest]
+        left = {kind: blocks.kept_selectively(kind) for kind in kinds}
+        kept, recomputed = blocks.average(left), full[largest] - left[largest]
     elif recompute is Recompute.FULL:
         settings = effective.activation_checkpointing
         split = tensor if settings.partition_activations else 1
         # Only the input of the first block of an interval is kept; all are recomputed together.
         of_stage = -(-shape.layers // facts.pipeline_parallel)
         together = min(facts.arguments.get(CHECKPOINT_INTERVAL, 1), of_stage)
+        recomputed = full[largest] if together == 1 else kept * together
         kept = style.width * tokens * hidden // split // together
-        recomputed = full_blocks[largest] if together == 1 else full * together
         if settings.cpu_checkpointing:
             kept, on_host = 0, kept * shape.layers
     forward, backward = loss_bytes(
@@ -386,13 +407,15 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
         blocks=shape.layers,
         per_block=kept,
         recomputed=recomputed,
-        temporaries=temporaries,
+        temporaries=int(tokens * hidden * style.width * (2 + inner / tensor)),
         outside=2 * style.width * tokens * hidden + 8 * tokens,
         logits_forward=forward,
         logits_backward=backward,
         on_host=on_host,
         tokens=tokens,
-        formula=_formula(shape, bytes_of[commonest(shape)], recompute),
+        formula=formulas.RECOMPUTED
+        if recompute is Recompute.FULL
+        else formulas.of_blocks(shape, common.linear, common.quadratic),
         loss_formula=FORMULAS[style.loss],
     )
 
@@ -405,23 +428,6 @@ def _micro_batch(effective: Effective, facts: Facts) -> int | None:
     if isinstance(written, int) and written > 0:
         return written
     return facts.training.micro_batch_size if facts.training else None
-
-
-def _formula(shape: Architecture, block: BlockBytes, recompute: Recompute) -> str:
-    if recompute is Recompute.FULL:
-        return "2sbh per block, one block recomputed"
-    scores = f" + {block.quadratic:.0f}as/h" if block.quadratic else ""
-    if len(shape.kinds) == 1:
-        formula = f"sbh({block.linear:.1f}{scores}) per block"
-    else:
-        formula = f"sbh({block.linear:.1f}{scores}) per block of the most common kind"
-    kernels = dict.fromkeys(
-        KERNELS[mixer.kind]
-        for kind in shape.kinds
-        for mixer in kind.mixers
-        if mixer.kind in KERNELS
-    )
-    return f"{formula}, with the kernels of {', '.join(kernels)}" if kernels else formula
 
 
 def latent_attention(shape: Architecture, width: int, *, flash: bool) -> float:

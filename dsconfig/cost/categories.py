@@ -11,7 +11,7 @@ OPTIMIZER, PARAMETERS = from_dotted(paths.OFFLOAD_OPTIMIZER), from_dotted(paths.
 """The blocks that offload optimizer states and weights."""
 ACCUMULATION = from_dotted(STEPS)
 
-MASTERS, PER_OWNED = "master weights", "4 per owned element"
+MASTERS, PER_OWNED = "master weights", "4 bytes per owned element"
 CONSTANTS = Category(
     "quantization scales", "", "scales of quantized base weights, on every rank at every stage"
 )
@@ -33,4 +33,4 @@ def offloaded_gradients(
 
 def offloaded_moments(amount: int, pointer: str = OPTIMIZER) -> Component:
     """Return the states of an offloaded optimizer."""
-    return Component(MOMENTS.name, amount, pointer, "state per owned element")
+    return Component(MOMENTS.name, amount, pointer, "state bytes per owned element")

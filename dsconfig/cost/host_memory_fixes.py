@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from dsconfig.cost.estimator import estimate_option
+from dsconfig.cost.search import verdict_on
 from dsconfig.facts.facts import Facts
 from dsconfig.report.sizes import gib
+from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective, Offload, Tier
 
 SMALL_TILES = 1_000_000
@@ -14,11 +16,16 @@ MOST_NODES = 64
 
 
 def ways_to_fit(
-    effective: Effective, facts: Facts, available: int, *, in_process: bool = False
+    effective: Effective,
+    facts: Facts,
+    available: int,
+    *,
+    in_process: bool = False,
+    program: Runtime | None = None,
 ) -> list[str]:
     """Return settings that need at most ``available`` bytes of a node, or of each of its processes.
 
-    Each is a sentence with the memory it needs.
+    Each is a sentence with the memory it needs. ``program`` adds what it takes outside the config.
     """
 
     def needed(config: Effective, nodes: int | None = None) -> int:
@@ -33,12 +40,37 @@ def ways_to_fit(
         for what, config in _settings(effective, needed, available)
         if (amount := needed(config)) <= available
     ]
+    if program is not None:
+        ways += _eight_bit_on_the_gpu(effective, facts, program)
     now = facts.nodes or 1
     fewest = max(now + 1, now * -(-needed(effective) // max(1, available)))
     for nodes in range(fewest, min(fewest + 2, MOST_NODES + 1)):
         if (amount := needed(effective, nodes)) <= available:
             return [*ways, f"train on {nodes} nodes ({gib(amount)})"]
     return ways
+
+
+def _eight_bit_on_the_gpu(effective: Effective, facts: Facts, program: Runtime) -> Iterator[str]:
+    """Yield the change to 8-bit optimizer states on the GPU, if they fit there.
+
+    bitsandbytes has no kernels for host memory, so the states cannot stay offloaded.
+    """
+    zero, optimizer = effective.zero, program.eight_bit_optimizer
+    if optimizer is None or zero.offload_optimizer is None or facts.on_cpu:
+        return
+    on_gpu = replace(zero, offload_optimizer=None, offload_param=None)
+    changed = replace(effective, zero=on_gpu, optimizer=None)
+    facts = replace(facts, client_optimizer="AdamW8bit")
+    option = estimate_option(changed, facts, runtime=program)
+    if not facts.device_bytes or not verdict_on(option, changed, facts).fits:
+        return
+    blocks = ["offload_optimizer"] + ["offload_param"] * (zero.offload_param is not None)
+    blocks += ["optimizer"] * (effective.optimizer is not None)
+    steps = [f"delete {' and '.join(blocks)} from the config", str(optimizer)]
+    if not program.supplies_optimizer:
+        steps.insert(1, "set zero_allow_untested_optimizer to true")
+    needs = f"{gib(option.host.peak_bytes)}; {gib(option.device.needed_bytes)} per GPU"
+    yield f"use an 8-bit optimizer on the GPU: {'; '.join(steps)} ({needs})"
 
 
 def _settings(

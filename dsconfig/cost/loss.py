@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, cast
 
+from dsconfig.cost.formulas import LOGITS
 from dsconfig.facts.model import Architecture
 from dsconfig.schema.version import Version
 
@@ -30,11 +31,12 @@ CHUNKS = 8
 NAMES = tuple(map(str, Loss))
 
 FORMULAS: Mapping[Loss, str] = {
-    Loss.PLAIN: "s b v, 16-bit and fp32 copies",
-    Loss.NARROW: "s b v, 16-bit copies",
-    Loss.FUSED: "s b v, once",
-    Loss.FUSED_LINEAR: "w(vh + sbh), a chunk of logits, (w + 4)vh while its gradient is added",
-    Loss.CHUNKED: "s b v, fp32 copies of an eighth",
+    Loss.PLAIN: f"{LOGITS}, 16-bit and fp32 copies",
+    Loss.NARROW: f"{LOGITS}, 16-bit copies",
+    Loss.FUSED: f"{LOGITS}, once",
+    Loss.FUSED_LINEAR: "compute-dtype bytes x hidden size x (vocabulary + sequence length x batch) "
+    "and a chunk of logits; 4 bytes more per weight of the head while its gradient is added",
+    Loss.CHUNKED: f"{LOGITS}, fp32 copies of an eighth",
 }
 
 

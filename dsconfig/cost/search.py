@@ -193,6 +193,10 @@ class Candidate:
     host_bytes: int
     reason: str = ""
 
+    def __repr__(self) -> str:
+        result = self.reason or f"{size(self.device_bytes)} per GPU, {self.time.seconds:.3g} s/step"
+        return f"<Candidate: {self.label}: {result}>"
+
     @property
     def label(self) -> str:
         return f"{self.choice.label}, {self.run}"

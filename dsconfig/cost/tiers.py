@@ -6,6 +6,7 @@ from dsconfig.cost.categories import OPTIMIZER, TEMPORARIES
 from dsconfig.cost.deepspeed import host_tier as deepspeed
 from dsconfig.cost.dsengine import host_tier as dsengine
 from dsconfig.cost.estimate import Component, Phase, TierMemory
+from dsconfig.cost.formulas import CHECKPOINTS
 from dsconfig.cost.hardware import pinned
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
@@ -26,7 +27,15 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     if job.activations.on_host:
         pointer = "/activation_checkpointing/cpu_checkpointing"
         amount = job.activations.on_host
-        found.append(Component("checkpoints", amount, pointer, "2sbh L", pinned=True))
+        found.append(
+            Component(
+                "checkpoints",
+                amount,
+                pointer,
+                CHECKPOINTS,
+                pinned=True,
+            )
+        )
     ranks = job.ranks_per_node
     locked = sum(_locked(each) for each in found)
     rounds = is_deepspeed and not job.on_cpu
@@ -79,13 +88,18 @@ def _built(job: Workload) -> Component:
 
     On the CPU it is counted as device memory.
     """
-    elements, formula = job.elements, f"{job.built_width} per element, full model on every rank"
+    elements, formula = (
+        job.elements,
+        f"{job.built_width} bytes per element, full model on every rank",
+    )
     if job.builds_in_pieces:
         elements = job.model.largest_module or max(each.elements for each in job.weights)
-        formula = f"{job.built_width} per element of the largest module, under zero.Init"
+        formula = f"{job.built_width} bytes per element of the largest module, under zero.Init"
     elif job.weights.largest_quantized:
         elements = max(job.weights.largest, job.weights.largest_quantized)
-        formula = f"{job.built_width} per element of the largest tensor, quantized on the device"
+        formula = (
+            f"{job.built_width} bytes per element of the largest tensor, quantized on the device"
+        )
     amount = 0 if job.on_cpu else elements * job.built_width
     return Component("model as built", amount, "", formula, (Phase.INIT,))
 

@@ -37,7 +37,9 @@ class Category(NamedTuple):
 
 
 DEQUANTIZED = Category(
-    "dequantized weight", "", "w per element of the largest quantized weight, for its product"
+    "dequantized weight",
+    "",
+    "compute-dtype bytes per element of the largest quantized weight, for its product",
 )
 
 

@@ -24,6 +24,7 @@ class DsEngine(Runtime):
         SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL,
         **IN_THE_SCRIPT,
     }
+    eight_bit_optimizer: ClassVar[Instruction | None] = None
     recomputes_from_config: ClassVar[bool] = True
     recomputes_selectively: ClassVar[bool] = True
     precedence: ClassVar[tuple[str, ...]] = ("config", "training", "launch")

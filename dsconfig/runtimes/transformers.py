@@ -49,6 +49,9 @@ class Transformers(Runtime):
         "/fp16/enabled": Instruction(ARGUMENTS, "fp16={}"),
     }
     supplies_optimizer: ClassVar[bool] = True
+    eight_bit_optimizer: ClassVar[Instruction | None] = Instruction(
+        ARGUMENTS, 'optim="adamw_bnb_8bit"'
+    )
     precedence: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
     compares_arguments: ClassVar[bool] = True
 

@@ -1,6 +1,7 @@
 """``estimate`` reports the errors of a config and estimates it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,44 @@ def test_config_that_cannot_be_read_is_not_estimated(tmp_path: Path) -> None:
     path.write_text('{"zero_optimization": {"stage": 3}, ')
     done = CliRunner().invoke(app, ["estimate", str(path), *SMALL])
     assert done.exit_code == 1 and "no estimate" in done.stderr
+
+
+TWO_A100 = (*LARGE[:4], "--device", "a100-80gb", *LARGE[6:])
+
+
+@pytest.mark.parametrize(
+    ("program", "steps"),
+    [
+        (
+            "transformers",
+            'delete offload_optimizer from the config; optim="adamw_bnb_8bit" in',
+        ),
+        ("accelerate", "delete offload_optimizer from the config; optimizer=bnb.optim.AdamW8bit"),
+        (
+            "deepspeed",
+            "delete offload_optimizer from the config; set zero_allow_untested_optimizer to true",
+        ),
+    ],
+)
+def test_8_bit_optimizer_on_the_gpu_is_offered_if_it_fits(
+    tmp_path: Path, program: str, steps: str
+) -> None:
+    flags = ("--runtime", program)
+    fixes = estimate(tmp_path, OFFLOADED, *TWO_A100, *flags).stdout.partition("host memory:")[2]
+    assert f"use an 8-bit optimizer on the GPU: {steps}" in " ".join(fixes.split())
+    assert "8-bit" not in estimate(tmp_path, OFFLOADED, *LARGE, *flags).stdout
+
+
+def test_8_bit_optimizer_is_not_offered_for_dsengine(tmp_path: Path) -> None:
+    done = estimate(tmp_path, OFFLOADED, *TWO_A100, "--runtime", "dsengine")
+    assert "To fit the host memory:" in done.stdout and "8-bit" not in done.stdout
+
+
+def test_config_with_8_bit_optimizer_on_the_gpu_fits_as_stated(tmp_path: Path) -> None:
+    done = estimate(tmp_path, OFFLOADED, *TWO_A100, "--runtime", "transformers")
+    (needs,) = re.findall(r"adamw_bnb_8bit.*?([\d.]+ GiB per GPU)", " ".join(done.stdout.split()))
+    path = tmp_path / "args.json"
+    path.write_text('{"optim": "adamw_bnb_8bit", "per_device_train_batch_size": 1}')
+    applied = estimate(tmp_path, STAGE_3, *TWO_A100, "--training-args", str(path))
+    assert applied.exit_code == 0 and "Does not fit" not in applied.stdout
+    assert re.search(rf"required per GPU +{needs.split()[0]}", applied.stdout)

@@ -3,37 +3,45 @@
 from dsconfig.cost.categories import ACCUMULATION, OPTIMIZER, PER_OWNED, STAGE, ZERO
 from dsconfig.cost.timeline import Category
 
-WEIGHTS = Category("weights", STAGE, "w per element; divided by the ranks at stage 3")
-CREATED = Category("model as built", "", "w per element, full model before sharding: no zero.Init")
+WEIGHTS = Category(
+    "weights", STAGE, "compute-dtype bytes per element; divided by the ranks at stage 3"
+)
+CREATED = Category(
+    "model as built",
+    "",
+    "compute-dtype bytes per element, full model before sharding: no zero.Init",
+)
 FLAT_WEIGHTS = Category(
-    "flat copy of the weights", STAGE, "w per trainable element, while they are flattened"
+    "flat copy of the weights",
+    STAGE,
+    "compute-dtype bytes per trainable element, while they are flattened",
 )
 KEPT_LINEAR = Category(
     "gathered weights kept for backward",
     f"{ZERO}/memory_efficient_linear",
-    "w per element of each linear layer, without stage 3's own linear function",
+    "compute-dtype bytes per element of each linear layer, without stage 3's own linear function",
     stream="gather",
 )
 CREATION_GATHER = Category(
     "gather of one parameter at creation",
     STAGE,
-    "w per element of the largest one, while its hook is registered",
+    "compute-dtype bytes per element of the largest one, while its hook is registered",
 )
 PASSING_MASTER = Category(
     "fp32 masters cast on the device",
     OPTIMIZER,
-    "4 per owned element, before 0.17.0",
+    "4 bytes per owned element, before 0.17.0",
 )
 MASTER = Category("fp32 master weights", STAGE, PER_OWNED)
 ZERO_GRADIENT = Category(
-    "zero gradient at creation", "", "4 per owned element, to create the state"
+    "zero gradient at creation", "", "4 bytes per owned element, to create the state"
 )
-GRADIENTS = Category("gradients", STAGE, "w per element not yet reduced")
+GRADIENTS = Category("gradients", STAGE, "compute-dtype bytes per element not yet reduced")
 PARTITION = Category(
     "gradient partition", STAGE, "every parameter that touches the partition, in full"
 )
 GRADIENT_SHARDS = Category(
-    "gradient shards", STAGE, "accumulation dtype per owned element, kept between steps"
+    "gradient shards", STAGE, "accumulation-dtype bytes per owned element, kept between steps"
 )
 BACKLOG = Category(
     "gradients awaiting the reduce stream",
@@ -43,7 +51,9 @@ BACKLOG = Category(
 GLOO_COPY = Category("gloo's copy of the bucket", "", "on CPU: reduce-scatter uses a copy")
 ACCUMULATED = Category("accumulated gradients", ACCUMULATION, "a second partition")
 FULL_GRADIENTS = Category(
-    "fp32 gradients of all parameters", "/data_types/grad_accum_dtype", "4 per element, all ranks"
+    "fp32 gradients of all parameters",
+    "/data_types/grad_accum_dtype",
+    "4 bytes per element, all ranks",
 )
 BUCKET = Category(
     "reduce bucket",
@@ -74,7 +84,7 @@ CAST = Category(
 GRADIENT_NORM = Category(
     "gradient in fp64 for its norm",
     OPTIMIZER,
-    "8 per owned element of the largest gradient, on its way to the host",
+    "8 bytes per owned element of the largest gradient, on its way to the host",
     stream="reduce",
 )
 SENT_GRADIENT = Category(
@@ -86,14 +96,16 @@ SENT_GRADIENT = Category(
 ORTHOGONALIZED = Category(
     "Muon's updates",
     "/optimizer/type",
-    "w per element of the matrices of a partition, in full, and Newton-Schulz on the largest",
+    "compute-dtype bytes per element of a partition's matrices, in full, and Newton-Schulz on the "
+    "largest",
 )
 STAGED_MOMENTUM = Category(
     "Muon's staged momentum",
     "/optimizer/type",
-    "w per element of the matrices of a partition, in full: a copy that the step may discard",
+    "compute-dtype bytes per element of a partition's matrices, in full: a copy that the step may "
+    "discard",
 )
-STEP_GRADIENT = Category("fp32 gradient for the step", "", "4 per element being updated")
+STEP_GRADIENT = Category("fp32 gradient for the step", "", "4 bytes per element being updated")
 FLAT_GRADIENT = Category("flattened gradient", "", "elements being updated, flattened")
 GATHERED = Category(
     "gathered parameters",
@@ -117,11 +129,15 @@ GATHER_COPY = Category(
 SECONDARY = Category(
     "secondary shards (hpZ)",
     f"{ZERO}/zero_hpz_partition_size",
-    "w per element / zero_hpz_partition_size, from its first release to the step",
+    "compute-dtype bytes per element / zero_hpz_partition_size, from its first release to the step",
 )
-OFFLOAD_SCRATCH = Category("offload scratch", OPTIMIZER, "w x the largest parameter")
+OFFLOAD_SCRATCH = Category(
+    "offload scratch", OPTIMIZER, "compute-dtype bytes x the largest parameter"
+)
 OVERFLOW_CHECK = Category(
-    "overflow test", "/fp16", "the largest gradient in fp32 and its masks: 4 or 11 per element"
+    "overflow test",
+    "/fp16",
+    "the largest gradient in fp32 and its masks: 4 or 11 bytes per element",
 )
 SENT_OVERFLOW_CHECK = OVERFLOW_CHECK._replace(pointer=OPTIMIZER)
 """The test of a gradient on its way to the host, in every dtype."""

@@ -16,7 +16,7 @@ def flattened(job: Workload) -> Component:
     in host memory."""
     passes = job.effective.zero.stage in (1, 2) and not stage12.flattens_on_device(job)
     amount = 2 * job.trained * job.width if passes else 0
-    formula = "w per trainable element, twice, while they are flattened"
+    formula = "compute-dtype bytes per trainable element, twice, while they are flattened"
     return Component("weights being flattened", amount, categories.STAGE, formula, (Phase.INIT,))
 
 
@@ -29,7 +29,11 @@ def on_nvme(job: Workload) -> list[Component]:
         found.append(categories.offloaded_gradients(own * 4))
     if zero.parameter_tier is Tier.NVME:
         amount = job.shard(job.elements) * job.width
-        found.append(Component("weights", amount, categories.PARAMETERS, "w per owned element"))
+        found.append(
+            Component(
+                "weights", amount, categories.PARAMETERS, "compute-dtype bytes per owned element"
+            )
+        )
     return found
 
 
@@ -62,13 +66,17 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
             "accumulated gradients",
             summed,
             categories.ACCUMULATION,
-            "w per touched element",
+            "compute-dtype bytes per touched element",
             pinned=pin,
         ),
         categories.offloaded_masters(master, pinned=pins_masters),
         categories.offloaded_gradients(master, pinned=pin, piece=by_group),
         Component(
-            "16-bit staging", staging, categories.OPTIMIZER, "w per owned element", pinned=pin
+            "16-bit staging",
+            staging,
+            categories.OPTIMIZER,
+            "compute-dtype bytes per owned element",
+            pinned=pin,
         ),
         categories.offloaded_moments(state),
     ]
@@ -94,13 +102,13 @@ def _pool(job: Workload, offload: Offload) -> list[Component]:
     own, pin, count_key = job.owned, offload.pin_memory, f"{categories.OPTIMIZER}/buffer_count"
     each = min(own, job.effective.zero.sub_group_size) * 4
     count = offload.buffer_count * (2 if offload.pipeline_read or offload.pipeline_write else 1)
-    formula = "buffer_count x largest sub-group x 4"
+    formula = "buffer_count x largest sub-group x 4 bytes"
     return [
         Component(
             "gradient shards",
             own * job.width,
             categories.OPTIMIZER,
-            "w per owned element",
+            "compute-dtype bytes per owned element",
             pinned=pin,
         ),
         Component("swap buffers", count * each, count_key, formula, pinned=True, piece=each),
@@ -110,15 +118,20 @@ def _pool(job: Workload, offload: Offload) -> list[Component]:
 def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     shards = job.shard(job.elements)
     if offload.tier is Tier.HOST:
-        amount, formula = shards * job.width, "w per owned element"
+        amount, formula = shards * job.width, "compute-dtype bytes per owned element"
         # Flattened in page-locked memory, whatever ``pin_memory`` is.
         return [Component("weights", amount, categories.PARAMETERS, formula, pinned=True)]
     pool = offload.buffer_count * offload.buffer_size * job.width
     kept = min(shards, offload.max_in_cpu) * job.width
-    formula = "buffer_count x size x w"
+    formula = "buffer_count x buffer_size x compute-dtype bytes"
     return [
         Component(
             "swap buffers", pool, f"{categories.PARAMETERS}/buffer_size", formula, pinned=True
         ),
-        Component("weights kept", kept, f"{categories.PARAMETERS}/max_in_cpu", "max_in_cpu x w"),
+        Component(
+            "weights kept",
+            kept,
+            f"{categories.PARAMETERS}/max_in_cpu",
+            "max_in_cpu x compute-dtype bytes",
+        ),
     ]

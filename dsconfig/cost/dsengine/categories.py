@@ -7,7 +7,7 @@ BUILT = Category("model as built", "", "fp32, before sharding")
 NARROWED = Category(
     "a unit in the compute dtype",
     OPTIMIZER,
-    "w per element, while it is sharded: its masters are on the host",
+    "compute-dtype bytes per element, while it is sharded: its masters are on the host",
 )
 BROADCAST = Category(
     "broadcast of the first rank's weights", "", "flattened tensors, 256 MiB at a time"
@@ -15,26 +15,32 @@ BROADCAST = Category(
 MASTER = Category(
     "fp32 master weights",
     STAGE,
-    "4 per trained element, divided by the ranks from stage 1; in fp32 part of the full weights",
+    "4 bytes per trained element, divided by the ranks from stage 1; in fp32 part of the weights",
 )
 SHARDS = Category(
     "weight shards",
     OPTIMIZER,
-    "w per element / ranks; the masters are on the host",
+    "compute-dtype bytes per element / ranks; the masters are on the host",
 )
-FROZEN = Category("frozen weight shards", STAGE, "w per element, divided by the ranks from stage 1")
+FROZEN = Category(
+    "frozen weight shards",
+    STAGE,
+    "compute-dtype bytes per element, divided by the ranks from stage 1",
+)
 TILES = Category(
     "fp32 weights and gradients of tiles",
     f"{OPTIMIZER}/ratio",
-    "4 + 4 per element of the tiles that stay on the device",
+    "4 + 4 bytes per element of the tiles that stay on the device",
 )
-UNSHARDED = Category("unsharded weights", STAGE, "w per element below stage 3")
+UNSHARDED = Category("unsharded weights", STAGE, "compute-dtype bytes per element below stage 3")
 PERSISTENT = Category(
     "persistent units",
     f"{ZERO}/stage3_param_persistence_threshold",
     "units with only small parameters stay unsharded",
 )
-GATHERED = Category("gathered units", f"{ZERO}/stage3_max_reuse_distance", "w per element in use")
+GATHERED = Category(
+    "gathered units", f"{ZERO}/stage3_max_reuse_distance", "compute-dtype bytes per element in use"
+)
 GATHER_BUFFER = Category(
     "gather buffer",
     f"{ZERO}/reduce_bucket_size",
@@ -43,11 +49,13 @@ GATHER_BUFFER = Category(
     communicated=True,
 )
 SHARDED_GRADIENTS = Category(
-    "gradient shards", STAGE, "4 per owned element, backward to step", stream="reduce"
+    "gradient shards", STAGE, "4 bytes per owned element, backward to step", stream="reduce"
 )
-GRADIENTS = Category("gradients of a unit", STAGE, "w per element until they are reduced")
+GRADIENTS = Category(
+    "gradients of a unit", STAGE, "compute-dtype bytes per element until they are reduced"
+)
 KEPT_GRADIENTS = Category(
-    "gradients not yet reduced", ACCUMULATION, "w per element between micro steps"
+    "gradients not yet reduced", ACCUMULATION, "compute-dtype bytes per element between micro steps"
 )
 SUMS = Category(
     "accumulated gradients of a step",
@@ -60,7 +68,9 @@ CAST_INPUT = Category(
     "one unit, summed in a wider dtype",
 )
 BUCKETS = Category(
-    "gradient buckets", f"{ZERO}/reduce_bucket_size", "w per trainable element, the entire run"
+    "gradient buckets",
+    f"{ZERO}/reduce_bucket_size",
+    "compute-dtype bytes per trainable element, the entire run",
 )
 REDUCE_INPUT = Category(
     "reduce-scatter input", "/communication_data_type", "one unit", communicated=True
@@ -75,11 +85,13 @@ REDUCE_OUTPUT = Category(
 EXCHANGED = Category(
     "buffers of the exchange", "", "on CPU, over gloo: a unit to send, its shards from other ranks"
 )
-CAST_SHARDS = Category("shards cast for a gather", STAGE, "w per element of a unit / ranks")
+CAST_SHARDS = Category(
+    "shards cast for a gather", STAGE, "compute-dtype bytes per element of a unit / ranks"
+)
 PACKED = Category(
     "small parameters, packed", STAGE, "parameters below 1 MiB, gathered together after the step"
 )
 ROUNDED = Category(
     "gradients in the accumulation dtype", "/data_types/grad_accum_dtype", "per owned element"
 )
-STEP_GRADIENT = Category("fp32 gradient for the step", "", "4 per element")
+STEP_GRADIENT = Category("fp32 gradient for the step", "", "4 bytes per element")

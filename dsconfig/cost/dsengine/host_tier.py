@@ -18,7 +18,7 @@ from dsconfig.cost.estimate import Component, Phase
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
 
-SHARDS = "per owned element: w, or 4 if the shard is the master; w if frozen"
+SHARDS = "per owned element: compute-dtype bytes, or 4 if the shard is the master and trained"
 
 
 def created_masters(job: Workload) -> int:
@@ -61,7 +61,7 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     tile = min(own, tiles.filed_tile_elements(job.effective.zero.sub_group_size, segments))
     count = tiles.buffers(offload.buffer_count, segments, -(-own // max(1, tile)))
     held = count * segments * tile * tiles.ELEMENT_BYTES
-    formula = "4 per element of a tile, for its shards and each moment"
+    formula = "4 bytes per element of a tile, for its shards and each moment"
     buffers = Component("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)
     return [gradients, buffers, *staging]
 
