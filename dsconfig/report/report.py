@@ -82,8 +82,10 @@ class Cause(NamedTuple):
 
     @property
     def also(self) -> str:
-        """The other keys with their lines; empty if there are none."""
-        return ", ".join(_named(each) for each in self.others)
+        """The other keys with their lines, or some lines of findings without a key; empty if there
+        are none."""
+        named = [_named(each) for each in self.others if each.pointer]
+        return ", ".join([*named, *_lines([each for each in self.others if not each.pointer])])
 
 
 def group_by_cause(found: Iterable[Diagnostic]) -> list[Cause]:
@@ -102,8 +104,22 @@ def _cause_key(found: Diagnostic) -> object:
 
 
 def _named(found: Diagnostic) -> str:
-    key = found.pointer.rpartition("/")[2] or "the file"
+    key = found.pointer.rpartition("/")[2]
     return f"{key} (line {found.range.start.line})" if found.range else key
+
+
+MOST_LINES = 5
+"""Lines that are listed of findings without a key."""
+
+
+def _lines(found: list[Diagnostic]) -> list[str]:
+    """Return ``lines 10, 24, 28, 29, 30 and 14 more`` as a list of at most one text."""
+    lines = list(dict.fromkeys(str(each.range.start.line) for each in found if each.range))
+    if not lines:
+        return [f"{len(found)} more"] if found else []
+    more = f" and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
+    noun = "line" if len(lines) == 1 else "lines"
+    return [f"{noun} {', '.join(lines[:MOST_LINES])}{more}"]
 
 
 class FileTarget(NamedTuple):

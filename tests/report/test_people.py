@@ -1,13 +1,16 @@
 """The formats for terminals: full and concise."""
 
 import io
+import re
 
 import pytest
 
+import dsconfig
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import Look, render
 from dsconfig.report.render.full import excerpt
 from dsconfig.report.render.terminal import look_of, paint
+from dsconfig.report.report import group_by_cause
 from report.findings import FILES, IDLE, TEXT, WRONG, place
 
 PLAIN = Look(color=False, width=80)
@@ -134,3 +137,14 @@ def test_unknown_format_lists_the_known_ones() -> None:
 
 def test_default_look_is_that_of_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in render("concise", FILES)
+
+
+def test_findings_without_a_key_are_listed_by_line_once() -> None:
+    text = "{" + "".join(f"\nkey {number} is not valid" for number in range(12)) + "\n}"
+    (cause,) = (
+        cause
+        for cause in group_by_cause(dsconfig.validate(text, runtime="deepspeed").diagnostics)
+        if cause.first.code == "DSC002"
+    )
+    assert len(cause.others) > 5
+    assert re.fullmatch(r"lines 3, 4, 5, 6, 7 and \d+ more", cause.also), cause.also
