@@ -6,7 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import AppliesTo, Finding, Path, fills_auto, reaches_deepspeed
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import AutoHandling, Runtime
+from dsconfig.runtimes.base import AutoHandling, Runtime, every_runtime
 
 REFUSALS = (AutoHandling.REFUSED, AutoHandling.REFUSED_LATE)
 OURS = "dsengine"
@@ -39,6 +39,20 @@ def _consequence(config: Context, path: Path, fate: AutoHandling, program: str) 
 RESOLVE = "dsconfig resolve --runtime dsengine"
 
 
+def _remedy(config: Context, path: Path) -> str:
+    """Return what to do about an "auto", the likeliest first: few files with it are for DeepSpeed
+    alone."""
+    filling = [
+        other.name
+        for other in every_runtime(config.version)
+        if fills_auto(other) and other.on_auto(path, config.config) is AutoHandling.FILLED
+    ]
+    write = f"write a value, or run `{RESOLVE} {config.document.name}`"
+    if not filling:
+        return write
+    return f"if {' or '.join(filling)} reads this file, specify it with --runtime; else {write}"
+
+
 @rule("DSC101", Effect.ALTERED, also=(Effect.REFUSED,), applies_to=reaches_deepspeed)
 def auto_unresolved(config: Context) -> Iterator[Finding]:
     """Unresolved value "auto"
@@ -60,7 +74,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
             path=path,
             message=f'"auto" in {".".join(path)} is unresolved: '
             + _consequence(config, path, fate, runtime.name),
-            help=f"run `{RESOLVE} {config.document.name}`, or write a value",
+            help=_remedy(config, path),
             effect=_EFFECTS.get(fate),
             late=fate is AutoHandling.REFUSED_LATE,
         )

@@ -202,6 +202,8 @@ def _is_reported(config: Context, path: Path) -> bool:
         return config.runs_deepspeed or not entry.refused
     if path[0] == "zero_optimization" and len(path) == 1:
         return True
+    if path == ("steps_per_print",) and config.get(*path) == math.inf:
+        return True  # as accelerate writes it: no step is a multiple, so nothing is printed
     known, is_null = key_at(path), config.get(*path) is None
     if path in CHECKED_ELSEWHERE or (is_null and path in (("bf16",), ("aio",))):
         return True

@@ -129,6 +129,10 @@ class Runtime:
     """Instructions, with ``{}`` for the value, by pointer of settings outside the config."""
     recomputes_selectively: ClassVar[bool] = False
     """True if scripts for it can import the selective policy of dsengine."""
+    eight_bit_optimizer: ClassVar[Instruction | None] = Instruction(
+        SCRIPT, "optimizer=bnb.optim.AdamW8bit(...)"
+    )
+    """How a run without an optimizer block uses one with 8-bit states; None: not supported."""
     recomputes_from_config: ClassVar[bool] = False
     """True if the block activation_checkpointing alone enables recomputation."""
     compares_arguments: ClassVar[bool] = False
@@ -243,6 +247,15 @@ def runtime_of(value: "str | Runtime", version: Version | None = None) -> Runtim
 
     factory = getattr(import_module(f"dsconfig.runtimes.{value}"), value)
     return factory(version=version or NEWEST)
+
+
+def implied_by(facts: "Facts") -> tuple[str, str] | None:
+    """Return the program whose settings the facts contain, and the evidence; None without them."""
+    if "training" in facts.origins or facts.arguments:
+        return "transformers", "TrainingArguments"
+    if "launch" in facts.origins or facts.launch:
+        return "accelerate", "the accelerate config"
+    return None
 
 
 def every_runtime(version: Version | None = None) -> tuple[Runtime, ...]:

@@ -35,3 +35,15 @@ def test_disabled_prefetching_help_names_both_keys() -> None:
     assert helps(config, "0.19.8", "DSC405") == ['write "stage3_max_live_parameters": 1e9']
     zero["stage3_prefetch_bucket_size"] = 0
     assert '"stage3_prefetch_bucket_size": 5e7' in helps(config, "0.19.8", "DSC405")[0]
+
+
+def test_remedies_for_auto_name_the_likeliest_program_first() -> None:
+    config = {
+        "train_batch_size": "auto",
+        "activation_checkpointing": {"number_checkpoints": "auto"},
+    }
+    found = dsconfig.validate(config, runtime="deepspeed").diagnostics
+    never, filled = sorted(each.help for each in found if each.code == "DSC101")[::-1]
+    assert filled.startswith("if transformers or accelerate reads this file")
+    assert filled.index("--runtime; ") < filled.index("write a value") < filled.index("dsengine")
+    assert never.startswith("write a value, or run")

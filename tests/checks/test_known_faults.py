@@ -67,8 +67,8 @@ def test_release_change_lists_fixed_and_new_faults() -> None:
     document = dsconfig.read(STAGE_2)
     made = dsconfig.diff(document, from_version="0.17.6", to_version="0.18.5")
     told = {(each.before, each.after, each.said[:6]) for each in made}
-    assert ("known fault", "fixed", "DSC830") in told
-    assert ("correct", "known fault", "DSC844") in told
+    assert ("known bug", "fixed", "DSC830") in told
+    assert ("correct", "known bug", "DSC844") in told
 
 
 @pytest.mark.deep

@@ -1,6 +1,8 @@
 """Verdicts that the examples of the rules do not cover."""
 
 import json
+import math
+from typing import Any
 
 import pytest
 
@@ -411,3 +413,28 @@ def test_dsengine_accepts_fractional_min_loss_scale(minimum, refused):
     config = {"train_batch_size": 8, "fp16": {"enabled": True, "min_loss_scale": minimum}}
     assert bool(dsconfig.validate(config, runtime="dsengine").errors) is refused
     assert dsconfig.validate(config, runtime="deepspeed", version="0.19.8").errors
+
+
+@pytest.mark.parametrize("runtime", [None, "deepspeed", "transformers", "accelerate", "dsengine"])
+def test_infinite_print_interval_of_accelerate_is_accepted_in_memory(runtime: str | None) -> None:
+    config = {"train_batch_size": 8, "steps_per_print": math.inf}
+    config["zero_optimization"] = {"stage": 1}
+    assert not [each for each in _about_printing(config, runtime) if each != "info"]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "accepted"),
+    [("transformers", True), ("accelerate", True), ("deepspeed", False), ("dsengine", False)],
+)
+def test_infinite_print_interval_in_a_file_depends_on_its_reader(
+    runtime: str, accepted: bool
+) -> None:
+    text = (
+        '{"train_batch_size": 8, "zero_optimization": {"stage": 1},\n"steps_per_print": Infinity\n}'
+    )
+    assert ("error" not in _about_printing(text, runtime)) == accepted
+
+
+def _about_printing(config: Any, runtime: str | None) -> list[str]:
+    found = dsconfig.validate(config, dsconfig.gather(gpus=1), runtime=runtime).diagnostics
+    return [each.severity for each in found if "steps_per_print" in each.pointer]
