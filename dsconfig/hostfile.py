@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
 
 with lazy_imports():
@@ -92,8 +93,10 @@ def read(path: Path) -> dict[str, tuple[int, ...]]:
     """Return all slots of every host. Raises ValueError with the line number."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--hostfile {path}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"--hostfile: {path}: {os_errors.reason(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"--hostfile: {path}: {error}") from None
     return parse(lines, str(path))
 
 

@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, cast
 
+from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
 
 with lazy_imports():
@@ -115,7 +116,7 @@ def read_file(path: str | Path, argument: str) -> Mapping[str, Any]:
     try:
         text = file.read_text("utf-8-sig")
     except OSError as error:
-        raise FactError(argument, f"{file}: {error.strerror}") from None
+        raise FactError(argument, f"{file}: {os_errors.reason(error)}") from None
     except UnicodeDecodeError:
         raise FactError(
             argument, f"{file} is not UTF-8 text; specify a JSON or YAML file"

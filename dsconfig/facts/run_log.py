@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from dsconfig import os_errors
 from dsconfig.facts.inputs import FactError
 from dsconfig.report.sizes import GIB, KIB, MIB
 
@@ -86,7 +87,7 @@ def from_path(path: str | Path) -> RunLog:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise FactError("log", f"{path}: {error.strerror}") from error
+        raise FactError("log", f"{path}: {os_errors.reason(error)}") from error
     if len(data) > MAX_BYTES:
         limit = MAX_BYTES // MIB
         raise FactError("log", f"{path} is larger than {limit} MiB; pass an excerpt")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
+from dsconfig import os_errors
 from dsconfig.project.errors import UsageError
 from dsconfig.report import Diagnostic
 
@@ -46,9 +47,9 @@ def load(path: Path) -> Baseline:
     try:
         data: Any = json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise UsageError(f"--baseline {path}: {error.strerror}; {help}") from None
+        raise UsageError(f"--baseline: {path}: {os_errors.reason(error)}; {help}") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"--baseline {path}: not valid JSON; {help}") from None
+        raise UsageError(f"--baseline: {path}: not valid JSON; {help}") from None
     try:
         return Baseline(
             Counter(
@@ -58,7 +59,7 @@ def load(path: Path) -> Baseline:
             )
         )
     except (KeyError, TypeError):
-        raise UsageError(f"--baseline {path}: not a report of dsconfig; {help}") from None
+        raise UsageError(f"--baseline: {path}: not a report of dsconfig; {help}") from None
 
 
 def _portable(file: str) -> str:

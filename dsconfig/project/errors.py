@@ -3,6 +3,8 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from dsconfig import os_errors
+
 
 class UsageError(ValueError):
     """Wrong arguments or project settings, or input that cannot be read."""
@@ -19,4 +21,4 @@ def usage(about: str = "") -> Generator[None]:
     except ValueError as error:
         raise UsageError(f"{prefix}{getattr(error, 'in_flags', error)}") from None
     except OSError as error:
-        raise UsageError(f"{prefix or f'{error.filename}: '}{error.strerror}") from None
+        raise UsageError(f"{prefix or f'{error.filename}: '}{os_errors.reason(error)}") from None

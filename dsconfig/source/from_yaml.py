@@ -89,20 +89,7 @@ def document_from_yaml(
         cast("dict[str, Any]", content) if isinstance(content, dict) and node is not root else {}
     )
     if node is None:
-        is_plugin = plugin_settings.is_launched_with(container)
-        if is_plugin:
-            return _generated(text, name, root, container)
-        if plugin_settings.is_accelerate_config(container, ()):
-            return _unused(text, name, "deepspeed_config_file")
-        entries = dict(_entries(root))
-        is_trainers = any(_is_disabled(entries.get(key)) for key in EMBEDDING_KEYS) or (
-            not ARGUMENTS.marks.isdisjoint(entries)
-        )
-        if is_trainers:
-            return _unused(text, name)
-        message = "this YAML neither contains nor names a ds_config"
-        help = "set `deepspeed` to the config or its path"
-        return broken(name, text, Format.YAML, findings.no_config_inside(message, help))
+        return _without_config(text, name, root, container)
     place = (node.start_mark.index, node.end_mark.index)
     if node is root and another_kind(value) is ARGUMENTS:
         return _unused(text, name)
@@ -111,6 +98,21 @@ def document_from_yaml(
     found = _Found()
     _walk(node, "", (-1, -1), text, found)
     return _finished(text, name, value, found)._replace(container=container)
+
+
+def _without_config(text: str, name: str, root: Node, container: dict[str, Any]) -> Document:
+    """Return the config that accelerate generates for this YAML, or why there is none."""
+    if plugin_settings.is_launched_with(container):
+        return _generated(text, name, root, container)
+    if plugin_settings.is_accelerate_config(container, ()):
+        return _unused(text, name, "deepspeed_config_file")
+    entries = dict(_entries(root))
+    is_disabled = any(_is_disabled(entries.get(key)) for key in EMBEDDING_KEYS)
+    if is_disabled or not ARGUMENTS.marks.isdisjoint(entries):
+        return _unused(text, name)
+    message = "this YAML neither contains nor names a ds_config"
+    help = "set `deepspeed` to the config or its path"
+    return broken(name, text, Format.YAML, findings.no_config_inside(message, help))
 
 
 def _generated(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:

@@ -5,13 +5,13 @@ User errors become diagnostics of the Document, not exceptions.
 
 import base64
 import binascii
-import errno
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings
@@ -33,14 +33,6 @@ with lazy_imports():
 MAX_BYTES = 64 * 2**20
 """Maximum input size (64 MiB); a ds_config has a few kilobytes."""
 
-OS_ERRORS = {
-    errno.ENOENT: ("file not found", "check the path"),
-    errno.ENOTDIR: ("file not found", "check the path"),
-    errno.EACCES: ("permission denied", "grant read permission"),
-    errno.EPERM: ("permission denied", "grant read permission"),
-    errno.ELOOP: ("too many levels of symbolic links", "specify the file itself"),
-    errno.ENAMETOOLONG: ("file name too long", "check the path"),
-}
 STDIN = "-"
 BY_SUFFIX = {
     ".yaml": Format.YAML,
@@ -211,6 +203,4 @@ def _not_text(data: bytes, error: UnicodeDecodeError) -> Diagnostic:
 
 
 def _failure(error: Exception) -> Diagnostic:
-    number = error.errno if isinstance(error, OSError) else None
-    message, help = OS_ERRORS.get(number or 0, (f"cannot be read: {error}", "check the path"))
-    return findings.unreadable(message, help)
+    return findings.unreadable(*os_errors.message_and_help(error))

@@ -56,6 +56,28 @@ def test_all_missing_facts_are_listed(
     assert result.returncode == 2 and all(flag in result.stderr for flag in flags)
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("estimate", "ds.json"), "--training-args nope.json"),
+        (("estimate", "ds.json"), "--accelerate-config nope.yaml"),
+        (("estimate", "ds.json"), "--model nope.json"),
+        (("estimate", "ds.json"), "--log nope.log"),
+        (("validate", "ds.json"), "--baseline nope.json"),
+        (("run", "ds.json", "--", "ds.json"), "--hostfile nope"),
+        (("doctor",), "--log nope.log"),
+    ],
+)
+def test_missing_file_of_any_option_has_one_message(
+    tmp_path: Path, command: tuple[str, ...], option: str
+) -> None:
+    (tmp_path / "ds.json").write_text(CONFIG)
+    name, file = option.split()
+    result = call(tmp_path, command[0], name, file, *command[1:])
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"dsconfig: error: {name}: {file}: file not found")
+
+
 def test_missing_file_is_reported_as_unreadable_input(run: Run) -> None:
     result = run("missing.json")
     assert (result.code, result.out) == (2, "")

@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = [
-    ("lazy_imports", "generated", "launch_env", "hostfile"),
+    ("lazy_imports", "generated", "launch_env", "os_errors"),
+    ("hostfile",),
     ("mesh", "batch", "tiles"),
     ("report",),
     ("schema",),
