@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from dsconfig.facts import TrainingFacts as TrainingFacts
     from dsconfig.facts import architecture_of as architecture_of
     from dsconfig.facts import gather as gather
+    from dsconfig.facts.inputs import FactError as FactError
+    from dsconfig.planner.build import PlanError as PlanError
     from dsconfig.planner.plan import Coverage as Coverage
     from dsconfig.planner.plan import Plan as Plan
     from dsconfig.planner.plan import PlannedStage as PlannedStage

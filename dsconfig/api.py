@@ -161,16 +161,20 @@ def replan(plan: Plan, facts: Facts) -> Plan:
 
 
 def tune(
-    facts: Facts, *, runtime: str | Runtime = "dsengine", version: str | Version | None = None
+    facts: Facts, *, runtime: str | Runtime | None = None, version: str | Version | None = None
 ) -> tuple[Candidate, ...]:
     """Rank ZeRO stage, offload and recomputation by estimated throughput, the best first.
 
     Each candidate has the largest micro batch that fits and its ``config``; ``reason`` is empty if
-    it fits. Raises ValueError if the model, the number of GPUs or their memory is unknown, or for
-    an unknown runtime or version, TypeError if ``facts`` is not a Facts.
+    it fits. Default of ``runtime``: transformers or accelerate if the facts contain their settings,
+    else deepspeed. Raises ValueError if the model, the number of GPUs or their memory is unknown,
+    or for an unknown runtime or version, TypeError if ``facts`` is not a Facts.
     """
+    facts = _facts(facts)
+    if runtime is None:
+        runtime, _ = runtimes.implied_by(facts) or ("deepspeed", "")
     program = runtimes.runtime_of(runtime, _version(version, runtime))
-    return search.tune(_facts(facts), runtime=program)
+    return search.tune(facts, runtime=program)
 
 
 def explain(name: str | Document) -> str:

@@ -1,11 +1,12 @@
 """Everything known about the run a config is for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.report.sizes import counted, size
 
 with lazy_imports():
     from dsconfig import mesh
@@ -50,15 +51,33 @@ class Facts:
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __repr__(self) -> str:
-        known = {
-            "gpus": self.world_size,
-            "nodes": self.nodes,
-            "device": self.device and self.device.name,
-            "model": self.named_model and self.named_model.name,
-            "seq_len": self.sequence_length,
-        }
-        listed = ", ".join(f"{name}={value}" for name, value in known.items() if value is not None)
+        listed = ", ".join(f"{name}={value}" for name, value in self._known() if value)
         return f"<Facts: {listed or 'none'}>"
+
+    def _known(self) -> Iterator[tuple[str, Any]]:
+        """Yield each fact under the name of its argument of ``gather``; unknown ones are empty."""
+        yield "gpus", self.world_size
+        yield "nodes", self.nodes
+        yield "device", self.device and self.device.name
+        yield "model", self.named_model and self.named_model.name
+        if self.model is not None and self.model.trainable < self.model.parameters:
+            yield "trainable", f"{self.model.trainable:.3g}"
+        yield "base_weights", self.base_weights
+        known = self.training
+        yield from ((name, getattr(known, key, None)) for key, name in training.GATHERED_AS.items())
+        yield (
+            "training_args",
+            known and known.arguments and counted(len(known.arguments), "argument"),
+        )
+        yield "accelerate_config", self.launch and counted(len(self.launch), "setting")
+        yield "host_memory", self.host and self.host.memory_bytes and size(self.host.memory_bytes)
+        yield "nvme", self.host and self.host.nvme_path
+        yield "client_optimizer", self.client_optimizer
+        yield "client_scheduler", self.client_scheduler
+        for name in ("tensor_parallel", "sequence_parallel", "pipeline_parallel"):
+            degree = getattr(self, name)
+            yield name, degree if degree > 1 else None
+        yield "releases", ", ".join(f"{name}=={version}" for name, version in self.releases.items())
 
     @property
     def named_model(self) -> "ModelTree | ModelOutline | None":

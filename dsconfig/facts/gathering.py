@@ -20,7 +20,7 @@ from dsconfig.facts.inputs import (
 )
 from dsconfig.facts.machine import DeviceFacts, HostFacts, cpu_device, local_host, named_device
 from dsconfig.facts.model import ModelOutline, ModelTree
-from dsconfig.facts.training import TrainingFacts, training
+from dsconfig.facts.training import GATHERED_AS, TrainingFacts, training
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema.version import Version
 
@@ -74,8 +74,8 @@ def gather(
 ) -> Facts:
     """Return the facts about a run; every argument is optional.
 
-    ``gpus`` is the number of ranks; ``device`` a GPU of the catalogue or ``cpu``; ``model`` a model
-    of the catalogue, a Hugging Face id or the path of a config.json; ``params`` a parameter count
+    ``gpus`` is the number of ranks; ``device`` a GPU name or ``cpu``; ``model`` a known model name,
+    a Hugging Face id or the path of a config.json; ``params`` a parameter count
     (``13B``). Sizes are bytes or text such as ``512GB``. ``releases`` are versions of transformers,
     accelerate, torch and cuda: a mapping, or texts like ``torch==2.8.0``. Arguments override files.
     Raises FactError (a ValueError) that names the argument and how to correct it.
@@ -152,17 +152,6 @@ PROGRAMS = ("transformers", "accelerate", "torch", "cuda")
 CUDA determine the memory that each process allocates for itself.
 """
 _DEGREES = ("tensor_parallel", "sequence_parallel", "pipeline_parallel")
-_TRAINING = {
-    "micro_batch_size": "micro_batch",
-    "global_batch_size": "global_batch",
-    "gradient_accumulation_steps": "accumulation",
-    "sequence_length": "seq_len",
-    "precision": "precision",
-    "learning_rate": "learning_rate",
-    "total_steps": "total_steps",
-    "warmup_steps": "warmup_steps",
-}
-"""Fields of TrainingFacts and the arguments of :func:`gather` that set them."""
 
 
 def _settings(source: str | Path | Mapping[str, Any] | None, argument: str) -> Mapping[str, Any]:
@@ -305,9 +294,8 @@ def _model(
         path /= "config.json"
     if isinstance(model, Path) or path.suffix == ".json":
         if not path.is_file():
-            raise FactError(
-                "model", f"{model} does not exist; specify a config.json or a model name"
-            )
+            message = f"{model}: file not found; specify a config.json or a model name"
+            raise FactError("model", message)
         return hf_config.from_path(path)
     cached = hub.config_of(str(model))
     if cached is not None:
@@ -366,10 +354,10 @@ def _base_weights(model: ModelTree | ModelOutline | None, given: Mapping[str, An
 def _training(
     given: Mapping[str, Any], launch_precision: str | None, origins: dict[str, str]
 ) -> TrainingFacts | None:
-    own = {field: given[argument] for field, argument in _TRAINING.items()}
+    own = {field: given[argument] for field, argument in GATHERED_AS.items()}
     own = {field: value for field, value in own.items() if value is not None}
     for field in own:
-        origins[field] = flag_of(_TRAINING[field])
+        origins[field] = flag_of(GATHERED_AS[field])
     if given["training_args"] is None:
         if launch_precision is not None and "precision" not in own:
             own["precision"] = launch_precision

@@ -34,6 +34,20 @@ class TrainingFacts:
     arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
+GATHERED_AS: Mapping[str, str] = MappingProxyType(
+    {
+        "micro_batch_size": "micro_batch",
+        "global_batch_size": "global_batch",
+        "gradient_accumulation_steps": "accumulation",
+        "sequence_length": "seq_len",
+        "precision": "precision",
+        "learning_rate": "learning_rate",
+        "total_steps": "total_steps",
+        "warmup_steps": "warmup_steps",
+    }
+)
+"""Fields of TrainingFacts and the arguments of ``gather`` that set them."""
+
 # Defaults of TrainingArguments 5.23 that end up in a ds_config.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {

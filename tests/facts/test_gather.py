@@ -63,7 +63,7 @@ def test_assumed_architecture_is_close_to_the_count(count):
         ({"params": "7B", "model": "gpt2"}, "--params.*cannot be combined with --model"),
         ({"host_memory": "lots"}, "--host-memory.*512GB"),
         ({"precision": "fp12"}, "--precision.*bf16"),
-        ({"model": "no/such/config.json"}, "--model.*does not exist"),
+        ({"model": "no/such/config.json"}, "--model.*file not found"),
         ({"training_args": {"learning_rate": "5e-5"}}, "--training-args.*without quotes"),
         ({"training_args": "no-such.json"}, "--training-args"),
         ({"accelerate_config": {"num_processes": "8"}}, "--accelerate-config.*integer"),

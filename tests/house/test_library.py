@@ -1,6 +1,8 @@
 """The library: names, introduction, functions, short and HTML representations."""
 
+import builtins
 import pydoc
+import re
 from inspect import signature
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dsconfig
+from dsconfig.commands import inference
 from dsconfig.commands.app import app
 from dsconfig.commands.options import fact_flags
 
@@ -53,6 +56,52 @@ def test_tune_ranks_candidates(facts: dsconfig.Facts) -> None:
     best = dsconfig.tune(facts)[0]
     assert not best.reason
     assert dsconfig.validate(best.config, facts, runtime="dsengine").ok
+
+
+def test_tune_infers_the_program_as_the_command_does() -> None:
+    given = {"gpus": 2, "device": "a100-80gb", "model": "gpt2", "seq_len": 1024}
+    for more, expected in (
+        ({}, "deepspeed"),
+        ({"training_args": {"bf16": True}}, "transformers"),
+        ({"accelerate_config": {"mixed_precision": "bf16"}}, "accelerate"),
+    ):
+        facts = dsconfig.gather(**given, **more)  # type: ignore[arg-type]
+        inferred = dsconfig.tune(facts)
+        assert inferred == dsconfig.tune(facts, runtime=expected)
+        assert inference.target_program(None, None, facts=facts).runtime.name == expected
+
+
+def test_facts_and_candidates_have_short_complete_reprs() -> None:
+    facts = dsconfig.gather(
+        gpus=8,
+        device="a100-80gb",
+        model="llama-3-8b",
+        seq_len=4096,
+        micro_batch=2,
+        lora_rank=16,
+        base_weights="4bit",
+        host_memory="512GiB",
+        precision="bf16",
+        training_args={"optim": "adamw_8bit"},
+    )
+    for text in (
+        "trainable=4.19e+07, base_weights=4bit",
+        "micro_batch=2, seq_len=4096, precision=bf16",
+        "training_args=1 argument",
+        "host_memory=512.0 GiB",
+    ):
+        assert text in repr(facts)
+    best, *_, worst = dsconfig.tune(facts)
+    assert repr(best).startswith(f"<Candidate: {best.label}: ") and "per GPU" in repr(best)
+    assert worst.reason in repr(worst)
+    assert max(map(len, map(repr, (facts, best, worst)))) <= 300
+
+
+def test_exceptions_named_in_docstrings_are_public() -> None:
+    texts = [getattr(dsconfig, name).__doc__ for name in dir(dsconfig)]
+    named = {word for text in texts for word in re.findall(r"\b[A-Z]\w+Error\b", text)}
+    assert {"FactError", "PlanError"} <= named
+    assert all(hasattr(dsconfig, name) or hasattr(builtins, name) for name in named)
 
 
 def test_explain_returns_the_text_of_the_command(tmp_path: Path) -> None:
