@@ -160,7 +160,7 @@ def coverage_lines(plan: Plan) -> list[str]:
     lines: list[str] = []
     for row in sorted(plan.coverage, key=lambda row: order.index(row.status)):
         path = row.pointer.strip("/").replace("/", ".")
-        text = paragraph(f"{row.status:<8}  {path}: {row.by}", indent=" " * 12)
+        text = paragraph(f"{row.status.label:<7}  {path}: {row.by}", indent=" " * 11)
         lines.append(emphasised(text, row.status is Status.REFUSED))
     return lines
 

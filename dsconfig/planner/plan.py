@@ -20,9 +20,16 @@ FORMAT_VERSION = "3.0"
 
 
 class Status(StrEnum):
+    """How a key of the config is handled; the values are those of the JSON form."""
+
     HONOURED = "honoured"
     INERT = "inert"
     REFUSED = "refused"
+
+    @property
+    def label(self) -> str:
+        """The word in text and tables."""
+        return "used" if self is Status.HONOURED else self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +91,7 @@ class Plan:
         return f"<Plan: {self.summary}, digest {self.digest[:12]}>"
 
     def _repr_html_(self) -> str:
-        rows = ((row.pointer, row.status, row.by) for row in self.coverage)
+        rows = ((row.pointer, row.status.label, row.by) for row in self.coverage)
         return html.table(f"Plan: {self.summary}", ("key", "status", "implementation"), rows)
 
     @property

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+import dsconfig
 from dsconfig import Facts, Status
+from dsconfig.commands.plan_tables import coverage_lines
 from dsconfig.planner.coverage import coverage, rule_of
-from dsconfig.planner.coverage.page import live_paths
+from dsconfig.planner.coverage.page import live_paths, page
 from dsconfig.runtimes.effective import effective
 from dsconfig.schema import Key, keys
 
@@ -193,3 +195,14 @@ def test_combined_conditions(kind: str, stage: int, refused: bool) -> None:
     assert (fate(config)["/optimizer/type"][0] is Status.REFUSED) is refused
     adam = {"optimizer": {"type": "Adam"}, "zero_optimization": {"stage": stage}}
     assert fate(adam)["/optimizer/type"][0] is Status.HONOURED
+
+
+def test_word_in_tables_is_american_and_json_keeps_its_value() -> None:
+    facts = dsconfig.gather(gpus=1)
+    plan = dsconfig.plan(dsconfig.resolve(CONFIG_READ, facts), facts)
+    assert "honoured" in plan.to_json()
+    shown = "\n".join(coverage_lines(plan))
+    assert "used     train_batch_size" in shown and "honoured" not in shown + page()
+
+
+CONFIG_READ = {"train_batch_size": 2}

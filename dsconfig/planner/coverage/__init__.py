@@ -1,4 +1,4 @@
-"""How the engine handles each key of a config: honoured, inert or refused."""
+"""How the engine handles each key of a config: used (``honoured``), inert or refused."""
 
 from dsconfig.planner.coverage.cover import coverage, rule_of
 from dsconfig.planner.coverage.rules import Case, Rule

@@ -10,7 +10,7 @@ from dsconfig.schema import KeyStatus, keys
 TITLE = """# How dsengine handles each key
 
 Generated from the table that `dsconfig plan` uses (`make generate`).
-Each key that DeepSpeed 0.19.8 reads is *honoured* (with the mechanism), *inert* (with the reason)
+Each key that DeepSpeed 0.19.8 reads is *used* (with the mechanism), *inert* (with the reason)
 or *refused* (with an alternative); the first line that applies decides. All keys of a block with
 an `enabled` switch are inert while it is off.
 """
@@ -38,7 +38,7 @@ def _rows() -> Iterator[str]:
         counts[best] += 1
         switch = " (if its block is enabled)" if path.split(".")[0] in SWITCHED else ""
         lines.append(f"| `{path}` | {'<br>'.join(map(_describe, cases))}{switch} |")
-    summary = ", ".join(f"{number} {status}" for status, number in counts.items())
+    summary = ", ".join(f"{number} {status.label}" for status, number in counts.items())
     yield f"{len(lines)} keys: {summary} (counted by the best case of each).\n"
     yield "| key | handling |"
     yield "|---|---|"
@@ -47,4 +47,4 @@ def _rows() -> Iterator[str]:
 
 def _describe(case: Case) -> str:
     condition = f" {case.when.description}" if case.when else ""
-    return f"**{case.status}**{condition}: {case.by}"
+    return f"**{case.status.label}**{condition}: {case.by}"
