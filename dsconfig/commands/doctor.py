@@ -77,7 +77,7 @@ def doctor(
 ) -> None:
     """Check packages, GPUs, memory and limits of this machine.
 
-    With FILE, also check the config for the installed releases, including their known faults.
+    With FILE, also check the config for the installed releases, including their known bugs.
     With --log, print the memory readings and out-of-memory errors of a run instead. --measure
     and --nvme measure the bandwidths that offloading depends on (see estimate --measured-here).
 
@@ -118,7 +118,7 @@ def config_checks(config: str) -> Iterator[Check]:
     yield Check(State.GOOD, "target", inferred.headline.removeprefix("target: "))
     if program.release:
         yield from _release_check(program)
-    # Only these have known faults.
+    # Only these have known bugs.
     releases = {name: found for name in gathering.PROGRAMS if (found := installed(name))}
     facts = dsconfig.gather(releases=releases)
     report = dsconfig.validate(document, facts, runtime=program)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-import dsconfig
 from dsconfig.commands import memory_options, options
 from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
@@ -19,22 +18,20 @@ from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 from dsconfig.report.sizes import GIB, gib, in_gib
-from dsconfig.runtimes.base import AUTO, AutoHandling
-from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
 
 with lazy_imports():
-    from dsconfig.commands import estimate_tables as tables
     from dsconfig.commands import (
+        despite_errors,
         fact_defaults,
         host_memory,
         log_facts,
-        prepare,
         run_logs,
         screen,
         suggested_changes,
         verdict,
         writing,
     )
+    from dsconfig.commands import estimate_tables as tables
     from dsconfig.cost import (
         assumptions,
         calibration,
@@ -59,7 +56,6 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.facts.run_log import RunLog
     from dsconfig.report.render import as_json as machine_form
-    from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
     from dsconfig.source import Document
 
@@ -113,7 +109,7 @@ class EstimateOptions(NamedTuple):
             "--output",
             "-o",
             metavar="FILE",
-            help="Write the config with the first change that makes it fit.",
+            help="Write the config with the fastest change of the file that makes it fit.",
         ),
     ] = None
     fail_if_oom: options.FailIfOom = False
@@ -170,29 +166,13 @@ def estimate(
     Exit code 1 if the config has errors, or with --fail-if-oom if it does not fit. Without
     --fail-if-oom, exit code 0 means that an estimate was made, not that it fits.
     """
-    facts = memory_options.with_style(facts, style, recompute)
     log = None
     if extra.log is not None:
-        with usage():
-            log = run_log.from_path(extra.log)
-        facts, added = log_facts.with_log(facts, log, extra.log)
-        if deepspeed_version is None and log_facts.release(log) is not None:
-            deepspeed_version = log_facts.release(log)
-            added.append(f"DeepSpeed {deepspeed_version}")
-        if file is None and log.config is not None:
-            added.append("the config")
-        log_facts.print_source(extra.log, added)
+        log, facts, deepspeed_version = _read_log(extra.log, file, facts, deepspeed_version)
     facts = options.with_this_machine(facts)
     if extra.measured_here:
         facts = options.measured_here(facts)
-    if extra.fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
-        raise UsageError("--fail-if-oom requires --device or --device-memory")
-    if log is not None and file is None and log.config is None:
-        raise UsageError("--log requires FILE: the log does not contain the config of the run")
-    if str(extra.html) == "-":
-        raise UsageError("--html requires a file name; standard output is used by the tables")
-    if extra.output is not None and file is None:
-        raise UsageError("--output requires FILE, the config to change")
+    _reject_contradictions(extra, file, facts, log)
     if extra.compat is not None:
         print_compat(facts, extra.compat, extra.output_format)
         return
@@ -204,6 +184,7 @@ def estimate(
     program = inference.target_program(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts
     )
+    facts = memory_options.with_style(facts, style, recompute)
     effective, errors = None, Report(())
     if document is not None:
         for assume in fact_defaults.FOR_AN_ESTIMATE:
@@ -211,33 +192,74 @@ def estimate(
         if not extra.fit:
             with usage():
                 workload.require_facts(facts)
-        effective, errors = _resolved(document, facts, program.runtime)
+        effective, errors = despite_errors.resolved(document, facts, program.runtime)
         if errors.diagnostics and extra.output_format != "json":
             typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
     if extra.fit:
         print_limits(facts, effective, program, extra.output_format)
         raise typer.Exit(1 if errors.diagnostics else 0)
     result = _result(extra, facts, program, effective, document, log)._replace(errors=errors)
-    if extra.plot is not None:
-        with usage():
-            plots.write_plot(result.estimate, extra.plot)
-    if extra.html is not None:
-        summary = tables.overall(result.estimate, facts, effective is not None)
-        fixes = _changes(result)
-        with usage():
-            page = plots.html_page(result.estimate, summary, fixes)
-            writing.write(extra.html, page, option="--html")
+    _write_plots(extra, result)
     _show(result, extra.output_format)
     if extra.output is not None and document is not None:
-        if result.changes:
-            suggested_changes.write_changed(extra.output, result.changes, program.runtime, document)
-        else:
-            note(f"nothing written to {extra.output}: the config fits")
+        _write_config(extra.output, result, document)
     is_oom = all(tables.not_fitting(each, facts) for each in result.estimate.options)
     if errors.diagnostics or (extra.fail_if_oom and is_oom):
         raise typer.Exit(1)
     if is_oom:
         note(options.EXIT_0_ALTHOUGH_OOM)
+
+
+def _read_log(
+    path: Path, file: str | None, facts: "Facts", version: str | None
+) -> "tuple[RunLog, Facts, str | None]":
+    """Return the log of a run, the facts and the DeepSpeed release with those it states."""
+    with usage():
+        log = run_log.from_path(path)
+    facts, added = log_facts.with_log(facts, log, path)
+    if version is None and log_facts.release(log) is not None:
+        version = log_facts.release(log)
+        added.append(f"DeepSpeed {version}")
+    if file is None and log.config is not None:
+        added.append("the config")
+    log_facts.print_source(path, added)
+    return log, facts, version
+
+
+def _reject_contradictions(
+    extra: EstimateOptions, file: str | None, facts: "Facts", log: "RunLog | None"
+) -> None:
+    """Raise UsageError for options that require others."""
+    if extra.fail_if_oom and (facts.device is None or facts.device.memory_bytes is None):
+        raise UsageError("--fail-if-oom requires --device or --device-memory")
+    if log is not None and file is None and log.config is None:
+        raise UsageError("--log requires FILE: the log does not contain the config of the run")
+    if str(extra.html) == "-":
+        raise UsageError("--html requires a file name; standard output is used by the tables")
+    if extra.output is not None and file is None:
+        raise UsageError("--output requires FILE, the config to change")
+
+
+def _write_plots(extra: EstimateOptions, result: Result) -> None:
+    """Write the bar chart and the HTML page that were requested."""
+    if extra.plot is not None:
+        with usage():
+            plots.write_plot(result.estimate, extra.plot)
+    if extra.html is not None:
+        summary = tables.overall(result.estimate, result.facts, result.effective is not None)
+        fixes = _changes(result)
+        with usage():
+            page = plots.html_page(result.estimate, summary, fixes)
+            writing.write(extra.html, page, option="--html")
+
+
+def _write_config(path: Path, result: Result, document: "Document") -> None:
+    """Write the config with a change that makes it fit, unless it fits."""
+    if result.changes:
+        program = result.program.runtime
+        suggested_changes.write_changed(path, result.changes, program, document)
+    else:
+        note(f"nothing written to {path}: the config fits")
 
 
 def _result(
@@ -278,67 +300,8 @@ def _host_fixes(result: Result) -> tuple[str, ...]:
     available = facts.host.usable_bytes if facts.host is not None else None
     if effective is None or available is None or option.host.bytes <= available:
         return ()
-    return tuple(host_memory_fixes.ways_to_fit(effective, facts, available))
-
-
-def _resolved(
-    document: "Document", facts: "Facts", program: "Runtime"
-) -> "tuple[Effective, Report]":
-    """Return the concrete config and the errors of the file.
-
-    A config with errors is estimated too. Prints the errors and exits with code 1 if that is not
-    possible.
-    """
-    report = dsconfig.validate(document, facts, runtime=program, version=program.version)
-    result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
-    more = Report(prepare.new_findings(result.diagnostics, report))
-    errors = Report(report.errors + more.errors)
-    effective = result.effective or _despite_errors(document, errors, facts, program)
-    if effective is None:
-        typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
-        typer.echo("no estimate: the config has errors", err=True)
-        raise typer.Exit(1)
-    fact_defaults.note_ignored_flags(effective, facts)
-    fact_defaults.note_unintended_fp32(effective, document, program)
-    return effective, errors
-
-
-def _despite_errors(
-    document: "Document", errors: Report, facts: "Facts", program: "Runtime"
-) -> "Effective | None":
-    """Return the concrete config of a file that the program rejects, if it can be determined.
-
-    A rejected value that cannot be used is replaced by the one of the program. Without a valid
-    stage there is no estimate: any other stage would give an unrelated number.
-    """
-    stage = ("DSC031", "/zero_optimization/stage")
-    if document.is_broken or stage in ((each.code, each.pointer) for each in errors.errors):
-        return None
-    result = dsconfig.resolve(document, facts, runtime=program)
-    effective = result.derive()
-    if effective is not None and effective.batch is not None:
-        return effective
-    pointers = [error.pointer.removesuffix("/type") for error in errors.errors if error.pointer]
-    reduced = document._replace(value=_without(document.value, pointers, program))
-    result = dsconfig.resolve(reduced, facts, runtime=program)
-    effective = result.effective or result.derive() or effective
-    if effective is not None and pointers:
-        names = ", ".join(dict.fromkeys(map(dotted, pointers)))
-        note(f"estimated without the rejected values of {names}")
-    return effective
-
-
-def _without(config: dict[str, Any], pointers: list[str], program: "Runtime") -> dict[str, Any]:
-    """Return a copy of a config with "auto", or without an entry, at each of ``pointers``."""
-    reduced = copied(config)
-    for pointer in pointers:
-        *parents, name = split(pointer)
-        block = lookup(reduced, join(*parents))
-        if is_block(block) and program.on_auto((*parents, name), config) is AutoHandling.FILLED:
-            block[name] = AUTO
-        elif is_block(block):
-            block.pop(name, None)
-    return reduced
+    program = result.program.runtime
+    return tuple(host_memory_fixes.ways_to_fit(effective, facts, available, program=program))
 
 
 def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":

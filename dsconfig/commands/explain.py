@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands import completion, options
+from dsconfig.commands.notes import note
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.project.errors import usage
+from dsconfig.project import inference
+from dsconfig.project.errors import UsageError, usage
 
 with lazy_imports():
     from dsconfig.commands import markdown, text_table
@@ -24,12 +26,19 @@ def explain(
             autocompletion=completion.keys_and_rules,
         ),
     ],
+    runtime: options.RuntimeName = None,
     output_format: options.FullOrJson = "full",
 ) -> None:
     """Explain a config key, a rule, or every key of a file.
 
     For a key: type, defaults, memory, how programs handle "auto", and DeepSpeed's documentation.
+    For a file: each key, and how the program that runs the file handles "auto".
     """
+    if explanation.is_file(what):
+        _explain_file(what, runtime, output_format)
+        return
+    if runtime is not None:
+        raise UsageError("--runtime requires a file; a key is explained for all programs")
     with usage():
         if output_format == "json":
             data = {"format_version": "1.0", **explanation.data_of(what)}
@@ -40,3 +49,17 @@ def explain(
         markdown.show(text)
     else:
         typer.echo(text_table.fitted(text))
+
+
+def _explain_file(name: str, runtime: str | None, output_format: str) -> None:
+    """Print every key of a file for the program that runs it."""
+    document = options.load(name)
+    target = inference.target_program(runtime, None, document=document, source=name)
+    with usage():
+        if output_format == "json":
+            data = {"format_version": "1.0", **explanation.data_of_file(document), **target.data}
+            typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+            return
+        text = explanation.text_of_file(document, target.runtime.name)
+    note(text_table.paragraph(target.headline))
+    typer.echo(text_table.fitted(text))

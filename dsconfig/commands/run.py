@@ -95,7 +95,7 @@ def run(
     for that release. With --emit, a job script for a cluster is printed instead.
     """
     if not Path(script[0]).is_file():
-        raise UsageError(f"script not found: {script[0]}")
+        raise UsageError(f"{script[0]}: file not found; specify the training script")
     if nodes.emit is None and find_spec("torch") is None:
         raise UsageError("run requires torch, which is not installed: " + INSTALL)
     executor = Engine.DSENGINE if engine is None else engine
@@ -312,8 +312,8 @@ def banner(made: "Plan") -> str:
     parts = [
         f"stage {settled.zero.stage}",
         str(settled.numerics.precision),
-        f"batch {batch.global_batch} = {batch.micro_batch} x {batch.accumulation} accumulation x "
-        f"{batch.data_parallel} ranks",
+        f"batch {batch.global_batch} = {batch.micro_batch} micro x "
+        f"{batch.accumulation} accumulation x {batch.data_parallel} ranks",
     ]
     if optimizer is not None:
         parts.append(optimizer.type + ("" if rate is None else f" at {rate:g}"))

@@ -24,9 +24,9 @@ from dsconfig.report.sizes import counted, size
 
 TICK = 0.25
 QUIET_SECONDS = 2.0
-"""Seconds without events after which the status is printed."""
+"""Seconds without events after which the status is shown on a terminal."""
 LOG_INTERVAL = 10.0
-"""Seconds between lines about steps if stderr is not a terminal."""
+"""Seconds between lines if stderr is not a terminal; doubled while the status stays the same."""
 TRACEBACK_DELAY = 5.0
 """Seconds that a traceback is delayed."""
 TRACEBACK = b"Traceback (most recent call last):"
@@ -67,7 +67,7 @@ class RunDisplay:
         """By rank; None for exceptions before a process group exists."""
         self._last_traceback = 0.0
         self._started = self._last_message = self._last_event = time.monotonic()
-        self._patience = QUIET_SECONDS
+        self._patience = LOG_INTERVAL
         ranks = counted(expected.ranks, "rank")
         self._status_text = f"starting {ranks}" if expected.ranks else "waiting for node 0"
         self._has_status_line = self._is_mid_line = False
@@ -166,7 +166,7 @@ class RunDisplay:
         quiet = now - self._last_event
         if self._live and quiet > QUIET_SECONDS:
             self._status(f"{self._status_text}, {quiet:.0f} s")
-        elif not self._live and now - self._last_message > self._patience and quiet > QUIET_SECONDS:
+        elif not self._live and min(now - self._last_message, quiet) > self._patience:
             self._message(f"{self._status_text}, {quiet:.0f} s")
             self._patience *= 2
 
@@ -183,7 +183,7 @@ class RunDisplay:
             self._handle(json.loads(line))
 
     def _handle(self, event: dict[str, Any]) -> None:
-        self._last_event, self._patience = time.monotonic(), QUIET_SECONDS
+        self._last_event, self._patience = time.monotonic(), LOG_INTERVAL
         match event["event"]:
             case "engine":
                 self._status_text = "running the first step"
@@ -303,7 +303,7 @@ def exception_line(traceback: bytes) -> str:
 
 
 def step_text(step: dict[str, Any], expected: Expected) -> str:
-    """Return ``step 12/100  loss 2.3026  lr 1e-04  12,345 tokens/s  31% MFU  12.3 GiB``."""
+    """Return ``step 12/100  loss 2.3026  lr 1e-04  12,345 tokens/s  31% MFU  peak 12.3 GiB``."""
     of = f"/{expected.steps}" if expected.steps else ""
     parts = [f"step {step['step']}{of}"]
     if step.get("loss") is not None:
@@ -315,7 +315,7 @@ def step_text(step: dict[str, Any], expected: Expected) -> str:
     seconds = step["seconds"]
     if expected.flops_per_step and expected.peak_flops and seconds:
         parts.append(f"{expected.flops_per_step / seconds / expected.peak_flops:.0%} MFU")
-    parts.append(size(step["memory"]))
+    parts.append(f"peak {size(step['memory'])}")
     if expected.steps and expected.steps > step["step"]:
         parts.append(f"{clock((expected.steps - step['step']) * seconds)} left")
     return "  ".join(parts)

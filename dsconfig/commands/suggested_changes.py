@@ -70,20 +70,29 @@ def change_data(
 def write_changed(
     path: Path, changes: "Sequence[Change]", runtime: "Runtime", document: "Document"
 ) -> None:
-    """Write the config with the first change; report on stderr what is set elsewhere.
+    """Write the config with the first change that the file alone expresses, else in part.
 
-    Exits with code 1, and writes nothing, if no change makes the config fit.
+    Reports on stderr what is set elsewhere. Exits with code 1, and writes nothing, if no change
+    to the file makes the config fit.
     """
-    fitting = [change for change in changes if change.fits]
-    if not fitting:
-        typer.echo(f"nothing written to {path}: no change makes the config fit", err=True)
+    elsewhere = {
+        change.what: _set_elsewhere(change, runtime, document) for change in changes if change.fits
+    }
+    edited = [each for each in changes if each.fits and _diff(each, runtime, document)]
+    change = next((each for each in edited if not elsewhere[each.what]), None)
+    change = change or next(iter(edited), None)
+    if change is not None:
+        write(path, _changed(change, runtime, document).text or "")
+        note(f"wrote {path}: {change.what}")
+        if also := elsewhere.pop(change.what):
+            note(f"also set {format_instructions(also)}")
+    for what, steps in elsewhere.items():
+        if steps:
+            note(f"also fits, set outside the file: {what}: {format_instructions(steps)}")
+    if change is None:
+        reason = "no change to the file" if elsewhere else "no change"
+        typer.echo(f"nothing written to {path}: {reason} makes the config fit", err=True)
         raise typer.Exit(1)
-    change = fitting[0]
-    write(path, _changed(change, runtime, document).text or "")
-    note(f"wrote {path}: {change.what}")
-    elsewhere = _set_elsewhere(change, runtime, document)
-    if elsewhere:
-        note(f"also set {format_instructions(elsewhere)}")
 
 
 def _changed(change: "Change", runtime: "Runtime", document: "Document") -> "Document":

@@ -1,12 +1,13 @@
 """Plain-text tables and wrapping, without the import time of a library.
 
-Only the last column is wrapped to the terminal.
+The last column is wrapped to the terminal; also the first if words of the last would be cut.
 """
 
 import re
 import shutil
 import sys
 import textwrap
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.report.render.terminal import look_of, one_line, visible
@@ -35,16 +36,24 @@ class TextTable:
         widths = [
             max(len(row[index]) for row, _ in self._rows) for index in range(len(self._right))
         ]
-        space = max(NARROWEST, terminal_width() - sum(widths[:-1]) - len(GAP) * (len(widths) - 1))
+        space = terminal_width() - sum(widths[:-1]) - len(GAP) * (len(widths) - 1)
+        lacking = max(NARROWEST, self._longest_word(-1)) - space
+        if lacking > 0 and len(widths) > 1 and not self._right[0]:
+            narrowed = max(widths[0] - lacking, self._longest_word(0))
+            space, widths[0] = space + widths[0] - narrowed, narrowed
+        space = max(NARROWEST, space)
         lines: list[str] = []
         for cells, bold in self._rows:
-            parts = [part for line in _lines(cells[-1], space) for part in _cut(line, space)] or [
-                ""
-            ]
-            for number, last in enumerate(parts):
-                shown = cells[:-1] if number == 0 else [""] * (len(cells) - 1)
-                lines.append(emphasised(self._line([*shown, last], widths), bold))
+            last = [part for line in _lines(cells[-1], space) for part in _cut(line, space)] or [""]
+            first = _lines(cells[0], widths[0]) if len(cells) > 1 else []
+            others = [[cell] for cell in cells[1:-1]]
+            columns = [first, *others, last] if len(cells) > 1 else [last]
+            for row in zip_longest(*columns, fillvalue=""):
+                lines.append(emphasised(self._line(row, widths), bold))
         return "\n".join(lines)
+
+    def _longest_word(self, column: int) -> int:
+        return max(len(word) for row, _ in self._rows for word in row[column].split() or [""])
 
     def _line(self, cells: "Sequence[str]", widths: "Sequence[int]") -> str:
         aligned = [

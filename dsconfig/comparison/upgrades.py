@@ -18,12 +18,12 @@ class ChangeKind(StrEnum):
 
     REFUSED = "newly rejected"
     TRAINS = "trains differently"
-    FAULT = "new known fault"
+    FAULT = "new bug in DeepSpeed"
     UNREAD = "no longer read"
     READ = "newly read"
     WORKS = "works differently"
     ACCEPTED = "no longer rejected"
-    FIXED = "known fault fixed"
+    FIXED = "fixed bug in DeepSpeed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +171,13 @@ def _findings(
     for found in (old[key] for key in old if key not in new):
         said = f"{found.code} {found.message}"
         if found.code in RANGES:
-            yield UpgradeChange(ChangeKind.FIXED, found.pointer, "known fault", "fixed", said)
+            yield UpgradeChange(ChangeKind.FIXED, found.pointer, "known bug", "fixed", said)
         elif found.effect is Effect.REFUSED and found.pointer not in reported:
             yield UpgradeChange(ChangeKind.ACCEPTED, found.pointer, "refused", "accepted", said)
     for found in (new[key] for key in new if key not in old):
         said = f"{found.code} {found.message}"
         if found.code in RANGES:
-            yield UpgradeChange(ChangeKind.FAULT, found.pointer, "correct", "known fault", said)
+            yield UpgradeChange(ChangeKind.FAULT, found.pointer, "correct", "known bug", said)
         elif found.pointer not in reported:
             kind = ChangeKind.REFUSED if found.effect is Effect.REFUSED else ChangeKind.TRAINS
             yield UpgradeChange(kind, found.pointer, "accepted", str(found.effect), said)

@@ -3,8 +3,8 @@
 [Note: inference] Most ds_configs are run by the Trainer or accelerate, and few users specify it.
 Evidence, in this order: TrainingArguments or an accelerate YAML on the command line; a YAML that
 embeds the config; a release of either program (--with); a file in the same folder that references
-the config; an "auto" that DeepSpeed rejects, so another program must fill it in. The library does
-not infer: its callers name the runtime.
+the config; an "auto" that DeepSpeed rejects, so another program must fill it in. The library infers
+only for ``tune``, from facts: otherwise its callers name the runtime.
 """
 
 import re
@@ -16,7 +16,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import MOST_RANKS
 from dsconfig.project.errors import usage
 from dsconfig.report.report import FileTarget
-from dsconfig.runtimes.base import AUTO, AutoHandling, runtime_of
+from dsconfig.runtimes.base import AUTO, AutoHandling, implied_by, runtime_of
 from dsconfig.schema.markers import integral
 from dsconfig.source.pointer import is_block, value_at
 
@@ -54,7 +54,7 @@ class TargetProgram(NamedTuple):
     inferred_from: str = ""
     release_source: str = ""
     checked_releases: tuple[str, ...] = ()
-    """Programs and releases (--with) whose known faults are checked."""
+    """Programs and releases (--with) whose known bugs are checked."""
 
     @property
     def headline(self) -> str:
@@ -67,7 +67,7 @@ class TargetProgram(NamedTuple):
         if self.release_source not in ("", *UNSPECIFIED) and self.runtime.runs_deepspeed:
             remarks.append(self.release_source)
         if self.checked_releases:
-            remarks.append(f"with known faults of {' and '.join(self.checked_releases)}")
+            remarks.append(f"with known bugs of {' and '.join(self.checked_releases)}")
         if self.inferred_from:
             remarks.append("override with --runtime")
         detail = f" ({'; '.join(remarks)})" if remarks else ""
@@ -157,11 +157,9 @@ def release_of(text: str | None, *, option: str = "--deepspeed-version") -> "ver
 
 def _infer(document: "Document | None", source: str, facts: "Facts | None") -> tuple[str, str]:
     """Return the name of the program and the evidence for it."""
-    specified = facts.origins.keys() if facts is not None else ()
-    if "training" in specified:
-        return TRAINER, "TrainingArguments"
-    if "launch" in specified:
-        return ACCELERATE, "the accelerate config"
+    implied = None if facts is None else implied_by(facts)
+    if implied is not None:
+        return implied
     if document is None:
         return (source and _referencing_program(Path(source))) or (ALONE, DEFAULT)
     container, form = "", "YAML" if source.endswith(YAMLS) else "JSON"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import rule_pages
+from dsconfig.runtimes.base import AUTO
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
@@ -60,8 +61,7 @@ def text_of(name: str) -> str:
 def data_of(name: str) -> dict[str, Any]:
     """Return the JSON form of an explanation. Raises ValueError like ``text_of``."""
     if is_file(name):
-        document = reading.read(name)
-        return {"file": document.name, "keys": list(map(_entry_data, _entries(document)))}
+        return data_of_file(reading.read(name))
     code = rule_code(name)
     if code is None:
         return {"keys": [keys.key_as_data(key) for key in _keys(name)]}
@@ -144,18 +144,28 @@ Entry = tuple[str, Any, int | None]
 """Dotted path, value and line of a key in a file."""
 
 
-def text_of_file(document: "Document") -> str:
-    """Return the explanation of every key that a file sets. Raises ValueError for other files."""
+def data_of_file(document: "Document") -> dict[str, Any]:
+    """Return the JSON form of every key that a file sets. Raises ValueError for other files."""
+    return {"file": document.name, "keys": list(map(_entry_data, _entries(document)))}
+
+
+def text_of_file(document: "Document", program: str | None = None) -> str:
+    """Return the explanation of every key that a file sets. Raises ValueError for other files.
+
+    ``program`` limits the handling of "auto" to one program; default: all.
+    """
     lines = [f"{document.name}: every key that the file sets", ""]
     for path, value, line in _entries(document):
         place = f"{line}: " if line else ""
         shown = "" if is_block(value) else f" = {json.dumps(value, ensure_ascii=False)}"
         lines.append(f"{place}{path}{shown}")
-        lines += (f"    {text}" for text in _about(path, value))
+        lines += (f"    {text}" for text in _about(path, value, program))
+    if program is not None and any(value == AUTO for _, value, _ in _entries(document)):
+        lines += ["", 'How other programs handle "auto": --runtime PROGRAM, or explain one key.']
     return "\n".join(lines)
 
 
-def _about(path: str, value: Any) -> Iterator[str]:
+def _about(path: str, value: Any, program: str | None) -> Iterator[str]:
     key = catalogue.find(tuple(path.split(".")))
     if key is None:
         near = suggestions(path.rpartition(".")[2])
@@ -167,8 +177,9 @@ def _about(path: str, value: Any) -> Iterator[str]:
     defaults = list(keys.defaults(key))
     if defaults:
         yield f"default: {defaults[0]}"
-    if value == "auto":
-        yield from (f"auto, {program}: {text}" for program, text in keys.auto(key))
+    if value == AUTO:
+        handling = keys.auto(key)
+        yield from (f"auto, {name}: {text}" for name, text in handling if program in (None, name))
     if key.status is not catalogue.KeyStatus.LIVE:
         yield keys.supported_releases(key)
 

@@ -156,7 +156,7 @@ def engine(one: Key) -> Iterator[str]:
     if one.status is KeyStatus.LIVE:
         for case in engine_rule(one.path) or ():
             condition = f" {case.when.description}" if case.when else ""
-            yield f"{case.status}{condition}: {case.by}"
+            yield f"{case.status.label}{condition}: {case.by}"
 
 
 _AUTO_HANDLING = {

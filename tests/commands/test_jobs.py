@@ -148,7 +148,7 @@ def test_slurm_job_requests_nodes_and_gpus_of_plan(home: Path) -> None:
     assert made.returncode == 0, made.stderr
     asked = {line.removeprefix("#SBATCH --") for line in made.stdout.splitlines()}
     assert {"nodes=4", "gpus-per-node=8", "ntasks-per-node=1", "no-kill"} <= asked
-    assert "batch 32 = 1 x 1 accumulation x 32 ranks" in made.stdout
+    assert "batch 32 = 1 micro x 1 accumulation x 32 ranks" in made.stdout
     assert "per H100" in made.stdout
     assert subprocess.run(["bash", "-n"], input=made.stdout, text=True, check=False).returncode == 0
     command = shlex.split(made.stdout.partition("srun ")[2])

@@ -170,7 +170,9 @@ def test_trainer_config_can_be_run(tmp_path: Path, script: Path) -> None:
     done = dsconfig("run", config, *flags, "--", script)
     assert done.returncode == 0, done.stderr
     assert "executes 0.19.8 1.0 1" in done.stdout
-    output = "dsconfig run: stage 2, bf16, batch 8 = 2 x 4 accumulation x 1 ranks, AdamW at 0.0003"
+    output = (
+        "dsconfig run: stage 2, bf16, batch 8 = 2 micro x 4 accumulation x 1 ranks, AdamW at 0.0003"
+    )
     assert output in done.stderr
 
 
@@ -240,7 +242,7 @@ def test_script_runs_on_deepspeed(on_deepspeed: OnDeepSpeed) -> None:
     assert done.returncode == 0, done.stderr
     assert "on deepspeed 0.19.8 2 2 [0.001]" in done.stdout
     output = " ".join(done.stderr.split())
-    assert "batch 4 = 2 x 1 accumulation x 2 ranks, adamw at 0.001, requires" in output
+    assert "batch 4 = 2 micro x 1 accumulation x 2 ranks, adamw at 0.001, requires" in output
     assert "step 1 loss 5.0000" in output
     assert "dsconfig run: 3 steps in" in output
     assert "resident on rank 0," in output and "of tensors" in output

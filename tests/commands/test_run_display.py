@@ -1,8 +1,10 @@
 """Terminal output of ``dsconfig run``: steps, status, summary and failures."""
 
 import json
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -101,7 +103,7 @@ def test_launcher_exit_code_is_reported(tmp_path: Path, capfd: pytest.CaptureFix
 def test_harmless_traceback_and_status_are_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_display, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(run_display, "LOG_INTERVAL", 0.0)
     monkeypatch.setattr(run_display, "TRACEBACK_DELAY", 0.0)
     monkeypatch.setattr(run_display, "TICK", 0.01)
     script = (
@@ -115,13 +117,26 @@ def test_harmless_traceback_and_status_are_shown(
     assert "ZeroDivisionError: division by zero" in err and "without an end" in err
 
 
+def test_waiting_is_not_repeated_every_few_seconds(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter(range(100_000))
+    monkeypatch.setattr(run_display.time, "monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr(run_display, "TICK", 0.001)
+    script = "import time; time.sleep(0.5)"
+    _, _, err = follow(tmp_path, capfd, script=script)
+    waited = [int(found[1]) for found in re.finditer(r"starting 2 ranks, (\d+) s", err)]
+    assert waited and waited[0] >= 10
+    assert all(later >= 2 * first for first, later in pairwise(waited[1:]))
+
+
 def test_step_line() -> None:
     known = Expected(ranks=8, steps=100, flops_per_step=5e13, peak_flops=4e14)
     assert step_text(STEP, known) == (
-        "step 1/100  loss 2.3026  lr 1.00e-04  12,346 tokens/s  25% MFU  3.0 GiB  0:50 left"
+        "step 1/100  loss 2.3026  lr 1.00e-04  12,346 tokens/s  25% MFU  peak 3.0 GiB  0:50 left"
     )
     bare = {"step": 3, "seconds": 0.1, "memory": 5 << 20}
-    assert step_text(bare, Expected(ranks=1)) == "step 3  5 MiB"
+    assert step_text(bare, Expected(ranks=1)) == "step 3  peak 5 MiB"
 
 
 def test_cpu_memory_is_resident_memory() -> None:

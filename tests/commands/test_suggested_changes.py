@@ -73,3 +73,18 @@ def test_change_deletes_deprecated_key_next_to_its_replacement(tmp_path: Path) -
     block = (tmp_path / "new.json").read_text()
     assert "offload_optimizer" in block
     assert "cpu_offload" not in block
+
+
+def test_first_change_of_the_file_is_written_and_others_are_printed(tmp_path: Path) -> None:
+    # Recomputation comes first, and is a setting of the script.
+    done = run(tmp_path, "--runtime", "deepspeed", "--device-memory", "80GiB", "-o", "new.json")
+    first, *_ = json.loads(
+        run(tmp_path, "--runtime", "deepspeed", "--device-memory", "80GiB", *AS_JSON).stdout
+    )["remedies"]
+    assert first["fits"] and not first["diff"]
+    assert f"set outside the file: {first['what']}: model.gradient" in done.stderr
+    assert (tmp_path / "new.json").read_text() != CONFIG
+    assert f"wrote new.json: {first['what']}" not in done.stderr
+
+
+AS_JSON = ("--output-format", "json")

@@ -102,4 +102,4 @@ def test_a_missing_script_is_a_usage_error(tmp_path: Path) -> None:
     config = EXAMPLES / "classifier_bf16.json"
     result = run("-m", "dsconfig", "run", config, "--device", "cpu", "--", tmp_path / "none.py")
     assert result.returncode == 2
-    assert "script not found" in result.stderr
+    assert "file not found" in result.stderr

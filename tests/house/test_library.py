@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import dsconfig
-from dsconfig.commands import inference
 from dsconfig.commands.app import app
 from dsconfig.commands.options import fact_flags
+from dsconfig.project import inference
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,

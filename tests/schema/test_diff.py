@@ -84,7 +84,7 @@ def test_upgrade_changes_unset_defaults(run: Run, file: Any) -> None:
         "/gradient_clipping": (0, 1),
         "/steps_per_print": (10, None),
         "/zero_optimization/offload_optimizer/pin_memory": (False, True),
-        "/zero_optimization/stage": ("known fault", "fixed"),
+        "/zero_optimization/stage": ("known bug", "fixed"),
     }
 
 
@@ -183,8 +183,8 @@ def test_upgrade_lists_fixed_and_new_faults(run: Run, file: Any) -> None:
     path = file("a.json", config)
     there = run("diff", path, "--from-version", "0.17.6", "--to-version", "0.19.8")[1]
     back = run("diff", path, "--from-version", "0.19.8", "--to-version", "0.17.6")[1]
-    assert "known fault fixed: DSC830" in there
-    assert "new known fault: DSC830" in back
+    assert "fixed bug in DeepSpeed: DSC830" in there
+    assert "new bug in DeepSpeed: DSC830" in back
 
 
 def test_pinned_file_keeps_its_meaning(run: Run, file: Any) -> None:

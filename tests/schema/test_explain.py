@@ -173,6 +173,28 @@ def test_explain_file_describes_every_key_with_its_line(run: Run, tmp_path: Path
     assert [key["path"] for key in data["keys"]][-1] == "zero_optimization.stag"
 
 
+def test_explain_file_shows_only_the_program_that_runs_it(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_batch_size": "auto", "zero_optimization": {"stage": 2}}')
+    _, out, err = run("explain", str(path))
+    assert 'inferred from "auto"' in err
+    assert "auto, transformers:" in out
+    assert not [name for name in ("dsengine", "deepspeed", "accelerate") if f"auto, {name}:" in out]
+    assert "--runtime" in out.splitlines()[-1]
+    _, out, err = run("explain", str(path), "--runtime", "accelerate")
+    assert "auto, accelerate:" in out and "auto, transformers" not in out
+    assert "accelerate" in err and "inferred" not in err
+    data = json.loads(
+        run("explain", str(path), "--runtime", "dsengine", "--output-format", "json")[1]
+    )
+    assert data["runtime"] == "dsengine" and data["keys"]
+
+
+def test_explain_runtime_requires_a_file(run: Run) -> None:
+    code, out, err = run("explain", "overlap_comm", "--runtime", "dsengine")
+    assert (code, out) == (2, "") and "requires a file" in err
+
+
 def test_explain_renders_markdown_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -200,9 +200,9 @@ def test_config_named_by_several_files_is_reported_once(run: Run) -> None:
 def test_specified_releases_are_printed(run: Run) -> None:
     put("ds.json", GOOD)
     heading = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "transformers").err
-    assert "with known faults of transformers 4.48.0" in " ".join(heading.split())
+    assert "with known bugs of transformers 4.48.0" in " ".join(heading.split())
     alone = run("ds.json", "--with", "transformers==4.48.0", "--runtime", "deepspeed").err
-    assert "known faults" not in " ".join(alone.split())
+    assert "known bugs" not in " ".join(alone.split())
 
 
 def test_specified_release_selects_target_program(run: Run) -> None:

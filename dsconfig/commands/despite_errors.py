@@ -1,0 +1,79 @@
+"""The concrete config of a file, also of one with errors."""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+import dsconfig
+from dsconfig.commands import fact_defaults, prepare
+from dsconfig.commands.notes import note
+from dsconfig.report import FileReport, Report
+from dsconfig.report.render import render
+from dsconfig.runtimes.base import AUTO, AutoHandling
+from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.runtimes.base import Runtime
+    from dsconfig.runtimes.effective import Effective
+    from dsconfig.source import Document
+
+
+def resolved(
+    document: "Document", facts: "Facts", program: "Runtime"
+) -> "tuple[Effective, Report]":
+    """Return the concrete config and the errors of the file.
+
+    A config with errors is estimated too. Prints the errors and exits with code 1 if that is not
+    possible.
+    """
+    report = dsconfig.validate(document, facts, runtime=program, version=program.version)
+    result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
+    more = Report(prepare.new_findings(result.diagnostics, report))
+    errors = Report(report.errors + more.errors)
+    effective = result.effective or _repaired(document, errors, facts, program)
+    if effective is None:
+        typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
+        typer.echo("no estimate: the config has errors", err=True)
+        raise typer.Exit(1)
+    fact_defaults.note_ignored_flags(effective, facts)
+    fact_defaults.note_unintended_fp32(effective, document, program)
+    return effective, errors
+
+
+def _repaired(
+    document: "Document", errors: Report, facts: "Facts", program: "Runtime"
+) -> "Effective | None":
+    """Return the concrete config of a file that the program rejects, if it can be determined.
+
+    A rejected value that cannot be used is replaced by the one of the program. Without a valid
+    stage there is no estimate: any other stage would give an unrelated number.
+    """
+    stage = ("DSC031", "/zero_optimization/stage")
+    if document.is_broken or stage in ((each.code, each.pointer) for each in errors.errors):
+        return None
+    result = dsconfig.resolve(document, facts, runtime=program)
+    effective = result.derive()
+    if effective is not None and effective.batch is not None:
+        return effective
+    pointers = [error.pointer.removesuffix("/type") for error in errors.errors if error.pointer]
+    reduced = document._replace(value=_without(document.value, pointers, program))
+    result = dsconfig.resolve(reduced, facts, runtime=program)
+    effective = result.effective or result.derive() or effective
+    if effective is not None and pointers:
+        names = ", ".join(dict.fromkeys(map(dotted, pointers)))
+        note(f"estimated without the rejected values of {names}")
+    return effective
+
+
+def _without(config: dict[str, Any], pointers: list[str], program: "Runtime") -> dict[str, Any]:
+    """Return a copy of a config with "auto", or without an entry, at each of ``pointers``."""
+    reduced = copied(config)
+    for pointer in pointers:
+        *parents, name = split(pointer)
+        block = lookup(reduced, join(*parents))
+        if is_block(block) and program.on_auto((*parents, name), config) is AutoHandling.FILLED:
+            block[name] = AUTO
+        elif is_block(block):
+            block.pop(name, None)
+    return reduced
