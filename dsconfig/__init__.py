@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from dsconfig.facts import architecture_of as architecture_of
     from dsconfig.facts import gather as gather
     from dsconfig.facts.inputs import FactError as FactError
+    from dsconfig.mesh import Mesh as Mesh
     from dsconfig.planner.build import PlanError as PlanError
     from dsconfig.planner.plan import Coverage as Coverage
     from dsconfig.planner.plan import Plan as Plan

@@ -107,12 +107,16 @@ class Mesh:
         """Return the elements of the largest shard over ``state_ranks``."""
         return -(-elements // self.state_ranks)
 
+    @property
+    def coordinates(self) -> tuple[tuple[int, ...], ...]:
+        """Return the position of every rank along ``axes``."""
+        return tuple(product(*map(range, self.axes.values())))
+
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
         """Return the groups of ranks that differ only along ``axes``: every rank is
         in one of them."""
         found: dict[tuple[int, ...], list[int]] = {}
-        coordinates = product(*(range(size) for size in self.axes.values()))
-        for rank, coordinate in enumerate(coordinates):
+        for rank, coordinate in enumerate(self.coordinates):
             others = tuple(
                 at for name, at in zip(self.axes, coordinate, strict=True) if name not in axes
             )

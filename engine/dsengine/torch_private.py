@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.variable import Variable
 from torch.distributed._composable_state import _module_state_mapping
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -649,9 +650,20 @@ def default_store() -> Any:
     return dist.distributed_c10d._get_default_store()
 
 
-def broadcast_coalesced(tensors: list[Tensor], bytes_at_once: int) -> None:
-    """Broadcast rank 0's values, many tensors per message."""
-    group = dist.distributed_c10d._get_default_group()
+def flattened(mesh: DeviceMesh, name: str) -> DeviceMesh:
+    """Return the one axis ``name`` over all axes of ``mesh``. Collective on the first call."""
+    return mesh._flatten(name)
+
+
+def concatenated(meshes: list[DeviceMesh]) -> DeviceMesh:
+    """Return the axes of several parts of one mesh."""
+    return DeviceMesh._concatenate(meshes)
+
+
+def broadcast_coalesced(
+    tensors: list[Tensor], bytes_at_once: int, group: dist.ProcessGroup
+) -> None:
+    """Broadcast the values of the group's first rank, many tensors per message."""
     cast(Any, dist)._broadcast_coalesced(group, tensors, bytes_at_once, 0)
 
 

@@ -1,5 +1,6 @@
 """A run from a plan file is bitwise equal to the run from its config."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import dsconfig
 from dsconfig import gather
 from training.jobs import config
-from training.ranks import Ranks
+from training.ranks import RankError, Ranks
 
 pytestmark = pytest.mark.engine
 
@@ -39,6 +40,19 @@ def test_plan_file_trains_like_its_config(
     from_config = ranks.run("training.plan_jobs:from_config_or_plan", config=settings)
     assert ranks.run("training.plan_jobs:from_config_or_plan", plan=path) == from_config
     assert from_config[0]["digest"] == from_config[1]["digest"]
+
+
+@pytest.mark.parametrize("axis", ["tensor", "sequence", "pipeline"])
+@pytest.mark.parametrize("stage", [0, 2])
+def test_plan_that_splits_the_model_is_refused(
+    ranks: Ranks, tmp_path: Path, axis: str, stage: int
+) -> None:
+    facts = gather(gpus=2, nodes=1)
+    plan = dsconfig.plan(dsconfig.resolve(config(stage), facts), facts)
+    path = tmp_path / "plan.json"
+    path.write_text(replace(plan, mesh=dsconfig.Mesh(**{axis: 2})).to_json())
+    with pytest.raises(RankError, match=f"{axis} parallel degree 2.*zero_optimization.stage 3"):
+        ranks.run("training.plan_jobs:from_config_or_plan", plan=str(path))
 
 
 def test_launcher_plan_uses_its_release_defaults(ranks: Ranks, tmp_path: Path) -> None:

@@ -285,6 +285,17 @@ def test_units_share_a_reshard_group() -> None:
         assert private.reshard_within(units[1]).shard_mesh_size == 2
 
 
+def test_axes_of_a_mesh_are_flattened_and_concatenated() -> None:
+    with private.fake_process_group(5, 8, "gloo"):
+        mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("a", "b", "c"))
+        flat = private.flattened(mesh["b", "c"], "bc")
+        assert flat is private.flattened(mesh["b", "c"], "bc"), "creates the group again"
+        assert dist.get_process_group_ranks(flat.get_group()) == [4, 5, 6, 7]
+        both = private.concatenated([mesh["a"], flat])
+        assert (both.mesh_dim_names, both.shape) == (("a", "bc"), (2, 4))
+        assert both.get_group("bc") is flat.get_group()
+
+
 @pytest.mark.usefixtures("alone")
 class TestShards:
     def test_as_shard_shares_memory(self) -> None:
@@ -505,7 +516,7 @@ class TestGroups:
 
     def test_many_tensors_are_broadcast(self) -> None:
         tensors = [torch.ones(2), torch.zeros(3, dtype=torch.bfloat16)]
-        private.broadcast_coalesced(tensors, 1024)
+        private.broadcast_coalesced(tensors, 1024, dist.group.WORLD)
         assert tensors[0].eq(1.0).all()
 
     def test_single_rank_all_gather(self) -> None:

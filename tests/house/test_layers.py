@@ -31,6 +31,7 @@ LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in 
 ENGINE = [
     "loading",
     "torch_private",
+    "topology",
     "parameters",
     "communication",
     "optimizers",

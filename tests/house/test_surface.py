@@ -19,6 +19,7 @@ SURFACE = {
     "Facts",
     "HostFacts",
     "LedgerEntry",
+    "Mesh",
     "ModelTree",
     "ModuleFact",
     "OPTIMIZERS",

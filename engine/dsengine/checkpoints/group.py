@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from dsengine import topology
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.communication.peers import failure_reason
 
@@ -23,9 +24,9 @@ class CheckpointGroup:
     def __init__(self, *, alone: bool = False) -> None:
         """``alone``: only this process, even if there are other ranks."""
         self.distributed = not alone and dist.is_available() and dist.is_initialized()
-        self.process_group = _own_group() if self.distributed else None
-        self.rank = dist.get_rank() if self.distributed else 0
-        self.world_size = dist.get_world_size() if self.distributed else 1
+        self.process_group = topology.new_host_group() if self.distributed else None
+        self.rank = topology.rank() if self.distributed else 0
+        self.world_size = topology.world_size() if self.distributed else 1
 
     @property
     def is_coordinator(self) -> bool:
@@ -74,13 +75,6 @@ def _lost_peer() -> Iterator[None]:
         first_line = str(error).splitlines()[0]
         reason = failure_reason() or f"another rank stopped or is unreachable: {first_line}"
         raise CheckpointError(reason) from error
-
-
-def _own_group() -> dist.ProcessGroup:
-    group = dist.new_group(backend="gloo")
-    if not isinstance(group, dist.ProcessGroup):  # torch's type allows an int: not a member
-        raise CheckpointError("this rank is not part of the default process group")
-    return group
 
 
 def _attempt(action: Callable[[], T]) -> tuple[T | None, CheckpointError | None]:

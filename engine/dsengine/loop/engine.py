@@ -26,6 +26,7 @@ from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_metrics
 from dsengine.sharding import Sharding
+from dsengine.topology import Topology
 from dsengine.torch_private import is_in_backward, parameter_table
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Engine(SavingEngine):
         self,
         *,
         plan: Plan,
+        topology: Topology,
         sharding: Sharding,
         policy: Policy,
         scaler: LossScaler,
@@ -56,14 +58,14 @@ class Engine(SavingEngine):
         optimizer: Optimizer | None,
         lr_scheduler: Any,
     ) -> None:
-        super().__init__(plan, sharding, scaler, device, optimizer, lr_scheduler)
+        super().__init__(plan, topology, sharding, scaler, device, optimizer, lr_scheduler)
         effective = plan.effective
         self._policy = policy
         self.collate_fn: Callable[[list[Any]], Any] | None = None
         """Default collate function of loaders."""
-        self._stepper = (
-            Stepper(sharding, self._binding, scaler, effective, policy) if optimizer else None
-        )
+        self._stepper = None
+        if optimizer is not None:
+            self._stepper = Stepper(topology, sharding, self._binding, scaler, effective, policy)
         self._without_masters = policy.frozen_without_masters(sharding.module)
         self._step_applied = False
         self._global_grad_norm: float | None = None
@@ -420,8 +422,8 @@ class Engine(SavingEngine):
         return TrainingLoader(
             dataset,
             micro_batch=batch_size or self.train_micro_batch_size_per_gpu(),
-            rank=self.global_rank,
-            world_size=self.world_size,
+            rank=self.topology.rank("samples"),
+            world_size=self.topology.size("samples"),
             shuffle=route not in ("eval", "predict"),
             drop_last=self._effective.dataloader_drop_last,
             num_workers=num_local_io_workers,

@@ -25,6 +25,7 @@ from dsengine.loop.planning import (
     plan_for,
     plan_from,
     refuse_insufficient_memory,
+    refuse_parallel,
     refuse_split_layers,
     refuse_uncovered,
     refuse_unusable_files,
@@ -42,6 +43,7 @@ from dsengine.optimizers.precision import loss_scaler, policy
 from dsengine.optimizers.schedules import build_schedule
 from dsengine.parameters.model_tree import describe
 from dsengine.sharding import Sharding, distribute
+from dsengine.topology import Topology, rank, set_current
 from dsengine.torch_private import load_compiler
 
 
@@ -73,7 +75,7 @@ def initialize(
     trained weights.
     Raises ValueError with every finding if the config is refused; for a submodule of an engine's
     model; with ``dist_init_required=False`` if no process group exists; and if ``mpu``,
-    ``mesh_param`` or the model indicate that ranks split layers.
+    ``mesh_param``, the model or the plan indicate that ranks split layers or samples.
     """
     if model is None:
         raise ArgumentError("initialize() requires a model: pass model=...")
@@ -103,7 +105,7 @@ def initialize(
         engine.collate_fn = collate_fn
         if training_data is not None:
             engine.training_dataloader = engine.deepspeed_io(training_data)
-    if dist.get_rank() == 0:
+    if rank() == 0:
         script_logger.info("DeepSpeed info: version=%s", __version__)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 
@@ -118,11 +120,14 @@ def _build(
     precision = policy(plan.effective)
     _refuse_shared(model, replaces=plan.effective.zero.stage > 0 or precision.is_mixed)
     _checkpoint_activations(plan, model)
-    sharding = distribute(model, plan, precision, device)
+    topology = Topology(plan.mesh, device.type)
+    set_current(topology)
+    sharding = distribute(model, plan, precision, topology, device)
     bound = _bound_optimizer(plan, sharding, optimizer, as_groups(parameters))
     sharding.originals.clear()  # they would keep full parameters alive next to the shards
     return Engine(
         plan=plan,
+        topology=topology,
         sharding=sharding,
         policy=precision,
         scaler=loss_scaler(plan.effective),
@@ -161,6 +166,7 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
     try:
         plan = planned()
         refuse_uncovered(plan)
+        refuse_parallel(plan)
         refuse_insufficient_memory(plan, facts_of(model, None, None))
         refuse_unusable_files(plan)
     except (ValueError, OSError) as error:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from dsengine.communication.peers import in_phase
+from dsengine.topology import Topology
 
 T = TypeVar("T")
 Until = Literal["last", "first"]
@@ -23,11 +24,11 @@ _NONE: Any = object()
 class Join:
     """Counts the ranks that have a batch. Construction is collective."""
 
-    def __init__(self, counters: Any) -> None:
+    def __init__(self, counters: Any, topology: Topology) -> None:
         self.counters = counters
         """The engine's, reported for a rank that waits here."""
-        self._ranks = dist.get_world_size()
-        self._group: Any = dist.new_group(backend="gloo") if self._ranks > 1 else None
+        self._ranks = topology.size("samples")
+        self._group = topology.new_host_group("samples") if self._ranks > 1 else None
 
     @in_phase("join")
     def count(self, has_batch: bool, has_had_one: bool) -> int:
@@ -53,8 +54,8 @@ class Join:
 
 def joined(engine: Any, batches: Iterable[T], until: Until) -> Iterator[T]:
     """Implement ``Engine.join``."""
-    ranks = dist.get_world_size()
-    join = Join(engine.counters)
+    ranks = engine.topology.size("samples")
+    join = Join(engine.counters, engine.topology)
     own, batch = iter(batches), _NONE
     try:
         while True:

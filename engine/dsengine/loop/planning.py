@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 import dsconfig
@@ -17,8 +16,10 @@ from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
 from dsengine.observation.printing import print_rank0
 from dsengine.parameters.model_tree import describe
+from dsengine.sharding import SPLITS
 from dsengine.tiers import files, memory
 from dsengine.tiers.memory import GIBI
+from dsengine.topology import world_size
 
 NODE, PROCESS = "this node has", "this process may use"
 
@@ -114,7 +115,7 @@ def plan_from(
     """
     made = plan if isinstance(plan, Plan) else _read(Path(plan))
     facts = facts_of(model, optimizer, lr_scheduler, training)
-    if os.environ.get(launch_env.ELASTIC) and made.mesh.world_size != dist.get_world_size():
+    if os.environ.get(launch_env.ELASTIC) and made.mesh.world_size != world_size():
         made = _replanned(made, facts)
         batch = made.batch
         print_rank0(
@@ -142,7 +143,7 @@ def _read(path: Path) -> Plan:
 
 
 def _check_ranks(plan: Plan) -> None:
-    planned, running = plan.mesh.world_size, dist.get_world_size()
+    planned, running = plan.mesh.world_size, world_size()
     if planned != running:
         raise ValueError(
             f"the plan is for {planned} ranks, but {running} are running: start {planned}, or "
@@ -160,8 +161,8 @@ def facts_of(
     model: nn.Module, optimizer: Any, lr_scheduler: Any, training: TrainingFacts | None = None
 ) -> Facts:
     return Facts(
-        world_size=dist.get_world_size(),
-        nodes=node_count(dist.get_world_size()),
+        world_size=world_size(),
+        nodes=node_count(world_size()),
         device=_device_facts(),
         model=describe(model),
         training=training,
@@ -191,6 +192,17 @@ def refuse_uncovered(plan: Plan) -> None:
         raise DeepSpeedConfigError(
             "dsengine refuses these keys of the config:\n" + "\n".join(lines)
         )
+
+
+def refuse_parallel(plan: Plan) -> None:
+    """Raise ValueError if the plan divides the model along an axis that dsengine does not split."""
+    for axis, degree in plan.mesh.axes.items():
+        if degree > 1 and axis in SPLITS and SPLITS[axis] is None:
+            raise ValueError(
+                f"the plan has {axis} parallel degree {degree}, but dsengine does not split models "
+                f"along this axis: make a plan with {axis} parallel degree 1, using "
+                "zero_optimization.stage 3 to shard the model, or train with DeepSpeed"
+            )
 
 
 def refuse_insufficient_memory(plan: Plan, facts: Facts) -> None:

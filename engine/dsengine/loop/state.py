@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -20,6 +19,7 @@ from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.schedules.base import assign_lr
 from dsengine.sharding import Sharding
 from dsengine.tiers import bind
+from dsengine.topology import Topology, rank
 from dsengine.torch_private import MoveAwareModule
 
 
@@ -29,6 +29,7 @@ class EngineState(MoveAwareModule):
     def __init__(
         self,
         plan: Plan,
+        topology: Topology,
         sharding: Sharding,
         scaler: LossScaler,
         device: torch.device,
@@ -38,6 +39,7 @@ class EngineState(MoveAwareModule):
         super().__init__()
         self.module = sharding.module
         self.plan = plan
+        self.topology = topology
         self.device = device
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
@@ -213,7 +215,7 @@ class EngineState(MoveAwareModule):
 
     @property
     def global_rank(self) -> int:
-        return dist.get_rank()
+        return rank()
 
     @property
     def local_rank(self) -> int:
@@ -221,21 +223,23 @@ class EngineState(MoveAwareModule):
 
     @property
     def world_size(self) -> int:
-        return dist.get_world_size()
+        return self.plan.mesh.world_size
 
     @property
     def dp_world_size(self) -> int:
-        return self.plan.mesh.data_parallel
+        return self.topology.size("samples")
 
     @property
     def data_parallel_group(self) -> Any:
-        return dist.group.WORLD
+        return self.topology.group("samples")
 
-    seq_data_parallel_group = data_parallel_group
+    @property
+    def seq_data_parallel_group(self) -> Any:
+        return self.topology.group("gradients")
 
     @property
     def mp_world_size(self) -> int:
-        return 1
+        return self.topology.size("tensor")
 
     @property
     def config(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from dsengine.optimizers.gradients import (
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.sharding import Sharding
+from dsengine.topology import Topology
 
 INFINITE = float("inf")
 
@@ -40,12 +41,14 @@ class Stepper:
 
     def __init__(
         self,
+        topology: Topology,
         sharding: Sharding,
         binding: Binding,
         scaler: LossScaler,
         effective: Effective,
         policy: Policy,
     ) -> None:
+        self._topology = topology
         self._sharding = sharding
         self._binding = binding
         self._scaler = scaler
@@ -94,7 +97,8 @@ class Stepper:
     def _skip(self, number: int) -> Outcome:
         """Skip the update. In fp16 an overflow lowers the loss scale."""
         if not self._is_fp16:
-            problem = f"{describe_non_finite(self._sharding.gradients())} at step {number}"
+            ranks = self._topology.group("all")
+            problem = f"{describe_non_finite(self._sharding.gradients(), ranks)} at step {number}"
             if not self._skips_overflow:
                 raise NonFiniteGradientError(
                     f"{problem}; the weights are unchanged. Check the loss and the data of this "

@@ -63,14 +63,14 @@ class NonFiniteGradientError(FloatingPointError):
     """A gradient is infinite or not a number; the weights are unchanged."""
 
 
-def describe_non_finite(named: Iterable[tuple[str, Tensor]]) -> str:
+def describe_non_finite(named: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup) -> str:
     """Describe non-finite gradients: the first in the model's order, and how many more.
 
-    Collective: every rank calls it when the global norm is not finite.
+    Collective: every rank of ``group`` calls it when the global norm is not finite.
     """
     bad = [name for name, gradient in named if not torch.isfinite(gradient).all()]
-    by_rank: list[list[str]] = [bad] * dist.get_world_size()
-    dist.all_gather_object(by_rank, bad)
+    by_rank: list[list[str]] = [bad] * group.size()
+    dist.all_gather_object(by_rank, bad, group=group)
     names = list(dict.fromkeys(name for names in by_rank for name in names))
     which = f"of {names[0]!r}" if names else "norm"
     also = f" (and of {len(names) - 1} more parameters)" if len(names) > 1 else ""

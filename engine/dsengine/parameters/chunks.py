@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dsengine.torch_private import all_gather_flat, supports_device
+from dsengine.torch_private import all_gather_flat
 
 
 def chunk_of(full: Tensor, rank: int, ranks: int) -> Tensor:
@@ -13,26 +13,12 @@ def chunk_of(full: Tensor, rank: int, ranks: int) -> Tensor:
     return chunks[rank] if rank < len(chunks) else full[:0]
 
 
-def gather_chunks(chunk: Tensor, shape: torch.Size, group: dist.ProcessGroup | None) -> Tensor:
+def gather_chunks(chunk: Tensor, shape: torch.Size, group: dist.ProcessGroup) -> Tensor:
     """Gather the full tensor of ``shape`` from every rank's chunk. Collective."""
-    ranks = dist.get_world_size(group)
+    ranks = group.size()
     rows = -(-shape[0] // ranks)
     padded = chunk.new_zeros((rows, *shape[1:]))
     padded[: chunk.shape[0]] = chunk
     full = chunk.new_empty((rows * ranks, *shape[1:]))
     all_gather_flat(full, padded, group=group)
     return full[: shape[0]].contiguous()
-
-
-_host_group: list[dist.ProcessGroup] = []
-
-
-def group_for(tensor: Tensor) -> dist.ProcessGroup | None:
-    """Return a group that supports ``tensor``'s device: the default, or gloo on the host."""
-    if supports_device(None, tensor.device.type):
-        return None
-    if not _host_group:
-        group = dist.new_group(backend="gloo")
-        if isinstance(group, dist.ProcessGroup):
-            _host_group.append(group)
-    return _host_group[0]

@@ -1,5 +1,7 @@
 """Distribution of a model over ranks: one mechanism per file, chosen by stage and precision."""
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -8,21 +10,31 @@ from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.fully_sharded import FullySharded
-from dsengine.sharding.mesh import device_mesh
 from dsengine.sharding.optimizer_sharded import OptimizerSharded
 from dsengine.sharding.replicated import Replicated
 from dsengine.sharding.restoration import record_distribution, restore_model, snapshot
-from dsengine.sharding.to_device import broadcast_from_rank_0, move_and_broadcast, move_buffers
+from dsengine.sharding.to_device import broadcast_from_first, move_and_broadcast, move_buffers
 from dsengine.sharding.zero.adoption import gather_all, is_partitioned
 from dsengine.sharding.zero.rounded import restore_exact
+from dsengine.topology import Topology
 
-__all__ = ["FullySharded", "OptimizerSharded", "Replicated", "Sharding", "distribute"]
+__all__ = ["SPLITS", "FullySharded", "OptimizerSharded", "Replicated", "Sharding", "distribute"]
+
+Split = Callable[[nn.Module, Plan, Topology], None]
+SPLITS: Mapping[str, Split | None] = {"tensor": None, "sequence": None, "pipeline": None}
+"""What divides a model along each axis before it is sharded, in this order.
+
+Split layers, split the sequence, select this rank's stage; None: not supported.
+"""
 
 
-def distribute(module: nn.Module, plan: Plan, policy: Policy, device: torch.device) -> Sharding:
+def distribute(
+    module: nn.Module, plan: Plan, policy: Policy, topology: Topology, device: torch.device
+) -> Sharding:
     """Move ``module`` to ``device`` and distribute it as planned.
 
-    Every rank gets rank 0's weights, or those partitioned by zero.Init. A model of an earlier
+    The steps are those of ``SPLITS``, then sharding. All ranks with the same part of the model get
+    the weights of the first of them, or those partitioned by zero.Init. A model of an earlier
     engine is taken over with its trained weights. Raises ValueError for a model sharded by other
     code.
     """
@@ -33,28 +45,34 @@ def distribute(module: nn.Module, plan: Plan, policy: Policy, device: torch.devi
             "build a new model for another initialize()"
         )
     before = snapshot(module)
-    sharding = _distributed(module, plan, policy, device)
+    for axis, split in SPLITS.items():
+        if split is not None and plan.mesh.axes[axis] > 1:
+            split(module, plan, topology)
+    sharding = _shard(module, plan, policy, topology, device)
     record_distribution(sharding, before)
     sharding.originals |= {old: sharding.originals[new] for old, new in replaced.items()}
     return sharding
 
 
-def _distributed(module: nn.Module, plan: Plan, policy: Policy, device: torch.device) -> Sharding:
+def _shard(
+    module: nn.Module, plan: Plan, policy: Policy, topology: Topology, device: torch.device
+) -> Sharding:
     stage = plan.effective.zero.stage
     for parameter in module.parameters():
         restore_exact(parameter)
     if is_partitioned(module) and stage < 3:
         gather_all(module)
+    gradients = topology.group("gradients")
     if stage == 0:
-        move_and_broadcast(module, device, policy.initial_dtype)
+        move_and_broadcast(module, device, policy.initial_dtype, gradients)
     else:  # parameters are moved unit by unit
         move_buffers(module, device)
-        broadcast_from_rank_0(module.buffers())
+        broadcast_from_first(module.buffers(), gradients)
     if policy.buffers is not None:
         for buffer in module.buffers():
             if buffer.is_floating_point():
                 buffer.data = buffer.data.to(policy.buffers)
     if stage == 0:
-        return Replicated(module, plan, policy)
+        return Replicated(module, plan, policy, gradients)
     mechanism = FullySharded if stage == 3 else OptimizerSharded
-    return mechanism(module, plan, policy, device_mesh(plan, device), device)
+    return mechanism(module, plan, policy, topology, device)

@@ -19,7 +19,6 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -48,7 +47,6 @@ from dsengine.sharding.leaves import (
     reduce_unused_of_leaves,
     reduce_unused_of_lists,
 )
-from dsengine.sharding.mesh import SHARD
 from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
 from dsengine.sharding.to_device import on_device
 from dsengine.sharding.unsharded_units import UnshardedUnits
@@ -60,6 +58,7 @@ from dsengine.sharding.zero.status import set_gathered_attributes, watch_writes
 from dsengine.tiers.mapped import move_shards_to_files
 from dsengine.tiers.masters import HostMasters
 from dsengine.tiers.settings import OffloadSettings
+from dsengine.topology import Topology
 from dsengine.torch_private import (
     abort_pass,
     all_gather_flat,
@@ -98,14 +97,13 @@ class FullySharded(Sharding):
         module: nn.Module,
         plan: Plan,
         policy: Policy,
-        mesh: DeviceMesh,
+        topology: Topology,
         device: torch.device,
     ) -> None:
         super().__init__(module)
         self.policy = policy
-        self.mesh = mesh
-        self._shard_mesh = mesh if mesh.ndim == 1 else mesh[SHARD]
-        """The ranks that share one copy of the states."""
+        self._topology = topology
+        self.mesh = topology.state_mesh
         self._device = device
         zero = plan.effective.zero
         self.reduces_every_micro_step = zero.reduces_every_pass
@@ -126,9 +124,12 @@ class FullySharded(Sharding):
         self._in_leaves: set[nn.Module] = set()
         self._views: dict[nn.Parameter, nn.Parameter] = {}
         """Compute-dtype views that modules have instead of fp32 shards, by shard."""
-        averaging = Averaging.of(plan.effective, plan.mesh.shard, plan.mesh.replicate)
-        heads = self._shard_model(plan, averaging)
-        self._configure_units(plan.stages[0].units, heads, averaging)
+        averaging = Averaging.of(
+            plan.effective, topology.size("states"), topology.size("replicate")
+        )
+        units = plan.stages[topology.rank("pipeline")].units
+        heads = self._shard_model(plan, units, averaging)
+        self._configure_units(units, heads, averaging)
         if self._is_stage_3:
             block = plan.effective.config.get("zero_optimization", {})
             self._publish_status(watches=bool(block.get("enable_sanity_checks")))
@@ -136,15 +137,16 @@ class FullySharded(Sharding):
         resharded = self._resharded_units()
         self._direct_use = DirectUse(self.module, resharded) if resharded else None
 
-    def _shard_model(self, plan: Plan, averaging: Averaging) -> list[FSDPModule | None]:
+    def _shard_model(
+        self, plan: Plan, units: Sequence[PlannedUnit], averaging: Averaging
+    ) -> list[FSDPModule | None]:
         """Shard the model and set ``masters``; return the head module of each planned unit."""
         module = self.module
         self._masters = self._host_masters(plan.effective)
         mark_configured(module, plan.effective.config)  # while modules have their own classes
         partitioned = replace_partitioned(module)
         self._set_dtypes_of_meta(module)
-        self._indivisible = Indivisible(module, averaging)
-        units = plan.stages[0].units
+        self._indivisible = Indivisible(module, averaging, self._topology.group("gradients"))
         for leaf in leaves_across_units(module, units):
             self._shard_leaf(leaf)
         heads = [self._shard_unit(unit) for unit in units]
@@ -280,7 +282,8 @@ class FullySharded(Sharding):
     ) -> None:
         to_fewer = not isinstance(reshard_after_forward, bool)
         mesh = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
-        with on_device(modules, self._device, self.policy.storage_dtype) as full:
+        group = self._topology.group("gradients")
+        with on_device(modules, self._device, self.policy.storage_dtype, group) as full:
             if self._masters is not None:
                 self._masters.extract(full)
             fully_shard(
@@ -318,7 +321,7 @@ class FullySharded(Sharding):
         if offload is None or not policy.is_mixed or policy.wire is not policy.compute:
             return None
         pin = offload.pin_memory and torch.cuda.is_available()
-        rank, ranks = self._shard_mesh.get_local_rank(), self._shard_mesh.size()
+        rank, ranks = self._topology.rank("states"), self._topology.size("states")
         return HostMasters(self.originals, rank, ranks, dtype=policy.compute, pin=pin)
 
     def _set_dtypes_of_meta(self, module: nn.Module) -> None:
@@ -354,7 +357,8 @@ class FullySharded(Sharding):
 
     @property
     def norm_group(self) -> dist.ProcessGroup | None:
-        return self._shard_mesh.get_group() if self._shard_mesh.size() > 1 else None
+        is_sharded = self._topology.size("states") > 1
+        return self._topology.group("states") if is_sharded else None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)

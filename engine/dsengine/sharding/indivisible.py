@@ -28,7 +28,9 @@ class Indivisible:
     Until ``initialize``, ``masters`` are the original parameters.
     """
 
-    def __init__(self, module: nn.Module, averaging: Averaging) -> None:
+    def __init__(self, module: nn.Module, averaging: Averaging, group: dist.ProcessGroup) -> None:
+        """``group``: the ranks whose gradients are averaged."""
+        self._group = group
         self.parameters = [p for p in module.parameters() if is_indivisible(p)]
         self.masters = {parameter: parameter for parameter in self.parameters}
         self._with_master: list[tuple[nn.Parameter, nn.Parameter]] = []
@@ -43,7 +45,7 @@ class Indivisible:
 
     def initialize(self, module: nn.Module, device: torch.device, policy: Policy) -> None:
         """Move the parameters to the device in the training dtypes. Collective."""
-        move_parameters(self.parameters, device, policy.storage_dtype)
+        move_parameters(self.parameters, device, policy.storage_dtype, self._group)
         self._compute = policy.compute
         for parameter in self._trained:
             if policy.is_mixed and parameter.dtype is torch.float32:
@@ -110,7 +112,7 @@ class Indivisible:
             [float(p in self._unreduced or p.grad is not None) for p in self._trained]
         )
         message = torch.cat([*new, used.to(new[0].device)])
-        dist.all_reduce(message)
+        dist.all_reduce(message, group=self._group)
         *values, were_used = message.split([*map(len, new), len(new)])
         for parameter, value, was_used in zip(self._trained, values, were_used, strict=True):
             if was_used:

@@ -2,12 +2,12 @@
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
 from dsengine.parameters.chunks import chunk_of
 from dsengine.sharding.fully_sharded import FullySharded
+from dsengine.topology import Topology
 from dsengine.torch_private import (
     ShardedParameter,
     local_part,
@@ -32,10 +32,10 @@ class OptimizerSharded(FullySharded):
         module: nn.Module,
         plan: Plan,
         policy: Policy,
-        mesh: DeviceMesh,
+        topology: Topology,
         device: torch.device,
     ) -> None:
-        super().__init__(module, plan, policy, mesh, device)
+        super().__init__(module, plan, policy, topology, device)
         if self.root not in self.unsharded:
             self._keep_unsharded(module)
             self._ensure_gathered()

@@ -29,8 +29,12 @@ class Replicated(Sharding):
 
     has_forward_collectives = False
 
-    def __init__(self, module: nn.Module, plan: Plan, policy: Policy) -> None:
+    def __init__(
+        self, module: nn.Module, plan: Plan, policy: Policy, group: dist.ProcessGroup
+    ) -> None:
+        """``group``: the ranks whose gradients are averaged."""
         super().__init__(module)
+        self._group = group
         self._parameters = dict(module.named_parameters())
         self.masters = dict(self._parameters)
         if policy.is_mixed:
@@ -54,17 +58,17 @@ class Replicated(Sharding):
     def _window_sums(self, effective: Effective, policy: Policy) -> WindowSums | None:
         if policy.accumulation is policy.compute:
             return None
-        averaging = Averaging.of(effective, dist.get_world_size())
+        averaging = Averaging.of(effective, self._group.size())
         return WindowSums(self._parameters.values(), policy.accumulation, averaging, policy.wire)
 
     def _wrap(self, effective: Effective, policy: Policy) -> DistributedDataParallel | None:
         trainable = [p for p in self._parameters.values() if p.requires_grad]
-        ranks = dist.get_world_size()
-        if not trainable or ranks == 1:
+        if not trainable or self._group.size() == 1:
             return None
         bucket_bytes = effective.zero.reduce_bucket_size * trainable[0].element_size()
         parallel = DistributedDataParallel(
             _WithUnusedParameter(self.module, trainable[0]),
+            process_group=self._group,
             init_sync=False,
             bucket_cap_mb=min(
                 bucket_bytes / MEBI, 25.0
@@ -72,7 +76,7 @@ class Replicated(Sharding):
             find_unused_parameters=True,
             gradient_as_bucket_view=True,
         )
-        averaging = Averaging.of(effective, ranks)
+        averaging = Averaging.of(effective, self._group.size())
         custom = not averaging.is_plain_mean or policy.wire is not policy.compute
         # The reducer's own collectives bypass the dispatcher, which counts them.
         if self._sums is not None:

@@ -15,12 +15,15 @@ from dsengine.torch_private import broadcast_coalesced, buffer_table
 
 
 def move_and_broadcast(
-    module: nn.Module, device: torch.device, dtype_of: Callable[[nn.Parameter], torch.dtype]
+    module: nn.Module,
+    device: torch.device,
+    dtype_of: Callable[[nn.Parameter], torch.dtype],
+    group: dist.ProcessGroup,
 ) -> None:
-    """Move a full model to the device and broadcast rank 0's weights."""
-    move_parameters(unsharded_parameters([module]), device, dtype_of)
+    """Move a full model to the device and broadcast the weights of the group's first rank."""
+    move_parameters(unsharded_parameters([module]), device, dtype_of, group)
     move_buffers(module, device)
-    broadcast_from_rank_0(module.buffers())
+    broadcast_from_first(module.buffers(), group)
 
 
 def move_buffers(module: nn.Module, device: torch.device) -> None:
@@ -35,15 +38,16 @@ def move_parameters(
     parameters: Iterable[nn.Parameter],
     device: torch.device,
     dtype_of: Callable[[nn.Parameter], torch.dtype],
+    group: dist.ProcessGroup,
 ) -> None:
-    """Move full parameters to the device and broadcast rank 0's values.
+    """Move full parameters to the device and broadcast the values of the group's first rank.
 
     ``dtype_of``: returns a parameter's new dtype.
     """
     moved = list(parameters)
     for parameter in moved:
         parameter.data = parameter.data.to(device, dtype_of(parameter))
-    broadcast_from_rank_0(moved)
+    broadcast_from_first(moved, group)
 
 
 @contextmanager
@@ -51,8 +55,9 @@ def on_device(
     modules: Iterable[nn.Module],
     device: torch.device,
     dtype_of: Callable[[nn.Parameter], torch.dtype],
+    group: dist.ProcessGroup,
 ) -> Iterator[list[nn.Parameter]]:
-    """Move the unsharded parameters of ``modules`` to the device, alike on all ranks, for sharding.
+    """Move the unsharded parameters of ``modules`` to the device, alike in ``group``, for sharding.
 
     Each gets the dtype that ``dtype_of`` returns; parameters that cannot be sharded are skipped. On
     exit the original parameters, which a script may still hold, get their host memory back, so that
@@ -60,17 +65,17 @@ def on_device(
     """
     full = [p for p in unsharded_parameters(modules) if not is_indivisible(p)]
     on_host = [parameter.data for parameter in full]
-    move_parameters(full, device, dtype_of)
+    move_parameters(full, device, dtype_of, group)
     yield full
     for parameter, data in zip(full, on_host, strict=True):
         parameter.data = data
 
 
-def broadcast_from_rank_0(tensors: Iterable[Tensor]) -> None:
-    """Broadcast the values of rank 0."""
+def broadcast_from_first(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
+    """Broadcast the values of the group's first rank."""
     real = [t.detach() for t in tensors if not (t.is_meta or is_partitioned_parameter(t))]
-    if dist.get_world_size() > 1 and real:
-        broadcast_coalesced(real, tiles.BROADCAST_BYTES)
+    if group.size() > 1 and real:
+        broadcast_coalesced(real, tiles.BROADCAST_BYTES, group)
 
 
 def unsharded_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:

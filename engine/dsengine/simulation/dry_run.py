@@ -26,6 +26,7 @@ from dsengine.optimizers import build as optimizer_building
 from dsengine.simulation.fakes import OperationObserver, stand_in_module
 from dsengine.simulation.memory_placement import MemoryPlacement
 from dsengine.tiers import memory
+from dsengine.topology import Topology
 from dsengine.torch_private import fake_process_group, fake_tensors, replaced
 
 STEPS = 2
@@ -209,18 +210,19 @@ def _tree(model: str | ModelTree) -> ModelTree:
 def _fake_world(plan: Plan, rank: int, device: str) -> Iterator[None]:
     """A fake process group; on the CPU it reports backend gloo.
 
-    Two parts of ``initialize`` need real values and are replaced: the mesh is created here, and
+    Two parts of ``initialize`` need real values and are replaced: the topology is created here, and
     ranks do not check agreement. This machine's devices and memory are ignored: every tensor is on
     the host.
     """
-    from dsengine import sharding
     from dsengine.loop import initialization
 
     backend = "gloo" if device == "cpu" else "fake"
     with fake_process_group(rank, plan.mesh.world_size, backend):
-        mesh = sharding.device_mesh(plan, torch.device("cpu"))
+        topology = Topology(plan.mesh, "cpu")
+        if plan.effective.zero.stage:
+            assert topology.state_mesh  # built from real tensors
         with (
-            replaced(sharding, "device_mesh", lambda *_: mesh),
+            replaced(initialization, "Topology", lambda *_: topology),
             replaced(initialization, "check_agreement", lambda *_: None),
             replaced(initialization, "refuse_insufficient_memory", lambda *_: None),
             replaced(initialization, "refuse_unusable_files", lambda *_: None),

@@ -15,10 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from dsengine.tiers.memory import GIBI
+from dsengine.topology import rank
 
 View = Callable[[int, int], Tensor]
 ALIGNMENT = 4096
@@ -211,8 +211,7 @@ def fresh_directory(nvme_path: str, content: str, needed: int) -> Path:
 
     Raises OSError if fewer than ``needed`` bytes are free.
     """
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    directory = Path(nvme_path) / "dsengine" / content / f"rank{rank}"
+    directory = Path(nvme_path) / "dsengine" / content / f"rank{rank()}"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     free = shutil.disk_usage(directory).free

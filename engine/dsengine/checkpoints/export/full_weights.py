@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoints.state import TrainingState
 from dsengine.parameters.shards import full_tensor_of
+from dsengine.topology import rank
 
 
 def exported_dtype(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -44,7 +44,7 @@ def full_state_dict(
 
     Tied weights appear under each of their names, as in ``module.state_dict()``. Collective.
     """
-    keep = not rank0_only or not dist.is_initialized() or dist.get_rank() == 0
+    keep = not rank0_only or rank() == 0
     weights = state.weights(exclude_frozen=exclude_frozen)
     full = dict(full_tensors(weights, dtype, keep=keep))
     return full | {name: full[first] for name, first in state.tied().items() if first in full}

@@ -6,7 +6,6 @@ names that torch does not have.
 
 import os
 
-import torch.distributed as _torch
 from torch.distributed import (
     P2POp,
     ProcessGroup,
@@ -25,6 +24,7 @@ from torch.distributed import (
     gather,
     get_backend,
     get_global_rank,
+    get_process_group_ranks,
     get_rank,
     get_world_size,
     irecv,
@@ -43,6 +43,7 @@ from torch.distributed import (
 
 from dsengine.communication.environment import Placement, discover, local_rank_argument
 from dsengine.communication.start import default_timeout, init_distributed, usable_backend
+from dsengine.topology import all_ranks
 
 allgather_fn = all_gather_into_tensor
 reduce_scatter_fn = reduce_scatter_tensor
@@ -51,15 +52,12 @@ inference_all_reduce = all_reduce
 
 def get_world_group() -> ProcessGroup:
     """Return the group of all ranks."""
-    group = _torch.group.WORLD
-    if group is None:
-        raise RuntimeError("no process group: call dsengine.init_distributed() first")
-    return group
+    return all_ranks()
 
 
 def get_all_ranks_from_group(group: ProcessGroup | None = None) -> list[int]:
     """Return the global ranks of a group's members, in order."""
-    return _torch.get_process_group_ranks(group)
+    return get_process_group_ranks(group)
 
 
 def has_all_gather_into_tensor() -> bool:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 import dsconfig
 from dsconfig import Facts
@@ -16,6 +15,7 @@ from dsengine.deepspeed.runtime.precision_config import DeepSpeedBF16Config, Dee
 from dsengine.deepspeed.runtime.zero.config import ConfigBlock, DeepSpeedZeroConfig
 from dsengine.loop.planning import DeepSpeedConfigError
 from dsengine.optimizers.precision import DTYPES
+from dsengine.topology import rank, world_size
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _BLOCKS: Mapping[str, tuple[str, type[ConfigBlock]]] = {
@@ -71,7 +71,7 @@ class DeepSpeedConfig:
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], mpu: Any = None) -> None:
         source = Path(config) if isinstance(config, os.PathLike) else config
         document = dsconfig.read(source)
-        self.global_rank = dist.get_rank() if dist.is_initialized() else 0
+        self.global_rank = rank()
         ranks = _ranks(mpu)
         resolved = _resolve(document, ranks).config
         values = dsconfig.config_values({n: v for n, v in resolved.items() if v != "auto"})
@@ -129,7 +129,7 @@ def _ranks(mpu: Any) -> int:
     """Return the data-parallel ranks, some of which may share a sequence."""
     if hasattr(mpu, "get_data_parallel_world_size"):
         return int(mpu.get_data_parallel_world_size())
-    return dist.get_world_size() if dist.is_initialized() else 1
+    return world_size()
 
 
 def _resolve(document: dsconfig.Document, ranks: int) -> dsconfig.Resolution:

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 from dsengine.deepspeed.accelerator import get_accelerator
 from dsengine.optimizers.gradients import EPSILON
 from dsengine.tiers.memory import GIBI
+from dsengine.topology import all_ranks, rank, world_size
 
 
 def see_memory_usage(message: str, force: bool = False) -> None:
@@ -23,7 +24,7 @@ def see_memory_usage(message: str, force: bool = False) -> None:
 
     MA: allocated on the device. CA: cached by its allocator. On the CPU both are resident memory.
     """
-    if not force or (dist.is_initialized() and dist.get_rank() != 0):
+    if not force or rank() != 0:
         return
     gc.collect()
     device = get_accelerator()
@@ -79,8 +80,8 @@ def clip_grad_norm_(
     gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients, norm_type)
     if dist.is_initialized():
-        dist.all_reduce(norm)
-        norm /= dist.get_world_size()
+        dist.all_reduce(norm, group=all_ranks())
+        norm /= world_size()
     factor = (max_norm / (norm + EPSILON)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(factor.to(gradient.device, gradient.dtype))

@@ -1,6 +1,8 @@
-"""Process groups: all ranks are data parallel, without other kinds of parallelism."""
+"""Process groups of the engine built last, under DeepSpeed's names; before it, of all ranks."""
 
 import torch.distributed as dist
+
+from dsengine.topology import current
 
 
 def initialize(ep_size: int = 1, mpu: object = None) -> None:
@@ -13,38 +15,53 @@ def initialize(ep_size: int = 1, mpu: object = None) -> None:
         )
 
 
-def get_data_parallel_group() -> "dist.ProcessGroup | None":
-    """Return the data-parallel group."""
-    return dist.group.WORLD
+def get_data_parallel_group() -> dist.ProcessGroup:
+    """Return the ranks with different samples."""
+    return current().group("samples")
 
 
 def get_data_parallel_world_size() -> int:
-    return dist.get_world_size()
+    return current().size("samples")
 
 
 def get_data_parallel_rank() -> int:
-    return dist.get_rank()
+    return current().rank("samples")
 
 
-def one_rank() -> int:
-    """Return 1: tensor and sequence parallelism are not supported."""
-    return 1
+def get_model_parallel_world_size() -> int:
+    return current().size("tensor")
 
 
-def first_rank() -> int:
-    """Return 0, the only rank of a group of one."""
-    return 0
+def get_model_parallel_rank() -> int:
+    return current().rank("tensor")
 
 
-_get_data_parallel_group = _get_sequence_data_parallel_group = get_data_parallel_group
-_get_data_parallel_world_size = _get_sequence_data_parallel_world_size = (
-    get_data_parallel_world_size
-)
-_get_data_parallel_rank = _get_sequence_data_parallel_rank = get_data_parallel_rank
-get_model_parallel_world_size = _get_model_parallel_world_size = one_rank
-get_tensor_model_parallel_world_size = _get_sequence_parallel_world_size = one_rank
-get_model_parallel_rank = get_tensor_model_parallel_rank = first_rank
-_get_sequence_parallel_rank = first_rank
+def _get_sequence_parallel_world_size() -> int:
+    return current().size("sequence")
+
+
+def _get_sequence_parallel_rank() -> int:
+    return current().rank("sequence")
+
+
+def _get_sequence_data_parallel_group() -> dist.ProcessGroup:
+    return current().group("gradients")
+
+
+def _get_sequence_data_parallel_world_size() -> int:
+    return current().size("gradients")
+
+
+def _get_sequence_data_parallel_rank() -> int:
+    return current().rank("gradients")
+
+
+_get_data_parallel_group = get_data_parallel_group
+_get_data_parallel_world_size = get_data_parallel_world_size
+_get_data_parallel_rank = get_data_parallel_rank
+_get_model_parallel_world_size = get_model_parallel_world_size
+get_tensor_model_parallel_world_size = get_model_parallel_world_size
+get_tensor_model_parallel_rank = get_model_parallel_rank
 
 __all__ = [
     "get_data_parallel_group",

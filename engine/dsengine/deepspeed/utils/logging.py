@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from dsengine.observation.printing import script_logger
+from dsengine.topology import rank
 
 FORMAT = "[%(asctime)s] [%(levelname)s] %(message)s"
 
@@ -78,11 +79,11 @@ def warning_once(message: str) -> None:
 
 
 def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else -1
+    return rank() if dist.is_initialized() else -1
 
 
 def _is_selected(ranks: Sequence[int] | None) -> bool:
-    return not dist.is_initialized() or -1 in (ranks or ()) or dist.get_rank() in (ranks or ())
+    return not dist.is_initialized() or -1 in (ranks or ()) or rank() in (ranks or ())
 
 
 __all__ = ["log_dist", "logger", "print_dist", "set_log_level_from_string", "warning_once"]

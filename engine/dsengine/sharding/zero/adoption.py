@@ -7,7 +7,6 @@ so that the model is sharded without storage; below stage 3 it calls only ``gath
 from typing import cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -16,6 +15,7 @@ from dsengine.parameters.shards import local_slice_of
 from dsengine.sharding.zero.external import inherit
 from dsengine.sharding.zero.partitioned import PartitionedParameter, gather, restore, retire
 from dsengine.tiers.masters import HostMasters
+from dsengine.topology import world_size
 from dsengine.torch_private import parameter_table, sharded_parameters_of, units_of
 
 
@@ -79,7 +79,7 @@ def attach_shards(
 
 
 def _local_shard(source: PartitionedParameter, target: DTensor) -> Tensor:
-    if target.device_mesh.ndim > 1 or target.device_mesh.size() != dist.get_world_size():
+    if target.device_mesh.ndim > 1 or target.device_mesh.size() != world_size():
         return local_slice_of(gather(source), target).clone().contiguous()
     return source._shard
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
-from dsengine.parameters.chunks import group_for
 from dsengine.parameters.shards import full_tensor_of
 from dsengine.sharding.zero.dtype_view import write
 from dsengine.sharding.zero.partitioned import (
@@ -27,6 +26,7 @@ from dsengine.sharding.zero.partitioned import (
 from dsengine.sharding.zero.registry import Counterparts, Lookup
 from dsengine.sharding.zero.rounded import drop_rounding, round_parameter
 from dsengine.sharding.zero.status import is_watched, partitioned_attributes, set_available
+from dsengine.topology import current
 from dsengine.torch_private import version_of
 
 
@@ -171,12 +171,13 @@ def _write_marker(full: Tensor) -> tuple[int, int]:
 
 
 def _any_rank(flag: bool) -> bool:
-    """Whether ``flag`` is set on any rank. Collective."""
-    flags = [False] * dist.get_world_size()
-    dist.all_gather_object(flags, flag)
+    """Whether ``flag`` is set on any rank with the same part of the model. Collective."""
+    group = current().group("gradients")
+    flags = [False] * group.size()
+    dist.all_gather_object(flags, flag, group=group)
     return any(flags)
 
 
 def _broadcast_from(full: Tensor, rank: int | None) -> None:
-    if rank is not None and dist.get_world_size() > 1:
-        dist.broadcast(full, rank, group=group_for(full))
+    if rank is not None and current().size("gradients") > 1:
+        dist.broadcast(full, rank, group=current().group_for(full, "gradients"))

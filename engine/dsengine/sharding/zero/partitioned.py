@@ -24,9 +24,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from dsengine.parameters.chunks import chunk_of, gather_chunks, group_for
+from dsengine.parameters.chunks import chunk_of, gather_chunks
 from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.zero.status import clear_partitioned_attributes, set_partitioned_attributes
+from dsengine.topology import current
 from dsengine.torch_private import backward_hooks_of, plain_tensors, storage_key, version_of
 
 _T: Any = torch.Tensor
@@ -162,7 +163,8 @@ def keep_fp32_where_unchanged(exact: Tensor, rounded: Tensor) -> Tensor:
 def gather(parameter: PartitionedParameter) -> Tensor:
     """Return the full tensor in the shards' precision. Collective."""
     with plain_tensors():
-        return gather_chunks(parameter._shard, parameter._meta.shape, group_for(parameter._shard))
+        group = current().group_for(parameter._shard, "all")
+        return gather_chunks(parameter._shard, parameter._meta.shape, group)
 
 
 def restore(parameter: PartitionedParameter) -> Tensor:
@@ -191,9 +193,9 @@ def retire(parameter: PartitionedParameter) -> None:
 
 def _shard_of_rank_0(full: Tensor) -> Tensor:
     full = full.contiguous()
-    group = group_for(full)
+    group = current().group_for(full, "all")
     dist.broadcast(full, 0, group=group)
-    return chunk_of(full, dist.get_rank(group), dist.get_world_size(group)).clone()
+    return chunk_of(full, group.rank(), group.size()).clone()
 
 
 def _run_gathered(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,162 @@
+"""Ranks along the axes of a plan, and the process groups they form.
+
+Mechanisms take their group from here; besides this file only ``communication`` and ``observation``
+know all ranks.
+
+[Note: order of creation]
+Creating a process group is collective over all ranks. ``Topology`` therefore creates every group
+that covers neither one rank nor all of them in its constructor; those of all ranks exist, and a
+rank creates a group of itself without the others.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from dsconfig import Mesh
+from dsengine.torch_private import concatenated, flattened, supports_device
+
+GroupName = Literal[
+    "all", "samples", "gradients", "states", "replicate", "sequence", "tensor", "pipeline", "stage"
+]
+AXES: Mapping[GroupName, tuple[str, ...]] = {
+    "all": ("pipeline", "replicate", "shard", "sequence", "tensor"),
+    "samples": ("replicate", "shard"),
+    "gradients": ("replicate", "shard", "sequence"),
+    "states": ("shard", "sequence"),
+    "replicate": ("replicate",),
+    "sequence": ("sequence",),
+    "tensor": ("tensor",),
+    "pipeline": ("pipeline",),
+    "stage": ("replicate", "shard", "sequence", "tensor"),
+}
+"""Axes along which the ranks of a group differ.
+
+``samples``: ranks with different samples. ``gradients``: all with the same part of the model, whose
+gradients are averaged. ``states``: those that share one copy of its states. ``replicate``: those
+with the same shard. ``stage``: those with the same pipeline stage.
+"""
+
+
+class Topology:
+    """The ranks of ``mesh`` as a DeviceMesh and named process groups. Construction is collective.
+
+    ``device``: the type of the device whose tensors are sharded.
+    """
+
+    def __init__(self, mesh: Mesh, device: str) -> None:
+        self.mesh = mesh
+        self.all_ranks = all_ranks()
+        self._device = device
+        self._host_groups: dict[GroupName, dist.ProcessGroup] = {}
+        self._axes = [axis for axis, size in mesh.axes.items() if size > 1]
+        for name in AXES:
+            if 1 < self.size(name) < mesh.world_size:
+                self.group(name)
+
+    @cached_property
+    def devices(self) -> DeviceMesh:
+        """The DeviceMesh over all axes with several ranks, and over ``shard``."""
+        axes = {n: size for n, size in self.mesh.axes.items() if size > 1 or n == "shard"}
+        return init_device_mesh(self._device, tuple(axes.values()), mesh_dim_names=tuple(axes))
+
+    @cached_property
+    def state_mesh(self) -> DeviceMesh:
+        """The mesh for ``fully_shard``: (states,), or (replicate, states) if there are replicas."""
+        replicate = ("replicate",) if self.mesh.replicate > 1 else ()
+        if self.mesh.sequence == 1:
+            return self.devices[(*replicate, "shard")]
+        states = flattened(self.devices["shard", "sequence"], "states")
+        return concatenated([*map(self.devices.__getitem__, replicate), states])
+
+    def size(self, name: GroupName) -> int:
+        """Return the number of ranks in each group."""
+        return prod(self.mesh.axes[axis] for axis in AXES[name])
+
+    def rank(self, name: GroupName) -> int:
+        """Return this rank's number in its group."""
+        return self.group(name).rank() if self.size(name) > 1 else 0
+
+    def group(self, name: GroupName) -> dist.ProcessGroup:
+        """Return this rank's group."""
+        axes = tuple(axis for axis in AXES[name] if axis in self._axes)
+        if len(axes) == len(self._axes):
+            return self.all_ranks
+        if len(axes) > 1:
+            return flattened(self.devices[axes], name).get_group()
+        return self.devices.get_group(axes[0]) if axes else self._alone
+
+    @cached_property
+    def _alone(self) -> dist.ProcessGroup:
+        """The group of this rank."""
+        return _member(dist.new_group([rank()], use_local_synchronization=True))
+
+    def group_for(self, tensor: Tensor, name: GroupName) -> dist.ProcessGroup:
+        """Return a group of these ranks that supports ``tensor``'s device: gloo if necessary."""
+        group = self.group(name)
+        if supports_device(group, tensor.device.type):
+            return group
+        if name not in self._host_groups:
+            self._host_groups[name] = self.new_host_group(name)
+        return self._host_groups[name]
+
+    def new_host_group(self, name: GroupName) -> dist.ProcessGroup:
+        """Return a new gloo group of the same ranks. Collective over all ranks."""
+        if self.size(name) == self.mesh.world_size:
+            return new_host_group()
+        groups = [list(ranks) for ranks in self.mesh.groups(*AXES[name])]
+        return _member(dist.new_subgroups_by_enumeration(groups, backend="gloo")[0])
+
+
+def rank() -> int:
+    """Return this process's number among all ranks; 0 without a process group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Return the number of ranks; 1 without a process group."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def all_ranks() -> dist.ProcessGroup:
+    """Return the group of all ranks. Raises RuntimeError without a process group."""
+    if dist.group.WORLD is None:
+        raise RuntimeError("no process group: call dsengine.init_distributed() first")
+    return dist.group.WORLD
+
+
+def new_host_group() -> dist.ProcessGroup:
+    """Return a new gloo group of all ranks. Collective."""
+    return _member(dist.new_group(backend="gloo"))
+
+
+def _member(group: dist.ProcessGroup | int | None) -> dist.ProcessGroup:
+    """Narrow torch's type, which allows an int for ranks outside of the group."""
+    if not isinstance(group, dist.ProcessGroup):
+        raise RuntimeError("this rank is not part of the process group")
+    return group
+
+
+_current: Topology | None = None
+
+
+def current() -> Topology:
+    """Return the topology of the engine built last; before that, every rank is a replica.
+
+    For functions that scripts call without an engine.
+    """
+    global _current
+    if _current is None or _current.all_ranks is not all_ranks():
+        _current = Topology(Mesh(replicate=world_size()), "cpu")
+    return _current
+
+
+def set_current(topology: Topology) -> None:
+    """Let ``current`` return ``topology``."""
+    global _current
+    _current = topology
