@@ -639,9 +639,8 @@ all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gath
 """
 
 
-def supports_device(group: dist.ProcessGroup | None, device: str) -> bool:
-    """Whether ``group`` (None: all ranks) supports tensors of that device type."""
-    group = dist.distributed_c10d._get_default_group() if group is None else group
+def supports_device(group: dist.ProcessGroup, device: str) -> bool:
+    """Whether ``group`` supports tensors of that device type."""
     return torch.device(device) in group._device_types
 
 

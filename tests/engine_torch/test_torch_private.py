@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from dsengine import torch_private as private
+from dsengine.topology import all_ranks
 from narrowing import of_type
 
 pytestmark = pytest.mark.torch
@@ -500,8 +501,8 @@ class TestModulesAndTensors:
 @pytest.mark.usefixtures("alone")
 class TestGroups:
     def test_group_supports_devices(self) -> None:
-        assert private.supports_device(None, "cpu")
-        assert not private.supports_device(None, "meta")
+        assert private.supports_device(all_ranks(), "cpu")
+        assert not private.supports_device(all_ranks(), "meta")
         assert private.supports_device(of_type(dist.new_group([0]), dist.ProcessGroup), "cpu")
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are not calls")
@@ -516,7 +517,7 @@ class TestGroups:
 
     def test_many_tensors_are_broadcast(self) -> None:
         tensors = [torch.ones(2), torch.zeros(3, dtype=torch.bfloat16)]
-        private.broadcast_coalesced(tensors, 1024, dist.group.WORLD)
+        private.broadcast_coalesced(tensors, 1024, all_ranks())
         assert tensors[0].eq(1.0).all()
 
     def test_single_rank_all_gather(self) -> None:

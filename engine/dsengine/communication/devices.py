@@ -30,8 +30,8 @@ def device_of_rank() -> torch.device:
     return torch.device("cpu")
 
 
-def device_for(group: dist.ProcessGroup | None) -> torch.device:
-    """Return the device whose tensors ``group`` (None: all ranks) uses: the GPU if it can.
+def device_for(group: dist.ProcessGroup) -> torch.device:
+    """Return the device whose tensors ``group`` uses: the GPU if it can.
 
     A group initialized with ``nccl`` cannot communicate host tensors.
     """
