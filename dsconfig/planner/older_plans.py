@@ -2,8 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
+
+from dsconfig.runtimes.effective import effective
+from dsconfig.schema.version import Version
+from dsconfig.source.pointer import is_block
 
 _DERIVED_FROM_MESH = ("world_size", "data_parallel")
 _FIELDS_OF_2 = (
@@ -19,7 +24,7 @@ def is_older(data: Mapping[str, Any]) -> bool:
 
 
 def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plan of format 2 with the fields of format 3.
+    """Return a plan of format 2 with the fields of format 3; new settings are those of its config.
 
     Raises ValueError if its digest shows that it was edited.
     """
@@ -28,7 +33,21 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
     fields["mesh"] = {name: mesh[name] for name in mesh if name not in _DERIVED_FROM_MESH}
     if digest_of(fields) != data.get("digest"):
         raise edited("digest")
-    return {**data, "stages": [{"units": data["units"]}]}
+    config, release = data["effective"]["config"], Version.parse(data["release"])
+    return {
+        **data,
+        "stages": [{"units": data["units"]}],
+        "effective": _completed(data["effective"], asdict(effective(config, version=release))),
+    }
+
+
+def _completed(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values`` with the entries that only ``more`` has, at any depth."""
+    return {**more, **values} | {
+        name: _completed(value, more[name])
+        for name, value in values.items()
+        if is_block(value) and is_block(more.get(name))
+    }
 
 
 def digest_of(fields: Any) -> str:

@@ -101,6 +101,8 @@ class Gradients:
     allreduce_op: str = setting("gradient_allreduce_op")
     managed_accumulation: bool = setting("managed_gradient_accumulation")
     compute_norm: bool = setting("zero_optimization.compute_grad_norm")
+    sparse: bool = setting("sparse_gradients")
+    """Gradients of embeddings are sparse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,15 @@ class Offload:
     pipeline_read: bool = setting(f"{OFFLOAD_OPTIMIZER}.pipeline_read")
     pipeline_write: bool = setting(f"{OFFLOAD_OPTIMIZER}.pipeline_write")
     ratio: float = setting(f"{OFFLOAD_OPTIMIZER}.ratio")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileAccess:
+    """The aio block: bytes per read or write, requests in flight per thread, threads."""
+
+    block_size: int = setting("aio.block_size")
+    queue_depth: int = setting("aio.queue_depth")
+    intra_op_parallelism: int = setting("aio.intra_op_parallelism")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +157,8 @@ class Zero:
     )
     hpz_partition_size: int = setting("zero_optimization.zero_hpz_partition_size")
     mics_shard_size: int = setting("zero_optimization.mics_shard_size")
+    leaf_module: Mapping[str, Any] | None = setting("zero_optimization.leaf_module")
+    enable_sanity_checks: bool = setting("zero_optimization.enable_sanity_checks")
     quantized_weights: bool = setting("zero_optimization.zero_quantized_weights")
     memory_efficient_linear: bool = setting("zero_optimization.memory_efficient_linear")
     offload_optimizer: Offload | None = None
@@ -209,6 +222,9 @@ class Reporting:
     wall_clock_breakdown: bool = setting("wall_clock_breakdown")
     memory_breakdown: bool = setting("memory_breakdown")
     dump_state: bool = setting("dump_state")
+    log_level: str | None = setting("log_level")
+    throughput: bool = setting("timers.throughput.enabled")
+    throughput_synchronized: bool = setting("timers.throughput.synchronized")
     flops_profiler: Mapping[str, Any] | None = None
     comms_logger: Mapping[str, Any] | None = None
     monitors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -234,6 +250,8 @@ class Effective:
     )
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     reporting: Reporting = field(default_factory=Reporting)
+    file_access: FileAccess = field(default_factory=FileAccess)
+    disable_python_gc: bool = setting("disable_python_gc")
     dataloader_drop_last: bool = setting("dataloader_drop_last")
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -277,6 +295,7 @@ def effective(
             node_local_storage=several_nodes and read.flag("checkpoint.use_node_local_storage"),
         ),
         reporting=_reporting(read),
+        file_access=read.fill(FileAccess),
         config=written,
     )
 

@@ -79,7 +79,7 @@ class Engine(SavingEngine):
         self._backwards = 0
         """Backwards since the last boundary."""
         self._is_destroyed = False
-        self._collects_garbage = bool(effective.config.get("disable_python_gc", False))
+        self._collects_garbage = effective.disable_python_gc
         if self._collects_garbage:
             gc.disable()
         self._direct = DirectBackward(self)

@@ -220,7 +220,7 @@ def _bound_optimizer(
     if is_muon(named.type):
         groups = split_for_muon(groups, named.params, sharding.originals)
     masters = masters_of_groups(groups, sharding.originals, sharding.masters)
-    sparse = bool(plan.effective.config.get("sparse_gradients", False))
+    sparse = plan.effective.gradients.sparse
     offloaded = plan.effective.zero.offload_optimizer is not None
     return build_optimizer(named.type, named.params, masters, fuse=not sparse, offloaded=offloaded)
 

@@ -98,7 +98,7 @@ class EngineState(MoveAwareModule):
     @property
     def sparse_tensor_module_names(self) -> set[str]:
         """Names of weights with sparse gradients: embeddings, with ``sparse_gradients``."""
-        if not self._effective.config.get("sparse_gradients"):
+        if not self._effective.gradients.sparse:
             return set()
         tables = (nn.Embedding, nn.EmbeddingBag)
         named = self.module.named_modules()
@@ -209,7 +209,7 @@ class EngineState(MoveAwareModule):
         return self._effective.reporting.dump_state
 
     def log_level(self) -> str | None:
-        return self._effective.config.get("log_level")
+        return self._effective.reporting.log_level
 
     # Ranks
 

@@ -25,14 +25,11 @@ class Reporter:
         settings = plan.effective.reporting
         self._settings = settings
         self._engine = engine
-        timers = plan.effective.config.get("timers") or {}
-        given = {"throughput": timers.get("throughput") or {}}
-        throughput = dsconfig.block_values("timers", given)["throughput"]
-        self._shows_throughput: bool = throughput["enabled"]
+        self._shows_throughput = settings.throughput
         self.throughput = Throughput(
             plan.batch.global_batch,
             engine.device,
-            synchronized=throughput["synchronized"],
+            synchronized=settings.throughput_synchronized,
         )
         timed = settings.wall_clock_breakdown or settings.flops_profiler is not None
         self._timers = Timers(engine.device) if timed else None
@@ -54,10 +51,9 @@ class Reporter:
         self._observes = bool(self._timers or self.communication or settings.memory_breakdown)
         if settings.dump_state:
             print_rank0(f"plan of this run:\n{plan.to_json()}")
-        level = plan.effective.config.get("log_level")
-        if isinstance(level, str):
+        if settings.log_level is not None:
             for target in (logger, script_logger):
-                target.setLevel(level.upper())
+                target.setLevel(settings.log_level.upper())
 
     def phase(self, name: str) -> AbstractContextManager[Any]:
         """Return the context in which the engine runs forward, backward or step."""

@@ -131,8 +131,7 @@ class FullySharded(Sharding):
         heads = self._shard_model(plan, units, averaging)
         self._configure_units(units, heads, averaging)
         if self._is_stage_3:
-            block = plan.effective.config.get("zero_optimization", {})
-            self._publish_status(watches=bool(block.get("enable_sanity_checks")))
+            self._publish_status(watches=zero.enable_sanity_checks)
             self._set_views()
         resharded = self._resharded_units()
         self._direct_use = DirectUse(self.module, resharded) if resharded else None
@@ -143,7 +142,8 @@ class FullySharded(Sharding):
         """Shard the model and set ``masters``; return the head module of each planned unit."""
         module = self.module
         self._masters = self._host_masters(plan.effective)
-        mark_configured(module, plan.effective.config)  # while modules have their own classes
+        # While modules have their own classes.
+        mark_configured(module, plan.effective.zero.leaf_module or {})
         partitioned = replace_partitioned(module)
         self._set_dtypes_of_meta(module)
         self._indivisible = Indivisible(module, averaging, self._topology.group("gradients"))

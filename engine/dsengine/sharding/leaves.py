@@ -37,12 +37,8 @@ def is_of_class(module: nn.Module, name: str) -> bool:
     return name in (kind.__name__, f"{kind.__module__}.{kind.__qualname__}")
 
 
-def mark_configured(root: nn.Module, config: Mapping[str, Any]) -> None:
-    """Mark the modules named in ``zero_optimization.leaf_module`` of a ds_config."""
-    block = config.get("zero_optimization")
-    settings = block.get("leaf_module") if isinstance(block, Mapping) else None
-    if not settings:
-        return
+def mark_configured(root: nn.Module, settings: Mapping[str, Any]) -> None:
+    """Mark the modules named in ``zero_optimization.leaf_module``, by class, name or suffix."""
     classes, names, suffixes = (
         [given] if isinstance(given := settings.get(key) or (), str) else list(given)
         for key in ("classes", "names", "name_suffixes")

@@ -35,7 +35,7 @@ class OffloadSettings:
         offload = zero.offload_optimizer
         if offload is None or zero.stage == 0:
             return None
-        aio = dsconfig.block_values("aio", effective.config.get("aio") or {})
+        access = effective.file_access
         on_nvme = str(offload.tier) == "nvme"
         if on_nvme and not offload.nvme_path:
             raise ValueError("zero_optimization.offload_optimizer.device is nvme: set nvme_path")
@@ -45,8 +45,8 @@ class OffloadSettings:
             pin_memory=offload.pin_memory,
             nvme_path=offload.nvme_path if on_nvme else None,
             buffer_count=offload.buffer_count,
-            block_bytes=int(aio["block_size"]),
-            in_flight=max(1, int(aio["intra_op_parallelism"])) * max(1, int(aio["queue_depth"])),
+            block_bytes=access.block_size,
+            in_flight=max(1, access.intra_op_parallelism) * max(1, access.queue_depth),
             rounding=policy(effective).accumulation,
             shards_on_host=zero.stage == 3 and zero.offload_param is not None,
         )
