@@ -4,7 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from dsengine.checkpoints import Checkpointer, TrainingState
+from dsengine.checkpoints.manifest import read_manifest
 from training.ranks import Ranks, SharedRanks
 
 pytestmark = pytest.mark.engine
@@ -34,6 +38,22 @@ def test_engine_resumes_at_any_world_size_and_stage(
         assert result["path"] == f"{directory}/global_step7"
         assert result["steps"] == 17
         assert result["calls"] == 17
+
+
+def test_manifest_has_axes_and_coordinates(saved: tuple[str, dict[str, Any]]) -> None:
+    description = read_manifest(Path(saved[0]) / "global_step7").description
+    assert list(description["axes"]) == ["pipeline", "replicate", "shard", "sequence", "tensor"]
+    first, second = description["coordinates"]
+    assert first == [0] * 5 and sorted(second) == [0, 0, 0, 0, 1]
+
+
+def test_checkpoint_without_axes_can_be_loaded() -> None:
+    model = nn.Linear(4, 2)
+    folder = Path(__file__).with_name("checkpoint_1")
+    assert "axes" not in read_manifest(folder / "global_step1").description
+    Checkpointer().load(TrainingState(module=model), folder, "global_step1")
+    expected = [[-0.1037, 0.1682, -0.5115, -0.4680], [-0.2926, 0.0341, -0.1099, 0.2964]]
+    assert torch.allclose(model.weight, torch.tensor(expected), atol=1e-4)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

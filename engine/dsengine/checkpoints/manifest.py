@@ -34,6 +34,10 @@ class Manifest:
     """By file, its ranges. Older checkpoints have none and are not verified."""
     checksum: str = ALGORITHM
     description: dict[str, Any] = field(default_factory=dict)
+    """Of the run: stage, step, precision, config, ranks by axis and each rank's coordinates.
+
+    Older checkpoints lack some of these.
+    """
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
 

@@ -45,6 +45,8 @@ def training_state(engine: OffloadingEngine) -> TrainingState:
             "global_steps": engine.global_steps,
             "precision": str(engine.plan.effective.numerics.precision),
             "config": dict(engine.plan.effective.config),
+            "axes": engine.plan.mesh.axes,
+            "coordinates": engine.plan.mesh.coordinates,
         },
         load_target=engine.state_load_target,
         file_backed=engine.states_in_files,
