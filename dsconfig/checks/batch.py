@@ -20,7 +20,7 @@ def _ranks(config: Context) -> float | None:
     if known is None or config.facts.world_size is None:
         return None
     degree = config.number("sequence_parallel_size")
-    is_counted = config.facts.sequence_parallel != 1 or not config.since("0.17.0")
+    is_counted = config.facts.degrees.sequence != 1 or not config.since("0.17.0")
     if degree and degree > 0 and not is_counted and not config.has("data_parallel_size"):
         return integral(ranks_sharing(known, degree))
     return known

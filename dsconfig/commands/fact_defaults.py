@@ -33,13 +33,13 @@ def note(text: str) -> None:
 def pipeline_stages(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
     """Assume the pipeline stages of the file, which DeepSpeed itself does not read."""
     config: object = document.value
-    if not program.runs_deepspeed or facts.pipeline_parallel > 1 or not is_block(config):
+    if not program.runs_deepspeed or facts.degrees.pipeline > 1 or not is_block(config):
         return facts
     stages = degrees.stages_of(config)
-    group = stages * facts.tensor_parallel * facts.sequence_parallel
+    divided = replace(facts.degrees, pipeline=stages)
     if stages == 1 or facts.world_size is None:
         return facts
-    if facts.world_size % group:
+    if not divided.divide(facts.world_size):
         note(
             f"note: pipeline.stages={stages} does not divide {facts.world_size} ranks; assuming "
             "one stage (--pipeline-parallel)"
@@ -49,7 +49,7 @@ def pipeline_stages(document: "Document", facts: "Facts", program: "Runtime") ->
         f"assuming {stages} pipeline stages (pipeline.stages); DeepSpeed does not read this key: "
         "pass num_stages to PipelineModule (--pipeline-parallel)"
     )
-    return replace(facts, pipeline_parallel=stages)
+    return replace(facts, degrees=divided)
 
 
 def usual_precision(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":

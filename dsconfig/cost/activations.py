@@ -366,8 +366,8 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
     if model is None or shape is None or length is None or batch is None:
         return Activations(assumed="no sequence length, micro batch or shape: none counted")
     style, recompute = style_of(effective, facts), recompute_of(effective, facts)
-    tokens = length * batch // facts.sequence_parallel
-    tensor, hidden, kinds = facts.tensor_parallel, shape.hidden_size, shape.kinds
+    tokens = length * batch // facts.degrees.sequence
+    tensor, hidden, kinds = facts.degrees.tensor, shape.hidden_size, shape.kinds
     adapters = adapters_of(model)
     keeps_inputs = facts.base_weights is not None and BaseWeights(facts.base_weights).keeps_inputs
     bytes_of = {
@@ -386,7 +386,7 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
         settings = effective.activation_checkpointing
         split = tensor if settings.partition_activations else 1
         # Only the input of the first block of an interval is kept; all are recomputed together.
-        of_stage = -(-shape.layers // facts.pipeline_parallel)
+        of_stage = -(-shape.layers // facts.degrees.pipeline)
         together = min(facts.arguments.get(CHECKPOINT_INTERVAL, 1), of_stage)
         recomputed = full[largest] if together == 1 else kept * together
         kept = style.width * tokens * hidden // split // together

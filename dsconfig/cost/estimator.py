@@ -48,7 +48,7 @@ def facts_in_force(effective: Effective, facts: Facts, program: Runtime) -> Fact
         return facts
     split = with_degrees(facts, effective.config)
     blocks = recomputed_blocks(effective.config)
-    if split.pipeline_parallel == 1 or not blocks or sets_recomputation(split):
+    if split.degrees.pipeline == 1 or not blocks or sets_recomputation(split):
         return split
     arguments = {"gradient_checkpointing": str(Recompute.FULL), CHECKPOINT_INTERVAL: blocks}
     return split.with_arguments(arguments)

@@ -10,7 +10,7 @@ from math import sqrt
 
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.machine import DeviceFacts, HostFacts
-from dsconfig.mesh import ranks_per_node
+from dsconfig.mesh import Mesh, ranks_per_node
 from dsconfig.report.sizes import GIB, MIB
 from dsconfig.schema.version import Version
 
@@ -54,8 +54,9 @@ def outside_bytes(facts: Facts) -> int:
 
     Ranks along each axis of the mesh have their own communicator with its own buffers.
     """
-    degrees = (facts.tensor_parallel, facts.sequence_parallel, facts.pipeline_parallel)
-    axes = sum(degree > 1 for degree in (facts.data_parallel or 1, *degrees))
+    mesh = Mesh.over(facts.world_size or 1, facts.degrees, sharded=True)
+    groups = mesh.axes | (mesh.expert_axes if mesh.expert > 1 else {})
+    axes = sum(ranks > 1 for ranks in groups.values())
     named = {name: facts.releases.get(name) for name in LOADS_LAZILY}
     eager = any(
         release is not None and Version.parse(release) < LOADS_LAZILY[name]

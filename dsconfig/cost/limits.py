@@ -103,7 +103,7 @@ class _Questions:
         """
         facts, question = self._facts, "fewest GPUs"
         per_node = max(1, (facts.world_size or 8) // (facts.nodes or 1))
-        group = facts.tensor_parallel * facts.sequence_parallel * facts.pipeline_parallel
+        group = facts.degrees.per_sample
         total = facts.training.global_batch_size if facts.training else None
         if total and self._effective is None:
             groups = search.divisors(total)

@@ -23,7 +23,7 @@ def workloads(effective: Effective, facts: Facts, program: Runtime) -> tuple[Wor
     """
     in_engine = not program.runs_deepspeed
     job = workload(effective, facts, program.version, in_engine=in_engine)
-    stages = facts.pipeline_parallel
+    stages = facts.degrees.pipeline
     if stages == 1:
         return (job,)
     return tuple(_of_stage(job, stage, stages) for stage in (0, stages - 1))

@@ -17,7 +17,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import ArgumentError
 from dsconfig.facts.model import Architecture, ModelTree
 from dsconfig.runtimes.degrees import with_degrees
-from dsconfig.runtimes.effective import Batch, Effective, Tier
+from dsconfig.runtimes.effective import Batch, Effective, Tier, mesh_of
 
 USUAL_TOKENS = 2048
 """Tokens per sample if not specified: the order of choices hardly depends on it."""
@@ -128,23 +128,24 @@ class _Step:
         self._effective, self._facts, self._is_deepspeed = effective, facts, is_deepspeed
         self._model, self._batch = model, batch
         self._ranks = max(1, facts.data_parallel or 1)
-        self._sharing = self._ranks * facts.sequence_parallel
-        self._split = facts.tensor_parallel * facts.pipeline_parallel
+        mesh = mesh_of(effective.zero, facts)
+        self._sharing = mesh.gradient_ranks
+        self._split = facts.degrees.per_model
         self._recompute = recompute_of(effective, facts)
         self._width = effective.numerics.precision.bytes
         zero = effective.zero
         packing = packing_of(effective, facts)
         # Elements that are stored and gathered: fewer if base weights are quantized.
-        packed = weights_of(model, 1, packing).elements if packing else None
+        packed = weights_of(model, packing=packing).elements if packing else None
         self._stored_elements = packed or model.parameters
         self._owned = model.trainable / self._split / (self._sharing if zero.stage else 1)
         training = facts.training
         self.length = (training.sequence_length if training else None) or USUAL_TOKENS
         # Per micro step and rank.
-        self._tokens = batch.micro_batch * self.length / facts.sequence_parallel
+        self._tokens = batch.micro_batch * self.length / facts.degrees.sequence
 
     def parts(self, speed: Rates) -> _Parts:
-        steps, stages = self._batch.accumulation, self._facts.pipeline_parallel
+        steps, stages = self._batch.accumulation, self._facts.degrees.pipeline
         one_pass = self._one_pass(speed)
         passes = one_pass * steps
         overlappable, exposed = self._communication(speed)
@@ -223,7 +224,7 @@ class _Step:
         """Return the kernels and hooks the host launches in one micro step, for one
         pipeline stage."""
         shape = self._model.architecture
-        layers = (shape.layers if shape else 32) / self._facts.pipeline_parallel
+        layers = (shape.layers if shape else 32) / self._facts.degrees.pipeline
         passes = 4 if self._recompute is Recompute.FULL else 3
         return hardware.LAUNCHES_OF_BLOCK * layers * passes
 
@@ -271,11 +272,8 @@ class _Step:
         facts, shape = self._facts, self._model.architecture
         if shape is None:
             return 0.0
-        tensor, sequence, stages = (
-            facts.tensor_parallel,
-            facts.sequence_parallel,
-            facts.pipeline_parallel,
-        )
+        degrees = facts.degrees
+        tensor, sequence, stages = degrees.tensor, degrees.sequence, degrees.pipeline
         hidden = self._tokens * shape.hidden_size * self._width
         recomputed = 1.5 if self._recompute is Recompute.FULL else 1.0
         layers = shape.layers / stages

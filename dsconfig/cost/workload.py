@@ -14,8 +14,8 @@ from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import MAX_PARAMETERS, ArgumentError
 from dsconfig.facts.model import Architecture, ModelTree
-from dsconfig.mesh import Mesh, ranks_per_node
-from dsconfig.runtimes.effective import Effective, Precision
+from dsconfig.mesh import UNDIVIDED, Degrees, Mesh, ranks_per_node
+from dsconfig.runtimes.effective import Effective, Precision, mesh_of
 from dsconfig.schema.version import NEWEST, Version
 
 OUTSIDE = -1
@@ -102,7 +102,6 @@ class Workload:
     effective: Effective
     weights: Weights
     mesh: Mesh
-    """The mesh of a sharded run, whatever the stage: at stage 0 its ranks exchange everything."""
     ranks_per_node: int
     optimizer: OptimizerCost
     accumulation: int
@@ -232,18 +231,10 @@ def workload(
     is_half = dtype.removeprefix("torch.") in {"bfloat16", "float16", "bf16", "fp16"}
     memory = facts.device_bytes
     packing = packing_of(effective, facts)
-    mesh = Mesh.over(
-        facts.world_size,
-        sharded=True,
-        group=effective.zero.mics_shard_size,
-        tensor=facts.tensor_parallel,
-        sequence=facts.sequence_parallel,
-        pipeline=facts.pipeline_parallel,
-    )
     return Workload(
         effective=effective,
-        weights=weights_of(facts.model, facts.tensor_parallel, packing),
-        mesh=mesh,
+        weights=weights_of(facts.model, facts.degrees, packing),
+        mesh=mesh_of(effective.zero, facts),
         ranks_per_node=ranks_per_node(facts.world_size, facts.nodes),
         optimizer=cost_in_force(effective, facts, facts.model, in_engine=in_engine),
         accumulation=batch.accumulation if batch else 1,
@@ -280,28 +271,34 @@ def packing_of(effective: Effective, facts: Facts) -> Packing | None:
     return BaseWeights(facts.base_weights), effective.numerics.precision.bytes
 
 
-_CACHE: dict[tuple[int, int, Packing | None], tuple[ModelTree, Weights]] = {}
+_CACHE: dict[tuple[int, Degrees, Packing | None], tuple[ModelTree, Weights]] = {}
 
 
-def weights_of(model: ModelTree, degree: int = 1, packing: Packing | None = None) -> Weights:
-    """Return the tensors of a model in registration order, shared storage once, divided by
-    ``degree`` and packed.
+def weights_of(
+    model: ModelTree, degrees: Degrees = UNDIVIDED, packing: Packing | None = None
+) -> Weights:
+    """Return the tensors of a model in registration order, shared storage once, divided over tensor
+    and expert ranks and packed.
 
     Trees are frozen and large: results are cached by identity, so that a search over hundreds of
     configs walks the tree once.
     """
-    key = (id(model), degree, packing)
+    key = (id(model), degrees, packing)
     found = _CACHE.get(key)
     if found is None or found[0] is not model:
         if len(_CACHE) > 32:
             _CACHE.clear()
         made = _from_tree(model) if model.root is not None else _from_counts(model)
-        if degree > 1:
-            made = [replace(each, elements=max(1, each.elements // degree)) for each in made]
+        if degrees.tensor > 1:
+            made = [_divided(each, degrees.tensor) for each in made]
         if packing is not None:
             made = [_packed(each, *packing) for each in made]
         found = _CACHE[key] = (model, Weights(made))
     return found[1]
+
+
+def _divided(weight: Weight, degree: int) -> Weight:
+    return replace(weight, elements=max(1, weight.elements // degree))
 
 
 def _packed(weight: Weight, kind: BaseWeights, width: int) -> Weight:

@@ -14,6 +14,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import training
+from dsconfig.mesh import Degrees
 from dsconfig.source import plugin_settings
 from dsconfig.source.document import Document
 
@@ -56,7 +57,7 @@ def _with_launch(facts: Facts, container: Mapping[str, Any], name: str) -> Facts
     return replace(
         facts,
         launch=dict(container),
-        **_degrees(facts, container),
+        degrees=_degrees(facts.degrees, container),
         world_size=facts.world_size or launch.world_size,
         nodes=facts.nodes or launch.nodes,
         training=known,
@@ -64,13 +65,14 @@ def _with_launch(facts: Facts, container: Mapping[str, Any], name: str) -> Facts
     )
 
 
-def _degrees(facts: Facts, container: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return the tensor and sequence parallel degrees set in accelerate's YAML."""
+def _degrees(given: Degrees, container: Mapping[str, Any]) -> Degrees:
+    """Return the tensor and sequence parallel degrees set in accelerate's YAML; given ones win."""
     sizes = parallelism.degrees(container)
     if sizes is None:
-        return {}
-    own = {"tensor_parallel": "tp_size", "sequence_parallel": "sp_size"}
-    return {name: sizes[size] for name, size in own.items() if getattr(facts, name) == 1}
+        return given
+    own = {"tensor": "tp_size", "sequence": "sp_size"}
+    found = {name: sizes[size] for name, size in own.items() if getattr(given, name) == 1}
+    return replace(given, **found)
 
 
 def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Facts:

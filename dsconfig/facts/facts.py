@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.mesh import UNDIVIDED, Degrees
 from dsconfig.report.sizes import counted, size
 
 with lazy_imports():
-    from dsconfig import mesh
     from dsconfig.facts import training
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ class Facts:
     base_weights: str | None = None
     """``4bit`` or ``8bit``: storage of the frozen linear layers (bitsandbytes)."""
     training: "TrainingFacts | None" = None
-    tensor_parallel: int = 1
-    sequence_parallel: int = 1
-    pipeline_parallel: int = 1
+    degrees: Degrees = UNDIVIDED
     node_link_gb_per_second: float | None = None
     """Bandwidth between nodes, per device and direction; None: unknown."""
     client_optimizer: str | None = None
@@ -74,9 +72,9 @@ class Facts:
         yield "nvme", self.host and self.host.nvme_path
         yield "client_optimizer", self.client_optimizer
         yield "client_scheduler", self.client_scheduler
-        for name in ("tensor_parallel", "sequence_parallel", "pipeline_parallel"):
-            degree = getattr(self, name)
-            yield name, degree if degree > 1 else None
+        for name in ("tensor", "sequence", "pipeline", "expert"):
+            degree = getattr(self.degrees, name)
+            yield f"{name}_parallel", degree if degree > 1 else None
         yield "releases", ", ".join(f"{name}=={version}" for name, version in self.releases.items())
 
     @property
@@ -126,11 +124,4 @@ class Facts:
 
     @property
     def data_parallel(self) -> int | None:
-        if self.world_size is None:
-            return None
-        return mesh.data_parallel_ranks(
-            self.world_size,
-            tensor=self.tensor_parallel,
-            sequence=self.sequence_parallel,
-            pipeline=self.pipeline_parallel,
-        )
+        return None if self.world_size is None else self.degrees.samples(self.world_size)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -93,7 +92,9 @@ def _facts(given: Mapping[str, Any]) -> Facts:
             origins[name] = str(given[argument])
     ranks = _argument_or_launch("world_size", "gpus", given, launch.world_size, origins)
     nodes = _argument_or_launch("nodes", "nodes", given, launch.nodes, origins)
-    degrees = {name: given[name] for name in _DEGREES}
+    for name in _DEGREES:
+        require_positive(given[f"{name}_parallel"], f"{name}_parallel")
+    degrees = mesh.Degrees(**{name: given[f"{name}_parallel"] for name in _DEGREES})
     _check_ranks(ranks, nodes, degrees)
     if ranks is not None and nodes is None:
         nodes = mesh.nodes_for(ranks)
@@ -123,7 +124,7 @@ def _facts(given: Mapping[str, Any]) -> Facts:
         launch=MappingProxyType(dict(launch_settings)),
         node_link_gb_per_second=_node_link(given["node_link"], origins),
         origins=MappingProxyType(origins),
-        **degrees,
+        degrees=degrees,
     )
 
 
@@ -151,7 +152,7 @@ PROGRAMS = ("transformers", "accelerate", "torch", "cuda")
 """Programs whose version can be given. That of DeepSpeed is an argument of each command; torch and
 CUDA determine the memory that each process allocates for itself.
 """
-_DEGREES = ("tensor_parallel", "sequence_parallel", "pipeline_parallel")
+_DEGREES = ("tensor", "sequence", "pipeline")
 
 
 def _settings(source: str | Path | Mapping[str, Any] | None, argument: str) -> Mapping[str, Any]:
@@ -177,16 +178,14 @@ def _argument_or_launch(
     return value
 
 
-def _check_ranks(world_size: int | None, nodes: int | None, degrees: Mapping[str, int]) -> None:
-    for name, degree in degrees.items():
-        require_positive(degree, name)
-    together = prod(degrees.values())
+def _check_ranks(world_size: int | None, nodes: int | None, degrees: mesh.Degrees) -> None:
     if world_size is None:
         return
     if world_size > mesh.MOST_RANKS:
         raise FactError("gpus", f"{world_size} exceeds the limit of {mesh.MOST_RANKS:,} ranks")
-    if world_size % together:
-        factors = " x ".join(str(degree) for degree in degrees.values())
+    if not degrees.divide(world_size):
+        together = degrees.per_sample
+        factors = f"{degrees.tensor} x {degrees.sequence} x {degrees.pipeline}"
         product = f"tensor x sequence x pipeline = {factors} = {together}"
         below, above = world_size // together * together, -(-world_size // together) * together
         near = " or ".join(str(size) for size in (below, above) if size)

@@ -11,7 +11,7 @@ from dsconfig.planner.schedule import traffic, unit_schedule
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.base import runtime_of
-from dsconfig.runtimes.effective import Effective, Zero
+from dsconfig.runtimes.effective import Effective, Zero, mesh_of
 from dsconfig.schema.version import Version
 
 with lazy_imports():
@@ -37,7 +37,7 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
         runtime=resolution.runtime,
         release=str(resolution.version),
         nodes=facts.nodes or 1,
-        mesh=mesh_of(effective.zero, facts),
+        mesh=_mesh(effective.zero, facts),
         effective=effective,
         coverage=coverage(effective),
     )
@@ -85,22 +85,14 @@ def complete(plan: Plan, facts: Facts) -> Plan:
     )
 
 
-def mesh_of(zero: Zero, facts: Facts) -> Mesh:
-    """Return the mesh: which ranks shard and which replicate."""
+def _mesh(zero: Zero, facts: Facts) -> Mesh:
     ranks, group = facts.data_parallel or 1, zero.mics_shard_size
     if zero.stage > 0 and 0 < group < ranks and ranks % group:
         raise PlanError(
             f"zero_optimization.mics_shard_size = {group} does not divide the"
             f" {ranks} data-parallel ranks; use a divisor"
         )
-    return Mesh.over(
-        facts.world_size or 1,
-        sharded=zero.stage > 0,
-        group=group,
-        tensor=facts.tensor_parallel,
-        sequence=facts.sequence_parallel,
-        pipeline=facts.pipeline_parallel,
-    )
+    return mesh_of(zero, facts)
 
 
 def _settled(resolution: Resolution) -> Effective:

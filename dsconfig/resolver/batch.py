@@ -121,7 +121,7 @@ def _report(draft: Draft, found: Contradiction) -> None:
         f"{path} = {'not set' if value is None else value}"
         for path, value in zip(KEYS, given, strict=True)
     )
-    split = facts.tensor_parallel * facts.sequence_parallel * facts.pipeline_parallel
+    split = facts.degrees.per_sample
     world = f"{found.ranks} data-parallel ranks"
     if split > 1:
         world += (

@@ -60,7 +60,7 @@ def _checkpoints(draft: Draft, path: str) -> None:
 
 
 def _partition(draft: Draft, path: str) -> None:
-    degree = draft.facts.tensor_parallel
+    degree = draft.facts.degrees.tensor
     rule = "saved activations are partitioned if there are several tensor-parallel ranks"
     draft.fill(path, degree > 1, Source.DERIVED, rule, tensor_parallel=degree)
 

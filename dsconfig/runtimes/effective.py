@@ -11,6 +11,7 @@ from typing import Any
 
 from dsconfig import batch
 from dsconfig.facts import Facts
+from dsconfig.mesh import Mesh
 from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.read_config import MONITORS, overlaps
 from dsconfig.runtimes.settings import Settings, plain, setting
@@ -180,6 +181,16 @@ class Zero:
         device until the accumulation boundary.
         """
         return self.stage >= 2 or (self.stage == 1 and self.offload_optimizer is not None)
+
+
+def mesh_of(zero: Zero, facts: Facts) -> Mesh:
+    """Return the ranks along each axis: which share the states, and which have copies of them."""
+    return Mesh.over(
+        facts.world_size or 1,
+        facts.degrees,
+        sharded=zero.stage > 0,
+        group=zero.mics_shard_size,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsconfig.facts import Facts
-from dsconfig.mesh import Mesh, ranks_per_node
+from dsconfig.mesh import Degrees, Mesh, ranks_per_node
 
 DEGREE = st.integers(1, 4)
 
@@ -43,11 +43,18 @@ def test_unsharded_states_are_replicated() -> None:
 
 
 def test_other_axes_reduce_data_parallel_size() -> None:
-    mesh = Mesh.over(16, sharded=True, tensor=2, sequence=2, pipeline=2)
+    degrees = Degrees(tensor=2, sequence=2, pipeline=2)
+    mesh = Mesh.over(16, degrees, sharded=True)
     assert mesh == Mesh(pipeline=2, shard=2, sequence=2, tensor=2)
-    assert Facts(
-        world_size=16, tensor_parallel=2, sequence_parallel=2, pipeline_parallel=2
-    ).data_parallel == (mesh.data_parallel)
+    assert Facts(world_size=16, degrees=degrees).data_parallel == mesh.data_parallel
+
+
+def test_experts_divide_data_parallel_ranks() -> None:
+    mesh = Mesh(replicate=2, shard=4, tensor=2, expert=4)
+    assert mesh.world_size == 16
+    assert mesh.groups("expert")[:2] == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert mesh.groups("expert_data")[:2] == ((0, 8), (1, 9))
+    assert mesh.groups("expert_data", "expert") == mesh.groups("replicate", "shard")
 
 
 def test_share_is_rounded_up() -> None:

@@ -7,8 +7,8 @@ import pytest
 import dsconfig
 from dsconfig import DeviceFacts, Facts, Plan, PlannedStage
 from dsconfig.facts import gather
-from dsconfig.planner.build import PlanError, mesh_of
-from dsconfig.runtimes.effective import Zero
+from dsconfig.planner.build import PlanError
+from dsconfig.runtimes.effective import Zero, mesh_of
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 2,
@@ -143,8 +143,10 @@ def test_the_mesh(zero: Zero, expected: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_shard_group_must_divide_ranks(stage: int) -> None:
+    zero = {"stage": stage, "mics_shard_size": 3}
+    world = Facts(world_size=8)
     with pytest.raises(PlanError, match="mics_shard_size"):
-        mesh_of(Zero(stage=stage, mics_shard_size=3), Facts(world_size=8))
+        dsconfig.plan(dsconfig.resolve(CONFIG | {"zero_optimization": zero}, world), world)
 
 
 def test_config_without_batch_cannot_be_planned() -> None:

@@ -30,7 +30,7 @@ def written(folder: Path, text: str) -> Path:
 def test_sequence_parallel_size_becomes_a_fact(tmp_path: Path) -> None:
     document = dsconfig.read(written(tmp_path, YAML))
     facts = embedded_facts.complete(dsconfig.gather(micro_batch=1), document)
-    assert (facts.world_size, facts.sequence_parallel, facts.data_parallel) == (4, 2, 2)
+    assert (facts.world_size, facts.degrees.sequence, facts.data_parallel) == (4, 2, 2)
     found = dsconfig.resolve(document, facts, runtime="accelerate")
     assert found.ok and found.config["train_batch_size"] == 2
     assert not dsconfig.validate(document, runtime="accelerate").errors

@@ -33,9 +33,9 @@ def simulate(job: Workload) -> Trace:
         for index in trained_backwards(job, indices):
             amount = job.weights[index].elements * job.width
             line.hold_briefly(categories.GRADIENTS, amount)
-            if job.ranks == 1 and job.accumulation == 1:
+            if job.mesh.gradient_ranks == 1 and job.accumulation == 1:
                 line.hold(categories.KEPT_GRADIENTS, amount)
-            elif job.accumulation > 1 and job.ranks > 1:
+            elif job.accumulation > 1 and job.mesh.gradient_ranks > 1:
                 line.free(categories.KEPT_GRADIENTS, amount)  # now a view of the bucket
             if job.accumulation == 1:
                 line.hold(categories.SUMS, job.weights[index].elements * sums)
@@ -45,7 +45,9 @@ def simulate(job: Workload) -> Trace:
     if sums:
         line.free(categories.KEPT_GRADIENTS)
     if job.mixed and sums != MASTER_WIDTH:
-        if job.ranks == 1 and not sums:  # not views of a bucket: each is freed after its cast
+        if (
+            job.mesh.gradient_ranks == 1 and not sums
+        ):  # not views of a bucket: each is freed after its cast
             line.free(categories.KEPT_GRADIENTS, (trained - last) * job.width)
         line.hold(categories.STEP_GRADIENT, trained * MASTER_WIDTH)
         line.free(categories.KEPT_GRADIENTS)
@@ -69,7 +71,7 @@ def _create(job: Workload, line: Timeline, trained: int) -> None:
     line.hold(categories.UNSHARDED, job.frozen_elements * job.width)  # cast while copied
     line.hold(CONSTANTS, job.weights.constant_bytes)
     line.free(categories.BUILT, job.frozen_elements * 4 if job.on_cpu else 0)
-    if job.ranks > 1:
+    if job.mesh.gradient_ranks > 1:
         line.hold_briefly(categories.BROADCAST, broadcast_bytes(job, job.weights))
     if not job.mixed:
         line.free(categories.BUILT)  # the same tensors
@@ -80,5 +82,5 @@ def _create(job: Workload, line: Timeline, trained: int) -> None:
     line.free(categories.BUILT)
     if job.mixed:
         line.hold(categories.UNSHARDED, trained * job.width)
-    if job.ranks > 1:
+    if job.mesh.gradient_ranks > 1:
         line.hold(categories.BUCKETS, trained * job.width)

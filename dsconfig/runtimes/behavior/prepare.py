@@ -241,5 +241,5 @@ def _script(
         total_steps=training.total_steps if training else None,
         split_batches=runtime.split_batches,
         smallest_batch=runtime.plugin.get("is_train_batch_min", True),
-        sequence_parallel=facts.sequence_parallel,
+        sequence_parallel=facts.degrees.sequence,
     )
