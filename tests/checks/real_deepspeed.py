@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 READ, BUILT, STEPPED, RAN = "reading", "building", "stepping", "nothing"
 """Phase that failed: reading the config, initializing the engine, a step, or none."""
@@ -51,9 +51,9 @@ def _import_once() -> None:
 
     # One rank does not need the shared-memory extension, which takes minutes to compile.
     # (The package's attribute of this name is torch itself.)
-    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # pyright: ignore
+    cast(Any, sys.modules["deepspeed.comm.torch"]).build_shm_op = lambda: None
     # Nor the optimizer kernels: the configs use torch's optimizers.
-    deepspeed.ops.op_builder.builder.OpBuilder.load = _no_kernel  # pyright: ignore
+    deepspeed.ops.op_builder.builder.OpBuilder.load = _no_kernel
     # DeepSpeed requires AVX512 for fp16 on a CPU; torch does not.
     deepspeed.get_accelerator().is_fp16_supported = lambda: True
 

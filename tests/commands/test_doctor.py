@@ -31,13 +31,13 @@ def checks(file: str, monkeypatch: pytest.MonkeyPatch, release: str) -> list[doc
     return list(doctor.config_checks(file))
 
 
-def test_known_fault_of_installed_release_is_reported(file: str, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_known_fault_of_installed_release_is_reported(file: str, monkeypatch) -> None:
     faulty = checks(file, monkeypatch, "0.18.0")
     assert any("DSC830" in each.text for each in faulty if each.state is doctor.State.BAD)
     assert not any("DSC830" in each.text for each in checks(file, monkeypatch, "0.19.8"))
 
 
-def test_other_transformers_release_prints_note(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_other_transformers_release_prints_note(monkeypatch) -> None:
     monkeypatch.setattr(doctor, "version", lambda name: "4.51.3")
     (check,) = doctor._release_check(Transformers())
     assert "4.51.3 is installed" in check.text and "5.23" in check.text

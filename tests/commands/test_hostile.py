@@ -76,7 +76,7 @@ def test_plan_escapes_key_names(tmp_path: Path) -> None:
     class Shown:
         coverage = (Coverage(pointer=f"/{ESCAPE}", status=Status.INERT, by=DIRECTION),)
 
-    [line] = coverage_lines(Shown())  # type: ignore[arg-type]
+    [line] = coverage_lines(Shown())  # pyright: ignore[reportArgumentType]
     assert not OBEYED.search(line) and "\\x1b[31mX" in line
 
 

@@ -109,7 +109,7 @@ def test_gpus_of_this_machine_are_the_default(
     assert "NVIDIA H100 80GB" in done.stderr and "1 x H100-SXM5-80GB" in done.stdout
 
 
-def test_brackets_of_an_extra_are_printed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_brackets_of_an_extra_are_printed(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     from dsconfig.commands import doctor
 
     text = "missing (pip install 'dsconfig-zero[engine]')"

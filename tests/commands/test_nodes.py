@@ -96,10 +96,10 @@ def test_endpoint_is_normalized(given: str, expected: str) -> None:
     ],
 )
 def test_missing_flags_are_named(
-    environment: dict[str, str], flags: tuple[object, ...], words: str
+    environment: dict[str, str], flags: tuple[Any, ...], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        node_options.node_address(environment, *flags)  # type: ignore[arg-type]
+        node_options.node_address(environment, *flags)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def trained_by_torch(model: nn.Module, batches: Iterable[torch.Tensor]) -> Itera
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
     for batch in batches:
         loss = model(batch).pow(2).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

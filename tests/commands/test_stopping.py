@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,9 +26,9 @@ time.sleep(600)
 SECONDS = 90.0
 
 
-def until(what: str, holds: object) -> None:
+def until(what: str, holds: Callable[[], object]) -> None:
     end = time.monotonic() + SECONDS
-    while not holds():  # type: ignore[operator]
+    while not holds():
         assert time.monotonic() < end, f"{what}: not in {SECONDS} s"
         time.sleep(0.1)
 

@@ -33,15 +33,15 @@ from dsconfig.schema import Key, find
 RUNTIMES = ("dsengine", "deepspeed")
 
 
-def facts(**changes: object) -> Facts:
-    given: dict[str, object] = {
+def facts(**changes: Any) -> Facts:
+    given: dict[str, Any] = {
         "gpus": 8,
         "model": "llama-2-7b",
         "device": "a100-80gb",
         "micro_batch": 1,
         "seq_len": 2048,
     }
-    return gather(**{**given, **changes})  # type: ignore[arg-type]
+    return gather(**{**given, **changes})
 
 
 def peak(config: Effective, world: Facts, *, runtime: str) -> int:

@@ -4,6 +4,8 @@ Recorded in the Triton interpreter on the CPU, by the storages that its operator
 (tokens, hidden size, vocabulary, bytes of an element, head is trained, most held at once).
 """
 
+from typing import Any
+
 import pytest
 
 from dsconfig.cost.loss import Loss, fused_linear, loss_bytes, loss_of
@@ -77,5 +79,5 @@ def test_bytes_per_logit_by_loss_kernel(kind: Loss, forward: float, backward: fl
         ),
     ],
 )
-def test_loss_follows_the_arguments(arguments: object, kind: Loss) -> None:
-    assert loss_of(arguments) is kind  # type: ignore[arg-type]
+def test_loss_follows_the_arguments(arguments: dict[str, Any], kind: Loss) -> None:
+    assert loss_of(arguments) is kind

@@ -209,7 +209,7 @@ def products() -> Iterator[list[int]]:
     counted = [0]
 
     class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
             counted[0] += func.name() in ("aten::mm", "aten::addmm")
             return func(*args, **(kwargs or {}))
 

@@ -16,9 +16,14 @@ GIB = 2**30
 
 def option(zero: dict[str, Any], **more: Any) -> Any:
     facts = gather(
-        **{"gpus": 8, "model": "llama-2-7b", "device": "a100-80gb", "micro_batch": 1}  # type: ignore[arg-type]
-        | {"seq_len": 2048}
-        | more
+        **{
+            "gpus": 8,
+            "model": "llama-2-7b",
+            "device": "a100-80gb",
+            "micro_batch": 1,
+            "seq_len": 2048,
+            **more,
+        }
     )
     config = {
         "train_micro_batch_size_per_gpu": 1,

@@ -8,15 +8,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 def compute_in_bf16() -> None:
     """Prevent test files from skipping bf16 without CUDA; call before they are imported."""
-    import unit.util  # type: ignore[import-not-found]
+    import unit.util
 
     unit.util.bf16_required_version_check = lambda *_, **__: True
 
 
 def on_cpu() -> None:
     """Map device indices to the CPU for both packages."""
-    import deepspeed.comm  # type: ignore[import-untyped]
-    from deepspeed.accelerator import get_accelerator  # type: ignore[import-untyped]
+    import deepspeed.comm
+    from deepspeed.accelerator import get_accelerator
 
     device: Any = get_accelerator()
     if device.device_name() != "cpu":
@@ -33,12 +33,12 @@ def on_cpu() -> None:
     def without_devices(self: Any, *args: Any, **named: Any) -> None:
         original(self, *args, **(named | {"device_ids": None, "output_device": None}))
 
-    DistributedDataParallel.__init__ = without_devices  # type: ignore[method-assign]
+    DistributedDataParallel.__init__ = without_devices
 
 
 def round_first() -> None:
     """Round models to the configured 16-bit dtype before ``initialize``."""
-    import deepspeed  # type: ignore[import-untyped]
+    import deepspeed
 
     package: Any = deepspeed
     original = package.initialize

@@ -109,6 +109,6 @@ def _is_module(name: str) -> bool:
 
 def install() -> None:
     """Install the placeholders; call before other names of DeepSpeed are imported."""
-    importing.missing = _placeholder_getattr  # type: ignore[assignment]
-    dsengine.missing = _placeholder_getattr  # type: ignore[assignment]
+    importing.missing = _placeholder_getattr
+    dsengine.missing = _placeholder_getattr
     sys.meta_path.insert(0, _Finder())

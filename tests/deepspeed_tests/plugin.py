@@ -32,7 +32,7 @@ VARIANTS = int(os.environ.get("DEEPSPEED_TESTS_VARIANTS", "1"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    from unit.common import DistributedExec  # type: ignore[import-not-found]
+    from unit.common import DistributedExec
 
     on_cpu()
     if os.environ.get("DEEPSPEED_TESTS_ROUNDED") == "1":
@@ -62,7 +62,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> None:
     if isinstance(collector, pytest.Module):
         # A file that cannot be imported or is skipped is reported when it is collected.
         with suppress(Exception, pytest.skip.Exception):
-            from unit.common import DistributedFixture  # type: ignore[import-not-found]
+            from unit.common import DistributedFixture
 
             for name, kind in list(vars(collector.obj).items()):
                 if isinstance(kind, type) and DistributedFixture in kind.__mro__:

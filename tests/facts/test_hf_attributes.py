@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,13 +88,9 @@ def live_width(config: Any) -> Any:
 
 
 def width_of_file(config: dict[str, Any]) -> Any:
-    class LiveModel:
-        pass
-
-    model = LiveModel()
-    model.config = hf_attributes.attributes(config)  # type: ignore[attr-defined]
+    model: Any = SimpleNamespace(config=hf_attributes.attributes(config))
     try:
-        return integrations.width_for_transformers(model, ASKED)  # type: ignore[arg-type]
+        return integrations.width_for_transformers(model, ASKED)
     except ReplayStop:
         return None
     except MissingFact:

@@ -26,7 +26,7 @@ def show_scalars_as_bytes() -> None:
         is_scalar = tensor.dim() == 0 and shape == (torch.uint8,)
         return view(tensor.reshape(1) if is_scalar else tensor, *shape, **named)
 
-    torch.Tensor.view = shown  # type: ignore[method-assign]
+    torch.Tensor.view = shown  # pyright: ignore[reportAttributeAccessIssue]
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def test_module_executes_once_on_first_use(package: Path) -> None:
         assert tried_once.sys.tried == 1
         assert type(tried_once) is ModuleType
     finally:
-        del sys.tried  # type: ignore[attr-defined]
+        del sys.tried  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_module_error_is_raised_on_use(package: Path) -> None:
@@ -61,7 +61,7 @@ def test_threads_wait_for_a_complete_module(package: Path) -> None:
     import dsconfig
 
     gate = threading.Event()
-    dsconfig.tried_gate = gate  # type: ignore[attr-defined]
+    dsconfig.tried_gate = gate  # pyright: ignore[reportAttributeAccessIssue]
     try:
         with lazy_imports():
             from dsconfig import tried_threads
@@ -76,7 +76,7 @@ def test_threads_wait_for_a_complete_module(package: Path) -> None:
             thread.join()
         assert seen == ["here"] * 4
     finally:
-        del dsconfig.tried_gate  # type: ignore[attr-defined]
+        del dsconfig.tried_gate  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_other_packages_are_not_deferred() -> None:

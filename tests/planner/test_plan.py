@@ -53,7 +53,7 @@ def test_stage_3_gathers_twice_per_micro_batch_and_reduces_once() -> None:
         {
             **CONFIG,
             "zero_optimization": {
-                **CONFIG["zero_optimization"],  # type: ignore[dict-item]
+                **CONFIG["zero_optimization"],
                 "stage3_param_persistence_threshold": 0,
             },
         }

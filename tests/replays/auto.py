@@ -19,6 +19,7 @@ from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.runtimes.transformers import transformers
 from dsconfig.source.pointer import dotted
+from narrowing import not_none
 from replays import Case
 from replays._entry_points import refuses
 
@@ -52,7 +53,7 @@ def judged(row: Mapping[str, Any]) -> Case:
     errors = [found for found in resolution.diagnostics if found.name == "program-stops"]
     if row["outcome"] == "error":
         expected: Any = (row["error"].split(":")[0], sorted(named(row["error"])))
-        raised = {re.search(r"raises (\w+)", found.message)[1] for found in errors}  # type: ignore[index]
+        raised = {not_none(re.search(r"raises (\w+)", found.message))[1] for found in errors}
         got: Any = ("+".join(sorted(raised)), sorted(dotted(found.pointer) for found in errors))
         same = got[0] == expected[0] and (not expected[1] or got[1] == expected[1])
         return Case(row["id"], expected, got, same)

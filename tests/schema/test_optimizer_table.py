@@ -248,7 +248,7 @@ def test_amsgrad_adds_third_moment() -> None:
     facts = Facts(world_size=1, model=ModelTree(name="m", parameters=10**8, trainable=10**8))
     moments: list[int] = []
     for amsgrad in (False, True):
-        config["optimizer"]["params"]["amsgrad"] = amsgrad  # type: ignore[index]
+        config["optimizer"]["params"]["amsgrad"] = amsgrad
         found = dsconfig.estimate(dsconfig.resolve(config, facts), facts)
         parts = found.options[0].device.components
         moments.append(sum(part.bytes for part in parts if part.name == "optimizer state"))

@@ -118,7 +118,7 @@ def test_oversized_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_wrong_arguments_raise() -> None:
     with pytest.raises(TypeError, match="not int"):
-        read(5)  # type: ignore[arg-type]
+        read(5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="xml"):
         read(CONFIG, format="xml")
 

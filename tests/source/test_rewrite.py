@@ -74,7 +74,7 @@ VALUES = st.recursive(
     st.lists(st.tuples(st.lists(KEYS, min_size=1, max_size=3), VALUES), min_size=1, max_size=3),
     st.sampled_from([None, 2, 4]),
 )
-def test_values_equal_those_of_overrides(config, changes, indent) -> None:  # type: ignore[no-untyped-def]
+def test_values_equal_those_of_overrides(config, changes, indent) -> None:
     document = document_from_text(json.dumps(config, indent=indent), "ds.json")
     for path, value in changes:
         try:

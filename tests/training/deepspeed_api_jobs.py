@@ -241,7 +241,7 @@ def full_weights(settings: dict[str, Any], folder: str) -> dict[str, bool]:
     result = {}
     if dist.get_rank() == 0:  # on one rank only
         weights = get_fp32_state_dict_from_zero_checkpoint(folder)
-        result["equal"] = all(torch.equal(weights[n], t) for n, t in trained.items())  # type: ignore[arg-type]
+        result["equal"] = all(torch.equal(weights[n], t) for n, t in trained.items())
         result["fp32"] = {t.dtype for t in weights.values()} == {torch.float32}
         result["tied"] = torch.equal(weights["head.weight"], weights["tokens.weight"])
         loaded = load_state_dict_from_zero_checkpoint(models.tied(seed=3), folder)

@@ -20,7 +20,7 @@ def real_deepspeed() -> Any:
     wait_for_gloo_at_exit()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     warnings.simplefilter("ignore")
-    import deepspeed  # type: ignore[import-untyped]
+    import deepspeed
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
@@ -76,6 +76,6 @@ def resumed_by_deepspeed(
 def full_weights(folder: str) -> dict[str, torch.Tensor]:
     """Return the weights that DeepSpeed's own script reads from a checkpoint."""
     real_deepspeed()
-    from deepspeed.utils import zero_to_fp32  # type: ignore[import-untyped]
+    from deepspeed.utils import zero_to_fp32
 
     return dict(zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(folder))

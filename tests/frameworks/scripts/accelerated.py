@@ -49,7 +49,7 @@ def main(model_path: str, folder: str, stage: int, way: str, precision: str) -> 
     model: Any = AutoModelForCausalLM.from_pretrained(model_path)
     generator = torch.Generator().manual_seed(3)
     loader: Any = torch.utils.data.DataLoader(
-        torch.randint(97, (48, 12), generator=generator),  # type: ignore[arg-type]
+        torch.randint(97, (48, 12), generator=generator),  # pyright: ignore[reportArgumentType]
         batch_size=4,
     )
     if way != "file":

@@ -10,12 +10,12 @@ from typing import Any
 from unittest.mock import patch
 
 import accelerate
-import deepspeed  # type: ignore[import-not-found]
+import deepspeed
 import torch
 import yaml
 from accelerate.state import AcceleratorState
 from accelerate.utils import DeepSpeedPlugin
-from deepspeed.runtime.config import DeepSpeedConfig  # type: ignore[import-not-found]
+from deepspeed.runtime.config import DeepSpeedConfig
 
 
 def passed_settings(config: dict[str, Any], script: list[str], setting: str) -> dict[str, Any]:
@@ -23,12 +23,13 @@ def passed_settings(config: dict[str, Any], script: list[str], setting: str) -> 
     launch = yaml.safe_load(setting) or {}
     os.environ["ACCELERATE_MIXED_PRECISION"] = launch.get("mixed_precision", "no")
     AcceleratorState._reset_state(reset_partial_state=True)
-    model = torch.nn.Linear(4, 4)
-    model.config = type("Config", (), {"hidden_size": 4})()  # type: ignore[assignment]
+    model: Any = torch.nn.Linear(4, 4)
+    model.config = type("Config", (), {"hidden_size": 4})()
     plugin = DeepSpeedPlugin(hf_ds_config=config)
+    samples: Any = torch.ones(8, 4)
     calls: dict[str, Any] = {
         "Accelerator": partial(accelerate.Accelerator, deepspeed_plugin=plugin),
-        "DataLoader": lambda _, **how: torch.utils.data.DataLoader(torch.ones(8, 4), **how),  # type: ignore[arg-type]
+        "DataLoader": lambda _, **how: torch.utils.data.DataLoader(samples, **how),
         "DummyOptim": lambda _, **how: accelerate.utils.DummyOptim(model.parameters(), **how),
     }
     usual = ["Accelerator()", "DataLoader(..., batch_size=1)", "DummyOptim(..., lr=1e-3)"]

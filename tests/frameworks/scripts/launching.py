@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import deepspeed  # type: ignore[import-not-found]
+import deepspeed
 
 if __name__ == "__main__":
     target, model, folder, *rest = sys.argv[1:]

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import lightning  # type: ignore[import-not-found]
+import lightning
 import torch
-from lightning.pytorch.accelerators import CUDAAccelerator  # type: ignore[import-not-found]
-from lightning.pytorch.strategies import DeepSpeedStrategy  # type: ignore[import-not-found]
+from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import Tensor, nn
 
 from frameworks.files import names_of
@@ -65,8 +65,8 @@ class Net(lightning.LightningModule):
 
 
 def loader(seed: int) -> Any:
-    samples = torch.randn(16, 4, generator=torch.Generator().manual_seed(seed))
-    return torch.utils.data.DataLoader(samples, batch_size=2)  # type: ignore[arg-type]
+    samples: Any = torch.randn(16, 4, generator=torch.Generator().manual_seed(seed))
+    return torch.utils.data.DataLoader(samples, batch_size=2)
 
 
 def main(folder: str, stage: str, epochs: str, resume: str) -> dict[str, Any]:

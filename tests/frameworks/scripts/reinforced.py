@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import trl  # type: ignore[import-not-found]
-from datasets import Dataset  # type: ignore[import-not-found]
+import trl
+from datasets import Dataset
 from transformers import AutoTokenizer
 
 from frameworks.files import names_of

@@ -23,7 +23,7 @@ def main(model_path: str, arguments: TrainingArguments, lora: bool) -> dict[str,
     result: dict[str, object] = {}
     model = AutoModelForCausalLM.from_pretrained(model_path)
     if lora:
-        from peft import LoraConfig, get_peft_model  # type: ignore[import-not-found]
+        from peft import LoraConfig, get_peft_model
 
         torch.manual_seed(1)
         model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
@@ -42,7 +42,7 @@ def main(model_path: str, arguments: TrainingArguments, lora: bool) -> dict[str,
     ]
     result["best"] = Path(trainer.state.best_model_checkpoint or "").name
     result["evaluated"] = trainer.evaluate()["eval_loss"]
-    result["predicted"] = trainer.predict(samples(4, 3)).metrics["test_loss"]  # type: ignore[arg-type]
+    result["predicted"] = trainer.predict(samples(4, 3)).metrics["test_loss"]
     prompt = torch.arange(6).view(1, -1).to(arguments.device)
     generated = trainer.model_wrapped.module.generate(prompt, max_new_tokens=6, do_sample=False)
     result["tokens"] = generated.tolist()
