@@ -1,29 +1,20 @@
 """Shell completion: its scripts and the completed words."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import command_line
 from dsconfig.commands.app import COMMANDS
 from dsconfig.report.render import FORMATS
 
-COMMAND = Path(sys.executable).with_name("dsconfig")
 NAMED_SHELL = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
 """Makes Typer use the specified shell instead of detecting it."""
 
 
 def run(*arguments: str, **variables: str) -> str:
-    done = subprocess.run(
-        [str(COMMAND), *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **variables},
-        timeout=60,
-        check=True,
-    )
+    done = command_line.run(*arguments, **variables)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

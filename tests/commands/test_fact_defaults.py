@@ -1,13 +1,13 @@
 """Each assumption about batch, precision or sequence length is printed."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import command_line
+from command_line import Done
 
 OPEN = {
     "train_batch_size": "auto",
@@ -20,10 +20,8 @@ WITHOUT = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3
 MODEL = ("--model", "llama-3-8b", "--gpus", 4, "--device", "h100")
 
 
-def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
-    environment = os.environ | {"COLUMNS": "80", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+def run(*arguments: object) -> Done:
+    return command_line.run(*arguments, columns=80)
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import command_line
 import dsconfig
+from command_line import Done
 from dsconfig.source.pointer import MAX_DEPTH
 
 ESCAPE, DIRECTION = "\x1b[31mX\x1b]0;t\x07", "\u202eabc\u2066"
@@ -23,11 +25,8 @@ DEEP = '{"a":' * 5000 + "1" + "}" * 5000
 AS_PYTHON = "ds_config = {{'train_batch_size': {}, 'zero_optimization': {{'stage': 2}}}}\n"
 
 
-def run(*arguments: Any, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, cwd=folder
-    )
+def run(*arguments: Any, folder: Path | None = None) -> Done:
+    done = command_line.run(*arguments, cwd=folder)
     assert done.returncode in (0, 1, 2), done.stderr
     assert "Traceback" not in done.stderr
     return done

@@ -3,24 +3,15 @@
 import json
 import re
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import dsconfig
+from command_line import run
 from dsconfig.commands import app
 from dsconfig.facts.gathering import gather
 from dsconfig.facts.hub import config_of
-
-
-def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
-    variables = {**os.environ, "COLUMNS": "120", **environment}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
 
 
 @pytest.mark.parametrize(

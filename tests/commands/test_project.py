@@ -1,12 +1,12 @@
 """``[tool.dsconfig]``: model and devices of a project; ``init`` infers the target program."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import command_line
+from command_line import Done
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 2,
@@ -28,12 +28,8 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
-    variables = os.environ | {"COLUMNS": "120"}
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, env=variables, cwd=folder
-    )
+def run(folder: Path, *arguments: object) -> Done:
+    return command_line.run(*arguments, cwd=folder)
 
 
 def test_flags_override_model_and_devices_of_project(project: Path) -> None:

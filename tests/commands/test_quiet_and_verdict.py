@@ -1,13 +1,12 @@
 """``-q`` in every command, colored verdicts, and the exit code of an estimate that does not fit."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import command_line
+from command_line import Done
 from dsconfig.commands.app import COMMANDS, app, build
 
 OOM = ("estimate", "ds.json", "--model", "llama-2-7b", "--gpus", "1", "--device", "rtx-4090")
@@ -25,15 +24,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    return subprocess.run(
-        [sys.executable, "-m", "dsconfig", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**environment, **variables},
-    )
+def call(folder: Path, *arguments: str, **variables: str) -> Done:
+    return command_line.run(*arguments, cwd=folder, **{"NO_COLOR": None, **variables})
 
 
 @pytest.mark.parametrize("name", COMMANDS)

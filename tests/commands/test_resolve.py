@@ -1,13 +1,11 @@
 """``dsconfig resolve``: terminal output, JSON and errors."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import command_line
 import dsconfig
 
 ROOT = Path(__file__).parents[2]
@@ -18,16 +16,7 @@ WORLD = ("--gpus", "2", "--device", "cpu", "--micro-batch", "8", "--global-batch
 def run(*arguments, columns=120, **more):
     """Run ``resolve``, for dsengine unless another program is specified."""
     target = () if "--runtime" in arguments else ("--runtime", "dsengine")
-    return subprocess.run(
-        [sys.executable, "-m", "dsconfig", "resolve", *arguments, *target],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1"},
-        timeout=60,
-        check=False,
-        **more,
-    )
+    return command_line.run("resolve", *arguments, *target, cwd=ROOT, columns=columns, **more)
 
 
 def test_ledger_lists_values_with_reasons():
@@ -106,7 +95,7 @@ def test_standard_input_and_overrides():
     done = run(
         *("-", "--gpus", "4", "--set", "gradient_accumulation_steps=2"),
         *("--output-format", "json"),
-        input=text,
+        stdin=text,
     )
     assert json.loads(done.stdout)["config"]["train_micro_batch_size_per_gpu"] == 8
 
@@ -137,14 +126,7 @@ TO_ALL = ("--runtime", "all", "--output-format", "json")
 
 def test_json_findings_match_validate():
     refused = run(BAICHUAN, "--gpus", "2", "--runtime", "deepspeed", "--output-format", "json")
-    validated = subprocess.run(
-        [sys.executable, "-m", "dsconfig", "validate", BAICHUAN, *TO_ALL],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    validated = command_line.run("validate", BAICHUAN, *TO_ALL, cwd=ROOT)
     found = json.loads(refused.stdout)["diagnostics"]
     (file,) = json.loads(validated.stdout)["files"]
     assert found[0].keys() == file["diagnostics"][0].keys()
@@ -173,13 +155,7 @@ def test_a_guess_at_a_broken_file_is_not_resolved(text, runtime, tmp_path):
 def test_a_broken_file_is_not_converted(tmp_path):
     broken = tmp_path / "ds.json"
     broken.write_text('{"train_batch_size": 8, "fp16": {')
-    done = subprocess.run(
-        [sys.executable, "-m", "dsconfig", "convert", str(broken), "--to", "json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = command_line.run("convert", broken, "--to", "json")
     assert done.returncode == 1 and "error[DSC002]" in done.stdout
 
 

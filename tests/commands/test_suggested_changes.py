@@ -1,9 +1,10 @@
 """``estimate`` shows each suggested change as a diff and writes the first one with ``-o``."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+import command_line
+from command_line import Done
 
 CONFIG = """{
     // Trainer
@@ -17,10 +18,9 @@ CONFIG = """{
 FACTS = ("--model", "llama-3-8b", "--gpus", "4", "--device", "a100-80gb", "--seq-len", "8192")
 
 
-def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dsconfig", "estimate", "ds.json", *FACTS, *arguments]
+def run(folder: Path, *arguments: str) -> Done:
     (folder / "ds.json").write_text(CONFIG)
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return command_line.run("estimate", "ds.json", *FACTS, *arguments, cwd=folder)
 
 
 def test_file_changes_are_shown_as_a_diff(tmp_path: Path) -> None:
@@ -45,10 +45,8 @@ def test_written_config_fits_and_keeps_comments(tmp_path: Path) -> None:
     assert "// Trainer" in text
     assert text != CONFIG
     (tmp_path / "ds.json").write_text(text)
-    command = [sys.executable, "-m", "dsconfig", "estimate", "better.json", *FACTS, *flags]
-    again = subprocess.run(
-        [*command, "--fail-if-oom"], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
+    command = ("estimate", "better.json", *FACTS, *flags, "--fail-if-oom")
+    again = command_line.run(*command, cwd=tmp_path)
     assert again.returncode == 0, again.stdout
 
 
@@ -68,8 +66,8 @@ def test_change_deletes_deprecated_key_next_to_its_replacement(tmp_path: Path) -
     (tmp_path / "old.json").write_text(
         CONFIG.replace('"stage": 2', '"stage": 2,\n        "cpu_offload": true')
     )
-    command = [sys.executable, "-m", "dsconfig", "estimate", "old.json", *FACTS, "-o", "new.json"]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=120)
+    done = command_line.run("estimate", "old.json", *FACTS, "-o", "new.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     block = (tmp_path / "new.json").read_text()
     assert "offload_optimizer" in block
     assert "cpu_offload" not in block

@@ -1,22 +1,20 @@
 """``dsconfig tune``: verdict first, one row for equal candidates."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import command_line
+from command_line import Done
+
 WORLD = ("--gpus", "4", "--device", "a100-80gb", "--seq-len", "4096")
 EIGHT_B = ("--model", "llama-3-8b", *WORLD)
 
 
-def tune(*flags: str, columns: int = 80) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "dsconfig", "tune", *flags]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+def tune(*flags: str, columns: int = 80) -> Done:
+    return command_line.run("tune", *flags, columns=columns)
 
 
 def test_equal_stages_share_one_row() -> None:
@@ -109,17 +107,7 @@ def test_diagnostics_suggest_fastest_candidate(tmp_path: Path) -> None:
         "zero_optimization": {"stage": 1},
     }
     fixed.write_text(json.dumps(config))
-    command = [
-        sys.executable,
-        "-m",
-        "dsconfig",
-        "resolve",
-        str(fixed),
-        *where,
-        "--runtime",
-        "dsengine",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = command_line.run("resolve", fixed, *where, "--runtime", "dsengine")
     output = " ".join((done.stdout + done.stderr).split())
     assert "DSC252" in output
     zero = first["config"]["zero_optimization"]

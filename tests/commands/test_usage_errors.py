@@ -1,11 +1,11 @@
 """Usage errors have one style, and list every missing fact at once."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import command_line
+from command_line import Done
 from dsconfig.project import settings
 from validate.test_command import BAD, GOOD, Run, put, run
 
@@ -14,9 +14,8 @@ __all__ = ["run"]
 CONFIG = '{"train_batch_size": "auto", "zero_optimization": {"stage": 3}}'
 
 
-def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dsconfig", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+def call(folder: Path, *arguments: str) -> Done:
+    return command_line.run(*arguments, cwd=folder)
 
 
 @pytest.mark.parametrize(

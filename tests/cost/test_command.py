@@ -1,12 +1,12 @@
 """``dsconfig estimate`` and ``dsconfig tune`` on the command line."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import command_line
+from command_line import Done
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 4,
@@ -14,12 +14,10 @@ CONFIG = {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
     "zero_optimization": {"stage": 2},
 }
-WIDE = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1"}
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dsconfig", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=WIDE, check=False)
+def run(*arguments: str) -> Done:
+    return command_line.run(*arguments, columns=160)
 
 
 @pytest.fixture
@@ -264,11 +262,9 @@ def test_fit_answers_include_configs() -> None:
     assert "specify --host-memory" in run("estimate", *flags).stderr
 
 
-@pytest.mark.parametrize("columns", ["40", "80", "200"])
-def test_bar_and_size_stay_on_one_line(columns: str) -> None:
-    command = [sys.executable, "-m", "dsconfig", "estimate", "--params", "13e9", "--gpus", "8"]
-    narrow = {**WIDE, "COLUMNS": columns}
-    done = subprocess.run(command, capture_output=True, text=True, env=narrow, check=False)
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_bar_and_size_stay_on_one_line(columns: int) -> None:
+    done = command_line.run("estimate", "--params", "13e9", "--gpus", "8", columns=columns)
     bars = done.stdout.partition("\nRequired per GPU\n")[2].partition("\n\n")[0].splitlines()
     assert len(bars) == 10 and all(line.endswith(" GiB") for line in bars), "and an axis"
 

@@ -1,6 +1,6 @@
 """``resolve``, ``tune``, ``init`` and ``--fit`` choose the same: they use one search.
 
-Most of the models are wide and shallow: the search weighs bytes, and few layers are priced quickly.
+Most of the models are wide and shallow: bytes decide, and few layers are estimated quickly.
 """
 
 import random
@@ -36,7 +36,10 @@ from dsconfig.runtimes.effective import TIER_NAMES, Tier
 from resolver.strategies import wide
 
 A = "auto"
-CASES = 200
+BLOCKS = [
+    pytest.param(first, marks=[pytest.mark.long] * (first >= 60)) for first in range(0, 200, 20)
+]
+"""First seeds of 20 cases each; `make test-all` runs those that `make test` leaves out."""
 MODELS = ("gpt2", "llama-3.2-1b", wide(12_032), wide(16_384))
 """1e8, 1e9, 8e9 and 1.4e10 parameters."""
 DEVICES = ("v100-16gb", "v100-32gb", "t4", "a100-40gb", "a100-80gb", "h100", "rtx-4090")
@@ -49,7 +52,7 @@ MOVED: tuple[dict[str, Any], ...] = (
 
 
 def case(seed: int) -> tuple[Facts, dict[str, Any]]:
-    """A world, and what a file of it fixes."""
+    """Return random facts, and the choices that a file makes explicitly."""
     draw = random.Random(seed)
     ranks = draw.choice([1, 2, 4, 8, 16, 64])
     per_rank = draw.choice([1, 2, 3, 8, 24, 64])
@@ -81,8 +84,8 @@ def case(seed: int) -> tuple[Facts, dict[str, Any]]:
     return facts, fixed
 
 
-def said(config: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a config has chosen, as far as it has an effect."""
+def choices_in(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the choices of a config that have an effect."""
     zero = config["zero_optimization"]
     stage = zero["stage"]
     moved = tuple(
@@ -100,8 +103,8 @@ def said(config: Mapping[str, Any]) -> tuple[Any, ...]:
     return stage, *moved, recomputed, *batch, *(zero[name] for name in sizes)
 
 
-def tuned(candidate: Candidate, *, recomputed: bool) -> tuple[Any, ...]:
-    """The same of the search's own answer; ``recomputed``: as the file has to say it."""
+def choices_of(candidate: Candidate, *, recomputed: bool) -> tuple[Any, ...]:
+    """Return the choices of a candidate; ``recomputed``: whether a file states it."""
     choice, sizes = candidate.choice, candidate.choice.buckets
     names = ["overlap_comm", "reduce_bucket_size"] if choice.stage else []
     names += ["allgather_bucket_size"] if choice.stage in (1, 2) else []
@@ -129,11 +132,11 @@ def open_file(facts: Facts, fixed: Mapping[str, Any], *, recomputed: bool) -> di
     return config
 
 
-def asked(facts: Facts) -> bool:
+def sets_recomputation(facts: Facts) -> bool:
     return bool(facts.training and "gradient_checkpointing" in facts.training.arguments)
 
 
-@pytest.mark.parametrize("first", range(0, CASES, 20))
+@pytest.mark.parametrize("first", BLOCKS)
 def test_resolve_tune_and_init_choose_the_same(first: int) -> None:
     chosen = 0
     for seed in range(first, first + 20):
@@ -141,7 +144,7 @@ def test_resolve_tune_and_init_choose_the_same(first: int) -> None:
         best = winner(facts, fixed)
         agree(facts, fixed, best, seed)
         chosen += best is not None
-    assert chosen >= 10, "most of these worlds hold their model"
+    assert chosen >= 10, "most of the models fit"
 
 
 def winner(facts: Facts, fixed: Mapping[str, Any] | None = None) -> Candidate | None:
@@ -153,14 +156,14 @@ def winner(facts: Facts, fixed: Mapping[str, Any] | None = None) -> Candidate | 
 def agree(facts: Facts, fixed: Mapping[str, Any], best: Candidate | None, seed: int) -> None:
     """Check that ``resolve`` and ``init`` choose ``best`` too, or reject if there is none."""
     rebuilds = best is not None and best.choice.recompute is Recompute.FULL
-    full = rebuilds and not asked(facts)
+    full = rebuilds and not sets_recomputation(facts)
     selects = best is not None and best.choice.recompute is Recompute.SELECTIVE
     # No file can set it: it is a fact of the run.
     here = recomputing_selectively(facts) if selects else facts
     resolution = dsconfig.resolve(open_file(facts, fixed, recomputed=full), here)
     assert resolution.ok == (best is not None), (seed, resolution.diagnostics)
     if best is not None:
-        assert said(resolution.config) == tuned(best, recomputed=full), seed
+        assert choices_in(resolution.config) == choices_of(best, recomputed=full), seed
     if fixed:
         return
     if best is None:
@@ -168,35 +171,35 @@ def agree(facts: Facts, fixed: Mapping[str, Any], best: Candidate | None, seed: 
             init_template.chosen(facts, 1e-4, runtime_of("dsengine"))
     else:
         starter = init_template.chosen(facts, 1e-4, runtime_of("dsengine"))
-        assert said(starter.config) == tuned(best, recomputed=rebuilds), seed
+        assert choices_in(starter.config) == choices_of(best, recomputed=rebuilds), seed
 
 
-@pytest.mark.parametrize("first", range(0, CASES, 20))
+@pytest.mark.parametrize("first", BLOCKS)
 def test_fit_fewest_gpus_agrees_with_tune(first: int) -> None:
     """At that number ``resolve`` and ``init`` choose the same; at the one before nothing fits."""
     seen = set[int | None]()
     for seed in range(first, first + 20):
         facts, _ = case(seed)
-        (fewest,) = limits(on(facts, None))
+        (fewest,) = limits(with_gpus(facts, None))
         assert fewest.question == "fewest GPUs"
         seen.add(fewest.value)
         if fewest.value is None:
             assert winner(facts) is None, seed
             continue
-        agree(on(facts, fewest.value), {}, fewest.candidate, seed)
-        before = numbers(facts, below=fewest.value)
+        agree(with_gpus(facts, fewest.value), {}, fewest.candidate, seed)
+        before = possible_gpus(facts, below=fewest.value)
         if before:
-            assert winner(on(facts, max(before))) is None, seed
+            assert winner(with_gpus(facts, max(before))) is None, seed
     assert len(seen) > 1, "not all of them fit one GPU"
 
 
-def on(facts: Facts, ranks: int | None) -> Facts:
-    """The same on another number of GPUs, eight to a node."""
+def with_gpus(facts: Facts, ranks: int | None) -> Facts:
+    """Return the facts with another number of GPUs, eight per node."""
     return replace(facts, world_size=ranks, nodes=ranks and -(-ranks // 8))
 
 
-def numbers(facts: Facts, *, below: int) -> list[int]:
-    """GPUs that ``--fit`` may answer with: those among which a global batch can be divided."""
+def possible_gpus(facts: Facts, *, below: int) -> list[int]:
+    """Return the numbers of GPUs that divide the global batch."""
     total = facts.training and facts.training.global_batch_size
     return [ranks for ranks in range(1, below) if not total or total % ranks == 0]
 
@@ -214,7 +217,7 @@ def test_fitting_agrees_with_the_full_estimate(seed: int) -> None:
 def test_fitting_stops_at_the_first_overflow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No run of a model that is far too large is replayed to its end."""
+    """The replay of a model that is far too large ends early."""
 
     def trace(_: Timeline) -> None:
         pytest.fail("replayed to the end")

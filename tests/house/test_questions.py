@@ -1,12 +1,11 @@
 """Every command on the page of questions prints the answer beside it."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from command_line import run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "questions.md").read_text("utf-8")
 ROWS = re.findall(r"^\| (.+?) \| `dsconfig (.+?)` \| (.+?) \|$", PAGE, re.MULTILINE)
@@ -28,14 +27,7 @@ def test_page_has_twenty_questions_and_six_files() -> None:
 
 @pytest.mark.parametrize(("question", "command", "answer"), ROWS, ids=[row[0] for row in ROWS])
 def test_command_prints_the_answer(question: str, command: str, answer: str, folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dsconfig", *command.split()],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
-        check=False,
-    )
+    done = run(*command.split(), cwd=folder, columns=100)
     assert done.returncode in (0, 1), done.stderr
     printed = " ".join((done.stdout + done.stderr).split())
     assert " ".join(answer.split()) in printed, printed
