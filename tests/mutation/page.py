@@ -36,8 +36,8 @@ def page(sample: Iterable[Mutant], verdicts: Mapping[str, Mapping[str, Any]], co
         "the tests that cover its line (`make mutants`). Style checks and generated pages do not "
         "count: they detect that something changed, not that it is wrong.",
         "",
-        f"**{killed} of {len(outcomes)} are killed ({killed / len(outcomes):.1%}).** Lines are "
-        f"those of commit {commit}.",
+        f"**{killed} of {len(outcomes)} are killed ({killed / len(outcomes):.1%}).** "
+        f"Files, lines and tests are those of commit {commit}.",
         "",
         "| Package | Mutants | Killed |",
         "|---|---:|---:|",
