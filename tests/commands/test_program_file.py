@@ -8,7 +8,7 @@ import pytest
 
 import dsconfig
 import dsengine
-from commands.test_messages import run
+from command_line import run
 from dsconfig.facts.gathering import gather
 
 WORLD = ("--model", "llama-3-8b", "--gpus", "4", "--device", "a100-80gb", "--seq-len", "8192")
