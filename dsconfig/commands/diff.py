@@ -19,8 +19,9 @@ from dsconfig.report import Effect
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
-    from dsconfig.commands import pinning, text_table
+    from dsconfig.commands import text_table
     from dsconfig.comparison import differences, upgrades
+    from dsconfig.project import pinning
 
 
 if TYPE_CHECKING:

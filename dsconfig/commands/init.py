@@ -15,7 +15,8 @@ from dsconfig.project.errors import UsageError
 from dsconfig.report import Severity
 
 with lazy_imports():
-    from dsconfig.commands import host_memory, init_template
+    from dsconfig.commands import host_memory
+    from dsconfig.project import starter as starters
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -63,12 +64,12 @@ def init(
             note(host_memory.ASSUMED)
         is_named = found.inferred_from != inference.DEFAULT
         selective = is_named and found.runtime.recomputes_selectively
-        starter = init_template.chosen(facts, learning_rate, found.runtime, selective=selective)
+        starter = starters.chosen(facts, learning_rate, found.runtime, selective=selective)
     else:
-        starter = init_template.conservative(learning_rate, facts)
+        starter = starters.conservative(learning_rate, facts)
     # Without a target program the file must be strict JSON.
     hjson = found.inferred_from != inference.DEFAULT and found.runtime.reads_hjson
-    text = init_template.render(starter.for_program(found.runtime), hjson=hjson)
+    text = starters.render(starter.for_program(found.runtime), hjson=hjson)
     _check(text, facts, found)
     _emit(text, output, found, force=force)
 

@@ -17,13 +17,14 @@ from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 
 with lazy_imports():
     from dsconfig.commands import estimate_tables as tables
-    from dsconfig.commands import host_memory, program_file, screen
+    from dsconfig.commands import host_memory, screen
     from dsconfig.cost import choices, rendering, search, workload
+    from dsconfig.project import program_file
 
 if TYPE_CHECKING:
-    from dsconfig.commands.program_file import ProgramFile
     from dsconfig.cost.search import Candidate
     from dsconfig.facts import Facts
+    from dsconfig.project.program_file import ProgramFile
     from dsconfig.runtimes.base import Runtime
 
 SHOWN = 10

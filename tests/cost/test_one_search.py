@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.commands import init_template
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import recomputing_selectively
 from dsconfig.cost.deepspeed.stage3 import recording_of
@@ -29,6 +28,7 @@ from dsconfig.cost.search import (
 from dsconfig.cost.timeline import Recorder, Timeline
 from dsconfig.facts import DeviceFacts, Facts, architectures, parameter_count
 from dsconfig.facts.gathering import gather
+from dsconfig.project import starter as starters
 from dsconfig.project.errors import UsageError
 from dsconfig.report.sizes import GIB
 from dsconfig.runtimes.base import runtime_of
@@ -121,7 +121,7 @@ def choices_of(candidate: Candidate, *, recomputed: bool) -> tuple[Any, ...]:
 
 
 def open_file(facts: Facts, fixed: Mapping[str, Any], *, recomputed: bool) -> dict[str, Any]:
-    config = init_template.skeleton(1e-4, facts)
+    config = starters.skeleton(1e-4, facts)
     zero = config["zero_optimization"]
     zero["stage"] = fixed.get(STAGE, A)
     for name in (OPTIMIZER, PARAMETERS):
@@ -168,9 +168,9 @@ def agree(facts: Facts, fixed: Mapping[str, Any], best: Candidate | None, seed: 
         return
     if best is None:
         with pytest.raises(UsageError):
-            init_template.chosen(facts, 1e-4, runtime_of("dsengine"))
+            starters.chosen(facts, 1e-4, runtime_of("dsengine"))
     else:
-        starter = init_template.chosen(facts, 1e-4, runtime_of("dsengine"))
+        starter = starters.chosen(facts, 1e-4, runtime_of("dsengine"))
         assert choices_in(starter.config) == choices_of(best, recomputed=rebuilds), seed
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.commands.pinning import pinned
 from dsconfig.comparison.upgrades import ChangeKind, new_defaults, upgrade_changes
+from dsconfig.project.pinning import pinned
 from dsconfig.schema.meaning import meaning
 from dsconfig.schema.version import Version
 from dsconfig.source import read

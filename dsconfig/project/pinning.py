@@ -1,4 +1,4 @@
-"""``dsconfig diff --pin``: edit a config so that an upgrade does not change its meaning."""
+"""Edit a config so that an upgrade does not change its meaning."""
 
 from dsconfig.comparison.upgrades import new_defaults
 from dsconfig.report import Applicability

@@ -1,11 +1,10 @@
-"""Starter configs of ``dsconfig init``: the result of the search, with reasons."""
+"""Starter configs: the result of the search, with reasons."""
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from dsconfig.commands.program_file import for_program
 from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
@@ -13,6 +12,7 @@ from dsconfig.facts import Facts
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.project.errors import UsageError, usage
+from dsconfig.project.program_file import for_program
 from dsconfig.resolver.agreement import Disagreement, disagreements
 from dsconfig.runtimes.base import BASE_WEIGHTS, RECOMPUTATION, Runtime, format_instructions
 from dsconfig.schema import AUTO, find
