@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from dsconfig.checks import page as rule_pages
 from dsconfig.planner.coverage import page as coverage_page
 from dsconfig.reference import keys as key_reference
+from dsconfig.reference import rule_pages
 from dsconfig.schema import json_schema, key_index
 
 ROOT = Path(__file__).parents[1]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.optimizer import PARAMS, built_optimizer
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding
+from dsconfig.checks.rule import AT_INIT, Finding, Phase
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
@@ -52,7 +52,7 @@ def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC610", triggers="optimizer", late=True)
+@refusal("DSC610", triggers="optimizer", phase=Phase.OPTIMIZER, exception="RuntimeError")
 def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
     """`amsgrad` is not supported by DeepSpeed's Adam and Lamb kernels
 
@@ -74,7 +74,7 @@ def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC611", triggers="optimizer", late=True)
+@refusal("DSC611", triggers="optimizer", phase=Phase.ENGINE, exception="AssertionError")
 def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
     """Lamb requires dynamic loss scaling
 
@@ -126,11 +126,12 @@ def optimizer_argument_range(config: Context) -> Iterator[Finding]:
                 + (AT_INIT if stops else "DeepSpeed does not check it and uses it"),
                 help=f"set it to {limit}" if below is None else f"set it to a value {limit}",
                 effect=Effect.REFUSED if stops else None,
-                late=stops,
+                phase=Phase.OPTIMIZER,
+                exception="ValueError",
             )
 
 
-@refusal("DSC621", triggers="optimizer", late=True)
+@refusal("DSC621", triggers="optimizer", phase=Phase.ZERO)
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Muon at ZeRO stage 3 requires unsharded gradients
 
@@ -156,7 +157,7 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC622", Effect.REFUSED, triggers="optimizer", late=True)
+@rule("DSC622", Effect.REFUSED, triggers="optimizer", phase=Phase.OPTIMIZER)
 def muon_method(config: Context) -> Iterator[Finding]:
     """Muon's `ns_method` must be `gram` or `standard`
 

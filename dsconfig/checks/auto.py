@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import AppliesTo, Finding, Path, fills_auto, reaches_deepspeed
+from dsconfig.checks.rule import AppliesTo, Finding, Path, Phase, fills_auto, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AutoHandling, Runtime, every_runtime
 
@@ -15,6 +15,7 @@ _EFFECTS = {
     AutoHandling.REFUSED: Effect.REFUSED,
     AutoHandling.REFUSED_LATE: Effect.REFUSED,
 }
+_PHASES = {AutoHandling.REFUSED_LATE: Phase.STEP}
 
 
 def _names(fates: Mapping[Runtime, AutoHandling], *wanted: AutoHandling) -> list[str]:
@@ -76,7 +77,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
             + _consequence(config, path, fate, runtime.name),
             help=_remedy(config, path),
             effect=_EFFECTS.get(fate),
-            late=fate is AutoHandling.REFUSED_LATE,
+            phase=_PHASES.get(fate),
         )
 
 
@@ -105,7 +106,7 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
             + _consequence(config, path, fate, runtime.name),
             help=f"run `{RESOLVE} {config.document.name}` before other programs read it",
             effect=_EFFECTS.get(fate),
-            late=fate is AutoHandling.REFUSED_LATE,
+            phase=_PHASES.get(fate),
             applies_to=_programs_with(fates, fate),
         )
 
@@ -141,7 +142,14 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC104", Effect.REFUSED, also=(Effect.NOTE,), late=True, applies_to=fills_auto)
+@rule(
+    "DSC104",
+    Effect.REFUSED,
+    also=(Effect.NOTE,),
+    phase=Phase.ENGINE,
+    exception="ValueError",
+    applies_to=fills_auto,
+)
 def auto_native_refused(config: Context) -> Iterator[Finding]:
     """accelerate rejects an "auto" that DeepSpeed supports
 

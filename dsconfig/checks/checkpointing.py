@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
+from dsconfig.checks.rule import REJECTED, Finding, Path, Phase, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.runtimes.read_config import ZERO
@@ -43,7 +43,12 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC902", triggers="zero_optimization.pipeline_loading_checkpoint", late=True)
+@refusal(
+    "DSC902",
+    triggers="zero_optimization.pipeline_loading_checkpoint",
+    phase=Phase.CHECKPOINT,
+    exception="AssertionError",
+)
 def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
     """`pipeline_loading_checkpoint` requires ZeRO stage 3
 
@@ -112,7 +117,7 @@ def universal_without_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC904", triggers="aio")
+@refusal("DSC904", triggers="aio", exception="AssertionError")
 def gds_not_on_device(config: Context) -> Iterator[Finding]:
     """`aio.use_gds` requires an NVIDIA GPU
 
@@ -122,6 +127,10 @@ def gds_not_on_device(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "aio": {"use_gds": true}}
     good: {"train_batch_size": 8, "aio": {"use_gds": false}}
     """
-    yield from config.violation_findings(
-        "gds-not-on-device", "DeepSpeed rejects the config", "delete it"
-    )
+    device = config.facts.device
+    if config.switch("aio", "use_gds") and device is not None and device.kind != "cuda":
+        yield Finding(
+            path=("aio", "use_gds"),
+            message=f"use_gds requires an NVIDIA GPU, not {device.name}: {REJECTED}",
+            help="delete it",
+        )

@@ -10,7 +10,6 @@ from dsconfig.checks.rule import Finding
 from dsconfig.facts import Facts
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
-from dsconfig.runtimes import conditions
 from dsconfig.runtimes.base import ARGUMENTS, AUTO, AutoHandling, Runtime
 from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.reading import read
@@ -115,16 +114,6 @@ class Context(ReadConfig):
         value = self.get("scheduler", "type")
         return value if isinstance(value, str) else None
 
-    def violations(self, rule: str) -> Iterator[conditions.Violation]:
-        """Yield violations of the condition between keys that a rule reports."""
-        return conditions.CONDITIONS[rule].find(self)
-
-    def violation_findings(self, rule: str, consequence: str, help: str) -> Iterator[Finding]:
-        """Yield a finding per violation, with its consequence and the action to take."""
-        for violation in self.violations(rule):
-            message = f"{violation.message}: {consequence}"
-            yield Finding(path=violation.path, message=message, help=help)
-
     @cached_property
     def runs_deepspeed(self) -> bool:
         """Whether one of the programs is DeepSpeed or uses it."""
@@ -211,7 +200,6 @@ class Context(ReadConfig):
         problem: str,
         help: str,
         *,
-        late: bool | None = None,
         effect: Effect | None = None,
     ) -> Finding:
         """Return a finding about a TrainingArgument, which has no location in the config."""
@@ -219,7 +207,7 @@ class Context(ReadConfig):
             f"{self.argument_location(path)}{problem}",
             "training" in self.facts.origins,
         )
-        return Finding((), message, help, effect, late, in_other_file=in_file)
+        return Finding((), message, help, effect, in_other_file=in_file)
 
     def closest(self, name: str, known: Iterable[str]) -> str | None:
         """Return the known name with the closest spelling, or None.

@@ -6,12 +6,14 @@ from typing import Any
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, Path, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Path, Phase, reaches_deepspeed
 from dsconfig.report import Effect
-from dsconfig.runtimes.conditions import BATCHING, CURRICULUM
+from dsconfig.schema.value_checks import AS_INTEGER
 from dsconfig.source.pointer import is_block
 
 SAMPLING: Path = ("data_efficiency", "data_sampling")
+CURRICULUM: Path = (*SAMPLING, "curriculum_learning")
+BATCHING: Path = (*SAMPLING, "dynamic_batching")
 RANDOM_LTD: Path = ("data_efficiency", "data_routing", "random_ltd")
 NEEDED_BY_LTD = ("total_layer_num", "random_ltd_layer_num", "random_ltd_schedule")
 NEEDED_BY_SCHEDULE = {
@@ -22,7 +24,7 @@ NEEDED_BY_SCHEDULE = {
 }
 
 
-@refusal("DSC911", triggers="data_efficiency")
+@refusal("DSC911", triggers="data_efficiency", exception="AssertionError", releases="0.8.0 to")
 def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     """Curriculum learning requires `curriculum_metrics`
 
@@ -31,11 +33,13 @@ def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning":
         {"enabled": false}}}}
     """
-    yield from config.violation_findings(
-        "curriculum-without-metrics",
-        "DeepSpeed rejects the config",
-        'add "curriculum_metrics": {...}',
-    )
+    path = (*CURRICULUM, "curriculum_metrics")
+    if config.get(*CURRICULUM, "enabled") and not config.has(*path):
+        yield Finding(
+            path=path,
+            message=f"curriculum_learning is enabled without curriculum_metrics: {REJECTED}",
+            help='add "curriculum_metrics": {...}',
+        )
 
 
 @rule("DSC912", Effect.INERT, triggers="data_efficiency", applies_to=reaches_deepspeed)
@@ -67,7 +71,7 @@ def enabled_in_disabled_block(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC913", triggers="data_efficiency")
+@refusal("DSC913", triggers="data_efficiency", exception="AssertionError", releases="0.16.5 to")
 def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     """Dynamic batching requires a numeric `max_tokens`
 
@@ -76,14 +80,16 @@ def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching":
         {"enabled": true, "max_tokens": 4096}}}}
     """
-    yield from config.violation_findings(
-        "dynamic-batching-without-tokens",
-        "DeepSpeed rejects the config",
-        'add "max_tokens": <tokens per micro batch>',
-    )
+    path = (*BATCHING, "max_tokens")
+    if config.get(*BATCHING, "enabled") and not AS_INTEGER.accepts(config.get(*path)):
+        yield Finding(
+            path=path,
+            message=f"dynamic_batching requires a numeric max_tokens: {REJECTED}",
+            help='add "max_tokens": <tokens per micro batch>',
+        )
 
 
-@refusal("DSC915", triggers="data_efficiency", late=True)
+@refusal("DSC915", triggers="data_efficiency", phase=Phase.DATA, exception="KeyError")
 def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
     """`random_ltd` is incomplete
 
@@ -112,7 +118,7 @@ def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC916", triggers="data_efficiency", late=True)
+@refusal("DSC916", triggers="data_efficiency", phase=Phase.DATA, exception="AssertionError")
 def curriculum_metric_incomplete(config: Context) -> Iterator[Finding]:
     """Curriculum metric is incomplete
 

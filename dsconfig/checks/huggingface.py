@@ -5,16 +5,16 @@ from functools import partial
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, fills_auto
+from dsconfig.checks.rule import Finding, Phase, fills_auto
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
 from dsconfig.source.pointer import copied
 
 with lazy_imports():
+    from dsconfig.checks import agreement, refusals
     from dsconfig.facts import yaml_text
-    from dsconfig.resolver import agreement
-    from dsconfig.runtimes.behavior import replay as replays
+    from dsconfig.runtimes import replay as replays
     from dsconfig.source import strict
 
 
@@ -54,7 +54,14 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC702", Effect.REFUSED, also=(Effect.NOTE,), late=True, applies_to=_wants_zero)
+@rule(
+    "DSC702",
+    Effect.REFUSED,
+    also=(Effect.NOTE,),
+    phase=Phase.ENGINE,
+    exception="ValueError",
+    applies_to=_wants_zero,
+)
 def zero_block_missing(config: Context) -> Iterator[Finding]:
     """accelerate requires a `zero_optimization` block
 
@@ -75,7 +82,13 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC703", Effect.REFUSED, also=(Effect.ALTERED, Effect.INERT), late=True)
+@rule(
+    "DSC703",
+    Effect.REFUSED,
+    also=(Effect.ALTERED, Effect.INERT),
+    phase=Phase.ENGINE,
+    exception="ValueError",
+)
 def conflicting_sources(config: Context) -> Iterator[Finding]:
     """Conflicting settings in the config, TrainingArguments and accelerate config
 
@@ -114,7 +127,7 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC704", Effect.REFUSED, late=True, applies_to=fills_auto, last=True)
+@rule("DSC704", Effect.REFUSED, phase=Phase.ENGINE, applies_to=fills_auto, last=True)
 def integration_error(config: Context) -> Iterator[Finding]:
     """transformers or accelerate raises an error
 
@@ -133,7 +146,7 @@ def integration_error(config: Context) -> Iterator[Finding]:
     if others or not fills_auto(runtime) or training is None:
         return
     try:
-        replay = runtime.fill(copied(config.config), config.facts)
+        replay = refusals.replayed(config.document, copied(config.config), config.facts, runtime)
     except replays.MissingFact:
         return
     failure = replay.failure or replay.failure_after
@@ -148,7 +161,7 @@ def integration_error(config: Context) -> Iterator[Finding]:
             path=tuple(path.split(".")) if path else (),
             message=f"{program} raises {failure.exception}: {failure.message}",
             help="fix the key, or train with the output of `dsconfig resolve --runtime dsengine`",
-            late=failure.late,
+            phase=None if failure.late else Phase.PARSE,
         )
 
 
@@ -163,7 +176,7 @@ def _launch_conflicts(
             path=tuple(key.split(".")),
             message=f"{program} raises {failure.exception}: {failure.message}",
             help=f"delete {name} here and set it in {config.document.name}",
-            late=failure.late,
+            phase=None if failure.late else Phase.PARSE,
             file=file,
             range=yaml_text.key_range(file, key) if file else None,
             in_other_file=file is None,

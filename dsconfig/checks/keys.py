@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
+from dsconfig.checks.rule import REJECTED, Finding, Path, Phase, reaches_deepspeed
 from dsconfig.checks.stray_names import (
     NEVER_READ,
     common_mistake,
@@ -14,9 +14,10 @@ from dsconfig.checks.stray_names import (
 )
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Applicability, Edit, Effect, Fix
+from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
-from dsconfig.schema import ErrorKind, SchemaError
+from dsconfig.schema import ErrorKind, SchemaError, former_names
 from dsconfig.schema.version import Version
 from dsconfig.source.document import OWN_KEYS
 from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key, replace_value
@@ -360,7 +361,13 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC026", Effect.REFUSED, triggers="zero_optimization")
+@rule(
+    "DSC026",
+    Effect.REFUSED,
+    triggers="zero_optimization",
+    exception="AssertionError",
+    releases="0.7.0 to",
+)
 def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     """Deprecated key together with its replacement
 
@@ -369,14 +376,20 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
         "cpu"}}}
     """
-    for violation in config.violations("deprecated-and-replacement"):
-        yield Finding(
-            path=violation.path,
-            message=f"{violation.message}: DeepSpeed rejects the config",
-            help=f'delete "{violation.path[-1]}"',
-            fix=as_fix(delete_entry(config.document, join(*violation.path))),
-            on_key=True,
-        )
+    block = config.block(*ZERO)
+    for name, old in (former_names.SWITCHES | former_names.RENAMED).items():
+        known, path = config.key_at((*ZERO, name)), (*ZERO, old)
+        if block.get(old, AUTO) == AUTO or known is None:
+            continue
+        for new in (name, *known.aliases):
+            if block.get(new, AUTO) != AUTO:
+                yield Finding(
+                    path=path,
+                    message=f'"{old}" and its replacement "{new}" are both set: {REJECTED}',
+                    help=f'delete "{old}"',
+                    fix=as_fix(delete_entry(config.document, join(*path))),
+                    on_key=True,
+                )
 
 
 @rule("DSC027", Effect.REFUSED, also=(Effect.NOTE,), on_templates=True)
@@ -407,7 +420,8 @@ def comment_key(config: Context) -> Iterator[Finding]:
             else f'"{path[-1]}" is a comment; it is ignored in {block}',
             help="move the comment to the top level, or write a // comment" if refused else None,
             effect=None if refused else Effect.NOTE,
-            late=argument,
+            phase=Phase.OPTIMIZER if argument else None,
+            exception="TypeError" if argument else None,
             fix=as_fix(delete_entry(config.document, error.pointer)) if refused else None,
             on_key=True,
         )

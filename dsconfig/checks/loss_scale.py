@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding
+from dsconfig.checks.rule import REJECTED, Finding, Phase
 from dsconfig.report import Effect
-from dsconfig.runtimes import conditions
 
 FP16 = ("fp16",)
 MAX_EXPONENT = 62
@@ -23,7 +22,7 @@ def _is_dynamic(config: Context) -> bool:
     return config.in_force(FP16, "loss_scale") == 0
 
 
-@refusal("DSC321", also=(Effect.ALTERED,), triggers="fp16")
+@refusal("DSC321", also=(Effect.ALTERED,), triggers="fp16", exception="ValidationError")
 def loss_scale_limits(config: Context) -> Iterator[Finding]:
     """`loss_scale_window` or `min_loss_scale` is zero or negative
 
@@ -33,21 +32,23 @@ def loss_scale_limits(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 0}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "loss_scale_window": 1000}}
     """
+    if not config.fp16 or not _is_dynamic(config):
+        return
     checked = config.since("0.19.3")
-    for violation in conditions.unusable_scale_limits(config):
-        yield Finding(
-            path=violation.path,
-            message=f"{violation.message}: "
-            + (
-                "DeepSpeed rejects the config"
-                if checked
-                else "DeepSpeed 0.19.3 and later reject it"
-            ),
-            help='write "loss_scale_window": 1000'
-            if violation.path[-1] != "min_loss_scale"
-            else 'write "min_loss_scale": 1, or delete it',
-            effect=None if checked else Effect.ALTERED,
-        )
+    consequence = REJECTED if checked else "DeepSpeed 0.19.3 and later reject it"
+    helps = {
+        "loss_scale_window": 'write "loss_scale_window": 1000',
+        "min_loss_scale": 'write "min_loss_scale": 1, or delete it',
+    }
+    for name, help in helps.items():
+        value = config.in_force(FP16, name)
+        if value <= 0:
+            yield Finding(
+                path=(*FP16, name),
+                message=f"fp16.{name} is {value:g} with a dynamic loss scale: {consequence}",
+                help=help,
+                effect=None if checked else Effect.ALTERED,
+            )
 
 
 @rule("DSC322", Effect.NOTE, triggers="fp16")
@@ -118,7 +119,14 @@ def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC325", Effect.REFUSED, also=(Effect.ALTERED,), triggers="fp16", late=True)
+@rule(
+    "DSC325",
+    Effect.REFUSED,
+    also=(Effect.ALTERED,),
+    triggers="fp16",
+    phase=Phase.STEP,
+    exception="OverflowError",
+)
 def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     """`initial_scale_power` out of range
 
@@ -145,7 +153,6 @@ def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
         message=f"fp16.initial_scale_power is {power}: {consequence}",
         help='write "initial_scale_power": 16',
         effect=None if stops else Effect.ALTERED,
-        late=stops,
     )
 
 

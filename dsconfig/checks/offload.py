@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Phase, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES
@@ -38,7 +38,13 @@ def offload_without_device(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC432", Effect.REFUSED, triggers="zero_optimization", late=True)
+@rule(
+    "DSC432",
+    Effect.REFUSED,
+    triggers="zero_optimization",
+    phase=Phase.ZERO,
+    exception="AssertionError",
+)
 def nvme_without_path(config: Context) -> Iterator[Finding]:
     """NVMe offload without `nvme_path`
 
@@ -124,7 +130,13 @@ def aio_without_nvme(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC436", Effect.REFUSED, triggers="zero_optimization")
+@rule(
+    "DSC436",
+    Effect.REFUSED,
+    triggers="zero_optimization",
+    exception="ValidationError",
+    releases="0.15.0 to",
+)
 def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     """Partial optimizer offload requires ZeRO stage 3
 
@@ -135,14 +147,17 @@ def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
         "cpu", "ratio": 0.5}}}
     """
-    yield from config.violation_findings(
-        "partial-offload-needs-stage-3",
-        "DeepSpeed rejects the config; partial offload requires stage 3",
-        'delete it, or set "stage": 3',
-    )
+    block = (*ZERO, "offload_optimizer")
+    if config.has(*block) and config.stage != 3 and (ratio := config.in_force(block, "ratio")) < 1:
+        yield Finding(
+            path=(*block, "ratio"),
+            message=f"offload_optimizer.ratio {ratio:g} at ZeRO stage {config.stage}: {REJECTED}; "
+            "partial offload requires stage 3",
+            help='delete it, or set "stage": 3',
+        )
 
 
-@refusal("DSC437", triggers="zero_optimization", late=True)
+@refusal("DSC437", triggers="zero_optimization", phase=Phase.OPTIMIZER, exception="AssertionError")
 def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     """Partial optimizer offload requires DeepSpeedCPUAdam
 
@@ -173,7 +188,7 @@ def _has_amsgrad(config: Context) -> bool:
     return "amsgrad" in built.states_with
 
 
-@refusal("DSC438", triggers="zero_optimization", late=True)
+@refusal("DSC438", triggers="zero_optimization", phase=Phase.ZERO)
 def super_offload_without_device(config: Context) -> Iterator[Finding]:
     """`super_offload` cannot be used with this config
 
@@ -234,7 +249,7 @@ def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC440", triggers="zero_optimization", late=True)
+@refusal("DSC440", triggers="zero_optimization", phase=Phase.ZERO, exception="ZeRORuntimeException")
 def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     """Script's optimizer does not support optimizer offload
 

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, AT_THE_END, Finding, Phase, reaches_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, shown, wrong_argument
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.built import Built, engine_takes, optimizer_built
 from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema import SchemaError
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_type
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
@@ -24,15 +25,23 @@ PARAMS = ("optimizer", "params")
 
 
 def built_optimizer(config: Context) -> Built | None:
-    """Return the class that the block creates, or None for an unknown or absent type."""
-    if config.optimizer is None or config.optimizer == AUTO:
+    """Return the class that the block creates; None for an unknown or absent type, or if the script
+    passes an optimizer, which takes precedence."""
+    if config.optimizer is None or config.optimizer == AUTO or config.facts.client_optimizer:
         return None
     offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
     params = config.block(*PARAMS)
     return optimizer_built(config.optimizer, params, config.version, offloaded=offloaded)
 
 
-@rule("DSC601", Effect.REFUSED, triggers="optimizer", late=True, on_templates=True)
+@rule(
+    "DSC601",
+    Effect.REFUSED,
+    triggers="optimizer",
+    phase=Phase.ENGINE,
+    exception="AssertionError",
+    on_templates=True,
+)
 def unknown_optimizer(config: Context) -> Iterator[Finding]:
     """Unknown optimizer type
 
@@ -43,7 +52,7 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
     """
     name = config.optimizer
-    if name is None or name == AUTO or built_optimizer(config):
+    if name is None or name == AUTO or built_optimizer(config) or config.facts.client_optimizer:
         return
     known = optimizer_type(name)
     if known is not None and known.until is not None and config.version > known.until:
@@ -95,7 +104,8 @@ def optimizer_without_type(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     triggers="optimizer",
-    late=True,
+    phase=Phase.OPTIMIZER,
+    exception="TypeError",
     on_templates=True,
 )
 def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
@@ -127,7 +137,6 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
             message=f'unknown argument "{name}": {target.kind.name} {problem}',
             help=f'did you mean "{meant}"?' if meant else "delete it",
             effect=Effect.ALTERED if drops else None,
-            late=not drops,
             fix=as_fix(
                 edits, safe=not drops and meant is not None and spelling.same_letters(name, meant)
             ),
@@ -141,7 +150,14 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
 _SYNONYMS = {"learning_rate": "lr", "epsilon": "eps", "wd": "weight_decay", "beta": "betas"}
 
 
-@rule("DSC604", Effect.REFUSED, also=(Effect.ALTERED,), triggers="optimizer", late=True)
+@rule(
+    "DSC604",
+    Effect.REFUSED,
+    also=(Effect.ALTERED,),
+    triggers="optimizer",
+    phase=Phase.OPTIMIZER,
+    exception="TypeError",
+)
 def optimizer_argument_value(config: Context) -> Iterator[Finding]:
     """Invalid value of an optimizer argument
 
@@ -160,13 +176,29 @@ def optimizer_argument_value(config: Context) -> Iterator[Finding]:
             continue  # null is their default
         # The constructor compares numbers, and accepts any boolean.
         checked = path[2] in _CHECKED and not isinstance(error.value, bool)
-        yield wrong_argument(config, error, stops=checked)
+        yield _wrong_argument(config, error) if checked else wrong_argument(config, error, None)
+
+
+def _wrong_argument(config: Context, error: SchemaError) -> Finding:
+    """Return the finding for a value that the constructor or, in a fused kernel, the step uses."""
+    target, value = built_optimizer(config), error.value
+    is_fused = target is not None and target.kind.name.startswith("Fused")
+    phase, exception = Phase.STEP if is_fused else Phase.OPTIMIZER, "TypeError"
+    if isinstance(value, list) and len(config.items(*split(error.pointer))) < 2:
+        exception = "ValueError" if is_fused else "IndexError"
+    return wrong_argument(config, error, phase, exception)
 
 
 _CHECKED = frozenset({"lr", "betas", "eps", "weight_decay", "momentum", "rho", "alpha"})
 
 
-@rule("DSC605", Effect.REFUSED, triggers="optimizer")
+@rule(
+    "DSC605",
+    Effect.REFUSED,
+    triggers="optimizer",
+    parsed_with=AT_THE_END,
+    exception="AttributeError",
+)
 def params_not_a_block(config: Context) -> Iterator[Finding]:
     """`optimizer.params` is not an object
 
@@ -184,7 +216,9 @@ def params_not_a_block(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC606", Effect.REFUSED, triggers="optimizer zero_allow_untested_optimizer", late=True)
+@rule(
+    "DSC606", Effect.REFUSED, triggers="optimizer zero_allow_untested_optimizer", phase=Phase.ZERO
+)
 def untested_optimizer(config: Context) -> Iterator[Finding]:
     """Optimizer is not tested with ZeRO
 
@@ -227,7 +261,14 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC607", Effect.REFUSED, triggers="optimizer", late=True)
+@rule(
+    "DSC607",
+    Effect.REFUSED,
+    triggers="optimizer",
+    phase=Phase.OPTIMIZER,
+    parsed_with=AT_THE_END,
+    exception="ValueError",
+)
 def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
     """`max_grad_norm` in the optimizer arguments
 
@@ -249,7 +290,8 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
         message="max_grad_norm is not an optimizer argument: "
         + ("DeepSpeed rejects the config" if early else AT_INIT),
         help=f'write "gradient_clipping": {shown(value)} at the top level',
-        late=not early,
+        phase=Phase.PARSE if early else None,
+        exception="TypeError" if early else None,
         fix=as_fix(edits, safe=False),
         on_key=True,
     )

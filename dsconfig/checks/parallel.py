@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, Path, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, Path, Phase, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.source.pointer import is_block
 
@@ -35,7 +35,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
                 path=(key,),
                 message=f"{key} is {value}, but must be at least 1: DeepSpeed rejects the config",
                 help=f'set "{key}" to 1 or more',
-                late=key == "data_parallel_size",
+                phase=Phase.ENGINE if key == "data_parallel_size" else None,
             )
             return
     if world is None or not isinstance(degree, int) or degree < 1:
@@ -48,7 +48,8 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
             f"{world} "
             f"ranks: {AT_INIT}",
             help="lower one of them",
-            late=True,
+            phase=Phase.ENGINE,
+            exception="AssertionError",
         )
     elif world % degree:
         yield Finding(
@@ -60,7 +61,13 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC462", also=(Effect.INERT,), triggers="tensor_parallel", late=True)
+@refusal(
+    "DSC462",
+    also=(Effect.INERT,),
+    triggers="tensor_parallel",
+    phase=Phase.ENGINE,
+    exception="AssertionError",
+)
 def autotp_size(config: Context) -> Iterator[Finding]:
     """Invalid `autotp_size`
 
@@ -79,7 +86,6 @@ def autotp_size(config: Context) -> Iterator[Finding]:
             message=f"autotp_size is {size}: tensor parallelism is disabled",
             help="delete it, or write the number of ranks that share a layer",
             effect=Effect.INERT,
-            late=False,
         )
     elif size > 1 and world is not None and world % size:
         yield Finding(
@@ -98,7 +104,7 @@ def autotp_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC476", triggers="tensor_parallel", late=True)
+@refusal("DSC476", triggers="tensor_parallel", phase=Phase.ENGINE, exception="AssertionError")
 def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
     """AutoTP at ZeRO stage 3 requires DeepSpeed 0.19.4
 
@@ -121,7 +127,7 @@ def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC464", triggers="tensor_parallel", late=True)
+@refusal("DSC464", triggers="tensor_parallel", phase=Phase.ENGINE, exception="ValueError")
 def partition_config(config: Context) -> Iterator[Finding]:
     """Invalid layer spec in `partition_config`
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import EMBEDDED_IN_YAML, TRAINING, rule
-from dsconfig.checks.rule import AT_INIT, Finding, fills_auto, reads_training_arguments
+from dsconfig.checks.rule import AT_INIT, Finding, Phase, fills_auto, reads_training_arguments
 from dsconfig.facts import distributed_config as division
 from dsconfig.facts import parallelism
 from dsconfig.facts.embedded_facts import is_accelerate_config
@@ -17,7 +17,7 @@ from dsconfig.report import Effect
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     triggers=EMBEDDED_IN_YAML,
-    late=True,
+    phase=Phase.ENGINE,
     applies_to=fills_auto,
 )
 def parallelism_config(config: Context) -> Iterator[Finding]:
@@ -121,5 +121,5 @@ def distributed_config(config: Context) -> Iterator[Finding]:
             path,
             f" shards the model before DeepSpeed receives it: {AT_INIT}",
             'delete it and let ZeRO shard the model, or set "tensor_parallel"',
-            late=True,
+            phase=Phase.ENGINE,
         )

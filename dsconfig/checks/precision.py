@@ -4,14 +4,20 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import AT_INIT, Finding
+from dsconfig.checks.rule import AT_INIT, AT_THE_END, REJECTED, Finding, Path, Phase
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
-from dsconfig.runtimes.conditions import MASTER_KEYS, keeps_masters, stages_with_masters
 from dsconfig.source.edit import as_fix, replace_value
 
 
-@rule("DSC301", Effect.REFUSED, triggers="fp16")
+@rule(
+    "DSC301",
+    Effect.REFUSED,
+    triggers="fp16",
+    parsed_with="bf16",
+    exception="AssertionError",
+    releases="0.6.0 to",
+)
 def fp16_with_bf16(config: Context) -> Iterator[Finding]:
     """`fp16` and `bf16` are both enabled
 
@@ -27,11 +33,12 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
             for block in ("fp16", "bf16")
         )
 
-    for violation in config.violations("fp16-with-bf16"):
+    if config.fp16 and config.bf16:
         edits = replace_value(config.document, "/fp16/enabled", False)
         yield Finding(
-            path=violation.path,
-            message=f"{violation.message}: DeepSpeed rejects the config",
+            path=("fp16", "enabled"),
+            names=(("fp16", "enabled"), (config.bf16_block, "enabled")),
+            message=f"fp16 and {config.bf16_block} are both enabled: {REJECTED}",
             help='keep bf16 on GPUs that support it (A100, H100 and later): "fp16": '
             '{"enabled": false}',
             applies_to=reads_as_written,
@@ -39,7 +46,28 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC307", Effect.REFUSED, triggers="fp16 bf16 bfloat16")
+MASTER_KEYS = (
+    ("fp16", "fp16_master_weights_and_grads"),
+    ("bf16", "bf16_master_weights_and_grads"),
+    ("bf16", "bf16_optimizer_states"),
+)
+
+
+def _keeps_masters(config: Context, path: Path) -> bool:
+    """Return whether a key of ``MASTER_KEYS`` requests 16-bit masters or states."""
+    block = config.bf16_block if path[0] == "bf16" else path[0]
+    if config.since("0.17.1"):
+        return config.is_on((block,), path[1])
+    return config.since("0.5.0") and config.fp16 and config.switch(*path)
+
+
+@rule(
+    "DSC307",
+    Effect.REFUSED,
+    triggers="fp16 bf16 bfloat16",
+    parsed_with=AT_THE_END,
+    exception="AssertionError",
+)
 def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     """16-bit master weights or optimizer states require ZeRO
 
@@ -48,16 +76,24 @@ def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "bf16": {"enabled": true, "bf16_master_weights_and_grads": true}}
     good: {"train_batch_size": 8, "bf16": {"enabled": true}}
     """
-    stages = stages_with_masters(config)
-    named = "1, 2 or 3" if len(stages) == 3 else "2"
-    yield from config.violation_findings(
-        "master-weights-need-zero",
-        f"DeepSpeed rejects the config; it requires stage {named}",
-        f'delete it, or set "stage" to {named}',
-    )
+    stages, named = ((1, 2, 3), "1, 2 or 3") if config.since("0.18.3") else ((2,), "2")
+    for path in MASTER_KEYS:
+        if config.stage not in stages and _keeps_masters(config, path):
+            yield Finding(
+                path=path,
+                message=f"{'.'.join(path)} is enabled at ZeRO stage {config.stage}: {REJECTED}; "
+                f"it requires stage {named}",
+                help=f'delete it, or set "stage" to {named}',
+            )
 
 
-@rule("DSC308", Effect.REFUSED, triggers="bf16 bfloat16")
+@rule(
+    "DSC308",
+    Effect.REFUSED,
+    triggers="bf16 bfloat16",
+    parsed_with=AT_THE_END,
+    exception="AssertionError",
+)
 def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     """`bf16_optimizer_states` requires `bf16_master_weights_and_grads`
 
@@ -66,14 +102,23 @@ def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true,
         "bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}}
     """
-    yield from config.violation_findings(
-        "bf16-states-need-masters",
-        "DeepSpeed rejects the config",
-        'add "bf16_master_weights_and_grads": true',
-    )
+    block = (config.bf16_block,)
+    states = config.is_on(block, "bf16_optimizer_states")
+    if states and not config.is_on(block, "bf16_master_weights_and_grads"):
+        yield Finding(
+            path=(*block, "bf16_optimizer_states"),
+            message=f"bf16_optimizer_states requires bf16_master_weights_and_grads: {REJECTED}",
+            help='add "bf16_master_weights_and_grads": true',
+        )
 
 
-@rule("DSC309", Effect.REFUSED, triggers="fp16 bf16 bfloat16", late=True)
+@rule(
+    "DSC309",
+    Effect.REFUSED,
+    triggers="fp16 bf16 bfloat16",
+    phase=Phase.ZERO,
+    exception="AssertionError",
+)
 def master_weights_need_offload(config: Context) -> Iterator[Finding]:
     """16-bit master weights require optimizer offload with DeepSpeedCPUAdam
 
@@ -91,7 +136,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
     on_host = config.optimizer is None or config.builds_cpu_adam
     for path in MASTER_KEYS[:2]:
         exempt = path[0] == "bf16" and states and not offloaded
-        if keeps_masters(config, path) and not exempt and not (offloaded and on_host):
+        if _keeps_masters(config, path) and not exempt and not (offloaded and on_host):
             yield Finding(
                 path=path,
                 message=f"{path[1]} requires offload_optimizer with DeepSpeedCPUAdam: {AT_INIT}",
@@ -100,7 +145,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC310", Effect.REFUSED, triggers="fp16", late=True)
+@rule("DSC310", Effect.REFUSED, triggers="fp16", phase=Phase.ZERO, exception="AssertionError")
 def both_master_weights(config: Context) -> Iterator[Finding]:
     """fp16 and bf16 master weights are both enabled
 
@@ -110,7 +155,7 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
         "cpu"}}, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true}}
     """
-    if config.stage and all(keeps_masters(config, path) for path in MASTER_KEYS[:2]):
+    if config.stage and all(_keeps_masters(config, path) for path in MASTER_KEYS[:2]):
         yield Finding(
             path=MASTER_KEYS[0],
             message=f"fp16 and bf16 master weights are mutually exclusive: {AT_INIT}",
@@ -118,7 +163,7 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC311", Effect.REFUSED, triggers="fp16", late=True)
+@rule("DSC311", Effect.REFUSED, triggers="fp16", phase=Phase.STEP, exception="RuntimeError")
 def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     """`fp16.auto_cast` without fp16
 
@@ -142,7 +187,13 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC312", Effect.REFUSED, triggers="fp16 bf16 bfloat16 torch_autocast", late=True)
+@rule(
+    "DSC312",
+    Effect.REFUSED,
+    triggers="fp16 bf16 bfloat16 torch_autocast",
+    phase=Phase.MODEL,
+    exception="ValueError",
+)
 def precision_not_on_device(config: Context) -> Iterator[Finding]:
     """Device does not support the precision
 

@@ -4,7 +4,15 @@ from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
 from importlib import import_module
 
-from dsconfig.checks.rule import AppliesTo, Check, Rule, every_program, reaches_deepspeed
+from dsconfig.checks.rule import (
+    AppliesTo,
+    Check,
+    Phase,
+    Rule,
+    every_program,
+    reaches_deepspeed,
+    release_range,
+)
 from dsconfig.report import Effect
 
 MODEL = "@model"
@@ -83,7 +91,10 @@ def rule(
     *,
     triggers: str = "",
     also: tuple[Effect, ...] = (),
-    late: bool = False,
+    phase: Phase = Phase.PARSE,
+    parsed_with: str = "",
+    exception: str = "",
+    releases: str = "to",
     applies_to: AppliesTo = every_program,
     on_templates: bool = False,
     last: bool = False,
@@ -91,8 +102,9 @@ def rule(
     """Register a check under a code, which is never reused.
 
     The rule's name is the function's, with dashes; users write it in ignore lists. ``effect``,
-    ``late`` and ``applies_to`` are defaults for its findings, ``also`` lists the other effects they
-    may have. ``last``: run after all other rules.
+    ``phase``, ``exception`` and ``applies_to`` are defaults for its findings, ``also`` lists the
+    other effects they may have. ``releases`` is as in ``0.6.0 to 0.6.1``. ``last``: run after all
+    other rules.
     """
 
     def register(check: Check) -> Check:
@@ -105,7 +117,10 @@ def rule(
             also=also,
             check=check,
             triggers=frozenset(triggers.split()),
-            late=late,
+            phase=phase,
+            parsed_with=parsed_with,
+            exception=exception,
+            releases=release_range(releases),
             applies_to=applies_to,
             on_templates=on_templates,
             last=last,

@@ -4,10 +4,12 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.report import Effect, Fix, Range
 from dsconfig.runtimes.base import Runtime
+from dsconfig.schema.version import Version
 
 if TYPE_CHECKING:
     from dsconfig.checks.context import Context
@@ -15,6 +17,38 @@ if TYPE_CHECKING:
 Path = tuple[str, ...]
 AT_INIT = "DeepSpeed fails at engine initialization"
 """Consequence of most mistakes that DeepSpeed detects after reading the config."""
+REJECTED = "DeepSpeed rejects the config"
+"""Consequence of the mistakes that it detects while reading."""
+
+
+AT_THE_START, AT_THE_END = "(start)", "(end)"
+"""``parsed_with`` of rules that DeepSpeed checks first, or when it has derived the batch size."""
+
+
+class Phase(IntEnum):
+    """When a program stops at a config, in the order in which DeepSpeed gets there."""
+
+    PARSE = 0
+    """While it reads the config; every later phase is after it."""
+    ENGINE = 1
+    """The first checks of engine initialization, and tensor and expert parallelism."""
+    MODEL = 2
+    """Casting the model and checking the device."""
+    OPTIMIZER = 3
+    """Creating the optimizer of the config."""
+    ZERO = 4
+    """Wrapping the optimizer."""
+    SCHEDULER = 5
+    DATA = 6
+    """Routing and sampling of data."""
+    COMPILE = 7
+    """``engine.compile()``, if the script calls it."""
+    STEP = 8
+    """The first steps."""
+    CHECKPOINT = 9
+    """Loading a checkpoint."""
+
+
 AppliesTo = Callable[[Runtime], bool]
 
 
@@ -53,7 +87,10 @@ class Finding(NamedTuple):
     message: str
     help: str | None = None
     effect: Effect | None = None
-    late: bool | None = None
+    phase: Phase | None = None
+    exception: str | None = None
+    names: tuple[Path, ...] = ()
+    """Keys that the program's error names, if not ``path``."""
     applies_to: AppliesTo | None = None
     fix: Fix | None = None
     on_key: bool = False
@@ -86,6 +123,15 @@ class Example(NamedTuple):
 Check = Callable[["Context"], Iterable[Finding]]
 
 
+def release_range(text: str) -> tuple[Version, Version]:
+    """Return the first and the last release of ``0.6.0 to 0.6.1``; both may be left out."""
+    first, _, last = text.partition("to")
+    return (
+        Version.parse(first) if first.strip() else Version(0, 0, 0),
+        Version.parse(last) if last.strip() else Version(10**6, 0, 0),
+    )
+
+
 class Rule(NamedTuple):
     """A named, documented check, run when one of ``triggers`` is present (or when it has none)."""
 
@@ -97,12 +143,24 @@ class Rule(NamedTuple):
     """Other effects that its findings may have."""
     check: Check
     triggers: frozenset[str]
-    late: bool
+    phase: Phase
+    """When it fires, if its effect is ``refused``."""
+    parsed_with: str
+    """Top-level key with which DeepSpeed checks it; empty: that of the finding."""
+    exception: str
+    """Class that DeepSpeed raises; empty if it depends on the value."""
+    releases: tuple[Version, Version]
+    """The first and the last release in which it fires."""
     applies_to: AppliesTo
     on_templates: bool
     """Whether the rule also runs on templates, because it reads keys and not values."""
     last: bool
     """Whether the rule runs after all others, to report only what they do not."""
+
+    @property
+    def late(self) -> bool:
+        """Whether the program stops only after it has read the config."""
+        return self.phase > Phase.PARSE
 
     @property
     def title(self) -> str:

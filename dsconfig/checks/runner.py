@@ -1,9 +1,11 @@
 """Run all applicable rules on one config."""
 
+from collections.abc import Iterator
+
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import NO_SUGGESTION, UNKNOWN, is_comment
 from dsconfig.checks.registry import applicable_rules
-from dsconfig.checks.rule import Finding, Rule
+from dsconfig.checks.rule import Finding, Phase, Rule
 from dsconfig.facts import Facts
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Effect
@@ -46,15 +48,22 @@ def check(
     if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):
         return tuple(diagnostics)
     context = Context(document, facts or Facts(), runtimes, version or runtimes[0].version)
-    for rule in applicable_rules(context.triggers):
-        if document.is_template and not rule.on_templates:
-            continue
-        for finding in rule.check(context):
-            diagnostic = _diagnostic(rule, finding, context)
-            if diagnostic is not None:
-                diagnostics.append(diagnostic)
-                context.is_refused |= diagnostic.effect is Effect.REFUSED
+    for rule, finding in found_in(context):
+        diagnostic = diagnostic_of(rule, finding, context)
+        if diagnostic is not None:
+            diagnostics.append(diagnostic)
+            context.is_refused |= diagnostic.effect is Effect.REFUSED
     return _wrong_file_kind(context, names, diagnostics) or tuple(diagnostics)
+
+
+def found_in(context: Context) -> Iterator[tuple[Rule, Finding]]:
+    """Yield what each rule that applies to this release finds, in the order of codes."""
+    for rule in applicable_rules(context.triggers):
+        first, last = rule.releases
+        skipped = context.document.is_template and not rule.on_templates
+        if not skipped and first <= context.version <= last:
+            for finding in rule.check(context):
+                yield rule, finding
 
 
 def _for_readers(runtimes: tuple[Runtime, ...], diagnostic: Diagnostic) -> Diagnostic:
@@ -92,10 +101,12 @@ def _without_known_keys(context: Context, diagnostics: list[Diagnostic]) -> File
     return UNRELATED if unknown and outermost == keys else None
 
 
-def _diagnostic(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:
+def diagnostic_of(rule: Rule, finding: Finding, context: Context) -> Diagnostic | None:
+    """Return the finding as it is reported, or None if it applies to none of the programs."""
     applies_to = finding.applies_to or rule.applies_to
     effect, message = finding.effect or rule.effect, finding.message
-    late = effect is Effect.REFUSED and (rule.late if finding.late is None else finding.late)
+    phase = rule.phase if finding.phase is None else finding.phase
+    late = effect is Effect.REFUSED and phase > Phase.PARSE
     names = tuple(
         runtime.name
         for runtime in context.runtimes

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding
+from dsconfig.checks.rule import AT_INIT, Finding, Phase
 from dsconfig.checks.values import literal_of, shown, wrong_argument
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
@@ -13,15 +13,17 @@ from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.built import Schedule, schedule_built
 from dsconfig.schema import ErrorKind
 from dsconfig.schema.schedules import OWN, SCHEDULES
+from dsconfig.schema.version import Version
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import is_block, join, split
 
 with lazy_imports():
     from dsconfig.checks import spelling
-    from dsconfig.runtimes.behavior import deepspeed_step
 
 
 PARAMS = ("scheduler", "params")
+RATE_OF_THE_OPTIMIZER = Version(0, 17, 2)
+"""The first release in which a schedule may take its maximum rate from the optimizer."""
 POSITIVE_STEPS = {
     "warmup_num_steps": ("0.19.3", "it is raised to 2"),
     "lr_range_test_step_size": ("0.19.4", "it is used unchecked, and 0 makes the first step fail"),
@@ -34,7 +36,14 @@ def built_schedule(config: Context) -> Schedule | None:
     return schedule_built(config.scheduler) if config.scheduler else None
 
 
-@rule("DSC631", Effect.REFUSED, triggers="scheduler", late=True, on_templates=True)
+@rule(
+    "DSC631",
+    Effect.REFUSED,
+    triggers="scheduler",
+    phase=Phase.SCHEDULER,
+    exception="AssertionError",
+    on_templates=True,
+)
 def unknown_scheduler(config: Context) -> Iterator[Finding]:
     """Unknown scheduler type
 
@@ -90,7 +99,14 @@ def scheduler_without_type(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC633", Effect.REFUSED, triggers="scheduler", late=True, on_templates=True)
+@rule(
+    "DSC633",
+    Effect.REFUSED,
+    triggers="scheduler",
+    phase=Phase.SCHEDULER,
+    exception="TypeError",
+    on_templates=True,
+)
 def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
     """Unknown scheduler argument
 
@@ -137,7 +153,7 @@ _SYNONYMS = {
 }
 
 
-@rule("DSC634", Effect.REFUSED, triggers="scheduler", late=True)
+@rule("DSC634", Effect.REFUSED, triggers="scheduler", phase=Phase.SCHEDULER, exception="TypeError")
 def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
     """Required scheduler argument is missing
 
@@ -167,7 +183,7 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC635", triggers="scheduler", late=True)
+@refusal("DSC635", triggers="scheduler", phase=Phase.SCHEDULER, exception="TypeError")
 def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     """torch schedules do not support DeepSpeed's optimizer wrappers
 
@@ -199,7 +215,14 @@ def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC636", Effect.REFUSED, also=(Effect.ALTERED,), triggers="scheduler", late=True)
+@rule(
+    "DSC636",
+    Effect.REFUSED,
+    also=(Effect.ALTERED,),
+    triggers="scheduler",
+    phase=Phase.SCHEDULER,
+    exception="ValueError",
+)
 def steps_not_positive(config: Context) -> Iterator[Finding]:
     """Number of steps must be a positive integer
 
@@ -233,12 +256,18 @@ def steps_not_positive(config: Context) -> Iterator[Finding]:
                 + (AT_INIT if checked else before),
                 help="write the number of steps, at least 1",
                 effect=None if checked else Effect.ALTERED,
-                late=checked,
                 fix=as_fix(edits),
             )
 
 
-@rule("DSC637", Effect.REFUSED, also=(Effect.ALTERED,), triggers="scheduler", late=True)
+@rule(
+    "DSC637",
+    Effect.REFUSED,
+    also=(Effect.ALTERED,),
+    triggers="scheduler",
+    phase=Phase.SCHEDULER,
+    exception="TypeError",
+)
 def scheduler_argument_value(config: Context) -> Iterator[Finding]:
     """Scheduler argument of a wrong type
 
@@ -248,12 +277,12 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
         1e-4}}}
     """
     rate = (*PARAMS, "warmup_max_lr")
-    may_be_null = config.version >= deepspeed_step.RATE_OF_THE_OPTIMIZER
+    may_be_null = config.version >= RATE_OF_THE_OPTIMIZER
     if config.has(*rate) and config.get(*rate) is None and not may_be_null:
         yield Finding(
             path=rate,
             message=f"warmup_max_lr is null, which DeepSpeed accepts since "
-            f"{deepspeed_step.RATE_OF_THE_OPTIMIZER}: {AT_INIT}",
+            f"{RATE_OF_THE_OPTIMIZER}: {AT_INIT}",
             help="write the learning rate, such as the optimizer's",
         )
     for error in config.schema_errors:
@@ -264,10 +293,10 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
         if path[2] in POSITIVE_STEPS or (error.value is None and path == rate):
             continue
         stops = error.kind is ErrorKind.TYPE and not isinstance(error.value, int | float)
-        yield wrong_argument(config, error, stops=stops)
+        yield wrong_argument(config, error, Phase.SCHEDULER if stops else None)
 
 
-@rule("DSC638", Effect.REFUSED, triggers="scheduler", late=True)
+@rule("DSC638", Effect.REFUSED, triggers="scheduler", phase=Phase.SCHEDULER, exception="ValueError")
 def one_cycle_steps(config: Context) -> Iterator[Finding]:
     """Invalid OneCycle step size
 

@@ -8,7 +8,7 @@ from typing import Any
 from dsconfig import batch
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, Path, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, Path, Phase, reaches_deepspeed
 from dsconfig.report import Effect, Fix
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
@@ -98,14 +98,15 @@ def invalid_value(config: Context) -> Iterator[Finding]:
             if entry.field is not None:  # use the limits of the release
                 limits = entry.outcome is Outcome.OUT_OF_BOUNDS
                 wanted = expected_by_model(entry.field, config.version, limits=limits)
-            yield _refusal(config, path, wanted, late=False)
+            yield _refusal(config, path, wanted)
     for path, wanted in config.failed_check.items():
         is_covered = _is_covered(config, path) or _is_removed(path)
-        if path not in reported and config.get(*path) != AUTO and is_covered:
+        unused = path == ("data_types", "buffer_dtype") and not (config.fp16 or config.bf16)
+        if path not in reported and config.get(*path) != AUTO and is_covered and not unused:
             yield _refusal(config, path, wanted.expected, late=wanted.late)
 
 
-def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding:
+def _refusal(config: Context, path: Path, wanted: str, *, late: bool = False) -> Finding:
     value = config.get(*path)
     program = f"DeepSpeed {config.release}"
     consequence = (
@@ -119,7 +120,7 @@ def _refusal(config: Context, path: Path, wanted: str, *, late: bool) -> Finding
         path=path,
         message=f"{_dotted(path)} is {shown(value)}, but must be {wanted}: {consequence}",
         help="delete the key" if null_block else to_write(wanted),
-        late=late,
+        phase=Phase.STEP if late else None,
         fix=fix or _literal(config, path, value),
     )
 
@@ -132,19 +133,31 @@ def _literal(config: Context, path: Path, value: Any) -> Fix | None:
     return as_fix(replace_value(config.document, join(*path), meant), safe=True)
 
 
-def wrong_argument(config: Context, error: SchemaError, *, stops: bool) -> Finding:
-    """Return the finding for an invalid optimizer or scheduler argument."""
+def wrong_argument(
+    config: Context, error: SchemaError, phase: Phase | None, exception: str | None = None
+) -> Finding:
+    """Return the finding for an invalid optimizer or scheduler argument.
+
+    ``phase``: when its use fails; None: DeepSpeed does not check it.
+    """
     meant, path = literal_of(error.value), split(error.pointer)
     edits = replace_value(config.document, error.pointer, meant) if meant is not None else ()
     return Finding(
         path=path,
         message=f"{_dotted(path)} is {shown(error.value)}, but must be {error.expected}: "
-        + (AT_INIT if stops else "DeepSpeed does not check it and uses it"),
+        + _CONSEQUENCES.get(phase, AT_INIT),
         help=to_write(error.expected),
-        effect=None if stops else Effect.ALTERED,
-        late=stops,
+        effect=None if phase else Effect.ALTERED,
+        phase=phase,
+        exception=exception,
         fix=as_fix(edits),
     )
+
+
+_CONSEQUENCES = {
+    None: "DeepSpeed does not check it and uses it",
+    Phase.STEP: "DeepSpeed fails at the first step",
+}
 
 
 def literal_of(value: Any) -> Any:
@@ -298,7 +311,7 @@ def boolean_zero_optimization(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC036", Effect.REFUSED, also=(Effect.NOTE,), triggers="zero_optimization", late=True)
+@rule("DSC036", Effect.REFUSED, also=(Effect.NOTE,), triggers="zero_optimization", phase=Phase.STEP)
 def number_too_large(config: Context) -> Iterator[Finding]:
     """Size above 2^63 - 1
 

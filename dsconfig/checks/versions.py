@@ -4,13 +4,16 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from dsconfig.batch import KEYS
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding, Path, reaches_deepspeed, reads_training_arguments
 from dsconfig.report import Effect
+from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema.key_index import is_live
 from dsconfig.schema.version import NEWEST, OLDEST
+from dsconfig.source.pointer import is_block
 
 if TYPE_CHECKING:
     from dsconfig.schema import Key
@@ -126,7 +129,15 @@ def unknown_key_in_release(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC814", triggers="zero_optimization")
+def old_stage(config: Context) -> float | None:
+    """Return the stage as releases before 0.7.0 compare it; None if it is not a number."""
+    value = config.get("zero_optimization")
+    if is_block(value):
+        value = value.get("stage", 0)
+    return value if isinstance(value, (int, float)) else None
+
+
+@refusal("DSC814", triggers="zero_optimization", exception="AssertionError", releases="to 0.3.16")
 def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     """ZeRO requires fp16 in early releases
 
@@ -136,14 +147,19 @@ def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "fp16": {"enabled": true}}
     """
-    yield from config.violation_findings(
-        "zero-needed-fp16",
-        "it rejects the config",
-        'add "fp16": {"enabled": true}, or use DeepSpeed 0.4.0 or later',
-    )
+    stage = old_stage(config)
+    if config.fp16 or stage is None or stage <= 0:
+        return
+    if stage < 2 or not config.since("0.3.16"):
+        yield Finding(
+            path=ZERO,
+            message=f"DeepSpeed {config.version} requires fp16 for ZeRO stage {stage:g}: "
+            "it rejects the config",
+            help='add "fp16": {"enabled": true}, or use DeepSpeed 0.4.0 or later',
+        )
 
 
-@refusal("DSC815", triggers="zero_optimization")
+@refusal("DSC815", triggers="zero_optimization", releases="to 0.6.7")
 def old_zero_limits(config: Context) -> Iterator[Finding]:
     """Invalid `zero_optimization` for releases before 0.7.0
 
@@ -151,14 +167,39 @@ def old_zero_limits(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 4}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     """
-    yield from config.violation_findings(
-        "old-zero-limits",
-        f"DeepSpeed {config.release} rejects the config",
-        "see the documentation of that release",
-    )
+    for path, problem, exception in _old_faults(config):
+        yield Finding(
+            path=path,
+            message=f"{'.'.join(path)} {problem}: DeepSpeed {config.release} rejects the config",
+            help="see the documentation of that release",
+            exception=exception,
+        )
 
 
-@refusal("DSC816", triggers="bf16 bfloat16")
+def _old_faults(config: Context) -> Iterator[tuple[Path, str, str]]:
+    """Yield key, problem and exception for each invalid value."""
+    block = config.get(*ZERO)
+    if not is_block(block):
+        if config.has(*ZERO) and not isinstance(block, bool):
+            yield ZERO, "is not an object", "AttributeError"
+        return
+    stage, highest = block.get("stage", 0), 3 if config.since("0.3.8") else 2
+    if not isinstance(stage, (int, float)):
+        yield (*ZERO, "stage"), "is not a number", "TypeError"
+    elif stage > highest:
+        yield (*ZERO, "stage"), f"is above {highest}", "AssertionError"
+    switches = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_params"}
+    for name, switch in switches.items() if config.since("0.3.15") else ():
+        value, path = block.get(name), (*ZERO, name)
+        if value is None or switch in block:
+            continue
+        if not is_block(value):
+            yield path, "is not an object", "AttributeError"
+        elif config.since("0.5.7") and value.get("device", "cpu") not in ("none", "cpu", "nvme"):
+            yield (*path, "device"), "must be none, cpu or nvme", "ValueError"
+
+
+@refusal("DSC816", triggers="bf16 bfloat16", exception="AssertionError", releases="0.6.0 to 0.6.1")
 def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     """bf16 requires ZeRO in DeepSpeed 0.6.0 and 0.6.1
 
@@ -166,14 +207,18 @@ def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}}
     good: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}
     """
-    yield from config.violation_findings(
-        "bf16-needed-zero",
-        "it rejects the config",
-        'add "zero_optimization": {"stage": 1}, or use DeepSpeed 0.6.2 or later',
-    )
+    if config.bf16 and old_stage(config) not in (1, 2, 3):
+        yield Finding(
+            path=(config.bf16_block, "enabled"),
+            message=f"DeepSpeed {config.version} requires ZeRO stage 1, 2 or 3 for bf16: "
+            "it rejects the config",
+            help='add "zero_optimization": {"stage": 1}, or use DeepSpeed 0.6.2 or later',
+        )
 
 
-@refusal("DSC819", triggers="elasticity")
+@refusal(
+    "DSC819", triggers="elasticity", exception="ElasticityConfigError", releases="0.3.9 to 0.19.7"
+)
 def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     """Elasticity together with batch values
 
@@ -185,14 +230,20 @@ def elasticity_with_batch(config: Context) -> Iterator[Finding]:
         "micro_batch_sizes": [1, 2]}}
     good: {"train_batch_size": 8, "elasticity": {"enabled": false}}
     """
-    yield from config.violation_findings(
-        "elasticity-with-batch",
-        f"DeepSpeed {config.release} rejects the config",
-        'delete the batch values, or add "ignore_non_elastic_batch_info": true',
-    )
+    ignores = config.switch("elasticity", "ignore_non_elastic_batch_info")
+    written = [key for key in sorted(KEYS) if key in config.config]
+    if config.switch("elasticity", "enabled") and written and not ignores:
+        yield Finding(
+            path=("elasticity", "enabled"),
+            message=f"elasticity is enabled, and {' and '.join(written)} is set: "
+            f"DeepSpeed {config.release} rejects the config",
+            help='delete the batch values, or add "ignore_non_elastic_batch_info": true',
+        )
 
 
-@refusal("DSC817", triggers="compression_training")
+@refusal(
+    "DSC817", triggers="compression_training", exception="NameError", releases="0.7.0 to 0.19.2"
+)
 def wrong_level_name_error(config: Context) -> Iterator[Finding]:
     """`shared_parameters` directly in `compression_training`
 
@@ -202,9 +253,10 @@ def wrong_level_name_error(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "compression_training": {"shared_parameters": {"enabled": true}}}
     good: {"train_batch_size": 8, "compression_training": {"layer_reduction": {"enabled": false}}}
     """
-    for violation in config.violations("wrong-level-name-error"):
+    path = ("compression_training", "shared_parameters", "enabled")
+    if config.switch(*path):
         yield Finding(
-            path=violation.path,
+            path=path,
             message="shared_parameters is not in a method of compression_training: DeepSpeed "
             f"{config.release} raises a NameError",
             help="move it into weight_quantization or another method of the block",

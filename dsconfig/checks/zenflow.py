@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal
-from dsconfig.checks.rule import AT_INIT, Finding, Path
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Path, Phase
 from dsconfig.report import Effect
+from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 
 BLOCK: Path = (*ZERO, "zenflow")
@@ -16,7 +17,13 @@ def _is_on(config: Context) -> bool:
     return BLOCK in config.reading.values and config.get(*BLOCK) is not None
 
 
-@refusal("DSC451", also=(Effect.ALTERED,), triggers="zero_optimization.zenflow", late=True)
+@refusal(
+    "DSC451",
+    also=(Effect.ALTERED,),
+    triggers="zero_optimization.zenflow",
+    phase=Phase.ZERO,
+    exception="AssertionError",
+)
 def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
     """ZenFlow requires ZeRO and optimizer offload
 
@@ -39,12 +46,11 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
             message=f"zenflow requires optimizer offload: {AT_INIT}",
             help=f"add {OFFLOADED}",
             effect=None if config.stage < 3 else Effect.ALTERED,
-            late=config.stage < 3,
             on_key=True,
         )
 
 
-@refusal("DSC452", triggers="zero_optimization.zenflow", late=True)
+@refusal("DSC452", triggers="zero_optimization.zenflow", phase=Phase.ZERO, exception="ValueError")
 def zenflow_selection(config: Context) -> Iterator[Finding]:
     """Invalid ZenFlow selection
 
@@ -58,13 +64,18 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
     """
     if not _is_on(config):
         return
-    for violation in config.violations("zenflow-selection"):
-        yield _selection(violation.path[-1], f"{violation.message}: DeepSpeed rejects the config")
     strategy = config.in_force(BLOCK, "select_strategy")
-    interval = config.reading.values[BLOCK].get("select_interval", "auto")
-    update = config.reading.values[BLOCK].get("update_interval", "auto")
+    interval = config.reading.values[BLOCK].get("select_interval", AUTO)
+    update = config.reading.values[BLOCK].get("update_interval", AUTO)
     numeric = isinstance(interval, int)
-    if strategy == "auto" and numeric:
+    if strategy not in (AUTO, "step", "epoch"):
+        yield _rejected("select_strategy", 'must be "auto", "step" or "epoch"')
+    for name, value in (("select_interval", interval), ("update_interval", update)):
+        if isinstance(value, str) and value != AUTO:
+            yield _rejected(name, 'must be a number or "auto"')
+    if isinstance(update, int) and update < 1 and config.since("0.19.6"):
+        yield _rejected("update_interval", "must be at least 1")
+    if strategy == AUTO and numeric:
         yield _unusable("select_interval", 'must not be set if select_strategy is "auto"')
     if strategy in ("step", "epoch") and not numeric:
         yield _unusable("select_strategy", "requires a numeric select_interval")
@@ -73,19 +84,25 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
 
 
 def _unusable(name: str, problem: str) -> Finding:
-    return _selection(name, f"zenflow.{name} {problem}: {AT_INIT}", late=True)
-
-
-def _selection(name: str, message: str, *, late: bool = False) -> Finding:
     return Finding(
         path=(*BLOCK, name),
-        message=message,
+        message=f"zenflow.{name} {problem}: {AT_INIT}",
         help='delete select_strategy and select_interval, or write "step" and a number',
-        late=late,
     )
 
 
-@refusal("DSC453", triggers="zero_optimization.zenflow", late=True)
+def _rejected(name: str, problem: str) -> Finding:
+    """Return the finding for a value that the model of the block refuses."""
+    return _unusable(name, problem)._replace(
+        message=f"zenflow.{name} {problem}: {REJECTED}",
+        phase=Phase.PARSE,
+        exception="ValidationError",
+    )
+
+
+@refusal(
+    "DSC453", triggers="zero_optimization.zenflow", phase=Phase.ZERO, exception="AssertionError"
+)
 def zenflow_offload_needs_overlap(config: Context) -> Iterator[Finding]:
     """`zenflow.offload` requires `overlap_comm`
 

@@ -5,14 +5,20 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.dtypes import model_dtype, named_dtype
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding
+from dsconfig.checks.rule import AT_INIT, AT_THE_END, REJECTED, Finding, Phase
 from dsconfig.report import Effect
-from dsconfig.runtimes.conditions import sums
+from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.source.edit import as_fix, replace_value
 
 
-@refusal("DSC411", triggers="zero_optimization")
+def sums(config: Context) -> bool:
+    """Return whether gradients are summed rather than averaged."""
+    value = config.get("gradient_allreduce_op")
+    return isinstance(value, str) and value.lower() == "sum"
+
+
+@refusal("DSC411", triggers="zero_optimization", exception="ValidationError")
 def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     """`compute_grad_norm: false` requires ZeRO stage 1 or 2
 
@@ -21,12 +27,22 @@ def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "gradient_clipping": 0, "zero_optimization": {"stage": 2,
         "compute_grad_norm": false}}
     """
-    yield from config.violation_findings(
-        "grad-norm-needs-stage", "DeepSpeed rejects the config", "delete it"
-    )
+    if not config.in_force(ZERO, "compute_grad_norm") and config.stage in (0, 3):
+        yield Finding(
+            path=(*ZERO, "compute_grad_norm"),
+            message="compute_grad_norm false requires ZeRO stage 1 or 2, not "
+            f"{config.stage}: {REJECTED}",
+            help="delete it",
+        )
 
 
-@rule("DSC412", Effect.REFUSED, triggers="zero_optimization", late=True)
+@rule(
+    "DSC412",
+    Effect.REFUSED,
+    triggers="zero_optimization",
+    phase=Phase.ZERO,
+    exception="AssertionError",
+)
 def grad_norm_needed(config: Context) -> Iterator[Finding]:
     """`compute_grad_norm: false` although the norm is required
 
@@ -65,7 +81,7 @@ def grad_norm_needed(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC413", triggers="zero_optimization", late=True)
+@refusal("DSC413", triggers="zero_optimization", phase=Phase.ZERO, exception="Exception")
 def legacy_stage1(config: Context) -> Iterator[Finding]:
     """`legacy_stage1` was removed in DeepSpeed 0.5.9
 
@@ -81,7 +97,12 @@ def legacy_stage1(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC414", triggers="prescale_gradients gradient_predivide_factor", late=True)
+@refusal(
+    "DSC414",
+    triggers="prescale_gradients gradient_predivide_factor",
+    phase=Phase.ZERO,
+    exception="AssertionError",
+)
 def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Gradient prescaling does not support `reduce_scatter`
 
@@ -110,7 +131,7 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC415", triggers="zero_optimization", late=True)
+@refusal("DSC415", triggers="zero_optimization", phase=Phase.ZERO, exception="AssertionError")
 def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
     """`allgather_bucket_size` must be even
 
@@ -132,7 +153,13 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC416", triggers="gradient_allreduce_op")
+@refusal(
+    "DSC416",
+    triggers="gradient_allreduce_op",
+    parsed_with=AT_THE_END,
+    exception="ValueError",
+    releases="0.19.6 to",
+)
 def sum_not_supported(config: Context) -> Iterator[Finding]:
     """`gradient_allreduce_op: "sum"` is not supported with this feature
 
@@ -141,12 +168,25 @@ def sum_not_supported(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "gradient_allreduce_op": "sum"}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_allreduce_op": "sum"}
     """
-    yield from config.violation_findings(
-        "sum-not-supported", "DeepSpeed rejects the config", 'write "mean"'
-    )
+    if not sums(config):
+        return
+    reasons = {
+        "ZeRO stage 3": config.stage == 3,
+        "ZenFlow": config.get(*ZERO, "zenflow") not in (None, AUTO),
+        "DeepCompile": config.is_on(("compile",), "deepcompile"),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            yield Finding(
+                path=("gradient_allreduce_op",),
+                message=f'gradient_allreduce_op "sum" is not supported with {reason}: {REJECTED}',
+                help='write "mean"',
+            )
 
 
-@refusal("DSC417", triggers="managed_gradient_accumulation", late=True)
+@refusal(
+    "DSC417", triggers="managed_gradient_accumulation", phase=Phase.ZERO, exception="AssertionError"
+)
 def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
     """`managed_gradient_accumulation: false` is not supported with this feature
 
@@ -195,7 +235,14 @@ def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC419", Effect.REFUSED, also=(Effect.INERT,), triggers="zero_optimization", late=True)
+@rule(
+    "DSC419",
+    Effect.REFUSED,
+    also=(Effect.INERT,),
+    triggers="zero_optimization",
+    phase=Phase.ZERO,
+    exception="AssertionError",
+)
 def hpz_group(config: Context) -> Iterator[Finding]:
     """`zero_hpz_partition_size` does not divide the number of ranks
 
@@ -217,7 +264,6 @@ def hpz_group(config: Context) -> Iterator[Finding]:
             message=f"zero_hpz_partition_size {size} exceeds {world} ranks: DeepSpeed uses {world}",
             help="write the number of GPUs per node",
             effect=Effect.INERT,
-            late=False,
         )
     elif world % size:
         yield Finding(
@@ -227,7 +273,13 @@ def hpz_group(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC420", Effect.REFUSED, triggers="zero_optimization", late=True)
+@rule(
+    "DSC420",
+    Effect.REFUSED,
+    triggers="zero_optimization",
+    phase=Phase.ZERO,
+    exception="AssertionError",
+)
 def quantized_gradients_group(config: Context) -> Iterator[Finding]:
     """`zero_quantized_gradients` requires `reduce_scatter`
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from dsconfig.checks.agreement import Disagreement, disagreements
 from dsconfig.cost import search
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
@@ -13,7 +14,6 @@ from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.project.program_file import for_program
-from dsconfig.resolver.agreement import Disagreement, disagreements
 from dsconfig.runtimes.base import BASE_WEIGHTS, RECOMPUTATION, Runtime, format_instructions
 from dsconfig.schema import AUTO, find
 from dsconfig.source.ignores import REMARKS, SECTION

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.report import rule_pages
+from dsconfig.report import rule_pages as installed_pages
 from dsconfig.runtimes.base import AUTO
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
-    from dsconfig.checks import page, registry, spelling
-    from dsconfig.reference import keys
+    from dsconfig.checks import registry, spelling
+    from dsconfig.reference import keys, rule_pages
     from dsconfig.resolver import codes
     from dsconfig.schema import catalogue
     from dsconfig.source import reading
@@ -105,7 +105,7 @@ def suggestions(name: str) -> list[str]:
 def rule_text(code: str) -> str:
     """Return the Markdown page of a rule of ``validate`` or a finding of ``resolve``."""
     rule = registry.rule_of(code)
-    return page.page(rule) if rule is not None else page.finding_page(code)
+    return rule_pages.page(rule) if rule is not None else rule_pages.finding_page(code)
 
 
 def rule_as_data(rule: "Rule") -> dict[str, Any]:
@@ -119,7 +119,7 @@ def rule_as_data(rule: "Rule") -> dict[str, Any]:
         "doc": rule.doc,
         "bad": rule.bad.config,
         "good": rule.good.config,
-        "url": rule_pages.url(rule.code),
+        "url": installed_pages.url(rule.code),
     }
 
 
@@ -136,7 +136,7 @@ def finding_as_data(code: str) -> dict[str, Any]:
         "help": found.remedy,
         "example": config,
         "flags": flags,
-        "url": rule_pages.url(code),
+        "url": installed_pages.url(code),
     }
 
 

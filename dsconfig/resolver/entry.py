@@ -1,5 +1,6 @@
 """resolve(): by dsconfig's policy, or by replaying another program."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.source import Document
-from dsconfig.source.pointer import is_block
+from dsconfig.source.pointer import is_block, join
 
 with lazy_imports():
-    from dsconfig.resolver import agreement, foreign, policy
+    from dsconfig.checks import agreement
+    from dsconfig.resolver import foreign, policy
     from dsconfig.runtimes import effective
     from dsconfig.source import strict
 
@@ -41,7 +43,7 @@ def resolve(
     draft = Draft(document, facts, runtime)
     (foreign if runtime.fills_auto else policy).fill(draft)
     if facts.launch or facts.arguments:
-        agreement.check(draft, value)
+        _report_disagreements(draft, value)
     return Resolution(
         config=draft.config,
         ledger=tuple(draft.ledger),
@@ -50,6 +52,22 @@ def resolve(
         version=runtime.version,
         derive=partial(_effective, draft.config, facts, runtime),
     )
+
+
+def _report_disagreements(draft: Draft, original: Mapping[str, Any]) -> None:
+    """Report every conflict between the files that is not reported already."""
+    facts, runtime = draft.facts, draft.runtime
+    reported = {found.pointer for found in draft.findings if found.code == "DSC760"}
+    for conflict in agreement.disagreements(original, facts):
+        from_launch = conflict.left is None and conflict.right.file == agreement.LAUNCH
+        if draft.document.is_generated and from_launch:
+            continue  # the config was generated from it
+        if join(*conflict.path.split(".")) not in reported:
+            followed = agreement.followed_source(conflict, runtime)
+            message = agreement.describe(draft.document.name, conflict, original, facts, followed)
+            help = agreement.help_for(conflict, original, (runtime,))
+            effect = agreement.effect_of(conflict, (runtime,))
+            draft.report("DSC758", conflict.path, message, help, effect=effect)
 
 
 def _effective(config: dict[str, Any], facts: Facts, runtime: Runtime) -> "Effective | None":

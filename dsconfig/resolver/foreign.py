@@ -3,13 +3,14 @@
 from collections.abc import Container
 from typing import Any
 
+from dsconfig.checks import refusals
 from dsconfig.facts import yaml_text
 from dsconfig.report import Effect
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoHandling
-from dsconfig.runtimes.behavior.replay import Failure, MissingFact, Reason
-from dsconfig.source.pointer import copied, is_block, join
+from dsconfig.runtimes.replay import Failure, MissingFact, Reason
+from dsconfig.source.pointer import copied, is_block, join, split
 
 
 def fill(draft: Draft) -> None:
@@ -24,8 +25,14 @@ def fill(draft: Draft) -> None:
             "convert it to strict JSON: `dsconfig convert --to json`",
         )
         return
+    for found in draft.document.diagnostics:
+        if found.effect is Effect.REFUSED:
+            path, help = ".".join(split(found.pointer)), found.help or "fix the file"
+            message = f"{draft.runtime.name} raises ValueError: {found.message}"
+            draft.report("DSC760", path, message, help)
+            return
     try:
-        replay = draft.runtime.fill(copied(before), draft.facts)
+        replay = refusals.replayed(draft.document, copied(before), draft.facts, draft.runtime)
     except MissingFact as missing:
         draft.missing(missing.path, missing.message, missing.remedy)
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsconfig.report import Diagnostic, Effect, Report, Severity, html
 from dsconfig.report.sizes import counted
-from dsconfig.runtimes.base import Source
+from dsconfig.runtimes.replay import Source
 from dsconfig.schema.version import NEWEST, Version
 
 if TYPE_CHECKING:

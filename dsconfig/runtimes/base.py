@@ -4,15 +4,13 @@ import json
 from collections.abc import Iterable, Mapping
 from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
+from dsconfig.facts import Facts
+from dsconfig.runtimes.replay import Replay
 from dsconfig.schema.markers import AUTO
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import dotted, lookup
-
-if TYPE_CHECKING:
-    from dsconfig.facts import Facts
-    from dsconfig.runtimes.behavior.replay import Replay
 
 
 class AutoHandling(StrEnum):
@@ -86,18 +84,6 @@ IN_THE_SCRIPT: Mapping[str, Instruction] = {
 }
 
 
-class Source(StrEnum):
-    """Origin of the value that replaces "auto"."""
-
-    CONFIG = "config"
-    TRAINING = "training"
-    MODEL = "model"
-    HARDWARE = "hardware"
-    MEMORY = "memory"
-    DERIVED = "derived"
-    DEFAULT = "default"
-
-
 class Runtime:
     """A program at a DeepSpeed release; subclasses implement one program each.
 
@@ -137,6 +123,10 @@ class Runtime:
     """True if the block activation_checkpointing alone enables recomputation."""
     compares_arguments: ClassVar[bool] = False
     """True if a config that contradicts TrainingArguments is refused."""
+    hands_over: ClassVar[bool] = False
+    """True if DeepSpeed gets the config that the program has filled in, not the file."""
+    mpu: bool = False
+    """True if the script passes a model-parallel unit."""
     runs_deepspeed: ClassVar[bool] = True
     """True if the config is finally read by DeepSpeed itself."""
 
@@ -163,6 +153,11 @@ class Runtime:
     def requires_zero_block(self) -> bool:
         """True if a config without zero_optimization is refused."""
         return False
+
+    @property
+    def starts_deepspeed(self) -> bool:
+        """False if the replay ends before DeepSpeed reads the config."""
+        return True
 
     @property
     def builds_engine(self) -> bool:
@@ -207,13 +202,16 @@ class Runtime:
 
         return {pointer: value for pointer, value in edits.items() if not is_set(pointer, value)}
 
-    def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
+    def fill(self, config: dict[str, Any], facts: Facts) -> Replay:
         """Return the replay of the program on a private copy of a config, which may be changed.
 
-        Raises MissingFact if the program needs a value that ``facts`` do not have. Only called if
-        ``fills_auto``.
+        It ends where DeepSpeed starts. Raises MissingFact if the program needs a value that
+        ``facts`` do not have. Only called if ``fills_auto``.
         """
         raise NotImplementedError
+
+    def read(self, outcome: Replay, facts: Facts) -> None:
+        """Change the config as DeepSpeed does while it reads it, if nobody hands it over."""
 
     def under_accelerate_launch(self, *, config_file: bool, overrides: Overrides = ()) -> Self:
         """Return the program as ``accelerate launch`` runs it.

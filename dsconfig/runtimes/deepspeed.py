@@ -1,21 +1,34 @@
-"""DeepSpeed without transformers or accelerate: how it handles a config."""
+"""DeepSpeed: how it handles "auto", and the values it changes while it reads a config.
+
+Where it stops is in ``checks/refusals.py``.
+"""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
 from dsconfig import batch
+from dsconfig.facts import Facts
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.runtimes import reading
 from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
 from dsconfig.runtimes.reading import typed_block
-from dsconfig.schema.catalogue import find
+from dsconfig.runtimes.replay import (
+    Failure,
+    MissingFact,
+    Replay,
+    ReplayStop,
+    Source,
+    errors_at,
+    run_replay,
+)
+from dsconfig.schema.catalogue import blocks_in, find
 from dsconfig.schema.version import NEWEST, Version
+from dsconfig.source.pointer import is_block, value_at
 
 with lazy_imports():
-    from dsconfig.runtimes.behavior import replay, standalone
-
-if TYPE_CHECKING:
-    from dsconfig.facts import Facts
-    from dsconfig.runtimes.behavior.replay import Replay
+    from dsconfig.runtimes import degrees
+    from dsconfig.schema import optimizers
 
 _STOPS_WHILE_READING = frozenset(
     {
@@ -52,8 +65,17 @@ class DeepSpeed(Runtime):
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
         return auto_handling(path, config, self.version)
 
-    def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
-        return replay.run_replay(config, standalone.run, facts, self)
+    def fill(self, config: dict[str, Any], facts: Facts) -> Replay:
+        return Replay(config)
+
+    def read(self, outcome: Replay, facts: Facts) -> None:
+        _convert(outcome, self.version)
+        name = value_at(outcome.config, ("optimizer", "type"), None)
+        own = optimizers.optimizer_type(name.lower()) if isinstance(name, str) else None
+        if own is not None and own.is_own_at(self.version):
+            outcome.config["optimizer"]["type"] = name.lower()
+        with suppress(ReplayStop):  # the placeholders of a template have no batch
+            solve_batch(outcome, facts, mpu=self.mpu)
 
 
 def auto_handling(
@@ -85,5 +107,105 @@ def auto_handling(
         return AutoHandling.REFUSED_LATE if is_built else AutoHandling.KEPT
     return AutoHandling.KEPT
 
+
+def _convert(outcome: Replay, version: Version) -> None:
+    """Convert and drop values as DeepSpeed's models do, in place."""
+    found = reading.read(outcome.config, version)
+    for path, values in found.values.items():
+        _convert_block(outcome, path, values)
+    for path, entry in found.entries.items():
+        if entry.outcome is reading.Outcome.DROPPED:
+            dotted = ".".join(path)
+            _delete(outcome.config, path)
+            outcome.remark(
+                "DSC750",
+                dotted,
+                f'DeepSpeed silently drops "auto" at {dotted} and uses its default',
+                "write the value, or run dsconfig resolve --runtime dsengine first",
+            )
+    for block, content in list(blocks_in(outcome.config)):
+        if content == AUTO and block.nested:
+            message = '"auto" instead of a block counts as no block'
+            outcome.record(".".join(block.path), message, Source.DEFAULT)
+            _delete(outcome.config, block.path)
+
+
+def _convert_block(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
+    """Replace values by those that the models convert to: ``"2"`` and 2.0 become 2."""
+    block, place = typed_block(path), value_at(outcome.config, path)
+    if not is_block(place) or block is None or not block.owner.history.is_closed_at(NEWEST):
+        return
+    for key, written in list(place.items()):
+        known = reading.field_in(block, key)
+        if known is None or known.model_name not in values:
+            continue
+        value = values[known.model_name]
+        if type(value) is not type(written):
+            place[key] = value
+            rule = "converted by DeepSpeed's model of the block"
+            outcome.record(".".join((*path, key)), rule, Source.CONFIG)
+
+
+def _delete(config: dict[str, Any], path: tuple[str, ...]) -> None:
+    place = value_at(config, path[:-1])
+    if is_block(place):
+        place.pop(path[-1], None)
+
+
+BATCH_KEYS = (*batch.KEYS, "sequence_parallel_size")
+"""Keys of the batch arithmetic, which DeepSpeed runs on any value."""
+
+
+def batch_failure(config: Mapping[str, Any], facts: Facts, *, mpu: bool) -> Failure | None:
+    """Return the error of the batch arithmetic, or None if it has a result."""
+    if facts.world_size is None:
+        return None
+    return run_replay(dict(config), solve_batch, facts, mpu).failure
+
+
+def solve_batch(outcome: Replay, facts: Facts, mpu: bool) -> None:
+    """Derive missing batch values as DeepSpeed does, in place: floats stay floats.
+
+    ``mpu``: the script passes a model-parallel unit. Raises ReplayStop where the arithmetic fails,
+    and MissingFact if the number of ranks is unknown.
+    """
+    config = outcome.config
+    if facts.world_size is None:
+        raise MissingFact("", "the number of processes is unknown", "specify --gpus")
+    ranks: int | float = facts.world_size
+    if mpu or degrees.passes_an_mpu(facts):
+        ranks = facts.data_parallel or ranks
+    elif "sequence_parallel_size" in config:
+        with errors_at("sequence_parallel_size"):
+            ranks = batch.ranks_sharing(ranks, config["sequence_parallel_size"])
+    given = batch.Triple(*(config.get(key) for key in batch.KEYS))
+    with errors_at(*given.given):
+        solved = given.derived(ranks)
+        if solved is None:
+            message = "neither train_batch_size nor train_micro_batch_size_per_gpu is set"
+            raise ReplayStop("AssertionError", message, batch.GLOBAL, batch.MICRO)
+        for key, value in zip(batch.KEYS, solved, strict=True):
+            if not value > 0:
+                message = f"{key} is {value}; it must be positive"
+                raise ReplayStop("AssertionError", message, key)
+        if not solved.holds(ranks):
+            total, micro, steps = solved
+            message = f"{total} is not {micro} * {steps} * {ranks} (micro * accumulation * ranks)"
+            raise ReplayStop("AssertionError", message, *batch.KEYS)
+    config.update(zip(batch.KEYS, solved, strict=True))
+    for key in batch.KEYS:
+        if key not in given.given:
+            alone = key == batch.STEPS and len(given.given) == 1
+            rule, source = _BATCH_RULES["alone" if alone else key]
+            outcome.record(key, rule, Source(source), data_parallel=ranks)
+
+
+_BATCH_RULES = {
+    batch.GLOBAL: ("micro batch x accumulation x data-parallel ranks", "derived"),
+    batch.MICRO: ("global batch // ranks // accumulation", "derived"),
+    batch.STEPS: ("global batch // micro batch // ranks", "derived"),
+    "alone": ("1, DeepSpeed's default if only one of the others is set", "default"),
+}
+"""How each missing value is derived."""
 
 deepspeed = DeepSpeed  # looked up by program name

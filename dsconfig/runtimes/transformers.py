@@ -1,12 +1,22 @@
-"""The Trainer of transformers, which fills in some "auto" values before DeepSpeed."""
+"""The Trainer of transformers, which fills in some "auto" values before DeepSpeed.
+
+The replay: HfTrainerDeepSpeedConfig processes a config twice: *process* runs when TrainingArguments
+is created, *finalize* when the model and the number of steps are known. Mismatches are collected
+and raised together at the end of finalize. Then accelerate prepares the run.
+"""
 
 from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from math import ceil
+from typing import Any, ClassVar, NamedTuple, Self
 
+from dsconfig.facts import Facts
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.runtimes import integrations
+from dsconfig.runtimes.accelerate import Script, prepare
 from dsconfig.runtimes.base import (
     ARGUMENTS,
+    AUTO,
     IN_THE_SCRIPT,
     RECOMPUTATION,
     AutoHandling,
@@ -15,15 +25,22 @@ from dsconfig.runtimes.base import (
     Runtime,
 )
 from dsconfig.runtimes.deepspeed import auto_handling
+from dsconfig.runtimes.integrations import (
+    SpecifiedModel,
+    is_auto,
+    node,
+    remark_accumulation,
+    stage_of,
+    value,
+)
+from dsconfig.runtimes.plugin import Plugin, launch_environment, set_mixed_precision
+from dsconfig.runtimes.replay import MissingFact, Replay, ReplayStop, Source, errors_at, run_replay
 from dsconfig.schema.auto import BY_ACCELERATE, BY_TRANSFORMERS
+from dsconfig.schema.schedules import TOTAL
 from dsconfig.schema.version import NEWEST, Version
 
 with lazy_imports():
-    from dsconfig.runtimes.behavior import replay, standalone, trainer
-
-if TYPE_CHECKING:
-    from dsconfig.facts import Facts
-    from dsconfig.runtimes.behavior.replay import Replay
+    from dsconfig.facts import training as training_facts
 
 
 class Transformers(Runtime):
@@ -52,6 +69,7 @@ class Transformers(Runtime):
     eight_bit_optimizer: ClassVar[Instruction | None] = Instruction(
         ARGUMENTS, 'optim="adamw_bnb_8bit"'
     )
+    hands_over: ClassVar[bool] = True
     precedence: ClassVar[tuple[str, ...]] = ("config", "training", "launch")
     compares_arguments: ClassVar[bool] = True
 
@@ -77,6 +95,10 @@ class Transformers(Runtime):
     def requires_zero_block(self) -> bool:
         return self.entry == "trainer"
 
+    @property
+    def starts_deepspeed(self) -> bool:
+        return self.entry == "trainer"
+
     def under_accelerate_launch(self, *, config_file: bool, overrides: Overrides = ()) -> Self:
         other = copy(self)
         other.config_file, other.through_accelerate = config_file, True
@@ -88,11 +110,269 @@ class Transformers(Runtime):
             return auto_handling(path, config, self.version)
         return super().on_auto(path, config)
 
-    def fill(self, config: dict[str, Any], facts: "Facts") -> "Replay":
+    def fill(self, config: dict[str, Any], facts: Facts) -> Replay:
         if self.entry == "config":
-            return replay.run_replay(config, trainer.config_alone, facts)
-        filled = replay.run_replay(config, trainer.trainer, facts, self)
-        return standalone.then_deepspeed(filled, facts, self.version)
+            return run_replay(config, config_alone, facts)
+        return run_replay(config, trainer, facts, self)
+
+
+MIN_LR, MAX_LR = "scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr"
+WARMUP = "scheduler.params.warmup_num_steps"
+
+
+class Arguments(NamedTuple):
+    """TrainingArguments by name; ``steps`` is None if the number of steps is unknown."""
+
+    values: dict[str, Any]
+    world_size: int
+    steps: int | None
+
+    def switch(self, dtype: str) -> bool:
+        """Return whether the training or the evaluation flag of a dtype is set."""
+        return self.values[dtype] or self.values[f"{dtype}_full_eval"]
+
+    @property
+    def mixed_precision(self) -> str | None:
+        """None if no argument sets it."""
+        return "fp16" if self.values["fp16"] else "bf16" if self.values["bf16"] else None
+
+    def warmup(self, path: str) -> int:
+        """Return the warmup steps; a value below 1 is a fraction of the run."""
+        given = self.values["warmup_steps"]
+        if given >= 1:
+            return int(given)
+        return ceil(self.total(path) * given) if given else 0
+
+    def total(self, path: str) -> int:
+        if self.steps is None:
+            raise MissingFact(
+                path,
+                "the number of optimizer steps is unknown",
+                "specify --total-steps, or max_steps in --training-args",
+            )
+        return self.steps
+
+
+def arguments(facts: Facts) -> Arguments:
+    """Return the arguments. Raises MissingFact if the number of processes is unknown."""
+    if facts.world_size is None:
+        raise MissingFact("", "the number of processes is unknown", "specify --gpus")
+    training = facts.training
+    values: dict[str, Any] = dict(training_facts.DEFAULTS)
+    if training is not None:
+        values |= _from_flags(facts, training) | dict(training.arguments)
+    steps = values.get("num_training_steps")
+    if steps is None:
+        steps = values["max_steps"] if values.get("max_steps", -1) > 0 else None
+    if steps is None and training is not None:
+        steps = training.total_steps
+    return Arguments(values, facts.world_size, steps)
+
+
+def _from_flags(facts: Facts, training: "training_facts.TrainingFacts") -> dict[str, Any]:
+    """Return the arguments that have a command-line flag."""
+    given: dict[str, Any] = {
+        "per_device_train_batch_size": training.micro_batch_size,
+        "gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "learning_rate": training.learning_rate,
+        "adam_epsilon": training.adam_epsilon,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.max_grad_norm,
+        "warmup_steps": training.warmup_steps,
+    }
+    if training.adam_betas is not None:
+        given["adam_beta1"], given["adam_beta2"] = training.adam_betas
+    # Explicit arguments take precedence: evaluating in bf16 does not mean training in it, and the
+    # precision of accelerate's launcher is not an argument.
+    is_argument = (
+        not training.arguments or facts.origins.get("precision") == training_facts.PRECISION_FLAG
+    )
+    if training.precision in ("fp16", "bf16") and is_argument:
+        given[training.precision] = True
+    return {name: value for name, value in given.items() if value is not None}
+
+
+class Mismatch(NamedTuple):
+    """A value ``written`` in the config that differs from ``wanted``, a TrainingArgument."""
+
+    path: str
+    written: Any
+    argument: str
+    wanted: Any
+
+    def __str__(self) -> str:
+        return f"{self.path}={self.written!r} but {self.argument}={self.wanted!r}"
+
+
+class TrainerFill:
+    """HfTrainerDeepSpeedConfig on a config, which is changed in place."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+        self.config = replay.config
+        self.stage: Any = stage_of(self.config)
+        self.mismatches: dict[str, Mismatch] = {}
+
+    def process(self, args: Arguments, *, batch_search: bool = False) -> None:
+        """First pass: values that depend only on the arguments."""
+        micro, steps = (
+            args.values["per_device_train_batch_size"],
+            args.values["gradient_accumulation_steps"],
+        )
+        product = args.world_size * micro * steps
+        strict = not batch_search
+        self._fill("train_micro_batch_size_per_gpu", micro, "per_device_train_batch_size", strict)
+        self._fill("gradient_accumulation_steps", steps, "gradient_accumulation_steps")
+        self._fill("train_batch_size", product, "train_batch_size (calculated)", strict)
+        self._fill("gradient_clipping", args.values["max_grad_norm"], "max_grad_norm")
+        self._fill("optimizer.params.lr", args.values["learning_rate"], "learning_rate")
+        betas = [args.values["adam_beta1"], args.values["adam_beta2"]]
+        self._fill("optimizer.params.betas", betas, "adam_beta1+adam_beta2")
+        self._fill("optimizer.params.eps", args.values["adam_epsilon"], "adam_epsilon")
+        self._fill("optimizer.params.weight_decay", args.values["weight_decay"], "weight_decay")
+        self._fill(MIN_LR, 0, "", must_match=False)
+        self._fill(MAX_LR, args.values["learning_rate"], "learning_rate")
+        if args.values["save_on_each_node"]:
+            self.config["checkpoint"] = self.config.get("checkpoint", {})
+            self.config["checkpoint"]["use_node_local_storage"] = args.values["save_on_each_node"]
+            rule = "save_on_each_node of TrainingArguments"
+            self.replay.record("checkpoint.use_node_local_storage", rule, Source.TRAINING)
+        for dtype in ("fp16", "bf16"):
+            self._fill(f"{dtype}.enabled", args.switch(dtype), f"{dtype}|{dtype}_full_eval")
+
+    def finalize(self, args: Arguments, model: SpecifiedModel) -> None:
+        """Second pass: bucket sizes and schedule; raise all mismatches together."""
+        self._buckets(model)
+        if value(self.config, TOTAL) is not None:
+            self._fill(TOTAL, args.total(TOTAL), "num_training_steps (calculated)")
+        if value(self.config, WARMUP) is not None:
+            self._fill(WARMUP, max(1, args.warmup(WARMUP)), "warmup_steps")
+        if self.mismatches:
+            listed = "; ".join(map(str, self.mismatches.values()))
+            message = f"the config disagrees with TrainingArguments: {listed}"
+            raise ReplayStop("ValueError", message, *self.mismatches, late=True)
+
+    def _buckets(self, model: SpecifiedModel) -> None:
+        open_keys = [key for key in integrations.BY_WIDTH if is_auto(self.config, key)]
+        if not open_keys:
+            return
+        width = integrations.width_for_transformers(model, open_keys)
+        filled = integrations.sizes_by_width(width)
+        for key, size in zip(integrations.BY_WIDTH, filled, strict=True):
+            if key.endswith("reduce_bucket_size") or self.stage == 3:
+                self._fill(key, size, "", must_match=False)
+                rule = "from the model's hidden_size"
+                self.replay.record(key, rule, Source.MODEL, hidden_size=width)
+
+    def _fill(self, path: str, wanted: Any, argument: str, must_match: bool = True) -> None:
+        place, name = node(self.config, path)
+        if place is None:
+            return
+        written = value(self.config, path)
+        if written == AUTO:
+            place[name] = wanted
+            if argument:
+                self.replay.record(path, _origin(argument), Source.TRAINING)
+            else:
+                self.replay.record(path, "a constant of the Trainer", Source.DEFAULT)
+        elif must_match and written is not None and written != wanted:
+            self.mismatches[path] = Mismatch(path, written, argument, wanted)
+
+
+def _origin(argument: str) -> str:
+    """Describe the source of a value; ``argument`` is spelled as in the Trainer's messages."""
+    if argument.endswith(_CALCULATED):
+        return "calculated from TrainingArguments"
+    return f"{argument.replace('|', ' or ').replace('+', ' and ')} of TrainingArguments"
+
+
+_CALCULATED = " (calculated)"
+
+
+def config_alone(replay: Replay, facts: Facts) -> None:
+    """Replay both passes of HfTrainerDeepSpeedConfig."""
+    args = arguments(facts)
+    fill = TrainerFill(replay)
+    fill.process(args, batch_search=args.values["auto_find_batch_size"])
+    fill.finalize(args, facts.named_model)
+
+
+def trainer(replay: Replay, facts: Facts, runtime: Transformers) -> None:
+    """Replay ``Trainer.train`` up to the call of ``deepspeed.initialize``."""
+    args = arguments(facts)
+    environment = runtime.environment
+    if runtime.through_accelerate:
+        environment = {
+            **launch_environment(facts.launch, with_file=runtime.config_file),
+            **environment,
+        }
+    plugin = Plugin({}, environment)
+    mixed = args.mixed_precision or environment.get("ACCELERATE_MIXED_PRECISION", "no")
+    rocm = facts.device is not None and facts.device.kind == "rocm"
+    if runtime.through_accelerate:
+        plugin.complete(replay, from_file=runtime.config_file, overrides=runtime.overrides)
+        set_mixed_precision(replay, mixed, rocm=rocm)
+        fill = TrainerFill(replay)
+        fill.process(args)
+    else:
+        fill = TrainerFill(replay)
+        fill.process(args)
+        plugin.read_file(replay)
+        fill.stage = stage_of(replay.config)
+        set_mixed_precision(replay, mixed, rocm=rocm)
+    if args.values["auto_find_batch_size"] and stage_of(replay.config) == 3:
+        message = "auto_find_batch_size cannot be used with ZeRO stage 3"
+        raise ReplayStop("ValueError", message, "zero_optimization.stage", late=True)
+    fill.finalize(args, facts.named_model)
+    with errors_at("tensor_parallel.autotp_size"):
+        _ = replay.config.get("tensor_parallel", {}).get("autotp_size", 1) > 1
+    has_optimizer = "optimizer" in replay.config
+    if not has_optimizer:
+        replay.config["zero_allow_untested_optimizer"] = True
+        rule = "the Trainer passes its own optimizer"
+        replay.record("zero_allow_untested_optimizer", rule, Source.TRAINING)
+    prepare(
+        replay,
+        Script(
+            processes=args.world_size,
+            accumulation=1,
+            accumulation_is_given=False,
+            batch_sizes=(),
+            model=facts.named_model,
+            optimizer="dummy" if has_optimizer else "torch",
+            scheduler="dummy" if has_optimizer or "scheduler" in replay.config else None,
+            scheduler_is_callable="scheduler" not in replay.config,
+            # Rate of a DummyOptim created without one; "auto" values are filled in by now.
+            learning_rate=0.001,
+            weight_decay=0,
+            scheduled_lr=0.001 if has_optimizer else args.values["learning_rate"],
+        ),
+    )
+    after_trainer(replay, args)
+
+
+def after_trainer(replay: Replay, args: Arguments) -> None:
+    """Report flags that the config does not carry, and default clipping."""
+    config = replay.config
+    for dtype in ("fp16", "bf16"):
+        path = f"{dtype}.enabled"
+        if args.values[dtype] and path in replay.reasons and replay.reasons[path].block_was_absent:
+            replay.remark(
+                "DSC754",
+                path,
+                f"the config has no {dtype} block: accelerate adds it after the Trainer has "
+                f"recorded fp32, so fp32 inputs reach a {dtype} model",
+                f'write "{dtype}": {{"enabled": "auto"}}',
+            )
+    if "gradient_clipping" not in config and args.values["max_grad_norm"] != 1.0:
+        replay.remark(
+            "DSC755",
+            "gradient_clipping",
+            f"max_grad_norm is {args.values['max_grad_norm']}, but the config has no "
+            "gradient_clipping: DeepSpeed clips at its default of 1.0",
+            'write "gradient_clipping": "auto"',
+        )
+    remark_accumulation(replay, args.values["gradient_accumulation_steps"])
 
 
 transformers = Transformers  # looked up by program name

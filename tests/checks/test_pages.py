@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from dsconfig.checks.examples import check_example
-from dsconfig.checks.page import pages
 from dsconfig.checks.registry import rules
+from dsconfig.reference.rule_pages import pages
 from dsconfig.runtimes.base import NAMES
 from validate.test_command import Run, put, run
 

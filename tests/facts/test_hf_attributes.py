@@ -10,8 +10,8 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import FactError, gather, hf_attributes
-from dsconfig.runtimes.behavior import integrations
-from dsconfig.runtimes.behavior.replay import MissingFact, ReplayStop
+from dsconfig.runtimes import integrations
+from dsconfig.runtimes.replay import MissingFact, ReplayStop
 
 AUTO = {
     "train_batch_size": "auto",

@@ -219,7 +219,7 @@ def test_empty_input_gives_valid_documents() -> None:
 
 def test_rule_links_resolve_without_network() -> None:
     """Every page is installed; SARIF contains it in full, and JSON its URI."""
-    from dsconfig.checks.page import pages
+    from dsconfig.reference.rule_pages import pages
 
     for name, page in pages().items():
         if name != "README.md":

@@ -15,7 +15,7 @@ from dsconfig.resolver.codes import CODES
 PACKAGE = Path(__file__).parents[2] / "dsconfig"
 PLACES = [
     *(PACKAGE / "resolver").glob("*.py"),
-    *(PACKAGE / "runtimes" / "behavior").glob("*.py"),
+    *(PACKAGE / "runtimes").glob("*.py"),
     PACKAGE / "planner" / "coverage" / "findings.py",
 ]
 

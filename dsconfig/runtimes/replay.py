@@ -3,13 +3,23 @@
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
-from dsconfig.runtimes.base import Source
+
+class Source(StrEnum):
+    """Origin of the value that replaces "auto"."""
+
+    CONFIG = "config"
+    TRAINING = "training"
+    MODEL = "model"
+    HARDWARE = "hardware"
+    MEMORY = "memory"
+    DERIVED = "derived"
+    DEFAULT = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """An error of the program: exception class, message and dotted keys."""
 
     exception: str
@@ -21,8 +31,7 @@ class Failure:
     """Dotted keys of the accelerate config that cause it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
+class Remark(NamedTuple):
     """Behavior that surprises users but raises no error. ``code`` is DSC7xx."""
 
     code: str
@@ -31,8 +40,7 @@ class Remark:
     help: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(NamedTuple):
     """Why a program set a value. ``block_was_absent``: it added the block."""
 
     rule: str

@@ -4,16 +4,20 @@ If a block on the path is a string, their code raises a plain AttributeError, as
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-from dsconfig.facts import hf_attributes
-from dsconfig.facts.model import ModelOutline, ModelTree
+from dsconfig.batch import STEPS
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.behavior.replay import MissingFact, ReplayStop, errors_at
+from dsconfig.runtimes.replay import MissingFact, Replay, ReplayStop, errors_at
 from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, STAGE
 from dsconfig.source.pointer import ABSENT
 
-SpecifiedModel = ModelTree | ModelOutline | None
+with lazy_imports():
+    from dsconfig.facts import hf_attributes
+    from dsconfig.facts import model as models
+
+SpecifiedModel: TypeAlias = "models.ModelTree | models.ModelOutline | None"
 """The model of a run, if specified."""
 
 
@@ -125,7 +129,7 @@ def _config(model: SpecifiedModel, open_keys: list[str]) -> Mapping[str, Any] | 
             "the bucket sizes depend on the model's hidden_size, but no model is specified",
             "specify --model",
         )
-    if isinstance(model, ModelTree) and model.assumed and not model.config:
+    if isinstance(model, models.ModelTree) and model.assumed and not model.config:
         raise MissingFact(
             open_keys[0],
             "bucket sizes depend on hidden_size, and only the parameter count is specified",
@@ -150,3 +154,14 @@ def _widest(sizes: Any) -> Any:
             return max(sizes)
         except ValueError as error:
             raise ReplayStop("ValueError", f"hidden_sizes: {error}", late=True) from error
+
+
+def remark_accumulation(replay: Replay, given: int) -> None:
+    written = value(replay.config, STEPS)
+    if written != given:
+        replay.remark(
+            "DSC756",
+            STEPS,
+            f"the run specifies {given} accumulation steps, but DeepSpeed receives {written}",
+            'write "gradient_accumulation_steps": "auto"',
+        )

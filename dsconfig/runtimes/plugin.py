@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dsconfig.runtimes.base import Overrides, Source
-from dsconfig.runtimes.behavior.integrations import fill, stage_of
-from dsconfig.runtimes.behavior.replay import Replay, ReplayStop, errors_at
-from dsconfig.source import override, plugin_settings
-from dsconfig.source.plugin_settings import PATH_OF_SETTING, VARIABLES
+from dsconfig.lazy_imports import lazy_imports
+from dsconfig.runtimes.base import Overrides
+from dsconfig.runtimes.integrations import fill, stage_of
+from dsconfig.runtimes.replay import Replay, ReplayStop, Source, errors_at
+
+with lazy_imports():
+    from dsconfig.source import override, plugin_settings
 
 MIXED = "mixed_precision"
 _IGNORED_WITH_A_FILE = (
@@ -30,11 +32,14 @@ class Plugin:
     def __init__(self, arguments: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self.arguments = arguments
         self.environment = environment
-        self.settings = {name: self._setting(name) for name in VARIABLES}
+        self.settings = {name: self._setting(name) for name in plugin_settings.VARIABLES}
 
     def is_given(self, name: str) -> bool:
         """Return whether an argument or a variable sets it."""
-        return self.arguments.get(name) is not None or VARIABLES[name][0] in self.environment
+        return (
+            self.arguments.get(name) is not None
+            or plugin_settings.VARIABLES[name][0] in self.environment
+        )
 
     def _setting(self, name: str) -> Any:
         given = self.arguments.get(name)
@@ -43,7 +48,9 @@ class Plugin:
         try:
             return plugin_settings.read(name, self.environment)
         except ValueError as error:
-            raise ReplayStop("ValueError", f"{name}: {error}", PATH_OF_SETTING[name]) from error
+            raise ReplayStop(
+                "ValueError", f"{name}: {error}", plugin_settings.PATH_OF_SETTING[name]
+            ) from error
 
     def complete(self, replay: Replay, *, from_file: bool, overrides: Overrides = ()) -> None:
         """Complete the config of a file, or generate one and apply ``overrides``, in place."""
@@ -71,7 +78,7 @@ class Plugin:
             message = f"{', '.join(clashing)} must not be set together with deepspeed_config_file"
             keys = (name if name == MIXED else f"deepspeed_config.{name}" for name in clashing)
             raise ReplayStop("ValueError", message, launch_keys=tuple(keys))
-        for name, path in PATH_OF_SETTING.items():
+        for name, path in plugin_settings.PATH_OF_SETTING.items():
             if fill(config, path, self.settings[name]):
                 rule = f"{name} of accelerate's DeepSpeedPlugin"
                 replay.record(

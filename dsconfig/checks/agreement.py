@@ -13,10 +13,9 @@ from dsconfig.facts import Facts
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
-from dsconfig.resolver.draft import Draft
 from dsconfig.runtimes.base import AutoHandling, Runtime
-from dsconfig.runtimes.behavior.replay import MissingFact, Replay, ReplayStop
-from dsconfig.runtimes.behavior.trainer import TrainerFill, arguments
+from dsconfig.runtimes.replay import MissingFact, Replay, ReplayStop
+from dsconfig.runtimes.transformers import TrainerFill, arguments
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of
 from dsconfig.source.pointer import ABSENT, copied, value_at
 
@@ -45,21 +44,6 @@ class Disagreement:
     right: Side
     stops_trainer: bool = False
     """Whether transformers compares the two and stops."""
-
-
-def check(draft: Draft, original: Mapping[str, Any]) -> None:
-    """Report every conflict that is not reported already."""
-    facts = draft.facts
-    reported = {found.pointer for found in draft.findings if found.code == "DSC760"}
-    for conflict in disagreements(original, facts):
-        if draft.document.is_generated and conflict.left is None and conflict.right.file == LAUNCH:
-            continue  # the config was generated from it
-        if f"/{conflict.path.replace('.', '/')}" not in reported:
-            followed = followed_source(conflict, draft.runtime)
-            message = describe(draft.document.name, conflict, original, facts, followed)
-            help = help_for(conflict, original, (draft.runtime,))
-            effect = effect_of(conflict, (draft.runtime,))
-            draft.report("DSC758", conflict.path, message, help, effect=effect)
 
 
 def effect_of(found: Disagreement, runtimes: Sequence[Runtime]) -> Effect:

@@ -1,0 +1,81 @@
+"""``validate``, ``resolve`` and ``plan`` give one verdict on every example of every rule."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import dsconfig
+from dsconfig import Effect
+from dsconfig.checks.examples import facts_of, flags_of
+from dsconfig.checks.registry import rules
+from dsconfig.checks.rule import Example
+from dsconfig.source import Document
+
+EXAMPLES = [
+    pytest.param(example._replace(world_size=example.world_size or 8), id=f"{rule.code}-{label}")
+    for rule in rules().values()
+    for label, example in (("bad", rule.bad), ("good", rule.good))
+    if example.runtime == "deepspeed"
+]
+"""With 8 ranks where the example does not need another number: DeepSpeed knows its ranks."""
+
+
+NOT_PLANNED = {
+    rules()["DSC008"].bad.config: "a template has no batch yet",
+    rules()["DSC204"].bad.config: "a plan has whole samples, DeepSpeed computes with 2.5",
+}
+"""Configs that DeepSpeed accepts and that have no plan."""
+
+
+def refused(diagnostics: Sequence[dsconfig.Diagnostic]) -> bool:
+    return any(found.effect is Effect.REFUSED for found in diagnostics)
+
+
+def document_of(example: Example) -> Document:
+    return dsconfig.read(example.config, name=example.name)
+
+
+def test_deepspeed_has_hundreds_of_examples() -> None:
+    assert len(EXAMPLES) > 350
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_library_gives_one_verdict(example: Example) -> None:
+    document, facts = document_of(example), facts_of(example)
+    program = {"runtime": "deepspeed", "version": example.version}
+    report = dsconfig.validate(document, facts, **program)
+    resolution = dsconfig.resolve(document, facts, **program)
+    verdicts = {
+        "validate": refused(report.diagnostics),
+        "resolve": refused(resolution.diagnostics),
+    }
+    if example.config not in NOT_PLANNED:
+        try:
+            verdicts["plan"] = not dsconfig.plan(resolution, facts)
+        except ValueError:
+            verdicts["plan"] = True
+    assert len(set(verdicts.values())) == 1, (verdicts, resolution.diagnostics)
+
+
+@pytest.mark.parametrize("example", EXAMPLES[1::25])
+def test_commands_give_one_verdict(example: Example, tmp_path: Path) -> None:
+    file = tmp_path / example.name
+    file.write_text(example.config)
+    flags = flags_of(example).split()
+    verdicts = {command: stops(command, file, flags) for command in ("validate", "resolve", "plan")}
+    assert len(set(verdicts.values())) == 1, verdicts
+
+
+def stops(command: str, file: Path, flags: list[str]) -> bool:
+    """Return whether a command reports that the program stops, or cannot read the file."""
+    line = [sys.executable, "-m", "dsconfig", command, str(file), *flags, "--output-format", "json"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode == 2 or not done.stdout.startswith("{"):
+        return True
+    result = json.loads(done.stdout)
+    found = result.get("files", [result])[0].get("diagnostics", [])
+    return any(each["effect"] == "refused" for each in found)
