@@ -158,7 +158,7 @@ class Zero:
     )
     hpz_partition_size: int = setting("zero_optimization.zero_hpz_partition_size")
     mics_shard_size: int = setting("zero_optimization.mics_shard_size")
-    leaf_module: Mapping[str, Any] | None = setting("zero_optimization.leaf_module")
+    leaf_module: Mapping[str, Any] | None = setting("zero_optimization.leaf_module", is_block=True)
     enable_sanity_checks: bool = setting("zero_optimization.enable_sanity_checks")
     quantized_weights: bool = setting("zero_optimization.zero_quantized_weights")
     memory_efficient_linear: bool = setting("zero_optimization.memory_efficient_linear")

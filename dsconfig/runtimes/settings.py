@@ -29,9 +29,10 @@ else:
     D = TypeVar("D")
 
 
-def setting(path: str) -> Any:
-    """Declare a field with the value of the key at ``path``."""
-    return field(default_factory=partial(default_of, path), metadata={"key": path})
+def setting(path: str, *, is_block: bool = False) -> Any:
+    """Declare a field with the value of the key at ``path``; blocks do not count in hashes."""
+    default, metadata = partial(default_of, path), {"key": path}
+    return field(default_factory=default, hash=False if is_block else None, metadata=metadata)
 
 
 @cache
