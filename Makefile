@@ -83,7 +83,7 @@ gpu: $(STAMPS)/setup ## measure on a GPU and write docs/internals/gpu.md
 lint: $(STAMPS)/setup ## run ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest tests/house/test_style.py -k pyright
 
 generate: $(STAMPS)/setup ## refresh generated files: schemas, reference, output in README and guides, screenshots
 	$(BIN)/python -m dsconfig.generate

@@ -5,6 +5,7 @@ import pydoc
 import re
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -59,13 +60,13 @@ def test_tune_ranks_candidates(facts: dsconfig.Facts) -> None:
 
 
 def test_tune_infers_the_program_as_the_command_does() -> None:
-    given = {"gpus": 2, "device": "a100-80gb", "model": "gpt2", "seq_len": 1024}
+    given: dict[str, Any] = {"gpus": 2, "device": "a100-80gb", "model": "gpt2", "seq_len": 1024}
     for more, expected in (
         ({}, "deepspeed"),
         ({"training_args": {"bf16": True}}, "transformers"),
         ({"accelerate_config": {"mixed_precision": "bf16"}}, "accelerate"),
     ):
-        facts = dsconfig.gather(**given, **more)  # type: ignore[arg-type]
+        facts = dsconfig.gather(**{**given, **more})
         inferred = dsconfig.tune(facts)
         assert inferred == dsconfig.tune(facts, runtime=expected)
         assert inference.target_program(None, None, facts=facts).runtime.name == expected

