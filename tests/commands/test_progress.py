@@ -4,6 +4,12 @@ import os
 import pty
 import subprocess
 import sys
+from contextlib import nullcontext
+
+import pytest
+from typer.testing import CliRunner
+
+from dsconfig.commands.app import app
 
 SCRIPT = """
 import threading
@@ -27,6 +33,27 @@ def test_nothing_is_shown_without_a_terminal() -> None:
     run = [sys.executable, "-c", SCRIPT]
     result = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60)
     assert (result.stdout, result.stderr) == ("done\n", "")
+
+
+FACTS = ("--model", "gpt2", "--gpus", "2", "--device", "h100", "--seq-len", "128")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "task"),
+    [
+        (("tune", *FACTS), "Searching configurations"),
+        (("estimate", "--fit", *FACTS), "Searching for limits"),
+    ],
+    ids=["tune", "fit"],
+)
+def test_long_command_names_its_task(
+    arguments: tuple[str, ...], task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    replacement = lambda task: nullcontext(shown.append(task))  # noqa: E731
+    monkeypatch.setattr(f"dsconfig.commands.{arguments[0]}.progress", replacement)
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert shown == [task]
 
 
 def _stderr_on_terminal(script: str) -> str:

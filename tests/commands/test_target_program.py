@@ -87,7 +87,7 @@ def test_plan_targets_dsengine_and_prints_reason(trainer: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("command", ["estimate", "resolve"])
 def test_set_applies_to_a_config_generated_by_accelerate(command: str, accelerate: Path) -> None:
-    flags = (*MODEL, "--micro-batch", 1, "--output-format", "json")
+    flags = (*MODEL, "--micro-batch", 1, "--runtime", "accelerate", "--output-format", "json")
     for overrides, stage in (((), 3), (("--set", "zero_optimization.stage=2"), 2)):
         data = json.loads(run(command, accelerate, *flags, *overrides).stdout)
         if command == "resolve":

@@ -116,3 +116,21 @@ def test_phase_button_redraws_the_bars(tmp_path: Path) -> None:
     figures = re.findall(r'class="figure">([\d.]+) GiB', drawn)
     expected = [option.device.phase_bytes[Phase.INIT] / 2**30 for option in REPORT.options]
     assert figures == [f"{value:.1f}" for value in expected]
+
+
+def test_axis_and_legend_show_what_is_visible(tmp_path: Path) -> None:
+    drawn = opened(tmp_path / "report.html")
+    (axis,) = re.findall(r'class="axis">(.*?)</div>', drawn)
+    ticks = re.findall(r"<span[^>]*>([^<]*)</span>", axis)
+    assert len(ticks) > 2 and ticks[0] == "0"
+    legend = re.search(r'id="legend">(.*?)</div>', drawn)
+    assert legend is not None
+    named = set(re.findall(r"</b>([^<]*)</span>", legend[1]))
+    at_peak = {
+        part.name
+        for option in REPORT.options
+        for part in option.device.components
+        if option.device.peak_phase in part.phases
+    }
+    everywhere = {part.name for option in REPORT.options for part in option.device.components}
+    assert at_peak <= named and not everywhere <= named
