@@ -108,10 +108,10 @@ def test_set_adds_keys_without_an_accelerate_setting(accelerate: Path) -> None:
 def test_nothing_to_resolve_is_not_printed_above_errors(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(PLAIN))
-    assert "Nothing to resolve" not in run("resolve", path, "--gpus", 3).stdout
+    assert "Nothing" not in run("resolve", path, "--gpus", 3).stdout
     path.write_text(
         json.dumps(PLAIN | {"zero_optimization": {"stage": 2, "sub_group_size": "auto"}})
     )
     failed = run("resolve", path, "--gpus", 4, "--runtime", "deepspeed")
     assert failed.exit_code == 1 and "error[" in failed.stdout
-    assert "Nothing to resolve" not in failed.stdout
+    assert "Nothing" not in failed.stdout
