@@ -288,6 +288,6 @@ def clipping_by_default(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(),
             message=f"gradient_clipping is not set: DeepSpeed {config.release} clips at 1.0 "
-            "(earlier than 0.19.3: no clipping)",
+            "(before 0.19.3: no clipping)",
             help='write "gradient_clipping": 1.0, or 0 to disable clipping',
         )

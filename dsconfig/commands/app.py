@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "convert": ("ds.json --to json", "ds.json --to accelerate --gpus 8"),
     "run": ("ds.json --gpus 2 -- train.py", "ds.json --engine dsengine -- hf_train.py --lr 1e-4"),
     "checkpoint": (),
-    "doctor": ("", "--help"),
+    "doctor": ("", "ds.json"),
     "models": (),
     "devices": (),
 }
@@ -102,6 +102,7 @@ def usage_error(error: Any) -> UsageError:
     """Return a usage error of the parser in the style of all others."""
     text = " ".join(error.format_message().split()).rstrip(".")
     text = _NOT_A_NUMBER.sub(lambda found: _EXPECTED[found[1]], text)
+    text = text.replace("Value error, ", "")
     text = text.replace("Input should be greater than or equal to", "must be at least")
     text = text.replace("Input should be less than or equal to", "must be at most")
     command = error.ctx.command_path if error.ctx is not None else "dsconfig"

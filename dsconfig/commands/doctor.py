@@ -127,9 +127,9 @@ def config_checks(config: str) -> Iterator[Check]:
     for found in reported:
         is_error = found in report.errors
         text = f"{found.code} {found.message}" + (f"; {found.help}" if found.help else "")
-        yield Check(State.BAD if is_error else State.NOTE, found.pointer or "the config", text)
+        yield Check(State.BAD if is_error else State.NOTE, found.pointer or "config", text)
     if not reported:
-        yield Check(State.GOOD, "the config", "no problems found")
+        yield Check(State.GOOD, "config", "no problems found")
 
 
 def installed(package: str) -> str | None:

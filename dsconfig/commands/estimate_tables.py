@@ -310,9 +310,10 @@ def step_line(step: Mapping[str, float | None]) -> str:
 
 
 def not_fitting(option: Option, facts: "Facts") -> bool:
-    """Return whether the device, the host memory or the NVMe space is too small."""
-    misfit = host_or_disk_shortfall(option.host, option.nvme, facts)
-    return bool(misfit) or not all(fit.fits for fit in option.fits)
+    """Return whether the specified device, host memory or NVMe space is too small."""
+    if host_or_disk_shortfall(option.host, option.nvme, facts):
+        return True
+    return facts.device is not None and not all(fit.fits for fit in option.fits)
 
 
 def _components(option: Option) -> TextTable:
@@ -501,7 +502,7 @@ def _grouped(candidates: "tuple[Candidate, ...]") -> "list[list[Candidate]]":
 
 def _cells(candidate: "Candidate", peak_tflops: float | None) -> tuple[str, str, str, str]:
     option = candidate.option
-    host = in_gib(option.host.bytes, 0) if option.host.bytes else ""
+    host = in_gib(option.host.peak_bytes, 0) if option.host.bytes else ""
     return (*_rate_of(candidate.time, peak_tflops), in_gib(option.device.needed_bytes, 1), host)
 
 

@@ -129,7 +129,9 @@ def no_accumulation(document: "Document", facts: "Facts", program: "Runtime") ->
     if not is_open or in_file or training.global_batch_size or training.gradient_accumulation_steps:
         return facts
     note("assuming global batch = micro batch x GPUs (not specified; --global-batch)")
-    return replace(facts, training=replace(training, gradient_accumulation_steps=1))
+    origins = {**facts.origins, "accumulation": runs.ASSUMED}
+    training = replace(training, gradient_accumulation_steps=1)
+    return replace(facts, training=training, origins=origins)
 
 
 FOR_AN_ESTIMATE = (

@@ -6,12 +6,15 @@ from typing import Annotated
 import typer
 
 from dsconfig.commands import options
-from dsconfig.commands.text_table import TextTable
+from dsconfig.commands.text_table import TextTable, terminal_width
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
 
 with lazy_imports():
     from dsconfig.facts import catalogue
+
+WIDE = 110
+"""Columns from which all sizes of a model are shown."""
 
 
 def models(
@@ -40,12 +43,20 @@ def models(
         raise UsageError(
             f"no known model matches {' '.join(words or ())}; list all with dsconfig models"
         )
-    table = TextTable("name", ">parameters", ">layers", ">hidden size", ">context", "also known as")
+    typer.echo(str(table(found)))
+
+
+def table(found: "list[catalogue.Entry]") -> TextTable:
+    """Return one row per model; a narrow terminal has only room for its size and ids."""
+    sizes = {"layers": "layers", "hidden size": "hidden_size", "context": "max_positions"}
+    if terminal_width() < WIDE:
+        sizes = {}
+    rows = TextTable("name", ">parameters", *(f">{size}" for size in sizes), "also known as")
     for model in found:
         also = ", ".join(name for name in names(model) if name != model["name"])
-        sizes = (f"{model['params'] / 1e9:.2f}e9", str(model["layers"]), str(model["hidden_size"]))
-        table.add_row(model["name"], *sizes, str(model["max_positions"] or "-"), also)
-    typer.echo(str(table))
+        shown = (str(model[key] or "-") for key in sizes.values())
+        rows.add_row(model["name"], f"{model['params'] / 1e9:.2f}e9", *shown, also)
+    return rows
 
 
 def names(entry: "catalogue.Entry") -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def summary(plan: Plan) -> str:
 
 def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
     settled, batch, mesh = plan.effective, plan.batch, plan.mesh
-    yield "defaults", f"of DeepSpeed {plan.release}"
+    yield "defaults", f"DeepSpeed {plan.release}"
     ranks = f"{mesh.world_size} on {counted(plan.nodes, 'node')}"
     yield "ranks", f"{ranks} (shard over {mesh.shard}, replicate over {mesh.replicate})"
     if plan.model:

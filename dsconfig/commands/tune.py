@@ -17,7 +17,7 @@ from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 
 with lazy_imports():
     from dsconfig.commands import estimate_tables as tables
-    from dsconfig.commands import host_memory, screen
+    from dsconfig.commands import host_memory, screen, text_table
     from dsconfig.cost import choices, rendering, search, workload
     from dsconfig.project import program_file
 
@@ -79,7 +79,7 @@ def tune(
         model, remedy = facts.model, "more GPUs, more --host-memory, --nvme, a shorter --seq-len"
         if model is not None and model.trainable == model.parameters:
             remedy += ", --lora-rank 16 (LoRA), or that with --base-weights 4bit (QLoRA)"
-        typer.echo(f"nothing fits; try {remedy}", err=True)
+        typer.echo(text_table.paragraph(f"nothing fits; try {remedy}"), err=True)
         raise typer.Exit(1)
 
 

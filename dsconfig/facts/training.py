@@ -9,6 +9,8 @@ from dsconfig.facts.inputs import FactError
 
 ARGUMENT = "training_args"
 PRECISION_FLAG = "--precision"
+ASSUMED = "assumed"
+"""Origins of precision and accumulation: a flag, and an assumption."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,9 +75,13 @@ def _keys(name: str) -> list["catalogue.Key"]:
         return keys.keys_named(name)
     except ValueError:
         near = suggestions(name)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        hint = f"; did you mean {_alternatives(near)}?" if near else ""
         kind = "rule" if _CODE.fullmatch(name) else "key or rule"
         raise ValueError(f"unknown {kind} {name!r}{hint}") from None
+
+
+def _alternatives(names: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def suggestions(name: str) -> list[str]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
+from dsconfig.facts.training import ASSUMED
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 
@@ -30,5 +31,6 @@ def known_members(draft: Draft) -> dict[str, Known]:
     }
     for path, value in offered.items():
         if value is not None and path not in known:
-            known[path] = Known(value, Source.TRAINING)
+            is_assumed = path == STEPS and draft.facts.origins.get("accumulation") == ASSUMED
+            known[path] = Known(value, Source.DEFAULT if is_assumed else Source.TRAINING)
     return known

@@ -99,7 +99,9 @@ def _plain(annotation: Any) -> Shape:
 
 def describe(shape: Shape) -> str:
     """Describe valid values: ``an integer greater than 0 or "auto"``."""
-    phrases = [_phrase(part, shape) for part in shape.type.split("|") if part != "string"]
+    parts = shape.type.split("|")
+    phrases = [_phrase(part, shape) for part in parts if part not in ("string", "boolean")]
+    phrases += ["true", "false"] * ("boolean" in parts)
     if not phrases or (shape.type != "string" and "string" in shape.type.split("|")):
         phrases.append('"auto"' if shape.native_auto else _phrase("string", shape))
     if shape.auto:
@@ -110,7 +112,6 @@ def describe(shape: Shape) -> str:
 
 
 _PHRASES = {
-    "boolean": "true or false",
     "string": "a string",
     "integer": "an integer",
     "number": "a number",
