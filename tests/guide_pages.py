@@ -9,6 +9,7 @@ above the block sets how the commands run; a comment above any other block makes
     <!-- run: paragraphs=1-2,last -->   show only these paragraphs of the output
     <!-- run: needs=transformers -->    needs this package; skipped where it is missing
     <!-- run: example -->               output differs between machines and is not compared
+    <!-- run: live -->                  trains; `make test-all` runs it on the CPU
     <!-- run: never -->                 only shown: needs GPUs or a download
     <!-- file: ds.json -->              the block below is this file
 
@@ -48,7 +49,7 @@ class Command(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        return "never" not in self.options
+        return self.options.keys().isdisjoint(("never", "live"))
 
     @property
     def missing(self) -> list[str]:
@@ -93,7 +94,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     tools = folder / ".bin"
     if not tools.exists():
         tools.mkdir()
-        for name, words in {"python": "", "dsconfig": "-m dsconfig", "torchrun": TORCHRUN}.items():
+        for name, words in TOOLS.items():
             (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
             (tools / name).chmod(0o755)
     environment = {
@@ -120,7 +121,13 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-TORCHRUN = "-m torch.distributed.run"
+TOOLS = {
+    "python": "",
+    "dsconfig": "-m dsconfig",
+    "torchrun": "-m torch.distributed.run",
+    "accelerate": "-m accelerate.commands.accelerate_cli",
+}
+"""Programs by name, as arguments of Python."""
 
 
 def prepare(folder: Path) -> None:

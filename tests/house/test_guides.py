@@ -8,6 +8,7 @@ import pytest
 from rich.text import Text
 
 import guide_pages
+import kernels
 from guide_pages import BLOCK, Command, commands_in, console_blocks
 from narrowing import not_none
 from screenshots import IMAGES, SCREENSHOTS, THEMES, colored_output
@@ -36,6 +37,46 @@ def test_commands_print_the_shown_output(name: str, tmp_path: Path) -> None:
             guide_pages.write_file(block, tmp_path)
         if block["language"] == "console":
             check_block(block, tmp_path)
+
+
+LAUNCHED = [name for name, page in PAGES.items() if "<!-- run: live" in page.read_text("utf-8")]
+ON_CPU = {
+    '"max_steps": 2000': '"max_steps": 2, "use_cpu": true, "report_to": "none"',
+    "num_processes: 8": "num_processes: 1\nuse_cpu: true",
+    "--nproc-per-node 8": "--nproc-per-node 2",
+}
+"""What a job for 8 GPUs becomes. On a CPU, accelerate counts one process in any number of them."""
+
+
+@pytest.mark.live
+@pytest.mark.engine
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_launch_commands_train_on_the_cpu(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("deepspeed", "transformers", "accelerate"):
+        pytest.importorskip(package)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(kernels.build_adams()))
+    guide_pages.prepare(tmp_path)
+    launched = 0
+    for block in BLOCK.finditer(PAGES[name].read_text("utf-8")):
+        if block["kind"] == "file":
+            guide_pages.write_file(block, tmp_path)
+            path = tmp_path / block["options"]
+            path.write_text(on_cpu(path.read_text("utf-8")), "utf-8")
+        for command in commands_in(block) if block["language"] == "console" else ():
+            if "live" in command.options or command.line.startswith("dsconfig init"):
+                done = guide_pages.run(on_cpu(command.line), tmp_path)
+                assert done.returncode == 0, f"$ {command.line}\n{done.stdout}"
+                launched += "live" in command.options
+    assert launched == 2, "with DeepSpeed and with dsengine"
+
+
+def on_cpu(text: str) -> str:
+    for shown, on_this_machine in ON_CPU.items():
+        text = text.replace(shown, on_this_machine)
+    return text
 
 
 def check_block(block: re.Match[str], tmp_path: Path) -> None:
