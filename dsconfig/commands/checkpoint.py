@@ -79,6 +79,8 @@ def checkpoint(
         from dsengine.checkpoints import CheckpointError, conversion, verification
     except ImportError:
         raise UsageError("checkpoint requires torch: pip install 'dsconfig-zero[engine]'") from None
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: directory not found")
     path = verification.checkpoint_path(folder, tag)
     _check_flags(action, to, output, stage=stage, ranks=ranks, precision=precision)
     if to is not None and output is not None:

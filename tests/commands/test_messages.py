@@ -187,3 +187,14 @@ def test_help_has_two_examples(name: str) -> None:
     shown = " ".join(run(name, "--help").stdout.split())
     assert "Examples:" in shown
     assert shown.partition("Examples:")[2].count(f"dsconfig {name}") >= 2
+
+
+def test_estimate_without_a_device_does_not_state_that_it_does_not_fit() -> None:
+    done = run("estimate", "--params", "13e9", "--gpus", "8")
+    assert done.returncode == 0 and "does not fit" not in done.stderr
+
+
+def test_models_are_not_cut_on_a_narrow_terminal() -> None:
+    shown = run("models", "llama", COLUMNS="80").stdout
+    assert "deepseek-ai/DeepSeek-R1-Distill-Llama-70B" in shown
+    assert max(map(len, shown.splitlines())) <= 80

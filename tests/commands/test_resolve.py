@@ -167,3 +167,15 @@ def test_unsupported_setting_is_reported_and_config_written(tmp_path):
     assert json.loads(out.read_text())["train_batch_size"] == 32
     done = run(BAICHUAN, *WORLD, "--model", "examples/gpt.json", *extra, "--output-format", "json")
     assert [each["code"] for each in json.loads(done.stdout)["diagnostics"]] == ["DSC762"]
+
+
+def test_assumed_accumulation_is_not_a_setting_of_the_run(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_batch_size": "auto", "gradient_accumulation_steps": "auto"}')
+    world = ("--gpus", "2", "--micro-batch", "1", "--runtime", "dsengine")
+    done = run(str(path), *world, "--output-format", "json")
+    sources = {entry["pointer"]: entry["source"] for entry in json.loads(done.stdout)["ledger"]}
+    assert sources["/gradient_accumulation_steps"] == "default"
+    done = run(str(path), *world, "--accumulation", "1", "--output-format", "json")
+    sources = {entry["pointer"]: entry["source"] for entry in json.loads(done.stdout)["ledger"]}
+    assert sources["/gradient_accumulation_steps"] == "training"

@@ -28,7 +28,9 @@ def call(folder: Path, *arguments: str) -> Done:
         ),
         (("explain",), "missing argument 'KEY|RULE|FILE'"),
         (("tune", "ds.json"), "got unexpected extra argument"),
+        (("convert", "ds.json", "--to", "x"), "invalid value for '--to': 'x' is not one of"),
         (("resolve", "missing.json"), "missing.json: file not found"),
+        (("checkpoint", "verify", "missing"), "missing: directory not found"),
         (("nosuch",), 'unknown command "nosuch"'),
     ],
 )
