@@ -42,16 +42,16 @@ def test_commands_print_the_shown_output(name: str, tmp_path: Path) -> None:
 LAUNCHED = [name for name, page in PAGES.items() if "<!-- run: live" in page.read_text("utf-8")]
 ON_CPU = {
     '"max_steps": 2000': '"max_steps": 2, "use_cpu": true, "report_to": "none"',
-    "num_processes: 8": "num_processes: 1\nuse_cpu: true",
+    '"warmup_steps": 100': '"logging_steps": 1',
     "--nproc-per-node 8": "--nproc-per-node 2",
 }
-"""What a job for 8 GPUs becomes. On a CPU, accelerate counts one process in any number of them."""
+"""What a job for 8 GPUs becomes on two CPU processes."""
 
 
 @pytest.mark.live
 @pytest.mark.engine
 @pytest.mark.parametrize("name", LAUNCHED)
-def test_launch_commands_train_on_the_cpu(
+def test_launch_commands_train_on_two_cpu_processes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package in ("deepspeed", "transformers", "accelerate"):
