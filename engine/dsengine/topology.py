@@ -19,10 +19,21 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dsconfig import Mesh
-from dsengine.torch_private import concatenated, flattened, supports_device
+from dsengine.torch_private import concatenated, flattened, supports_device, unflattened
 
+EXPERT_AXES = ("expert_data", "expert")
 GroupName = Literal[
-    "all", "samples", "gradients", "states", "replicate", "sequence", "tensor", "pipeline", "stage"
+    "all",
+    "samples",
+    "gradients",
+    "states",
+    "replicate",
+    "sequence",
+    "tensor",
+    "pipeline",
+    "stage",
+    "expert_data",
+    "expert",
 ]
 AXES: Mapping[GroupName, tuple[str, ...]] = {
     "all": ("pipeline", "replicate", "shard", "sequence", "tensor"),
@@ -34,12 +45,15 @@ AXES: Mapping[GroupName, tuple[str, ...]] = {
     "tensor": ("tensor",),
     "pipeline": ("pipeline",),
     "stage": ("replicate", "shard", "sequence", "tensor"),
+    "expert_data": ("expert_data",),
+    "expert": ("expert",),
 }
-"""Axes along which the ranks of a group differ.
+"""Axes along which the ranks of a group differ; those of experts divide the ``samples``.
 
 ``samples``: ranks with different samples. ``gradients``: all with the same part of the model, whose
 gradients are averaged. ``states``: those that share one copy of its states. ``replicate``: those
-with the same shard. ``stage``: those with the same pipeline stage.
+with the same shard. ``stage``: those with the same pipeline stage. ``expert``: those that share one
+copy of the experts. ``expert_data``: those with the same experts.
 """
 
 
@@ -54,7 +68,7 @@ class Topology:
         self.all_ranks = all_ranks()
         self._device = device
         self._host_groups: dict[GroupName, dist.ProcessGroup] = {}
-        self._axes = [axis for axis, size in mesh.axes.items() if size > 1]
+        self._sizes = mesh.axes | mesh.expert_axes
         for name in AXES:
             if 1 < self.size(name) < mesh.world_size:
                 self.group(name)
@@ -76,7 +90,7 @@ class Topology:
 
     def size(self, name: GroupName) -> int:
         """Return the number of ranks in each group."""
-        return prod(self.mesh.axes[axis] for axis in AXES[name])
+        return prod(self._sizes[axis] for axis in AXES[name])
 
     def rank(self, name: GroupName) -> int:
         """Return this rank's number in its group."""
@@ -84,12 +98,25 @@ class Topology:
 
     def group(self, name: GroupName) -> dist.ProcessGroup:
         """Return this rank's group."""
-        axes = tuple(axis for axis in AXES[name] if axis in self._axes)
-        if len(axes) == len(self._axes):
+        axes, size = tuple(axis for axis in AXES[name] if self._sizes[axis] > 1), self.size(name)
+        if size == self.mesh.world_size:
             return self.all_ranks
+        if not axes:
+            return self._alone
+        if axes[0] in EXPERT_AXES:
+            is_divided = size < self.size("samples")
+            return self._experts.get_group(axes[0]) if is_divided else self.group("samples")
         if len(axes) > 1:
             return flattened(self.devices[axes], name).get_group()
-        return self.devices.get_group(axes[0]) if axes else self._alone
+        return self.devices.get_group(axes[0])
+
+    @cached_property
+    def _experts(self) -> DeviceMesh:
+        """The ranks with different samples, along the axes of experts."""
+        samples = self.devices["shard"]
+        if self.mesh.replicate > 1:
+            samples = flattened(self.devices["replicate", "shard"], "samples")
+        return unflattened(samples, {axis: self._sizes[axis] for axis in EXPERT_AXES})
 
     @cached_property
     def _alone(self) -> dist.ProcessGroup:

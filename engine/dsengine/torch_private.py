@@ -654,6 +654,11 @@ def flattened(mesh: DeviceMesh, name: str) -> DeviceMesh:
     return mesh._flatten(name)
 
 
+def unflattened(mesh: DeviceMesh, axes: Mapping[str, int]) -> DeviceMesh:
+    """Return the one axis of ``mesh`` as several ``axes`` of these sizes. Collective."""
+    return mesh._unflatten(0, tuple(axes.values()), tuple(axes))
+
+
 def concatenated(meshes: list[DeviceMesh]) -> DeviceMesh:
     """Return the axes of several parts of one mesh."""
     return DeviceMesh._concatenate(meshes)

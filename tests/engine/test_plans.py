@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig import gather
+from dsconfig import Mesh, gather
 from training.jobs import config
 from training.ranks import RankError, Ranks
 
@@ -42,15 +42,23 @@ def test_plan_file_trains_like_its_config(
     assert from_config[0]["digest"] == from_config[1]["digest"]
 
 
-@pytest.mark.parametrize("axis", ["tensor", "sequence", "pipeline"])
+@pytest.mark.parametrize(
+    ("axis", "mesh"),
+    [
+        ("tensor", Mesh(tensor=2)),
+        ("expert", Mesh(shard=2, expert=2)),
+        ("sequence", Mesh(sequence=2)),
+        ("pipeline", Mesh(pipeline=2)),
+    ],
+)
 @pytest.mark.parametrize("stage", [0, 2])
 def test_plan_that_splits_the_model_is_refused(
-    ranks: Ranks, tmp_path: Path, axis: str, stage: int
+    ranks: Ranks, tmp_path: Path, axis: str, mesh: Mesh, stage: int
 ) -> None:
     facts = gather(gpus=2, nodes=1)
     plan = dsconfig.plan(dsconfig.resolve(config(stage), facts), facts)
     path = tmp_path / "plan.json"
-    path.write_text(replace(plan, mesh=dsconfig.Mesh(**{axis: 2})).to_json())
+    path.write_text(replace(plan, mesh=mesh).to_json())
     with pytest.raises(RankError, match=f"{axis} parallel degree 2.*zero_optimization.stage 3"):
         ranks.run("training.plan_jobs:from_config_or_plan", plan=str(path))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from dsengine.topology import AXES, Topology
 from dsengine.torch_private import fake_process_group
 
 pytestmark = pytest.mark.torch
-EVERY_AXIS = Mesh(pipeline=2, replicate=2, shard=2, sequence=2, tensor=2)
+EVERY_AXIS = Mesh(pipeline=2, replicate=2, shard=2, sequence=2, tensor=2, expert=2)
 
 
 def factorizations(ranks: int, factors: int) -> Iterator[tuple[int, ...]]:
@@ -25,12 +26,14 @@ def factorizations(ranks: int, factors: int) -> Iterator[tuple[int, ...]]:
             yield from ((first, *rest) for rest in factorizations(ranks // first, factors - 1))
 
 
-def layouts(ranks: int) -> list[Mesh]:
+def layouts(ranks: int) -> Iterator[Mesh]:
+    """Yield every mesh of ``ranks``, each with one of its possible divisions of experts."""
     axes = list(Mesh().axes)
-    return [
-        Mesh(**dict(zip(axes, degrees, strict=True)))
-        for degrees in factorizations(ranks, len(axes))
-    ]
+    for index, degrees in enumerate(factorizations(ranks, len(axes))):
+        mesh = Mesh(**dict(zip(axes, degrees, strict=True)))
+        data = mesh.data_parallel
+        experts = [degree for degree in range(1, data + 1) if data % degree == 0]
+        yield replace(mesh, expert=experts[index % len(experts)])
 
 
 @contextmanager

@@ -286,7 +286,7 @@ def test_units_share_a_reshard_group() -> None:
         assert private.reshard_within(units[1]).shard_mesh_size == 2
 
 
-def test_axes_of_a_mesh_are_flattened_and_concatenated() -> None:
+def test_axes_of_a_mesh_are_flattened_divided_and_concatenated() -> None:
     with private.fake_process_group(5, 8, "gloo"):
         mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("a", "b", "c"))
         flat = private.flattened(mesh["b", "c"], "bc")
@@ -295,6 +295,9 @@ def test_axes_of_a_mesh_are_flattened_and_concatenated() -> None:
         both = private.concatenated([mesh["a"], flat])
         assert (both.mesh_dim_names, both.shape) == (("a", "bc"), (2, 4))
         assert both.get_group("bc") is flat.get_group()
+        halves = private.unflattened(flat, {"x": 2, "y": 2})
+        assert dist.get_process_group_ranks(halves.get_group("x")) == [5, 7]
+        assert dist.get_process_group_ranks(halves.get_group("y")) == [4, 5]
 
 
 @pytest.mark.usefixtures("alone")

@@ -196,8 +196,9 @@ def refuse_uncovered(plan: Plan) -> None:
 
 def refuse_parallel(plan: Plan) -> None:
     """Raise ValueError if the plan divides the model along an axis that dsengine does not split."""
-    for axis, degree in plan.mesh.axes.items():
-        if degree > 1 and axis in SPLITS and SPLITS[axis] is None:
+    for axis, split in SPLITS.items():
+        degree = getattr(plan.mesh, axis)
+        if degree > 1 and split is None:
             raise ValueError(
                 f"the plan has {axis} parallel degree {degree}, but dsengine does not split models "
                 f"along this axis: make a plan with {axis} parallel degree 1, using "

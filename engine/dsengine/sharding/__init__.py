@@ -21,10 +21,15 @@ from dsengine.topology import Topology
 __all__ = ["SPLITS", "FullySharded", "OptimizerSharded", "Replicated", "Sharding", "distribute"]
 
 Split = Callable[[nn.Module, Plan, Topology], None]
-SPLITS: Mapping[str, Split | None] = {"tensor": None, "sequence": None, "pipeline": None}
+SPLITS: Mapping[str, Split | None] = {
+    "tensor": None,
+    "expert": None,
+    "sequence": None,
+    "pipeline": None,
+}
 """What divides a model along each axis before it is sharded, in this order.
 
-Split layers, split the sequence, select this rank's stage; None: not supported.
+Split layers and experts, split the sequence, select this rank's stage; None: not supported.
 """
 
 
@@ -46,7 +51,7 @@ def distribute(
         )
     before = snapshot(module)
     for axis, split in SPLITS.items():
-        if split is not None and plan.mesh.axes[axis] > 1:
+        if split is not None and getattr(plan.mesh, axis) > 1:
             split(module, plan, topology)
     sharding = _shard(module, plan, policy, topology, device)
     record_distribution(sharding, before)
