@@ -7,10 +7,12 @@ what can be hidden is counted, and both ends make the range (docs/decisions/0503
 ``hardware``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dsconfig.cost import hardware
 from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of, style_of
+from dsconfig.cost.communication import collectives, traffic, volume_of
 from dsconfig.cost.hardware import Rates, rates
 from dsconfig.cost.workload import packing_of, weights_of
 from dsconfig.facts.facts import Facts
@@ -21,6 +23,9 @@ from dsconfig.runtimes.effective import Batch, Effective, Tier, mesh_of
 
 USUAL_TOKENS = 2048
 """Tokens per sample if not specified: the order of choices hardly depends on it."""
+
+WITHIN_LAYERS = ("tensor", "sequence", "pipeline", "hpz")
+"""Axes whose ranks are in one node."""
 
 MASTER_WIDTH = 4
 """Bytes of an element in fp32."""
@@ -48,6 +53,8 @@ class StepTime:
     """Per rank and step."""
     useful_flops: float = 0.0
     """Per rank and step: FLOPs of the model without recomputation."""
+    traffic: Mapping[str, int]
+    """Bytes sent per rank and step, by collective."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -91,6 +98,7 @@ def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False)
         low=low.total(hidden=1.0),
         high=high.total(hidden=0.0),
         samples=samples,
+        traffic=traffic(step.collectives),
     )
 
 
@@ -143,6 +151,8 @@ class _Step:
         self.length = (training.sequence_length if training else None) or USUAL_TOKENS
         # Per micro step and rank.
         self._tokens = batch.micro_batch * self.length / facts.degrees.sequence
+        volume = volume_of(effective, facts, mesh, is_deepspeed=is_deepspeed, tokens=self._tokens)
+        self.collectives = collectives(effective, mesh, volume)
 
     def parts(self, speed: Rates) -> _Parts:
         steps, stages = self._batch.accumulation, self._facts.degrees.pipeline
@@ -235,53 +245,16 @@ class _Step:
         return self._owned * hardware.UPDATE_BYTES / speed.memory
 
     def _communication(self, speed: Rates) -> tuple[float, float]:
-        """Return (seconds that compute can hide, seconds it waits for).
-
-        Ring collectives: each moves (N-1)/N of the bytes through every rank's link. Below stage 3
-        gradients are reduced, once a step or at stage 2 in every micro step, and weights gathered
-        once; at stage 3 both in every micro step, 1.5 times as much (Rajbhandari et al. 2020,
-        arXiv:1910.02054, section 7).
-        """
-        zero, numerics, steps = self._effective.zero, self._effective.numerics, self._batch
-        weights = self._stored_elements / self._split * self._width
-        gradients = self._model.trainable / self._split * numerics.communication_dtype.bytes
-        ring = (self._sharing - 1) / self._sharing / speed.link
-        within = self._within_layers() / speed.node_link
-        if zero.stage == 0:
-            return 2.0 * gradients * ring, within
-        if zero.stage == 3:
-            gathers = 3 if self._recompute is Recompute.FULL else 2
-            gathered = gathers * weights * steps.accumulation * ring
-            reduced = gradients * steps.accumulation * ring
-        else:
-            gathered = 0.0
-            # Updated weights are gathered after the step, with nothing to overlap.
-            within += self._model.trainable / self._split * self._width * ring
-            reduced = gradients * (steps.accumulation if zero.stage == 2 else 1) * ring
-        if zero.overlap_comm:
-            return gathered + reduced, within
-        return gathered, within + reduced
-
-    def _within_layers(self) -> float:
-        """Return the bytes of a step exchanged within layers or sequences, and between stages.
-
-        Tensor parallelism all-reduces twice in forward and twice in backward (Shoeybi et al. 2019,
-        arXiv:1909.08053); Ulysses sends q, k, v and the output through an all-to-all, and back
-        (Jacobs et al. 2023, arXiv:2309.14509).
-        """
-        facts, shape = self._facts, self._model.architecture
-        if shape is None:
-            return 0.0
-        degrees = facts.degrees
-        tensor, sequence, stages = degrees.tensor, degrees.sequence, degrees.pipeline
-        hidden = self._tokens * shape.hidden_size * self._width
-        recomputed = 1.5 if self._recompute is Recompute.FULL else 1.0
-        layers = shape.layers / stages
-        exchanged = layers * hidden * recomputed * 4 * 2 * (tensor - 1) / tensor
-        exchanged += layers * hidden * recomputed * 8 * (sequence - 1) / sequence
-        if stages > 1:
-            exchanged += 2 * hidden
-        return exchanged * self._batch.accumulation
+        """Return (seconds that compute can hide, seconds it waits for)."""
+        hidden = exposed = 0.0
+        for each in self.collectives:
+            link = speed.node_link if each.axis in WITHIN_LAYERS else speed.link
+            seconds = each.sent / link
+            if each.overlaps:
+                hidden += seconds
+            else:
+                exposed += seconds
+        return hidden, exposed
 
     def _offload(self, speed: Rates) -> float:
         """Return the seconds for gradients down, weights up and Adam on the host; parameters

@@ -37,6 +37,10 @@ class Weight:
     backward."""
     quantizable: bool = False
     """The matrix of an ``nn.Linear`` or ``Conv1D`` inside a block."""
+    is_expert: bool = False
+    """A tensor of routed experts."""
+    is_divided: bool = False
+    """Divided over expert ranks."""
     quantized: int = 0
     """Elements before quantization; ``elements`` counts its storage in the compute dtype."""
     constant_bytes: int = 0

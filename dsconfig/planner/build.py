@@ -1,13 +1,13 @@
 """Build a Plan from a Resolution."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
 from dsconfig.facts import Facts, ModelTree
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.mesh import Mesh
+from dsconfig.mesh import Degrees, Mesh
 from dsconfig.planner.coverage import coverage
 from dsconfig.planner.plan import Plan, PlannedStage
-from dsconfig.planner.schedule import traffic, unit_schedule
+from dsconfig.planner.schedule import unit_schedule
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.base import runtime_of
@@ -15,7 +15,7 @@ from dsconfig.runtimes.effective import Effective, Zero, mesh_of
 from dsconfig.schema.version import Version
 
 with lazy_imports():
-    from dsconfig.cost import estimator
+    from dsconfig.cost import estimator, step_time
 
 
 class PlanError(ValueError):
@@ -30,9 +30,14 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
     """Build the plan of a training run.
 
     ``coverage`` lists keys that the engine refuses; an engine starts only if there are none. Raises
-    PlanError if the resolution has errors, or batch or world size are unknown.
+    PlanError if the resolution has errors, batch or world size are unknown, or the engine cannot
+    divide the model as requested.
     """
     effective = _settled(resolution)
+    program = runtime_of(resolution.runtime, resolution.version)
+    facts = estimator.facts_in_force(effective, facts, program)
+    if not program.runs_deepspeed:
+        _refuse_split(facts.degrees)
     plan = Plan(
         runtime=resolution.runtime,
         release=str(resolution.version),
@@ -61,6 +66,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
         return plan
     program = runtime_of(plan.runtime, Version.parse(plan.release))
     option = estimator.estimate(plan.effective, facts, runtime=program).options[0]
+    time = step_time.step_time(plan.effective, facts, is_deepspeed=program.runs_deepspeed)
     return replace(
         plan,
         model=tree.name,
@@ -80,9 +86,20 @@ def complete(plan: Plan, facts: Facts) -> Plan:
             # Without a sequence length activations are not included.
             "sequence_length": facts.sequence_length,
         },
-        traffic=traffic(units, tree, plan.mesh, plan.effective),
+        traffic=time.traffic,
         step={} if option.step is None or not facts.sequence_length else asdict(option.step),
     )
+
+
+def _refuse_split(degrees: Degrees) -> None:
+    for axis in fields(degrees):
+        degree = getattr(degrees, axis.name)
+        if degree > 1:
+            raise PlanError(
+                f"--{axis.name}-parallel {degree}: dsengine does not split models this way; use "
+                "zero_optimization.stage 3 to shard the model, or plan for DeepSpeed (--runtime "
+                "deepspeed)"
+            )
 
 
 def _mesh(zero: Zero, facts: Facts) -> Mesh:

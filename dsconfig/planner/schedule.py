@@ -1,4 +1,4 @@
-"""Schedule of gathering, resharding and prefetching, and the communication volume.
+"""Schedule of gathering, resharding and prefetching.
 
 At stage 3 a unit is gathered around its use. Three keys, all counted in elements as in DeepSpeed,
 change this:
@@ -9,17 +9,13 @@ change this:
   gathered in between (distance: elements used in between, in forward and backward);
 - ``stage3_prefetch_bucket_size``: the amount to prefetch, limited by
   ``stage3_max_live_parameters``.
-
-Ring algorithms: an all-gather or a reduce-scatter of S bytes over N ranks sends S (N-1)/N, an
-all-reduce twice that (Rajbhandari et al. 2020, arXiv:1910.02054, section 7).
 """
 
 from collections.abc import Mapping, Sequence
 
 from dsconfig.facts.model import ModelTree
-from dsconfig.mesh import Mesh
 from dsconfig.planner.plan import PlannedUnit
-from dsconfig.runtimes.effective import Effective, Zero
+from dsconfig.runtimes.effective import Zero
 from dsconfig.units import Unit, cap_of, order_of_use, unit_schedules, units
 
 
@@ -53,40 +49,3 @@ def schedule(
         )
         for unit, place in zip(units, places, strict=True)
     )
-
-
-def traffic(
-    scheduled: Sequence[PlannedUnit], tree: ModelTree, mesh: Mesh, effective: Effective
-) -> Mapping[str, int]:
-    """Return bytes sent per rank and optimizer step, by collective."""
-    zero, numerics = effective.zero, effective.numerics
-    accumulation = effective.batch.accumulation if effective.batch else 1
-    gradient_bytes = tree.trainable * numerics.communication_dtype.bytes
-    if zero.stage == 0:
-        return {"all_reduce": 2 * _ring(gradient_bytes, mesh.gradient_ranks)}
-    reductions = accumulation if zero.reduces_every_pass else 1
-    if zero.stage < 3:
-        gathered = tree.trainable  # updated parameters
-    elif scheduled:
-        gathered = sum(_gathers(unit, accumulation) * unit.elements for unit in scheduled)
-    else:  # only counts are known
-        gathered = 2 * accumulation * tree.parameters
-    sent = {
-        "all_gather": _ring(gathered * numerics.precision.bytes, mesh.state_ranks),
-        "reduce_scatter": _ring(reductions * gradient_bytes, mesh.state_ranks),
-    }
-    if mesh.replicate > 1:
-        share = reductions * gradient_bytes // mesh.state_ranks
-        sent["all_reduce"] = 2 * _ring(share, mesh.replicate)
-    return sent
-
-
-def _gathers(unit: PlannedUnit, accumulation: int) -> int:
-    """Return how often a unit is gathered per step, in forward and backward."""
-    if not unit.gather:
-        return 1
-    return accumulation * (1 if unit.reshard_after_forward is False else 2)
-
-
-def _ring(volume: int, ranks: int) -> int:
-    return volume * (ranks - 1) // ranks

@@ -749,6 +749,23 @@ def fake_process_group(rank: int, ranks: int, backend: str) -> Iterator[None]:
 
 
 @contextmanager
+def real_reshard_meshes() -> Iterator[None]:
+    """Inside, ``fully_shard`` creates meshes for resharding to fewer ranks from real tensors, under
+    fake tensors too."""
+    from torch.distributed.fsdp._fully_shard import _fully_shard
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    create = _fully_shard._get_post_forward_mesh_info
+
+    def create_real(*arguments: Any) -> Any:
+        with _disable_current_modes():
+            return create(*arguments)
+
+    with replaced(_fully_shard, "_get_post_forward_mesh_info", create_real):
+        yield
+
+
+@contextmanager
 def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
     """Set ``holder.name`` to ``value`` inside."""
     original = getattr(holder, name)

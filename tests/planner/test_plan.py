@@ -1,6 +1,7 @@
 """Building plans: mesh, units, traffic, coverage, JSON."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,8 @@ def test_traffic_with_parameter_count_only() -> None:
     world = gather(gpus=8, params="7e9")
     plan = dsconfig.plan(dsconfig.resolve(CONFIG, world), world)
     assert plan.stages == (PlannedStage(),)
-    assert plan.traffic["all_gather"] == 7_000_000_000 * 2 * 2 * 3 * 7 // 8
+    sent = 7_000_000_000 * 2 * 2 * 3 * 7 // 8
+    assert plan.traffic["all_gather"] == pytest.approx(sent, rel=1e-6)
 
 
 def test_json_keys_are_stable() -> None:
@@ -147,6 +149,28 @@ def test_shard_group_must_divide_ranks(stage: int) -> None:
     world = Facts(world_size=8)
     with pytest.raises(PlanError, match="mics_shard_size"):
         dsconfig.plan(dsconfig.resolve(CONFIG | {"zero_optimization": zero}, world), world)
+
+
+def test_split_that_engine_lacks_is_refused() -> None:
+    zero = {"zero_optimization": {"stage": 2}}
+    for axis in ("tensor", "sequence", "pipeline"):
+        degree: Any = {f"{axis}_parallel": 2}
+        world = gather(gpus=8, model="gpt2", **degree)
+        with pytest.raises(PlanError, match=f"--{axis}-parallel 2: dsengine does not split"):
+            dsconfig.plan(dsconfig.resolve(CONFIG | zero, world), world)
+        resolution = dsconfig.resolve(CONFIG | zero, world, runtime="deepspeed")
+        assert getattr(dsconfig.plan(resolution, world).mesh, axis) == 2
+
+
+def test_traffic_counts_the_part_of_a_tensor_rank() -> None:
+    zero = {"zero_optimization": {"stage": 1}}
+
+    def reduced(**degree: Any) -> int:
+        world = gather(gpus=8, model="gpt2", **degree)
+        resolution = dsconfig.resolve(CONFIG | zero, world, runtime="deepspeed")
+        return dsconfig.plan(resolution, world).traffic["reduce_scatter"]
+
+    assert reduced(tensor_parallel=2) == pytest.approx(reduced() / 2 * (3 / 4) / (7 / 8), rel=1e-3)
 
 
 def test_config_without_batch_cannot_be_planned() -> None:

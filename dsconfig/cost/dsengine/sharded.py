@@ -42,7 +42,7 @@ class _Run:
     def __init__(self, job: Workload) -> None:
         self._job = job
         self._line = Timeline(job.memory_budget)
-        self._groups = groups_of(job)
+        self._groups = groups_of(job.effective.zero, job.model, job.weights, job.ranks)
         zero = job.effective.zero
         self._on_device = zero.optimizer_tier is Tier.DEVICE
         self._shards_on_device = zero.parameter_tier is Tier.DEVICE

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dsconfig import tiles
-from dsconfig.cost.workload import Weight, Workload
+from dsconfig.cost.workload import Weight, Weights, Workload
+from dsconfig.facts.model import ModelTree, ModuleFact
+from dsconfig.runtimes.effective import Zero
 from dsconfig.units import Unit, cap_of, order_of_use, unit_schedules, units
 
 
@@ -48,9 +50,9 @@ class _Layout:
 _LAYOUTS: dict[tuple[int, int, int], tuple[tuple[Weight, ...], _Layout]] = {}
 
 
-def groups_of(job: Workload) -> tuple[Group, ...]:
-    """Return the units in order of use in forward."""
-    zero, layout = job.effective.zero, _layout(job)
+def groups_of(zero: Zero, model: ModelTree, weights: Weights, ranks: int) -> tuple[Group, ...]:
+    """Return the units over ``ranks``, in order of use in forward."""
+    layout = _layout(model, weights, cap_of(zero, model), ranks)
     divided, used = layout.divided, layout.used
     if zero.stage != 3:
         return tuple(layout.groups[index] for index in used)
@@ -71,38 +73,36 @@ def groups_of(job: Workload) -> tuple[Group, ...]:
     )
 
 
-def _layout(job: Workload) -> _Layout:
+def _layout(model: ModelTree, weights: Weights, cap: int, ranks: int) -> _Layout:
     """Cached by identity of the weights, so that a search over configs divides a model once."""
-    cap = cap_of(job.effective.zero, job.model)
-    key = (id(job.weights), cap, job.ranks)
+    key = (id(weights), cap, ranks)
     found = _LAYOUTS.get(key)
-    if found is None or found[0] is not job.weights:
+    if found is None or found[0] is not weights:
         if len(_LAYOUTS) > 64:
             _LAYOUTS.clear()
-        found = _LAYOUTS[key] = (job.weights, _divide(job, cap))
+        found = _LAYOUTS[key] = (weights, _divide(model, weights, cap, ranks))
     return found[1]
 
 
-def _divide(job: Workload, cap: int) -> _Layout:
-    model = job.model
+def _divide(model: ModelTree, weights: Weights, cap: int, ranks: int) -> _Layout:
     if model.root is None:
-        made = tuple((tuple(indices), block) for block, indices in job.weights.segments)
-        divided = tuple(_unit(job, indices) for indices, _ in made)
+        made = tuple((tuple(indices), block) for block, indices in weights.segments)
+        divided = tuple(_unit(weights, indices) for indices, _ in made)
         used = tuple(range(len(divided)))
     else:
         divided = units(model, cap)
-        index_of = _indices(job)
+        index_of = _indices(model.root)
         inside = [tuple(index_of[name] for name in unit.parameters) for unit in divided]
-        made = tuple((each, job.weights[each[0]].block if each else -1) for each in inside)
+        made = tuple((each, weights[each[0]].block if each else -1) for each in inside)
         used = tuple(order_of_use(model, divided))
     sizes = {
-        name: job.weights[index].elements
+        name: weights[index].elements
         for unit, (indices, _) in zip(divided, made, strict=True)
         for name, index in zip(unit.parameters, indices, strict=True)
     }
     first: dict[tuple[tuple[int, int, bool], ...], int] = {}
     groups = tuple(
-        _group(job, indices, block, first.setdefault(_sizes(job, indices), index))
+        _group(weights, ranks, indices, block, first.setdefault(_sizes(weights, indices), index))
         for index, (indices, block) in enumerate(made)
     )
     return _Layout(divided, used, sizes, groups)
@@ -114,22 +114,22 @@ def padded(weight: Weight, ranks: int) -> int:
     return -(-weight.rows // ranks) * ranks * (weight.elements // max(1, weight.rows))
 
 
-def _sizes(job: Workload, indices: tuple[int, ...]) -> tuple[tuple[int, int, bool], ...]:
-    weights = (job.weights[index] for index in indices)
-    return tuple((weight.elements, weight.rows, weight.trainable) for weight in weights)
+def _sizes(weights: Weights, indices: tuple[int, ...]) -> tuple[tuple[int, int, bool], ...]:
+    own = (weights[index] for index in indices)
+    return tuple((weight.elements, weight.rows, weight.trainable) for weight in own)
 
 
-def _group(job: Workload, indices: tuple[int, ...], block: int, alike: int) -> Group:
-    weights = [job.weights[index] for index in indices]
-    trained = [weight for weight in weights if weight.trainable]
+def _group(weights: Weights, ranks: int, indices: tuple[int, ...], block: int, alike: int) -> Group:
+    own = [weights[index] for index in indices]
+    trained = [weight for weight in own if weight.trainable]
     return Group(
         weights=indices,
         block=block,
-        elements=sum(padded(weight, job.ranks) for weight in weights),
-        trainable=sum(padded(weight, job.ranks) for weight in trained),
+        elements=sum(padded(weight, ranks) for weight in own),
+        trainable=sum(padded(weight, ranks) for weight in trained),
         last_gradient=trained[-1].elements if trained else 0,
-        copied=_largest_copy(weights, weights),
-        copied_trained=_largest_copy(weights, trained),
+        copied=_largest_copy(own, own),
+        copied_trained=_largest_copy(own, trained),
         alike=alike,
     )
 
@@ -145,22 +145,20 @@ def _largest_copy(weights: Sequence[Weight], copied: Sequence[Weight]) -> int:
     return largest
 
 
-def _unit(job: Workload, indices: tuple[int, ...]) -> Unit:
-    weights = [job.weights[index] for index in indices]
+def _unit(weights: Weights, indices: tuple[int, ...]) -> Unit:
     return Unit(
         modules=(),
-        elements=sum(weight.elements for weight in weights),
+        elements=sum(weights[index].elements for index in indices),
         parameters=tuple(str(index) for index in indices),
     )
 
 
-def _indices(job: Workload) -> dict[str, int]:
-    """Return the index of each parameter in the workload, by its first full name."""
-    assert job.model.root is not None
+def _indices(root: ModuleFact) -> dict[str, int]:
+    """Return the index of each parameter among the weights, by its first full name."""
     places: dict[str, int] = {}
     return {
         name: places.setdefault(tensor.storage or name, len(places))
-        for name, tensor in job.model.root.named_parameters()
+        for name, tensor in root.named_parameters()
     }
 
 

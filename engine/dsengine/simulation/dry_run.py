@@ -27,7 +27,7 @@ from dsengine.simulation.fakes import OperationObserver, stand_in_module
 from dsengine.simulation.memory_placement import MemoryPlacement
 from dsengine.tiers import memory
 from dsengine.topology import Topology
-from dsengine.torch_private import fake_process_group, fake_tensors, replaced
+from dsengine.torch_private import fake_process_group, fake_tensors, real_reshard_meshes, replaced
 
 STEPS = 2
 """The second step includes the optimizer state that the first one creates."""
@@ -222,6 +222,7 @@ def _fake_world(plan: Plan, rank: int, device: str) -> Iterator[None]:
         if plan.effective.zero.stage:
             assert topology.state_mesh  # built from real tensors
         with (
+            real_reshard_meshes(),
             replaced(initialization, "Topology", lambda *_: topology),
             replaced(initialization, "check_agreement", lambda *_: None),
             replaced(initialization, "refuse_insufficient_memory", lambda *_: None),

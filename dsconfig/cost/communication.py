@@ -1,0 +1,210 @@
+"""The collectives of one optimizer step, as one rank takes part in them.
+
+Step time and traffic are sums over the same records. Messages of a few bytes (norms, flags) are not
+counted. Below stage 3 gradients are reduced, once a step or in every micro step, and updated
+weights gathered once; at stage 3 both in every micro step (Rajbhandari et al. 2020,
+arXiv:1910.02054, section 7).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from dsconfig.cost.activations import Recompute, recompute_of
+from dsconfig.cost.dsengine.sharding import groups_of
+from dsconfig.cost.workload import packing_of, weights_of
+from dsconfig.facts.facts import Facts
+from dsconfig.mesh import Mesh
+from dsconfig.runtimes.effective import Effective
+
+
+class Kind(StrEnum):
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+    ALL_TO_ALL = "all_to_all"
+    SEND = "send"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """``count`` equal collectives of a step, of ``bytes`` each: the full tensor of a group."""
+
+    axis: str
+    kind: Kind
+    ranks: int
+    bytes: float
+    count: int
+    overlaps: bool = False
+    """Whether computation can hide it."""
+
+    @property
+    def sent(self) -> float:
+        """Return the bytes that a rank sends in a step, by ring algorithms."""
+        if self.kind is Kind.SEND:
+            return self.bytes * self.count
+        passes = 2 if self.kind is Kind.ALL_REDUCE else 1
+        return passes * self.bytes * self.count * (self.ranks - 1) / self.ranks
+
+
+class UnitVolume(NamedTuple):
+    """Elements of parameters that are gathered and reduced together, padded as they are sent."""
+
+    elements: int
+    trained: int
+    gathers: int = 0
+    """In each micro step; 0: it stays unsharded and is gathered after each update."""
+    regathers: int = 0
+    """The same over the ranks of hpZ."""
+    experts: bool = False
+    """Divided over expert ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """What one rank exchanges: ``units``, and the hidden states of ``layers`` layers.
+
+    ``hidden_bytes``: of one micro batch and rank; layers that are recomputed count again.
+    """
+
+    units: tuple[UnitVolume, ...]
+    reduces_every_pass: bool
+    layers: float = 0.0
+    hidden_bytes: float = 0.0
+
+
+def traffic(found: Iterable[Collective]) -> Mapping[str, int]:
+    """Return bytes sent per rank and step, by kind."""
+    sent: Counter[str] = Counter()
+    for each in found:
+        sent[each.kind.value] += each.sent  # pyright: ignore[reportArgumentType]
+    return {kind: round(amount) for kind, amount in sent.items() if amount}
+
+
+def collectives(effective: Effective, mesh: Mesh, volume: Volume) -> tuple[Collective, ...]:
+    """Return the collectives of one step."""
+    steps = effective.batch.accumulation if effective.batch else 1
+    found = [*_of_layers(mesh, volume, steps)]
+    for unit, count in Counter(volume.units).items():
+        found += _of_unit(effective, mesh, unit, volume, steps, count)
+    return tuple(each for each in found if each.ranks > 1 and each.bytes)
+
+
+def _of_unit(
+    effective: Effective, mesh: Mesh, unit: UnitVolume, volume: Volume, steps: int, count: int
+) -> Iterator[Collective]:
+    """Yield the collectives of ``count`` equal units."""
+    zero, numerics = effective.zero, effective.numerics
+    wire = numerics.communication_dtype.bytes
+    axis, ranks = "states", mesh.state_ranks
+    if unit.experts:
+        axis, ranks = "expert_data", mesh.expert_data
+    if zero.stage == 0:
+        axis, ranks = (axis, ranks) if unit.experts else ("gradients", mesh.gradient_ranks)
+        yield Collective(
+            axis=axis,
+            kind=Kind.ALL_REDUCE,
+            ranks=ranks,
+            bytes=unit.trained * wire,
+            count=count,
+            overlaps=True,
+        )
+        return
+    regathered = {"hpz": (zero.hpz_partition_size, unit.regathers), axis: (ranks, unit.gathers)}
+    for group, (sharing, gathers) in regathered.items():
+        yield Collective(
+            axis=group,
+            kind=Kind.ALL_GATHER,
+            ranks=sharing,
+            bytes=unit.elements * numerics.precision.bytes,
+            count=count * gathers * steps,
+            overlaps=True,
+        )
+    if not unit.gathers:  # updated weights, after the step
+        yield Collective(
+            axis=axis,
+            kind=Kind.ALL_GATHER,
+            ranks=ranks,
+            bytes=unit.trained * numerics.precision.bytes,
+            count=count,
+        )
+    reductions = count * (steps if volume.reduces_every_pass else 1)
+    yield Collective(
+        axis=axis,
+        kind=Kind.REDUCE_SCATTER,
+        ranks=ranks,
+        bytes=unit.trained * wire,
+        count=reductions,
+        overlaps=zero.overlap_comm,
+    )
+    held = wire if volume.reduces_every_pass else max(wire, numerics.grad_accum_dtype.bytes)
+    yield Collective(
+        axis="replicate",
+        kind=Kind.ALL_REDUCE,
+        ranks=1 if unit.experts else mesh.replicate,
+        bytes=unit.trained * held / ranks,
+        count=reductions,
+        overlaps=zero.overlap_comm,
+    )
+
+
+def _of_layers(mesh: Mesh, volume: Volume, steps: int) -> Iterator[Collective]:
+    """Yield what is exchanged within layers or sequences, and between stages.
+
+    Tensor parallelism all-reduces twice in forward and twice in backward (Shoeybi et al. 2019,
+    arXiv:1909.08053); Ulysses sends q, k, v and the output through an all-to-all, and back
+    (Jacobs et al. 2023, arXiv:2309.14509).
+    """
+    for axis, kind, ranks, hidden in (
+        ("tensor", Kind.ALL_REDUCE, mesh.tensor, 4 * volume.layers),
+        ("sequence", Kind.ALL_TO_ALL, mesh.sequence, 8 * volume.layers),
+        ("pipeline", Kind.SEND, mesh.pipeline, 2),
+    ):
+        amount = hidden * volume.hidden_bytes
+        yield Collective(axis=axis, kind=kind, ranks=ranks, bytes=amount, count=steps)
+
+
+def volume_of(
+    effective: Effective, facts: Facts, mesh: Mesh, *, is_deepspeed: bool = False, tokens: float = 0
+) -> Volume:
+    """Return what a step exchanges; ``tokens``: of one micro batch and rank."""
+    model, zero = facts.model, effective.zero
+    assert model is not None
+    degrees, shape = facts.degrees, facts.architecture
+    recomputes = recompute_of(effective, facts) is Recompute.FULL
+    weights = weights_of(model, degrees, packing_of(effective, facts))
+    hpz = zero.hpz_partition_size > 1
+    if is_deepspeed:
+        # Each recomputation gathers again, before backward does.
+        again = (1 + recomputes) if zero.stage == 3 else 0
+        units = [
+            UnitVolume(
+                sum(each.elements for each in own) // degrees.pipeline,
+                sum(each.elements for each in own if each.trainable) // degrees.pipeline,
+                gathers=int(zero.stage == 3) + again * (not hpz),
+                regathers=again * hpz,
+                experts=experts,
+            )
+            for experts in (False, True)
+            if (own := [each for each in weights if each.is_divided is experts])
+        ]
+    else:
+        units = [
+            UnitVolume(
+                group.elements,
+                group.trainable,
+                gathers=int(group.gathered) + (group.freed_after_forward and not hpz),
+                regathers=int(group.freed_after_forward and hpz),
+            )
+            for group in groups_of(zero, model, weights, mesh.state_ranks)
+        ]
+    layers = shape.layers / degrees.pipeline * (1.5 if recomputes else 1.0) if shape else 0.0
+    width = effective.numerics.precision.bytes
+    return Volume(
+        units=tuple(units),
+        reduces_every_pass=zero.stage >= 2 if is_deepspeed else zero.reduces_every_pass,
+        layers=layers,
+        hidden_bytes=tokens * shape.hidden_size * width if shape else 0.0,
+    )

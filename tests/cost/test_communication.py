@@ -1,0 +1,131 @@
+"""Communication of a step: plan, step time and dry run count the same bytes."""
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import dsconfig
+import dsengine
+from dsconfig.cost.communication import Kind, collectives, volume_of
+from dsconfig.cost.hardware import rates
+from dsconfig.cost.step_time import step_time
+from dsconfig.facts import gather, hf_config
+from dsengine.observation.communication import CommunicationLog
+from dsengine.simulation import dry_run
+from dsengine.torch_private import replaced
+
+pytestmark = pytest.mark.torch
+
+MODEL = hf_config.model(
+    {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "vocab_size": 1001,
+    }
+)
+"""No multiple of the ranks: shards are padded."""
+CPU = {"device": "cpu"}
+KINDS = {
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_reduce": "all_reduce",
+}
+PARAMETERS = 30
+SMALL = (("all_reduce", 8), ("all_reduce", 4 * (PARAMETERS + 1)))
+"""A norm, and the flags of used parameters."""
+
+
+def random_case(seed: int) -> tuple[dict[str, Any], int, str]:
+    """Return a config, the number of ranks, and the device."""
+    pick = random.Random(seed)
+    stage, ranks = pick.randrange(4), pick.choice((2, 4, 8))
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": pick.choice((True, False))}
+    zero |= pick.choice(({}, {"reduce_bucket_size": pick.choice((5_000, 100_000))}))
+    if stage:
+        zero |= pick.choice(({}, {"mics_shard_size": pick.choice((1, 2))}))
+        zero |= pick.choice(({}, {"offload_optimizer": CPU}))
+    if stage == 3:
+        zero["stage3_param_persistence_threshold"] = pick.choice((0, 0, 100, 100_000))
+        zero["stage3_max_reuse_distance"] = pick.choice((0, 200_000, 1_000_000))
+        zero |= pick.choice(({}, {"stage3_prefetch_bucket_size": 0}))
+        if "mics_shard_size" not in zero:
+            zero |= pick.choice(({}, {"zero_hpz_partition_size": pick.choice((1, 2))}))
+        if "offload_optimizer" in zero:
+            zero |= pick.choice(({}, {"offload_param": CPU}))
+    precision = pick.choice(({}, {"bf16": {"enabled": True}}, {"fp16": {"enabled": True}}))
+    wire = pick.choice(({}, {}, {"communication_data_type": "fp32"}))
+    sums = pick.choice(({}, {}, {"data_types": {"grad_accum_dtype": "fp32"}}))
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": pick.randint(1, 4),
+        "gradient_clipping": pick.choice((0.0, 1.0)),
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "zero_optimization": zero,
+        **precision,
+        **wire,
+        **sums,
+    }
+    return config, ranks, pick.choice(("a100-80gb", "cpu"))
+
+
+def simulated(plan: dsconfig.Plan, device: str) -> Counter[str]:
+    """Return bytes by collective in a dry run, without norms and the reducer's flags.
+
+    On the CPU gathers and reduce-scatters are messages: the bytes that a rank sends. Elsewhere the
+    full tensor is counted.
+    """
+    counts: dict[tuple[str, int], int] = {}
+
+    def keep(log: CommunicationLog) -> dict[str, int]:
+        counts.update(log.counts)
+        return {}
+
+    with replaced(dry_run, "_by_collective", keep):
+        dsengine.simulate(plan, MODEL, device="cpu" if device == "cpu" else "cuda")
+    total: Counter[str] = Counter()
+    for (name, size), count in counts.items():
+        if (name, size) not in SMALL:
+            total[KINDS[name]] += size * count
+    if plan.effective.zero.stage == 0:  # one element that DistributedDataParallel finds unused
+        total["all_reduce"] -= plan.effective.numerics.communication_dtype.bytes
+    return total
+
+
+def check(seed: int) -> None:
+    config, ranks, device = random_case(seed)
+    facts = gather(gpus=ranks, model=MODEL, device=device, seq_len=128)
+    resolution = dsconfig.resolve(config, facts)
+    effective = resolution.effective
+    assert effective is not None, resolution.refusals
+    plan = dsconfig.plan(resolution, facts)
+    records = collectives(effective, plan.mesh, volume_of(effective, facts, plan.mesh))
+    counted: Counter[str] = Counter()
+    for each in records:
+        messages = device == "cpu" and each.kind is not Kind.ALL_REDUCE
+        counted[each.kind] += round(each.sent if messages else each.bytes * each.count)
+    assert counted == simulated(plan, device), f"seed {seed}: {config} on {ranks} ranks"
+
+    step = step_time(effective, facts)
+    sent = sum(each.sent for each in records)
+    assert plan.traffic == step.traffic
+    assert sum(plan.traffic.values()) == pytest.approx(sent, abs=len(KINDS))
+    seconds = sent / rates(facts).link
+    assert step.communication <= seconds * 1.000001
+    if not any(each.overlaps for each in records):
+        assert step.communication == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_plan_step_time_and_dry_run_count_the_same_bytes(seed: int) -> None:
+    check(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(200))
+def test_bytes_of_200_random_configs(seed: int) -> None:
+    check(seed)
