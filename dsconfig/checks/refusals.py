@@ -71,7 +71,7 @@ def replayed(document: Document, config: dict[str, Any], facts: Facts, runtime: 
     ``config`` is a private copy of the values of the document, as the program reads it. Raises
     MissingFact if the program needs a value that ``facts`` do not have.
     """
-    replay = runtime.fill(config, facts)
+    replay = runtime.replay(config, facts)
     if replay.failure is not None or not runtime.starts_deepspeed:
         return replay
     if runtime.hands_over:

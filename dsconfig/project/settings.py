@@ -26,7 +26,7 @@ TEXTS = ("runtime", "deepspeed-version", "model", "devices")
 PER_FILE = "per-file-ignores"
 
 
-class Settings(NamedTuple):
+class ProjectSettings(NamedTuple):
     """Settings of a project. Patterns are matched relative to ``root``."""
 
     root: Path = Path()
@@ -63,7 +63,7 @@ class Settings(NamedTuple):
         return fnmatch(path.as_posix(), pattern) or fnmatch(path.name, pattern)
 
 
-def settings_for(file: str) -> Settings:
+def settings_for(file: str) -> ProjectSettings:
     """Return the settings for a file or folder. Raises UsageError if they are malformed."""
     path = Path(file).absolute()
     try:
@@ -74,12 +74,12 @@ def settings_for(file: str) -> Settings:
 
 
 @lru_cache(maxsize=1024)
-def _settings_of(folder: Path) -> Settings:
+def _settings_of(folder: Path) -> ProjectSettings:
     for parent in (folder, *folder.parents):
         found = _read(parent / "pyproject.toml")
         if found is not None:
             return found
-    return Settings()
+    return ProjectSettings()
 
 
 def clear_cache() -> None:
@@ -87,7 +87,7 @@ def clear_cache() -> None:
     _settings_of.cache_clear()
 
 
-def _read(path: Path) -> Settings | None:
+def _read(path: Path) -> ProjectSettings | None:
     """Return the settings in one file, or None."""
     try:
         if not path.is_file():
@@ -108,7 +108,7 @@ def _read(path: Path) -> Settings | None:
     return None if table is None else _settings(path, table)
 
 
-def _settings(path: Path, table: Any) -> Settings:
+def _settings(path: Path, table: Any) -> ProjectSettings:
     if not is_block(table):
         raise UsageError(f"{path}: {SECTION} must be a table")
     for key in table:
@@ -119,7 +119,7 @@ def _settings(path: Path, table: Any) -> Settings:
     if not is_block(per_file):
         raise UsageError(f"{path}: {PER_FILE} must map patterns to lists of codes")
     gpus, device = _devices(path, _text(path, "devices", table.get("devices")))
-    return Settings(
+    return ProjectSettings(
         model=_text(path, "model", table.get("model")),
         gpus=gpus,
         device=device,

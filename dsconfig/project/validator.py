@@ -8,7 +8,7 @@ import dsconfig
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
-from dsconfig.project.settings import Settings, settings_for
+from dsconfig.project.settings import ProjectSettings, settings_for
 from dsconfig.project.targets import STDIN, Target
 from dsconfig.report import Diagnostic, Effect, FileReport, FileTarget, Report
 from dsconfig.source import Document, read, with_overrides
@@ -73,7 +73,7 @@ def _nearest(selector: str) -> str:
     return f'; did you mean "{near}"?' if near else ""
 
 
-def _check_selectors(project: Settings) -> None:
+def _check_selectors(project: ProjectSettings) -> None:
     """Raise UsageError for an unknown rule in the project settings."""
     named = {"select": project.select, "ignore": project.ignore, **project.per_file_ignores}
     for name, listed in named.items():

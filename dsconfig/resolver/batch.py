@@ -95,7 +95,7 @@ def _solve(draft: Draft, known: dict[str, Known], ranks: int) -> None:
             source, inputs = known[path].source, dict[str, Any](data_parallel=ranks)
             if source is Source.MEMORY:
                 inputs |= draft.searches.get(path, {})
-            draft.fill(path, known[path].value, source, _rule(path, source), **inputs)
+            draft.set(path, known[path].value, source, _rule(path, source), **inputs)
 
 
 def _rule(path: str, source: Source) -> str:

@@ -33,7 +33,7 @@ def fill(draft: Draft) -> None:
             if overlapping
             else "no communication to overlap: no sharding, or a single rank"
         )
-        draft.fill(f"{BLOCK}.{OVERLAP}", overlapping, Source.DERIVED, reason)
+        draft.set(f"{BLOCK}.{OVERLAP}", overlapping, Source.DERIVED, reason)
     width = draft.facts.width
     for name in (REDUCE, GATHER):
         if draft.is_auto(f"{BLOCK}.{name}"):
@@ -41,9 +41,9 @@ def fill(draft: Draft) -> None:
     for name, formula in ((PREFETCH, "9 * hidden_size^2 // 10"), (PERSIST, "10 * hidden_size")):
         path = f"{BLOCK}.{name}"
         if draft.is_auto(path) and width is None:
-            draft.fill(path, default_of(path), Source.DEFAULT, _UNSIZED)
+            draft.set(path, default_of(path), Source.DEFAULT, _UNSIZED)
         elif draft.is_auto(path) and width is not None:
-            draft.fill(path, by_width(width)[name], Source.MODEL, formula, hidden_size=width)
+            draft.set(path, by_width(width)[name], Source.MODEL, formula, hidden_size=width)
     _sub_group(draft)
 
 
@@ -60,11 +60,11 @@ def _bucket(draft: Draft, name: str, width: int | None) -> None:
         inputs["hidden_size"] = width
     if wanted > cap:
         rule = "maximum by the 4.5x rule on this GPU (45% of its memory)"
-        draft.fill(path, cap, Source.HARDWARE, rule, wanted=wanted, **inputs)
+        draft.set(path, cap, Source.HARDWARE, rule, wanted=wanted, **inputs)
     elif width:
-        draft.fill(path, wanted, Source.MODEL, "hidden_size^2 elements", **inputs)
+        draft.set(path, wanted, Source.MODEL, "hidden_size^2 elements", **inputs)
     else:
-        draft.fill(path, wanted, Source.DEFAULT, _UNSIZED, **inputs)
+        draft.set(path, wanted, Source.DEFAULT, _UNSIZED, **inputs)
 
 
 def _sub_group(draft: Draft) -> None:
@@ -73,6 +73,6 @@ def _sub_group(draft: Draft) -> None:
         return
     if draft.value(f"{BLOCK}.offload_optimizer.device") == "nvme":
         rule = "NVMe offload pins four fp32 buffers of this size: 1.6 GB per rank instead of 16 GB"
-        draft.fill(path, NVME_SUB_GROUP, Source.DERIVED, rule)
+        draft.set(path, NVME_SUB_GROUP, Source.DERIVED, rule)
     else:
-        draft.fill(path, default_of(path), Source.DEFAULT, "DeepSpeed's default")
+        draft.set(path, default_of(path), Source.DEFAULT, "DeepSpeed's default")

@@ -63,7 +63,7 @@ class Draft:
         outer = path.rpartition(".")[0]
         return not outer or self.value(outer) in (ABSENT, None) or is_block(self.value(outer))
 
-    def fill(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
+    def set(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
         """Set a value and record the reason. Missing blocks are created."""
         *blocks, _ = path.split(".")
         place = self.config

@@ -16,7 +16,7 @@ def fill(draft: Draft) -> None:
     """Use AdamW, with parameters of the training run or else Adam's defaults."""
     if draft.is_auto(TYPE):
         rule = "AdamW; its CPU or fused version follows from offload"
-        draft.fill(TYPE, "AdamW", Source.DEFAULT, rule)
+        draft.set(TYPE, "AdamW", Source.DEFAULT, rule)
     _learning_rate(draft)
     training = draft.facts.training
     type_ = draft.value(TYPE)
@@ -30,10 +30,10 @@ def fill(draft: Draft) -> None:
             continue
         if requested is None:
             owner, value = _usual(type_ if isinstance(type_, str) else "AdamW", name)
-            draft.fill(path, value, Source.DEFAULT, f"default of DeepSpeed's {owner}")
+            draft.set(path, value, Source.DEFAULT, f"default of DeepSpeed's {owner}")
         else:
             value = list(requested) if isinstance(requested, tuple) else requested
-            draft.fill(path, value, Source.TRAINING, "from the training run")
+            draft.set(path, value, Source.TRAINING, "from the training run")
 
 
 def _usual(type_: str, name: str) -> tuple[str, Any]:
@@ -53,7 +53,7 @@ def _learning_rate(draft: Draft) -> None:
         peak = draft.value(f"scheduler.params.{name}")
         if isinstance(peak, int | float) and not isinstance(peak, bool):
             rule = "peak learning rate of the schedule, which replaces the optimizer's"
-            draft.fill(path, peak, Source.CONFIG, rule, **{name: peak})
+            draft.set(path, peak, Source.CONFIG, rule, **{name: peak})
             return
     training = draft.facts.training
     if training is None or training.learning_rate is None:
@@ -65,7 +65,7 @@ def _learning_rate(draft: Draft) -> None:
         return
     written = "learning_rate" in training.arguments or not training.arguments
     rule = "from the training run" if written else "default of TrainingArguments"
-    draft.fill(path, training.learning_rate, Source.TRAINING, rule)
+    draft.set(path, training.learning_rate, Source.TRAINING, rule)
 
 
 def learning_rate(draft: Draft) -> float | None:

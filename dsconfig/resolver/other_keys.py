@@ -26,17 +26,17 @@ def fill(draft: Draft) -> None:
 def _clipping(draft: Draft, path: str) -> None:
     training = draft.facts.training
     if training is not None and training.max_grad_norm is not None:
-        draft.fill(
+        draft.set(
             path, training.max_grad_norm, Source.TRAINING, "max_grad_norm of the training run"
         )
     else:
-        draft.fill(path, 1.0, Source.DEFAULT, "clip the global norm at 1.0, the usual value")
+        draft.set(path, 1.0, Source.DEFAULT, "clip the global norm at 1.0, the usual value")
 
 
 def _communication(draft: Draft, path: str) -> None:
     dtype = half_precision(draft) or "fp32"
     rule = "gradients are communicated in the training precision"
-    draft.fill(path, dtype, Source.DERIVED, rule, precision=dtype)
+    draft.set(path, dtype, Source.DERIVED, rule, precision=dtype)
 
 
 def _accumulation_dtype(draft: Draft, path: str) -> None:
@@ -47,22 +47,22 @@ def _accumulation_dtype(draft: Draft, path: str) -> None:
         "fp32": "model in fp32",
     }[precision]
     dtype = "fp32" if precision == "bf16" else precision
-    draft.fill(path, dtype, Source.DERIVED, rule, precision=precision)
+    draft.set(path, dtype, Source.DERIVED, rule, precision=precision)
 
 
 def _checkpoints(draft: Draft, path: str) -> None:
     """Use the number of layers, or null if it is unknown."""
     shape = draft.facts.architecture
     if shape is None:
-        draft.fill(path, None, Source.DEFAULT, "required only with contiguous_memory_optimization")
+        draft.set(path, None, Source.DEFAULT, "required only with contiguous_memory_optimization")
     else:
-        draft.fill(path, shape.layers, Source.MODEL, "one per layer", layers=shape.layers)
+        draft.set(path, shape.layers, Source.MODEL, "one per layer", layers=shape.layers)
 
 
 def _partition(draft: Draft, path: str) -> None:
     degree = draft.facts.degrees.tensor
     rule = "saved activations are partitioned if there are several tensor-parallel ranks"
-    draft.fill(path, degree > 1, Source.DERIVED, rule, tensor_parallel=degree)
+    draft.set(path, degree > 1, Source.DERIVED, rule, tensor_parallel=degree)
 
 
 def _default(draft: Draft, path: str) -> None:
@@ -72,10 +72,10 @@ def _default(draft: Draft, path: str) -> None:
     if known is not None and not known.required:
         default: Any = known.default_at(draft.runtime.version)
         if default is None and known.shape.nullable:
-            draft.fill(path, None, Source.DEFAULT, "null, the default")
+            draft.set(path, None, Source.DEFAULT, "null, the default")
             return
         if default not in (None, "auto"):
-            draft.fill(path, default, Source.DEFAULT, "default of this key")
+            draft.set(path, default, Source.DEFAULT, "default of this key")
             return
     draft.report(
         "DSC152",

@@ -25,7 +25,7 @@ def fill(draft: Draft) -> None:
         return
     for name, path in _PATHS.items():
         if draft.is_auto(path) or (name == chosen and not draft.has(path) and draft.takes(path)):
-            draft.fill(path, name == chosen, source, rule, **inputs)
+            draft.set(path, name == chosen, source, rule, **inputs)
     model = draft.facts.model
     if chosen == "fp16" and model is not None and model.trained_in == "bfloat16":
         draft.report(

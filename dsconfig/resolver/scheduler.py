@@ -20,7 +20,7 @@ def fill(draft: Draft) -> None:
         keys += ["total_num_steps"] if decays else []
         draft.config["scheduler"]["params"] = dict.fromkeys(keys, "auto")
     if draft.is_auto(f"{PARAMS}.warmup_min_lr"):
-        draft.fill(f"{PARAMS}.warmup_min_lr", 0, Source.DEFAULT, "warmup starts at 0")
+        draft.set(f"{PARAMS}.warmup_min_lr", 0, Source.DEFAULT, "warmup starts at 0")
     _rates(draft)
     _total(draft, total)
     _warmup(draft, total)
@@ -31,10 +31,10 @@ def _type(draft: Draft, total: int | None) -> None:
         return
     if total is None:
         rule = "total steps unknown: constant learning rate after warmup"
-        draft.fill(TYPE, "WarmupLR", Source.DEFAULT, rule)
+        draft.set(TYPE, "WarmupLR", Source.DEFAULT, rule)
     else:
         rule = "total steps known: linear decay to zero"
-        draft.fill(TYPE, "WarmupDecayLR", Source.TRAINING, rule, total_steps=total)
+        draft.set(TYPE, "WarmupDecayLR", Source.TRAINING, rule, total_steps=total)
 
 
 def _rates(draft: Draft) -> None:
@@ -50,7 +50,7 @@ def _rates(draft: Draft) -> None:
                 "specify --learning-rate or --training-args, or write the value",
             )
         else:
-            draft.fill(
+            draft.set(
                 path, rate, Source.DERIVED, "learning rate of the optimizer", learning_rate=rate
             )
 
@@ -67,7 +67,7 @@ def _total(draft: Draft, total: int | None) -> None:
         )
     else:
         rule = "optimizer steps of the training run"
-        draft.fill(path, total, Source.TRAINING, rule, total_steps=total)
+        draft.set(path, total, Source.TRAINING, rule, total_steps=total)
 
 
 def _warmup(draft: Draft, total: int | None) -> None:
@@ -82,7 +82,7 @@ def _warmup(draft: Draft, total: int | None) -> None:
         usual: int = known.default if known else 0
         steps = usual if total is None else max(1, min(usual, total // 10))
         rule = f"DeepSpeed's default of {usual}, at most a tenth of the run"
-        draft.fill(path, steps, Source.DEFAULT, rule, total_steps=total)
+        draft.set(path, steps, Source.DEFAULT, rule, total_steps=total)
     elif 0 < given < 1:
         if total is None:
             draft.missing(
@@ -93,7 +93,7 @@ def _warmup(draft: Draft, total: int | None) -> None:
             return
         rule = "fraction of the run, rounded up"
         inputs = {"warmup_steps": given, "total_steps": total}
-        draft.fill(path, max(1, ceil(total * given)), Source.TRAINING, rule, **inputs)
+        draft.set(path, max(1, ceil(total * given)), Source.TRAINING, rule, **inputs)
     else:
         rule = "from the training run; DeepSpeed requires at least 1"
-        draft.fill(path, max(1, int(given)), Source.TRAINING, rule, warmup_steps=given)
+        draft.set(path, max(1, int(given)), Source.TRAINING, rule, warmup_steps=given)

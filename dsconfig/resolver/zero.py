@@ -88,12 +88,12 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
         (PARAMETERS, TIER_NAMES[choice.parameters]),
     ):
         if draft.is_auto(path):
-            draft.fill(path, value, Source.MEMORY, rule, **inputs)
+            draft.set(path, value, Source.MEMORY, rule, **inputs)
     host = draft.facts.host
     for what, tier in (("optimizer", choice.optimizer), ("param", choice.parameters)):
         path = f"zero_optimization.offload_{what}.nvme_path"
         if tier is Tier.NVME and host is not None and not draft.explicit(path):
-            draft.fill(path, host.nvme_path, Source.HARDWARE, "from --nvme")
+            draft.set(path, host.nvme_path, Source.HARDWARE, "from --nvme")
     if found.option.host.bytes and (host is None or host.memory_bytes is None):
         draft.report(
             "DSC153",

@@ -94,7 +94,7 @@ class Accelerate(Runtime):
         other.config_file, other.overrides = config_file, overrides
         return other
 
-    def fill(self, config: dict[str, Any], facts: Facts) -> Replay:
+    def replay(self, config: dict[str, Any], facts: Facts) -> Replay:
         return run_replay(config, run, facts, self)
 
 

@@ -202,7 +202,7 @@ class Runtime:
 
         return {pointer: value for pointer, value in edits.items() if not is_set(pointer, value)}
 
-    def fill(self, config: dict[str, Any], facts: Facts) -> Replay:
+    def replay(self, config: dict[str, Any], facts: Facts) -> Replay:
         """Return the replay of the program on a private copy of a config, which may be changed.
 
         It ends where DeepSpeed starts. Raises MissingFact if the program needs a value that

@@ -65,7 +65,7 @@ class DeepSpeed(Runtime):
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
         return auto_handling(path, config, self.version)
 
-    def fill(self, config: dict[str, Any], facts: Facts) -> Replay:
+    def replay(self, config: dict[str, Any], facts: Facts) -> Replay:
         return Replay(config)
 
     def read(self, outcome: Replay, facts: Facts) -> None:

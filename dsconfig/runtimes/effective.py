@@ -14,7 +14,7 @@ from dsconfig.facts import Facts
 from dsconfig.mesh import Mesh
 from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.read_config import MONITORS, overlaps
-from dsconfig.runtimes.settings import Settings, plain, setting
+from dsconfig.runtimes.settings import ConfigReader, plain, setting
 from dsconfig.schema.former_names import with_current_names
 from dsconfig.schema.paths import OFFLOAD_OPTIMIZER, OFFLOAD_PARAM, STAGE
 from dsconfig.schema.value_checks import DTYPE_OF_NAME
@@ -282,23 +282,23 @@ def effective(
     ValueError with the key if a value is still "auto".
     """
     written, facts = plain(config), facts or Facts()
-    read = Settings(with_current_names(written), version)
+    read = ConfigReader(with_current_names(written), version)
     several_nodes = (facts.nodes or 1) > 1
     # The ranks that DeepSpeed divides the batch by; autotp_size does not count.
     sharing = {key: value for key, value in written.items() if key == "sequence_parallel_size"}
-    return read.fill(
+    return read.build(
         Effective,
         batch=_batch(read, with_degrees(facts, sharing)),
         zero=_zero(read),
         numerics=_numerics(read),
-        gradients=read.fill(
+        gradients=read.build(
             Gradients,
             clipping=max(float(read.value("gradient_clipping") or 0), 0.0),
             allreduce_op=str(read.value("gradient_allreduce_op") or "mean").lower(),
         ),
         optimizer=_named(read, "optimizer"),
         scheduler=_named(read, "scheduler"),
-        activation_checkpointing=read.fill(
+        activation_checkpointing=read.build(
             ActivationCheckpointing, enabled=read.has("activation_checkpointing")
         ),
         checkpointing=Checkpointing(
@@ -306,12 +306,12 @@ def effective(
             node_local_storage=several_nodes and read.flag("checkpoint.use_node_local_storage"),
         ),
         reporting=_reporting(read),
-        file_access=read.fill(FileAccess),
+        file_access=read.build(FileAccess),
         config=written,
     )
 
 
-def _batch(read: Settings, facts: Facts) -> Batch | None:
+def _batch(read: ConfigReader, facts: Facts) -> Batch | None:
     ranks = facts.data_parallel
     numbers = {key: read.count(key) if read.has(key) else None for key in batch.KEYS}
     given = batch.Triple(*numbers.values())
@@ -322,7 +322,7 @@ def _batch(read: Settings, facts: Facts) -> Batch | None:
     return Batch(**solved._asdict(), data_parallel=ranks) if settled else None
 
 
-def _numerics(read: Settings) -> Numerics:
+def _numerics(read: ConfigReader) -> Numerics:
     precision = Precision.FP32
     if read.flag("bf16.enabled"):
         precision = Precision.BF16
@@ -349,20 +349,20 @@ def _numerics(read: Settings) -> Numerics:
     )
 
 
-def _dtype(read: Settings, path: str, default: Precision) -> Precision:
+def _dtype(read: ConfigReader, path: str, default: Precision) -> Precision:
     name = _PRECISION_OF.get(str(read.value(path)).lower(), "")
     return Precision(name) if name in tuple(Precision) else default
 
 
-def _loss_scale(read: Settings) -> LossScale:
+def _loss_scale(read: ConfigReader) -> LossScale:
     static = float(read.value("fp16.loss_scale") or 0)
-    return read.fill(LossScale, static=static if static > 0 else None)
+    return read.build(LossScale, static=static if static > 0 else None)
 
 
-def _zero(read: Settings) -> Zero:
+def _zero(read: ConfigReader) -> Zero:
     block = "zero_optimization"
     stage = int(read.value(f"{block}.stage") or 0)
-    return read.fill(
+    return read.build(
         Zero,
         stage=stage,
         overlap_comm=overlaps(read.value(f"{block}.overlap_comm"), stage),
@@ -371,14 +371,14 @@ def _zero(read: Settings) -> Zero:
     )
 
 
-def _offload(read: Settings, block: str) -> Offload | None:
+def _offload(read: ConfigReader, block: str) -> Offload | None:
     tier = _TIER_BELOW.get(str(read.value(f"{block}.device"))) if read.has(block) else None
     if tier is None:
         return None
-    return read.fill(Offload, block, tier=tier, nvme_path=read.value(f"{block}.nvme_path"))
+    return read.build(Offload, block, tier=tier, nvme_path=read.value(f"{block}.nvme_path"))
 
 
-def _named(read: Settings, block: str) -> Named | None:
+def _named(read: ConfigReader, block: str) -> Named | None:
     kind = read.value(f"{block}.type")
     if not isinstance(kind, str):
         return None
@@ -386,11 +386,11 @@ def _named(read: Settings, block: str) -> Named | None:
     return Named(type=kind, params=params if isinstance(params, dict) else {})  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _reporting(read: Settings) -> Reporting:
+def _reporting(read: ConfigReader) -> Reporting:
     def block(name: str) -> dict[str, Any] | None:
         return read.block(name) if read.flag(f"{name}.enabled") else None
 
-    return read.fill(
+    return read.build(
         Reporting,
         flops_profiler=block("flops_profiler"),
         comms_logger=block("comms_logger"),

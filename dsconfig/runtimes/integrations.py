@@ -46,7 +46,7 @@ def is_auto(config: dict[str, Any], path: str) -> bool:
     return found is not None and found == AUTO
 
 
-def fill(config: dict[str, Any], path: str, wanted: Any) -> bool:
+def replace_auto(config: dict[str, Any], path: str, wanted: Any) -> bool:
     """Replace "auto"; return False for any other value or none."""
     place, name = node(config, path)
     if place is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import Overrides
-from dsconfig.runtimes.integrations import fill, stage_of
+from dsconfig.runtimes.integrations import replace_auto, stage_of
 from dsconfig.runtimes.replay import Replay, ReplayStop, Source, errors_at
 
 with lazy_imports():
@@ -79,7 +79,7 @@ class Plugin:
             keys = (name if name == MIXED else f"deepspeed_config.{name}" for name in clashing)
             raise ReplayStop("ValueError", message, launch_keys=tuple(keys))
         for name, path in plugin_settings.PATH_OF_SETTING.items():
-            if fill(config, path, self.settings[name]):
+            if replace_auto(config, path, self.settings[name]):
                 rule = f"{name} of accelerate's DeepSpeedPlugin"
                 replay.record(
                     path, rule, Source.TRAINING if self.is_given(name) else Source.DEFAULT
@@ -109,7 +109,7 @@ def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> No
         if dtype not in config:
             config[dtype] = {"enabled": False}
             replay.record(f"{dtype}.enabled", f"mixed_precision is {mixed}", Source.TRAINING)
-        if fill(config, f"{dtype}.enabled", dtype == chosen):
+        if replace_auto(config, f"{dtype}.enabled", dtype == chosen):
             replay.record(f"{dtype}.enabled", f"mixed_precision is {mixed}", Source.TRAINING)
     if rocm and chosen == "bf16" and "communication_data_type" not in config:
         config["communication_data_type"] = "fp32"

@@ -1,6 +1,6 @@
 """Declaration and lookup of settings: a schema key, a type and the default of a release.
 
-A dataclass declares the key of each field with :func:`setting`. :class:`Settings` fills such a
+A dataclass declares the key of each field with :func:`setting`. :class:`ConfigReader` fills such a
 dataclass from a config without "auto"; other fields have the schema's
 default for the newest release.
 """
@@ -78,7 +78,7 @@ _CONVERTED: Mapping[Any, Callable[[Any], Any]] = {
 """Conversions by field type; other values stay as they are."""
 
 
-class Settings:
+class ConfigReader:
     """Look up values in a config, under any of their names, with schema defaults.
 
     A missing or ``null`` entry has the default of ``version``. Raises ValueError if a value is
@@ -124,7 +124,7 @@ class Settings:
         """Return an integer, or None."""
         return _count(self.value(path))
 
-    def fill(self, kind: type[D], at: str | None = None, **given: Any) -> D:
+    def build(self, kind: type[D], at: str | None = None, **given: Any) -> D:
         """Fill a dataclass of settings; ``given`` are fields that depend on several keys.
 
         ``at``: block to read instead of the one in the field declarations.

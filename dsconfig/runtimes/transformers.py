@@ -110,7 +110,7 @@ class Transformers(Runtime):
             return auto_handling(path, config, self.version)
         return super().on_auto(path, config)
 
-    def fill(self, config: dict[str, Any], facts: Facts) -> Replay:
+    def replay(self, config: dict[str, Any], facts: Facts) -> Replay:
         if self.entry == "config":
             return run_replay(config, config_alone, facts)
         return run_replay(config, trainer, facts, self)

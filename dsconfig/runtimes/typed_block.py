@@ -5,7 +5,7 @@ from typing import Any
 
 from dsconfig.runtimes.read_config import overlaps
 from dsconfig.runtimes.reading import Reading, read
-from dsconfig.runtimes.settings import Settings
+from dsconfig.runtimes.settings import ConfigReader
 from dsconfig.schema import former_names
 from dsconfig.schema.catalogue import block_at, field_of, key
 from dsconfig.schema.config import DSConfig
@@ -34,7 +34,7 @@ def config_values(config: Mapping[str, Any], version: Version = NEWEST) -> dict[
     raises ValueError with the key if a value is still "auto".
     """
     written = former_names.with_current_names(config)
-    settings, found = Settings(written, version), dict[str, Any]()
+    settings, found = ConfigReader(written, version), dict[str, Any]()
     for name in DSConfig.model_fields:
         known = key(name)
         if known is None or not known.read_at(version):

@@ -69,7 +69,7 @@ class Parser(Cursor):
             self.out.places[""] = (-1, -1, 0, 0)
         elif self.peek() in ("{", "["):
             self.open("", -1, -1)
-            self.fill()
+            self.parse_containers()
         else:
             self.read_braceless()
 
@@ -79,7 +79,7 @@ class Parser(Cursor):
         self.push(Frame({}, "", -1, -1, start, braceless=True))
         if start == len(self.text):
             self.problem(start, start, "expected a config, found only a byte order mark")
-        self.fill()
+        self.parse_containers()
         problems = self.out.problems
         if not problems or problems[0].crash or start == len(self.text):
             return
@@ -105,7 +105,7 @@ class Parser(Cursor):
 
     # --- containers ---------------------------------------------------------------------
 
-    def fill(self) -> None:
+    def parse_containers(self) -> None:
         """Parse items until all containers are closed or the text ends."""
         while self.stack:
             if len(self.stack) > MAX_DEPTH:

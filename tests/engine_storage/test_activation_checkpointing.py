@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dsengine.loop import activation_checkpointing as checkpointing
 from dsengine.loop.activation_checkpointing import (
-    Settings,
+    RecomputationSettings,
     checkpoint_blocks,
     every_other_product,
 )
@@ -76,7 +76,7 @@ BLOCKS = [f"layers.{i}" for i in range(4)]
 @pytest.mark.parametrize(
     "settings", [DEFAULTS, replace(DEFAULTS, cpu_checkpointing=True, profile=True)]
 )
-def test_recomputation_keeps_gradients_and_saves_less(settings: Settings) -> None:
+def test_recomputation_keeps_gradients_and_saves_less(settings: RecomputationSettings) -> None:
     plain, recomputing = model(), model()
     checkpoint_blocks(recomputing, settings, BLOCKS)
     kept: list[Tensor] = []

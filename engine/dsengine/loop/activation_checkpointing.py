@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class RecomputationSettings:
     """The ``activation_checkpointing`` block of a config."""
 
     partition_activations: bool
@@ -37,19 +37,19 @@ class Settings:
     profile: bool
 
     @classmethod
-    def of(cls, effective: dsconfig.Effective) -> "Settings":
+    def of(cls, effective: dsconfig.Effective) -> "RecomputationSettings":
         """Return the settings of a plan's config."""
         block = effective.activation_checkpointing
         return cls(**{name: getattr(block, name) for name in cls.__dataclass_fields__})
 
 
 @cache
-def unconfigured() -> Settings:
+def unconfigured() -> RecomputationSettings:
     """Return the defaults."""
-    return Settings.of(dsconfig.Effective(batch=None))
+    return RecomputationSettings.of(dsconfig.Effective(batch=None))
 
 
-_settings: Settings | None = None
+_settings: RecomputationSettings | None = None
 
 
 def configure(
@@ -81,7 +81,7 @@ def configure(
     use(replace(unconfigured(), **block))
 
 
-def use(settings: Settings) -> None:
+def use(settings: RecomputationSettings) -> None:
     """Configure ``checkpoint`` from a plan's settings."""
     global _settings
     if settings.contiguous_memory_optimization and not settings.partition_activations:
@@ -151,7 +151,9 @@ _PRODUCTS = frozenset(("aten::mm", "aten::addmm", "aten::_scaled_mm", "aten::_gr
 """Operators that linear layers dispatch to."""
 
 
-def checkpoint_blocks(module: nn.Module, settings: Settings, blocks: Iterable[str]) -> list[str]:
+def checkpoint_blocks(
+    module: nn.Module, settings: RecomputationSettings, blocks: Iterable[str]
+) -> list[str]:
     """Make the named blocks of ``module`` recompute their activations; return their names.
 
     Call it before sharding. A Hugging Face model enables checkpointing itself, because its blocks
@@ -200,7 +202,7 @@ def _block(config: Any) -> dict[str, Any]:
             raise ValueError(f"{config} does not contain a config object")
         config = document.value
     block = dict(config.get("activation_checkpointing", {}))
-    unknown = sorted(block.keys() - Settings.__dataclass_fields__.keys())
+    unknown = sorted(block.keys() - RecomputationSettings.__dataclass_fields__.keys())
     if unknown:
         raise ValueError(f"unknown keys in activation_checkpointing: {', '.join(unknown)}")
     return block

@@ -198,14 +198,18 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _checkpoint_activations(plan: Plan, model: nn.Module) -> None:
-    from dsengine.loop.activation_checkpointing import Settings, checkpoint_blocks, release_blocks
+    from dsengine.loop.activation_checkpointing import (
+        RecomputationSettings,
+        checkpoint_blocks,
+        release_blocks,
+    )
 
     release_blocks(model)
     if not plan.effective.activation_checkpointing.enabled:
         return
     root = describe(model).root
     blocks = [fact.name for fact in root.walk() if fact.repeated] if root is not None else []
-    checkpoint_blocks(model, Settings.of(plan.effective), blocks)
+    checkpoint_blocks(model, RecomputationSettings.of(plan.effective), blocks)
 
 
 def _bound_optimizer(
