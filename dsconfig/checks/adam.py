@@ -131,7 +131,7 @@ def optimizer_argument_range(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC621", triggers="optimizer", phase=Phase.ZERO)
+@refusal("DSC621", triggers="optimizer", phase=Phase.ZERO, exception="ValueError")
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Muon at ZeRO stage 3 requires unsharded gradients
 

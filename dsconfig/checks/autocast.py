@@ -82,7 +82,7 @@ def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC305", triggers="torch_autocast", phase=Phase.MODEL)
+@refusal("DSC305", triggers="torch_autocast", phase=Phase.MODEL, exception="ValueError")
 def autocast_module_unknown(config: Context) -> Iterator[Finding]:
     """Entry of `lower_precision_safe_modules` that cannot be imported
 
@@ -124,7 +124,7 @@ def autocast_module_unknown(config: Context) -> Iterator[Finding]:
     "DSC306",
     Effect.REFUSED,
     triggers="torch_autocast",
-    phase=Phase.ZERO,
+    phase=Phase.MODEL,
     exception="AssertionError",
 )
 def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:

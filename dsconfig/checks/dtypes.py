@@ -24,7 +24,7 @@ def named_dtype(config: Context, name: str) -> str | None:
 
 
 @rule(
-    "DSC331", Effect.REFUSED, triggers="data_types", phase=Phase.MODEL, exception="AssertionError"
+    "DSC331", Effect.REFUSED, triggers="data_types", phase=Phase.ENGINE, exception="AssertionError"
 )
 def param_dtype_conflict(config: Context) -> Iterator[Finding]:
     """`param_dtype` contradicts the enabled precision

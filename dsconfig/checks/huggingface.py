@@ -159,7 +159,7 @@ def integration_error(config: Context) -> Iterator[Finding]:
     for path in failure.paths or ("",):
         yield Finding(
             path=tuple(path.split(".")) if path else (),
-            message=f"{program} raises {failure.exception}: {failure.message}",
+            message=f"{program} {failure}",
             help="fix the key, or train with the output of `dsconfig resolve --runtime dsengine`",
             phase=None if failure.late else Phase.PARSE,
         )
@@ -174,7 +174,7 @@ def _launch_conflicts(
         name = key.rpartition(".")[2]
         yield Finding(
             path=tuple(key.split(".")),
-            message=f"{program} raises {failure.exception}: {failure.message}",
+            message=f"{program} {failure}",
             help=f"delete {name} here and set it in {config.document.name}",
             phase=None if failure.late else Phase.PARSE,
             file=file,

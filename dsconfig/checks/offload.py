@@ -157,7 +157,7 @@ def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC437", triggers="zero_optimization", phase=Phase.OPTIMIZER, exception="AssertionError")
+@refusal("DSC437", triggers="zero_optimization", phase=Phase.ZERO, exception="AssertionError")
 def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     """Partial optimizer offload requires DeepSpeedCPUAdam
 

@@ -217,7 +217,11 @@ def params_not_a_block(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC606", Effect.REFUSED, triggers="optimizer zero_allow_untested_optimizer", phase=Phase.ZERO
+    "DSC606",
+    Effect.REFUSED,
+    triggers="optimizer zero_allow_untested_optimizer",
+    phase=Phase.ZERO,
+    exception="AssertionError",
 )
 def untested_optimizer(config: Context) -> Iterator[Finding]:
     """Optimizer is not tested with ZeRO

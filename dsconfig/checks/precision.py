@@ -191,7 +191,7 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     "DSC312",
     Effect.REFUSED,
     triggers="fp16 bf16 bfloat16 torch_autocast",
-    phase=Phase.MODEL,
+    phase=Phase.ENGINE,
     exception="ValueError",
 )
 def precision_not_on_device(config: Context) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from dsconfig.checks.runner import diagnostic_of, found_in
 from dsconfig.facts import Facts
 from dsconfig.report import Effect
 from dsconfig.runtimes import deepspeed
-from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.runtimes.read_config import MONITORS
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.runtimes.replay import Failure, Replay
@@ -104,7 +104,7 @@ def failure_of(document: Document, facts: Facts, runtime: Runtime) -> Failure | 
             if failure is not None:
                 return failure
     return Failure(
-        finding.exception or rule.exception or _exception(context, finding.path),
+        finding.exception or rule.exception or _exception(context, finding.path, rank.phase),
         finding.message.removesuffix(f": {AT_INIT}").removesuffix(f": {REJECTED}"),
         tuple(".".join(path) for path in finding.names or (finding.path,) if path),
         late=rank.phase > Phase.PARSE,
@@ -146,12 +146,14 @@ def _block_failure(context: Context, step: int) -> Failure:
     return Failure("ValidationError", f"DeepSpeed's model rejects {', '.join(paths)}", paths)
 
 
-def _exception(context: Context, path: Path) -> str:
-    """Return the class raised for a value that DeepSpeed reads without a model.
+def _exception(context: Context, path: Path, phase: Phase) -> str:
+    """Return the class raised for a value that DeepSpeed reads without a model, else nothing.
 
     It is the plain Python error of a method or an operator on the wrong type.
     """
     dotted, value = ".".join(path), context.get(*path)
+    if phase is not Phase.PARSE and value != AUTO and path not in context.failed_check:
+        return ""
     if isinstance(value, str) and dotted in _STRING_METHODS:
         return _STRING_METHODS[dotted]
     if value == 0 and dotted == "steps_per_print":

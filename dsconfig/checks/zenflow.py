@@ -22,7 +22,7 @@ def _is_on(config: Context) -> bool:
     also=(Effect.ALTERED,),
     triggers="zero_optimization.zenflow",
     phase=Phase.ZERO,
-    exception="AssertionError",
+    exception="ValueError",
 )
 def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
     """ZenFlow requires ZeRO and optimizer offload
@@ -38,6 +38,8 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
             path=BLOCK,
             message="zenflow requires ZeRO: DeepSpeed fails at the first step",
             help='set "stage" to 1, 2 or 3 and add ' + OFFLOADED,
+            phase=Phase.STEP,
+            exception="AttributeError",
             on_key=True,
         )
     elif config.offload("offload_optimizer") == "none":
@@ -50,7 +52,7 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC452", triggers="zero_optimization.zenflow", phase=Phase.ZERO, exception="ValueError")
+@refusal("DSC452", triggers="zero_optimization.zenflow", phase=Phase.MODEL, exception="ValueError")
 def zenflow_selection(config: Context) -> Iterator[Finding]:
     """Invalid ZenFlow selection
 
@@ -76,7 +78,8 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
     if isinstance(update, int) and update < 1 and config.since("0.19.6"):
         yield _rejected("update_interval", "must be at least 1")
     if strategy == AUTO and numeric:
-        yield _unusable("select_interval", 'must not be set if select_strategy is "auto"')
+        problem = 'must not be set if select_strategy is "auto"'
+        yield _unusable("select_interval", problem)._replace(exception="Warning")
     if strategy in ("step", "epoch") and not numeric:
         yield _unusable("select_strategy", "requires a numeric select_interval")
     if strategy == "step" and numeric and isinstance(update, int) and 0 < interval < update:

@@ -41,7 +41,7 @@ def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     triggers="zero_optimization",
     phase=Phase.ZERO,
-    exception="AssertionError",
+    exception="ValueError",
 )
 def grad_norm_needed(config: Context) -> Iterator[Finding]:
     """`compute_grad_norm: false` although the norm is required
@@ -185,7 +185,10 @@ def sum_not_supported(config: Context) -> Iterator[Finding]:
 
 
 @refusal(
-    "DSC417", triggers="managed_gradient_accumulation", phase=Phase.ZERO, exception="AssertionError"
+    "DSC417",
+    triggers="managed_gradient_accumulation",
+    phase=Phase.ENGINE,
+    exception="AssertionError",
 )
 def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
     """`managed_gradient_accumulation: false` is not supported with this feature

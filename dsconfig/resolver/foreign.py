@@ -38,7 +38,7 @@ def fill(draft: Draft) -> None:
         return
     draft.config = replay.config
     if replay.failure is not None:
-        _report(draft, "DSC760", replay.failure, "raises")
+        _report(draft, "DSC760", replay.failure)
     default = Reason(f"set by {draft.runtime.name}", Source.DEFAULT, {})
     for path, new in changes(before, replay.config):
         why = replay.reasons.get(path, default)
@@ -49,12 +49,12 @@ def fill(draft: Draft) -> None:
         _left_over(draft)
     if replay.failure_after is not None:
         reported = {found.pointer for found in draft.findings}
-        does = "passes this config to DeepSpeed, which raises"
+        does = "passes this config to DeepSpeed, which "
         _report(draft, "DSC761", replay.failure_after, does, reported)
 
 
 def _report(
-    draft: Draft, code: str, failure: Failure, does: str, reported: Container[str] = ()
+    draft: Draft, code: str, failure: Failure, does: str = "", reported: Container[str] = ()
 ) -> None:
     """Report an error at each key it names, except pointers in ``reported``."""
     for key in failure.launch_keys:
@@ -66,7 +66,7 @@ def _report(
             draft.report(
                 code,
                 path,
-                f"{draft.runtime.name} {does} {failure.exception}: {failure.message}",
+                f"{draft.runtime.name} {does}{failure}",
                 "fix the key, or train with the output of `dsconfig resolve --runtime dsengine`",
                 late=failure.late,
             )
@@ -78,7 +78,7 @@ def _report_launch_key(draft: Draft, code: str, failure: Failure, key: str) -> N
     draft.report(
         code,
         key,
-        f"{draft.runtime.name} raises {failure.exception}: {failure.message}",
+        f"{draft.runtime.name} {failure}",
         f"delete {key.rpartition('.')[2]} here and set it in {draft.document.name}",
         late=failure.late,
     )

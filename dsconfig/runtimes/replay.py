@@ -20,7 +20,7 @@ class Source(StrEnum):
 
 
 class Failure(NamedTuple):
-    """An error of the program: exception class, message and dotted keys."""
+    """An error of the program: exception class (empty: unknown), message and dotted keys."""
 
     exception: str
     message: str
@@ -29,6 +29,11 @@ class Failure(NamedTuple):
     """True if raised after parsing: during initialization or in a step."""
     launch_keys: tuple[str, ...] = ()
     """Dotted keys of the accelerate config that cause it."""
+
+    def __str__(self) -> str:
+        """Return what the program does, as in ``raises ValueError: lr is negative``."""
+        does = f"raises {self.exception}" if self.exception else "stops"
+        return f"{does}: {self.message}"
 
 
 class Remark(NamedTuple):
