@@ -157,7 +157,13 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC622", Effect.REFUSED, triggers="optimizer", phase=Phase.OPTIMIZER)
+@rule(
+    "DSC622",
+    Effect.REFUSED,
+    triggers="optimizer",
+    phase=Phase.OPTIMIZER,
+    exception="AssertionError",
+)
 def muon_method(config: Context) -> Iterator[Finding]:
     """Muon's `ns_method` must be `gram` or `standard`
 

@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.checks.registry import EMBEDDED_IN_YAML, MODEL, NESTED, TRAINING
-from dsconfig.checks.rule import Finding
+from dsconfig.checks.rule import Finding, Phase
 from dsconfig.facts import Facts
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
@@ -200,6 +200,7 @@ class Context(ReadConfig):
         problem: str,
         help: str,
         *,
+        phase: Phase | None = None,
         effect: Effect | None = None,
     ) -> Finding:
         """Return a finding about a TrainingArgument, which has no location in the config."""
@@ -207,7 +208,7 @@ class Context(ReadConfig):
             f"{self.argument_location(path)}{problem}",
             "training" in self.facts.origins,
         )
-        return Finding((), message, help, effect, in_other_file=in_file)
+        return Finding((), message, help, effect, phase, in_other_file=in_file)
 
     def closest(self, name: str, known: Iterable[str]) -> str | None:
         """Return the known name with the closest spelling, or None.

@@ -61,7 +61,14 @@ def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC333", Effect.REFUSED, also=(Effect.INERT,), triggers="data_types", phase=Phase.STEP)
+@rule(
+    "DSC333",
+    Effect.REFUSED,
+    also=(Effect.INERT,),
+    triggers="data_types",
+    phase=Phase.STEP,
+    exception="RuntimeError",
+)
 def integer_accumulation(config: Context) -> Iterator[Finding]:
     """Gradients cannot be accumulated in int8
 

@@ -210,6 +210,7 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
             path=(*path, "super_offload"),
             message=f"super_offload requires an NVIDIA GPU, not {device.name}: {AT_INIT}",
             help="delete it",
+            exception="AssertionError",
         )
     elif config.offload("offload_optimizer") == "none":
         yield Finding(

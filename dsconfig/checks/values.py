@@ -311,7 +311,14 @@ def boolean_zero_optimization(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC036", Effect.REFUSED, also=(Effect.NOTE,), triggers="zero_optimization", phase=Phase.STEP)
+@rule(
+    "DSC036",
+    Effect.REFUSED,
+    also=(Effect.NOTE,),
+    triggers="zero_optimization",
+    phase=Phase.STEP,
+    exception="TypeError",
+)
 def number_too_large(config: Context) -> Iterator[Finding]:
     """Size above 2^63 - 1
 

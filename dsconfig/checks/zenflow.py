@@ -52,7 +52,7 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC452", triggers="zero_optimization.zenflow", phase=Phase.MODEL, exception="ValueError")
+@refusal("DSC452", triggers="zero_optimization.zenflow", phase=Phase.MODEL, exception="Warning")
 def zenflow_selection(config: Context) -> Iterator[Finding]:
     """Invalid ZenFlow selection
 
@@ -79,18 +79,19 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
         yield _rejected("update_interval", "must be at least 1")
     if strategy == AUTO and numeric:
         problem = 'must not be set if select_strategy is "auto"'
-        yield _unusable("select_interval", problem)._replace(exception="Warning")
+        yield _unusable("select_interval", problem, exception=None)
     if strategy in ("step", "epoch") and not numeric:
         yield _unusable("select_strategy", "requires a numeric select_interval")
     if strategy == "step" and numeric and isinstance(update, int) and 0 < interval < update:
         yield _unusable("select_interval", "must not be shorter than update_interval")
 
 
-def _unusable(name: str, problem: str) -> Finding:
+def _unusable(name: str, problem: str, exception: str | None = "ValueError") -> Finding:
     return Finding(
         path=(*BLOCK, name),
         message=f"zenflow.{name} {problem}: {AT_INIT}",
         help='delete select_strategy and select_interval, or write "step" and a number',
+        exception=exception,
     )
 
 

@@ -211,7 +211,7 @@ class Runtime:
         raise NotImplementedError
 
     def read(self, outcome: Replay, facts: Facts) -> None:
-        """Change the config as DeepSpeed does while it reads it, if nobody hands it over."""
+        """Change the config as DeepSpeed does while it reads the file itself."""
 
     def under_accelerate_launch(self, *, config_file: bool, overrides: Overrides = ()) -> Self:
         """Return the program as ``accelerate launch`` runs it.

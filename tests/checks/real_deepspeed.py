@@ -26,12 +26,16 @@ class Stop(NamedTuple):
     error: str = ""
 
 
-def stop_of(config: Mapping[str, Any], timeout: float = 120) -> Stop:
-    """Read the config, initialize an engine for a small model, and train a few steps."""
+def stop_of(config: Mapping[str, Any], client: str | None = None, timeout: float = 120) -> Stop:
+    """Read the config, initialize an engine for a small model, and train a few steps.
+
+    A config without an optimizer gets one of the script: torch's AdamW if it is the ``client``,
+    else the one that offload accepts.
+    """
     _import_once()
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()
-    process = fork.Process(target=_report, args=(theirs, dict(config)))
+    process = fork.Process(target=_report, args=(theirs, dict(config), client))
     process.start()
     theirs.close()
     try:
@@ -52,25 +56,28 @@ def _import_once() -> None:
     # One rank does not need the shared-memory extension, which takes minutes to compile.
     # (The package's attribute of this name is torch itself.)
     cast(Any, sys.modules["deepspeed.comm.torch"]).build_shm_op = lambda: None
-    # Nor the optimizer kernels: the configs use torch's optimizers.
-    deepspeed.ops.op_builder.builder.OpBuilder.load = _no_kernel
     # DeepSpeed requires AVX512 for fp16 on a CPU; torch does not.
     deepspeed.get_accelerator().is_fp16_supported = lambda: True
 
 
-def _no_kernel(builder: Any, verbose: bool = True) -> None:
-    raise RuntimeError(f"the kernel {builder.name} is not compiled here")
+def compile_kernels() -> None:
+    """Compile the two Adam kernels, which takes minutes the first time."""
+    _import_once()
+    from deepspeed.accelerator import get_accelerator
+
+    for name in ("FusedAdamBuilder", "CPUAdamBuilder"):
+        get_accelerator().create_op_builder(name).load(verbose=False)
 
 
-def _report(pipe: Any, config: dict[str, Any]) -> None:
+def _report(pipe: Any, config: dict[str, Any], client: str | None) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    pipe.send(_attempt(config))
+    pipe.send(_attempt(config, client))
     pipe.close()
 
 
-def _attempt(config: dict[str, Any]) -> Stop:
+def _attempt(config: dict[str, Any], client: str | None) -> Stop:
     import deepspeed
     import torch
     import torch.distributed as dist
@@ -90,11 +97,18 @@ def _attempt(config: dict[str, Any]) -> Stop:
             model = torch.nn.Sequential(
                 torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)
             )
-            client = None
+            optimizer = None
             if not isinstance(config.get("optimizer"), dict):
-                client = torch.optim.AdamW(model.parameters(), lr=1e-3)
+                zero = config.get("zero_optimization")
+                offloads = isinstance(zero, dict) and "offload_optimizer" in zero
+                own = deepspeed.ops.adam.DeepSpeedCPUAdam
+                kind = own if offloads and client is None else torch.optim.AdamW
+                optimizer = kind(model.parameters(), lr=1e-3)
             engine, *_ = deepspeed.initialize(
-                model=model, model_parameters=model.parameters(), optimizer=client, config=str(path)
+                model=model,
+                model_parameters=model.parameters(),
+                optimizer=optimizer,
+                config=str(path),
             )
             at = STEPPED
             for _ in range(STEPS * max(1, int(engine.gradient_accumulation_steps()))):

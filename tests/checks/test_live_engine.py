@@ -1,17 +1,14 @@
-"""Late errors compared with the installed DeepSpeed.
+"""Late errors compared with the installed DeepSpeed: when it stops, and the exception.
 
-One rank on a CPU, without compiled kernels; rules that need more are listed with the reason.
+One rank on a CPU, with the examples as they are; rules that need more are listed with the reason.
 """
-
-import json
-from typing import Any
 
 import pytest
 
 import dsconfig
-from checks.real_deepspeed import BUILT, RAN, STEPPED, stop_of
+from checks.real_deepspeed import BUILT, RAN, STEPPED, Stop, compile_kernels, stop_of
 from dsconfig.checks.registry import rules
-from dsconfig.checks.rule import Rule
+from dsconfig.checks.rule import Example, Phase, Rule
 from dsconfig.report import Effect
 
 pytestmark = [pytest.mark.live, pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
@@ -49,8 +46,6 @@ GOOD_NEEDS_MORE = {
     "DSC621": "Muon compiles its iteration, for minutes",
     "DSC622": "Muon compiles its iteration, for minutes",
 }
-KERNELS = frozenset({"DSC440", "DSC610"})
-"""Rules about DeepSpeed's own optimizers, which torch's cannot replace."""
 
 
 def _late() -> dict[str, Rule]:
@@ -62,16 +57,8 @@ def _late() -> dict[str, Rule]:
 SHOWN = sorted(_late().keys() - NOT_SHOWN.keys())
 
 
-def _runnable(text: str, code: str) -> dict[str, Any]:
-    """Return the example with torch's optimizers instead of DeepSpeed's compiled ones."""
-    config: dict[str, Any] = json.loads(json.dumps(dsconfig.read(text).value))
-    if code in KERNELS:
-        return config
-    optimizer = config.get("optimizer")
-    if isinstance(optimizer, dict) and str(optimizer.get("type")).lower() in ("adam", "adamw"):
-        optimizer.setdefault("params", {}).setdefault("torch_adam", True)
-    config.setdefault("zero_force_ds_cpu_optimizer", False)
-    return config
+def _stop(example: Example) -> Stop:
+    return stop_of(dsconfig.read(example.config).value, example.client_optimizer)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,18 +66,20 @@ def _newest():
     deepspeed = pytest.importorskip("deepspeed")
     if not deepspeed.__version__.startswith("0.19.8"):
         pytest.skip("requires DeepSpeed 0.19.8")
+    compile_kernels()
 
 
 @pytest.mark.parametrize("code", SHOWN)
 def test_deepspeed_fails_late_with_bad_example(code):
-    stop = stop_of(_runnable(rules()[code].bad.config, code))
-    assert stop.at in (BUILT, STEPPED), stop
-    assert "is not compiled here" not in stop.error
+    rule = rules()[code]
+    stop = _stop(rule.bad)
+    assert stop.at == (STEPPED if rule.phase is Phase.STEP else BUILT), stop
+    assert not rule.exception or stop.error.startswith(f"{rule.exception}:"), stop
 
 
 @pytest.mark.parametrize("code", sorted(set(SHOWN) - GOOD_NEEDS_MORE.keys()))
 def test_deepspeed_trains_with_good_example(code):
-    assert stop_of(_runnable(rules()[code].good.config, code)).at == RAN
+    assert _stop(rules()[code].good).at == RAN
 
 
 def test_rules_not_run_on_cpu_are_late():

@@ -14,6 +14,7 @@ from typing import Any
 
 import dsconfig
 from dsconfig.facts import Facts, ModelTree, TrainingFacts, gather
+from dsconfig.mesh import Degrees
 from dsconfig.runtimes.accelerate import accelerate
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.deepspeed import deepspeed
@@ -105,7 +106,7 @@ def facts_of(row: Mapping[str, Any]) -> Facts:
     world = given["world_size"]
     return Facts(
         world_size=world,
-        tensor_parallel=world // given.get("data_parallel_world_size", world),
+        degrees=Degrees(tensor=world // given.get("data_parallel_world_size", world)),
         device=gather(device="cpu").device if given.get("device") == "cpu" else None,
         model=model_of(given),
         training=training_of(row),
