@@ -38,6 +38,7 @@ def resolved(
         raise typer.Exit(1)
     fact_defaults.note_ignored_flags(effective, facts)
     fact_defaults.note_unintended_fp32(effective, document, program)
+    fact_defaults.note_not_estimated(effective)
     return effective, errors
 
 

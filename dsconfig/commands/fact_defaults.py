@@ -11,6 +11,7 @@ from dsconfig.source.pointer import is_block
 
 with lazy_imports():
     from dsconfig.commands import notes, text_table
+    from dsconfig.cost import estimator
     from dsconfig.facts import training as runs
     from dsconfig.project import inference
     from dsconfig.runtimes import degrees
@@ -156,6 +157,12 @@ def note_unintended_fp32(effective: "Effective", document: "Document", program: 
         note(f"note: trains in fp32 because no precision is specified; set {step}")
     elif not switches:
         note('note: trains in fp32 because the config has neither "bf16" nor "fp16"')
+
+
+def note_not_estimated(effective: "Effective") -> None:
+    """Print a note for each key whose effect is not estimated."""
+    for key in estimator.not_estimated(effective):
+        note(f"note: {key} is not estimated: every rank is assumed to have all experts")
 
 
 def note_ignored_flags(effective: "Effective", facts: "Facts") -> None:

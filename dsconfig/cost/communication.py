@@ -58,8 +58,6 @@ class UnitVolume(NamedTuple):
     """In each micro step; 0: it stays unsharded and is gathered after each update."""
     regathers: int = 0
     """The same over the ranks of hpZ."""
-    experts: bool = False
-    """Divided over expert ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +97,11 @@ def _of_unit(
     zero, numerics = effective.zero, effective.numerics
     wire = numerics.communication_dtype.bytes
     axis, ranks = "states", mesh.state_ranks
-    if unit.experts:
-        axis, ranks = "expert_data", mesh.expert_data
     if zero.stage == 0:
-        axis, ranks = (axis, ranks) if unit.experts else ("gradients", mesh.gradient_ranks)
         yield Collective(
-            axis=axis,
+            axis="gradients",
             kind=Kind.ALL_REDUCE,
-            ranks=ranks,
+            ranks=mesh.gradient_ranks,
             bytes=unit.trained * wire,
             count=count,
             overlaps=True,
@@ -143,7 +138,7 @@ def _of_unit(
     yield Collective(
         axis="replicate",
         kind=Kind.ALL_REDUCE,
-        ranks=1 if unit.experts else mesh.replicate,
+        ranks=mesh.replicate,
         bytes=unit.trained * held / ranks,
         count=reductions,
         overlaps=zero.overlap_comm,
@@ -181,14 +176,11 @@ def volume_of(
         again = (1 + recomputes) if zero.stage == 3 else 0
         units = [
             UnitVolume(
-                sum(each.elements for each in own) // degrees.pipeline,
-                sum(each.elements for each in own if each.trainable) // degrees.pipeline,
+                weights.elements // degrees.pipeline,
+                weights.trained // degrees.pipeline,
                 gathers=int(zero.stage == 3) + again * (not hpz),
                 regathers=again * hpz,
-                experts=experts,
             )
-            for experts in (False, True)
-            if (own := [each for each in weights if each.is_divided is experts])
         ]
     else:
         units = [

@@ -23,7 +23,7 @@ from dsconfig.cost.timeline import SHAPED, BudgetExceeded, Trace
 from dsconfig.cost.workload import Workload
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.runtimes.degrees import recomputed_blocks, with_degrees
+from dsconfig.runtimes.degrees import expert_degree, recomputed_blocks, with_degrees
 from dsconfig.runtimes.effective import TIER_NAMES, Effective
 
 
@@ -230,8 +230,14 @@ def inputs_of(
             "accumulation": batch.accumulation if batch else 1,
             "recompute": recompute_of(effective, facts),
             "overlap_comm": effective.zero.overlap_comm,
+            "not_estimated": not_estimated(effective),
         }
     )
+
+
+def not_estimated(effective: Effective) -> list[str]:
+    """Return the keys of the config whose effect on memory and time is not estimated."""
+    return ["expert_parallel.autoep_size"] if expert_degree(effective.config) > 1 else []
 
 
 def simulator_of(runtime: str | Runtime) -> Callable[[Workload], Trace]:

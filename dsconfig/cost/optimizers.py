@@ -58,7 +58,7 @@ class OptimizerCost:
         """
         return int(elements * (self.scratch.alone + 4 * self.share_of_adam))
 
-    def state_bytes(self, elements: int, width: int = 4) -> int:
+    def state_bytes(self, elements: int, width: int) -> int:
         """Return the bytes for ``elements`` with states of ``width`` bytes."""
         return int(elements * (self.states * width + self.other_bytes))
 
@@ -185,20 +185,20 @@ def temporary_bytes(job: "Workload", elements: int, part: Callable[[int], int]) 
     (``foreach``, torch's default on CUDA, and Lion's own way), on a CPU one tensor after the other
     (``dsengine.optimizers.build``).
     """
-    named = job.effective.optimizer
+    named, width = job.effective.optimizer, job.master_width
     chosen: Mapping[str, Any] = named.params if named is not None else {}
     found = optimizer_type(named.type if named is not None else "AdamW")
     ours = found.class_in_engine(chosen) if found is not None else None
     largest = part(job.largest_trained)
     if ours is None:
         scratch = job.optimizer.scratch
-        return 4 * (largest * scratch.loops if job.on_cpu else elements * scratch.lists)
+        return width * (largest * scratch.loops if job.on_cpu else elements * scratch.lists)
     kind = OPTIMIZER_CLASSES[ours]
     if job.optimizer.matrices:
         of_adam = int(elements * job.optimizer.share_of_adam)
         adam = OPTIMIZER_CLASSES["torch.AdamW"].scratch
         adams = min(largest, of_adam) * adam.loops if job.on_cpu else of_adam * adam.lists
-        return max(4 * adams, _orthogonalizing_bytes(job.optimizer.matrices, part))
+        return max(width * adams, _orthogonalizing_bytes(job.optimizer.matrices, part))
     fused = kind.is_torch_fused_on("cpu" if job.on_cpu else "cuda")
     if chosen.get("fused") or (fused and not _CHOOSE_KERNELS & chosen.keys()):
         return 0
@@ -207,8 +207,8 @@ def temporary_bytes(job: "Workload", elements: int, part: Callable[[int], int]) 
         foreach = chosen.get("foreach")
         all_at_once = not job.on_cpu if foreach is None else foreach
     if not all_at_once:
-        return largest * 4 * kind.scratch.given(chosen).loops
-    return elements * 4 * kind.scratch.given(chosen).lists
+        return largest * width * kind.scratch.given(chosen).loops
+    return elements * width * kind.scratch.given(chosen).lists
 
 
 def newton_schulz_bytes(shape: tuple[int, ...], width: int) -> int:

@@ -27,9 +27,6 @@ USUAL_TOKENS = 2048
 WITHIN_LAYERS = ("tensor", "sequence", "pipeline", "hpz")
 """Axes whose ranks are in one node."""
 
-MASTER_WIDTH = 4
-"""Bytes of an element in fp32."""
-
 SCORE_ACCESSES = 6
 """Memory accesses per score of eager attention in forward: the product, the mask (read and
 written), softmax (read and written), the second product; backward has twice as many."""
@@ -265,7 +262,9 @@ class _Step:
             seconds += self._owned * self._sent_bytes() / speed.pcie
             seconds += self._owned / speed.host_adam
         if zero.optimizer_tier is Tier.NVME:
-            states = 12 * self._owned
+            numerics = self._effective.numerics
+            # Masters and, as in Adam, two moments.
+            states = (numerics.master_dtype.bytes + 2 * numerics.state_dtype.bytes) * self._owned
             seconds += states / speed.nvme_read + states / speed.nvme_write
         if zero.parameter_tier is not Tier.DEVICE:
             gathers = 3 if self._recompute is Recompute.FULL else 2
@@ -287,11 +286,12 @@ class _Step:
         zero, steps, width = self._effective.zero, self._batch.accumulation, self._width
         if not self._is_deepspeed:
             return width * (steps + 1)
+        master = self._effective.numerics.master_dtype.bytes
         up = 0 if zero.parameter_tier is not Tier.DEVICE else width
         if zero.stage == 3:
-            return MASTER_WIDTH + 2 * width * steps + up
+            return master + 2 * width * steps + up
         sums = 2 * steps - 1 if steps > 1 else 0
-        return MASTER_WIDTH + width * sums + up
+        return master + width * sums + up
 
 
 def _mixing_flops(shape: Architecture, length: int) -> float:

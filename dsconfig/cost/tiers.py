@@ -111,7 +111,7 @@ def _temporaries(job: Workload) -> Component:
     on_host = offload is not None and offload.tier is Tier.HOST
     share = int(job.owned * offload.ratio) if offload is not None and on_host else 0
     name, pointer, formula, *_ = TEMPORARIES
-    amount = 4 * job.optimizer.temporaries_below(share)
+    amount = job.master_width * job.optimizer.temporaries_below(share)
     return Component(name, amount, pointer, formula, (Phase.STEP,))
 
 

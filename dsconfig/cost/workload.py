@@ -37,10 +37,6 @@ class Weight:
     backward."""
     quantizable: bool = False
     """The matrix of an ``nn.Linear`` or ``Conv1D`` inside a block."""
-    is_expert: bool = False
-    """A tensor of routed experts."""
-    is_divided: bool = False
-    """Divided over expert ranks."""
     quantized: int = 0
     """Elements before quantization; ``elements`` counts its storage in the compute dtype."""
     constant_bytes: int = 0
@@ -156,12 +152,11 @@ class Workload:
 
     @cached_property
     def master_width(self) -> int:
-        numerics = self.effective.numerics
-        return 2 if numerics.master_weights_16bit and numerics.precision.bytes == 2 else 4
+        return self.effective.numerics.master_dtype.bytes
 
     @cached_property
     def state_width(self) -> int:
-        return 2 if self.effective.numerics.optimizer_states_16bit else self.master_width
+        return self.effective.numerics.state_dtype.bytes
 
     @property
     def elements(self) -> int:
@@ -282,7 +277,7 @@ def weights_of(
     model: ModelTree, degrees: Degrees = UNDIVIDED, packing: Packing | None = None
 ) -> Weights:
     """Return the tensors of a model in registration order, shared storage once, divided over tensor
-    and expert ranks and packed.
+    ranks and packed.
 
     Trees are frozen and large: results are cached by identity, so that a search over hundreds of
     configs walks the tree once.

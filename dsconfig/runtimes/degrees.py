@@ -29,16 +29,22 @@ def with_degrees(facts: Facts, config: Mapping[str, Any]) -> Facts:
     These are ``tensor_parallel.autotp_size``, ``sequence_parallel_size``, ``pipeline.stages`` and,
     if AutoEP is enabled, ``expert_parallel.autoep_size``.
     """
-    flags, experts = facts.degrees, _block(config, "expert_parallel")
+    flags = facts.degrees
     degrees = Degrees(
         tensor=_degree(flags.tensor, _block(config, "tensor_parallel").get("autotp_size")),
         sequence=_degree(flags.sequence, config.get("sequence_parallel_size")),
         pipeline=_degree(flags.pipeline, stages_of(config)),
-        expert=_degree(flags.expert, experts.get("enabled") is True and experts.get("autoep_size")),
+        expert=_degree(flags.expert, expert_degree(config)),
     )
     ranks = facts.world_size
     divides = ranks is None or degrees.divide(ranks)
     return replace(facts, degrees=degrees) if divides else facts
+
+
+def expert_degree(config: Mapping[str, Any]) -> int:
+    """Return the ranks over which AutoEP divides the experts; 1 if it is disabled."""
+    block = _block(config, "expert_parallel")
+    return _degree(1, block.get("autoep_size")) if block.get("enabled") is True else 1
 
 
 def stages_of(config: Mapping[str, Any]) -> int:

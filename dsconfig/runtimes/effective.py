@@ -86,8 +86,10 @@ class Numerics:
     immediate_grad_update: bool = False
     grad_accum_dtype: Precision = Precision.FP32
     communication_dtype: Precision = Precision.FP32
-    master_weights_16bit: bool = False
-    optimizer_states_16bit: bool = False
+    master_dtype: Precision = Precision.FP32
+    """Of the weights that the optimizer updates."""
+    state_dtype: Precision = Precision.FP32
+    """Of the optimizer's states."""
     buffer_dtype: str | None = None
 
 
@@ -329,6 +331,10 @@ def _numerics(read: ConfigReader) -> Numerics:
     elif read.flag("fp16.enabled"):
         precision = Precision.FP16
     fp16, bf16 = precision is Precision.FP16, precision is Precision.BF16
+    narrow_masters = any(
+        read.flag(f"{block}.{block}_master_weights_and_grads") for block in ("bf16", "fp16")
+    )
+    master = precision if narrow_masters else Precision.FP32
     autocast = None
     if read.flag("torch_autocast.enabled"):
         wanted = _dtype(read, "torch_autocast.dtype", Precision.BF16)
@@ -342,9 +348,8 @@ def _numerics(read: ConfigReader) -> Numerics:
         immediate_grad_update=read.flag("bf16.immediate_grad_update"),
         grad_accum_dtype=_dtype(read, "data_types.grad_accum_dtype", precision),
         communication_dtype=_dtype(read, "communication_data_type", precision),
-        master_weights_16bit=read.flag("bf16.bf16_master_weights_and_grads")
-        or read.flag("fp16.fp16_master_weights_and_grads"),
-        optimizer_states_16bit=read.flag("bf16.bf16_optimizer_states"),
+        master_dtype=master,
+        state_dtype=Precision.BF16 if read.flag("bf16.bf16_optimizer_states") else master,
         buffer_dtype=read.value("data_types.buffer_dtype"),
     )
 

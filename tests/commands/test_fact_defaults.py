@@ -172,3 +172,13 @@ def test_accelerate_plugin_assumes_one_sample_per_loader_batch(tmp_path: Path) -
     assert done.returncode == 0 and "micro batch 1 x 2048" in " ".join(done.stdout.split())
     assert "assuming DataLoader(..., batch_size=1) in the script" in " ".join(done.stderr.split())
     assert "assuming" not in run("estimate", path, *asked, "--micro-batch", 2).stderr
+
+
+def test_expert_parallel_is_reported_as_not_estimated(tmp_path: Path) -> None:
+    path = tmp_path / "experts.json"
+    experts = {"enabled": True, "autoep_size": 4}
+    path.write_text(json.dumps({**WITHOUT, "expert_parallel": experts}))
+    estimate = ("estimate", path, *MODEL, "--runtime", "deepspeed")
+    assert "expert_parallel.autoep_size is not estimated" in run(*estimate).stderr
+    path.write_text(json.dumps({**WITHOUT, "expert_parallel": {**experts, "enabled": False}}))
+    assert "not estimated" not in run(*estimate).stderr

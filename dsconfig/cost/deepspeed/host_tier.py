@@ -24,9 +24,9 @@ def on_nvme(job: Workload) -> list[Component]:
     zero, own = job.effective.zero, job.owned
     found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME and is_swapped(job):
-        found.append(categories.offloaded_masters(own * 4))
+        found.append(categories.offloaded_masters(own * job.master_width))
         found.append(categories.offloaded_moments(job.optimizer.state_bytes(own, job.state_width)))
-        found.append(categories.offloaded_gradients(own * 4))
+        found.append(categories.offloaded_gradients(own * job.master_width))
     if zero.parameter_tier is Tier.NVME:
         amount = job.shard(job.elements) * job.width
         found.append(
@@ -45,7 +45,7 @@ def is_swapped(job: Workload) -> bool:
     path = "aio.block_size"
     block = int(value_at(job.effective.config, path, default_of(path)))
     group = min(job.owned, job.effective.zero.sub_group_size)
-    return group * 4 >= max(MIB, block)
+    return group * job.master_width >= max(MIB, block)
 
 
 def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
@@ -87,20 +87,29 @@ def _unswapped(job: Workload, pin: bool) -> list[Component]:
     """Return what stays in host memory besides the pool: fp32 gradients, and
     sub-groups too small."""
     own, formula = job.owned, f"{categories.PER_OWNED}, until the step"
-    each = min(own, job.effective.zero.sub_group_size) * 4
-    kept = [Component("gradients", own * 4, categories.OPTIMIZER, formula, pinned=pin, piece=each)]
+    each = min(own, job.effective.zero.sub_group_size) * job.master_width
+    kept = [
+        Component(
+            "gradients",
+            own * job.master_width,
+            categories.OPTIMIZER,
+            formula,
+            pinned=pin,
+            piece=each,
+        )
+    ]
     if not is_swapped(job):
         state = job.optimizer.state_bytes(own, job.state_width)
         small = "sub-groups below 1 MiB are not swapped"
         group = f"{categories.ZERO}/sub_group_size"
-        kept.append(Component(categories.MASTERS, own * 4, group, small, pinned=pin))
+        kept.append(Component(categories.MASTERS, own * job.master_width, group, small, pinned=pin))
         kept.append(Component(categories.MOMENTS.name, state, group, small))
     return kept
 
 
 def _pool(job: Workload, offload: Offload) -> list[Component]:
     own, pin, count_key = job.owned, offload.pin_memory, f"{categories.OPTIMIZER}/buffer_count"
-    each = min(own, job.effective.zero.sub_group_size) * 4
+    each = min(own, job.effective.zero.sub_group_size) * job.master_width
     count = offload.buffer_count * (2 if offload.pipeline_read or offload.pipeline_write else 1)
     formula = "buffer_count x largest sub-group x 4 bytes"
     return [

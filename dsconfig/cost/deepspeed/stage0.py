@@ -44,8 +44,8 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
         line.hold(MOMENTS, state)
         return
     line.hold_briefly(categories.FLAT_GRADIENT, owned * width)
-    line.hold(categories.MASTER, owned * 4)
-    line.hold(categories.ZERO_GRADIENT, owned * 4)
+    line.hold(categories.MASTER, owned * job.master_width)
+    line.hold(categories.ZERO_GRADIENT, owned * job.master_width)
     largest = job.largest_trained
     temporaries = job.optimizer.temporaries(owned, largest, on_cpu=job.on_cpu)
     if not job.optimizer.fused:
@@ -53,7 +53,7 @@ def _create(job: Workload, line: Timeline, owned: int) -> None:
         line.hold(categories.FLAT_GRADIENT, owned * width)
     line.hold(MOMENTS, state)
     if not job.optimizer.fused:
-        line.hold_briefly(TEMPORARIES, 4 * (temporaries + largest))
+        line.hold_briefly(TEMPORARIES, job.master_width * (temporaries + largest))
     line.free(categories.FLAT_GRADIENT)
     line.free(categories.ZERO_GRADIENT)
 
@@ -63,15 +63,15 @@ def _step(job: Workload, line: Timeline, owned: int) -> None:
     temporaries = job.optimizer.temporaries(owned, largest, on_cpu=job.on_cpu)
     line.hold_briefly(categories.ORTHOGONALIZED, muon_bytes(job, 4))
     if not job.mixed:
-        line.hold_briefly(TEMPORARIES, temporaries * 4)
+        line.hold_briefly(TEMPORARIES, temporaries * job.master_width)
     elif job.optimizer.fused:
         # A list of fp32 copies is flattened while the 16-bit gradients still exist.
-        line.hold(categories.STEP_GRADIENT, owned * 4)
-        line.hold(categories.FLAT_GRADIENT, owned * 4)
+        line.hold(categories.STEP_GRADIENT, owned * job.master_width)
+        line.hold(categories.FLAT_GRADIENT, owned * job.master_width)
         line.free(categories.FLAT_GRADIENT)
         line.free(categories.STEP_GRADIENT)
     else:
-        line.hold(categories.STEP_GRADIENT, owned * 4)
-        line.hold_briefly(TEMPORARIES, 4 * (temporaries + largest))
+        line.hold(categories.STEP_GRADIENT, owned * job.master_width)
+        line.hold_briefly(TEMPORARIES, job.master_width * (temporaries + largest))
         line.free(categories.STEP_GRADIENT)
     line.free(categories.GRADIENTS)

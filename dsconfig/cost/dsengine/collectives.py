@@ -197,7 +197,7 @@ def broadcast_bytes(job: Workload, weights: Iterable[Weight]) -> int:
     full: list[tuple[int, list[int]]] = []  # where a bucket begins, and its sizes
     filling: dict[int, tuple[int, list[int]]] = {}  # by width
     for place, each in enumerate(weights):
-        width = 4 if each.trainable else job.width
+        width = job.master_width if each.trainable else job.width
         bucket = filling.setdefault(width, (place, []))
         bucket[1].append(each.elements * width)
         if sum(bucket[1]) >= tiles.BROADCAST_BYTES:

@@ -29,7 +29,7 @@ def created_masters(job: Workload) -> int:
     """
     if job.effective.zero.optimizer_tier is Tier.DEVICE:
         return 0
-    return 4 * (job.owned if moves_masters(job) else host_share(job)[1])
+    return job.master_width * (job.owned if moves_masters(job) else host_share(job)[1])
 
 
 def on_nvme(job: Workload) -> list[Component]:
@@ -37,8 +37,8 @@ def on_nvme(job: Workload) -> list[Component]:
     found: list[Component] = []
     if zero.optimizer_tier is Tier.NVME:
         own = host_share(job)[1]
-        found.append(offloaded_masters(own * 4))
-        found.append(offloaded_moments(job.optimizer.state_bytes(own)))
+        found.append(offloaded_masters(own * job.master_width))
+        found.append(offloaded_moments(job.optimizer.state_bytes(own, job.state_width)))
     if zero.offload_param is not None and zero.parameter_tier is Tier.NVME:
         filed = shard_bytes(job) - _kept(job, zero.offload_param)
         found.append(Component("weights", filed, PARAMETERS, SHARDS))
@@ -47,17 +47,17 @@ def on_nvme(job: Workload) -> list[Component]:
 
 def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     own, pin = host_share(job)[1], offload.pin_memory
-    state = job.optimizer.state_bytes(own)
-    gradients = offloaded_gradients(own * 4, pinned=pin)
+    state = job.optimizer.state_bytes(own, job.state_width)
+    gradients = offloaded_gradients(own * job.master_width, pinned=pin)
     staging = _staging(job, own, pinned=pin)
     if offload.tier is Tier.HOST:
         return [
-            offloaded_masters(own * 4, pinned=pin),
+            offloaded_masters(own * job.master_width, pinned=pin),
             gradients,
             offloaded_moments(state),
             *staging,
         ]
-    segments = 1 + state // max(1, 4 * own)
+    segments = 1 + state // max(1, job.master_width * own)
     tile = min(own, tiles.filed_tile_elements(job.effective.zero.sub_group_size, segments))
     count = tiles.buffers(offload.buffer_count, segments, -(-own // max(1, tile)))
     held = count * segments * tile * tiles.ELEMENT_BYTES
@@ -86,7 +86,7 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
         Component("gradient shards", trained, PARAMETERS, SHARDS, pinned=pin, phases=late),
     ]
     if job.effective.zero.offload_optimizer is None:
-        state = job.optimizer.state_bytes(job.owned)
+        state = job.optimizer.state_bytes(job.owned, job.state_width)
         found.append(offloaded_moments(state, PARAMETERS))
     return found
 

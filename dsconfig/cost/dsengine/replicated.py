@@ -8,8 +8,6 @@ from dsconfig.cost.optimizers import temporary_bytes
 from dsconfig.cost.timeline import Timeline, Trace, run_backward, run_forward, trained_backwards
 from dsconfig.cost.workload import Workload
 
-MASTER_WIDTH = 4
-
 
 def simulate(job: Workload) -> Trace:
     """Replay stage 0: nothing is sharded; in mixed precision an fp32 master of the
@@ -20,7 +18,7 @@ def simulate(job: Workload) -> Trace:
     _create(job, line, trained)
     if not job.optimizer.eager:
         line.enter(Phase.FORWARD)
-    line.hold(MOMENTS, job.optimizer.state_bytes(trained))
+    line.hold(MOMENTS, job.optimizer.state_bytes(trained, job.state_width))
     line.enter(Phase.FORWARD)
     sums = _width_of_sums(job)
     if job.accumulation > 1:
@@ -44,12 +42,12 @@ def simulate(job: Workload) -> Trace:
     line.enter(Phase.STEP)
     if sums:
         line.free(categories.KEPT_GRADIENTS)
-    if job.mixed and sums != MASTER_WIDTH:
+    if job.mixed and sums != job.master_width:
         if (
             job.mesh.gradient_ranks == 1 and not sums
         ):  # not views of a bucket: each is freed after its cast
             line.free(categories.KEPT_GRADIENTS, (trained - last) * job.width)
-        line.hold(categories.STEP_GRADIENT, trained * MASTER_WIDTH)
+        line.hold(categories.STEP_GRADIENT, trained * job.master_width)
         line.free(categories.KEPT_GRADIENTS)
         line.free(categories.SUMS)
     line.hold_briefly(TEMPORARIES, temporary_bytes(job, trained, lambda elements: elements))
@@ -67,15 +65,15 @@ def _width_of_sums(job: Workload) -> int:
 
 
 def _create(job: Workload, line: Timeline, trained: int) -> None:
-    line.hold(categories.BUILT, (job.elements if job.on_cpu else trained) * 4)
+    line.hold(categories.BUILT, (job.elements if job.on_cpu else trained) * job.master_width)
     line.hold(categories.UNSHARDED, job.frozen_elements * job.width)  # cast while copied
     line.hold(CONSTANTS, job.weights.constant_bytes)
-    line.free(categories.BUILT, job.frozen_elements * 4 if job.on_cpu else 0)
+    line.free(categories.BUILT, job.frozen_elements * job.master_width if job.on_cpu else 0)
     if job.mesh.gradient_ranks > 1:
         line.hold_briefly(categories.BROADCAST, broadcast_bytes(job, job.weights))
     if not job.mixed:
         line.free(categories.BUILT)  # the same tensors
-    line.hold(categories.MASTER, trained * MASTER_WIDTH)
+    line.hold(categories.MASTER, trained * job.master_width)
     if job.mixed and job.trainable:
         # Weights are cast one by one, freeing each fp32 original.
         line.hold_briefly(categories.UNSHARDED, job.trainable[0].elements * job.width)

@@ -83,7 +83,7 @@ class _Run:
         full_model = job.on_cpu and not job.builds_in_pieces
         line.hold(CONSTANTS, job.weights.constant_bytes)
         if full_model:
-            line.hold(categories.BUILT, job.elements * 4)
+            line.hold(categories.BUILT, job.elements * job.master_width)
         recorded: dict[int, Segment] = {}
         for group in self._groups:
             if group.alike not in recorded:
@@ -95,13 +95,13 @@ class _Run:
                 self._gathered.add(place)
                 self._alias_unsharded(group)
         line.free(categories.BUILT)
-        line.hold(categories.TILES, self._device_tile_elements * 4)
+        line.hold(categories.TILES, self._device_tile_elements * job.master_width)
         if not self._offloads_gradients and job.optimizer.eager:
             self._hold_moments()
 
     def _hold_moments(self) -> None:
         trained = sum(group.trainable for group in self._groups)
-        state = self._job.optimizer.state_bytes(trained // self._job.ranks)
+        state = self._job.optimizer.state_bytes(trained // self._job.ranks, self._job.state_width)
         self._line.hold(MOMENTS, state)
 
     def _unit_made(self, group: Group, full_model: bool) -> Segment:
@@ -110,7 +110,7 @@ class _Run:
         weights = [job.weights[index] for index in group.weights]
         frozen = (group.elements - group.trainable) * job.width
         if not full_model:
-            line.hold(categories.BUILT, group.trainable * 4 + frozen)
+            line.hold(categories.BUILT, group.trainable * job.master_width + frozen)
         elif job.mixed:
             line.hold(categories.NARROWED, frozen)
         if job.ranks > 1:
@@ -134,7 +134,7 @@ class _Run:
             if weight.trainable:
                 elements = padded(weight, self._job.ranks)
                 line.hold(categories.NARROWED, elements * self._shard_width)
-                line.free(categories.BUILT, 0 if stays else elements * 4)
+                line.free(categories.BUILT, 0 if stays else elements * self._job.master_width)
 
     def _divided(self, group: Group) -> dict[Category, int]:
         """Return the bytes of this rank's shards of a unit."""
@@ -160,8 +160,8 @@ class _Run:
         if not self._offloads_gradients and not job.optimizer.eager:
             self._hold_moments()
         # Gradients of the tiles on the device are kept for the next step.
-        line.hold(categories.TILES, self._device_tile_elements * 4)
-        line.hold(MOMENTS, job.optimizer.state_bytes(self._device_tile_elements))
+        line.hold(categories.TILES, self._device_tile_elements * job.master_width)
+        line.hold(MOMENTS, job.optimizer.state_bytes(self._device_tile_elements, job.state_width))
         if self._keeps_gradients:
             # Between micro steps gradients are kept in the dtype of their reduction.
             line.hold(categories.KEPT_GRADIENTS, trained * held_width(job))

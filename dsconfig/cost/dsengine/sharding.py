@@ -186,7 +186,7 @@ def shard_width(job: Workload, weight: Weight | None = None) -> int:
     fp32, unless its master is elsewhere; frozen weights have no master.
     """
     frozen = weight is not None and not weight.trainable
-    return job.width if frozen or moves_masters(job) else 4
+    return job.width if frozen or moves_masters(job) else job.master_width
 
 
 def shard_bytes(job: Workload) -> int:

@@ -39,6 +39,10 @@ class Policy:
     wire: torch.dtype
     accumulation: torch.dtype
     autocast: torch.dtype | None
+    master: torch.dtype = torch.float32
+    """Dtype of the weights that the optimizer updates."""
+    states: torch.dtype = torch.float32
+    """Dtype of the optimizer's states."""
     buffers: torch.dtype | None = None
     """Dtype that floating-point buffers are cast to; None keeps theirs."""
     casts_inputs: bool = False
@@ -65,7 +69,7 @@ class Policy:
         if parameter.numel() == 0:
             return self.compute
         if parameter.requires_grad:
-            return torch.float32
+            return self.master
         return own if own.itemsize < self.compute.itemsize else self.compute
 
     def frozen_without_masters(self, module: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -74,7 +78,7 @@ class Policy:
             (name, module.get_submodule(name.rpartition(".")[0]))
             for name, parameter in module.named_parameters()
             if self.is_mixed and not parameter.requires_grad and parameter.is_floating_point()
-            if parameter.dtype is not torch.float32
+            if parameter.dtype is not self.master
         ]
 
     def initial_dtype(self, parameter: nn.Parameter) -> torch.dtype:
@@ -112,6 +116,8 @@ def policy(effective: Effective) -> Policy:
         wire=DTYPES[numerics.communication_dtype],
         accumulation=DTYPES[numerics.grad_accum_dtype],
         autocast=DTYPES[numerics.autocast] if numerics.autocast else None,
+        master=DTYPES[numerics.master_dtype],
+        states=DTYPES[numerics.state_dtype],
         buffers=DTYPES[numerics.buffer_dtype] if numerics.buffer_dtype else None,
         casts_inputs=numerics.fp16_auto_cast,
     )

@@ -38,7 +38,7 @@ class Replicated(Sharding):
         self._parameters = dict(module.named_parameters())
         self.masters = dict(self._parameters)
         if policy.is_mixed:
-            self.masters = {name: _master(p) for name, p in self._parameters.items()}
+            self.masters = {name: _master(p, policy.master) for name, p in self._parameters.items()}
             for parameter in self._parameters.values():
                 if parameter.is_floating_point():
                     parameter.data = parameter.data.to(policy.compute)
@@ -188,8 +188,8 @@ class _WithUnusedParameter(nn.Module):
         self.never_used = nn.Parameter(torch.zeros(1, dtype=like.dtype, device=like.device))
 
 
-def _master(parameter: nn.Parameter) -> nn.Parameter:
-    """Return the fp32 copy to update, or the parameter itself if it needs none."""
+def _master(parameter: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
+    """Return the copy in ``dtype`` to update, or the parameter itself if it needs none."""
     if not (parameter.requires_grad and parameter.is_floating_point()):
         return parameter
-    return nn.Parameter(parameter.detach().float().clone())
+    return nn.Parameter(parameter.detach().to(dtype, copy=True))
