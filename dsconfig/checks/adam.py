@@ -52,7 +52,7 @@ def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC610", triggers="optimizer", phase=Phase.OPTIMIZER, exception="RuntimeError")
+@refusal("DSC610", triggers="optimizer", stops="optimizer RuntimeError")
 def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
     """`amsgrad` is not supported by DeepSpeed's Adam and Lamb kernels
 
@@ -74,7 +74,7 @@ def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC611", triggers="optimizer", phase=Phase.ENGINE, exception="AssertionError")
+@refusal("DSC611", triggers="optimizer", stops="engine AssertionError")
 def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
     """Lamb requires dynamic loss scaling
 
@@ -131,7 +131,7 @@ def optimizer_argument_range(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC621", triggers="optimizer", phase=Phase.ZERO, exception="ValueError")
+@refusal("DSC621", triggers="optimizer", stops="zero ValueError")
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Muon at ZeRO stage 3 requires unsharded gradients
 
@@ -157,13 +157,7 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC622",
-    Effect.REFUSED,
-    triggers="optimizer",
-    phase=Phase.OPTIMIZER,
-    exception="AssertionError",
-)
+@rule("DSC622", Effect.REFUSED, triggers="optimizer", stops="optimizer AssertionError")
 def muon_method(config: Context) -> Iterator[Finding]:
     """Muon's `ns_method` must be `gram` or `standard`
 

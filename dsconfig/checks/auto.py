@@ -143,12 +143,7 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC104",
-    Effect.REFUSED,
-    also=(Effect.NOTE,),
-    phase=Phase.ENGINE,
-    exception="ValueError",
-    applies_to=fills_auto,
+    "DSC104", Effect.REFUSED, also=(Effect.NOTE,), applies_to=fills_auto, stops="engine ValueError"
 )
 def auto_native_refused(config: Context) -> Iterator[Finding]:
     """accelerate rejects an "auto" that DeepSpeed supports

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, Phase
+from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.torch_names import NN_CLASSES
@@ -82,7 +82,7 @@ def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC305", triggers="torch_autocast", phase=Phase.MODEL, exception="ValueError")
+@refusal("DSC305", triggers="torch_autocast", stops="model ValueError")
 def autocast_module_unknown(config: Context) -> Iterator[Finding]:
     """Entry of `lower_precision_safe_modules` that cannot be imported
 
@@ -120,13 +120,7 @@ def autocast_module_unknown(config: Context) -> Iterator[Finding]:
                 )
 
 
-@rule(
-    "DSC306",
-    Effect.REFUSED,
-    triggers="torch_autocast",
-    phase=Phase.MODEL,
-    exception="AssertionError",
-)
+@rule("DSC306", Effect.REFUSED, triggers="torch_autocast", stops="model AssertionError")
 def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
     """`torch_autocast` and `zero_quantized_weights` are mutually exclusive
 

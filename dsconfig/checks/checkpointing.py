@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import REJECTED, Finding, Path, Phase, reaches_deepspeed
+from dsconfig.checks.rule import REJECTED, Finding, Path, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.runtimes.read_config import ZERO
@@ -46,8 +46,7 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
 @refusal(
     "DSC902",
     triggers="zero_optimization.pipeline_loading_checkpoint",
-    phase=Phase.CHECKPOINT,
-    exception="AssertionError",
+    stops="checkpoint AssertionError",
 )
 def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
     """`pipeline_loading_checkpoint` requires ZeRO stage 3
@@ -117,7 +116,7 @@ def universal_without_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC904", triggers="aio", exception="AssertionError")
+@refusal("DSC904", triggers="aio", stops="AssertionError")
 def gds_not_on_device(config: Context) -> Iterator[Finding]:
     """`aio.use_gds` requires an NVIDIA GPU
 

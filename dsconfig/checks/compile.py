@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding, Path, Phase, reaches_deepspeed
+from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
 from dsconfig.report import Effect
 
 COMPILE: Path = ("compile",)
@@ -20,7 +20,7 @@ def _passes(config: Context) -> list[str]:
     return config.in_force(COMPILE, "passes") or []
 
 
-@refusal("DSC471", triggers="compile", phase=Phase.COMPILE, exception="ValueError")
+@refusal("DSC471", triggers="compile", stops="compile ValueError")
 def compile_offload_targets(config: Context) -> Iterator[Finding]:
     """DeepCompile supports one offload target
 
@@ -46,7 +46,7 @@ def compile_offload_targets(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC472", triggers="compile", phase=Phase.COMPILE, exception="ValueError")
+@refusal("DSC472", triggers="compile", stops="compile ValueError")
 def compile_passes(config: Context) -> Iterator[Finding]:
     """DeepCompile pass `autotp` cannot be combined with others
 
@@ -94,7 +94,7 @@ def _fallback(name: str, reason: str) -> Finding:
     )
 
 
-@refusal("DSC474", triggers="compile", phase=Phase.COMPILE, exception="ValueError")
+@refusal("DSC474", triggers="compile", stops="compile ValueError")
 def compile_with_experts(config: Context) -> Iterator[Finding]:
     """`autoep_non_moe` cannot be combined with this feature
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Path, Phase, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Path, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.schema.value_checks import AS_INTEGER
 from dsconfig.source.pointer import is_block
@@ -24,7 +24,7 @@ NEEDED_BY_SCHEDULE = {
 }
 
 
-@refusal("DSC911", triggers="data_efficiency", exception="AssertionError", releases="0.8.0 to")
+@refusal("DSC911", triggers="data_efficiency", releases="0.8.0 to", stops="AssertionError")
 def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     """Curriculum learning requires `curriculum_metrics`
 
@@ -71,7 +71,7 @@ def enabled_in_disabled_block(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC913", triggers="data_efficiency", exception="AssertionError", releases="0.16.5 to")
+@refusal("DSC913", triggers="data_efficiency", releases="0.16.5 to", stops="AssertionError")
 def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     """Dynamic batching requires a numeric `max_tokens`
 
@@ -89,7 +89,7 @@ def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC915", triggers="data_efficiency", phase=Phase.DATA, exception="KeyError")
+@refusal("DSC915", triggers="data_efficiency", stops="data KeyError")
 def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
     """`random_ltd` is incomplete
 
@@ -118,7 +118,7 @@ def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC916", triggers="data_efficiency", phase=Phase.DATA, exception="AssertionError")
+@refusal("DSC916", triggers="data_efficiency", stops="data AssertionError")
 def curriculum_metric_incomplete(config: Context) -> Iterator[Finding]:
     """Curriculum metric is incomplete
 

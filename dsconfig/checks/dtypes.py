@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, Phase, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.schema.value_checks import DTYPE_OF_NAME
 
@@ -23,9 +23,7 @@ def named_dtype(config: Context, name: str) -> str | None:
     return DTYPE_OF_NAME.get(value) if isinstance(value, str) else None
 
 
-@rule(
-    "DSC331", Effect.REFUSED, triggers="data_types", phase=Phase.ENGINE, exception="AssertionError"
-)
+@rule("DSC331", Effect.REFUSED, triggers="data_types", stops="engine AssertionError")
 def param_dtype_conflict(config: Context) -> Iterator[Finding]:
     """`param_dtype` contradicts the enabled precision
 
@@ -41,7 +39,7 @@ def param_dtype_conflict(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC332", triggers="data_types", phase=Phase.ZERO, exception="NotImplementedError")
+@refusal("DSC332", triggers="data_types", stops="zero NotImplementedError")
 def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
     """`grad_accum_dtype` requires ZeRO
 
@@ -62,12 +60,7 @@ def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC333",
-    Effect.REFUSED,
-    also=(Effect.INERT,),
-    triggers="data_types",
-    phase=Phase.STEP,
-    exception="RuntimeError",
+    "DSC333", Effect.REFUSED, also=(Effect.INERT,), triggers="data_types", stops="step RuntimeError"
 )
 def integer_accumulation(config: Context) -> Iterator[Finding]:
     """Gradients cannot be accumulated in int8

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, Path, Phase, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, Path, reaches_deepspeed
 from dsconfig.checks.values import VALUE_KINDS
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
@@ -15,7 +15,7 @@ TP: Path = ("tensor_parallel",)
 EP: Path = ("expert_parallel",)
 
 
-@refusal("DSC465", triggers="expert_parallel", phase=Phase.ENGINE, exception="ValueError")
+@refusal("DSC465", triggers="expert_parallel", stops="engine ValueError")
 def expert_parallel_values(config: Context) -> Iterator[Finding]:
     """Invalid value or combination in `expert_parallel`
 

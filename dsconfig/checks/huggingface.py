@@ -55,12 +55,7 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC702",
-    Effect.REFUSED,
-    also=(Effect.NOTE,),
-    phase=Phase.ENGINE,
-    exception="ValueError",
-    applies_to=_wants_zero,
+    "DSC702", Effect.REFUSED, also=(Effect.NOTE,), applies_to=_wants_zero, stops="engine ValueError"
 )
 def zero_block_missing(config: Context) -> Iterator[Finding]:
     """accelerate requires a `zero_optimization` block
@@ -82,13 +77,7 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "DSC703",
-    Effect.REFUSED,
-    also=(Effect.ALTERED, Effect.INERT),
-    phase=Phase.ENGINE,
-    exception="ValueError",
-)
+@rule("DSC703", Effect.REFUSED, also=(Effect.ALTERED, Effect.INERT), stops="engine ValueError")
 def conflicting_sources(config: Context) -> Iterator[Finding]:
     """Conflicting settings in the config, TrainingArguments and accelerate config
 
@@ -127,7 +116,7 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC704", Effect.REFUSED, phase=Phase.ENGINE, applies_to=fills_auto, last=True)
+@rule("DSC704", Effect.REFUSED, applies_to=fills_auto, last=True, stops="engine")
 def integration_error(config: Context) -> Iterator[Finding]:
     """transformers or accelerate raises an error
 

@@ -365,8 +365,8 @@ def key_under_two_names(config: Context) -> Iterator[Finding]:
     "DSC026",
     Effect.REFUSED,
     triggers="zero_optimization",
-    exception="AssertionError",
     releases="0.7.0 to",
+    stops="AssertionError",
 )
 def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     """Deprecated key together with its replacement

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import REJECTED, Finding, Phase
+from dsconfig.checks.rule import REJECTED, Finding
 from dsconfig.report import Effect
 
 FP16 = ("fp16",)
@@ -22,7 +22,7 @@ def _is_dynamic(config: Context) -> bool:
     return config.in_force(FP16, "loss_scale") == 0
 
 
-@refusal("DSC321", also=(Effect.ALTERED,), triggers="fp16", exception="ValidationError")
+@refusal("DSC321", also=(Effect.ALTERED,), triggers="fp16", stops="ValidationError")
 def loss_scale_limits(config: Context) -> Iterator[Finding]:
     """`loss_scale_window` or `min_loss_scale` is zero or negative
 
@@ -119,14 +119,7 @@ def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC325",
-    Effect.REFUSED,
-    also=(Effect.ALTERED,),
-    triggers="fp16",
-    phase=Phase.STEP,
-    exception="OverflowError",
-)
+@rule("DSC325", Effect.REFUSED, also=(Effect.ALTERED,), triggers="fp16", stops="step OverflowError")
 def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     """`initial_scale_power` out of range
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, rule
-from dsconfig.checks.rule import Finding, Path, Phase
+from dsconfig.checks.rule import Finding, Path
 from dsconfig.report import Effect
 from dsconfig.report.sizes import gib
 from dsconfig.runtimes.read_config import ZERO
@@ -46,7 +46,7 @@ def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC502", Effect.REFUSED, also=(Effect.COSTLY,), triggers=MODEL, phase=Phase.ZERO)
+@rule("DSC502", Effect.REFUSED, also=(Effect.COSTLY,), triggers=MODEL, stops="zero")
 def host_memory_too_small(config: Context) -> Iterator[Finding]:
     """Offloaded optimizer states exceed host memory
 
@@ -86,7 +86,7 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC503", Effect.REFUSED, triggers=MODEL, phase=Phase.ZERO, exception="AssertionError")
+@rule("DSC503", Effect.REFUSED, triggers=MODEL, stops="zero AssertionError")
 def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
     """NVMe `buffer_size` smaller than a parameter shard
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Phase, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES
@@ -38,13 +38,7 @@ def offload_without_device(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC432",
-    Effect.REFUSED,
-    triggers="zero_optimization",
-    phase=Phase.ZERO,
-    exception="AssertionError",
-)
+@rule("DSC432", Effect.REFUSED, triggers="zero_optimization", stops="zero AssertionError")
 def nvme_without_path(config: Context) -> Iterator[Finding]:
     """NVMe offload without `nvme_path`
 
@@ -134,8 +128,8 @@ def aio_without_nvme(config: Context) -> Iterator[Finding]:
     "DSC436",
     Effect.REFUSED,
     triggers="zero_optimization",
-    exception="ValidationError",
     releases="0.15.0 to",
+    stops="ValidationError",
 )
 def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     """Partial optimizer offload requires ZeRO stage 3
@@ -157,7 +151,7 @@ def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC437", triggers="zero_optimization", phase=Phase.ZERO, exception="AssertionError")
+@refusal("DSC437", triggers="zero_optimization", stops="zero AssertionError")
 def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     """Partial optimizer offload requires DeepSpeedCPUAdam
 
@@ -188,7 +182,7 @@ def _has_amsgrad(config: Context) -> bool:
     return "amsgrad" in built.states_with
 
 
-@refusal("DSC438", triggers="zero_optimization", phase=Phase.ZERO)
+@refusal("DSC438", triggers="zero_optimization", stops="zero")
 def super_offload_without_device(config: Context) -> Iterator[Finding]:
     """`super_offload` cannot be used with this config
 
@@ -250,7 +244,7 @@ def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC440", triggers="zero_optimization", phase=Phase.ZERO, exception="ZeRORuntimeException")
+@refusal("DSC440", triggers="zero_optimization", stops="zero ZeRORuntimeException")
 def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     """Script's optimizer does not support optimizer offload
 

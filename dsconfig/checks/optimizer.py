@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.keys import is_comment
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import AT_INIT, AT_THE_END, Finding, Phase, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, Phase, reaches_deepspeed
 from dsconfig.checks.values import VALUE_KINDS, shown, wrong_argument
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
@@ -35,12 +35,7 @@ def built_optimizer(config: Context) -> Built | None:
 
 
 @rule(
-    "DSC601",
-    Effect.REFUSED,
-    triggers="optimizer",
-    phase=Phase.ENGINE,
-    exception="AssertionError",
-    on_templates=True,
+    "DSC601", Effect.REFUSED, triggers="optimizer", on_templates=True, stops="engine AssertionError"
 )
 def unknown_optimizer(config: Context) -> Iterator[Finding]:
     """Unknown optimizer type
@@ -104,9 +99,8 @@ def optimizer_without_type(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     triggers="optimizer",
-    phase=Phase.OPTIMIZER,
-    exception="TypeError",
     on_templates=True,
+    stops="optimizer TypeError",
 )
 def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
     """Unknown optimizer argument
@@ -155,8 +149,7 @@ _SYNONYMS = {"learning_rate": "lr", "epsilon": "eps", "wd": "weight_decay", "bet
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     triggers="optimizer",
-    phase=Phase.OPTIMIZER,
-    exception="TypeError",
+    stops="step TypeError",
 )
 def optimizer_argument_value(config: Context) -> Iterator[Finding]:
     """Invalid value of an optimizer argument
@@ -192,13 +185,7 @@ def _wrong_argument(config: Context, error: SchemaError) -> Finding:
 _CHECKED = frozenset({"lr", "betas", "eps", "weight_decay", "momentum", "rho", "alpha"})
 
 
-@rule(
-    "DSC605",
-    Effect.REFUSED,
-    triggers="optimizer",
-    parsed_with=AT_THE_END,
-    exception="AttributeError",
-)
+@rule("DSC605", Effect.REFUSED, triggers="optimizer", stops="end AttributeError")
 def params_not_a_block(config: Context) -> Iterator[Finding]:
     """`optimizer.params` is not an object
 
@@ -220,8 +207,7 @@ def params_not_a_block(config: Context) -> Iterator[Finding]:
     "DSC606",
     Effect.REFUSED,
     triggers="optimizer zero_allow_untested_optimizer",
-    phase=Phase.ZERO,
-    exception="AssertionError",
+    stops="zero AssertionError",
 )
 def untested_optimizer(config: Context) -> Iterator[Finding]:
     """Optimizer is not tested with ZeRO
@@ -265,14 +251,7 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC607",
-    Effect.REFUSED,
-    triggers="optimizer",
-    phase=Phase.OPTIMIZER,
-    parsed_with=AT_THE_END,
-    exception="ValueError",
-)
+@rule("DSC607", Effect.REFUSED, triggers="optimizer", stops="optimizer ValueError")
 def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
     """`max_grad_norm` in the optimizer arguments
 

@@ -61,13 +61,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal(
-    "DSC462",
-    also=(Effect.INERT,),
-    triggers="tensor_parallel",
-    phase=Phase.ENGINE,
-    exception="AssertionError",
-)
+@refusal("DSC462", also=(Effect.INERT,), triggers="tensor_parallel", stops="engine AssertionError")
 def autotp_size(config: Context) -> Iterator[Finding]:
     """Invalid `autotp_size`
 
@@ -104,7 +98,7 @@ def autotp_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC476", triggers="tensor_parallel", phase=Phase.ENGINE, exception="AssertionError")
+@refusal("DSC476", triggers="tensor_parallel", stops="engine AssertionError")
 def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
     """AutoTP at ZeRO stage 3 requires DeepSpeed 0.19.4
 
@@ -127,7 +121,7 @@ def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC464", triggers="tensor_parallel", phase=Phase.ENGINE, exception="ValueError")
+@refusal("DSC464", triggers="tensor_parallel", stops="engine ValueError")
 def partition_config(config: Context) -> Iterator[Finding]:
     """Invalid layer spec in `partition_config`
 

@@ -17,8 +17,8 @@ from dsconfig.report import Effect
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     triggers=EMBEDDED_IN_YAML,
-    phase=Phase.ENGINE,
     applies_to=fills_auto,
+    stops="engine",
 )
 def parallelism_config(config: Context) -> Iterator[Finding]:
     """Invalid `parallelism_config` in an accelerate config

@@ -4,20 +4,13 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import AT_INIT, AT_THE_END, REJECTED, Finding, Path, Phase
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Path
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
 from dsconfig.source.edit import as_fix, replace_value
 
 
-@rule(
-    "DSC301",
-    Effect.REFUSED,
-    triggers="fp16",
-    parsed_with="bf16",
-    exception="AssertionError",
-    releases="0.6.0 to",
-)
+@rule("DSC301", Effect.REFUSED, triggers="fp16", releases="0.6.0 to", stops="bf16 AssertionError")
 def fp16_with_bf16(config: Context) -> Iterator[Finding]:
     """`fp16` and `bf16` are both enabled
 
@@ -61,13 +54,7 @@ def _keeps_masters(config: Context, path: Path) -> bool:
     return config.since("0.5.0") and config.fp16 and config.switch(*path)
 
 
-@rule(
-    "DSC307",
-    Effect.REFUSED,
-    triggers="fp16 bf16 bfloat16",
-    parsed_with=AT_THE_END,
-    exception="AssertionError",
-)
+@rule("DSC307", Effect.REFUSED, triggers="fp16 bf16 bfloat16", stops="end AssertionError")
 def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     """16-bit master weights or optimizer states require ZeRO
 
@@ -87,13 +74,7 @@ def master_weights_need_zero(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "DSC308",
-    Effect.REFUSED,
-    triggers="bf16 bfloat16",
-    parsed_with=AT_THE_END,
-    exception="AssertionError",
-)
+@rule("DSC308", Effect.REFUSED, triggers="bf16 bfloat16", stops="end AssertionError")
 def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     """`bf16_optimizer_states` requires `bf16_master_weights_and_grads`
 
@@ -112,13 +93,7 @@ def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC309",
-    Effect.REFUSED,
-    triggers="fp16 bf16 bfloat16",
-    phase=Phase.ZERO,
-    exception="AssertionError",
-)
+@rule("DSC309", Effect.REFUSED, triggers="fp16 bf16 bfloat16", stops="zero AssertionError")
 def master_weights_need_offload(config: Context) -> Iterator[Finding]:
     """16-bit master weights require optimizer offload with DeepSpeedCPUAdam
 
@@ -145,7 +120,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
             )
 
 
-@rule("DSC310", Effect.REFUSED, triggers="fp16", phase=Phase.ZERO, exception="AssertionError")
+@rule("DSC310", Effect.REFUSED, triggers="fp16", stops="zero AssertionError")
 def both_master_weights(config: Context) -> Iterator[Finding]:
     """fp16 and bf16 master weights are both enabled
 
@@ -163,7 +138,7 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC311", Effect.REFUSED, triggers="fp16", phase=Phase.STEP, exception="RuntimeError")
+@rule("DSC311", Effect.REFUSED, triggers="fp16", stops="step RuntimeError")
 def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     """`fp16.auto_cast` without fp16
 
@@ -191,8 +166,7 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     "DSC312",
     Effect.REFUSED,
     triggers="fp16 bf16 bfloat16 torch_autocast",
-    phase=Phase.ENGINE,
-    exception="ValueError",
+    stops="engine ValueError",
 )
 def precision_not_on_device(config: Context) -> Iterator[Finding]:
     """Device does not support the precision

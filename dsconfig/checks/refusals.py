@@ -23,7 +23,7 @@ from dsconfig.runtimes.reading import Outcome
 from dsconfig.runtimes.replay import Failure, Replay
 from dsconfig.source import Document, reading
 
-_OTHER_KEYS, _BATCH = "(other)", "(batch)"
+_OTHER_KEYS, _BATCH = "other", "batch"
 ORDER = (
     AT_THE_START,
     "communication_data_type",
@@ -104,7 +104,7 @@ def failure_of(document: Document, facts: Facts, runtime: Runtime) -> Failure | 
             if failure is not None:
                 return failure
     return Failure(
-        finding.exception or rule.exception or _exception(context, finding.path, rank.phase),
+        finding.exception or rule.stop.exception or _exception(context, finding.path, rank.phase),
         finding.message.removesuffix(f": {AT_INIT}").removesuffix(f": {REJECTED}"),
         tuple(".".join(path) for path in finding.names or (finding.path,) if path),
         late=rank.phase > Phase.PARSE,
@@ -112,15 +112,15 @@ def failure_of(document: Document, facts: Facts, runtime: Runtime) -> Failure | 
 
 
 def _rank(context: Context, rule: Rule, finding: Finding) -> _Rank:
-    phase = rule.phase if finding.phase is None else finding.phase
+    phase = rule.stop.phase if finding.phase is None else finding.phase
     if phase is not Phase.PARSE:
         return _Rank(phase, 0, 0)
-    root = rule.parsed_with or (finding.path[0] if finding.path else _BATCH)
+    root = rule.stop.parsed_with or (finding.path[0] if finding.path else _BATCH)
     if root in deepspeed.BATCH_KEYS:
         root = _BATCH
     entry = context.reading.at(finding.path)
     kind = _CONDITION
-    if not (rule.exception or finding.exception):
+    if not (rule.stop.exception or finding.exception):
         if entry is not None and entry.refused:
             kind = _BLOCK
         elif finding.path in context.failed_check:

@@ -7,11 +7,11 @@ from importlib import import_module
 from dsconfig.checks.rule import (
     AppliesTo,
     Check,
-    Phase,
     Rule,
     every_program,
     reaches_deepspeed,
     release_range,
+    stop_of,
 )
 from dsconfig.report import Effect
 
@@ -91,9 +91,7 @@ def rule(
     *,
     triggers: str = "",
     also: tuple[Effect, ...] = (),
-    phase: Phase = Phase.PARSE,
-    parsed_with: str = "",
-    exception: str = "",
+    stops: str = "",
     releases: str = "to",
     applies_to: AppliesTo = every_program,
     on_templates: bool = False,
@@ -102,9 +100,9 @@ def rule(
     """Register a check under a code, which is never reused.
 
     The rule's name is the function's, with dashes; users write it in ignore lists. ``effect``,
-    ``phase``, ``exception`` and ``applies_to`` are defaults for its findings, ``also`` lists the
-    other effects they may have. ``releases`` is as in ``0.6.0 to 0.6.1``. ``last``: run after all
-    other rules.
+    ``stops`` and ``applies_to`` are defaults for its findings, ``also`` lists the other effects
+    they may have. ``stops`` is when the program stops and the exception, as in ``zero ValueError``;
+    ``releases`` is as in ``0.6.0 to 0.6.1``. ``last``: run after all other rules.
     """
 
     def register(check: Check) -> Check:
@@ -117,9 +115,7 @@ def rule(
             also=also,
             check=check,
             triggers=frozenset(triggers.split()),
-            phase=phase,
-            parsed_with=parsed_with,
-            exception=exception,
+            stop=stop_of(stops),
             releases=release_range(releases),
             applies_to=applies_to,
             on_templates=on_templates,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_THE_START, Finding, Path
+from dsconfig.checks.rule import Finding, Path
 from dsconfig.report import Effect
 from dsconfig.schema import Key, Version
 from dsconfig.source.edit import as_fix, delete_entry
@@ -17,7 +17,7 @@ def _removals(config: Context) -> Iterator[tuple[Path, Key, Version]]:
             yield path, key, key.refused_from
 
 
-@refusal("DSC801", parsed_with=AT_THE_START, exception="DeepSpeedConfigError", on_templates=True)
+@refusal("DSC801", on_templates=True, stops="start DeepSpeedConfigError")
 def removed_feature(config: Context) -> Iterator[Finding]:
     """Removed feature
 

@@ -21,7 +21,7 @@ REJECTED = "DeepSpeed rejects the config"
 """Consequence of the mistakes that it detects while reading."""
 
 
-AT_THE_START, AT_THE_END = "(start)", "(end)"
+AT_THE_START, AT_THE_END = "start", "end"
 """``parsed_with`` of rules that DeepSpeed checks first, or when it has derived the batch size."""
 
 
@@ -123,6 +123,28 @@ class Example(NamedTuple):
 Check = Callable[["Context"], Iterable[Finding]]
 
 
+class Stop(NamedTuple):
+    """When a program stops at a finding with the effect ``refused``, and the exception.
+
+    ``parsed_with``: top-level key with which DeepSpeed checks it; empty: that of the finding.
+    ``exception``: empty if it depends on the value.
+    """
+
+    phase: Phase
+    parsed_with: str = ""
+    exception: str = ""
+
+
+def stop_of(text: str) -> Stop:
+    """Return the stop of ``zero ValueError``, ``bf16 AssertionError`` or only one of the two."""
+    when, _, exception = text.partition(" ")
+    if not when.islower():
+        when, exception = "", when
+    if when.upper() in Phase.__members__:
+        return Stop(Phase[when.upper()], "", exception)
+    return Stop(Phase.PARSE, when, exception)
+
+
 def release_range(text: str) -> tuple[Version, Version]:
     """Return the first and the last release of ``0.6.0 to 0.6.1``; both may be left out."""
     first, _, last = text.partition("to")
@@ -143,12 +165,7 @@ class Rule(NamedTuple):
     """Other effects that its findings may have."""
     check: Check
     triggers: frozenset[str]
-    phase: Phase
-    """When it fires, if its effect is ``refused``."""
-    parsed_with: str
-    """Top-level key with which DeepSpeed checks it; empty: that of the finding."""
-    exception: str
-    """Class that DeepSpeed raises; empty if it depends on the value."""
+    stop: Stop
     releases: tuple[Version, Version]
     """The first and the last release in which it fires."""
     applies_to: AppliesTo
@@ -160,7 +177,7 @@ class Rule(NamedTuple):
     @property
     def late(self) -> bool:
         """Whether the program stops only after it has read the config."""
-        return self.phase > Phase.PARSE
+        return self.stop.phase > Phase.PARSE
 
     @property
     def title(self) -> str:

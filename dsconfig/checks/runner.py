@@ -105,7 +105,7 @@ def diagnostic_of(rule: Rule, finding: Finding, context: Context) -> Diagnostic 
     """Return the finding as it is reported, or None if it applies to none of the programs."""
     applies_to = finding.applies_to or rule.applies_to
     effect, message = finding.effect or rule.effect, finding.message
-    phase = rule.phase if finding.phase is None else finding.phase
+    phase = rule.stop.phase if finding.phase is None else finding.phase
     late = effect is Effect.REFUSED and phase > Phase.PARSE
     names = tuple(
         runtime.name

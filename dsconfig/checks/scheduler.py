@@ -40,9 +40,8 @@ def built_schedule(config: Context) -> Schedule | None:
     "DSC631",
     Effect.REFUSED,
     triggers="scheduler",
-    phase=Phase.SCHEDULER,
-    exception="AssertionError",
     on_templates=True,
+    stops="scheduler AssertionError",
 )
 def unknown_scheduler(config: Context) -> Iterator[Finding]:
     """Unknown scheduler type
@@ -100,12 +99,7 @@ def scheduler_without_type(config: Context) -> Iterator[Finding]:
 
 
 @rule(
-    "DSC633",
-    Effect.REFUSED,
-    triggers="scheduler",
-    phase=Phase.SCHEDULER,
-    exception="TypeError",
-    on_templates=True,
+    "DSC633", Effect.REFUSED, triggers="scheduler", on_templates=True, stops="scheduler TypeError"
 )
 def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
     """Unknown scheduler argument
@@ -153,7 +147,7 @@ _SYNONYMS = {
 }
 
 
-@rule("DSC634", Effect.REFUSED, triggers="scheduler", phase=Phase.SCHEDULER, exception="TypeError")
+@rule("DSC634", Effect.REFUSED, triggers="scheduler", stops="scheduler TypeError")
 def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
     """Required scheduler argument is missing
 
@@ -183,7 +177,7 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC635", triggers="scheduler", phase=Phase.SCHEDULER, exception="TypeError")
+@refusal("DSC635", triggers="scheduler", stops="scheduler TypeError")
 def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     """torch schedules do not support DeepSpeed's optimizer wrappers
 
@@ -220,8 +214,7 @@ def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     triggers="scheduler",
-    phase=Phase.SCHEDULER,
-    exception="ValueError",
+    stops="scheduler ValueError",
 )
 def steps_not_positive(config: Context) -> Iterator[Finding]:
     """Number of steps must be a positive integer
@@ -265,8 +258,7 @@ def steps_not_positive(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     also=(Effect.ALTERED,),
     triggers="scheduler",
-    phase=Phase.SCHEDULER,
-    exception="TypeError",
+    stops="scheduler TypeError",
 )
 def scheduler_argument_value(config: Context) -> Iterator[Finding]:
     """Scheduler argument of a wrong type
@@ -296,7 +288,7 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
         yield wrong_argument(config, error, Phase.SCHEDULER if stops else None)
 
 
-@rule("DSC638", Effect.REFUSED, triggers="scheduler", phase=Phase.SCHEDULER, exception="ValueError")
+@rule("DSC638", Effect.REFUSED, triggers="scheduler", stops="scheduler ValueError")
 def one_cycle_steps(config: Context) -> Iterator[Finding]:
     """Invalid OneCycle step size
 

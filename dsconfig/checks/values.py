@@ -316,8 +316,7 @@ def boolean_zero_optimization(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     also=(Effect.NOTE,),
     triggers="zero_optimization",
-    phase=Phase.STEP,
-    exception="TypeError",
+    stops="step TypeError",
 )
 def number_too_large(config: Context) -> Iterator[Finding]:
     """Size above 2^63 - 1

@@ -137,7 +137,7 @@ def old_stage(config: Context) -> float | None:
     return value if isinstance(value, (int, float)) else None
 
 
-@refusal("DSC814", triggers="zero_optimization", exception="AssertionError", releases="to 0.3.16")
+@refusal("DSC814", triggers="zero_optimization", releases="to 0.3.16", stops="AssertionError")
 def zero_needed_fp16(config: Context) -> Iterator[Finding]:
     """ZeRO requires fp16 in early releases
 
@@ -199,7 +199,7 @@ def _old_faults(config: Context) -> Iterator[tuple[Path, str, str]]:
             yield (*path, "device"), "must be none, cpu or nvme", "ValueError"
 
 
-@refusal("DSC816", triggers="bf16 bfloat16", exception="AssertionError", releases="0.6.0 to 0.6.1")
+@refusal("DSC816", triggers="bf16 bfloat16", releases="0.6.0 to 0.6.1", stops="AssertionError")
 def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     """bf16 requires ZeRO in DeepSpeed 0.6.0 and 0.6.1
 
@@ -216,9 +216,7 @@ def bf16_needed_zero(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal(
-    "DSC819", triggers="elasticity", exception="ElasticityConfigError", releases="0.3.9 to 0.19.7"
-)
+@refusal("DSC819", triggers="elasticity", releases="0.3.9 to 0.19.7", stops="ElasticityConfigError")
 def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     """Elasticity together with batch values
 
@@ -241,9 +239,7 @@ def elasticity_with_batch(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal(
-    "DSC817", triggers="compression_training", exception="NameError", releases="0.7.0 to 0.19.2"
-)
+@refusal("DSC817", triggers="compression_training", releases="0.7.0 to 0.19.2", stops="NameError")
 def wrong_level_name_error(config: Context) -> Iterator[Finding]:
     """`shared_parameters` directly in `compression_training`
 

@@ -18,11 +18,7 @@ def _is_on(config: Context) -> bool:
 
 
 @refusal(
-    "DSC451",
-    also=(Effect.ALTERED,),
-    triggers="zero_optimization.zenflow",
-    phase=Phase.ZERO,
-    exception="ValueError",
+    "DSC451", also=(Effect.ALTERED,), triggers="zero_optimization.zenflow", stops="zero ValueError"
 )
 def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
     """ZenFlow requires ZeRO and optimizer offload
@@ -52,7 +48,7 @@ def zenflow_needs_offload(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC452", triggers="zero_optimization.zenflow", phase=Phase.MODEL, exception="Warning")
+@refusal("DSC452", triggers="zero_optimization.zenflow", stops="model Warning")
 def zenflow_selection(config: Context) -> Iterator[Finding]:
     """Invalid ZenFlow selection
 
@@ -104,9 +100,7 @@ def _rejected(name: str, problem: str) -> Finding:
     )
 
 
-@refusal(
-    "DSC453", triggers="zero_optimization.zenflow", phase=Phase.ZERO, exception="AssertionError"
-)
+@refusal("DSC453", triggers="zero_optimization.zenflow", stops="zero AssertionError")
 def zenflow_offload_needs_overlap(config: Context) -> Iterator[Finding]:
     """`zenflow.offload` requires `overlap_comm`
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.dtypes import model_dtype, named_dtype
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, AT_THE_END, REJECTED, Finding, Phase
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
@@ -18,7 +18,7 @@ def sums(config: Context) -> bool:
     return isinstance(value, str) and value.lower() == "sum"
 
 
-@refusal("DSC411", triggers="zero_optimization", exception="ValidationError")
+@refusal("DSC411", triggers="zero_optimization", stops="ValidationError")
 def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     """`compute_grad_norm: false` requires ZeRO stage 1 or 2
 
@@ -36,13 +36,7 @@ def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC412",
-    Effect.REFUSED,
-    triggers="zero_optimization",
-    phase=Phase.ZERO,
-    exception="ValueError",
-)
+@rule("DSC412", Effect.REFUSED, triggers="zero_optimization", stops="zero ValueError")
 def grad_norm_needed(config: Context) -> Iterator[Finding]:
     """`compute_grad_norm: false` although the norm is required
 
@@ -81,7 +75,7 @@ def grad_norm_needed(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC413", triggers="zero_optimization", phase=Phase.ZERO, exception="Exception")
+@refusal("DSC413", triggers="zero_optimization", stops="zero Exception")
 def legacy_stage1(config: Context) -> Iterator[Finding]:
     """`legacy_stage1` was removed in DeepSpeed 0.5.9
 
@@ -98,10 +92,7 @@ def legacy_stage1(config: Context) -> Iterator[Finding]:
 
 
 @refusal(
-    "DSC414",
-    triggers="prescale_gradients gradient_predivide_factor",
-    phase=Phase.ZERO,
-    exception="AssertionError",
+    "DSC414", triggers="prescale_gradients gradient_predivide_factor", stops="zero AssertionError"
 )
 def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """Gradient prescaling does not support `reduce_scatter`
@@ -131,7 +122,7 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal("DSC415", triggers="zero_optimization", phase=Phase.ZERO, exception="AssertionError")
+@refusal("DSC415", triggers="zero_optimization", stops="zero AssertionError")
 def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
     """`allgather_bucket_size` must be even
 
@@ -153,13 +144,7 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal(
-    "DSC416",
-    triggers="gradient_allreduce_op",
-    parsed_with=AT_THE_END,
-    exception="ValueError",
-    releases="0.19.6 to",
-)
+@refusal("DSC416", triggers="gradient_allreduce_op", releases="0.19.6 to", stops="end ValueError")
 def sum_not_supported(config: Context) -> Iterator[Finding]:
     """`gradient_allreduce_op: "sum"` is not supported with this feature
 
@@ -184,12 +169,7 @@ def sum_not_supported(config: Context) -> Iterator[Finding]:
             )
 
 
-@refusal(
-    "DSC417",
-    triggers="managed_gradient_accumulation",
-    phase=Phase.ENGINE,
-    exception="AssertionError",
-)
+@refusal("DSC417", triggers="managed_gradient_accumulation", stops="engine AssertionError")
 def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
     """`managed_gradient_accumulation: false` is not supported with this feature
 
@@ -243,8 +223,7 @@ def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
     Effect.REFUSED,
     also=(Effect.INERT,),
     triggers="zero_optimization",
-    phase=Phase.ZERO,
-    exception="AssertionError",
+    stops="zero AssertionError",
 )
 def hpz_group(config: Context) -> Iterator[Finding]:
     """`zero_hpz_partition_size` does not divide the number of ranks
@@ -276,13 +255,7 @@ def hpz_group(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "DSC420",
-    Effect.REFUSED,
-    triggers="zero_optimization",
-    phase=Phase.ZERO,
-    exception="AssertionError",
-)
+@rule("DSC420", Effect.REFUSED, triggers="zero_optimization", stops="zero AssertionError")
 def quantized_gradients_group(config: Context) -> Iterator[Finding]:
     """`zero_quantized_gradients` requires `reduce_scatter`
 

@@ -65,8 +65,9 @@ def compile_kernels() -> None:
     _import_once()
     from deepspeed.accelerator import get_accelerator
 
+    accelerator: Any = get_accelerator()
     for name in ("FusedAdamBuilder", "CPUAdamBuilder"):
-        get_accelerator().create_op_builder(name).load(verbose=False)
+        accelerator.create_op_builder(name).load(verbose=False)
 
 
 def _report(pipe: Any, config: dict[str, Any], client: str | None) -> None:
