@@ -33,7 +33,7 @@ def test_table_shows_both_bucket_numbers() -> None:
     shown = " ".join(done.stdout.split())
     assert "Communication buckets: 2.77 GiB at stages 1 and 2, 3.77 GiB at stage 3" in shown
     assert "4.5x rule: at most 9.00 GB" in shown
-    assert "0.3.x" not in done.stdout, "its history is for explain"
+    assert "0.3.x" not in done.stdout, "explain shows the key's history"
 
 
 @pytest.mark.parametrize("count", ["13e9", "13B", "1.3e10", "13000M"])
@@ -59,7 +59,7 @@ def test_json_has_the_documented_shape() -> None:
         "fits",
     }
     assert set(option["device"]["components"][0]) >= {"name", "bytes", "pointer", "phases"}
-    assert {each["stage"] for each in data["options"]} == {0, 1, 2, 3}
+    assert {option["stage"] for option in data["options"]} == {0, 1, 2, 3}
 
 
 def test_detail_names_keys_headroom_and_remedies(config: str) -> None:
@@ -130,7 +130,7 @@ def test_config_with_errors_gives_findings_and_no_number(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["--gpus", "8"], "--model"),
         (["--params", "7e9"], "--gpus"),
@@ -150,10 +150,10 @@ def test_config_with_errors_gives_findings_and_no_number(tmp_path: Path) -> None
         (["missing.json", "--params", "7e9", "--gpus", "8"], "missing.json"),
     ],
 )
-def test_bad_input_exits_2_with_one_sentence(arguments: list[str], said: str) -> None:
+def test_bad_input_exits_2_with_one_sentence(arguments: list[str], expected: str) -> None:
     done = run("estimate", *arguments)
     assert done.returncode == 2
-    assert said.lower() in done.stderr.lower()
+    assert expected.lower() in done.stderr.lower()
     assert "Traceback" not in done.stderr and not done.stdout
 
 
@@ -198,7 +198,7 @@ def test_largest_micro_batch_requires_sequence_length(config: str) -> None:
 def test_compat_figures_are_available_as_json() -> None:
     flags = ("--params", "13e9", "--gpus", "8", "--compat", "deepspeed", "--output-format", "json")
     options = json.loads(run("estimate", *flags).stdout)["options"]
-    assert [each["stage"] for each in options] == [2] * 2 + [3] * 6
+    assert [option["stage"] for option in options] == [2] * 2 + [3] * 6
     assert options[1]["gpu_bytes"] == 2 * 13_000_000_000 + 18 * 13_000_000_000 // 8
 
 
@@ -238,11 +238,12 @@ def test_error_is_reported_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "said"), [("13e12", "13e12"), ("700M", "700e6"), ("13B", "13e9")]
+    ("count", "formatted"), [("13e12", "13e12"), ("700M", "700e6"), ("13B", "13e9")]
 )
-def test_counts_use_thousands_separators(count: str, said: str) -> None:
+def test_counts_use_thousands_separators(count: str, formatted: str) -> None:
     assert (
-        f"{said} parameters on 8 GPUs" in run("estimate", "--params", count, "--gpus", "8").stdout
+        f"{formatted} parameters on 8 GPUs"
+        in run("estimate", "--params", count, "--gpus", "8").stdout
     )
 
 
@@ -274,19 +275,19 @@ def test_recomputation_set_only_in_file_is_reported(
 ) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({**CONFIG, "activation_checkpointing": {}}))
-    where = ["--model", "llama-2-7b", "--gpus", "8", "--device", "h100-80gb", "--seq-len", "512"]
-    remark = "activation_checkpointing alone has no effect"
+    facts = ["--model", "llama-2-7b", "--gpus", "8", "--device", "h100-80gb", "--seq-len", "512"]
+    note = "activation_checkpointing alone has no effect"
 
     def peak(*flags: str) -> tuple[int, bool]:
-        is_reported = remark in run("estimate", str(path), *where, *flags).stdout
-        shown = run("estimate", str(path), *where, *flags, "--output-format", "json").stdout
+        is_reported = note in run("estimate", str(path), *facts, *flags).stdout
+        shown = run("estimate", str(path), *facts, *flags, "--output-format", "json").stdout
         return json.loads(shown)["options"][0]["device"]["peak_bytes"], is_reported
 
-    kept, obeyed = peak("--runtime", "deepspeed"), peak("--runtime", "dsengine")
-    asked = peak("--runtime", "deepspeed", "--recompute", "full")
-    engine_keeps = peak("--runtime", "dsengine", "--recompute", "none")
-    assert kept[1] and not obeyed[1] and not asked[1]
-    assert asked[0] < kept[0] and obeyed[0] < engine_keeps[0]
+    ignored, applied = peak("--runtime", "deepspeed"), peak("--runtime", "dsengine")
+    recomputed = peak("--runtime", "deepspeed", "--recompute", "full")
+    disabled = peak("--runtime", "dsengine", "--recompute", "none")
+    assert ignored[1] and not applied[1] and not recomputed[1]
+    assert recomputed[0] < ignored[0] and applied[0] < disabled[0]
 
 
 def test_releases_change_the_estimate(config: str) -> None:

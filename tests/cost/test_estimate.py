@@ -34,18 +34,18 @@ RUNTIMES = ("dsengine", "deepspeed")
 
 
 def facts(**changes: Any) -> Facts:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "gpus": 8,
         "model": "llama-2-7b",
         "device": "a100-80gb",
         "micro_batch": 1,
         "seq_len": 2048,
     }
-    return gather(**{**given, **changes})
+    return gather(**{**defaults, **changes})
 
 
-def peak(config: Effective, world: Facts, *, runtime: str) -> int:
-    return estimate_option(config, world, runtime=runtime).device.peak_bytes
+def peak(config: Effective, facts: Facts, *, runtime: str) -> int:
+    return estimate_option(config, facts, runtime=runtime).device.peak_bytes
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -53,8 +53,8 @@ def peak(config: Effective, world: Facts, *, runtime: str) -> int:
 def test_components_add_up_to_each_phase_and_the_peak(runtime: str, choice: Choice) -> None:
     device = estimate_option(usual_config(facts(), choice), facts(), runtime=runtime).device
     for phase, total in device.phase_bytes.items():
-        held = sum(part.bytes for part in device.components if phase in part.phases)
-        assert held == total
+        summed = sum(part.bytes for part in device.components if phase in part.phases)
+        assert summed == total
     assert device.peak_bytes == max(device.phase_bytes.values())
     assert device.peak_bytes == device.phase_bytes[device.peak_phase]
     assert device.peak_bytes < device.reserved_bytes < device.visible_bytes
@@ -74,8 +74,8 @@ def test_components_name_existing_keys(runtime: str) -> None:
 @pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
 def test_memory_is_monotonic_in_ranks_and_tokens(runtime: str, choice: Choice) -> None:
     config = usual_config(facts(), choice)
-    fewer, more = (peak(config, facts(gpus=size), runtime=runtime) for size in (8, 64))
-    assert more <= fewer
+    few_ranks, many_ranks = (peak(config, facts(gpus=size), runtime=runtime) for size in (8, 64))
+    assert many_ranks <= few_ranks
     bigger = with_micro_batch(config, 2)
     assert peak(bigger, facts(), runtime=runtime) >= peak(config, facts(), runtime=runtime)
 
@@ -83,12 +83,12 @@ def test_memory_is_monotonic_in_ranks_and_tokens(runtime: str, choice: Choice) -
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_recomputation_saves_activations(runtime: str) -> None:
     config = usual_config(facts(), Choice(stage=3))
-    plain = peak(config, facts(), runtime=runtime)
+    without = peak(config, facts(), runtime=runtime)
     arguments = {"gradient_checkpointing": True}
     training = facts().training
     assert training is not None
-    lean = replace(facts(), training=replace(training, arguments=arguments))
-    assert peak(config, lean, runtime=runtime) < plain
+    recomputed = replace(facts(), training=replace(training, arguments=arguments))
+    assert peak(config, recomputed, runtime=runtime) < without
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -96,19 +96,19 @@ def test_frozen_parameters_have_no_states(runtime: str) -> None:
     model = facts().model
     assert model is not None
     adapters = replace(model, trainable=model.parameters // 1000, root=None)
-    few = replace(facts(), model=adapters)
+    frozen = replace(facts(), model=adapters)
     config = usual_config(facts(), Choice(stage=2))
-    held = {
+    sizes = {
         part.name: part.bytes
-        for part in estimate_option(config, few, runtime=runtime).device.components
+        for part in estimate_option(config, frozen, runtime=runtime).device.components
     }
-    assert held["optimizer state"] <= 8 * adapters.trainable / 8 + 8 * 400
+    assert sizes["optimizer state"] <= 8 * adapters.trainable / 8 + 8 * 400
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 @pytest.mark.parametrize("choice", USUAL, ids=lambda choice: choice.label)
 def test_more_accumulation_needs_no_more_memory(choice: Choice, ranks: int) -> None:
-    """Sums are there from the second pass on; a third has nothing to add."""
+    """The sums exist from the second pass on; further passes add nothing."""
     here = facts(gpus=ranks, model="gpt2", device="h100")
     two, four = (
         estimate_option(with_micro_batch(usual_config(here, choice), 1, passes), here).device
@@ -120,16 +120,16 @@ def test_more_accumulation_needs_no_more_memory(choice: Choice, ranks: int) -> N
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_memory_outside_the_pool_matches_measurements(runtime: str) -> None:
-    """A context of 0.47 to 0.92 GiB; 1 to 2 GiB of NCCL where there is more than one rank
+    """Compare with a context of 0.47 to 0.92 GiB, and 1 to 2 GiB of NCCL on several ranks
     (ml-engineering, training/performance and debug/pytorch)."""
-    beside: dict[int, int] = {}
+    outside: dict[int, int] = {}
     for ranks in (1, 2, 8):
         here = facts(gpus=ranks, model="gpt2")
         device = estimate_option(usual_config(here, Choice(stage=2)), here, runtime=runtime).device
-        beside[ranks] = device.visible_bytes - device.reserved_bytes
-    assert 0.47 * 2**30 <= beside[1] <= 0.92 * 2**30
-    assert 2**30 <= beside[2] - beside[1] <= 2 * 2**30
-    assert beside[8] == beside[2]
+        outside[ranks] = device.visible_bytes - device.reserved_bytes
+    assert 0.47 * 2**30 <= outside[1] <= 0.92 * 2**30
+    assert 2**30 <= outside[2] - outside[1] <= 2 * 2**30
+    assert outside[8] == outside[2]
 
 
 def test_only_a_parameter_count_gives_a_range() -> None:
@@ -149,42 +149,42 @@ def test_offloaded_states_take_18_bytes_per_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "taken"), [(0, 0), (1, 1), (5, 8), (2**30, 2**30), (5_100_000_000, 2**33)]
+    ("requested", "allocated"), [(0, 0), (1, 1), (5, 8), (2**30, 2**30), (5_100_000_000, 2**33)]
 )
-def test_pinned_memory_is_rounded_to_powers_of_two(asked: int, taken: int) -> None:
-    assert pinned(asked) == taken
+def test_pinned_memory_is_rounded_to_powers_of_two(requested: int, allocated: int) -> None:
+    assert pinned(requested) == allocated
 
 
 def test_calibration_matches_the_measurement_and_reports_the_error() -> None:
-    found = estimate(usual_config(facts(), Choice(stage=3)), facts())
-    visible = found.options[0].device.visible_bytes
-    calibration = calibrate(found.options[0], visible * 11 // 10)
+    estimates = estimate(usual_config(facts(), Choice(stage=3)), facts())
+    visible = estimates.options[0].device.visible_bytes
+    calibration = calibrate(estimates.options[0], visible * 11 // 10)
     assert calibration.error == pytest.approx(-1 / 11, rel=1e-6)
-    after = calibrated(found, calibration).options[0].device.visible_bytes
+    after = calibrated(estimates, calibration).options[0].device.visible_bytes
     assert after == pytest.approx(visible * 1.1, rel=1e-6)
 
 
 def test_measurement_of_different_run_is_rejected() -> None:
     option = estimate_option(usual_config(facts(), Choice(stage=3)), facts())
-    said = f"0.25 GiB measured, {option.device.visible_bytes / 2**30:.2f} GiB estimated"
-    with pytest.raises(ValueError, match=said):
+    message = f"0.25 GiB measured, {option.device.visible_bytes / 2**30:.2f} GiB estimated"
+    with pytest.raises(ValueError, match=message):
         calibrate(option, 2**28)
 
 
 def test_calibration_matches_if_the_peak_phase_changes() -> None:
-    found = estimate(usual_config(facts(), Choice(stage=2)), facts())
-    device = found.options[0].device
+    estimates = estimate(usual_config(facts(), Choice(stage=2)), facts())
+    device = estimates.options[0].device
     step = device.phase_bytes[Phase.STEP]
     assert device.peak_phase == "backward" and step < device.peak_bytes
-    calibration = calibrate(found.options[0], step - 2**30, what="allocated")
-    after = calibrated(found, calibration).options[0].device
+    calibration = calibrate(estimates.options[0], step - 2**30, what="allocated")
+    after = calibrated(estimates, calibration).options[0].device
     assert after.peak_bytes == step - 2**30
 
 
 def test_measurement_below_the_states_is_rejected() -> None:
-    found = estimate(usual_config(facts(), Choice(stage=2)), facts())
+    estimates = estimate(usual_config(facts(), Choice(stage=2)), facts())
     with pytest.raises(ValueError, match="different run"):
-        calibrate(found.options[0], 2**30)
+        calibrate(estimates.options[0], 2**30)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -199,19 +199,19 @@ def test_remedies_fit_and_are_sorted_by_slowdown() -> None:
     tight = facts(device="v100-32gb", precision="fp16")
     config = usual_config(tight, Choice(stage=1))
     assert not estimate_option(config, tight, runtime="deepspeed").fits[0].fits
-    offered = cheapest_changes(config, tight, runtime="deepspeed")
-    *training_all, adapters = offered
-    assert len(training_all) == 3 and adapters.parts[0].startswith("LoRA")
-    assert all(change.fits for change in offered)
-    slowdowns = [change.slowdown for change in training_all]
+    changes = cheapest_changes(config, tight, runtime="deepspeed")
+    *full, adapters = changes
+    assert len(full) == 3 and adapters.parts[0].startswith("LoRA")
+    assert all(change.fits for change in changes)
+    slowdowns = [change.slowdown for change in full]
     assert slowdowns == sorted(slowdowns)
 
 
 def test_pairs_are_offered_only_if_better_than_single_changes() -> None:
     here = facts(model="gpt2", host_memory="2GB")  # eight fp32 copies are 4 GB; one module is not
-    offered = cheapest_changes(usual_config(here, Choice(stage=2)), here)
-    assert offered[0].what == "stage 3" and offered[0].fits
-    assert all("stage 3" not in change.parts for change in offered[1:])
+    changes = cheapest_changes(usual_config(here, Choice(stage=2)), here)
+    assert changes[0].what == "stage 3" and changes[0].fits
+    assert all("stage 3" not in change.parts for change in changes[1:])
 
 
 @pytest.mark.parametrize("stage", [2, 3])
@@ -221,22 +221,22 @@ def test_applied_change_needs_the_estimated_memory(stage: int) -> None:
     changes = cheapest_changes(config, here, count=50)
     assert len(changes) > 4
     for change in changes:
-        written = config_of(config)
-        written.pop("train_batch_size", None)
-        then = here
+        config_file = config_of(config)
+        config_file.pop("train_batch_size", None)
+        changed = here
         for pointer, value in change.edits.items():
             if pointer == SELECTIVE_RECOMPUTATION:
-                then = recomputing_selectively(here)
+                changed = recomputing_selectively(here)
                 continue
             *blocks, name = pointer.split("/")[1:]
-            place = written
+            parent = config_file
             for block in blocks:
-                place = place.setdefault(block, {})
-            place[name] = value
-        made = dsconfig.estimate(dsconfig.resolve(written, then), then).options[0]
-        assert made.device.peak_bytes == change.option.device.peak_bytes, change.what
-        assert made.host.bytes == change.option.host.bytes, change.what
-        assert made.bucket_rule_bytes == change.option.bucket_rule_bytes, change.what
+                parent = parent.setdefault(block, {})
+            parent[name] = value
+        option = dsconfig.estimate(dsconfig.resolve(config_file, changed), changed).options[0]
+        assert option.device.peak_bytes == change.option.device.peak_bytes, change.what
+        assert option.host.bytes == change.option.host.bytes, change.what
+        assert option.bucket_rule_bytes == change.option.bucket_rule_bytes, change.what
 
 
 def test_nvme_buffers_use_the_default_count() -> None:
@@ -267,9 +267,9 @@ def test_changes_are_checked_against_disk_and_host_memory() -> None:
     changes = cheapest_changes(config, here)
     assert all("LoRA" in change.parts[0] for change in changes if change.fits)
     with_disk = facts(gpus=1, model="llama-2-70b", host_memory="512GiB", nvme="/local")
-    offered = cheapest_changes(config, with_disk)
-    assert offered[0].fits
-    assert offered[0].edits["/zero_optimization/offload_param"]["nvme_path"] == "/local"
+    with_nvme = cheapest_changes(config, with_disk)
+    assert with_nvme[0].fits
+    assert with_nvme[0].edits["/zero_optimization/offload_param"]["nvme_path"] == "/local"
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -281,19 +281,19 @@ def test_limits_fit_and_the_next_step_does_not(runtime: str) -> None:
         "largest micro batch",
         "longest sequence (tokens)",
     }
-    for question, there in BEYOND.items():
-        value, found = answers[question].value, answers[question].effective
-        assert value is not None and found is not None
-        here, beyond = there(value, 0), there(value, 1)
-        assert any(_fits(each, found.zero, here, runtime) for each in USUAL), question
-        assert not any(_fits(each, found.zero, beyond, runtime) for each in USUAL), question
+    for question, facts_at in BEYOND.items():
+        value, effective = answers[question].value, answers[question].effective
+        assert value is not None and effective is not None
+        at_limit, beyond = facts_at(value, 0), facts_at(value, 1)
+        assert any(_fits(choice, effective.zero, at_limit, runtime) for choice in USUAL), question
+        assert not any(_fits(choice, effective.zero, beyond, runtime) for choice in USUAL), question
 
 
 def test_longest_sequence_has_largest_micro_batch_one() -> None:
     def answer(question: str, **changes: object) -> int | None:
         here = facts(model="gpt2", gpus=1, **changes)
-        found = limits(here, usual_config(here, Choice(stage=2)))
-        return next(limit.value for limit in found if limit.question == question)
+        answers = limits(here, usual_config(here, Choice(stage=2)))
+        return next(limit.value for limit in answers if limit.question == question)
 
     longest = answer("longest sequence (tokens)")
     assert answer("largest micro batch", micro_batch=None, seq_len=longest) == 1
@@ -307,15 +307,15 @@ BEYOND: dict[str, Callable[[int, int], Facts]] = {
 
 
 def _fits(choice: Choice, sizes: Zero, here: Facts, runtime: str) -> bool:
-    """Priced anew, in every program that has to hold it, with and without recomputation."""
+    """Return whether it fits in every program of the runtime, with or without recomputation."""
     usual = usual_config(here, choice)
     config = replace(usual, zero=with_choice(sizes, choice, here))
     return any(
         all(
-            verdict_on(estimate_option(each, here, runtime=program), each, here).fits
+            verdict_on(estimate_option(candidate, here, runtime=program), candidate, here).fits
             for program in programs(runtime_of(runtime))
         )
-        for each in (config, with_recomputation(config))
+        for candidate in (config, with_recomputation(config))
     )
 
 
@@ -336,9 +336,11 @@ def test_config_of_a_limit_is_valid_and_fits(runtime: str) -> None:
         assert limit.effective is not None and limit.option is not None
         here, training = facts(), facts().training
         if limit.recompute and runtime == "deepspeed":
-            # DeepSpeed leaves that to the script, whose word is a fact.
-            asked = replace(training or TrainingFacts(), arguments={"gradient_checkpointing": True})
-            here = replace(here, training=asked)
+            # With DeepSpeed the script enables recomputation, which is a fact.
+            recomputed = replace(
+                training or TrainingFacts(), arguments={"gradient_checkpointing": True}
+            )
+            here = replace(here, training=recomputed)
         resolution = dsconfig.resolve(config_of(limit.effective), here, runtime=runtime)
         assert resolution.ok
         again = dsconfig.estimate(resolution, here).options[0]
@@ -348,20 +350,20 @@ def test_config_of_a_limit_is_valid_and_fits(runtime: str) -> None:
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_chosen_candidate_fits_and_others_have_a_reason(runtime: str) -> None:
     here = facts(micro_batch=None, global_batch=64, host_memory="512GB")
-    found = tune(here, runtime=runtime)
-    winner, losers = found[0], found[1:]
+    candidates = tune(here, runtime=runtime)
+    winner, losers = candidates[0], candidates[1:]
     assert not winner.reason and all(fit.fits for fit in winner.option.fits)
     assert winner.choice.micro_batch * winner.choice.accumulation * 8 == 64
     assert losers and all(loser.reason for loser in losers)
 
 
-@pytest.mark.parametrize("asked", ["none", "full"])
-def test_recomputation_set_by_script_is_not_searched(asked: str) -> None:
+@pytest.mark.parametrize("argument", ["none", "full"])
+def test_recomputation_set_by_script_is_not_searched(argument: str) -> None:
     training = replace(
-        facts().training or TrainingFacts(), arguments={"gradient_checkpointing": asked}
+        facts().training or TrainingFacts(), arguments={"gradient_checkpointing": argument}
     )
-    found = tune(replace(facts(model="gpt2"), training=training))
-    assert {str(each.choice.recompute) for each in found} == {asked}
+    candidates = tune(replace(facts(model="gpt2"), training=training))
+    assert {str(candidate.choice.recompute) for candidate in candidates} == {argument}
 
 
 def test_search_needs_no_training_facts() -> None:
@@ -396,7 +398,7 @@ def test_chosen_config_validates_without_findings(more: dict[str, Any]) -> None:
     config = config_of(winner.effective)
     assert not winner.reason
     report = dsconfig.validate(config, runtime="dsengine")
-    assert [found.code for found in report.diagnostics] == []
+    assert [finding.code for finding in report.diagnostics] == []
     for block in ("offload_optimizer", "offload_param"):
         if "nvme" in more:
             assert config["zero_optimization"][block]["nvme_path"] == "/local_nvme"
@@ -406,9 +408,9 @@ def test_bucket_peak_is_independent_of_the_memory_peak() -> None:
     short, long = (
         table(gather(gpus=8, model="llama-2-13b", seq_len=length)) for length in (None, 4096)
     )
-    for one, other in zip(short.options, long.options, strict=True):
-        assert one.bucket_allocated_bytes == other.bucket_allocated_bytes
-        assert bool(one.stage) == bool(one.bucket_allocated_bytes)
+    for first, second in zip(short.options, long.options, strict=True):
+        assert first.bucket_allocated_bytes == second.bucket_allocated_bytes
+        assert bool(first.stage) == bool(first.bucket_allocated_bytes)
 
 
 def test_estimate_of_invalid_config_points_to_validate() -> None:
@@ -419,17 +421,17 @@ def test_estimate_of_invalid_config_points_to_validate() -> None:
 
 
 def test_cpu_holds_full_model_while_sharding_without_zero_init() -> None:
-    """4 bytes of each parameter beside a rank's shards; under zero.Init never as much."""
+    """The full model takes 4 bytes per parameter beside a rank's shards; zero.Init avoids it."""
     model = facts(model="gpt2").model
     assert model is not None
 
-    def building(**arguments: object) -> int:
+    def init_bytes(**arguments: object) -> int:
         training = replace(facts().training or TrainingFacts(), arguments=arguments)
         here = replace(facts(model="gpt2", device="cpu"), training=training)
         device = estimate_option(usual_config(here, Choice(stage=3)), here).device
         return next(size for phase, size in device.phase_bytes.items() if str(phase) == "init")
 
-    assert building(zero_init=False) > 4 * model.parameters > building()
+    assert init_bytes(zero_init=False) > 4 * model.parameters > init_bytes()
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -464,18 +466,22 @@ def test_host_states_coexist_with_the_model_only_in_dsengine() -> None:
 
 def test_model_too_large_to_build_in_host_memory_does_not_fit() -> None:
     here = facts(host_memory="128GiB")  # eight copies of 7e9 parameters in fp32 are 201 GiB
-    found = tune(here)
-    assert any("to build the model" in each.reason for each in found if each.choice.stage == 2)
-    assert not found[0].reason
-    assert {each.choice.stage for each in found if "time" in each.reason} == {3}
+    candidates = tune(here)
+    assert any(
+        "to build the model" in candidate.reason
+        for candidate in candidates
+        if candidate.choice.stage == 2
+    )
+    assert not candidates[0].reason
+    assert {candidate.choice.stage for candidate in candidates if "time" in candidate.reason} == {3}
 
 
 def test_too_small_disk_does_not_fit() -> None:
     world = {"gpus": 1, "model": "llama-2-70b", "host_memory": "768GiB", "nvme": "/local"}
     assert not tune(facts(**world, micro_batch=None))[0].reason
-    found = tune(facts(**world, micro_batch=None, nvme_size="100GB"))
-    assert any("of NVMe per node" in each.reason for each in found)
-    assert found[0].reason
+    candidates = tune(facts(**world, micro_batch=None, nvme_size="100GB"))
+    assert any("of NVMe per node" in candidate.reason for candidate in candidates)
+    assert candidates[0].reason
 
 
 def test_model_is_counted_once_on_cpu() -> None:
@@ -489,10 +495,10 @@ def test_offload_on_cpu_stays_in_the_same_memory() -> None:
     here = facts(device="cpu", device_memory="64GiB", gpus=2, model="gpt2")
     option = estimate_option(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
     assert option.host.bytes > 0
-    held = option.device.phase_bytes
+    phase_bytes = option.device.phase_bytes
     assert (
         option.device.visible_bytes
-        >= max(held[Phase.BACKWARD], held[Phase.STEP]) + option.host.bytes // 2
+        >= max(phase_bytes[Phase.BACKWARD], phase_bytes[Phase.STEP]) + option.host.bytes // 2
     )
     assert option.device.visible_bytes <= option.device.peak_bytes + option.host.bytes // 2
     assert option.fits[0].headroom_bytes == 64 * 2**30 - option.device.visible_bytes
@@ -501,7 +507,7 @@ def test_offload_on_cpu_stays_in_the_same_memory() -> None:
 def test_building_on_cpu_holds_model_and_offloaded_masters() -> None:
     here = facts(device="cpu", device_memory="64GiB", model="gpt2", seq_len=8)
     option = estimate_option(usual_config(here, Choice(stage=2, optimizer=Tier.HOST)), here)
-    [masters] = [each.bytes for each in option.host.components if each.name == "master weights"]
+    [masters] = [part.bytes for part in option.host.components if part.name == "master weights"]
     assert option.device.peak_phase == "init"
     assert option.device.visible_bytes == option.device.phase_bytes[Phase.INIT] + masters // 8
 
@@ -516,34 +522,35 @@ def test_reason_names_the_largest_difference() -> None:
     ):
         here = facts(model=model, device=device, nodes=nodes, node_link=link)
         best, *others = tune(here)
-        for each in others:
-            if "x the time" not in each.reason:
+        for candidate in others:
+            if "x the time" not in candidate.reason:
                 continue
-            mine, its = each.time, best.time
+            slower, fastest = candidate.time, best.time
             differences = {
-                part: getattr(mine, part) / mine.samples - getattr(its, part) / its.samples
+                part: getattr(slower, part) / slower.samples
+                - getattr(fastest, part) / fastest.samples
                 for part in ("offload", "communication", "compute")
             }
-            said = each.reason.rpartition(": ")[2]
+            reason = candidate.reason.rpartition(": ")[2]
             largest = max(differences, key=lambda name: differences[name])
-            assert largest == ("compute" if said in ("update", "recomputation") else said)
-            causes.add(said)
+            assert largest == ("compute" if reason in ("update", "recomputation") else reason)
+            causes.add(reason)
     assert {"offload", "communication", "recomputation"} <= causes
 
 
 def test_full_model_creation_leaves_no_cache() -> None:
     """DeepSpeed's stage 3: reserved is the larger of creation and training, not their sum."""
     choice = usual_config(facts(), Choice(stage=3))
-    pieces = estimate_option(choice, facts(), runtime="deepspeed").device
+    sharded = estimate_option(choice, facts(), runtime="deepspeed").device
     training = replace(facts().training or TrainingFacts(), arguments={"zero_init": False})
     here = replace(facts(), training=training)
     model = here.model
     assert model is not None
     full = estimate_option(choice, here, runtime="deepspeed").device
     assert full.phase_bytes[Phase.INIT] > 2 * model.parameters
-    assert full.phase_bytes[Phase.BACKWARD] == pieces.phase_bytes[Phase.BACKWARD]
+    assert full.phase_bytes[Phase.BACKWARD] == sharded.phase_bytes[Phase.BACKWARD]
     assert full.reserved_bytes == max(
-        pieces.reserved_bytes,
+        sharded.reserved_bytes,
         int(1.05 * (full.phase_bytes[Phase.INIT] + workspace_bytes("8.0"))),
     )
 
@@ -552,7 +559,7 @@ def test_full_model_creation_leaves_no_cache() -> None:
     ("stage", "offload", "momentum"), [(1, None, 2), (2, None, 2), (2, "cpu", 4), (3, "cpu", 2)]
 )
 def test_muon_momentum_has_deepspeeds_dtype(stage: int, offload: str | None, momentum: int) -> None:
-    """As seen in runs of DeepSpeed 0.19.8 in bf16: 2 bytes, 4 where stages 1 and 2 offload."""
+    """Runs of DeepSpeed 0.19.8 in bf16 used 2 bytes, and 4 where stages 1 and 2 offload."""
     zero: dict[str, Any] = {"stage": stage, "reduce_scatter": False}
     if offload:
         zero["offload_optimizer"] = {"device": offload}
@@ -562,12 +569,12 @@ def test_muon_momentum_has_deepspeeds_dtype(stage: int, offload: str | None, mom
         "optimizer": {"type": "Muon", "params": {"lr": 1e-3}},
         "zero_optimization": zero,
     }
-    given = facts()
-    resolution = dsconfig.resolve(config, given, runtime="deepspeed")
-    option = dsconfig.estimate(resolution, given).options[0]
+    here = facts()
+    resolution = dsconfig.resolve(config, here, runtime="deepspeed")
+    option = dsconfig.estimate(resolution, here).options[0]
     tier, ranks = (option.host, 1) if offload else (option.device, 8)
     state = max(part.bytes for part in tier.components if part.name == "optimizer state")
-    assert given.model is not None
+    assert here.model is not None
     tables = 2 * 32000 * 4096 + 65 * 4096  # embedding, head and norms: Adam's two moments
-    matrices = given.model.parameters - tables
+    matrices = here.model.parameters - tables
     assert state == pytest.approx((tables * 8 + matrices * momentum) / ranks, rel=0.001)

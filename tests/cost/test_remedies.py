@@ -51,12 +51,12 @@ WORLD: dict[str, Any] = {"model": "llama-2-7b", "gpus": 8, "device": "a100-80gb"
 ARGS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "bf16": True}
 
 
-def offered(name: str, config: dict[str, Any]) -> tuple[Runtime, Document, list[Change]]:
+def changes_of(name: str, config: dict[str, Any]) -> tuple[Runtime, Document, list[Change]]:
     runtime, document = runtime_of(name), read(config)
     here = facts(name, ARGS)
-    settled = dsconfig.resolve(document, here, runtime=runtime).effective
-    assert settled is not None
-    return runtime, document, list(cheapest_changes(settled, here, runtime=runtime, count=50))
+    effective = dsconfig.resolve(document, here, runtime=runtime).effective
+    assert effective is not None
+    return runtime, document, list(cheapest_changes(effective, here, runtime=runtime, count=50))
 
 
 def facts(name: str, arguments: dict[str, Any], **more: Any) -> Facts:
@@ -72,11 +72,11 @@ def facts(name: str, arguments: dict[str, Any], **more: Any) -> Facts:
     )
 
 
-def followed(
+def apply_steps(
     steps: tuple[Instruction, ...], name: str, document: Document
 ) -> tuple[Document, Facts]:
-    """The world after a person has done what the steps say, to the letter."""
-    arguments, edits, again = dict(ARGS), list[str](), dict[str, Any]()
+    """Return the config and the facts after all steps are applied literally."""
+    arguments, edits, recomputation = dict(ARGS), list[str](), dict[str, Any]()
     adapters: dict[str, Any] = {}
     for step in steps:
         if step.where == ARGUMENTS:
@@ -85,7 +85,7 @@ def followed(
             key, _, value = step.text.partition(" = ")
             edits.append(f"{key}={value}")
         elif step.text.startswith("model.gradient_checkpointing_enable("):
-            again = CALLS[step.text]
+            recomputation = CALLS[step.text]
         elif step.text in ADAPTERS:
             assert step.where == SCRIPT
             adapters |= ADAPTERS[step.text]
@@ -95,11 +95,11 @@ def followed(
             loader = step.text.startswith("DataLoader")
             arguments["per_device_train_batch_size" if loader else ACCUMULATION] = value
     changed = facts(name, arguments, **adapters)
-    if again:
+    if recomputation:
         training = changed.training
         assert training is not None
-        said = {**training.arguments, **again}
-        changed = replace(changed, training=replace(training, arguments=said))
+        merged = {**training.arguments, **recomputation}
+        changed = replace(changed, training=replace(training, arguments=merged))
     return with_overrides(document, edits), changed
 
 
@@ -118,13 +118,13 @@ CALLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(("name", "config"), CASES, ids=[name for name, _ in CASES])
 def test_applied_remedy_gives_the_promised_estimate(name: str, config: dict[str, Any]) -> None:
-    runtime, document, changes = offered(name, config)
+    runtime, document, changes = changes_of(name, config)
     kinds = {part.split(" ")[0] for change in changes for part in change.parts}
     assert {"micro", "recompute", "stage", "LoRA:"} <= kinds
     for change in changes:
         steps = runtime.instructions(change.edits, config)
         assert steps, change.what
-        after, here = followed(steps, name, document)
+        after, here = apply_steps(steps, name, document)
         report = dsconfig.validate(after, here, runtime=runtime)
         assert not report.errors, (change.what, report.errors)
         resolution = dsconfig.resolve(after, here, runtime=runtime)
@@ -134,48 +134,48 @@ def test_applied_remedy_gives_the_promised_estimate(name: str, config: dict[str,
 
 
 def test_recomputation_is_written_for_the_target_program() -> None:
-    spelled, selective = {}, set()
+    texts, selective = {}, set()
     for name, config in CASES:
-        runtime, _, changes = offered(name, config)
-        (alone,) = [each for each in changes if each.parts == ("recompute activations",)]
-        spelled[name] = [str(step) for step in runtime.instructions(alone.edits, config)]
+        runtime, _, changes = changes_of(name, config)
+        (recompute,) = [change for change in changes if change.parts == ("recompute activations",)]
+        texts[name] = [str(step) for step in runtime.instructions(recompute.edits, config)]
         if any(SELECTIVE_RECOMPUTATION in change.edits for change in changes):
             selective.add(name)
     by_the_script = ["model.gradient_checkpointing_enable() in the script"]
-    assert spelled == {
+    assert texts == {
         "transformers": ["gradient_checkpointing=True in TrainingArguments"],
         "accelerate": by_the_script,
         "deepspeed": by_the_script,
         "dsengine": ['activation_checkpointing = {"partition_activations": false} in the config'],
     }
-    assert selective == {"dsengine"}, "the policy is a function, which no file or flag can name"
+    assert selective == {"dsengine"}, "a policy function cannot be written in a file or flag"
 
 
 def test_selective_recomputation_is_offered_only_to_dsengine_scripts() -> None:
-    """A function in TrainingArguments cannot be written to JSON or YAML, as reporters do."""
+    """Reporters write TrainingArguments to JSON or YAML, which cannot contain a function."""
     for name, _ in CASES:
         runtime = runtime_of(name)
         here = gather(**WORLD, seq_len=4096, global_batch=64)
-        chosen = {each.choice.recompute for each in tune(here, runtime=runtime)}
-        assert (Recompute.SELECTIVE in chosen) is (name == "dsengine")
+        tried = {candidate.choice.recompute for candidate in tune(here, runtime=runtime)}
+        assert (Recompute.SELECTIVE in tried) is (name == "dsengine")
         assert (SELECTIVE_RECOMPUTATION in runtime.set_elsewhere) is (name == "dsengine")
 
 
 def test_qlora_is_offered_if_lora_does_not_fit() -> None:
-    def last(memory: str, **more: Any) -> list[str]:
+    def last_parts(memory: str, **more: Any) -> list[str]:
         world = {"model": "llama-2-7b", "gpus": 2, "seq_len": 1024}
         here = gather(**world, device_memory=memory, **more)
-        settled = dsconfig.resolve(
+        effective = dsconfig.resolve(
             {**FIXED, "train_micro_batch_size_per_gpu": 1}, here, runtime="deepspeed"
         ).effective
-        assert settled is not None
-        *_, change = cheapest_changes(settled, here, runtime="deepspeed")
+        assert effective is not None
+        *_, change = cheapest_changes(effective, here, runtime="deepspeed")
         assert change.fits
         return [part.partition(":")[0] for part in change.parts]
 
-    assert last("24GB")[0] == "LoRA"
-    assert last("16GB")[0] == "QLoRA"
-    assert last("16GB", lora_rank=8)[0] == "QLoRA"
+    assert last_parts("24GB")[0] == "LoRA"
+    assert last_parts("16GB")[0] == "QLoRA"
+    assert last_parts("16GB", lora_rank=8)[0] == "QLoRA"
 
 
 def test_batch_in_file_is_changed_with_the_trainer_argument() -> None:
@@ -193,28 +193,28 @@ def test_remedy_omits_settings_already_in_the_file() -> None:
 
 def test_batch_with_recomputation_is_offered_if_needed() -> None:
     here = gather(**WORLD, seq_len=32768, training_args=ARGS)
-    settled = dsconfig.resolve(read(OPEN), here, runtime="transformers").effective
-    assert settled is not None
-    changes = cheapest_changes(settled, here, runtime="transformers")
+    effective = dsconfig.resolve(read(OPEN), here, runtime="transformers").effective
+    assert effective is not None
+    changes = cheapest_changes(effective, here, runtime="transformers")
     assert all(change.fits for change in changes)
     joint = {"micro batch 1", "recompute activations"}
     assert any(joint <= {*change.parts} or len(change.parts) == 2 for change in changes)
 
 
 @contextmanager
-def products() -> Iterator[list[int]]:
-    """How many matrix products are computed while the block runs."""
+def count_products() -> Iterator[list[int]]:
+    """Count the matrix products that the block computes."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    counted = [0]
+    count = [0]
 
     class Counting(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
-            counted[0] += func.name() in ("aten::mm", "aten::addmm")
+            count[0] += func.name() in ("aten::mm", "aten::addmm")
             return func(*args, **(kwargs or {}))
 
     with Counting():
-        yield counted
+        yield count
 
 
 @pytest.mark.live
@@ -248,75 +248,79 @@ def test_trainer_and_model_recompute_as_the_remedy_states(tmp_path: Any) -> None
             save_strategy="no",
             **eval(f"dict({text})", {"dsengine": dsengine}),
         )
-        with products() as counted:
+        with count_products() as count:
             transformers.Trainer(model=model, args=arguments, train_dataset=rows).train()
-        by_pointer[pointer] = counted[0]
+        by_pointer[pointer] = count[0]
         assert model.is_activation_checkpointing is (pointer is not None)
         if pointer:
             model = transformers.LlamaForCausalLM(tiny)
             exec(script[pointer].text, {"model": model, "dsengine": dsengine})
             assert model.is_activation_checkpointing
-    # Seven products in each of two blocks, the last of which is not needed again.
+    # Each of two blocks has seven products; the last one is not recomputed.
     plain = by_pointer[None]
     assert by_pointer[RECOMPUTATION] - plain == 2 * 6
 
 
 @pytest.mark.live
 def test_deepspeed_accepts_every_remedy() -> None:
-    """The batch, the stage, the places and the buckets that the price was made of."""
+    """Its parser reads the estimated batch, stage, offload devices and buckets."""
     reader = pytest.importorskip("deepspeed.runtime.config")
-    _, document, changes = offered("deepspeed", FIXED)
+    _, document, changes = changes_of("deepspeed", FIXED)
     runtime, kinds = runtime_of("deepspeed"), set[str]()
     for change in changes:
         steps = runtime.instructions(change.edits, FIXED)
-        after, here = followed(steps, "deepspeed", document)
-        settled = dsconfig.resolve(after, here, runtime=runtime).effective
-        assert settled is not None
-        read_by = reader.DeepSpeedConfig(dict(after.value))
-        zero = read_by.zero_config
+        after, here = apply_steps(steps, "deepspeed", document)
+        effective = dsconfig.resolve(after, here, runtime=runtime).effective
+        assert effective is not None
+        parsed = reader.DeepSpeedConfig(dict(after.value))
+        zero = parsed.zero_config
         assert zero.stage == change.option.stage, change.what
-        places = {
+        devices = {
             "offload_optimizer": change.option.offload_optimizer,
             "offload_param": change.option.offload_param,
         }
-        for name, place in places.items():
+        for name, device in devices.items():
             block = getattr(zero, name)
-            assert (str(block.device) if block else "none") == place, change.what
-        batch = not_none(settled.batch)
-        assert read_by.train_micro_batch_size_per_gpu == batch.micro_batch
-        assert read_by.gradient_accumulation_steps == batch.accumulation
-        assert zero.reduce_bucket_size == settled.zero.reduce_bucket_size
+            assert (str(block.device) if block else "none") == device, change.what
+        batch = not_none(effective.batch)
+        assert parsed.train_micro_batch_size_per_gpu == batch.micro_batch
+        assert parsed.gradient_accumulation_steps == batch.accumulation
+        assert zero.reduce_bucket_size == effective.zero.reduce_bucket_size
         kinds |= {part.split(" ")[0] for part in change.parts}
     assert {"micro", "recompute", "stage"} <= kinds
     smaller = runtime.instructions({"/zero_optimization/reduce_bucket_size": 50_000_000}, FIXED)
-    after, _ = followed(smaller, "deepspeed", document)
+    after, _ = apply_steps(smaller, "deepspeed", document)
     assert reader.DeepSpeedConfig(dict(after.value)).zero_config.reduce_bucket_size == 50_000_000
 
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
 def test_trainer_passes_every_remedy_to_deepspeed(tmp_path: Any) -> None:
-    """Its own arguments fill the file: the batch, the precision, and no contradiction."""
+    """TrainingArguments fill in the batch and the precision without contradicting the file."""
     transformers = pytest.importorskip("transformers")
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
-    runtime, document, changes = offered("transformers", OPEN)
+    runtime, document, changes = changes_of("transformers", OPEN)
     for change in changes:
         steps = runtime.instructions(change.edits, OPEN)
-        after, _ = followed(steps, "transformers", document)
-        said = dict(ARGS)
+        after, _ = apply_steps(steps, "transformers", document)
+        training_args = dict(ARGS)
         for step in steps:
             if step.where == ARGUMENTS:
-                said |= eval(f"dict({step.text})", {"dsengine": dsengine})
-        arguments = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, **said)
-        made = HfTrainerDeepSpeedConfig(after.value)
-        made.trainer_config_process(arguments)
-        micro = said["per_device_train_batch_size"]
-        assert made.config["train_micro_batch_size_per_gpu"] == micro, change.what
-        assert made.config["gradient_accumulation_steps"] == said[ACCUMULATION], change.what
-        assert made.config["zero_optimization"]["stage"] == change.option.stage, change.what
-        again = any("recompute" in part for part in change.parts)
-        assert arguments.gradient_checkpointing is again, change.what
+                training_args |= eval(f"dict({step.text})", {"dsengine": dsengine})
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path), use_cpu=True, **training_args
+        )
+        filled = HfTrainerDeepSpeedConfig(after.value)
+        filled.trainer_config_process(arguments)
+        micro = training_args["per_device_train_batch_size"]
+        assert filled.config["train_micro_batch_size_per_gpu"] == micro, change.what
+        assert filled.config["gradient_accumulation_steps"] == training_args[ACCUMULATION], (
+            change.what
+        )
+        assert filled.config["zero_optimization"]["stage"] == change.option.stage, change.what
+        recomputes = any("recompute" in part for part in change.parts)
+        assert arguments.gradient_checkpointing is recomputes, change.what
 
 
 def test_remedies_are_in_the_json(tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
@@ -327,25 +331,25 @@ def test_remedies_are_in_the_json(tmp_path: Any, capsys: Any, monkeypatch: Any) 
     flags = "--model llama-3-8b --gpus 4 --device a100-80gb --seq-len 8192 --micro-batch 1"
     command = ["dsconfig", "estimate", str(path), *flags.split(), "--output-format", "json"]
     monkeypatch.setattr("sys.argv", command)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         main()
-    assert left.value.code in (0, None)
+    assert exited.value.code in (0, None)
     captured = capsys.readouterr()
     data = json.loads(captured.out)
     assert data["runtime"] == "transformers" and data["inferred_from"]
-    written = [each["steps"][0]["text"] for each in data["remedies"] if each["fits"]]
+    written = [remedy["steps"][0]["text"] for remedy in data["remedies"] if remedy["fits"]]
     assert written[0] == "gradient_checkpointing=True"
-    assert "bf16=True in TrainingArguments" in captured.err, "fp32 is never assumed in silence"
+    assert "bf16=True in TrainingArguments" in captured.err, "fp32 is never assumed silently"
 
 
 def test_remedy_without_offload_unsets_the_block() -> None:
-    moved = {"offload_optimizer": {"device": "cpu"}}
-    document = read({**FIXED, "zero_optimization": {"stage": 3, **moved}})
+    offload = {"offload_optimizer": {"device": "cpu"}}
+    document = read({**FIXED, "zero_optimization": {"stage": 3, **offload}})
     here = gather(**WORLD, seq_len=512, host_memory="100GiB")
-    settled = dsconfig.resolve(document, here, runtime="deepspeed").effective
-    assert settled is not None
-    changes = cheapest_changes(settled, here, runtime="deepspeed", count=50)
-    (back,) = (each for each in changes if each.what == "stage 3, all on the GPU")
-    assert back.edits["/zero_optimization/offload_optimizer"] == {"device": "none"}
-    (step, *_) = runtime_of("deepspeed").instructions(back.edits, document.value)
+    effective = dsconfig.resolve(document, here, runtime="deepspeed").effective
+    assert effective is not None
+    changes = cheapest_changes(effective, here, runtime="deepspeed", count=50)
+    (without_offload,) = (change for change in changes if change.what == "stage 3, all on the GPU")
+    assert without_offload.edits["/zero_optimization/offload_optimizer"] == {"device": "none"}
+    (step, *_) = runtime_of("deepspeed").instructions(without_offload.edits, document.value)
     assert "offload_optimizer" in step.text

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 ELEMENTS = 4096
 
 DECAYED = {"weight_decay": 0.1}
-CHOSEN: list[tuple[str, dict[str, Any]]] = [
+OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ("AdamW", "Adam", "Adamax", "Adadelta", "NAdam", "RAdam", "RMSprop")),
     *((name, DECAYED) for name in ("AdamW", "Adam", "Adamax", "Adadelta", "NAdam", "RMSprop")),
     ("AdamW", {"amsgrad": True}),
@@ -29,38 +29,38 @@ CHOSEN: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def held(name: str, given: dict[str, Any], *, foreach: bool, tensors: int = 1) -> int:
-    """Return the temporary tensors of the third step of this many equal ones."""
+def temporary_tensors(name: str, params: dict[str, Any], *, foreach: bool, tensors: int = 1) -> int:
+    """Return the temporary tensors in the third step of an optimizer of equal parameters."""
     from dsengine.observation.memory import LiveBytes
 
-    made = [torch.ones(ELEMENTS, requires_grad=True) for _ in range(tensors)]
-    chosen = getattr(torch.optim, name)(made, lr=1e-3, foreach=foreach, **given)
+    parameters = [torch.ones(ELEMENTS, requires_grad=True) for _ in range(tensors)]
+    optimizer = getattr(torch.optim, name)(parameters, lr=1e-3, foreach=foreach, **params)
     peak = 0
-    for _ in range(3):  # the first makes the states
-        for tensor in made:
-            tensor.grad = torch.randn(ELEMENTS)
+    for _ in range(3):  # the first step creates the states
+        for parameter in parameters:
+            parameter.grad = torch.randn(ELEMENTS)
         live = LiveBytes(torch.device("cpu"), existing=False)
         with live.measure("step"):
-            chosen.step()
+            optimizer.step()
         peak = live.peaks["step"]
     return round(peak / 4 / ELEMENTS)
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("name", "given"), CHOSEN)
-def test_flat_partition_is_a_list_of_one_on_cuda(name: str, given: dict[str, Any]) -> None:
-    kind = Named(type=name, params={**given, "torch_adam": True})
+@pytest.mark.parametrize(("name", "params"), OPTIMIZERS)
+def test_flat_partition_is_a_list_of_one_on_cuda(name: str, params: dict[str, Any]) -> None:
+    kind = Named(type=name, params={**params, "torch_adam": True})
     cost = optimizer_cost(kind)
     expected = cost.temporaries(ELEMENTS, ELEMENTS, on_cpu=False)
-    assert expected == held(name, given, foreach=True) * ELEMENTS
+    assert expected == temporary_tensors(name, params, foreach=True) * ELEMENTS
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("name", "given"), CHOSEN)
-def test_table_matches_torch_without_foreach(name: str, given: dict[str, Any]) -> None:
-    scratch = OPTIMIZER_CLASSES[f"torch.{name}"].scratch.given(given)
-    assert scratch.alone == held(name, given, foreach=False)
-    assert scratch.loops == held(name, given, foreach=False, tensors=3)
+@pytest.mark.parametrize(("name", "params"), OPTIMIZERS)
+def test_table_matches_torch_without_foreach(name: str, params: dict[str, Any]) -> None:
+    scratch = OPTIMIZER_CLASSES[f"torch.{name}"].scratch.given(params)
+    assert scratch.alone == temporary_tensors(name, params, foreach=False)
+    assert scratch.loops == temporary_tensors(name, params, foreach=False, tensors=3)
 
 
 @pytest.mark.torch
@@ -79,9 +79,9 @@ def test_foreach_updates_all_tensors_at_stage_0_and_flat_partitions_above() -> N
     assert cost.temporaries(1000, 10, on_cpu=True) == 2 * 10
 
 
-@pytest.mark.parametrize("given", [{"foreach": False}, {"differentiable": True}])
-def test_foreach_can_be_disabled(given: dict[str, Any]) -> None:
-    cost = optimizer_cost(Named(type="AdamW", params={"torch_adam": True, **given}))
+@pytest.mark.parametrize("params", [{"foreach": False}, {"differentiable": True}])
+def test_foreach_can_be_disabled(params: dict[str, Any]) -> None:
+    cost = optimizer_cost(Named(type="AdamW", params={"torch_adam": True, **params}))
     assert cost.temporaries(1000, 10, on_cpu=False) == 2 * 10
 
 
@@ -103,7 +103,7 @@ def test_default_optimizer_is_deepspeeds() -> None:
 def test_newton_schulz_equals_deepspeed(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], width: int
 ) -> None:
-    """As it is written, without torch.compile around it, in the 16 bits that every GPU has."""
+    """Compare DeepSpeed's code without torch.compile, in the 16-bit dtypes that GPUs support."""
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     pytest.importorskip("deepspeed")
     from deepspeed.accelerator import get_accelerator
@@ -111,7 +111,7 @@ def test_newton_schulz_equals_deepspeed(
 
     from dsengine.observation.memory import LiveBytes
 
-    for dtype in ("fp16", "bf16"):  # which processors have is not the matter here
+    for dtype in ("fp16", "bf16"):  # independent of what this CPU supports
         monkeypatch.setattr(get_accelerator(), f"is_{dtype}_supported", lambda: True)
     dtype = torch.bfloat16 if width == 2 else torch.float32
     gradient, momentum = torch.randn(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
@@ -122,13 +122,13 @@ def test_newton_schulz_equals_deepspeed(
 
 
 def test_muon_holds_updates_and_gradients() -> None:
-    from cost.test_branches import held, priced
+    from cost.test_branches import component_bytes, estimated
 
     for stage in (1, 2, 3):
         more = {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
-        option = priced({"stage": stage}, model="gpt2", more=more, device="a100-80gb")
-        assert held(option, "Muon's updates") > 0 or stage < 3
-        assert (held(option, "Muon's staged momentum") > 0) is (stage < 3)
+        option = estimated({"stage": stage}, model="gpt2", more=more, device="a100-80gb")
+        assert component_bytes(option, "Muon's updates") > 0 or stage < 3
+        assert (component_bytes(option, "Muon's staged momentum") > 0) is (stage < 3)
 
 
 @pytest.mark.live
@@ -150,11 +150,11 @@ def test_muons_adam_part_has_four_temporaries(
 
 
 def test_offloaded_muon_needs_host_memory_for_its_adam_part() -> None:
-    from cost.test_branches import priced
+    from cost.test_branches import estimated
 
     more = {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-    option = priced(zero, model="llama-3-8b", more=more, device="a100-80gb")
-    (found,) = [each for each in option.host.components if "temporaries" in each.name]
+    option = estimated(zero, model="llama-3-8b", more=more, device="a100-80gb")
+    (temporaries,) = [part for part in option.host.components if "temporaries" in part.name]
     tables = 2 * 128_256 * 4096
-    assert found.bytes == pytest.approx(16 * tables, rel=1e-3)
+    assert temporaries.bytes == pytest.approx(16 * tables, rel=1e-3)

@@ -1,8 +1,8 @@
 """Replay what transformers, accelerate and DeepSpeed did with "auto".
 
 Agreement: equal values on every key of the recorded config; or an error of the same class
-that names the same keys (the text of bare errors names none). Where DeepSpeed's parser alone
-was asked, ``validate`` refuses the file exactly when it did.
+that names the same keys (the text of bare errors names none). Where only DeepSpeed's parser was
+run, ``validate`` refuses the file exactly when the parser did.
 """
 
 import json
@@ -36,7 +36,7 @@ TRAINER = "Trainer.train->deepspeed.initialize"
 def replay(path: Path) -> Iterator[Case]:
     for line in path.read_text().splitlines():
         row = json.loads(line)
-        case = judged(row)
+        case = compared(row)
         yield case if validate_agrees(row) else replace(case, got="validate", agrees=False)
 
 
@@ -47,15 +47,15 @@ def validate_agrees(row: Mapping[str, Any]) -> bool:
     return any(map(refuses, report.diagnostics)) == (row["outcome"] == "error")
 
 
-def judged(row: Mapping[str, Any]) -> Case:
+def compared(row: Mapping[str, Any]) -> Case:
     runtime = runtime_of(row)
     config = row["input_config"] or {}
     resolution = dsconfig.resolve(config, facts_of(row), runtime=runtime)
-    errors = [found for found in resolution.diagnostics if found.name == "program-stops"]
+    errors = [error for error in resolution.diagnostics if error.name == "program-stops"]
     if row["outcome"] == "error":
         expected: Any = (row["error"].split(":")[0], sorted(named(row["error"])))
-        raised = {not_none(re.search(r"raises (\w+)", found.message))[1] for found in errors}
-        got: Any = ("+".join(sorted(raised)), sorted(dotted(found.pointer) for found in errors))
+        raised = {not_none(re.search(r"raises (\w+)", error.message))[1] for error in errors}
+        got: Any = ("+".join(sorted(raised)), sorted(dotted(error.pointer) for error in errors))
         same = got[0] == expected[0] and (not expected[1] or got[1] == expected[1])
         return Case(row["id"], expected, got, same)
     expected = row["output_config"]
@@ -96,33 +96,33 @@ def batch_sizes(facts: Mapping[str, Any]) -> tuple[int | None, ...]:
         return (None,)
     train = facts["per_device_train_batch_size"]
     if facts.get("split_batches"):
-        # The loaders hold the batch of all processes, which accelerate splits among them.
+        # The loaders yield the batch of all processes, which accelerate splits among them.
         train *= facts["world_size"]
     return (train, facts["eval_batch_size"]) if "eval_batch_size" in facts else (train,)
 
 
 def facts_of(row: Mapping[str, Any]) -> Facts:
-    given = row["facts"]
-    world = given["world_size"]
+    recorded = row["facts"]
+    world = recorded["world_size"]
     return Facts(
         world_size=world,
-        degrees=Degrees(tensor=world // given.get("data_parallel_world_size", world)),
-        device=gather(device="cpu").device if given.get("device") == "cpu" else None,
-        model=model_of(given),
+        degrees=Degrees(tensor=world // recorded.get("data_parallel_world_size", world)),
+        device=gather(device="cpu").device if recorded.get("device") == "cpu" else None,
+        model=model_of(recorded),
         training=training_of(row),
-        client_optimizer=given.get("client_optimizer"),
+        client_optimizer=recorded.get("client_optimizer"),
     )
 
 
-def model_of(given: Mapping[str, Any]) -> ModelTree | None:
+def model_of(recorded: Mapping[str, Any]) -> ModelTree | None:
     """Return the attributes of ``model.config`` in this row; None without a model config."""
-    config: dict[str, Any] | None = dict(given.get("model_config", {}))
+    config: dict[str, Any] | None = dict(recorded.get("model_config", {}))
     assert config is not None
-    config |= {name: given[name] for name in SHAPES if name in given}
-    text = {name: given[f"text_{name}"] for name in SHAPES if f"text_{name}" in given}
+    config |= {name: recorded[name] for name in SHAPES if name in recorded}
+    text = {name: recorded[f"text_{name}"] for name in SHAPES if f"text_{name}" in recorded}
     if text:
         config["text_config"] = text
-    if given.get("no_config"):
+    if recorded.get("no_config"):
         config = None
     return ModelTree(name="row", parameters=1, trainable=1, config=config)
 

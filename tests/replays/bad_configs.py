@@ -1,9 +1,9 @@
 """Check invalid configs for DeepSpeed 0.19.8 on one rank.
 
-A row agrees when a finding of at least the expected severity stands at one of its pointers
-(``match: any``) or at each (``all``); ``ok`` wants neither error nor warning. Rows whose basis
-is ``firm`` count, and ``needs-fact`` rows that carry their facts. ``resolve`` answers, too: it
-refuses what the parser refused, and nothing that DeepSpeed trained.
+A row agrees when one of its pointers (``match: any``) or each (``all``) has a finding of at least
+the expected severity; ``ok`` expects neither error nor warning. Only rows whose basis is ``firm``
+count, and ``needs-fact`` rows with facts. ``resolve`` must refuse what the parser refused, and
+nothing that DeepSpeed trained.
 """
 
 import json
@@ -34,18 +34,20 @@ def _case(row: dict[str, Any]) -> Case:
         runtime=row["context"]["runtime"],
         version=row["context"]["deepspeed_version"],
     )
-    serious = [found for found in report.diagnostics if RANK[found.severity] > 0]
-    got = sorted({f"{found.code} {found.severity} {found.pointer}" for found in serious})
+    serious = [finding for finding in report.diagnostics if RANK[finding.severity] > 0]
+    got = sorted({f"{finding.code} {finding.severity} {finding.pointer}" for finding in serious})
     expected = row["expect"]
     if expected == "ok":
         agrees = not serious
     else:
-        places = {found.pointer for found in serious if RANK[found.severity] >= LEAST[expected]}
-        wanted = [_matches(pointer, places) for pointer in row["pointers"]]
-        agrees = all(wanted) if row["match"] == "all" else any(wanted)
-    answered = _resolve_agrees(row)
-    got = got if answered else [*got, "resolve says the opposite"]
-    return Case(row["name"], f"{expected} at {row['pointers']}", got, agrees and answered)
+        pointers = {
+            finding.pointer for finding in serious if RANK[finding.severity] >= LEAST[expected]
+        }
+        matches = [_matches(pointer, pointers) for pointer in row["pointers"]]
+        agrees = all(matches) if row["match"] == "all" else any(matches)
+    resolve_agrees = _resolve_agrees(row)
+    got = got if resolve_agrees else [*got, "resolve disagrees"]
+    return Case(row["name"], f"{expected} at {row['pointers']}", got, agrees and resolve_agrees)
 
 
 def _resolve_agrees(row: dict[str, Any]) -> bool:
@@ -56,8 +58,8 @@ def _resolve_agrees(row: dict[str, Any]) -> bool:
     return not refused or row["failed_at"] is not None
 
 
-def _matches(pointer: str, places: set[str]) -> bool:
-    return pointer in places
+def _matches(pointer: str, pointers: set[str]) -> bool:
+    return pointer in pointers
 
 
 def _facts(row: dict[str, Any]) -> dsconfig.Facts:
@@ -79,7 +81,7 @@ def _source(row: dict[str, Any]) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """Decode ``{"__float__": "inf"}``, which stands for floats that JSON lacks."""
+    """Decode ``{"__float__": "inf"}``, used for floats that JSON lacks."""
     if isinstance(value, dict):
         if set(value) == {"__float__"}:
             return float(value["__float__"])

@@ -1,10 +1,9 @@
-"""Public configs, with what DeepSpeed 0.19.8 did to them. PATH: the folder, or verdicts.jsonl.
+"""Replay public configs and their results in DeepSpeed 0.19.8. PATH: the folder or verdicts.jsonl.
 
 Agreement: a refusal exactly when DeepSpeed refused the file, or could not build the optimizer
 or scheduler from it; a finding at each key listed as unknown, removed, deprecated or doubled;
-and no error where nothing at all is listed. ``resolve`` refuses what the parser did. Templates
-are skipped. Files with "auto" are judged as they were for the record: batch and Hugging Face keys
-filled in first.
+and no error where nothing is listed. ``resolve`` refuses what the parser refused. Templates are
+skipped. In files with "auto", batch and Hugging Face keys are filled in first, as in the recording.
 """
 
 import json
@@ -55,7 +54,7 @@ def _case(row: Mapping[str, Any], folder: Path) -> Case:
     refused = verdict == "rejected" or bool(row["late_failure"])
     listed = {name: row[name] for name in (*LISTS, "suspicious", "late_failure") if row[name]}
     expected = {"refused": refused, **listed}
-    got, agrees = _judged(report, refused, row)
+    got, agrees = _compared(report, refused, row)
     resolved = resolve_refuses(document, facts, "0.19.8") == (verdict == "rejected")
     return Case(row["file"], expected, {**got, "resolve": resolved}, agrees and resolved)
 
@@ -66,29 +65,29 @@ def _ranks(config: Any, data_parallel: int | None) -> int | None:
     return data_parallel and data_parallel * degree
 
 
-def _judged(report: dsconfig.Report, refused: bool, row: Mapping[str, Any]) -> tuple[Any, bool]:
-    found = {each.pointer for each in report.diagnostics}
-    wanted = [_pointer(path) for name in LISTS for path in row[name]]
-    missing = [pointer for pointer in wanted if pointer not in found]
-    nothing = not refused and not wanted and not row["suspicious"]
-    refusals = [each for each in report.errors if _refuses(each)]
-    errors = [f"{each.code} {each.pointer}" for each in report.errors]
-    agrees = bool(refusals) == refused and not missing and not (nothing and errors)
+def _compared(report: dsconfig.Report, refused: bool, row: Mapping[str, Any]) -> tuple[Any, bool]:
+    pointers = {finding.pointer for finding in report.diagnostics}
+    expected = [_pointer(path) for name in LISTS for path in row[name]]
+    missing = [pointer for pointer in expected if pointer not in pointers]
+    clean = not refused and not expected and not row["suspicious"]
+    refusals = [finding for finding in report.errors if _refuses(finding)]
+    errors = [f"{finding.code} {finding.pointer}" for finding in report.errors]
+    agrees = bool(refusals) == refused and not missing and not (clean and errors)
     return {"errors": errors, "missing": missing}, agrees
 
 
-def _refuses(found: Diagnostic) -> bool:
+def _refuses(finding: Diagnostic) -> bool:
     """Return whether the parser rejects it, or optimizer or scheduler cannot be built.
 
-    The record asks of the engine only whether those two can be built.
+    The recording ran the engine only to build those two.
     """
-    if found.effect is not Effect.REFUSED:
+    if finding.effect is not Effect.REFUSED:
         return False
-    return not found.late or found.pointer.split("/")[1:2] in ([part] for part in BUILT)
+    return not finding.late or finding.pointer.split("/")[1:2] in ([part] for part in BUILT)
 
 
 def _pointer(path: str) -> str:
-    """Return the stage; ``zero_optimization(bool)`` names the block itself."""
+    """Return the pointer of a recorded key; ``zero_optimization(bool)`` is the block itself."""
     return join(*path.removesuffix("(bool)").split("."))
 
 
@@ -116,12 +115,12 @@ def _batch(config: Any, world_size: int) -> Iterator[str]:
             "gradient_accumulation_steps",
         )
     )
-    whole = isinstance(train, int)
+    known = isinstance(train, int)
     if steps == "auto":
-        steps = train // world_size // micro if whole and isinstance(micro, int) else 1
+        steps = train // world_size // micro if known and isinstance(micro, int) else 1
         yield f"/gradient_accumulation_steps={steps}"
     if micro == "auto":
-        micro = train // world_size // (steps or 1) if whole else 1
+        micro = train // world_size // (steps or 1) if known else 1
         yield f"/train_micro_batch_size_per_gpu={micro}"
     if train == "auto":
         yield f"/train_batch_size={(micro or 1) * (steps or 1) * world_size}"

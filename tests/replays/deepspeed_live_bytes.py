@@ -1,7 +1,7 @@
-"""Live tensor bytes of real DeepSpeed runs: each recorded phase within 2 %.
+"""Replay live tensor bytes of real DeepSpeed runs: each recorded phase within 2 %.
 
-The public API is asked as a user would: the run's own config, resolved for DeepSpeed, and a
-model made of the layers that were measured.
+The public API estimates the run's own config, resolved for DeepSpeed, for a model of the measured
+layers.
 """
 
 import json

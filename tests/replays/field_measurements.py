@@ -1,4 +1,4 @@
-"""Published figures of real runs: memory, whether it ran, seconds per step, orderings.
+"""Replay published figures of real runs: memory, whether it ran, seconds per step, orderings.
 
 Each row has its config and the flags of ``dsconfig estimate``. A memory row agrees within 12 %, a
 verdict when it is the same, a step within a factor of 1.5, an ordering when the faster one is.
@@ -47,10 +47,10 @@ NAMES = {
 
 
 def replay(path: Path) -> Iterator[Case]:
-    held = json.loads(path.read_text())
-    for row in held["rows"]:
+    oracle = json.loads(path.read_text())
+    for row in oracle["rows"]:
         yield case(row)
-    for row in held.get("orderings", ()):
+    for row in oracle.get("orderings", ()):
         yield ordering(row)
 
 
@@ -66,12 +66,12 @@ def case(row: Row) -> Case:
 
 
 def published(row: Row) -> Any:
-    """Format a figure: GiB, seconds per step, or whether it ran."""
+    """Return the published figure: GiB, seconds per step, or whether it ran."""
     return row[{"memory": "measured_gib", "time": "seconds", "fits": "ran"}[row["kind"]]]
 
 
 def predicted(row: Row) -> Any:
-    """Return our figure in the same unit."""
+    """Return the estimate in the same unit."""
     facts = facts_of(row)
     option = option_of(row, facts)
     if row["kind"] == "time":
@@ -82,24 +82,24 @@ def predicted(row: Row) -> Any:
     return read(option, row["read"]) / GIB
 
 
-def read(option: Option, what: str) -> int:
-    """Return the bytes measured: a peak, the end of a phase, a component, or the host."""
+def read(option: Option, quantity: str) -> int:
+    """Return the estimated bytes of a peak, the end of a phase, a component, or the host."""
     device = option.device
-    name, _, rest = what.partition(":")
+    name, _, rest = quantity.partition(":")
     if name == "rest":
         return device.end_bytes[Phase(rest)]
     if name == "parts":
         phase, _, part = rest.partition(":")
         return sum(
-            each.bytes
-            for each in device.components
-            if each.name == part and Phase(phase) in each.phases
+            component.bytes
+            for component in device.components
+            if component.name == part and Phase(phase) in component.phases
         )
     if name == "host-no-moments":
         return sum(
-            each.bytes
-            for each in option.host.components
-            if each.name not in ("optimizer state", "optimizer temporaries", "model as built")
+            component.bytes
+            for component in option.host.components
+            if component.name not in ("optimizer state", "optimizer temporaries", "model as built")
         )
     return {
         "peak": device.peak_bytes,
@@ -117,15 +117,15 @@ def option_of(row: Row, facts: Facts) -> Option:
 
 def facts_of(row: Row) -> Facts:
     """Return the facts of the flags in a row, parsed as on the command line."""
-    given, others = flags_of(row["flags"])
+    known, others = flags_of(row["flags"])
     arguments = row.get("training_args")
     if row.get("model_config"):
-        with TemporaryDirectory() as place:
-            path = Path(place) / "config.json"
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "config.json"
             path.write_text(json.dumps(row["model_config"]))
-            facts = gather(**{**given, "model": path, "training_args": arguments})
+            facts = gather(**{**known, "model": path, "training_args": arguments})
     else:
-        facts = gather(**given, training_args=arguments)
+        facts = gather(**known, training_args=arguments)
     style = memory_options.Style(
         attention=others.get("--attention"),
         fused_kernels="--fused-kernels" in others,
@@ -135,19 +135,19 @@ def facts_of(row: Row) -> Facts:
 
 def flags_of(flags: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the arguments of ``gather`` and the flags for kernels and recomputation."""
-    given: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     others: dict[str, str] = {}
-    words = iter(flags)
-    for flag in words:
+    arguments = iter(flags)
+    for flag in arguments:
         if flag == "--fused-kernels":
             others[flag] = ""
         elif flag in NUMBERS:
-            given[NUMBERS[flag]] = int(next(words))
+            facts[NUMBERS[flag]] = int(next(arguments))
         elif flag in NAMES:
-            given[NAMES[flag]] = next(words)
+            facts[NAMES[flag]] = next(arguments)
         else:
-            others[flag] = next(words)
-    return given, others
+            others[flag] = next(arguments)
+    return facts, others
 
 
 def _job(flags: str, *, runtime: str = "deepspeed", **row: Any) -> Row:
@@ -215,10 +215,10 @@ def ratio(row: Row) -> float:
 
 
 def _seconds_per_sample(job: Row) -> float:
-    written = dict(job["zero"])
-    zero = {"stage": written["stage"], "overlap_comm": written.get("overlap_comm", True)}
+    settings = dict(job["zero"])
+    zero = {"stage": settings["stage"], "overlap_comm": settings.get("overlap_comm", True)}
     for name in ("optimizer", "param"):
-        if written.get(name):
+        if settings.get(name):
             zero[f"offload_{name}"] = {"device": "cpu", "pin_memory": True}
     row = {
         "config": {
@@ -240,11 +240,11 @@ HEAD, TAIL = "<!-- field measurements -->\n", "<!-- end of field measurements --
 EXPLAIN_ABOVE = 0.10
 
 
-def table(held: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
-    """Return the rows of the page: published figure, ours, error and reason."""
+def table(oracle: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+    """Return the rows of the page: published figure, estimate, error and reason."""
     lines = ["| run | published | estimate | error | reason of the difference, unpublished facts |"]
     lines.append("|---|---|---|---|---|")
-    for row in held["rows"]:
+    for row in oracle["rows"]:
         expected, got = published(row), predicted(row)
         if row["kind"] == "fits":
             shown = ("ran" if expected else "out of memory", "fits" if got else "does not fit")
@@ -253,12 +253,12 @@ def table(held: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
             unit = "s" if row["kind"] == "time" else "GiB"
             shown = (f"{expected:.4g} {unit}", f"{got:.4g} {unit}")
             error = f"{got / expected - 1:+.1%}"
-        named = name_of(row)
-        reason = reasons.get(named, "") or "; ".join(row.get("missing", ()))
-        linked = row["source"].startswith("https://") and " " not in row["source"]
-        name = f"[{named}]({row['source']})" if linked else named
+        label = name_of(row)
+        reason = reasons.get(label, "") or "; ".join(row.get("missing", ()))
+        has_link = row["source"].startswith("https://") and " " not in row["source"]
+        name = f"[{label}]({row['source']})" if has_link else label
         lines.append(f"| {name} | {shown[0]} | {shown[1]} | {error} | {reason} |")
-    for row in held.get("orderings", ()):
+    for row in oracle.get("orderings", ()):
         got = ratio(row)
         wrong = "" if got > 1 else "reversed"
         reason = reasons.get(row["id"], "")
@@ -274,45 +274,45 @@ def name_of(row: Row) -> str:
 
 def reasons_of(page: str) -> dict[str, str]:
     """Return the last column of the table on a page, by row."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for line in page.partition(HEAD)[2].partition(TAIL)[0].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 5:
-            found[cells[0].partition("](")[0].removeprefix("[")] = cells[4]
-    return found
+            reasons[cells[0].partition("](")[0].removeprefix("[")] = cells[4]
+    return reasons
 
 
-def write_page(held: Mapping[str, Any], page: Path) -> None:
+def write_page(oracle: Mapping[str, Any], page: Path) -> None:
     """Write the table to the page, keeping its reasons."""
     text = page.read_text()
     before, _, rest = text.partition(HEAD)
     after = rest.partition(TAIL)[2]
-    page.write_text(before + HEAD + table(held, reasons_of(text)) + TAIL + after)
+    page.write_text(before + HEAD + table(oracle, reasons_of(text)) + TAIL + after)
 
 
-def errors(held: Mapping[str, Any], kind: str, *, whole: bool = False) -> list[float]:
-    """Return |log(ours / published)|; ``whole`` limits it to rows with all inputs published."""
+def errors(oracle: Mapping[str, Any], kind: str, *, only_complete: bool = False) -> list[float]:
+    """Return |log(estimate / published)|; ``only_complete`` skips rows with unpublished inputs."""
     return [
         abs(math.log(predicted(row) / published(row)))
-        for row in held["rows"]
-        if row["kind"] == kind and (row.get("usable", True) or not whole)
+        for row in oracle["rows"]
+        if row["kind"] == kind and (row.get("usable", True) or not only_complete)
     ]
 
 
 def main() -> None:
     """Print every row; with a second path, write the table to that page."""
-    held = json.loads(Path(sys.argv[1]).read_text())
+    oracle = json.loads(Path(sys.argv[1]).read_text())
     if len(sys.argv) > 2:
-        write_page(held, Path(sys.argv[2]))
-    print(table(held, {}))
-    for what, found in (
-        ("memory, everything printed", errors(held, "memory", whole=True)),
-        ("memory, all rows", errors(held, "memory")),
-        ("steps", errors(held, "time")),
+        write_page(oracle, Path(sys.argv[2]))
+    print(table(oracle, {}))
+    for label, factors in (
+        ("memory, all inputs published", errors(oracle, "memory", only_complete=True)),
+        ("memory, all rows", errors(oracle, "memory")),
+        ("steps", errors(oracle, "time")),
     ):
-        print(f"{what}: {len(found)} rows, typical factor {math.exp(median(found)):.3f}")
-    judged = [each for each in map(case, held["rows"]) if isinstance(each.expected, bool)]
-    print(f"verdicts: {sum(each.agrees for each in judged)} of {len(judged)}")
+        print(f"{label}: {len(factors)} rows, typical factor {math.exp(median(factors)):.3f}")
+    verdicts = [case(row) for row in oracle["rows"] if row["kind"] == "fits"]
+    print(f"verdicts: {sum(verdict.agrees for verdict in verdicts)} of {len(verdicts)}")
 
 
 if __name__ == "__main__":

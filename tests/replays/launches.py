@@ -1,8 +1,8 @@
-"""Folders of files that transformers and accelerate were launched with.
+"""Replay folders of files that transformers and accelerate were launched with.
 
-Agreement: the same config is handed to DeepSpeed, value by value and type by type, and nothing
-that DeepSpeed loads is refused; or the start is refused, by the same class of error where
-we tell nothing but the program's own. Two errors in one start are told in either order.
+Agreement: DeepSpeed receives the same config, equal in values and types, and nothing that it loads
+is refused; or the start is refused, with the same class of error where all reported errors are the
+program's own. Errors of one start may be reported in any order.
 """
 
 import json
@@ -28,10 +28,10 @@ def replay(path: Path) -> Iterator[Case]:
         row = json.loads(line)
         case = Launch(row["id"], row["road"], row["processes"], row["files"])
         with tempfile.TemporaryDirectory() as folder:
-            yield judged(case, row["outcome"], Path(folder))
+            yield compared(case, row["outcome"], Path(folder))
 
 
-def judged(case: Launch, outcome: Mapping[str, Any], folder: Path) -> Case:
+def compared(case: Launch, outcome: Mapping[str, Any], folder: Path) -> Case:
     case.write(folder)
     loads = outcome.get("parsed", False)
     expected = outcome["config"] if loads else outcome["error"]
@@ -42,10 +42,10 @@ def judged(case: Launch, outcome: Mapping[str, Any], folder: Path) -> Case:
     if not loads:
         got = sorted({*refusals, *raised}) or config
         alone = len(refusals) == len(raised) and "config" not in outcome
-        said = raised <= {outcome["error"]} if alone else True
-        return Case(case.id, f"{expected}: {outcome['said']}", got, bool(refusals) and said)
+        same_error = raised <= {outcome["error"]} if alone else True
+        return Case(case.id, f"{expected}: {outcome['said']}", got, bool(refusals) and same_error)
     if refusals:
-        return Case(case.id, "it loads", refusals, False)
+        return Case(case.id, "loads", refusals, False)
     return Case(case.id, expected, config, same(config, expected))
 
 
@@ -58,24 +58,30 @@ def ours(case: Launch, folder: Path) -> tuple[list[str], set[str], dict[str, Any
     runtime = "accelerate" if case.road == cases.ACCELERATE else "transformers"
     report = dsconfig.validate(document, facts, runtime=runtime)
     resolution = dsconfig.resolve(document, facts, runtime=runtime)
-    found = [*report.diagnostics, *resolution.diagnostics]
-    stops = [each for each in found if each.effect is Effect.REFUSED and not _in_engine(each)]
-    refusals = [f"{each.code} {each.message}" for each in stops]
-    stops = [each.message for each in resolution.diagnostics if each.name == "program-stops"]
-    raised = {match[1] for text in stops if (match := re.search(r"raises (\w+)", text))}
+    findings = [*report.diagnostics, *resolution.diagnostics]
+    refusing = [
+        finding
+        for finding in findings
+        if finding.effect is Effect.REFUSED and not _in_engine(finding)
+    ]
+    refusals = [f"{finding.code} {finding.message}" for finding in refusing]
+    refusing = [
+        finding.message for finding in resolution.diagnostics if finding.name == "program-stops"
+    ]
+    raised = {match[1] for text in refusing if (match := re.search(r"raises (\w+)", text))}
     return refusals, raised, resolution.config
 
 
-def _in_engine(found: Diagnostic) -> bool:
-    """Return whether it happens after DeepSpeed's parser, where the recording ends."""
-    return found.late and "deepspeed" in f"{found.name} {found.message}".lower()
+def _in_engine(finding: Diagnostic) -> bool:
+    """Return whether the error occurs after DeepSpeed's parser, where the recording ends."""
+    return finding.late and "deepspeed" in f"{finding.name} {finding.message}".lower()
 
 
 def facts_of(case: Launch, folder: Path) -> dsconfig.Facts:
-    """Return the equivalent command-line flags."""
-    given: dict[str, Any] = {"model": folder / cases.MODEL, "gpus": case.processes}
+    """Return the facts of the equivalent command-line flags."""
+    known: dict[str, Any] = {"model": folder / cases.MODEL, "gpus": case.processes}
     if case.road != cases.ACCELERATE:
-        return dsconfig.gather(**given, training_args=folder / cases.ARGUMENTS)
+        return dsconfig.gather(**known, training_args=folder / cases.ARGUMENTS)
     script = {
         "micro_batch_size": cases.BATCH,
         "learning_rate": cases.LEARNING_RATE,
@@ -83,7 +89,7 @@ def facts_of(case: Launch, folder: Path) -> dsconfig.Facts:
         "warmup_steps": cases.WARMUP,
         "total_steps": cases.STEPS,
     }
-    facts = dsconfig.gather(**given)
+    facts = dsconfig.gather(**known)
     return replace(facts, training=TrainingFacts(**script))
 
 

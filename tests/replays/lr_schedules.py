@@ -92,7 +92,7 @@ def _betas(target: torch.optim.Optimizer) -> list[float]:
 def _momenta_agree(expected: list[list[float]] | str, got: list[list[float]]) -> bool:
     if isinstance(expected, str):
         constant = json.loads(expected.removeprefix("constant "))
-        return all(_close([constant], [each]) for each in got)
+        return all(_close([constant], [rates]) for rates in got)
     return _close(expected, got)
 
 

@@ -1,8 +1,8 @@
-"""Published figures.
+"""Published memory figures: the ZeRO paper's table and measured runs.
 
 ``kind: formula``: the ZeRO paper's table, equal to the printed digits. ``kind: measurement``
-and ``usable``: within 12 %. The rest is not predictable, for the reason in ``missing``; those
-rows are listed in docs/internals/memory-validation.md and are no cases here.
+and ``usable``: within 12 %. Other rows are not predictable, for the reason in ``missing``: they
+are listed in docs/internals/memory-validation.md and skipped here.
 """
 
 import json
@@ -30,8 +30,8 @@ class Script:
 
 
 SCRIPTS = {
-    # benchmark.py in that folder: whole 16-bit weights from from_pretrained are handed to
-    # deepspeed.initialize, and max_memory_reserved covers that too.
+    # benchmark.py in that folder: full 16-bit weights from from_pretrained are passed to
+    # deepspeed.initialize, and max_memory_reserved includes them.
     "stas00/ml-engineering insights/when-to-upgrade-gpus/README.md": Script(
         deepspeed="0.19.2",
         zero={"overlap_comm": True, "contiguous_gradients": True},
@@ -73,7 +73,7 @@ def model_of(row: Row) -> dsconfig.ModelTree:
 
 
 def predicted(row: Row) -> float:
-    """Return our figure in bytes for the published quantity (allocated, reserved, nvidia-smi)."""
+    """Return the estimated bytes for the published quantity (allocated, reserved, nvidia-smi)."""
     facts = dsconfig.Facts(
         world_size=row["gpus"],
         nodes=max(1, row["gpus"] // 8),
@@ -109,7 +109,7 @@ def _config(row: Row) -> dict[str, Any]:
 
 
 def _style(row: Row) -> dict[str, Any]:
-    said = f"{row.get('note')} {row.get('config')}".lower()
+    settings = f"{row.get('note')} {row.get('config')}".lower()
     checkpointing = row["activation_ckpt"]
     script = SCRIPTS.get(row["source"])
     return {
@@ -117,6 +117,6 @@ def _style(row: Row) -> dict[str, Any]:
         "gradient_checkpointing": checkpointing
         if isinstance(checkpointing, str)
         else bool(checkpointing),
-        "use_liger_kernel": "liger" in said,
-        "torch_compile": "torch.compile" in said,
+        "use_liger_kernel": "liger" in settings,
+        "torch_compile": "torch.compile" in settings,
     }

@@ -1,6 +1,6 @@
-"""One odd value at each key: whether DeepSpeed 0.19.8 accepts the file, or what it raises.
+"""Replay one odd value at each key: whether DeepSpeed 0.19.8 accepts the file, or what it raises.
 
-DS_ACCELERATOR=cpu PYTHONPATH=tests python -m replays.odd_values   records it anew
+To record: DS_ACCELERATOR=cpu PYTHONPATH=tests python -m replays.odd_values
 """
 
 import copy
@@ -60,7 +60,7 @@ def record() -> dict[str, Any]:
         try:
             module.DeepSpeedConfig(config)
             rows[path].append(None)
-        except Exception as error:  # whichever class it is, that is the answer
+        except Exception as error:  # any class: its name is recorded
             rows[path].append(type(error).__name__)
     different = sorted({json.dumps(row) for row in rows.values()})
     return {
@@ -77,13 +77,13 @@ def replay(path: Path = ORACLE) -> Iterator[Case]:
     row_of = {key: recorded["rows"][number] for key, number in recorded["keys"].items()}
     values = recorded["values"]
     for key, value, config in configs(list(row_of), values):
-        # true is 1 to Python, and so is a list that holds it
-        at = next(i for i, each in enumerate(values) if json.dumps(each) == json.dumps(value))
-        expected = row_of[key][at]
+        # Python considers true and 1 equal, and lists of them
+        index = next(i for i, odd in enumerate(values) if json.dumps(odd) == json.dumps(value))
+        expected = row_of[key][index]
         if key == OF_THE_MACHINE or (key, value) == UNTYPED:
             continue
         resolution = dsconfig.resolve(config, facts, runtime=runtime)
-        stops = [found for found in resolution.diagnostics if found.name == "program-stops"]
+        stops = [finding for finding in resolution.diagnostics if finding.name == "program-stops"]
         raised = re.search(r"raises (\w+)", stops[0].message) if stops else None
         got = raised[1] if raised else None
         if key.startswith(OTHER_CLASS):
@@ -92,7 +92,7 @@ def replay(path: Path = ORACLE) -> Iterator[Case]:
             same = got == expected
         yield Case(f"resolve {key}: {json.dumps(value)}", expected, got, same)
         report = dsconfig.validate(config, facts, runtime=runtime)
-        refused = any(found.effect is Effect.REFUSED for found in report.diagnostics)
+        refused = any(finding.effect is Effect.REFUSED for finding in report.diagnostics)
         same = refused == (expected is not None)
         yield Case(f"validate {key}: {json.dumps(value)}", expected, refused, same)
 

@@ -1,8 +1,8 @@
-"""Which releases load a config: ``accept`` is what DeepSpeed's parser did.
+"""Replay which releases load a config: ``accept`` is the result of DeepSpeed's parser.
 
-Asked are ``validate``, ``resolve`` and ``plan``; a case agrees when each that answers does. A
-finding of effect ``refused`` counts unless it is marked ``late``: the parser ran alone, so what
-stops only the engine was never seen.
+A case agrees when ``validate``, ``resolve`` and ``plan`` accept or refuse like the parser. A
+finding of effect ``refused`` counts unless it is marked ``late``: only the parser was run, so
+errors of the engine are not recorded.
 """
 
 import json
@@ -24,8 +24,10 @@ def replay(path: Path) -> Iterator[Case]:
                 answers = _answers(row["config"], facts, version)
                 yield Case(
                     name=f"{row['id']} at {version}",
-                    expected=_said(not span["accept"]),
-                    got=", ".join(f"{name}: {_said(refused)}" for name, refused in answers.items()),
+                    expected=_verdict(not span["accept"]),
+                    got=", ".join(
+                        f"{name}: {_verdict(refused)}" for name, refused in answers.items()
+                    ),
                     agrees=set(answers.values()) == {not span["accept"]},
                 )
 
@@ -33,12 +35,12 @@ def replay(path: Path) -> Iterator[Case]:
 def _answers(config: Any, facts: dsconfig.Facts, version: str) -> dict[str, bool]:
     report = dsconfig.validate(config, facts, runtime="deepspeed", version=version)
     resolution = parsed(config, facts, version)
-    found = {
+    answers = {
         "validate": any(map(refuses, report.diagnostics)),
         "resolve": any(map(refuses, resolution.diagnostics)),
     }
     planned = plan_refuses(resolution, facts)
-    return found if planned is None else {**found, "plan": planned}
+    return answers if planned is None else {**answers, "plan": planned}
 
 
 def _inside(span: dict[str, Any]) -> Iterator[str]:
@@ -48,5 +50,5 @@ def _inside(span: dict[str, Any]) -> Iterator[str]:
         yield span["to"]
 
 
-def _said(refused: bool) -> str:
+def _verdict(refused: bool) -> str:
     return "refuse" if refused else "accept"

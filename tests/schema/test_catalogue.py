@@ -57,7 +57,7 @@ def test_argument_depends_on_type() -> None:
         found = key("optimizer.params.lr", of_type=of_type)
         return found.default if found else None
 
-    assert [default(name) for name in (None, "Adagrad", "muon", "nobody")] == [
+    assert [default(name) for name in (None, "Adagrad", "muon", "unknown")] == [
         0.001,
         0.01,
         0.02,

@@ -68,19 +68,19 @@ def test_value_set_only_in_first(run: Run, file: Any) -> None:
 def test_for_programs(run: Run, file: Any) -> None:
     changed = NEW | {"gradient_clipping": 0.5}
     _, out, _ = run("diff", file("a.json", OLD), file("b.json", changed), "--output-format", "json")
-    told = json.loads(out)
-    assert told["format_version"] == "1.0"
-    assert [change["pointer"] for change in told["changes"]] == ["/gradient_clipping"]
+    data = json.loads(out)
+    assert data["format_version"] == "1.0"
+    assert [change["pointer"] for change in data["changes"]] == ["/gradient_clipping"]
 
 
-def moved(run: Run, path: Path, before: str, after: str) -> dict[str, tuple[Any, Any]]:
+def rows(run: Run, path: Path, before: str, after: str) -> dict[str, tuple[Any, Any]]:
     arguments = ("--from-version", before, "--to-version", after, "--output-format", "json")
-    changes = json.loads(run("diff", path, *arguments)[1])["changes"]
-    return {change["pointer"]: (change["before"], change["after"]) for change in changes}
+    rows = json.loads(run("diff", path, *arguments)[1])["changes"]
+    return {change["pointer"]: (change["before"], change["after"]) for change in rows}
 
 
 def test_upgrade_changes_unset_defaults(run: Run, file: Any) -> None:
-    assert moved(run, file("a.json", NEW), "0.14.4", "0.19.8") == {
+    assert changes(run, file("a.json", NEW), "0.14.4", "0.19.8") == {
         "/gradient_clipping": (0, 1),
         "/steps_per_print": (10, None),
         "/zero_optimization/offload_optimizer/pin_memory": (False, True),
@@ -90,9 +90,11 @@ def test_upgrade_changes_unset_defaults(run: Run, file: Any) -> None:
 
 def test_default_in_disabled_block_is_ignored(run: Run, file: Any) -> None:
     config = {"train_batch_size": 8, "gradient_clipping": 1.0, "bf16": {"enabled": False}}
-    assert "/bf16/check_grad_overflow" not in moved(run, file("a.json", config), "0.18.0", "0.19.8")
+    assert "/bf16/check_grad_overflow" not in changes(
+        run, file("a.json", config), "0.18.0", "0.19.8"
+    )
     config |= {"bf16": {"enabled": True}}
-    assert "/bf16/check_grad_overflow" in moved(run, file("b.json", config), "0.18.0", "0.19.8")
+    assert "/bf16/check_grad_overflow" in changes(run, file("b.json", config), "0.18.0", "0.19.8")
 
 
 def test_upgrade_removes_features(run: Run, file: Any) -> None:
@@ -102,25 +104,25 @@ def test_upgrade_removes_features(run: Run, file: Any) -> None:
         "seq_parallel_comm_data_type": "fp16",
         "optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-3}},
     }
-    found = moved(run, file("a.json", config), "0.14.4", "0.19.8")
-    assert found["/elasticity"] == ("read", "refused")
-    assert "/elasticity/enabled" not in found
-    assert found["/seq_parallel_comm_data_type"] == ("read", "not read")
-    assert found["/optimizer/type"] == ("accepted", "refused")
+    listed = changes(run, file("a.json", config), "0.14.4", "0.19.8")
+    assert listed["/elasticity"] == ("read", "refused")
+    assert "/elasticity/enabled" not in listed
+    assert listed["/seq_parallel_comm_data_type"] == ("read", "not read")
+    assert listed["/optimizer/type"] == ("accepted", "refused")
 
 
 def test_upgrade_adds_features(run: Run, file: Any) -> None:
     config = {"train_batch_size": 8, "torch_autocast": {"enabled": True}}
-    found = moved(run, file("a.json", config), "0.14.4", "0.19.8")
-    assert found["/torch_autocast"] == ("not read", "read")
-    assert moved(run, file("a.json", config), "0.19.8", "0.14.4")["/torch_autocast"] == (
+    listed = changes(run, file("a.json", config), "0.14.4", "0.19.8")
+    assert listed["/torch_autocast"] == ("not read", "read")
+    assert changes(run, file("a.json", config), "0.19.8", "0.14.4")["/torch_autocast"] == (
         "read",
         "not read",
     )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ((), "specify a second file"),
         (("--from-version", "x"), "--from-version: 'x' is not a DeepSpeed version"),
@@ -128,10 +130,10 @@ def test_upgrade_adds_features(run: Run, file: Any) -> None:
         (("--from-version", "0.14", "--output-format", "xml"), "--output-format"),
     ],
 )
-def test_wrong_usage(run: Run, file: Any, arguments: tuple[str, ...], told: str) -> None:
+def test_wrong_usage(run: Run, file: Any, arguments: tuple[str, ...], message: str) -> None:
     code, _, err = run("diff", file("a.json", NEW), *arguments)
     assert code == 2
-    assert told in err
+    assert message in err
 
 
 def test_unreadable_file_is_not_compared(run: Run, file: Any) -> None:
@@ -140,7 +142,7 @@ def test_unreadable_file_is_not_compared(run: Run, file: Any) -> None:
     assert "b.json" in err
 
 
-MOVED = """{
+UPGRADED_FILE = """{
   // the team's file
   "train_batch_size": 8,
   "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
@@ -151,11 +153,11 @@ MOVED = """{
   "torch_autocast": {"enabled": false}
 }
 """
-MOVE = ("--from-version", "0.14.4", "--to-version", "0.19.8")
+UPGRADE = ("--from-version", "0.14.4", "--to-version", "0.19.8")
 
 
 def test_upgrade_changes_are_sorted_by_severity(run: Run, file: Any) -> None:
-    code, out, _ = run("diff", file("a.json", MOVED), *MOVE)
+    code, out, _ = run("diff", file("a.json", UPGRADED_FILE), *UPGRADE)
     lines = [line.partition("  (")[0] for line in out.splitlines()]
     assert code == 1
     assert lines == [
@@ -169,8 +171,8 @@ def test_upgrade_changes_are_sorted_by_severity(run: Run, file: Any) -> None:
 
 
 def test_equal_estimates_are_not_a_difference(run: Run, file: Any) -> None:
-    same = MOVED.replace("3e-4", "1e-3")
-    assert "peak lr" not in run("diff", file("a.json", same), *MOVE)[1]
+    same = UPGRADED_FILE.replace("3e-4", "1e-3")
+    assert "peak lr" not in run("diff", file("a.json", same), *UPGRADE)[1]
 
 
 def test_upgrade_lists_fixed_and_new_faults(run: Run, file: Any) -> None:
@@ -181,21 +183,21 @@ def test_upgrade_lists_fixed_and_new_faults(run: Run, file: Any) -> None:
         "bf16": {"enabled": True},
     }
     path = file("a.json", config)
-    there = run("diff", path, "--from-version", "0.17.6", "--to-version", "0.19.8")[1]
-    back = run("diff", path, "--from-version", "0.19.8", "--to-version", "0.17.6")[1]
-    assert "fixed bug in DeepSpeed: DSC830" in there
-    assert "new bug in DeepSpeed: DSC830" in back
+    upgrade = run("diff", path, "--from-version", "0.17.6", "--to-version", "0.19.8")[1]
+    downgrade = run("diff", path, "--from-version", "0.19.8", "--to-version", "0.17.6")[1]
+    assert "fixed bug in DeepSpeed: DSC830" in upgrade
+    assert "new bug in DeepSpeed: DSC830" in downgrade
 
 
 def test_pinned_file_keeps_its_meaning(run: Run, file: Any) -> None:
-    code, out, err = run("diff", file("a.json", MOVED), *MOVE, "--pin")
+    code, out, err = run("diff", file("a.json", UPGRADED_FILE), *UPGRADE, "--pin")
     assert code == 0
     assert "// the team's file" in out and "// half" in out
-    then, now = meaning(read(MOVED).value, OLDER), meaning(read(out).value, NEWER)
+    before, later = meaning(read(UPGRADED_FILE).value, OLDER), meaning(read(out).value, NEWER)
     lost = ("seq_parallel_comm_data_type",)
-    for path in {*then.settings, *now.settings} - {lost}:
-        assert then.value(path) == now.value(path), path
-    assert now.value(("scheduler", "params", "warmup_max_lr")) == 0.001
+    for path in {*before.settings, *later.settings} - {lost}:
+        assert before.value(path) == later.value(path), path
+    assert later.value(("scheduler", "params", "warmup_max_lr")) == 0.001
     assert (
         err
         == "cannot be kept: no longer read: seq_parallel_comm_data_type  (last read by 0.16.4)\n"
@@ -209,20 +211,20 @@ def test_pinning_keeps_meaning_of_public_files(path: Path) -> None:
         pytest.skip("no config")
     after = pinned(document, OLDER, NEWER)
     assert not after.is_broken
-    told = {
-        move.kind
-        for move in upgrade_changes(
+    kinds = {
+        change.kind
+        for change in upgrade_changes(
             after, OLDER, NEWER, lambda version: dsconfig.validate(after, version=version)
         )
     }
-    assert told.isdisjoint((ChangeKind.READ,)), told
-    then, now = meaning(document.value, OLDER), meaning(after.value, NEWER)
-    kept = [move for move in new_defaults(then, now) if move.before is not None]
+    assert kinds.isdisjoint((ChangeKind.READ,)), kinds
+    before, later = meaning(document.value, OLDER), meaning(after.value, NEWER)
+    kept = [change for change in new_defaults(before, later) if change.before is not None]
     assert not kept
 
 
-def recorded(*releases: Version) -> list[dict[str, Any]]:
-    """Configs that each of these releases of DeepSpeed was seen to load."""
+def rows_loaded_by(*releases: Version) -> list[dict[str, Any]]:
+    """Return the recorded configs that every one of these releases loads."""
     rows = map(json.loads, VERSIONS.read_text().splitlines())
     return [row for row in rows if all(_loads(row, release) for release in releases)]
 
@@ -235,8 +237,8 @@ def _loads(row: dict[str, Any], release: Version) -> bool:
 
 
 def pinned_rows() -> list[tuple[str, dict[str, Any]]]:
-    """What was seen to load before and after the move, as the pin rewrites it."""
-    rows = recorded(OLDER, NEWER)
+    """Return name and pinned config of recorded rows that both releases load and pinning changes."""
+    rows = rows_loaded_by(OLDER, NEWER)
     after = [pinned(read(json.dumps(row["config"])), OLDER, NEWER).value for row in rows]
     changed = [
         (row["id"], new) for row, new in zip(rows, after, strict=True) if new != row["config"]
@@ -248,8 +250,10 @@ def pinned_rows() -> list[tuple[str, dict[str, Any]]]:
 def test_pinned_config_loads_in_recorded_release() -> None:
     for name, config in pinned_rows():
         report = dsconfig.validate(config, runtime="deepspeed", version=str(NEWER))
-        stops = [each for each in report.errors if each.effect == "refused" and not each.late]
-        assert not stops, (name, stops)
+        refusals = [
+            finding for finding in report.errors if finding.effect == "refused" and not finding.late
+        ]
+        assert not refusals, (name, refusals)
 
 
 @pytest.mark.live
@@ -268,17 +272,17 @@ CHANGED = (
     "zero_optimization.offload_optimizer.pin_memory",
     "zero_optimization.offload_param.pin_memory",
 )
-"""Keys that the file below leaves out and reads, and whose default changed after 0.14.4."""
+"""Keys that apply to the config below but are unset, and whose default changed after 0.14.4."""
 
 
 @pytest.mark.parametrize(("older", "written"), [("0.14.4", 4), ("0.18.9", 4), ("0.19.4", 2)])
 def test_pinned_values_equal_earlier_sources(older: str, written: int) -> None:
-    """Defaults as recorded from DeepSpeed's sources, release by release."""
+    """Compare with the defaults recorded from DeepSpeed's sources per release."""
     off = {"device": "cpu"}
     zero = {"stage": 3, "offload_optimizer": off, "offload_param": off}
-    whole = {"train_batch_size": 8, "bf16": {"enabled": True}, "zero_optimization": zero}
+    config = {"train_batch_size": 8, "bf16": {"enabled": True}, "zero_optimization": zero}
     release = Version.parse(older)
-    after = pinned(read(json.dumps(whole)), release, NEWER).value
+    after = pinned(read(json.dumps(config)), release, NEWER).value
     rows = {row["path"]: row for row in json.loads(HISTORY.read_text())}
     known = [path for path in CHANGED if Version.parse(rows[path]["since"]) <= release]
     before = {
@@ -296,22 +300,22 @@ def test_pin_requires_one_editable_file(run: Run, file: Any) -> None:
         "diff", file("a.json", OLD), file("b.json", NEW), "--from-version", "0.14.4", "--pin"
     )
     assert both[0] == 2 and "--pin requires one file" in both[2]
-    code, _, err = run("diff", file("a.yaml", "train_batch_size: 8\n"), *MOVE, "--pin")
+    code, _, err = run("diff", file("a.yaml", "train_batch_size: 8\n"), *UPGRADE, "--pin")
     assert code == 2 and "only JSON and HJSON can be edited" in err
 
 
 def test_auto_filled_by_trainer_is_not_rejected() -> None:
-    """DeepSpeed 0.14 alone took two switches that are "auto" for two that are on."""
+    """DeepSpeed 0.14 without the Trainer treats two "auto" switches as both enabled."""
     config = {
         "train_batch_size": "auto",
         "bf16": {"enabled": "auto"},
         "fp16": {"enabled": "auto"},
         "zero_optimization": {"stage": 2},
     }
-    found = dsconfig.diff(
+    upgrade = dsconfig.diff(
         config, from_version="0.14.0", to_version="0.19.8", runtime="transformers"
     )
-    assert not [move for move in found if move.kind is ChangeKind.ACCEPTED]
+    assert not [change for change in upgrade if change.kind is ChangeKind.ACCEPTED]
 
 
 def test_upgrade_changes_have_fixed_order(run: Run, file: Any) -> None:
@@ -327,15 +331,15 @@ def test_upgrade_changes_have_fixed_order(run: Run, file: Any) -> None:
         },
     }
     path = file("a.json", config)
-    found = dsconfig.diff(path, from_version="0.14.0", to_version="0.19.8")
-    cured = [move.said.split()[0] for move in found if move.kind is ChangeKind.FIXED]
+    upgrade = dsconfig.diff(path, from_version="0.14.0", to_version="0.19.8")
+    fixed = [change.said.split()[0] for change in upgrade if change.kind is ChangeKind.FIXED]
     report = dsconfig.validate(path, runtime="deepspeed", version="0.14.0")
-    assert len(cured) > 2
-    assert cured == [each.code for each in report.diagnostics if each.code in cured]
+    assert len(fixed) > 2
+    assert fixed == [finding.code for finding in report.diagnostics if finding.code in fixed]
 
 
 def test_file_without_config_is_not_compared(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text("deepspeed: zero3_offload\nlearning_rate: 1e-4\n")
-    code, _, err = run("diff", path, *MOVE)
+    code, _, err = run("diff", path, *UPGRADE)
     assert code == 2 and "does not name a ds_config" in err

@@ -20,12 +20,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_explain_key(run: Run) -> None:
     code, out, _ = run("explain", "zero_optimization.reduce_bucket_size")
     assert code == 0
-    told = dict(re.findall(r"^  (\S[\w ]{0,10}?)\s{2,}(.*)$", out, re.MULTILINE))
-    assert told["type"] == 'an integer greater than 0 or "auto"'
-    assert told["default"] == "500000000"
-    assert told["bounds"] == '{"minimum": 0} before 0.19.6'
-    assert told["unit"] == "elements"
-    assert told["auto"].startswith("dsengine: hidden_size^2")
+    lines = dict(re.findall(r"^  (\S[\w ]{0,10}?)\s{2,}(.*)$", out, re.MULTILINE))
+    assert lines["type"] == 'an integer greater than 0 or "auto"'
+    assert lines["default"] == "500000000"
+    assert lines["bounds"] == '{"minimum": 0} before 0.19.6'
+    assert lines["unit"] == "elements"
+    assert lines["auto"].startswith("dsengine: hidden_size^2")
     assert "transformers: hidden_size^2" in out
     assert "deepspeed: silently ignored; the default applies (500000000)" in out
 
@@ -48,7 +48,7 @@ def test_explain_removed_key(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("eigenvalue", "not read by any release; rejected since 0.19.8"),
         ("msamp.enabled", "read by another program, not by DeepSpeed"),
@@ -61,8 +61,8 @@ def test_explain_removed_key(run: Run) -> None:
         ("/zero_optimization/stage", "16 bytes at stage 0, on N ranks 4 + 12/N at 1"),
     ],
 )
-def test_explain_other_keys(run: Run, path: str, told: str) -> None:
-    assert told in run("explain", path)[1]
+def test_explain_other_keys(run: Run, path: str, expected: str) -> None:
+    assert expected in run("explain", path)[1]
 
 
 def test_explain_ambiguous_name(run: Run) -> None:
@@ -85,10 +85,10 @@ def test_explain_unknown_name(run: Run) -> None:
 
 def test_for_programs(run: Run) -> None:
     _, out, _ = run("explain", "gradient_clipping", "--output-format", "json")
-    (told,) = json.loads(out)["keys"]
-    assert told["earlier_defaults"] == [{"before": "0.19.3", "default": 0.0}]
-    assert told["since"] == "0.3.0" and told["until"] is None
-    assert set(told["auto"]) == {"dsengine", "deepspeed", "transformers", "accelerate"}
+    (key,) = json.loads(out)["keys"]
+    assert key["earlier_defaults"] == [{"before": "0.19.3", "default": 0.0}]
+    assert key["since"] == "0.3.0" and key["until"] is None
+    assert set(key["auto"]) == {"dsengine", "deepspeed", "transformers", "accelerate"}
 
 
 def test_explain_rule(run: Run) -> None:
@@ -114,8 +114,8 @@ def test_every_key_can_be_explained() -> None:
 
 def test_every_filled_auto_is_documented() -> None:
     for runtime in every_runtime():
-        words = runtime.auto_fills
-        if not words:
+        fills = runtime.auto_fills
+        if not fills:
             continue
         filled = {
             key.path
@@ -124,7 +124,7 @@ def test_every_filled_auto_is_documented() -> None:
             and runtime.on_auto(tuple(key.path.split(".")), {}) is AutoHandling.FILLED
         }
         declared = {key.path for key in keys() if runtime.name in key.auto_filled_by}
-        assert filled == set(words) >= declared, runtime.name
+        assert filled == set(fills) >= declared, runtime.name
 
 
 def test_policy_keys_exist() -> None:

@@ -36,10 +36,10 @@ REQUESTS = {
         {"model": "gpt2", "gpus": 2, "device": "cpu"},
     ),
 }
-"""What is asked for, and the facts that the file is judged with afterwards."""
+"""Arguments of init, and the facts that its output is validated with."""
 
 
-def started(run: Run, *arguments: object) -> tuple[str, dict[str, Any]]:
+def starter_config(run: Run, *arguments: object) -> tuple[str, dict[str, Any]]:
     code, out, err = run("init", *arguments)
     assert code == 0, err
     return out, dsconfig.read(out).value
@@ -50,15 +50,15 @@ def started(run: Run, *arguments: object) -> tuple[str, dict[str, Any]]:
 def test_init_output_is_clean_for_target(
     run: Run, runtime: str | None, request_: tuple[tuple[object, ...], dict[str, Any]]
 ) -> None:
-    """Made for nobody in particular, it suits them all."""
-    arguments, known = request_
-    text, _ = started(run, *arguments, *(("--runtime", runtime) if runtime else ()))
-    for facts in (None, gather(**known)) if known else (None,):
+    """Without --runtime the output is valid for every program."""
+    arguments, fact_arguments = request_
+    text, _ = starter_config(run, *arguments, *(("--runtime", runtime) if runtime else ()))
+    for facts in (None, gather(**fact_arguments)) if fact_arguments else (None,):
         assert not dsconfig.validate(text, facts, runtime=runtime, version="0.19.8").diagnostics
 
 
 def test_init_output_explains_choices(run: Run) -> None:
-    text, config = started(run, *LLAMA)
+    text, config = starter_config(run, *LLAMA)
     assert json.loads(text) == config
     remarks = config["$dsconfig"]["remarks"]
     assert remarks["this file"].startswith(
@@ -71,7 +71,7 @@ def test_init_output_explains_choices(run: Run) -> None:
 
 
 def test_init_hjson_output_has_comments(run: Run) -> None:
-    text, config = started(run, *LLAMA, "--runtime", "deepspeed")
+    text, config = starter_config(run, *LLAMA, "--runtime", "deepspeed")
     assert "// llama-2-7b on 8 x A100-SXM4-80GB, 2048 tokens per sample." in text
     assert "// A100-SXM4-80GB supports bf16, which does not need loss scaling" in text
     assert config["bf16"] == {"enabled": True}
@@ -79,19 +79,19 @@ def test_init_hjson_output_has_comments(run: Run) -> None:
 
 
 def test_init_output_has_no_inert_keys(run: Run) -> None:
-    # With one sample stages 1 and 3 are as fast; a larger batch is what stage 3 makes room for.
-    _, config = started(run, *LLAMA, "--micro-batch", 1)
+    # With one sample stages 1 and 3 are as fast; a larger batch would fit only with stage 3.
+    _, config = starter_config(run, *LLAMA, "--micro-batch", 1)
     assert "fp16" not in config
     assert config["zero_optimization"]["stage"] < 3
     assert not [name for name in config["zero_optimization"] if name.startswith("stage3_")]
 
 
 def test_init_output_resolves_at_any_world_size(run: Run) -> None:
-    assert "train_batch_size" not in started(run, *LLAMA)[1]
+    assert "train_batch_size" not in starter_config(run, *LLAMA)[1]
 
 
 def test_init_keeps_global_batch_at_given_world_size(run: Run) -> None:
-    _, config = started(run, *LLAMA, "--global-batch", 64)
+    _, config = starter_config(run, *LLAMA, "--global-batch", 64)
     steps = config["gradient_accumulation_steps"]
     assert 8 * config["train_micro_batch_size_per_gpu"] * steps == 64
     remarks = config["$dsconfig"]["remarks"]
@@ -99,7 +99,7 @@ def test_init_keeps_global_batch_at_given_world_size(run: Run) -> None:
 
 
 def test_init_for_trainer_leaves_auto(run: Run) -> None:
-    text, config = started(run, *LLAMA, "--runtime", "transformers")
+    text, config = starter_config(run, *LLAMA, "--runtime", "transformers")
     assert json.loads(text) == config
     assert config["train_micro_batch_size_per_gpu"] == "auto"
     assert config["optimizer"]["params"]["lr"] == "auto"
@@ -108,7 +108,7 @@ def test_init_for_trainer_leaves_auto(run: Run) -> None:
 
 
 def test_init_on_one_gpu_does_not_shard(run: Run) -> None:
-    _, config = started(run, "--params", "125e6", "--gpus", 1, "--device", "a100-80gb")
+    _, config = starter_config(run, "--params", "125e6", "--gpus", 1, "--device", "a100-80gb")
     assert config["zero_optimization"] == {"stage": 0}
 
 
@@ -124,15 +124,15 @@ def test_init_does_not_overwrite_file(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--gpus", 8), "--model (or --params), --gpus and --device together"),
-        (("--runtime", "nobody"), "--runtime"),
+        (("--runtime", "unknown"), "--runtime"),
         (("--params", "400e9", "--gpus", 1, "--device", "v100-16gb"), "micro batch 1 does not fit"),
         (("--model", "no-such-model", "--gpus", 1, "--device", "h100"), "no-such-model"),
     ],
 )
-def test_wrong_usage(run: Run, arguments: tuple[object, ...], told: str) -> None:
+def test_wrong_usage(run: Run, arguments: tuple[object, ...], message: str) -> None:
     code, out, err = run("init", *arguments)
     assert (code, out) == (2, "")
-    assert told in err
+    assert message in err

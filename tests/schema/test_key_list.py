@@ -154,7 +154,7 @@ def test_replacements() -> None:
 
     zero = "zero_optimization"
     assert disagreements(lambda key: key.replaced_by, listed) == {
-        # The list gives the name beside the key, we the whole path.
+        # The list names the key alone; ours is the full path.
         f"{zero}.cpu_offload": (f"{zero}.offload_optimizer", "offload_optimizer"),
         f"{zero}.cpu_offload_param": (f"{zero}.offload_param", "offload_param"),
         f"{zero}.cpu_offload_use_pin_memory": (
