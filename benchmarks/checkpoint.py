@@ -151,12 +151,12 @@ def loads(state: Any, tensors: dict[str, torch.Tensor], folder: Path) -> dict[st
 
 
 def touch(mebibytes: int) -> None:
-    """Allocate and release memory that the system has.
+    """Allocate and release memory, so that the system has mapped it.
 
     The first use of a page in a virtual machine costs several times as much as copying into it.
     """
-    for held in [torch.ones(2**18) for _ in range(mebibytes)]:
-        del held
+    for tensor in [torch.ones(2**18) for _ in range(mebibytes)]:
+        del tensor
 
 
 def timed(action: Action) -> float:

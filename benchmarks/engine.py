@@ -152,10 +152,10 @@ def table(results: dict[str, list[float]], peaks: dict[str, float]) -> list[str]
     lines = [f"{'mode':20} {'tokens/s':>9} {'/ ' + baseline:>8} {'lowest':>7} {'peak MiB':>9}"]
     for mode, rates in results.items():
         paired = [a / b for a, b in zip(rates, results[baseline], strict=True)]
-        held = f"{peaks[mode]:9.0f}" if mode in peaks else ""
+        peak = f"{peaks[mode]:9.0f}" if mode in peaks else ""
         lines.append(
             f"{mode:20} {statistics.median(rates):9.0f} {statistics.median(paired):8.3f} "
-            f"{min(paired):7.3f} {held}"
+            f"{min(paired):7.3f} {peak}"
         )
     return lines
 

@@ -87,21 +87,21 @@ def host(elements: int, rounds: int) -> list[str]:
     source = torch.randn(elements)
     target = torch.empty_like(source)
     actions: dict[str, Callable[[], Any]] = {"copy": lambda: target.copy_(source), "tiles": step}
-    theirs = deepspeed_step(elements)
-    if theirs is not None:
-        actions["CPUAdam"] = theirs
+    cpu_adam = deepspeed_step(elements)
+    if cpu_adam is not None:
+        actions["CPUAdam"] = cpu_adam
     seconds = interleaved(actions, rounds)
     copied = statistics.median(seconds["copy"])
     lines = [
         f"a copy reads and writes {2 * 4 * elements / copied / 1e9:.1f} GB/s: "
         f"{2 * 4 * elements / copied / MOVED / 1e6:.0f} million parameters/s at most"
     ]
-    at_most = [each * MOVED / 8 for each in seconds["copy"]]
+    bound_seconds = [seconds_of_copy * MOVED / 8 for seconds_of_copy in seconds["copy"]]
     for name in list(actions)[1:]:
         rate = elements / statistics.median(seconds[name]) / 1e6
-        share = ratio(at_most, seconds[name])
+        share = ratio(bound_seconds, seconds[name])
         lines.append(f"{name:8} {rate:6.0f} million parameters/s, {share:.2f} of that")
-    if theirs is not None:
+    if cpu_adam is not None:
         lines.append(f"tiles: {ratio(seconds['CPUAdam'], seconds['tiles']):.2f} times CPUAdam")
     return lines
 
@@ -139,7 +139,7 @@ def nvme(elements: int, rounds: int, folder: Path) -> list[str]:
     parts = [UnnamedFile(folder / "sequential", buffer.size) for _ in range(count)]
     large = FileIO(4, LARGE_BLOCK)
 
-    def each_way() -> None:
+    def sequential() -> None:
         """Write, then read every byte with the fastest request size."""
         for part in parts:
             wait(large.exchange(buffer, write=part.extent))
@@ -150,19 +150,19 @@ def nvme(elements: int, rounds: int, folder: Path) -> list[str]:
         for _ in binding._visited(writing=True):
             pass
 
-    actions = {"sequential": each_way, "tiles": tiles, "step": step, "in memory": in_memory}
+    actions = {"sequential": sequential, "tiles": tiles, "step": step, "in memory": in_memory}
     seconds = interleaved(actions, rounds)
-    moved = sum(part.size for part in parts)
-    seconds["sequential"] = [each * size / moved for each in seconds["sequential"]]
-    longer = [max(a, b) for a, b in zip(seconds["tiles"], seconds["in memory"], strict=True)]
+    sequential_bytes = sum(part.size for part in parts)
+    seconds["sequential"] = [duration * size / sequential_bytes for duration in seconds["sequential"]]
+    longer_half = [max(a, b) for a, b in zip(seconds["tiles"], seconds["in memory"], strict=True)]
     binding.close()
-    middle = {name: statistics.median(each) for name, each in seconds.items()}
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
     return [
-        f"sequential direct I/O {2 * size / middle['sequential'] / 1e9:.2f} GB/s, "
-        f"tiles {2 * size / middle['tiles'] / 1e9:.2f} GB/s: "
+        f"sequential direct I/O {2 * size / medians['sequential'] / 1e9:.2f} GB/s, "
+        f"tiles {2 * size / medians['tiles'] / 1e9:.2f} GB/s: "
         f"{ratio(seconds['sequential'], seconds['tiles']):.2f} of it",
-        f"step {middle['step']:.2f} s, its tiles alone {middle['tiles']:.2f} s, in memory "
-        f"{middle['in memory']:.2f} s: {ratio(seconds['step'], longer):.2f} of the longer",
+        f"step {medians['step']:.2f} s, its tiles alone {medians['tiles']:.2f} s, in memory "
+        f"{medians['in memory']:.2f} s: {ratio(seconds['step'], longer_half):.2f} of the longer",
     ]
 
 
@@ -173,22 +173,25 @@ def train(rounds: int) -> list[str]:
 
     modes = ["dsengine 2 offload", "deepspeed 2 offload"]
     rates: Seconds = {mode: [] for mode in modes}
-    with Ranks(1) as plain, Ranks(1) as foreign, report_compilation():
+    with Ranks(1) as engine, Ranks(1) as deepspeed, report_compilation():
         for _ in range(rounds):
-            for mode, ranks in zip(modes, (plain, foreign), strict=True):
+            for mode, ranks in zip(modes, (engine, deepspeed), strict=True):
                 [rate] = ranks.run("engine:timed", seconds=LONGEST, mode=mode, **WIDE)
                 rates[mode].append(rate)
-    lines = [f"{mode}: {statistics.median(each):.0f} tokens/s" for mode, each in rates.items()]
+    lines = [
+        f"{mode}: {statistics.median(mode_rates):.0f} tokens/s"
+        for mode, mode_rates in rates.items()
+    ]
     lines.append(f"{ratio(rates[modes[0]], rates[modes[1]]):.2f} times DeepSpeed's")
     with Ranks(1) as fresh:
-        [[held, peak, at_rest, at_most]] = fresh.run("tiers:memory", steps=8)
-    shown = ", ".join(f"{each / 2**20:.0f}" for each in held)
+        [[after_steps, peak, between_steps, highest]] = fresh.run("tiers:memory", steps=8)
+    shown = ", ".join(f"{size / 2**20:.0f}" for size in after_steps)
     return [
         *lines,
-        f"MiB after each step: {shown}; estimated {at_rest / 2**20:.0f} "
-        f"({max(held) / at_rest - 1:+.1%})",
-        f"MiB at most: {peak / 2**20:.0f}; estimated {at_most / 2**20:.0f} "
-        f"({peak / at_most - 1:+.1%})",
+        f"MiB after each step: {shown}; estimated {between_steps / 2**20:.0f} "
+        f"({max(after_steps) / between_steps - 1:+.1%})",
+        f"MiB at most: {peak / 2**20:.0f}; estimated {highest / 2**20:.0f} "
+        f"({peak / highest - 1:+.1%})",
     ]
 
 
@@ -221,16 +224,18 @@ def memory(steps: int) -> tuple[list[int], int, int, int]:
     settings = config(2, "fp32", 1, offloads=True)
     training = TrainingFacts(sequence_length=work.context)
     engine, *_ = dsengine.initialize(model=model, config=settings, training=training)
-    batch, held = work.batch(0)[:1], list[int]()
+    batch, after_steps = work.batch(0)[:1], list[int]()
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     for _ in range(steps):
         engine.backward(engine(batch))
         engine.step()
-        held.append(resident() - before)
+        after_steps.append(resident() - before)
     plan = engine.plan.memory
-    at_rest = plan["host_bytes"] + 4 * sum(each.numel() for each in model.parameters())
+    between_steps = plan["host_bytes"] + 4 * sum(
+        parameter.numel() for parameter in model.parameters()
+    )
     passes = max(plan["phases"][phase] for phase in ("forward", "backward", "step"))
-    return held, resident("VmHWM") - before, at_rest, plan["host_bytes"] + passes
+    return after_steps, resident("VmHWM") - before, between_steps, plan["host_bytes"] + passes
 
 
 def resident(name: str = "VmRSS") -> int:
@@ -245,16 +250,16 @@ def main() -> None:
     parser.add_argument("--millions", type=int, default=64, help="parameters in millions")
     parser.add_argument("--folder", type=Path, default=None, help="folder for tiles")
     parser.add_argument("--part", choices=["host", "nvme", "train"], default=None)
-    chosen: Any = parser.parse_args()
-    elements = max(1, chosen.millions * 10**6 // WEIGHT) * WEIGHT
-    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
+    options: Any = parser.parse_args()
+    elements = max(1, options.millions * 10**6 // WEIGHT) * WEIGHT
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         parts: dict[str, Callable[[], list[str]]] = {
-            "host": lambda: host(elements, chosen.rounds),
-            "nvme": lambda: nvme(elements, chosen.rounds, Path(folder)),
-            "train": lambda: train(chosen.rounds),
+            "host": lambda: host(elements, options.rounds),
+            "nvme": lambda: nvme(elements, options.rounds, Path(folder)),
+            "train": lambda: train(options.rounds),
         }
         for name, part in parts.items():
-            if chosen.part in (None, name):
+            if options.part in (None, name):
                 print(name, *part(), sep="\n  ", flush=True)
 
 

@@ -35,9 +35,9 @@ def test_a_lock_from_before_may_be_left_over(lock: Path) -> None:
 def test_compilation_is_reported_during_the_run(
     lock: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = ""
+    printed = ""
     with report_compilation(every=0.01):
         end = time.time() + 10
-        while time.time() < end and not (said := capsys.readouterr().err):
+        while time.time() < end and not (printed := capsys.readouterr().err):
             time.sleep(0.01)
-    assert "DeepSpeed is compiling cpu_adam" in said or "waiting for cpu_adam" in said
+    assert "DeepSpeed is compiling cpu_adam" in printed or "waiting for cpu_adam" in printed

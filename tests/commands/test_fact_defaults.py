@@ -62,10 +62,10 @@ def test_no_batch_is_assumed_for_the_trainer(file: Path) -> None:
 
 @pytest.mark.parametrize("command", ["resolve", "plan"])
 def test_unintended_fp32_prints_note_with_fix(command: str, file: Path) -> None:
-    silent = run(command, file, *MODEL, "--runtime", "transformers")
-    assert "trains in fp32" in silent.stderr and "bf16=True" in silent.stderr
-    given = run(command, file, *MODEL, "--runtime", "transformers", "--precision", "bf16")
-    assert "fp32" not in given.stderr
+    unset = run(command, file, *MODEL, "--runtime", "transformers")
+    assert "trains in fp32" in unset.stderr and "bf16=True" in unset.stderr
+    explicit = run(command, file, *MODEL, "--runtime", "transformers", "--precision", "bf16")
+    assert "fp32" not in explicit.stderr
 
 
 def test_estimate_assumes_bf16(file: Path) -> None:
@@ -76,8 +76,8 @@ def test_estimate_assumes_bf16(file: Path) -> None:
 
 def test_config_without_precision_prints_note(without: Path) -> None:
     assert "trains in fp32" in run("estimate", without, *MODEL).stderr
-    asked = run("estimate", without, *MODEL, "--set", "bf16.enabled=false")
-    assert "trains in fp32" not in asked.stderr
+    explicit = run("estimate", without, *MODEL, "--set", "bf16.enabled=false")
+    assert "trains in fp32" not in explicit.stderr
 
 
 @pytest.mark.parametrize("command", ["plan", "estimate"])
@@ -167,11 +167,11 @@ def test_accelerate_plugin_assumes_one_sample_per_loader_batch(tmp_path: Path) -
         "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 8\n"
         "deepspeed_config: {zero_stage: 3}\n"
     )
-    asked = ("--model", "llama-3-8b", "--device", "h100", "--seq-len", 2048)
-    done = run("estimate", path, *asked)
+    flags = ("--model", "llama-3-8b", "--device", "h100", "--seq-len", 2048)
+    done = run("estimate", path, *flags)
     assert done.returncode == 0 and "micro batch 1 x 2048" in " ".join(done.stdout.split())
     assert "assuming DataLoader(..., batch_size=1) in the script" in " ".join(done.stderr.split())
-    assert "assuming" not in run("estimate", path, *asked, "--micro-batch", 2).stderr
+    assert "assuming" not in run("estimate", path, *flags, "--micro-batch", 2).stderr
 
 
 def test_expert_parallel_is_reported_as_not_estimated(tmp_path: Path) -> None:

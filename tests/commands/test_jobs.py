@@ -144,14 +144,14 @@ def environment() -> dict[str, str]:
 
 def test_slurm_job_requests_nodes_and_gpus_of_plan(home: Path) -> None:
     flags = "--emit slurm --nnodes 4 --gpus 8 --device h100 --model gpt2 --seq-len 128"
-    made = emitted(home, *flags.split(), "--set", "bf16.enabled=true", "--max-restarts", "2")
-    assert made.returncode == 0, made.stderr
-    asked = {line.removeprefix("#SBATCH --") for line in made.stdout.splitlines()}
-    assert {"nodes=4", "gpus-per-node=8", "ntasks-per-node=1", "no-kill"} <= asked
-    assert "batch 32 = 1 micro x 1 accumulation x 32 ranks" in made.stdout
-    assert "per H100" in made.stdout
-    assert subprocess.run(["bash", "-n"], input=made.stdout, text=True, check=False).returncode == 0
-    command = shlex.split(made.stdout.partition("srun ")[2])
+    job = emitted(home, *flags.split(), "--set", "bf16.enabled=true", "--max-restarts", "2")
+    assert job.returncode == 0, job.stderr
+    requested = {line.removeprefix("#SBATCH --") for line in job.stdout.splitlines()}
+    assert {"nodes=4", "gpus-per-node=8", "ntasks-per-node=1", "no-kill"} <= requested
+    assert "batch 32 = 1 micro x 1 accumulation x 32 ranks" in job.stdout
+    assert "per H100" in job.stdout
+    assert subprocess.run(["bash", "-n"], input=job.stdout, text=True, check=False).returncode == 0
+    command = shlex.split(job.stdout.partition("srun ")[2])
     assert command[-4:] == ["--", "train it.py", "--data", "a 'b'"]
     assert tuple(command[command.index(flag) + 1] for flag in ("--set", "--max-restarts")) == (
         "bf16.enabled=true",

@@ -26,10 +26,10 @@ def test_inconsistent_lora_flags_are_rejected(command: str, flags: list[str], wo
 
 @pytest.mark.parametrize("command", ["estimate", "tune", "init"])
 def test_quantized_base_weights_need_adapters(command: str) -> None:
-    asked = ["--model", "gpt2", "--gpus", "1", "--device", "rtx-4090", "--seq-len", "64"]
-    alone = CliRunner().invoke(app, [command, *asked, "--base-weights", "4bit"])
+    flags = ["--model", "gpt2", "--gpus", "1", "--device", "rtx-4090", "--seq-len", "64"]
+    alone = CliRunner().invoke(app, [command, *flags, "--base-weights", "4bit"])
     assert "specify --lora-rank or --trainable" in f"{alone.exception}{alone.output}"
-    done = CliRunner().invoke(app, [command, *asked, "--base-weights", "4bit", "--lora-rank", "8"])
+    done = CliRunner().invoke(app, [command, *flags, "--base-weights", "4bit", "--lora-rank", "8"])
     assert done.exit_code == 0, done.output
 
 

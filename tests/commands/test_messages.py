@@ -111,11 +111,11 @@ def test_brackets_of_an_extra_are_printed(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_fit_names_only_missing_flags() -> None:
-    asked = run("estimate", "--fit", "--gpus", 8, "--seq-len", 512).stderr
-    assert "--device" in asked and "--gpus" not in asked
-    answered = run("estimate", "--fit", "--gpus", 8, "--device", "h100", "--host-memory", "1TB")
-    assert answered.returncode == 0 and "largest model (parameters): " in answered.stdout
-    assert "--gpus" not in answered.stderr and "of host memory" not in answered.stdout
+    errors = run("estimate", "--fit", "--gpus", 8, "--seq-len", 512).stderr
+    assert "--device" in errors and "--gpus" not in errors
+    complete = run("estimate", "--fit", "--gpus", 8, "--device", "h100", "--host-memory", "1TB")
+    assert complete.returncode == 0 and "largest model (parameters): " in complete.stdout
+    assert "--gpus" not in complete.stderr and "of host memory" not in complete.stdout
 
 
 def test_fit_prints_assumed_host_memory() -> None:

@@ -16,9 +16,9 @@ WORLD = ("--model", "llama-3-8b", "--gpus", "4", "--device", "a100-80gb", "--seq
 
 def printed_arguments(text: str) -> dict[str, Any]:
     """Return the TrainingArguments in the output of a command."""
-    said = " ".join(text.split()).partition("Also set ")[2]
-    listed = said.partition(" in TrainingArguments")[0]
-    return eval(f"dict({listed})", {"dsengine": dsengine})
+    statement = " ".join(text.split()).partition("Also set ")[2]
+    arguments = statement.partition(" in TrainingArguments")[0]
+    return eval(f"dict({arguments})", {"dsengine": dsengine})
 
 
 def test_trainer_accepts_file_of_tune_with_printed_arguments(tmp_path: Path) -> None:

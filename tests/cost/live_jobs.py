@@ -48,41 +48,41 @@ def loss_of(engine: Any) -> Tensor:
 
 
 def measured(config: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Peak and remaining bytes of this rank by phase, of the micro batch that ends a window.
+    """Return peak and remaining bytes of this rank by phase, for the last micro batch of a window.
 
-    gloo lets go of a finished collective's tensors some time later, from a thread of its own:
-    the least of several runs and windows is what the engine holds by itself.
+    gloo frees the tensors of a finished collective later, from its own thread: the minimum of
+    several runs and windows is what the engine itself keeps.
     """
     runs = [_run(config, windows) for windows in (0, 0, WINDOWS)]
-    return {what: _least([each[what] for run in runs for each in run]) for what in runs[0][0]}
+    return {kind: _minimum([row[kind] for run in runs for row in run]) for kind in runs[0][0]}
 
 
 def _run(config: dict[str, Any], windows: int) -> list[dict[str, dict[str, int]]]:
-    """What was seen in ``initialize`` and in each window but the first, which makes the state."""
+    """Return bytes of ``initialize`` and of each window but the first, which creates the state."""
     gc.collect()
     torch.manual_seed(0)
     live = LiveBytes(torch.device("cpu"), existing=False)
     live.start("init")
     engine, *_ = dsengine.initialize(model=Model(), config=config)
     live.enter("outside")
-    seen = [{"peaks": live.peaks, "rests": live.at_exit}]
+    rows = [{"peaks": live.peaks, "remaining": live.at_exit}]
     steps = config["gradient_accumulation_steps"]
     for window in range(windows):
         live.peaks, live.at_exit = {}, {}
         for micro in range(steps):
             _micro_batch(engine, live, counted=micro == steps - 1)
         if window:
-            seen.append({"peaks": live.peaks, "rests": live.at_exit})
+            rows.append({"peaks": live.peaks, "remaining": live.at_exit})
     live.stop()
     engine.destroy()
-    return seen
+    return rows
 
 
-def _least(windows: list[dict[str, int]]) -> dict[str, int]:
+def _minimum(windows: list[dict[str, int]]) -> dict[str, int]:
     return {
-        phase: min(found)
+        phase: min(sizes)
         for phase in PHASES
-        if (found := [window[phase] for window in windows if phase in window])
+        if (sizes := [window[phase] for window in windows if phase in window])
     }
 
 

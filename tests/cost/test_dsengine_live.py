@@ -1,6 +1,6 @@
 """Live bytes of real dsengine runs on 2 ranks are within 2 % of the estimate.
 
-Each real run is held against the estimate, and against the dry run of the same model.
+Each real run is compared with the estimate and with the dry run of the same model.
 """
 
 from typing import Any
@@ -42,25 +42,25 @@ FACTS = dsconfig.Facts(
 )
 
 
-def dry_run(chosen: dict[str, Any], rank: int = 0) -> dict[str, Any]:
-    plan = dsconfig.plan(dsconfig.resolve(chosen, FACTS), FACTS)
+def dry_run(settings: dict[str, Any], rank: int = 0) -> dict[str, Any]:
+    plan = dsconfig.plan(dsconfig.resolve(settings, FACTS), FACTS)
     return dsengine.simulate(plan, live_jobs.Model, loss=live_jobs.loss_of, rank=rank, device="cpu")
 
 
-def check(ranks: Ranks, chosen: dict[str, Any]) -> None:
-    """Estimate and dry run against the real run, by rank and phase.
+def check(ranks: Ranks, settings: dict[str, Any]) -> None:
+    """Compare estimate and dry run with the real run, by rank and phase.
 
-    Dry runs take their time: they are of rank 0 in windows of one micro batch, else of rank 1.
+    Dry runs are slow: only rank 0 is run for windows of one micro batch, else only rank 1.
     """
-    dry_rank = int(chosen["gradient_accumulation_steps"] > 1)
-    expected = dsconfig.estimate(dsconfig.resolve(chosen, FACTS), FACTS).options[0].device
-    for rank, real in enumerate(ranks.run("cost.live_jobs:measured", config=chosen)):
-        peaks, rests = real["peaks"], real["rests"]
+    dry_rank = int(settings["gradient_accumulation_steps"] > 1)
+    expected = dsconfig.estimate(dsconfig.resolve(settings, FACTS), FACTS).options[0].device
+    for rank, real in enumerate(ranks.run("cost.live_jobs:measured", config=settings)):
+        peaks, remaining = real["peaks"], real["remaining"]
         for phase, peak in peaks.items():
             assert agrees(expected.phase_bytes[phase], peak), f"peak of {phase}"
-        assert dict(expected.end_bytes) == pytest.approx(rests, rel=TOLERANCE), "between phases"
+        assert dict(expected.end_bytes) == pytest.approx(remaining, rel=TOLERANCE), "between phases"
         if rank == dry_rank:
-            dry = dry_run(chosen, rank)["phases"]
+            dry = dry_run(settings, rank)["phases"]
             assert dry == pytest.approx(peaks, rel=TOLERANCE), f"dry run of rank {rank}"
 
 
@@ -91,6 +91,6 @@ def test_fp32_accumulation_is_predicted(host_ranks: Ranks, stage: int, accumulat
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_dry_run_traffic_equals_real_run(host_ranks: Ranks, stage: int) -> None:
-    for chosen in (config(stage, "bf16", 4), config(stage, "fp32", 1, **LEAN)):
-        for rank, real in enumerate(host_ranks.run("cost.live_jobs:sent", config=chosen)):
-            assert dry_run(chosen, rank)["traffic"] == real
+    for settings in (config(stage, "bf16", 4), config(stage, "fp32", 1, **LEAN)):
+        for rank, real in enumerate(host_ranks.run("cost.live_jobs:sent", config=settings)):
+            assert dry_run(settings, rank)["traffic"] == real

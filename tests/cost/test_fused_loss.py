@@ -1,7 +1,7 @@
 """The fused head and loss, compared with what liger-kernel 0.8.0 allocates.
 
-Recorded in the Triton interpreter on the CPU, by the storages that its operators return:
-(tokens, hidden size, vocabulary, bytes of an element, head is trained, most held at once).
+Recorded in the Triton interpreter on the CPU, from the storages that its operators return:
+(tokens, hidden size, vocabulary, bytes per element, head is trained, peak bytes).
 """
 
 from typing import Any

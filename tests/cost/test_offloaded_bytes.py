@@ -109,8 +109,8 @@ def test_fused_or_compiled_loss_keeps_fewer_logits(arguments: dict[str, Any], fe
     plain = world()
     training = replace(plain.training or TrainingFacts(), arguments=arguments)
     config = usual_config(plain, Choice(stage=2))
-    asked = activations_of(config, replace(plain, training=training)).logits_backward
-    assert (asked < activations_of(config, plain).logits_backward) is fewer
+    logits = activations_of(config, replace(plain, training=training)).logits_backward
+    assert (logits < activations_of(config, plain).logits_backward) is fewer
 
 
 @pytest.mark.parametrize(

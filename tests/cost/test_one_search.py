@@ -217,7 +217,7 @@ def test_fitting_agrees_with_the_full_estimate(seed: int) -> None:
 def test_fitting_stops_at_the_first_overflow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The replay of a model that is far too large ends early."""
+    """The replay of a model that is far too large stops early."""
 
     def trace(_: Timeline) -> None:
         pytest.fail("replayed to the end")
@@ -239,15 +239,15 @@ def test_iteration_is_recorded_lazily(
     assert effective is not None
     recording_of.cache_clear()
     full = estimate_option(effective, facts, runtime="deepspeed")
-    every = len(cuts)
+    full_cuts = len(cuts)
     recording_of.cache_clear()
     tight = replace(
         facts, device=DeviceFacts(name="gpu", memory_bytes=full.device.needed_bytes - GIB)
     )
-    held = estimate_if_fits(effective, tight, runtime="deepspeed", below=lambda *_: True)
-    assert held is None and len(cuts) < 2 * every
+    fitting = estimate_if_fits(effective, tight, runtime="deepspeed", below=lambda *_: True)
+    assert fitting is None and len(cuts) < 2 * full_cuts
     again = estimate_option(effective, facts, runtime="deepspeed")
-    assert again == full and len(cuts) == 2 * every
+    assert again == full and len(cuts) == 2 * full_cuts
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -54,12 +54,12 @@ def test_live_bytes_of_earlier_releases_are_within_two_percent() -> None:
 
 
 def test_live_bytes_of_device_and_host_with_offload_or_hpz() -> None:
-    """Offloading and hpZ; the peak of what NVMe keeps in host memory."""
+    """Compare offloading and hpZ runs; for NVMe, only the host memory after backward."""
     for run in json.loads((ORACLES / "deepspeed_live_bytes_offload.json").read_text())["runs"]:
         option = replays.deepspeed_live_bytes.option_of(run)
-        held = {part.name: part.bytes // 2 for part in option.host.components}
+        sizes = {part.name: part.bytes // 2 for part in option.host.components}
         host = option.host.bytes // 2
-        at_step = host + held.get("optimizer temporaries", 0)
+        at_step = host + sizes.get("optimizer temporaries", 0)
         device = option.device
         fields = {
             "forward_peak_bytes": device.phase_bytes["forward"] + host,

@@ -124,8 +124,8 @@ def test_nothing_is_fitted_to_a_different_run() -> None:
 
 def test_failed_phase_is_compared_with_the_prediction() -> None:
     log = run_log.from_path(LOGS / "lack_in_backward.log")
-    said = compare(log, option(), 8).failed
-    assert "out of memory in backward" in said and "tried to allocate 0.22 GiB" in said
+    message = compare(log, option(), 8).failed
+    assert "out of memory in backward" in message and "tried to allocate 0.22 GiB" in message
 
 
 def test_estimate_and_doctor_read_a_log(tmp_path: Path) -> None:

@@ -136,9 +136,9 @@ def test_a_dry_run_agrees_on_torch_optimizer_temporaries(
         params["adam_w_mode"] = False
     chosen["optimizer"] = {"type": kind, "params": params}
     resolution = dsconfig.resolve(chosen, facts)
-    held = dsengine.simulate(dsconfig.plan(resolution, facts), TINY)["phases"]["step"]
+    simulated = dsengine.simulate(dsconfig.plan(resolution, facts), TINY)["phases"]["step"]
     estimated = dsconfig.estimate(resolution, facts).options[0].device.phase_bytes[Phase.STEP]
-    assert estimated == pytest.approx(held, abs=4096)
+    assert estimated == pytest.approx(simulated, abs=4096)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
@@ -147,9 +147,9 @@ def test_a_dry_run_agrees_on_what_muon_orthogonalizes(stage: int, ranks: int) ->
     facts = gather(gpus=ranks, model=TINY)
     chosen = config(stage) | {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
     resolution = dsconfig.resolve(chosen, facts)
-    held = dsengine.simulate(dsconfig.plan(resolution, facts), TINY)["phases"]["step"]
+    simulated = dsengine.simulate(dsconfig.plan(resolution, facts), TINY)["phases"]["step"]
     estimated = dsconfig.estimate(resolution, facts).options[0].device.phase_bytes[Phase.STEP]
-    assert estimated == pytest.approx(held, abs=4096)
+    assert estimated == pytest.approx(simulated, abs=4096)
 
 
 PARAMETERS_TOO = {"offload_optimizer": OFFLOADED, "offload_param": OFFLOADED}

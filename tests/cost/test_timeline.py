@@ -20,9 +20,9 @@ Event = tuple[bool, int, int]
 events = st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 50)), max_size=12)
 
 
-def make(line: Timeline, found: list[Event]) -> None:
-    for holds, place, amount in found:
-        (line.hold if holds else line.free)(PARTS[place], amount)
+def play_segment(line: Timeline, segment: list[Event]) -> None:
+    for holds, part, amount in segment:
+        (line.hold if holds else line.free)(PARTS[part], amount)
 
 
 @given(st.lists(st.tuples(events, st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=6))
@@ -32,21 +32,21 @@ def test_replayed_segments_equal_the_original_run(
     recorder = Recorder()
     recorded = []
     for segment, _, _ in turns:
-        make(recorder, segment)
+        play_segment(recorder, segment)
         recorded.append(recorder.cut())
 
-    def run(turn: Callable[[Timeline, int], None]) -> Timeline:
+    def run(play: Callable[[Timeline, int], None]) -> Timeline:
         line = Timeline()
         line.hold(OTHERS[1], 17)
-        for place, (_, held, freed) in enumerate(turns):
-            line.hold(OTHERS[0], held)
-            turn(line, place)
+        for index, (_, allocated, freed) in enumerate(turns):
+            line.hold(OTHERS[0], allocated)
+            play(line, index)
             line.free(OTHERS[0], freed)
-            if place == len(turns) // 2:
+            if index == len(turns) // 2:
                 line.enter(Phase.BACKWARD)
         return line
 
-    one_by_one = run(lambda line, place: make(line, turns[place][0])).trace()
-    replayed = run(lambda line, place: line.replay(recorded[place])).trace()
+    one_by_one = run(lambda line, index: play_segment(line, turns[index][0])).trace()
+    replayed = run(lambda line, index: line.replay(recorded[index])).trace()
     assert replayed == one_by_one
     assert replayed.components() == one_by_one.components()

@@ -17,8 +17,8 @@ def test_used_name_is_available(used: Used) -> None:
 
 
 def test_unknown_name_is_missing() -> None:
-    assert status(Used("zero.Innit", ["nobody"], True)) == ("missing", "")
-    assert status(Used("zero.Innit", ["nobody"], False))[0] == "gone"
+    assert status(Used("zero.Innit", ["unknown"], True)) == ("missing", "")
+    assert status(Used("zero.Innit", ["unknown"], False))[0] == "gone"
 
 
 def test_page_is_current() -> None:

@@ -14,14 +14,14 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.live
 def test_minimum_dependency_versions_work(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lowest = [each.replace(">=", "==") for each in project["dependencies"]]
+    lowest = [requirement.replace(">=", "==") for requirement in project["dependencies"]]
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
     python = tmp_path / "env" / "bin" / "python"
-    asked = subprocess.run(
+    installation = subprocess.run(
         [python, "-m", "pip", "install", "--quiet", *lowest], capture_output=True, text=True
     )
-    if asked.returncode:
-        pytest.skip(f"not to be had here: {asked.stderr.splitlines()[-1]}")
+    if installation.returncode:
+        pytest.skip(f"cannot be installed here: {installation.stderr.splitlines()[-1]}")
     paths = os.pathsep.join([str(ROOT), str(ROOT / "engine")])
     environment = os.environ | {"PYTHONPATH": paths}
     config = tmp_path / "ds.json"

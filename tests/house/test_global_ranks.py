@@ -36,9 +36,9 @@ def uses_of_all_ranks(tree: ast.Module) -> Iterator[str]:
                 yield f"{node.lineno}: {ast.unparse(node)}"
             case ast.Call(args=args, keywords=keywords):
                 name, named = called(node), {keyword.arg for keyword in keywords}
-                whole = name in ("get_rank", "get_world_size") and not args and not named
-                ungrouped = name in COLLECTIVES and "group" not in named
-                if whole or ungrouped or name in MAKE_GROUPS:
+                ungrouped_size = name in ("get_rank", "get_world_size") and not args and not named
+                ungrouped_collective = name in COLLECTIVES and "group" not in named
+                if ungrouped_size or ungrouped_collective or name in MAKE_GROUPS:
                     yield f"{node.lineno}: {ast.unparse(node)}"
 
 

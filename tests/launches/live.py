@@ -19,7 +19,7 @@ from unittest import mock
 from launches import cases
 from launches.cases import Launch
 from ports import reserved_port
-from replays.launches import judged
+from replays.launches import compared
 
 
 class Reached(BaseException):
@@ -48,9 +48,9 @@ def disagreements(folder: Path, rounds: int, seed: int) -> list[str]:
     for case in cases.launches(rounds, seed):
         path = folder / case.id
         path.mkdir()
-        found = judged(case, outcome(case, path), path)
-        if not found.agrees:
-            wrong.append(f"{case.id}: {found.expected}; got {found.got}")
+        case_result = compared(case, outcome(case, path), path)
+        if not case_result.agrees:
+            wrong.append(f"{case.id}: {case_result.expected}; got {case_result.got}")
     return wrong
 
 

@@ -223,8 +223,8 @@ def test_complete_adds_only_model_fields() -> None:
     facts = gather(gpus=8, model="gpt2")
     assert (bare.stages, bare.model, bare.memory, bare.traffic) == ((PlannedStage(),), None, {}, {})
     assert dsconfig.complete(bare, facts) == planned(BASE, model="gpt2")
-    whole = planned(BASE, model="gpt2")
-    assert dsconfig.complete(whole, facts) is whole
+    complete = planned(BASE, model="gpt2")
+    assert dsconfig.complete(complete, facts) is complete
 
 
 def test_complete_keeps_release_defaults() -> None:

@@ -1,4 +1,4 @@
-"""validate reports for dsengine what the plan refuses."""
+"""validate reports the features of dsengine that plan refuses."""
 
 import pytest
 
@@ -20,9 +20,9 @@ def test_validate_and_plan_refuse_the_same(extra: dict) -> None:
     facts = dsconfig.gather(gpus=2)
     rows = dsconfig.plan(dsconfig.resolve(config, facts), facts).coverage
     refused = {row.pointer for row in rows if row.status == "refused"}
-    found = dsconfig.validate(config, facts, runtime="dsengine")
-    told = {each.pointer for each in found.diagnostics if each.effect == "refused"}
-    assert bool(told) == bool(refused) == (extra in MISSING)
-    assert told <= refused
+    report = dsconfig.validate(config, facts, runtime="dsengine")
+    reported = {finding.pointer for finding in report.diagnostics if finding.effect == "refused"}
+    assert bool(reported) == bool(refused) == (extra in MISSING)
+    assert reported <= refused
     others = dsconfig.validate(config, facts, runtime="deepspeed").diagnostics
-    assert "DSC762" not in {each.code for each in others}
+    assert "DSC762" not in {finding.code for finding in others}

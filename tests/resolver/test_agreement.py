@@ -105,8 +105,10 @@ def test_conflicting_precisions_are_reported():
     assert {pointer for pointer, _ in on} == {"/fp16/enabled"}
     for block in ({"fp16": {"enabled": False}}, {"fp16": {}}, {"bf16": {"enabled": True}}):
         assert not disagreements({"train_batch_size": 8, **block}, **facts), block
-    nobody = {"training_args": {"learning_rate": 1e-4}, "gpus": 2}
-    assert not disagreements({"train_batch_size": 8, "fp16": {"enabled": True}}, **nobody)
+    without_precision = {"training_args": {"learning_rate": 1e-4}, "gpus": 2}
+    assert not disagreements(
+        {"train_batch_size": 8, "fp16": {"enabled": True}}, **without_precision
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,10 +116,10 @@ def test_conflicting_precisions_are_reported():
 )
 def test_type_in_both_files_conflicts_unless_auto(block, argument):
     facts = {"training_args": {argument: "x"}, "gpus": 2}
-    for kind, told in (("AdamW", True), ("auto", False), (None, False), (3, False)):
+    for kind, conflicts in (("AdamW", True), ("auto", False), (None, False), (3, False)):
         config = {"train_batch_size": 8, block: {"type": kind, "params": {}}}
-        found = {pointer for pointer, _ in disagreements(config, **facts)}
-        assert (f"/{block}/type" in found) == told, kind
+        pointers = {pointer for pointer, _ in disagreements(config, **facts)}
+        assert (f"/{block}/type" in pointers) == conflicts, kind
     config = {"train_batch_size": 8, block: {"type": "AdamW", "params": {}}}
     assert not disagreements(config, training_args={"weight_decay": 0.1}, gpus=2)
 

@@ -63,6 +63,6 @@ def test_explain_prints_doc_effect_and_remedy(code):
         check=True,
     )
     entry = CODES[code.upper()]
-    told = " ".join(done.stdout.split())
-    assert entry.name in told and entry.doc in told and entry.remedy in told
-    assert f"Effect: `{entry.effect}`" in told
+    page = " ".join(done.stdout.split())
+    assert entry.name in page and entry.doc in page and entry.remedy in page
+    assert f"Effect: `{entry.effect}`" in page

@@ -140,14 +140,14 @@ def test_warmup_is_default_and_at_most_a_tenth(total, warmup):
     assert resolution.config["scheduler"]["params"]["warmup_num_steps"] == warmup
 
 
-@pytest.mark.parametrize(("optimizer", "told"), [("none", False), ("cpu", True)])
-def test_host_memory_is_required_only_for_offload(optimizer, told):
+@pytest.mark.parametrize(("optimizer", "is_reported"), [("none", False), ("cpu", True)])
+def test_host_memory_is_required_only_for_offload(optimizer, is_reported):
     block = {"stage": A, "offload_optimizer": {"device": optimizer}}
     adam = {"type": "AdamW", "params": {"lr": 1e-4}}
     config = {"zero_optimization": block, "bf16": {"enabled": True}, "optimizer": adam}
     node = {"gpus": 8, "device": "a100-80gb", "seq_len": 512}
     resolution = resolved(config, model="gpt2", **node)
-    assert ("DSC153" in {found.code for found in resolution.diagnostics}) is told
+    assert ("DSC153" in {finding.code for finding in resolution.diagnostics}) is is_reported
 
 
 def test_cap_accounts_for_explicit_bucket():

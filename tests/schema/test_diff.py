@@ -73,14 +73,14 @@ def test_for_programs(run: Run, file: Any) -> None:
     assert [change["pointer"] for change in data["changes"]] == ["/gradient_clipping"]
 
 
-def rows(run: Run, path: Path, before: str, after: str) -> dict[str, tuple[Any, Any]]:
+def changes_by_pointer(run: Run, path: Path, before: str, after: str) -> dict[str, tuple[Any, Any]]:
     arguments = ("--from-version", before, "--to-version", after, "--output-format", "json")
     rows = json.loads(run("diff", path, *arguments)[1])["changes"]
     return {change["pointer"]: (change["before"], change["after"]) for change in rows}
 
 
 def test_upgrade_changes_unset_defaults(run: Run, file: Any) -> None:
-    assert changes(run, file("a.json", NEW), "0.14.4", "0.19.8") == {
+    assert changes_by_pointer(run, file("a.json", NEW), "0.14.4", "0.19.8") == {
         "/gradient_clipping": (0, 1),
         "/steps_per_print": (10, None),
         "/zero_optimization/offload_optimizer/pin_memory": (False, True),
@@ -90,11 +90,13 @@ def test_upgrade_changes_unset_defaults(run: Run, file: Any) -> None:
 
 def test_default_in_disabled_block_is_ignored(run: Run, file: Any) -> None:
     config = {"train_batch_size": 8, "gradient_clipping": 1.0, "bf16": {"enabled": False}}
-    assert "/bf16/check_grad_overflow" not in changes(
+    assert "/bf16/check_grad_overflow" not in changes_by_pointer(
         run, file("a.json", config), "0.18.0", "0.19.8"
     )
     config |= {"bf16": {"enabled": True}}
-    assert "/bf16/check_grad_overflow" in changes(run, file("b.json", config), "0.18.0", "0.19.8")
+    assert "/bf16/check_grad_overflow" in changes_by_pointer(
+        run, file("b.json", config), "0.18.0", "0.19.8"
+    )
 
 
 def test_upgrade_removes_features(run: Run, file: Any) -> None:
@@ -104,7 +106,7 @@ def test_upgrade_removes_features(run: Run, file: Any) -> None:
         "seq_parallel_comm_data_type": "fp16",
         "optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-3}},
     }
-    listed = changes(run, file("a.json", config), "0.14.4", "0.19.8")
+    listed = changes_by_pointer(run, file("a.json", config), "0.14.4", "0.19.8")
     assert listed["/elasticity"] == ("read", "refused")
     assert "/elasticity/enabled" not in listed
     assert listed["/seq_parallel_comm_data_type"] == ("read", "not read")
@@ -113,9 +115,11 @@ def test_upgrade_removes_features(run: Run, file: Any) -> None:
 
 def test_upgrade_adds_features(run: Run, file: Any) -> None:
     config = {"train_batch_size": 8, "torch_autocast": {"enabled": True}}
-    listed = changes(run, file("a.json", config), "0.14.4", "0.19.8")
+    listed = changes_by_pointer(run, file("a.json", config), "0.14.4", "0.19.8")
     assert listed["/torch_autocast"] == ("not read", "read")
-    assert changes(run, file("a.json", config), "0.19.8", "0.14.4")["/torch_autocast"] == (
+    assert changes_by_pointer(run, file("a.json", config), "0.19.8", "0.14.4")[
+        "/torch_autocast"
+    ] == (
         "read",
         "not read",
     )
@@ -237,7 +241,7 @@ def _loads(row: dict[str, Any], release: Version) -> bool:
 
 
 def pinned_rows() -> list[tuple[str, dict[str, Any]]]:
-    """Return name and pinned config of recorded rows that both releases load and pinning changes."""
+    """Return name and pinned config of rows that both releases load and that pinning changes."""
     rows = rows_loaded_by(OLDER, NEWER)
     after = [pinned(read(json.dumps(row["config"])), OLDER, NEWER).value for row in rows]
     changed = [

@@ -59,15 +59,21 @@ def test_classes_of_types_are_in_table(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_argument_classes_belong_to_type(name: str) -> None:
-    each = OPTIMIZERS[name]
-    leads_to = {each.on_device, each.on_host, "torch.Adam", "torch.AdamW", each.in_engine}
+    optimizer = OPTIMIZERS[name]
+    possible = {
+        optimizer.on_device,
+        optimizer.on_host,
+        "torch.Adam",
+        "torch.AdamW",
+        optimizer.in_engine,
+    }
     for argument, field in declared(name).items():
-        taken_by = set(field.json_schema_extra.taken_by)
-        assert taken_by <= leads_to, argument
+        accepting = set(field.json_schema_extra.taken_by)
+        assert accepting <= possible, argument
         if argument != "max_grad_norm":
-            classes = taken_by or {each.on_device}
-            taken = [arguments_of(name, one) for one in classes]
-            assert any(one is None or argument in one for one in taken)
+            classes = accepting or {optimizer.on_device}
+            accepted = [arguments_of(name, arguments) for arguments in classes]
+            assert any(arguments is None or argument in arguments for arguments in accepted)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +87,8 @@ def test_argument_classes_belong_to_type(name: str) -> None:
 )
 def test_adamw_is_decoupled_for_any_adam_w_mode(name: str, mode: bool, built: str) -> None:
     params = {"torch_adam": True, "adam_w_mode": mode}
-    found = optimizer_built(name, params, NEWEST, offloaded=False)
-    assert found is not None and found.kind.name == built
+    optimizer = optimizer_built(name, params, NEWEST, offloaded=False)
+    assert optimizer is not None and optimizer.kind.name == built
 
 
 RELEASES = ("0.3.0", "0.5.4", "0.5.5", "0.10.1", "0.11.0", "0.16.4", "0.17.6", "0.19.6", "0.19.8")
@@ -96,13 +102,13 @@ def test_rules_replay_and_table_agree_on_known_optimizers(name: str, release: st
     known = optimizer_built(name, {}, version, offloaded=False) is not None
     runtime = deepspeed(version)
     report = dsconfig.validate(config, Facts(world_size=1), runtime=runtime, version=version)
-    told = any(found.code == "DSC601" for found in report.diagnostics)
+    is_reported = any(finding.code == "DSC601" for finding in report.diagnostics)
     resolution = dsconfig.resolve(config, Facts(world_size=1), runtime=runtime)
-    stopped = any(
-        found.effect == "refused" and found.pointer == "/optimizer/type"
-        for found in resolution.diagnostics
+    is_refused = any(
+        finding.effect == "refused" and finding.pointer == "/optimizer/type"
+        for finding in resolution.diagnostics
     )
-    assert (told, stopped) == (not known, not known)
+    assert (is_reported, is_refused) == (not known, not known)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -111,11 +117,11 @@ def test_rules_and_table_agree_on_known_schedules(name: str, release: str) -> No
     version = Version.parse(release)
     config = {"train_batch_size": 8, "scheduler": {"type": name, "params": {}}}
     report = dsconfig.validate(config, Facts(world_size=1), version=version)
-    told = any(found.code == "DSC631" for found in report.diagnostics)
-    assert told is not SCHEDULES[name].is_known_at(version)
+    is_reported = any(finding.code == "DSC631" for finding in report.diagnostics)
+    assert is_reported is not SCHEDULES[name].is_known_at(version)
 
 
-def fate(config: dict[str, Any], pointer: str) -> Status:
+def status_of(config: dict[str, Any], pointer: str) -> Status:
     rows = coverage(effective(config, Facts(world_size=2)))
     return next(row.status for row in rows if row.pointer == pointer)
 
@@ -128,7 +134,7 @@ def test_honoured_types_are_built_by_engine(name: str, stage: int) -> None:
     from dsengine.optimizers.binding import check_supported
 
     groups: Any = [{"params": [torch.nn.Parameter(torch.zeros(4, 4))]}]
-    honoured = fate(
+    status = status_of(
         {"optimizer": {"type": name}, "zero_optimization": {"stage": stage}}, "/optimizer/type"
     )
     try:
@@ -137,13 +143,13 @@ def test_honoured_types_are_built_by_engine(name: str, stage: int) -> None:
         )
         check_supported(built, sharded=stage > 0)
     except ValueError:
-        assert honoured is Status.REFUSED
+        assert status is Status.REFUSED
     else:
-        assert honoured is Status.HONOURED
+        assert status is Status.HONOURED
 
 
-HARMLESS = {"decoupled_weight_decay": {"adam_w_mode": False}}
-"""What an argument needs beside it."""
+REQUIRED_ARGUMENTS = {"decoupled_weight_decay": {"adam_w_mode": False}}
+"""Arguments that another argument requires."""
 
 
 @pytest.mark.parametrize(
@@ -155,9 +161,9 @@ def test_honoured_arguments_are_accepted_by_engine(name: str, argument: str) -> 
 
     default = declared(name)[argument].default
     params = {argument: 0.1 if default is None and argument.endswith("lr") else default}
-    params |= HARMLESS.get(argument, {})
+    params |= REQUIRED_ARGUMENTS.get(argument, {})
     config = {"optimizer": {"type": name, "params": params}}
-    status = fate(config, f"/optimizer/params/{argument}")
+    status = status_of(config, f"/optimizer/params/{argument}")
     groups: Any = [{"params": [torch.nn.Parameter(torch.zeros(4, 4))]}]
     try:
         build_optimizer(
@@ -166,7 +172,7 @@ def test_honoured_arguments_are_accepted_by_engine(name: str, argument: str) -> 
     except ValueError:
         assert status is Status.REFUSED
     else:
-        # What DeepSpeed's Muon reads for a kernel of its own, ours leaves aside.
+        # Some arguments of Muon only affect DeepSpeed's own kernel; dsengine ignores them.
         assert status is not Status.REFUSED or is_muon(name) or name == "LBFGS"
 
 
@@ -193,7 +199,7 @@ def test_state_bytes_equal_engine_allocation(name: str, params: dict[str, Any]) 
     weight.grad = gradient.to_sparse() if name == "SparseAdam" else gradient
     eager = bool(built.state)
     built.step()
-    whole = {
+    states = {
         key
         for key, value in built.state[weight].items()
         if isinstance(value, torch.Tensor) and value.shape == weight.shape
@@ -201,7 +207,7 @@ def test_state_bytes_equal_engine_allocation(name: str, params: dict[str, Any]) 
     kind = optimizer_type(name)
     assert kind is not None
     ours = OPTIMIZER_CLASSES[kind.class_in_engine(params) or ""]
-    assert whole == set(ours.states_for(params))
+    assert states == set(ours.states_for(params))
     assert eager is ours.is_eager
     allocated = sum(
         value.nbytes
@@ -209,7 +215,7 @@ def test_state_bytes_equal_engine_allocation(name: str, params: dict[str, Any]) 
         if isinstance(value, torch.Tensor) and value.dim() > 0
     )
     cost = optimizer_cost(Named(type=name, params=params), in_engine=True)
-    # Adafactor's rows and columns: one number per element of a model of usual width.
+    # Adafactor's row and column factors are negligible at usual model widths.
     slack = 0.05 * weight.nbytes if name == "Adafactor" else 0
     assert abs(cost.state_bytes(weight.numel()) - allocated) <= slack
 
@@ -225,13 +231,13 @@ def test_elementwise_classes_step_equally_in_slices() -> None:
         cls = Lion if name == "Lion" else getattr(torch.optim, name)
         torch.manual_seed(0)
         start, gradients = torch.randn(8, 4), [torch.randn(8, 4) for _ in range(3)]
-        whole, parts = start.clone(), [start[:3].clone(), start[3:].clone()]
-        one, two = cls([whole], lr=0.1), [cls([part], lr=0.1) for part in parts]
+        full, parts = start.clone(), [start[:3].clone(), start[3:].clone()]
+        unsplit, split = cls([full], lr=0.1), [cls([part], lr=0.1) for part in parts]
         for gradient in gradients:
-            whole.grad, parts[0].grad, parts[1].grad = gradient, gradient[:3], gradient[3:]
-            for each in (one, *two):
-                each.step()
-        assert torch.allclose(whole, torch.cat(parts)) is kind.is_elementwise, name
+            full.grad, parts[0].grad, parts[1].grad = gradient, gradient[:3], gradient[3:]
+            for optimizer in (unsplit, *split):
+                optimizer.step()
+        assert torch.allclose(full, torch.cat(parts)) is kind.is_elementwise, name
 
 
 def test_every_argument_has_a_coverage_rule() -> None:
@@ -249,8 +255,8 @@ def test_amsgrad_adds_third_moment() -> None:
     moments: list[int] = []
     for amsgrad in (False, True):
         config["optimizer"]["params"]["amsgrad"] = amsgrad
-        found = dsconfig.estimate(dsconfig.resolve(config, facts), facts)
-        parts = found.options[0].device.components
+        estimate = dsconfig.estimate(dsconfig.resolve(config, facts), facts)
+        parts = estimate.options[0].device.components
         moments.append(sum(part.bytes for part in parts if part.name == "optimizer state"))
     assert moments == [8 * 10**8, 12 * 10**8]
 
@@ -293,7 +299,7 @@ def test_tested_classes_equal_deepspeed() -> None:
     utils.is_zero_supported_optimizer(_Own())
     theirs = {kind.__name__ for kind in utils.ZERO_SUPPORTED_OPTIMIZERS}
     ours = {
-        each.name.removeprefix("torch.") for each in OPTIMIZER_CLASSES.values() if each.is_tested
+        kind.name.removeprefix("torch.") for kind in OPTIMIZER_CLASSES.values() if kind.is_tested
     }
     assert ours == theirs
 

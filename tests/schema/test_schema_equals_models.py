@@ -241,9 +241,9 @@ MEASURED = [
 
 
 def test_schema_and_model_agree_on_measured_configs() -> None:
-    whole = jsonschema.Draft7Validator(SCHEMA)
+    validator = jsonschema.Draft7Validator(SCHEMA)
     differing = [
-        config for config in MEASURED if whole.is_valid(config) != accepted_by_models(config)
+        config for config in MEASURED if validator.is_valid(config) != accepted_by_models(config)
     ]
     assert len(MEASURED) > 150
     assert differing == []

@@ -624,7 +624,7 @@ def offloaded_in_window(settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "curve": curve,
         "freed": freed,
-        "held": total,
+        "total": total,
         "empty": [str(kind) for kind in empty],
         "live": dict(live.at_exit),
     }
