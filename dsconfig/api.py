@@ -76,18 +76,18 @@ def validate(
         runtime = _launched_runtime(
             runtimes.runtime_of(runtime, _version(version, runtime)), document
         )
-    found = runner.check(
+    findings = runner.check(
         document,
         _complete_facts(facts, document),
         runtime=runtime,
         version=_version(version, runtime),
     )
-    found += _not_implemented(document, facts, runtime, _version(version, runtime), found)
+    findings += _not_implemented(document, facts, runtime, _version(version, runtime), findings)
     if document.may_ignore:
         # Rules of the other programs did not run, so unused ignore comments are reported only
         # when all programs are checked.
-        found = ignores.without_ignored(document, found, report_unused=runtime is None)
-    return reports.Report(reports.in_order(found))
+        findings = ignores.without_ignored(document, findings, report_unused=runtime is None)
+    return reports.Report(reports.in_order(findings))
 
 
 def resolve(
@@ -119,7 +119,9 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
         return estimator.estimate(resolution, facts)
     _require_resolution(resolution, "estimate")
     if resolution.effective is None:
-        listed = "; ".join(f"{found.code} {found.message}" for found in resolution.diagnostics)
+        listed = "; ".join(
+            f"{finding.code} {finding.message}" for finding in resolution.diagnostics
+        )
         raise ValueError(f"the config is not resolved: {listed or 'run validate for the errors'}")
     program = runtimes.runtime_of(resolution.runtime, resolution.version)
     return estimator.estimate(resolution.effective, facts, runtime=program)
@@ -155,7 +157,7 @@ def replan(plan: Plan, facts: Facts) -> Plan:
     report = validate(config, facts, runtime=plan.runtime, version=plan.release)
     resolution = resolve(config, facts, runtime=plan.runtime, version=plan.release)
     if refusals := report.refusals or resolution.refusals:
-        why = "; ".join(f"{each.pointer}: {each.message}" for each in refusals)
+        why = "; ".join(f"{refusal.pointer}: {refusal.message}" for refusal in refusals)
         raise build.PlanError(f"{ranks} ranks cannot continue this plan: {why}")
     return build.make_plan(resolution, _facts(facts))
 
@@ -227,10 +229,10 @@ def diff(
         second = _object(read(b))
         return tuple(differences.between_configs(_object(first), second, before, after))
     _object(first)
-    found = upgrades.upgrade_changes(
+    changes = upgrades.upgrade_changes(
         first, before, after, lambda version: validate(first, runtime=runtime, version=version)
     )
-    return tuple(found)
+    return tuple(changes)
 
 
 def _object(document: Document) -> dict[str, Any]:
@@ -272,16 +274,16 @@ def _not_implemented(
     facts: Facts | None,
     runtime: str | Runtime | None,
     version: Version,
-    found: tuple[Diagnostic, ...],
+    findings: tuple[Diagnostic, ...],
 ) -> tuple[Diagnostic, ...]:
     """Return what dsengine does not implement, if it is the target and nothing else is refused."""
-    asked = runtime is not None and runtimes.runtime_of(runtime, version)
-    if not asked or asked.runs_deepspeed or reports.Report(found).refusals:
+    program = runtime is not None and runtimes.runtime_of(runtime, version)
+    if not program or program.runs_deepspeed or reports.Report(findings).refusals:
         return ()
     if document.is_template or document.is_broken or document.is_unreadable:
         return ()
     return tuple(
-        engine_findings.unsupported_features(document, _complete_facts(facts, document), asked)
+        engine_findings.unsupported_features(document, _complete_facts(facts, document), program)
     )
 
 

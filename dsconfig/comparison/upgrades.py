@@ -164,20 +164,22 @@ def _findings(
     def findings(version: Version) -> dict[tuple[str, str], Any]:
         report = check(version)
         errors = report.errors
-        kept = (each for each in report.diagnostics if each.code in RANGES or each in errors)
+        kept = (
+            finding for finding in report.diagnostics if finding.code in RANGES or finding in errors
+        )
         return {(finding.code, finding.pointer): finding for finding in kept}
 
     old, new = findings(before), findings(after)
-    for found in (old[key] for key in old if key not in new):
-        said = f"{found.code} {found.message}"
-        if found.code in RANGES:
-            yield UpgradeChange(ChangeKind.FIXED, found.pointer, "known bug", "fixed", said)
-        elif found.effect is Effect.REFUSED and found.pointer not in reported:
-            yield UpgradeChange(ChangeKind.ACCEPTED, found.pointer, "refused", "accepted", said)
-    for found in (new[key] for key in new if key not in old):
-        said = f"{found.code} {found.message}"
-        if found.code in RANGES:
-            yield UpgradeChange(ChangeKind.FAULT, found.pointer, "correct", "known bug", said)
-        elif found.pointer not in reported:
-            kind = ChangeKind.REFUSED if found.effect is Effect.REFUSED else ChangeKind.TRAINS
-            yield UpgradeChange(kind, found.pointer, "accepted", str(found.effect), said)
+    for finding in (old[key] for key in old if key not in new):
+        said = f"{finding.code} {finding.message}"
+        if finding.code in RANGES:
+            yield UpgradeChange(ChangeKind.FIXED, finding.pointer, "known bug", "fixed", said)
+        elif finding.effect is Effect.REFUSED and finding.pointer not in reported:
+            yield UpgradeChange(ChangeKind.ACCEPTED, finding.pointer, "refused", "accepted", said)
+    for finding in (new[key] for key in new if key not in old):
+        said = f"{finding.code} {finding.message}"
+        if finding.code in RANGES:
+            yield UpgradeChange(ChangeKind.FAULT, finding.pointer, "correct", "known bug", said)
+        elif finding.pointer not in reported:
+            kind = ChangeKind.REFUSED if finding.effect is Effect.REFUSED else ChangeKind.TRAINS
+            yield UpgradeChange(kind, finding.pointer, "accepted", str(finding.effect), said)

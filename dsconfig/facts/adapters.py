@@ -49,14 +49,14 @@ def with_adapters(
             "trainable=, the number of adapter parameters"
         )
     wanted = set(targets)
-    found: set[str] = set()
+    matched: set[str] = set()
     kind = "Dropout" if dropout else "Identity"
-    root = _adapted(_frozen(tree.root), (rank, kind), wanted, found, inside=False)
-    missing = wanted - found - {ALL_LINEAR}
-    if missing or not found:
-        blocks = (each for each in tree.root.walk() if each.repeated)
-        inside = (each for block in blocks for each in block.walk())
-        known = sorted({_name(each) for each in inside if each.type in LINEAR_TYPES})
+    root = _adapted(_frozen(tree.root), (rank, kind), wanted, matched, inside=False)
+    missing = wanted - matched - {ALL_LINEAR}
+    if missing or not matched:
+        blocks = (module for module in tree.root.walk() if module.repeated)
+        inside = (module for block in blocks for module in block.walk())
+        known = sorted({_name(module) for module in inside if module.type in LINEAR_TYPES})
         raise ValueError(
             f"{', '.join(sorted(missing or wanted)) or 'no name'}: not a linear layer in the "
             f"blocks of {tree.name}; choose from {', '.join(known) or 'none'}"
@@ -84,21 +84,28 @@ def _name(module: ModuleFact) -> str:
 def _frozen(module: ModuleFact) -> ModuleFact:
     return replace(
         module,
-        parameters=tuple(replace(each, trainable=False) for each in module.parameters),
+        parameters=tuple(replace(tensor, trainable=False) for tensor in module.parameters),
         children=tuple(map(_frozen, module.children)),
     )
 
 
 def _adapted(
-    module: ModuleFact, adapter: tuple[int, str], wanted: set[str], found: set[str], *, inside: bool
+    module: ModuleFact,
+    adapter: tuple[int, str],
+    wanted: set[str],
+    matched: set[str],
+    *,
+    inside: bool,
 ) -> ModuleFact:
     """Return ``module`` with adapters; ``found`` collects the matched names."""
     inside = inside or module.repeated
     own = _name(module)
     if inside and module.type in LINEAR_TYPES and not wanted.isdisjoint({own, ALL_LINEAR}):
-        found.add(own)
+        matched.add(own)
         return _with_adapter(module, *adapter)
-    children = (_adapted(each, adapter, wanted, found, inside=inside) for each in module.children)
+    children = (
+        _adapted(child, adapter, wanted, matched, inside=inside) for child in module.children
+    )
     return replace(module, children=tuple(children))
 
 
@@ -123,13 +130,17 @@ def _with_adapter(module: ModuleFact, rank: int, dropout: str) -> ModuleFact:
 
 def adapters_of(tree: ModelTree) -> Adapters | None:
     """Return the adapters of the first block; None if it has none or trains anything else."""
-    block = next((each for each in tree.root.walk() if each.repeated), None) if tree.root else None
+    block = (
+        next((module for module in tree.root.walk() if module.repeated), None)
+        if tree.root
+        else None
+    )
     if block is None:
         return None
-    types = {each.name: each.type for each in block.walk()}
-    halves = [each for each in block.walk() if _owner(each).endswith(f".{_DOWN}")]
+    types = {module.name: module.type for module in block.walk()}
+    halves = [module for module in block.walk() if _owner(module).endswith(f".{_DOWN}")]
     trained = [name for name, tensor in block.named_parameters() if tensor.trainable]
-    if not halves or any(f".{_DOWN}." not in each and f".{_UP}." not in each for each in trained):
+    if not halves or any(f".{_DOWN}." not in name and f".{_UP}." not in name for name in trained):
         return None
     last = _last_of_its_module(block)
     beside: dict[str, int] = {}
@@ -164,7 +175,7 @@ def _last_of_its_module(block: ModuleFact) -> set[str]:
     """Return the linear layers that follow others in the same module."""
     last: set[str] = set()
     for module in block.walk():
-        linear = [each.name for each in module.children if each.type in LINEAR_TYPES]
+        linear = [child.name for child in module.children if child.type in LINEAR_TYPES]
         if len(linear) > 1 and not module.name.endswith((_DOWN, _UP)):
             last.add(linear[-1])
     return last

@@ -49,17 +49,17 @@ def block_of(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def sizes(block: Mapping[str, Any], processes: int | None) -> Mapping[str, int] | None:
     """Return every size with defaults; None if one is invalid or cannot be derived."""
-    given = {name: 1 if block.get(name) is None else block[name] for name in SIZES}
-    if not all(isinstance(size, int) and size >= 1 for size in given.values()):
+    values = {name: 1 if block.get(name) is None else block[name] for name in SIZES}
+    if not all(isinstance(size, int) and size >= 1 for size in values.values()):
         return None
     if _derives(block):
-        others = prod(given[name] for name in RANKS)
+        others = prod(values[name] for name in RANKS)
         if processes is None or processes % others:
             return None
-        given["tp_size"] = processes // others
+        values["tp_size"] = processes // others
     if block.get("enable_expert_parallel") and block.get("ep_size") is None:
-        given["ep_size"] = given["tp_size"]
-    return given
+        values["ep_size"] = values["tp_size"]
+    return values
 
 
 def _derives(block: Mapping[str, Any]) -> bool:
@@ -69,8 +69,8 @@ def _derives(block: Mapping[str, Any]) -> bool:
 
 def divides(block: Mapping[str, Any], processes: int | None) -> bool:
     """Return whether the model is sharded over ranks."""
-    found = sizes(block, processes)
-    return found is not None and prod(found[name] for name in RANKS) > 1
+    values = sizes(block, processes)
+    return values is not None and prod(values[name] for name in RANKS) > 1
 
 
 def violations(block: Mapping[str, Any], processes: int | None) -> Iterator[Violation]:
@@ -85,28 +85,28 @@ def violations(block: Mapping[str, Any], processes: int | None) -> Iterator[Viol
         if block.get(name) is not None and not isinstance(block[name], Mapping):
             message = f"is {block[name]!r}; it must map modules to rules"
             yield Violation(name, message, "delete it: the model has its own plan")
-    found = sizes(block, processes)
-    if found is not None:
-        yield from _combined(found, processes)
+    values = sizes(block, processes)
+    if values is not None:
+        yield from _combined(values, processes)
     elif processes is not None and _derives(block) and sizes({**block, "tp_size": 1}, None):
         message = f"leaves no integer tp_size: {processes} is not a multiple of the other sizes"
         yield Violation("tp_plan", message, "write sizes that divide the number of processes")
 
 
-def _combined(found: Mapping[str, int], processes: int | None) -> Iterator[Violation]:
-    tensor, shard, experts = found["tp_size"], found["fsdp_size"], found["ep_size"]
+def _combined(values: Mapping[str, int], processes: int | None) -> Iterator[Violation]:
+    tensor, shard, experts = values["tp_size"], values["fsdp_size"], values["ep_size"]
     if experts > 1 and experts % tensor:
         message = f"is {experts}; it must be a multiple of tp_size, which is {tensor}"
         yield Violation("ep_size", message, f"write {tensor}")
     elif experts > 1 and shard * tensor % experts:
         message = f"is {experts}; it must divide fsdp_size x tp_size, which is {shard * tensor}"
         yield Violation("ep_size", message, f"write {shard * tensor}")
-    if found["dp_replicate_size"] * shard > 1 and found["pp_size"] > 1:
+    if values["dp_replicate_size"] * shard > 1 and values["pp_size"] > 1:
         message = "cannot be combined with fsdp_size or dp_replicate_size"
         yield Violation("pp_size", message, "keep one of them")
-    together = prod(found[name] for name in RANKS)
+    together = prod(values[name] for name in RANKS)
     if processes is not None and together not in (1, processes):
-        above = [name for name in RANKS if found[name] > 1]
+        above = [name for name in RANKS if values[name] > 1]
         factors = " x ".join(above)
         verb = "multiply to" if len(above) > 1 else "is"
         message = f"{verb} {together}, but there are {processes} processes"

@@ -65,39 +65,39 @@ def _with_launch(facts: Facts, container: Mapping[str, Any], name: str) -> Facts
     )
 
 
-def _degrees(given: Degrees, container: Mapping[str, Any]) -> Degrees:
+def _degrees(degrees: Degrees, container: Mapping[str, Any]) -> Degrees:
     """Return the tensor and sequence parallel degrees set in accelerate's YAML; given ones win."""
     sizes = parallelism.degrees(container)
     if sizes is None:
-        return given
-    own = {"tensor": "tp_size", "sequence": "sp_size"}
-    found = {name: sizes[size] for name, size in own.items() if getattr(given, name) == 1}
-    return replace(given, **found)
+        return degrees
+    names = {"tensor": "tp_size", "sequence": "sp_size"}
+    embedded = {name: sizes[size] for name, size in names.items() if getattr(degrees, name) == 1}
+    return replace(degrees, **embedded)
 
 
 def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Facts:
-    found = trainer_arguments(container)
-    given = facts.training
-    if not found or (given is not None and given.arguments):
+    arguments = trainer_arguments(container)
+    flags = facts.training
+    if not arguments or (flags is not None and flags.arguments):
         return facts
-    merged = training(found)
-    if given is not None:
-        own = {each: getattr(given, each) for each in given.__slots__ if each != "arguments"}
+    merged = training(arguments)
+    if flags is not None:
+        own = {field: getattr(flags, field) for field in flags.__slots__ if field != "arguments"}
         merged = replace(
-            merged, **{each: value for each, value in own.items() if value is not None}
+            merged, **{field: value for field, value in own.items() if value is not None}
         )
     return replace(facts, training=merged, origins={**facts.origins, "training": name})
 
 
 def trainer_arguments(container: Mapping[str, Any]) -> dict[str, Any]:
     """Return the Trainer's arguments in a trainer's YAML, by their TrainingArguments names."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for written, value in container.items():
         name = ALIASES.get(written, written)
         known = name in TAKEN or name in FORMER or name == "max_length"
         if known and name != "deepspeed" and value is not None and value != "auto":
-            found[name] = _number(value)
-    return found
+            arguments[name] = _number(value)
+    return arguments
 
 
 def _number(value: Any) -> Any:

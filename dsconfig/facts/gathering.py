@@ -82,58 +82,60 @@ def gather(
     return _facts(dict(locals()))
 
 
-def _facts(given: Mapping[str, Any]) -> Facts:
+def _facts(arguments: Mapping[str, Any]) -> Facts:
     """Return the facts for the arguments of :func:`gather`, after validation and lookup."""
     origins: dict[str, str] = {}
-    launch_settings = _settings(given["accelerate_config"], accelerate_config.ARGUMENT)
+    launch_settings = _settings(arguments["accelerate_config"], accelerate_config.ARGUMENT)
     launch = accelerate_config.launch(launch_settings)
     for name, argument in (("training", "training_args"), ("launch", "accelerate_config")):
-        if isinstance(given[argument], str | Path):
-            origins[name] = str(given[argument])
-    ranks = _argument_or_launch("world_size", "gpus", given, launch.world_size, origins)
-    nodes = _argument_or_launch("nodes", "nodes", given, launch.nodes, origins)
+        if isinstance(arguments[argument], str | Path):
+            origins[name] = str(arguments[argument])
+    ranks = _argument_or_launch("world_size", "gpus", arguments, launch.world_size, origins)
+    nodes = _argument_or_launch("nodes", "nodes", arguments, launch.nodes, origins)
     for name in _DEGREES:
-        require_positive(given[f"{name}_parallel"], f"{name}_parallel")
-    degrees = mesh.Degrees(**{name: given[f"{name}_parallel"] for name in _DEGREES})
+        require_positive(arguments[f"{name}_parallel"], f"{name}_parallel")
+    degrees = mesh.Degrees(**{name: arguments[f"{name}_parallel"] for name in _DEGREES})
     _check_ranks(ranks, nodes, degrees)
     if ranks is not None and nodes is None:
         nodes = mesh.nodes_for(ranks)
         origins["nodes"] = f"assumed: {mesh.PER_NODE} GPUs per node (override with --nodes)"
     for argument in ("micro_batch", "global_batch", "accumulation", "seq_len", "total_steps"):
-        require_positive(given[argument], argument)
+        require_positive(arguments[argument], argument)
     for argument in ("learning_rate", "warmup_steps"):
-        require_non_negative(given[argument], argument)
-    if given["precision"] not in (None, *_PRECISIONS):
-        message = f"{given['precision']!r} is not one of {', '.join(_PRECISIONS)}"
+        require_non_negative(arguments[argument], argument)
+    if arguments["precision"] not in (None, *_PRECISIONS):
+        message = f"{arguments['precision']!r} is not one of {', '.join(_PRECISIONS)}"
         raise FactError("precision", message)
-    device = given["device"]
-    model = _trained(_model(given["model"], given["params"], origins), given)
+    device = arguments["device"]
+    model = _trained(_model(arguments["model"], arguments["params"], origins), arguments)
     ranks_of_node = mesh.ranks_per_node(ranks, nodes) if ranks else 1
     return Facts(
         world_size=ranks,
         nodes=nodes,
-        device=_device(device, given["device_memory"], ranks_of_node, origins),
-        host=_host(device, given["host_memory"], given["nvme"], given["nvme_size"], origins),
+        device=_device(device, arguments["device_memory"], ranks_of_node, origins),
+        host=_host(
+            device, arguments["host_memory"], arguments["nvme"], arguments["nvme_size"], origins
+        ),
         model=None if isinstance(model, ModelOutline) else model,
         outline=model if isinstance(model, ModelOutline) else None,
-        base_weights=_base_weights(model, given),
-        training=_training(given, launch.precision, origins),
-        client_optimizer=given["client_optimizer"],
-        client_scheduler=given["client_scheduler"],
-        releases=MappingProxyType(_releases(given["releases"])),
+        base_weights=_base_weights(model, arguments),
+        training=_training(arguments, launch.precision, origins),
+        client_optimizer=arguments["client_optimizer"],
+        client_scheduler=arguments["client_scheduler"],
+        releases=MappingProxyType(_releases(arguments["releases"])),
         launch=MappingProxyType(dict(launch_settings)),
-        node_link_gb_per_second=_node_link(given["node_link"], origins),
+        node_link_gb_per_second=_node_link(arguments["node_link"], origins),
         origins=MappingProxyType(origins),
         degrees=degrees,
     )
 
 
-def _releases(given: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
+def _releases(specified: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
     """Return versions by program. Raises FactError for unknown programs and invalid versions."""
-    if isinstance(given, Mapping):
-        releases = {**given}
+    if isinstance(specified, Mapping):
+        releases = {**specified}
     else:
-        texts = [given] if isinstance(given, str) else given or ()
+        texts = [specified] if isinstance(specified, str) else specified or ()
         parts = (str(text).partition("==") for text in texts)
         releases = {name.strip().lower(): release.strip() for name, _, release in parts}
     for name, release in releases.items():
@@ -163,12 +165,12 @@ def _settings(source: str | Path | Mapping[str, Any] | None, argument: str) -> M
 def _argument_or_launch(
     fact: str,
     argument: str,
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     launched: int | None,
     origins: dict[str, str],
 ) -> int | None:
     """Return an argument, or what accelerate's YAML sets without one, and record its origin."""
-    value: int | None = given[argument]
+    value: int | None = arguments[argument]
     if value is None:
         if launched is not None:
             origins[fact] = "--accelerate-config"
@@ -195,12 +197,12 @@ def _check_ranks(world_size: int | None, nodes: int | None, degrees: mesh.Degree
         raise FactError("nodes", f"{world_size} ranks are not divisible by {nodes} nodes")
 
 
-def _node_link(given: str | float | None, origins: dict[str, str]) -> float | None:
+def _node_link(bandwidth: str | float | None, origins: dict[str, str]) -> float | None:
     """Return the inter-node GB/s per GPU, from text such as ``50GB`` or ``400Gbit``."""
-    if given is None:
+    if bandwidth is None:
         return None
     origins["node_link_gb_per_second"] = "--node-link"
-    text = str(given).strip().lower().removesuffix("/s").removesuffix("ps")
+    text = str(bandwidth).strip().lower().removesuffix("/s").removesuffix("ps")
     per_byte = 8 if text.endswith("gbit") else 1
     for unit in ("gbit", "gb"):
         text = text.removesuffix(unit)
@@ -210,7 +212,7 @@ def _node_link(given: str | float | None, origins: dict[str, str]) -> float | No
         rate = 0.0
     if not 0 < rate < float("inf"):
         raise FactError(
-            "node_link", f"{given!r} is not a bandwidth; write GB/s per GPU, or 200Gbit"
+            "node_link", f"{bandwidth!r} is not a bandwidth; write GB/s per GPU, or 200Gbit"
         )
     return rate
 
@@ -228,19 +230,19 @@ def _device(
     if device is None:
         return DeviceFacts(name="device", memory_bytes=capacity)
     if isinstance(device, DeviceFacts):
-        found = device
+        facts = device
     elif not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise FactError("device", f"{device!r} is not a string; write a100-80gb or cpu")
     elif device.lower() == "cpu":
-        found = cpu_device(ranks_of_node)
+        facts = cpu_device(ranks_of_node)
     else:
         try:
-            found = named_device(device)
+            facts = named_device(device)
         except FactError:
             if capacity is None:
                 raise
-            found = DeviceFacts(name=device)
-    return replace(found, memory_bytes=capacity) if capacity is not None else found
+            facts = DeviceFacts(name=device)
+    return replace(facts, memory_bytes=capacity) if capacity is not None else facts
 
 
 def _host(
@@ -304,11 +306,15 @@ def _model(
 
 
 def _trained(
-    model: ModelTree | ModelOutline | None, given: Mapping[str, Any]
+    model: ModelTree | ModelOutline | None, arguments: Mapping[str, Any]
 ) -> ModelTree | ModelOutline | None:
     """Return the model with the adapters or the trainable parameters given. Raises FactError."""
-    rank, targets, dropout = given["lora_rank"], given["lora_targets"], given["lora_dropout"]
-    trainable = given["trainable"]
+    rank, targets, dropout = (
+        arguments["lora_rank"],
+        arguments["lora_targets"],
+        arguments["lora_dropout"],
+    )
+    trainable = arguments["trainable"]
     if rank is None and (targets is not None or dropout):
         argument = "lora_targets" if targets is not None else "lora_dropout"
         raise FactError(argument, "requires lora_rank=")
@@ -337,9 +343,11 @@ def _trained(
         raise FactError("trainable", str(error)) from None
 
 
-def _base_weights(model: ModelTree | ModelOutline | None, given: Mapping[str, Any]) -> str | None:
+def _base_weights(
+    model: ModelTree | ModelOutline | None, arguments: Mapping[str, Any]
+) -> str | None:
     """Return how base weights are stored. Raises FactError for trained ones."""
-    kind = given["base_weights"]
+    kind = arguments["base_weights"]
     if kind is None or kind == "16bit":
         return None
     if kind not in base_weights.NAMES:
@@ -351,18 +359,18 @@ def _base_weights(model: ModelTree | ModelOutline | None, given: Mapping[str, An
 
 
 def _training(
-    given: Mapping[str, Any], launch_precision: str | None, origins: dict[str, str]
+    arguments: Mapping[str, Any], launch_precision: str | None, origins: dict[str, str]
 ) -> TrainingFacts | None:
-    own = {field: given[argument] for field, argument in GATHERED_AS.items()}
+    own = {field: arguments[argument] for field, argument in GATHERED_AS.items()}
     own = {field: value for field, value in own.items() if value is not None}
     for field in own:
         origins[field] = flag_of(GATHERED_AS[field])
-    if given["training_args"] is None:
+    if arguments["training_args"] is None:
         if launch_precision is not None and "precision" not in own:
             own["precision"] = launch_precision
             origins["precision"] = "--accelerate-config"
         return TrainingFacts(**own) if own else None
-    facts = training(_settings(given["training_args"], "training_args"))
+    facts = training(_settings(arguments["training_args"], "training_args"))
     for field in fields(facts):
         if field.name not in own and getattr(facts, field.name) is not None:
             origins[field.name] = "--training-args"

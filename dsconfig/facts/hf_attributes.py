@@ -21,20 +21,20 @@ def attributes(config: Mapping[str, Any], model_type: object = None) -> dict[str
 
     ``model_type`` is used if the config has none.
     """
-    own, found = _table().get(str(config.get("model_type", model_type)), {}), dict(config)
+    entry, values = _table().get(str(config.get("model_type", model_type)), {}), dict(config)
     for name in WIDTHS:
-        kept_as = own.get("kept_as", {}).get(name, name)
+        kept_as = entry.get("kept_as", {}).get(name, name)
         if kept_as in config:
-            found[name] = config[kept_as]
-        elif name not in config and name in own.get("defaults", {}):
-            found[name] = own["defaults"][name]
+            values[name] = config[kept_as]
+        elif name not in config and name in entry.get("defaults", {}):
+            values[name] = entry["defaults"][name]
     part = config.get(TEXT)
-    text_type = own.get(TEXT)
+    text_type = entry.get(TEXT)
     if isinstance(part, Mapping):
-        found[TEXT] = attributes(cast(Mapping[str, Any], part), text_type)
+        values[TEXT] = attributes(cast(Mapping[str, Any], part), text_type)
     elif text_type is not None:
-        found[TEXT] = attributes({}, text_type)
-    return found
+        values[TEXT] = attributes({}, text_type)
+    return values
 
 
 def is_listed(model_type: object) -> bool:

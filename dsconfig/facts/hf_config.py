@@ -96,13 +96,13 @@ def model_or_outline(config: Mapping[str, Any], name: str = "model") -> ModelTre
     except SizesUnknown as unknown:
         if not ({"model_type", *hf_attributes.WIDTHS} & config.keys()):
             raise
-        held = hf_attributes.attributes(config)
-        width = held.get("hidden_size")
+        attributes = hf_attributes.attributes(config)
+        width = attributes.get("hidden_size")
         return ModelOutline(
             name=name,
             why=str(unknown),
             hidden_size=width if type(width) is int else None,
-            config=MappingProxyType(held),
+            config=MappingProxyType(attributes),
         )
 
 
@@ -131,8 +131,8 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
     if not (_first(config, "hidden_size") and _depth(config)):
         note = "only the language model is counted, not the other towers of this config"
         tree = replace(tree, assumed=(*tree.assumed, note))
-    held = MappingProxyType(hf_attributes.attributes(config))
-    return replace(tree, config=held, trained_in=trained_in)
+    attributes = MappingProxyType(hf_attributes.attributes(config))
+    return replace(tree, config=attributes, trained_in=trained_in)
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -143,9 +143,9 @@ def language_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
         nested = config.get(key)
         if not isinstance(nested, dict):
             continue
-        found = language_part(cast(Mapping[str, Any], nested))
-        if found is not None:
-            return found
+        part = language_part(cast(Mapping[str, Any], nested))
+        if part is not None:
+            return part
     return None
 
 
@@ -191,17 +191,17 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
 
 def _extras(config: Mapping[str, Any]) -> Mapping[str, int]:
     """Return sizes that few families have; those of latent attention all together or not at all."""
-    held = {name: config[name] for name in _EXTRAS if config.get(name) is not None}
-    for name, value in held.items():
+    sizes = {name: config[name] for name in _EXTRAS if config.get(name) is not None}
+    for name, value in sizes.items():
         if type(value) is not int or value < 0:
             message = f"{name} is {value!r}; it must be an integer of at least 0"
             raise FactError("model", message)
-    if held.get("kv_lora_rank") or HOME_OF_FAMILY.get(str(config.get("model_type"))) == "deepseek":
-        missing = [name for name in _LATENT if name not in held]
+    if sizes.get("kv_lora_rank") or HOME_OF_FAMILY.get(str(config.get("model_type"))) == "deepseek":
+        missing = [name for name in _LATENT if name not in sizes]
         if missing:
             remedy = "latent attention requires them; add them, or specify params="
             raise SizesUnknown("model", f"missing {', '.join(missing)}: {remedy}")
-    return MappingProxyType(held)
+    return MappingProxyType(sizes)
 
 
 def _check_family(config: Mapping[str, Any]) -> None:

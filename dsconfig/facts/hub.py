@@ -10,10 +10,10 @@ def config_of(name: str) -> Path | None:
         return None
     snapshots = cache() / f"models--{name.replace('/', '--')}" / "snapshots"
     try:
-        found = list(snapshots.glob("*/config.json"))
+        configs = list(snapshots.glob("*/config.json"))
     except OSError:
         return None
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    return max(configs, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def cache() -> Path:

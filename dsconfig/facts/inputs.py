@@ -42,7 +42,7 @@ _ARGUMENT = re.compile(r"\b([a-z][a-z_]*)=(?=[ ;:,.)]|$)")
 
 def in_flags(message: str) -> str:
     """Return a message with command-line flags in place of arguments."""
-    return _ARGUMENT.sub(lambda found: flag_of(found[1]), message)
+    return _ARGUMENT.sub(lambda match: flag_of(match[1]), message)
 
 
 def flag_of(argument: str) -> str:

@@ -87,11 +87,11 @@ def named_device(name: str) -> DeviceFacts:
     profile = _MIG.search(name)
     if profile is not None:
         return _mig_instance(named_device(name[: profile.start()]), profile)
-    found = matching_gpus(name)
-    if not found:
+    matches = matching_gpus(name)
+    if not matches:
         known = (gpu["name"] for gpu in catalogue.gpus())
         raise catalogue.unknown("device", name, known, _REMEDY)
-    return _device_facts(found[0])
+    return _device_facts(matches[0])
 
 
 def matching_gpus(name: str) -> list[Mapping[str, Any]]:
@@ -123,7 +123,7 @@ def _mig_instance(gpu: DeviceFacts, profile: re.Match[str]) -> DeviceFacts:
     few = gpu.name.startswith(_IN_FEWER_SLICES)
     computes = parts / (_FEWER_SLICES if few else _SLICES)
     (nominal,) = (
-        each["memory_nominal_gb"] for each in catalogue.gpus() if each["name"] == gpu.name
+        entry["memory_nominal_gb"] for entry in catalogue.gpus() if entry["name"] == gpu.name
     )
     share = size / nominal
     if computes > 1 or share > 1:
@@ -231,7 +231,7 @@ def _visible_count() -> int | None:
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is None:
         return None
-    return sum(each.strip() not in ("", "-1") for each in shown.split(","))
+    return sum(index.strip() not in ("", "-1") for index in shown.split(","))
 
 
 def host_memory_bytes() -> int | None:

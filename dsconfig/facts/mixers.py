@@ -93,7 +93,7 @@ class BlockKind:
 
     @property
     def attentions(self) -> int:
-        return sum(each.kind is Mixing.ATTENTION for each in self.mixers)
+        return sum(mixer.kind is Mixing.ATTENTION for mixer in self.mixers)
 
 
 _ORDERS = ("layers_block_type", "layer_types", "block_types")
@@ -143,7 +143,7 @@ def unknown_words(config: Mapping[str, Any], hidden: int) -> tuple[str, ...]:
     if _without_scores(config, hidden) is not None:
         return ()
     orders = (config.get(key) for key in _ORDERS)
-    named = (cast("list[object]", each) for each in orders if isinstance(each, list))
+    named = (cast("list[object]", order) for order in orders if isinstance(order, list))
     words = dict.fromkeys(str(word) for order in named for word in order)
     return tuple(word for word in words if not _is_attention(word))
 
@@ -166,7 +166,7 @@ def _order(config: Mapping[str, Any], layers: int) -> list[str]:
     for key in _ORDERS:
         named = config.get(key)
         if isinstance(named, list) and named:
-            words = [str(each) for each in cast("list[object]", named)]
+            words = [str(word) for word in cast("list[object]", named)]
             return (words * layers)[:layers]  # Griffin repeats its pattern
     pattern = config.get("hybrid_override_pattern")
     if isinstance(pattern, str):
@@ -209,8 +209,8 @@ def _full_attention(config: Mapping[str, Any]) -> Callable[[int], bool]:
 
 
 def _places(value: object) -> frozenset[int]:
-    held = cast("list[object]", value) if isinstance(value, list) else []
-    return frozenset(each for each in held if type(each) is int)
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return frozenset(item for item in items if type(item) is int)
 
 
 def _without_scores(config: Mapping[str, Any], hidden: int) -> Mixer | None:

@@ -48,7 +48,7 @@ def mixture_of(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
         "experts_per_token": count(config, _CHOSEN),
         "expert_size": width,
         "shared_width": shared,
-        "dense_blocks": tuple(each for each in range(layers) if not _is_mixed(config, each)),
+        "dense_blocks": tuple(block for block in range(layers) if not _is_mixed(config, block)),
         "dense_width": count(config, _DENSE_WIDTH),
     }
 
@@ -99,5 +99,5 @@ def count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
 
 def repeated(value: object) -> object:
     """Return the common element of a list if all are equal, else the value itself."""
-    held = cast("list[object]", value) if isinstance(value, list) else []
-    return held[0] if held and all(each == held[0] for each in held) else cast("object", value)
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return items[0] if items and all(item == items[0] for item in items) else cast("object", value)

@@ -65,7 +65,7 @@ def model(name: str) -> ModelTree:
     for wanted in (name, TUNED.sub("", name)):
         for entry in catalogue.models():
             known = (entry["name"], entry["hf_id"], *entry.get("aliases", ()))
-            short = (each.rpartition("/")[2] for each in known)
+            short = (alias.rpartition("/")[2] for alias in known)
             if catalogue.squeezed(wanted) in map(catalogue.squeezed, (*known, *short)):
                 return _tree(entry)
     known = (entry["name"] for entry in catalogue.models())

@@ -73,11 +73,13 @@ class RunLog:
 
     def peak(self, phase: str) -> int | None:
         """Return the peak allocation of a phase; None if nothing was printed."""
-        return max((each.peak for each in self.readings if each.phase == phase), default=None)
+        return max(
+            (reading.peak for reading in self.readings if reading.phase == phase), default=None
+        )
 
     def end_of(self, phase: str) -> int | None:
         """Return the allocation at the last reading of a phase."""
-        last = [each.allocated for each in self.readings if each.phase == phase]
+        last = [reading.allocated for reading in self.readings if reading.phase == phase]
         return last[-1] if last else None
 
 
@@ -91,14 +93,14 @@ def from_path(path: str | Path) -> RunLog:
     if len(data) > MAX_BYTES:
         limit = MAX_BYTES // MIB
         raise FactError("log", f"{path} is larger than {limit} MiB; pass an excerpt")
-    found = from_text(data.decode("utf-8", errors="replace"))
-    if not found.found:
+    log = from_text(data.decode("utf-8", errors="replace"))
+    if not log.found:
         raise FactError(
             "log",
             f"{path} contains no recognized lines: DeepSpeed's memory readings (see_memory_usage), "
             "its throughput, its config, torch's out-of-memory error, or nvidia-smi's table",
         )
-    return found
+    return log
 
 
 def from_text(text: str) -> RunLog:
@@ -106,13 +108,13 @@ def from_text(text: str) -> RunLog:
     lines = text.splitlines()
     readings = tuple(_readings(lines))
     rates = list(_RATE.finditer(text))
-    peaks = [float(each[1]) for each in _MAX_ALLOCATED.finditer(text)]
-    gpus = [int(each[1]) * MIB for each in _NVIDIA_SMI.finditer(text)]
+    peaks = [float(match[1]) for match in _MAX_ALLOCATED.finditer(text)]
+    gpus = [int(match[1]) * MIB for match in _NVIDIA_SMI.finditer(text)]
     out_of_memory = _out_of_memory(lines)
     config = _config(text)
     iteration = list(_ITERATION.finditer(text))
     world = _first(_WORLD, text)
-    capacity = [int(each[1]) * MIB for each in _NVIDIA_SMI_TOTAL.finditer(text)]
+    capacity = [int(match[1]) * MIB for match in _NVIDIA_SMI_TOTAL.finditer(text)]
     versions = {name: _first(pattern, text) for name, pattern in _RELEASES.items()}
     kinds = {
         "memory readings": bool(readings),
@@ -132,9 +134,9 @@ def from_text(text: str) -> RunLog:
         visible=max(gpus, default=None),
         device=_first(_NVIDIA_SMI_NAME, text),
         device_memory=min(capacity, default=out_of_memory.capacity if out_of_memory else None),
-        releases={name: found for name, found in versions.items() if found},
+        releases={name: version for name, version in versions.items() if version},
         out_of_memory=out_of_memory,
-        found=tuple(kind for kind, there in kinds.items() if there),
+        found=tuple(kind for kind, is_present in kinds.items() if is_present),
     )
 
 
@@ -239,7 +241,7 @@ def _out_of_memory(lines: list[str]) -> OutOfMemory | None:
             continue
         message = " ".join(lines[place : place + 3])
         parts = {
-            name: next((_bytes(hit) for each in kinds if (hit := each.search(message))), None)
+            name: next((_bytes(hit) for pattern in kinds if (hit := pattern.search(message))), None)
             for name, kinds in _PARTS.items()
         }
         frames = "\n".join(lines[max(0, place - 120) : place])

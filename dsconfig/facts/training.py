@@ -92,7 +92,7 @@ NAMES_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 def arguments_for(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     """Return the non-default TrainingArguments that agree with a ds_config."""
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for key, names in NAMES_OF.items():
         value = _number_at(config, key)
         if value is not None and key not in (
@@ -100,14 +100,14 @@ def arguments_for(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
             "scheduler.params.total_num_steps",
         ):
             values = cast("list[Any]", value) if isinstance(value, list) else [value]
-            found.update(zip(names, values, strict=False))
+            arguments.update(zip(names, values, strict=False))
     micro, steps = NAMES_OF["train_batch_size"]
-    total, passes = _number_at(config, "train_batch_size"), found.get(steps, 1)
-    if isinstance(total, int) and micro not in found and isinstance(passes, int) and passes > 0:
+    total, passes = _number_at(config, "train_batch_size"), arguments.get(steps, 1)
+    if isinstance(total, int) and micro not in arguments and isinstance(passes, int) and passes > 0:
         share, left = divmod(total, ranks * passes)
         if share and not left:  # else no size agrees, and the program reports it
-            found[micro] = share
-    return {name: value for name, value in found.items() if value != DEFAULTS.get(name)}
+            arguments[micro] = share
+    return {name: value for name, value in arguments.items() if value != DEFAULTS.get(name)}
 
 
 def _number_at(config: object, key: str) -> Any:
@@ -138,31 +138,31 @@ OF_SCRIPTS = frozenset(("max_seq_length", "max_length", "num_training_steps"))
 def training(arguments: Mapping[str, Any]) -> TrainingFacts:
     """Return facts from TrainingArguments. Raises FactError for values of the wrong type."""
     _check(arguments)
-    held = {**DEFAULTS, **arguments}
-    steps = held.get("num_training_steps") or held.get("max_steps")
+    values = {**DEFAULTS, **arguments}
+    steps = values.get("num_training_steps") or values.get("max_steps")
     return TrainingFacts(
         # A default does not decide the batch size; only given values count.
         micro_batch_size=arguments.get("per_device_train_batch_size"),
         gradient_accumulation_steps=arguments.get("gradient_accumulation_steps"),
-        sequence_length=held.get("max_seq_length") or held.get("max_length"),
-        learning_rate=held["learning_rate"],
-        adam_betas=(held["adam_beta1"], held["adam_beta2"]),
-        adam_epsilon=held["adam_epsilon"],
-        weight_decay=held["weight_decay"],
-        max_grad_norm=held["max_grad_norm"],
-        warmup_steps=held["warmup_steps"] or held.get("warmup_ratio") or 0,
+        sequence_length=values.get("max_seq_length") or values.get("max_length"),
+        learning_rate=values["learning_rate"],
+        adam_betas=(values["adam_beta1"], values["adam_beta2"]),
+        adam_epsilon=values["adam_epsilon"],
+        weight_decay=values["weight_decay"],
+        max_grad_norm=values["max_grad_norm"],
+        warmup_steps=values["warmup_steps"] or values.get("warmup_ratio") or 0,
         total_steps=steps if isinstance(steps, int) and steps > 0 else None,
         precision=_precision(arguments),
         arguments=MappingProxyType(dict(arguments)),
     )
 
 
-def _precision(given: Mapping[str, Any]) -> str | None:
+def _precision(arguments: Mapping[str, Any]) -> str | None:
     """Return None if no flag is given: a default does not decide the precision."""
     for dtype in ("bf16", "fp16"):
-        if given.get(dtype) or given.get(f"{dtype}_full_eval"):
+        if arguments.get(dtype) or arguments.get(f"{dtype}_full_eval"):
             return dtype
-    return "fp32" if "bf16" in given or "fp16" in given else None
+    return "fp32" if "bf16" in arguments or "fp16" in arguments else None
 
 
 def _check(arguments: Mapping[str, Any]) -> None:

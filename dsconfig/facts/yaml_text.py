@@ -43,8 +43,8 @@ def texts_for_numbers(path: str | Path) -> Mapping[str, str]:
     """Return the top-level numbers, such as 1e-4, that PyYAML reads as strings."""
     if not Path(path).is_file():  # a pipe can be read only once
         return {}
-    held: object = yaml.safe_load(Path(path).read_text("utf-8-sig"))
-    entries = cast("dict[object, object]", held) if isinstance(held, dict) else {}
+    content: object = yaml.safe_load(Path(path).read_text("utf-8-sig"))
+    entries = cast("dict[object, object]", content) if isinstance(content, dict) else {}
     texts = {f"{key}": value for key, value in entries.items() if isinstance(value, str)}
     return {key: text for key, text in texts.items() if yaml_numbers.EXPONENT.fullmatch(text)}
 
@@ -62,12 +62,12 @@ def key_range(path: str | Path, key: str) -> Range | None:
     with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
         if Path(path).is_file():  # a pipe was already read
             reader: Any = yaml.SafeLoader(Path(path).read_text("utf-8-sig"))
-            node, found = reader.get_single_node(), None
+            node, entry = reader.get_single_node(), None
             for name in key.split("."):
                 pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-                found, node = next((pair for pair in pairs if pair[0].value == name), (None, None))
-            if found is not None:
-                marks = (found.start_mark, found.end_mark)
+                entry, node = next((pair for pair in pairs if pair[0].value == name), (None, None))
+            if entry is not None:
+                marks = (entry.start_mark, entry.end_mark)
                 return Range(*(Position(mark.line + 1, mark.column + 1) for mark in marks))
     return None
 

@@ -27,11 +27,11 @@ class Baseline:
         """The number of findings left out, over all files."""
         return sum(self._suppressed.values())
 
-    def new(self, file: str, found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    def new(self, file: str, findings: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
         """Return the findings for a file that are not in the baseline."""
         left = self.known.copy()
         fresh: list[Diagnostic] = []
-        for diagnostic in found:
+        for diagnostic in findings:
             identity = (_portable(diagnostic.file or file), diagnostic.code, diagnostic.pointer)
             if left[identity] > 0:
                 left[identity] -= 1
@@ -53,9 +53,9 @@ def load(path: Path) -> Baseline:
     try:
         return Baseline(
             Counter(
-                (_portable(file["file"]), found["code"], found["pointer"])
+                (_portable(file["file"]), finding["code"], finding["pointer"])
                 for file in cast("list[Any]", data["files"])
-                for found in file["diagnostics"]
+                for finding in file["diagnostics"]
             )
         )
     except (KeyError, TypeError):

@@ -42,9 +42,9 @@ def fix(document: Document, validator: Validator, *, unsafe: bool) -> Fixed:
 
 def _fixable(report: Report, unsafe: bool) -> list[Diagnostic]:
     return [
-        found
-        for found in report.diagnostics
-        if found.fix is not None and (unsafe or found.fix.applicability is Applicability.SAFE)
+        finding
+        for finding in report.diagnostics
+        if finding.fix is not None and (unsafe or finding.fix.applicability is Applicability.SAFE)
     ]
 
 
@@ -52,11 +52,11 @@ def _apply_harmless(state: Fixed, fixable: list[Diagnostic], validator: Validato
     """Apply the fixes that are harmless on their own, together or else only the first."""
     if len(fixable) < 2:
         return None
-    single = ((found, _apply(state, [found], validator)) for found in fixable)
-    helpful = [(found, better) for found, better in single if better is not None]
+    single = ((finding, _apply(state, [finding], validator)) for finding in fixable)
+    helpful = [(finding, better) for finding, better in single if better is not None]
     if not helpful:
         return None
-    return _apply(state, [found for found, _ in helpful], validator) or helpful[0][1]
+    return _apply(state, [finding for finding, _ in helpful], validator) or helpful[0][1]
 
 
 def _apply(state: Fixed, findings: Sequence[Diagnostic], validator: Validator) -> Fixed | None:
@@ -65,7 +65,7 @@ def _apply(state: Fixed, findings: Sequence[Diagnostic], validator: Validator) -
     Two fixes that are correct on their own can conflict: both may write the same key.
     """
     before = state.document
-    fixes = [found.fix for found in findings if found.fix is not None]
+    fixes = [finding.fix for finding in findings if finding.fix is not None]
     text, count = apply_fixes(before.text or "", fixes)
     if text == before.text:
         return None
@@ -86,22 +86,22 @@ def _harms(before: Report, after: Report, fixed: Sequence[Diagnostic]) -> bool:
     A finding may move with its key, so pointers are compared only for the rules whose findings were
     fixed: those may not reappear elsewhere.
     """
-    codes = {found.code for found in fixed}
+    codes = {finding.code for finding in fixed}
     return bool(_counts(after, codes) - _counts(before, codes))
 
 
 def _counts(report: Report, codes: set[str]) -> Counter[tuple[str, ...]]:
     """Count findings by code, effect and program, and by pointer for some codes."""
     return Counter(
-        (found.code, found.effect, program, found.pointer if found.code in codes else "")
-        for found in report.diagnostics
-        for program in found.runtimes or ("",)
+        (finding.code, finding.effect, program, finding.pointer if finding.code in codes else "")
+        for finding in report.diagnostics
+        for program in finding.runtimes or ("",)
     )
 
 
 def _reader_codes(document: Document) -> Counter[str]:
     """Count the reader's findings by code."""
-    return Counter(found.code for found in document.diagnostics)
+    return Counter(finding.code for finding in document.diagnostics)
 
 
 def unified_diff(before: Document, after: Document) -> str:

@@ -130,7 +130,7 @@ def target_program(
         runtime = runtime_of(name, release)
     # DeepSpeed alone has none of their faults.
     releases = facts.releases.items() if facts is not None and fills_auto(runtime) else ()
-    checked = (f"{program} {each}" for program, each in releases if program in WRAPPERS)
+    checked = (f"{program} {release}" for program, release in releases if program in WRAPPERS)
     return TargetProgram(runtime, basis, release_source, tuple(checked))
 
 

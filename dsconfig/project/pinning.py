@@ -40,7 +40,9 @@ def _renamed(document: Document, after: Version) -> Document:
 
     while True:
         findings = validate(document, runtime="deepspeed", version=after).diagnostics
-        fixes = [each.fix for each in findings if each.name in RENAMING_RULES and each.fix]
+        fixes = [
+            finding.fix for finding in findings if finding.name in RENAMING_RULES and finding.fix
+        ]
         safe = [fix for fix in fixes if fix.applicability is Applicability.SAFE]
         if not safe:
             return document

@@ -69,7 +69,7 @@ def _looks_like_config(path: Path) -> bool:
 def _is_config(path: Path) -> bool:
     """Return whether a file contains or names a config, even one with mistakes."""
     document = read(path)
-    if any(found.code == NO_CONFIG for found in document.diagnostics):
+    if any(finding.code == NO_CONFIG for finding in document.diagnostics):
         return False
     if document.container or document.is_unreadable or document.is_broken:
         return True

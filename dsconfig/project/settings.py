@@ -76,9 +76,9 @@ def settings_for(file: str) -> ProjectSettings:
 @lru_cache(maxsize=1024)
 def _settings_of(folder: Path) -> ProjectSettings:
     for parent in (folder, *folder.parents):
-        found = _read(parent / "pyproject.toml")
-        if found is not None:
-            return found
+        settings = _read(parent / "pyproject.toml")
+        if settings is not None:
+            return settings
     return ProjectSettings()
 
 

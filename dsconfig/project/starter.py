@@ -156,8 +156,8 @@ def chosen(
 
     config = with_explicit_settings(skeleton(learning_rate, facts), facts)
     with usage():
-        found = search.fastest(search.open_space(facts, "dsengine", selective=selective)).chosen
-    recompute = found.choice.recompute if found is not None else Recompute.NONE
+        fastest = search.fastest(search.open_space(facts, "dsengine", selective=selective)).chosen
+    recompute = fastest.choice.recompute if fastest is not None else Recompute.NONE
     if recompute is Recompute.FULL:
         # The resolution below is for dsengine, which reads this block.
         config["activation_checkpointing"] = dict(RECOMPUTED)

@@ -31,18 +31,18 @@ class Selection(NamedTuple):
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
-    def keeps(self, found: Diagnostic) -> bool:
+    def keeps(self, finding: Diagnostic) -> bool:
         """Return whether a finding is reported; unreadable input always is."""
-        if found.code in NEVER_IGNORED:
+        if finding.code in NEVER_IGNORED:
             return True
-        if any(matches(selector, found) for selector in self.ignore):
+        if any(matches(selector, finding) for selector in self.ignore):
             return False
-        return not self.select or any(matches(selector, found) for selector in self.select)
+        return not self.select or any(matches(selector, finding) for selector in self.select)
 
 
-def selectors(option: str, given: Sequence[str] | None) -> tuple[str, ...]:
+def selectors(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
     """Return the selectors of a repeatable, comma-separated option. Raises UsageError."""
-    listed = [part.strip() for text in given or () for part in text.split(",") if part.strip()]
+    listed = [part.strip() for text in texts or () for part in text.split(",") if part.strip()]
     for selector in listed:
         digits = selector[3:]
         is_code = (
@@ -139,18 +139,22 @@ class Validator(NamedTuple):
         """Return the selected findings. Raises UsageError for an unknown release."""
         runtime = self.program.runtime if self.program else None
         with usage():
-            found = list(self._found(document, runtime))
+            findings = list(self._findings(document, runtime))
         if runtime is not None and document.may_ignore:
             # An ignore may be unused for one program only, so all programs are checked.
-            found += [each for each in self._found(document, None) if each.code == ignores.UNUSED]
+            findings += [
+                finding
+                for finding in self._findings(document, None)
+                if finding.code == ignores.UNUSED
+            ]
         if self.program is not None and self.program.inferred_from:
-            found = [each for each in found if each.code not in ONLY_IF_SPECIFIED]
-        kept = tuple(each for each in found if self.selection.keeps(each))
+            findings = [finding for finding in findings if finding.code not in ONLY_IF_SPECIFIED]
+        kept = tuple(finding for finding in findings if self.selection.keeps(finding))
         if self.baseline is not None:
             kept = self.baseline.new(document.name, kept)
         return Report(kept)
 
-    def _found(self, document: Document, runtime: "Runtime | None") -> tuple[Diagnostic, ...]:
+    def _findings(self, document: Document, runtime: "Runtime | None") -> tuple[Diagnostic, ...]:
         version = None if runtime else self.version
         return dsconfig.validate(document, self.facts, runtime=runtime, version=version).diagnostics
 
@@ -165,8 +169,10 @@ class Validator(NamedTuple):
 
     def dsengine_errors(self, document: Document) -> list[str]:
         """Return the pointers of errors for dsengine in a file of another program."""
-        found = dsconfig.validate(document, self.facts, runtime="dsengine", version=self.version)
-        return [each.pointer for each in found.diagnostics if each.effect is Effect.REFUSED]
+        report = dsconfig.validate(document, self.facts, runtime="dsengine", version=self.version)
+        return [
+            finding.pointer for finding in report.diagnostics if finding.effect is Effect.REFUSED
+        ]
 
 
 ONLY_IF_SPECIFIED = frozenset({"DSC613"})

@@ -36,16 +36,22 @@ class Report(NamedTuple):
             f"Report: {self.summary}",
             ("severity", "rule", "key", "message", "help"),
             (
-                (found.severity, found.code, found.pointer, found.message, found.help or "")
-                for found in self.diagnostics
+                (
+                    finding.severity,
+                    finding.code,
+                    finding.pointer,
+                    finding.message,
+                    finding.help or "",
+                )
+                for finding in self.diagnostics
             ),
         )
 
     @property
     def summary(self) -> str:
         """The number of findings by severity: ``2 errors, 1 warning``."""
-        found = ((self.errors, "error"), (self.warnings, "warning"), (self.notes, "note"))
-        counts = [counted(len(group), noun) for group, noun in found if group]
+        groups = ((self.errors, "error"), (self.warnings, "warning"), (self.notes, "note"))
+        counts = [counted(len(group), noun) for group, noun in groups if group]
         return ", ".join(counts) or "no findings"
 
     @property
@@ -68,10 +74,10 @@ class Report(NamedTuple):
     @property
     def refusals(self) -> tuple[Diagnostic, ...]:
         """Findings that make the target program stop; an engine stops only for these."""
-        return tuple(found for found in self.diagnostics if found.effect is Effect.REFUSED)
+        return tuple(finding for finding in self.diagnostics if finding.effect is Effect.REFUSED)
 
     def at(self, severity: Severity) -> tuple[Diagnostic, ...]:
-        return tuple(found for found in self.diagnostics if found.severity is severity)
+        return tuple(finding for finding in self.diagnostics if finding.severity is severity)
 
 
 class Cause(NamedTuple):
@@ -84,39 +90,43 @@ class Cause(NamedTuple):
     def also(self) -> str:
         """The other keys with their lines, or some lines of findings without a key; empty if there
         are none."""
-        named = [_named(each) for each in self.others if each.pointer]
-        return ", ".join([*named, *_lines([each for each in self.others if not each.pointer])])
+        named = [_named(finding) for finding in self.others if finding.pointer]
+        return ", ".join(
+            [*named, *_lines([finding for finding in self.others if not finding.pointer])]
+        )
 
 
-def group_by_cause(found: Iterable[Diagnostic]) -> list[Cause]:
+def group_by_cause(findings: Iterable[Diagnostic]) -> list[Cause]:
     """Group findings that differ only in the key, in their order."""
     groups: dict[object, list[Diagnostic]] = {}
-    for each in found:
-        groups.setdefault(_cause_key(each), []).append(each)
+    for finding in findings:
+        groups.setdefault(_cause_key(finding), []).append(finding)
     return [Cause(first, tuple(others)) for first, *others in groups.values()]
 
 
-def _cause_key(found: Diagnostic) -> object:
+def _cause_key(finding: Diagnostic) -> object:
     """Return what findings of one cause have in common: everything but the key and its value."""
-    block, _, key = found.pointer.rpartition("/")
-    help = (found.help or "").replace(key, "") if key else found.help
-    return found.code, found.effect, found.late, found.runtimes, block, help
+    block, _, key = finding.pointer.rpartition("/")
+    help = (finding.help or "").replace(key, "") if key else finding.help
+    return finding.code, finding.effect, finding.late, finding.runtimes, block, help
 
 
-def _named(found: Diagnostic) -> str:
-    key = found.pointer.rpartition("/")[2]
-    return f"{key} (line {found.range.start.line})" if found.range else key
+def _named(finding: Diagnostic) -> str:
+    key = finding.pointer.rpartition("/")[2]
+    return f"{key} (line {finding.range.start.line})" if finding.range else key
 
 
 MOST_LINES = 5
 """Lines that are listed of findings without a key."""
 
 
-def _lines(found: list[Diagnostic]) -> list[str]:
+def _lines(findings: list[Diagnostic]) -> list[str]:
     """Return ``lines 10, 24, 28, 29, 30 and 14 more`` as a list of at most one text."""
-    lines = list(dict.fromkeys(str(each.range.start.line) for each in found if each.range))
+    lines = list(
+        dict.fromkeys(str(finding.range.start.line) for finding in findings if finding.range)
+    )
     if not lines:
-        return [f"{len(found)} more"] if found else []
+        return [f"{len(findings)} more"] if findings else []
     more = f" and {len(lines) - MOST_LINES} more" if len(lines) > MOST_LINES else ""
     noun = "line" if len(lines) == 1 else "lines"
     return [f"{noun} {', '.join(lines[:MOST_LINES])}{more}"]
@@ -148,7 +158,7 @@ class FileReport(NamedTuple):
 
     def by_file(self) -> "list[FileReport]":
         """Return this report, without findings in other files, and a report for each of those."""
-        others = dict.fromkeys(found.file for found in self.report.diagnostics if found.file)
+        others = dict.fromkeys(finding.file for finding in self.report.diagnostics if finding.file)
         if not others:
             return [self]
         return [
@@ -157,7 +167,7 @@ class FileReport(NamedTuple):
         ]
 
     def _in_file(self, name: str | None) -> Report:
-        return Report(tuple(found for found in self.report.diagnostics if found.file == name))
+        return Report(tuple(finding for finding in self.report.diagnostics if finding.file == name))
 
 
 def _text(name: str) -> str | None:

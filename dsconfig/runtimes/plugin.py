@@ -58,7 +58,7 @@ class Plugin:
             self.read_file(replay)
         else:
             replay.config.clear()
-            replay.config.update(plugin_settings.made(self.settings))
+            replay.config.update(plugin_settings.generated_config(self.settings))
             replay.config["steps_per_print"] = float("inf")
             override.apply(replay.config, overrides)
 

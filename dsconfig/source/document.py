@@ -104,16 +104,16 @@ TYPE_NAMES = {"list": "a list", "str": "a string", "bool": "a boolean", "NoneTyp
 
 def finish(document: Document) -> Document:
     """Return the document with the diagnostics common to all formats."""
-    found = list(document.diagnostics)
+    problems = list(document.diagnostics)
     is_object = isinstance(document.value, dict)
     if not is_object:
         kind = TYPE_NAMES.get(type(document.value).__name__, "a number")
         root = document.spans.get("")
-        found.append(findings.not_an_object(kind, root.value if root else None))
+        problems.append(findings.not_an_object(kind, root.value if root else None))
     if document.placeholders:
-        found.append(findings.template(len(document.placeholders)))
+        problems.append(findings.template(len(document.placeholders)))
     is_broken = document.is_broken or not is_object
-    return document._replace(diagnostics=tuple(found), is_broken=is_broken)
+    return document._replace(diagnostics=tuple(problems), is_broken=is_broken)
 
 
 def broken(name: str, text: str, form: Format, why: Diagnostic) -> Document:

@@ -11,12 +11,12 @@ NO_CONFIG, NO_CONFIG_NAME = "DSC009", "no-config-inside"
 NEVER_IGNORED = (UNREADABLE, SYNTAX)
 
 
-def matches(selector: str, found: Diagnostic) -> bool:
+def matches(selector: str, finding: Diagnostic) -> bool:
     """Return whether a selector (code, code prefix or rule name) matches a finding."""
     wanted = selector.strip()
     if wanted[:3].upper() == "DSC":
-        return found.code.startswith(wanted.upper())
-    return wanted.lower() == found.name
+        return finding.code.startswith(wanted.upper())
+    return wanted.lower() == finding.name
 
 
 def quoted(text: str) -> str:

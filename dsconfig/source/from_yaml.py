@@ -43,7 +43,7 @@ MAX_NODES = 200_000
 
 
 @dataclass(slots=True)
-class _Found:
+class _Positions:
     """Positions of a config's entries in the YAML text."""
 
     places: dict[str, Offsets] = field(default_factory=dict[str, Offsets])
@@ -95,9 +95,9 @@ def document_from_yaml(
         return _unused(text, name)
     if isinstance(value, str):
         return _follow(text, name, value, place, read)._replace(container=container, named_in=name)
-    found = _Found()
-    _walk(node, "", (-1, -1), text, found)
-    return _finished(text, name, value, found)._replace(container=container)
+    positions = _Positions()
+    _walk(node, "", (-1, -1), text, positions)
+    return _finished(text, name, value, positions)._replace(container=container)
 
 
 def _without_config(text: str, name: str, root: Node, container: dict[str, Any]) -> Document:
@@ -117,24 +117,24 @@ def _without_config(text: str, name: str, root: Node, container: dict[str, Any])
 
 def _generated(text: str, name: str, root: Node, launch: dict[str, Any]) -> Document:
     """Return the config that accelerate generates, each value at the position of its setting."""
-    found = _Found()
-    _walk(root, "", (-1, -1), text, found)
-    places = found.places
+    positions = _Positions()
+    _walk(root, "", (-1, -1), text, positions)
+    places = positions.places
     places[""] = places.get("/deepspeed_config", places[""])
     for setting, path in plugin_settings.PATH_OF_SETTING.items():
         if f"/deepspeed_config/{setting}" in places:
             places[f"/{path.replace('.', '/')}"] = places[f"/deepspeed_config/{setting}"]
-    value = plugin_settings.made_by_launch(launch)
+    value = plugin_settings.config_of_launch(launch)
     if "/mixed_precision" in places:
         places.update({f"/{block}": places["/mixed_precision"] for block in ("bf16", "fp16")})
-    return _finished(text, name, value, found)._replace(container=launch, is_generated=True)
+    return _finished(text, name, value, positions)._replace(container=launch, is_generated=True)
 
 
-def _finished(text: str, name: str, value: Any, found: _Found) -> Document:
-    spans = Spans(text, found.places)
+def _finished(text: str, name: str, value: Any, positions: _Positions) -> Document:
+    spans = Spans(text, positions.places)
     repeated = tuple(
         findings.duplicate_key(pointer, spans.lines.range(start, end), in_file=False)
-        for pointer, start, end in found.duplicates
+        for pointer, start, end in positions.duplicates
     )
     return finish(Document(name, value, Format.YAML, text, spans, repeated))
 
@@ -261,10 +261,10 @@ def _size(node: Node, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def _walk(node: Node, pointer: str, key: tuple[int, int], text: str, found: _Found) -> None:
+def _walk(node: Node, pointer: str, key: tuple[int, int], text: str, positions: _Positions) -> None:
     start, end = node.start_mark.index, node.end_mark.index
     end = start + len(text[start:end].rstrip())
-    found.places[pointer] = (*key, start, end)
+    positions.places[pointer] = (*key, start, end)
     if node.id == "mapping":
         seen: set[str] = set()
         for name, value in node.value:
@@ -273,12 +273,12 @@ def _walk(node: Node, pointer: str, key: tuple[int, int], text: str, found: _Fou
             here = f"{pointer}/{escape(str(name.value))}"
             place = (name.start_mark.index, name.end_mark.index)
             if here in seen:
-                found.duplicates.append((here, *place))
+                positions.duplicates.append((here, *place))
             seen.add(here)
-            _walk(value, here, place, text, found)
+            _walk(value, here, place, text, positions)
     elif node.id == "sequence":
         for index, child in enumerate(node.value):
-            _walk(child, f"{pointer}/{index}", (-1, -1), text, found)
+            _walk(child, f"{pointer}/{index}", (-1, -1), text, positions)
 
 
 def _plain(value: Any) -> Any:

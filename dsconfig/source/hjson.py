@@ -136,42 +136,42 @@ class Parser(Cursor):
     def plain_members(self, items: dict[str, Any], pointer: str) -> None:
         """Parse consecutive entries in plain JSON."""
         match, places = PLAIN_MEMBER.match, self.out.places
-        found = match(self.text, self.at)
-        while found is not None:
-            key, text, word = found.groups()
+        member = match(self.text, self.at)
+        while member is not None:
+            key, text, word = member.groups()
             here = f"{pointer}/{key}"
             if "/" in key or "~" in key:
                 here = f"{pointer}/{pointers.escape(key)}"
-            key_start, key_end = found.span(1)
+            key_start, key_end = member.span(1)
             if key in items:
                 self.out.duplicates.append((here, key_start - 1, key_end + 1))
             if word is None:
                 items[key] = text
-                start, end = found.span(2)
+                start, end = member.span(2)
                 places[here] = (key_start - 1, key_end + 1, start - 1, end + 1)
             else:
                 items[key] = WORDS[word] if word in WORDS else int(word)
-                places[here] = (key_start - 1, key_end + 1, *found.span(3))
-            self.at = found.end()
-            found = match(self.text, self.at)
+                places[here] = (key_start - 1, key_end + 1, *member.span(3))
+            self.at = member.end()
+            member = match(self.text, self.at)
 
     def plain_items(self, items: list[Any], pointer: str) -> None:
         """Parse consecutive list items in plain JSON."""
         match, places = PLAIN_ITEM.match, self.out.places
-        found = match(self.text, self.at)
-        while found is not None:
-            text, word = found.groups()
+        item = match(self.text, self.at)
+        while item is not None:
+            text, word = item.groups()
             if word is None:
                 items.append(text)
-                start, end = found.span(1)
+                start, end = item.span(1)
                 start, end = start - 1, end + 1
             else:
                 items.append(WORDS[word] if word in WORDS else int(word))
-                start, end = found.span(2)
+                start, end = item.span(2)
             if len(items) <= MAX_PLACED:
                 places[f"{pointer}/{len(items) - 1}"] = (-1, -1, start, end)
-            self.at = found.end()
-            found = match(self.text, self.at)
+            self.at = item.end()
+            item = match(self.text, self.at)
 
     def element(self, frame: Frame) -> None:
         """Parse a list item or the end of the list."""

@@ -23,12 +23,12 @@ MALFORMED = "DSC011"
 
 
 def without_ignored(
-    document: Document, found: Iterable[Diagnostic], *, report_unused: bool = True
+    document: Document, findings: Iterable[Diagnostic], *, report_unused: bool = True
 ) -> tuple[Diagnostic, ...]:
     """Return the findings that the file does not suppress, and one per unused suppression."""
     ignores, malformed = requests(document)
     kept: list[Diagnostic] = []
-    for diagnostic in found:
+    for diagnostic in findings:
         covering = ignores.covering(diagnostic)
         if not covering or diagnostic.code in NEVER_IGNORED:
             kept.append(diagnostic)
@@ -60,11 +60,13 @@ class Ignores:
             for line in ignore.lines or ():
                 self._by_line.setdefault(line, []).append(ignore)
 
-    def covering(self, found: Diagnostic) -> list[Ignore]:
+    def covering(self, finding: Diagnostic) -> list[Ignore]:
         """Return the suppressions that match a finding."""
-        line = found.range.start.line if found.range else 0
+        line = finding.range.start.line if finding.range else 0
         candidates = (*self._file_level, *self._by_line.get(line, ()))
-        return [each for each in candidates if not each.selector or matches(each.selector, found)]
+        return [
+            entry for entry in candidates if not entry.selector or matches(entry.selector, finding)
+        ]
 
 
 def requests(document: Document) -> tuple[Ignores, list[Diagnostic]]:

@@ -182,7 +182,7 @@ def read(name: str, environment: Mapping[str, str]) -> Any:
     return text.lower() == "true" if name == "zero3_save_16bit_model" else text
 
 
-def made(settings: Mapping[str, Any]) -> dict[str, Any]:
+def generated_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config that the plugin generates if no file is named."""
     config: dict[str, Any] = {
         "train_batch_size": AUTO,
@@ -206,13 +206,13 @@ def _target(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
     return {"device": device, "nvme_path": path}
 
 
-def made_by_launch(launch: Mapping[str, Any]) -> dict[str, Any]:
+def config_of_launch(launch: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config that reaches DeepSpeed if accelerate's YAML does not name a file.
 
     A setting that the plugin cannot parse is kept as written; a rule reports it.
     """
     environment = exported(launch)
-    config = made({name: _read_or_written(name, environment) for name in VARIABLES})
+    config = generated_config({name: _read_or_written(name, environment) for name in VARIABLES})
     block = PRECISIONS.get(str(mixed_precision(launch)).lower())
     return config if block is None else {**config, block: switched_on(block)}
 

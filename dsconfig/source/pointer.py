@@ -120,13 +120,13 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         items = cast(Mapping[Any, Any], value)
         named = {_name(key): to_plain(child) for key, child in items.items()}
-        kept = all(key in items and items[key] is child for key, child in named.items())
-        return items if kept and len(named) == len(items) else named
+        unchanged = all(key in items and items[key] is child for key, child in named.items())
+        return items if unchanged and len(named) == len(items) else named
     if isinstance(value, list | tuple):
         parts = cast(list[Any], value)
-        made = [to_plain(part) for part in parts]
-        kept = all(part is child for part, child in zip(parts, made, strict=True))
-        return parts if kept else made
+        plain = [to_plain(part) for part in parts]
+        unchanged = all(part is child for part, child in zip(parts, plain, strict=True))
+        return parts if unchanged else plain
     # Arrays must be detected first: comparing them returns an array.
     if getattr(value, "ndim", 0):
         return value.tolist() if value.size <= MAX_VALUES else str(value)

@@ -120,16 +120,16 @@ def _read_path(path: Path, name: str | None, wanted: Format | None) -> Document:
     return _from_text(read_path(path), name or str(path), wanted)
 
 
-def _from_text(found: Text | Diagnostic, name: str, wanted: Format | None) -> Document:
-    if isinstance(found, Diagnostic):
-        return unreadable(name, None, found)
+def _from_text(source: Text | Diagnostic, name: str, wanted: Format | None) -> Document:
+    if isinstance(source, Diagnostic):
+        return unreadable(name, None, source)
     if wanted is Format.YAML:
-        return from_yaml.document_from_yaml(found.content, name, read)
+        return from_yaml.document_from_yaml(source.content, name, read)
     if wanted is Format.PYTHON:
-        return from_python.document_from_python(found.content, name)
-    document = document_from_text(found.content, name, has_bom=found.has_bom)
+        return from_python.document_from_python(source.content, name)
+    document = document_from_text(source.content, name, has_bom=source.has_bom)
     if document.format is Format.JSON and _names_a_config(document):
-        return from_yaml.document_from_yaml(found.content, name, read, is_json=True)
+        return from_yaml.document_from_yaml(source.content, name, read, is_json=True)
     return document
 
 

@@ -64,21 +64,21 @@ def strings(value: Any) -> Iterator[tuple[str, str]]:
 
 def placeholders(source: str, parsed: Parsed) -> frozenset[str]:
     """Return the pointers whose value is a placeholder."""
-    found: set[str] = set()
+    pointers: set[str] = set()
     for pointer, start, end in parsed.bare_texts:
         key = parsed.places[pointer][0] if pointer in parsed.places else -1
         key_is_quoted = key >= 0 and source[key] in "\"'"
         value = source[start:end].strip()
         if is_placeholder(value, is_bare=True, key_is_quoted=key_is_quoted):
-            found.add(pointer)
+            pointers.add(pointer)
     for pointer, value in strings(parsed.value):
         if is_placeholder(value, is_bare=False):
-            found.add(pointer)
-    if found:
+            pointers.add(pointer)
+    if pointers:
         # In a file with placeholders an unquoted name is one as well, not a typo.
         names = ((at, source[start:end].strip()) for at, start, end in parsed.bare_texts)
-        found |= {at for at, name in names if NAME.fullmatch(name)}
-    return frozenset(found)
+        pointers |= {at for at, name in names if NAME.fullmatch(name)}
+    return frozenset(pointers)
 
 
 def filled_in(source: str, parsed: Parsed) -> tuple[Parsed, frozenset[str]]:

@@ -52,14 +52,14 @@ class TokenError(Exception):
 
 def end_of_line(text: str, at: int) -> int:
     """Return the offset of the line end at or after ``at``, or of the end of the text."""
-    found = LINE_END.search(text, at)
-    return found.start() if found else len(text)
+    match = LINE_END.search(text, at)
+    return match.start() if match else len(text)
 
 
 def after_space(text: str, at: int) -> int:
     """Return the offset of the next character that is not whitespace."""
-    found = SPACE.match(text, at)
-    return found.end() if found else at
+    match = SPACE.match(text, at)
+    return match.end() if match else at
 
 
 def skip(text: str, at: int) -> int:

@@ -167,7 +167,7 @@ def _block(sizes: Architecture, dialect: Dialect, block: BlockKind) -> Part:
     return group(
         "",
         f"{dialect.prefix}DecoderLayer",
-        *(_mixer(sizes, dialect, each) for each in block.mixers),
+        *(_mixer(sizes, dialect, mixer) for mixer in block.mixers),
         *(_experts(sizes, dialect) if block.has_experts else ()),
         _feed_forward(sizes, dialect) if block.dense else None,
         *(rms_norm(name, hidden) for name in (named or dialect.norms)[: 1 if is_alone else None]),

@@ -49,7 +49,7 @@ def _kimi_delta(mixer: Mixer, hidden: int, family: str) -> _Parts:
         forget = [linear("f_a_proj", hidden, rank), linear("f_b_proj", rank, width)]
         gate = [linear("g_a_proj", hidden, rank), linear("g_b_proj", rank, width)]
     return (), (
-        *(linear(f"{each}_proj", hidden, width) for each in "qkv"),
+        *(linear(f"{name}_proj", hidden, width) for name in "qkv"),
         _short_convolution(mixer),
         Part("forget_gate", "ForgetGate", rates, tuple(forget)),
         linear("b_proj", hidden, mixer.heads),
@@ -76,10 +76,10 @@ def _mamba(mixer: Mixer, hidden: int, family: str) -> _Parts:
 def _mamba_2(mixer: Mixer, hidden: int, family: str) -> _Parts:
     inner = mixer.inner
     own = tuple(TensorFact(name, (mixer.heads,)) for name in ("dt_bias", "A_log", "D"))
-    made = inner + mixer.convolved + mixer.heads
+    projected = inner + mixer.convolved + mixer.heads
     return own, (
         _short_convolution(mixer),
-        linear("in_proj", hidden, made, bias=mixer.is_biased),
+        linear("in_proj", hidden, projected, bias=mixer.is_biased),
         *((rms_norm("norm", inner),) if mixer.is_normed else ()),
         linear("out_proj", inner, hidden, bias=mixer.is_biased),
     )

@@ -50,9 +50,9 @@ def unknown(argument: str, name: str, known: Iterable[str], remedy: str) -> Fact
     from difflib import get_close_matches
 
     names = {squeezed(entry): entry for entry in known}
-    asked = squeezed(name)
-    begin_so = [each for each in names if asked and each.startswith(asked)]
-    alike = dict.fromkeys((*begin_so, *get_close_matches(asked, names, n=3, cutoff=0.5)))
+    wanted = squeezed(name)
+    completions = [key for key in names if wanted and key.startswith(wanted)]
+    alike = dict.fromkeys((*completions, *get_close_matches(wanted, names, n=3, cutoff=0.5)))
     near = [names[hit] for hit in list(alike)[:3]]
     hint = f"; did you mean {', '.join(near)}?" if near else "."
     return FactError(argument, f"{name!r} is not in the catalogue{hint} {remedy}")

@@ -20,8 +20,8 @@ def render(files: Sequence[FileReport], look: Look) -> str:
     for file in files:
         lines = _split(file.text)
         causes = group_by_cause(file.report.diagnostics)
-        notes = [each for each in causes if each.first.severity is Severity.INFO]
-        problems = [each for each in causes if each.first.severity is not Severity.INFO]
+        notes = [cause for cause in causes if cause.first.severity is Severity.INFO]
+        problems = [cause for cause in causes if cause.first.severity is not Severity.INFO]
         parts += (_finding(file.file, lines, cause, look) for cause in problems)
         if notes:
             parts.append("".join(_remark(file.file, cause, look) for cause in notes))

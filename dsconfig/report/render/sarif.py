@@ -24,8 +24,8 @@ def as_data(files: Sequence[FileReport]) -> dict[str, Any]:
     """Return the log as plain data: one run, one result per finding."""
     from dsconfig import __version__
 
-    everything = [(file.file, found) for file in files for found in file.report.diagnostics]
-    rules = _rules(found for _, found in everything)
+    everything = [(file.file, finding) for file in files for finding in file.report.diagnostics]
+    rules = _rules(finding for _, finding in everything)
     index = {rule["id"]: place for place, rule in enumerate(rules)}
     return {
         "$schema": SCHEMA,
@@ -35,63 +35,63 @@ def as_data(files: Sequence[FileReport]) -> dict[str, Any]:
                 "tool": {"driver": {"name": "dsconfig", "version": __version__, "rules": rules}},
                 "columnKind": "unicodeCodePoints",
                 "artifacts": [{"location": {"uri": _uri(file.file)}} for file in files],
-                "results": [_result(file, found, index) for file, found in everything],
+                "results": [_result(file, finding, index) for file, finding in everything],
             }
         ],
     }
 
 
-def _rules(found: Iterable[Diagnostic]) -> list[dict[str, Any]]:
+def _rules(findings: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     """Return the rules of the findings, each with its full page, readable without a network."""
-    by_code = {diagnostic.code: diagnostic for diagnostic in found}
+    by_code = {diagnostic.code: diagnostic for diagnostic in findings}
     return [_rule(by_code[code]) for code in sorted(by_code)]
 
 
-def _rule(found: Diagnostic) -> dict[str, Any]:
-    page = rule_pages.text(found.code)
-    title = page.partition("\n")[0].partition(": ")[2] or found.name.replace("-", " ")
+def _rule(finding: Diagnostic) -> dict[str, Any]:
+    page = rule_pages.text(finding.code)
+    title = page.partition("\n")[0].partition(": ")[2] or finding.name.replace("-", " ")
     rule: dict[str, Any] = {
-        "id": found.code,
-        "name": found.name,
+        "id": finding.code,
+        "name": finding.name,
         "shortDescription": {"text": title},
-        "helpUri": found.url,
-        "defaultConfiguration": {"level": LEVELS[found.severity]},
+        "helpUri": finding.url,
+        "defaultConfiguration": {"level": LEVELS[finding.severity]},
     }
     if page:
         rule["help"] = {"text": page, "markdown": page}
     return rule
 
 
-def _result(file: str, found: Diagnostic, index: dict[str, int]) -> dict[str, Any]:
+def _result(file: str, finding: Diagnostic, index: dict[str, int]) -> dict[str, Any]:
     location: dict[str, Any] = {"artifactLocation": {"uri": _uri(file)}}
-    if found.range is not None:
-        location["region"] = _region(found.range)
-    text = found.message if found.help is None else f"{found.message}\n{found.help}"
+    if finding.range is not None:
+        location["region"] = _region(finding.range)
+    text = finding.message if finding.help is None else f"{finding.message}\n{finding.help}"
     # Stable when the lines around a finding move.
-    identity = f"{found.code} {found.pointer}".encode(errors="backslashreplace")
+    identity = f"{finding.code} {finding.pointer}".encode(errors="backslashreplace")
     result: dict[str, Any] = {
-        "ruleId": found.code,
-        "ruleIndex": index[found.code],
-        "level": LEVELS[found.severity],
+        "ruleId": finding.code,
+        "ruleIndex": index[finding.code],
+        "level": LEVELS[finding.severity],
         "message": {"text": text},
         "locations": [{"physicalLocation": location}],
         "partialFingerprints": {"dsconfig/v1": sha256(identity).hexdigest()[:16]},
         "properties": {
-            "effect": str(found.effect),
-            "late": found.late,
-            "runtimes": list(found.runtimes),
-            "pointer": found.pointer,
+            "effect": str(finding.effect),
+            "late": finding.late,
+            "runtimes": list(finding.runtimes),
+            "pointer": finding.pointer,
         },
     }
-    if found.fix is not None:
+    if finding.fix is not None:
         change = {
             "artifactLocation": {"uri": _uri(file)},
             "replacements": [
                 {"deletedRegion": _region(edit.range), "insertedContent": {"text": edit.content}}
-                for edit in found.fix.edits
+                for edit in finding.fix.edits
             ],
         }
-        about = f"{found.fix.applicability} fix for {found.name}"
+        about = f"{finding.fix.applicability} fix for {finding.name}"
         result["fixes"] = [{"description": {"text": about}, "artifactChanges": [change]}]
     return result
 
