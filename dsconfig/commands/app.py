@@ -101,7 +101,7 @@ PARSER_ERROR: Any = typer.BadParameter.__mro__[1]
 def usage_error(error: Any) -> UsageError:
     """Return a usage error of the parser in the style of all others."""
     text = " ".join(error.format_message().split()).rstrip(".")
-    text = _NOT_A_NUMBER.sub(lambda found: _EXPECTED[found[1]], text)
+    text = _NOT_A_NUMBER.sub(lambda match: _EXPECTED[match[1]], text)
     text = text.replace("Value error, ", "")
     text = text.replace("Input should be greater than or equal to", "must be at least")
     text = text.replace("Input should be less than or equal to", "must be at most")

@@ -114,14 +114,14 @@ def _check_flags(
     if action is Action.CONVERT and (to is None or output is None):
         raise UsageError("convert requires --to deepspeed or --to safetensors, and -o DIR")
     accepted = {Format.DEEPSPEED: {"stage", "ranks"}, Format.SAFETENSORS: {"precision"}}
-    given = {
+    specified = {
         name
         for name, value in {"to": to, "output": output, **format_options}.items()
         if value is not None
     }
     if action is Action.CONVERT and to is not None:
-        given -= {"to", "output"} | accepted[to]
-    if given:
-        flags = ", ".join(f"--{name}" for name in sorted(given))
+        specified -= {"to", "output"} | accepted[to]
+    if specified:
+        flags = ", ".join(f"--{name}" for name in sorted(specified))
         command = f"{action} --to {to}" if action is Action.CONVERT else str(action)
         raise UsageError(f"{command} does not take {flags}")

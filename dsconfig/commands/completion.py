@@ -46,10 +46,10 @@ def keys_and_rules(incomplete: str) -> list[str]:
     names = (path.rpartition(".")[2] for path in paths)
     rules = registry.rules()
     rule_names = (rule.name for rule in rules.values())
-    found = _beginning(incomplete, (*paths, *names, *rules, *codes.CODES, *rule_names))
+    completions = _beginning(incomplete, (*paths, *names, *rules, *codes.CODES, *rule_names))
     folder, _, start = incomplete.rpartition("/")
     files = Path(folder or ".").glob(f"{start}*.json") if start else ()
-    return [*found, *map(str, files)]
+    return [*completions, *map(str, files)]
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

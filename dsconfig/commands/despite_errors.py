@@ -51,7 +51,7 @@ def _repaired(
     stage there is no estimate: any other stage would give an unrelated number.
     """
     stage = ("DSC031", "/zero_optimization/stage")
-    if document.is_broken or stage in ((each.code, each.pointer) for each in errors.errors):
+    if document.is_broken or stage in ((error.code, error.pointer) for error in errors.errors):
         return None
     result = dsconfig.resolve(document, facts, runtime=program)
     effective = result.derive()

@@ -30,9 +30,9 @@ def devices(
       dsconfig devices a100
       dsconfig devices 80gb --output-format json
     """
-    found = machine.matching_gpus(" ".join(words)) if words else list(catalogue.gpus())
-    if not found:
-        found = [gpu for gpu in catalogue.gpus() if catalogue.mentions(words or (), gpu["name"])]
+    gpus = machine.matching_gpus(" ".join(words)) if words else list(catalogue.gpus())
+    if not gpus:
+        gpus = [gpu for gpu in catalogue.gpus() if catalogue.mentions(words or (), gpu["name"])]
     local = machine.local_gpus()
     if [word.lower() for word in words or ()] == ["cpu"] and output_format != "json":
         memory = machine.host_memory_bytes()
@@ -40,15 +40,15 @@ def devices(
         return
     if output_format == "json":
         own = [{"name": name, "memory_bytes": memory} for name, memory in local]
-        data = {"format_version": "1.0", "devices": found, "this_machine": own}
+        data = {"format_version": "1.0", "devices": gpus, "this_machine": own}
         typer.echo(json.dumps(data, indent=2))
         return
-    if not found:
+    if not gpus:
         raise UsageError(
             f"no known GPU matches {' '.join(words or ())}; list all with dsconfig devices"
         )
     table = TextTable("name", ">usable GiB", ">16-bit TFLOPS", ">memory GB/s", "bf16")
-    for gpu in found:
+    for gpu in gpus:
         rate = gpu["tflops_bf16_dense"] or gpu["tflops_fp16_dense"]
         table.add_row(
             gpu["name"],

@@ -119,15 +119,15 @@ def config_checks(config: str) -> Iterator[Check]:
     if program.release:
         yield from _release_check(program)
     # Only these have known bugs.
-    releases = {name: found for name in gathering.PROGRAMS if (found := installed(name))}
+    releases = {name: release for name in gathering.PROGRAMS if (release := installed(name))}
     facts = dsconfig.gather(releases=releases)
     report = dsconfig.validate(document, facts, runtime=program)
     omitted = validator.ONLY_IF_SPECIFIED if inferred.inferred_from else ()
-    reported = [found for found in report.diagnostics if found.code not in omitted]
-    for found in reported:
-        is_error = found in report.errors
-        text = f"{found.code} {found.message}" + (f"; {found.help}" if found.help else "")
-        yield Check(State.BAD if is_error else State.NOTE, found.pointer or "config", text)
+    reported = [finding for finding in report.diagnostics if finding.code not in omitted]
+    for finding in reported:
+        is_error = finding in report.errors
+        text = f"{finding.code} {finding.message}" + (f"; {finding.help}" if finding.help else "")
+        yield Check(State.BAD if is_error else State.NOTE, finding.pointer or "config", text)
     if not reported:
         yield Check(State.GOOD, "config", "no problems found")
 
@@ -142,25 +142,27 @@ def installed(package: str) -> str | None:
 
 def _release_check(program: "Runtime") -> Iterator[Check]:
     """Yield a note if another release is installed than the one configs are checked for."""
-    found = installed(program.name)
-    if found and found != program.release and not found.startswith(f"{program.release}."):
-        text = f"{found} is installed; configs are checked as read by {program.release}"
+    release = installed(program.name)
+    if release and release != program.release and not release.startswith(f"{program.release}."):
+        text = f"{release} is installed; configs are checked as read by {program.release}"
         yield Check(State.NOTE, program.name, text)
 
 
 def packages() -> Iterator[Check]:
     for name in PACKAGES:
-        found = installed(name)
-        if found is None:
+        release = installed(name)
+        if release is None:
             hint = " (pip install 'dsconfig-zero[engine]')" if name == "torch" else ""
             yield Check(State.NOTE, name, f"not installed{hint}")
             continue
-        numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:2] if part.isdigit())
+        numbers = tuple(
+            int(part) for part in release.split("+")[0].split(".")[:2] if part.isdigit()
+        )
         if name == "torch" and numbers < NEEDED_TORCH:
             wanted = ".".join(map(str, NEEDED_TORCH))
-            yield Check(State.BAD, name, f"{found}; dsengine requires {wanted} or newer")
+            yield Check(State.BAD, name, f"{release}; dsengine requires {wanted} or newer")
         else:
-            yield Check(State.GOOD, name, found)
+            yield Check(State.GOOD, name, release)
 
 
 def gpus() -> Iterator[Check]:

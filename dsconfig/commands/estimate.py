@@ -203,7 +203,7 @@ def estimate(
     _show(result, extra.output_format)
     if extra.output is not None and document is not None:
         _write_config(extra.output, result, document)
-    is_oom = all(tables.not_fitting(each, facts) for each in result.estimate.options)
+    is_oom = all(tables.not_fitting(option, facts) for option in result.estimate.options)
     if errors.diagnostics or (extra.fail_if_oom and is_oom):
         raise typer.Exit(1)
     if is_oom:
@@ -273,12 +273,12 @@ def _result(
     """Estimate the config or the usual configurations; find fixes and decisive assumptions."""
     with usage():
         if effective is not None:
-            found = estimator.estimate(effective, facts, runtime=program.runtime)
+            estimates = estimator.estimate(effective, facts, runtime=program.runtime)
         else:
-            found = search.table(facts, runtime=program.runtime)
+            estimates = search.table(facts, runtime=program.runtime)
     if extra.measured is not None:
-        found = _calibrated(found, extra.measured, extra.measured_as)
-    result = Result(found, facts, program, effective, document, log)
+        estimates = _calibrated(estimates, extra.measured, extra.measured_as)
+    result = Result(estimates, facts, program, effective, document, log)
     if effective is None:
         return result
     if result.ran_out or tables.not_fitting(result.option, facts):
@@ -304,15 +304,15 @@ def _host_fixes(result: Result) -> tuple[str, ...]:
     return tuple(host_memory_fixes.ways_to_fit(effective, facts, available, program=program))
 
 
-def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
-    if len(found.options) != 1:
+def _calibrated(estimates: "Estimate", measured: str, what: str) -> "Estimate":
+    if len(estimates.options) != 1:
         raise UsageError("--measured requires FILE, the config of that run")
     with usage():
         size = inputs.parse_bytes(measured, "measured")
     if what not in ("allocated", "reserved", "visible"):
         raise UsageError(f"--measured-as: {what!r} is not one of allocated, reserved, visible")
     with usage("--measured"):
-        fitted = calibration.calibrate(found.options[0], size, what=what)
+        fitted = calibration.calibrate(estimates.options[0], size, what=what)
     note(
         f"measured {gib(size, 2)}, estimated {in_gib(fitted.estimated_bytes)} "
         f"GiB: error {fitted.error:+.1%}. Calibrated: activations x "
@@ -323,20 +323,20 @@ def _calibrated(found: "Estimate", measured: str, what: str) -> "Estimate":
             "the run used less than half of the estimated activations: check --recompute full, "
             "--fused-kernels and --seq-len"
         )
-    return calibration.calibrated(found, fitted)
+    return calibration.calibrated(estimates, fitted)
 
 
 def _show(result: Result, output_format: str) -> None:
-    found, facts, program, log = result.estimate, result.facts, result.program, result.log
+    estimates, facts, program, log = result.estimate, result.facts, result.program, result.log
     comparison = None
     if log is not None:
         batch = result.effective.batch if result.effective is not None else None
         samples = None if batch is None else batch.global_batch
         comparison = log_comparison.compare(log, result.option, samples)
     if output_format == "json":
-        data = {**rendering.as_data(found), **program.data}
+        data = {**rendering.as_data(estimates), **program.data}
         data["host_available_bytes"] = facts.host.usable_bytes if facts.host else None
-        for option, entry in zip(found.options, data["options"], strict=True):
+        for option, entry in zip(estimates.options, data["options"], strict=True):
             entry["lacks"] = search.host_or_disk_shortfall(option.host, option.nvme, facts)
         if result.effective is not None:
             data |= {"remedies": _changes(result), "unsaid": verdict.assumption_data(result.others)}
@@ -348,14 +348,14 @@ def _show(result: Result, output_format: str) -> None:
             data["log"] = log_comparison.as_data(comparison)
         typer.echo(json.dumps(data, indent=2))
     elif result.effective is None:
-        with screen.ending_with(tables.overall(found, facts)):
-            tables.print_table(found, facts, program)
+        with screen.ending_with(tables.overall(estimates, facts)):
+            tables.print_table(estimates, facts, program)
     elif result.document is not None:
         show = partial(
             suggested_changes.change_lines, runtime=program.runtime, document=result.document
         )
         lines = show(result.changes[:1])
-        summary = tables.overall(found, facts, is_config=True)
+        summary = tables.overall(estimates, facts, is_config=True)
         with screen.ending_with(summary, *(lines if result.changes else ())):
             tables.print_depth(result)
         if log is not None and comparison is not None:
@@ -389,21 +389,21 @@ def print_limits(
 ) -> None:
     """Print the largest model, batch and sequence that fit, and the fewest GPUs."""
     with usage(), progress("Searching for limits"):
-        found = limits.limits(facts, effective, runtime=program.runtime)
-    if not found:
+        answers = limits.limits(facts, effective, runtime=program.runtime)
+    if not answers:
         if facts.outline is not None:
             raise UsageError(in_flags(facts.why_no_model))
         missing = [] if facts.world_size else ["--gpus"]
         missing += [] if facts.model else ["--model"]
         raise UsageError(f"--fit requires {' or '.join(missing)}")
     if output_format == "json":
-        typer.echo(json.dumps({**rendering.limits_data(found), **program.data}, indent=2))
+        typer.echo(json.dumps({**rendering.limits_data(answers), **program.data}, indent=2))
         return
 
-    tables.print_limits(found, facts, program)
+    tables.print_limits(answers, facts, program)
     if facts.model is not None and not (facts.training and facts.training.sequence_length):
         note("the largest micro batch requires --seq-len")
-    uses_host = any(limit.option and limit.option.host.bytes for limit in found)
+    uses_host = any(limit.option and limit.option.host.bytes for limit in answers)
     if uses_host and not (facts.host and facts.host.memory_bytes):
         note(host_memory.ASSUMED)
 

@@ -81,7 +81,7 @@ def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
         return verdicts.verdict(first, facts, precision)
     options = estimate.options
     fit_below = [
-        each for each in options if not host_or_disk_shortfall(each.host, each.nvme, facts)
+        option for option in options if not host_or_disk_shortfall(option.host, option.nvme, facts)
     ]
     if facts.device is None or not first.fits:
         smallest = replace(_smallest(fit_below or options), fits=())
@@ -349,7 +349,7 @@ def _at_the_peak(option: Option, ordered: "list[tuple[Any, dict[Any, int]]]") ->
     for (name, pointer, _), sizes in ordered:
         if phase in sizes:
             table.add_row(name, in_gib(sizes[phase]), _short_key(pointer))
-    phases = (f"{each} {in_gib(count)}" for each, count in option.device.phase_bytes.items())
+    phases = (f"{phase} {in_gib(count)}" for phase, count in option.device.phase_bytes.items())
     total = in_gib(option.device.peak_bytes)
     table.add_row("total", total, ", ".join(phases), bold=True)
     return table
@@ -451,10 +451,10 @@ def search_verdict(best: "Candidate") -> str:
 
 
 def print_candidates(
-    found: "tuple[Candidate, ...]", most: int | None, facts: "Facts", program: "TargetProgram"
+    candidates: "tuple[Candidate, ...]", most: int | None, facts: "Facts", program: "TargetProgram"
 ) -> None:
     """Print the fastest candidate, then up to ``most`` others with the reason each was rejected."""
-    best = found[0]
+    best = candidates[0]
     peak = facts.device.tflops_16bit if facts.device else None
     option, time = best.option, best.time
     typer.echo(f"{paragraph(_search_heading(best, facts))}\n{paragraph(program.headline)}\n")
@@ -476,7 +476,7 @@ def print_candidates(
         heading += "; specify --global-batch to compare equal steps"
     typer.echo(f"\n{paragraph(heading)}")
     table = TextTable(">tokens/s/GPU", ">MFU", ">GPU", ">host", "config")
-    groups = _grouped(found)
+    groups = _grouped(candidates)
     for group in groups[:most]:
         first = group[0]
         stages = " or ".join(str(candidate.choice.stage) for candidate in group)

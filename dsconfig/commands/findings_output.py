@@ -33,8 +33,8 @@ class Output:
         if self.form in FOR_PEOPLE:
             for file in reports:
                 if is_unreadable(file):
-                    (found,) = file.report.diagnostics
-                    error_line(f"{file.file}: {found.message}; {found.help}")
+                    (finding,) = file.report.diagnostics
+                    error_line(f"{file.file}: {finding.message}; {finding.help}")
             reports = [file for file in reports if not is_unreadable(file)]
         stream.write(render(self.form, reports, look_of(stream)))
 
@@ -59,7 +59,7 @@ class Output:
         groups: dict[str, list[FileReport]] = {}
         for file in reports:
             if file.target is not None and not any(
-                found.code == UNREADABLE for found in file.report.diagnostics
+                finding.code == UNREADABLE for finding in file.report.diagnostics
             ):
                 groups.setdefault(file.target.described, []).append(file)
         for described, files in groups.items():
@@ -82,18 +82,18 @@ class Output:
                 self.note(baseline)
             return
         readable = [file for file in reports if not is_unreadable(file)]
-        found = [
+        findings = [
             cause.first for file in readable for cause in group_by_cause(file.report.diagnostics)
         ]
         counts = [counted(len(reports), "file")]
         for severity, noun in NOUNS.items():
-            number = sum(each.severity is severity for each in found)
+            number = sum(finding.severity is severity for finding in findings)
             if number or severity is not Severity.INFO:
                 counts.append(counted(number, noun))
         if len(readable) < len(reports):
             counts.append(f"{len(reports) - len(readable)} unreadable")
         counts += [baseline] if baseline else []
-        severities = {each.severity for each in found}
+        severities = {finding.severity for finding in findings}
         problems = (Severity.ERROR, Severity.WARNING)
         style = next((severity for severity in problems if severity in severities), "good")
         self.note(", ".join(counts) + _fixable(reports), style)
@@ -101,8 +101,8 @@ class Output:
 
 def is_unreadable(file: FileReport) -> bool:
     """Return whether a file cannot be read at all, so that its finding has no position."""
-    found = file.report.diagnostics
-    return len(found) == 1 and found[0].code == UNREADABLE and found[0].range is None
+    findings = file.report.diagnostics
+    return len(findings) == 1 and findings[0].code == UNREADABLE and findings[0].range is None
 
 
 NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -116,8 +116,8 @@ def _fixable(reports: Sequence[FileReport]) -> str:
         names = [
             file.file
             for file in reports
-            for found in file.report.diagnostics
-            if found.fix is not None and found.fix.applicability is applicability
+            for finding in file.report.diagnostics
+            if finding.fix is not None and finding.fix.applicability is applicability
         ]
         if names:
             file = names[0] if len(set(names)) == 1 else "..."

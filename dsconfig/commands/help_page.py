@@ -21,7 +21,11 @@ class PlainCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the placeholders of the usage line."""
-        arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
+        arguments = [
+            parameter
+            for parameter in self.get_params(ctx)
+            if parameter.param_type_name == "argument"
+        ]
         return ["[OPTIONS]", *map(_argument_name, arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -40,7 +44,7 @@ def write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
         if param.param_type_name == "argument":
             panels["Arguments"].append((_argument_name(param), text.replace("  [required]", "")))
         else:
-            names = re.sub(r"<([^>]*)>", lambda found: TYPES.get(found[1], found[1]), names)
+            names = re.sub(r"<([^>]*)>", lambda match: TYPES.get(match[1], match[1]), names)
             panels.setdefault(param.rich_help_panel or "Options", []).append((names, text))
     for name, records in panels.items():
         if records:

@@ -51,10 +51,10 @@ def init(
     in stay "auto". Reasons are written under "$dsconfig", which all programs ignore; with
     --runtime deepspeed or dsengine they are // comments.
     """
-    given = options.with_project_facts({**flags, "learning_rate": learning_rate}, None)
-    facts = options.facts_from(**given)
+    fact_flags = options.with_project_facts({**flags, "learning_rate": learning_rate}, None)
+    facts = options.facts_from(**fact_flags)
     output = None if str(output) == "-" else output
-    found = inference.target_program(runtime, None, source=str(output or ""), facts=facts)
+    target = inference.target_program(runtime, None, source=str(output or ""), facts=facts)
     known = (facts.model, facts.world_size, facts.device)
     if any(known) and not all(known):
         raise UsageError("specify --model (or --params), --gpus and --device together, or none")
@@ -62,41 +62,41 @@ def init(
         facts = options.with_memory_here(facts)
         if facts.host is None or facts.host.memory_bytes is None:
             note(host_memory.ASSUMED)
-        is_named = found.inferred_from != inference.DEFAULT
-        selective = is_named and found.runtime.recomputes_selectively
-        starter = starters.chosen(facts, learning_rate, found.runtime, selective=selective)
+        is_named = target.inferred_from != inference.DEFAULT
+        selective = is_named and target.runtime.recomputes_selectively
+        starter = starters.chosen(facts, learning_rate, target.runtime, selective=selective)
     else:
         starter = starters.conservative(learning_rate, facts)
     # Without a target program the file must be strict JSON.
-    hjson = found.inferred_from != inference.DEFAULT and found.runtime.reads_hjson
-    text = starters.render(starter.for_program(found.runtime), hjson=hjson)
-    _check(text, facts, found)
-    _emit(text, output, found, force=force)
+    hjson = target.inferred_from != inference.DEFAULT and target.runtime.reads_hjson
+    text = starters.render(starter.for_program(target.runtime), hjson=hjson)
+    _check(text, facts, target)
+    _emit(text, output, target, force=force)
 
 
-def _check(text: str, facts: "Facts", found: inference.TargetProgram) -> None:
+def _check(text: str, facts: "Facts", target: inference.TargetProgram) -> None:
     """Raise UsageError if no starter is valid under the facts, such as invalid arguments."""
-    is_for_all = found.inferred_from == inference.DEFAULT
-    program = None if is_for_all else found.runtime
+    is_for_all = target.inferred_from == inference.DEFAULT
+    program = None if is_for_all else target.runtime
     document = dsconfig.read(text, name="starter config")
-    report = dsconfig.validate(document, facts, runtime=program, version=found.runtime.version)
+    report = dsconfig.validate(document, facts, runtime=program, version=target.runtime.version)
     for finding in report.diagnostics:
         if finding.severity is not Severity.INFO:
             cause = f"{finding.code}: {finding.message}"
             raise UsageError(f"{cause}; {finding.help}" if finding.help else cause)
 
 
-def _emit(text: str, output: Path | None, found: inference.TargetProgram, *, force: bool) -> None:
+def _emit(text: str, output: Path | None, target: inference.TargetProgram, *, force: bool) -> None:
     """Write the file or print it, and print the target program."""
-    for_all = found.inferred_from == inference.DEFAULT
-    message = found.headline if found.inferred_from else ""
+    for_all = target.inferred_from == inference.DEFAULT
+    message = target.headline if target.inferred_from else ""
     if for_all:
         message = "target: every program (choose one with --runtime)"
     if output is not None:
         if output.exists() and not force:
             raise UsageError(f"{output} exists; specify another file, or --force")
         write(output, text)
-        flag = "" if for_all else f"--runtime {found.runtime.name} "
+        flag = "" if for_all else f"--runtime {target.runtime.name} "
         wrote = f"wrote {output}; check it with `dsconfig validate {flag}{output}`"
         message = f"{message}\n{wrote}".strip()
     if message:

@@ -54,9 +54,9 @@ def command(file: str, flags: Mapping[str, object], program: Sequence[str]) -> l
     """Return the arguments of ``dsconfig`` that repeat this run; lists are repeated flags."""
     arguments = ["run", file]
     for name, value in flags.items():
-        for each in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType]
-            if each is not None:
-                arguments += [f"--{name.replace('_', '-')}", str(each)]  # pyright: ignore[reportUnknownArgumentType]
+        for item in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType]
+            if item is not None:
+                arguments += [f"--{name.replace('_', '-')}", str(item)]  # pyright: ignore[reportUnknownArgumentType]
     return [*arguments, "--", *program]
 
 

@@ -29,8 +29,10 @@ def with_log(facts: "Facts", log: "RunLog", path: Path) -> "tuple[Facts, list[st
         origins["device"] = str(path)
         memory = "" if device.memory_bytes is None else f" with {gib(device.memory_bytes)}"
         added.append(f"{device.name}{memory}")
-    releases = {name: each for name, each in log.releases.items() if name not in facts.releases}
-    added += [f"{name} {each}" for name, each in releases.items()]
+    releases = {
+        name: release for name, release in log.releases.items() if name not in facts.releases
+    }
+    added += [f"{name} {release}" for name, release in releases.items()]
     return replace(facts, releases={**facts.releases, **releases}, origins=origins), added
 
 

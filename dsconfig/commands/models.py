@@ -33,26 +33,26 @@ def models(
       dsconfig models llama 8b
       dsconfig models qwen --output-format json
     """
-    found = [
+    models = [
         model for model in catalogue.models() if catalogue.mentions(words or (), *names(model))
     ]
     if output_format == "json":
-        typer.echo(json.dumps({"format_version": "1.0", "models": found}, indent=2))
+        typer.echo(json.dumps({"format_version": "1.0", "models": models}, indent=2))
         return
-    if not found:
+    if not models:
         raise UsageError(
             f"no known model matches {' '.join(words or ())}; list all with dsconfig models"
         )
-    typer.echo(str(table(found)))
+    typer.echo(str(table(models)))
 
 
-def table(found: "list[catalogue.Entry]") -> TextTable:
+def table(models: "list[catalogue.Entry]") -> TextTable:
     """Return one row per model; a narrow terminal has only room for its size and ids."""
     sizes = {"layers": "layers", "hidden size": "hidden_size", "context": "max_positions"}
     if terminal_width() < WIDE:
         sizes = {}
     rows = TextTable("name", ">parameters", *(f">{size}" for size in sizes), "also known as")
-    for model in found:
+    for model in models:
         also = ", ".join(name for name in names(model) if name != model["name"])
         shown = (str(model[key] or "-") for key in sizes.values())
         rows.add_row(model["name"], f"{model['params'] / 1e9:.2f}e9", *shown, also)

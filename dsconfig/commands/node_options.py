@@ -118,17 +118,17 @@ class NodeOptions(NamedTuple):
             return RequestedNodes(nodes, self.gpus, least, None)
         with usage():
             hosts = hostfiles.hosts(self.hostfile, self.include, self.exclude)
-            found = RequestedNodes(len(hosts.names), hosts.ranks, least, hosts)
+            requested = RequestedNodes(len(hosts.names), hosts.ranks, least, hosts)
         for flag, specified, actual in (
-            ("nnodes", nodes, found.nodes),
-            ("gpus", self.gpus, found.gpus),
+            ("nnodes", nodes, requested.nodes),
+            ("gpus", self.gpus, requested.gpus),
         ):
             if specified not in (None, actual):
                 raise UsageError(
                     f"--{flag} {specified}: the selected hosts have {actual}; omit the flag, or "
                     "select hosts with --include"
                 )
-        return found
+        return requested
 
     def reject_single_node_flags(self) -> None:
         """Raise UsageError for flags that apply to one node only."""
@@ -143,11 +143,11 @@ class NodeOptions(NamedTuple):
             return node_address(os.environ, requested.nodes, rank, endpoint)
         own = hosts.own_rank() if rank is None else rank
         first = f"{hostfiles.address(hosts.names[0])}:{PORT}"
-        found = node_address(os.environ, requested.nodes, own, endpoint or first)
-        devices = hosts.devices(found.rank if found else 0)
+        address = node_address(os.environ, requested.nodes, own, endpoint or first)
+        devices = hosts.devices(address.rank if address else 0)
         if devices is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = devices
-        return found
+        return address
 
 
 class Launcher(NamedTuple):
@@ -170,7 +170,7 @@ def node_address(
     endpoint: str | None = None,
 ) -> NodeAddress | None:
     """Return the address of this node; None if it is the only one. Raises UsageError."""
-    launcher = next((each for each in LAUNCHERS if _has_started(each, environment)), None)
+    launcher = next((entry for entry in LAUNCHERS if _has_started(entry, environment)), None)
     if nodes is None and launcher is not None:
         nodes = _number(environment, launcher.nodes)
     if nodes is None or nodes == 1:
@@ -207,7 +207,7 @@ def node_range(text: str | None) -> tuple[int | None, int | None]:
         return None, None
     least, colon, most = text.partition(":")
     numbers = [least, most] if colon else [least, least]
-    if not all(re.fullmatch(r"0*[1-9]\d{0,5}", each) for each in numbers):
+    if not all(re.fullmatch(r"0*[1-9]\d{0,5}", number) for number in numbers):
         raise UsageError(f"--nnodes {text}: expected N or MIN:MAX")
     few, many = map(int, numbers)
     if few > many:
@@ -272,8 +272,8 @@ LAUNCHERS = (
 
 def first_host(listed: str) -> str | None:
     """Return the first host of a Slurm list: gpu07 of ``gpu[07-09,12],login1``."""
-    found = re.match(r"(?:[^,\[]|\[[^\]]*\])+", listed)
-    return None if found is None else re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", found[0])
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", listed)
+    return None if first is None else re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first[0])
 
 
 def fingerprint(file: str, script: list[str]) -> dict[str, Any]:

@@ -293,11 +293,15 @@ def with_memory_here(facts: "Facts", gpus: list[tuple[str, int]] | None = None) 
     """Return the facts with this machine's host memory if its GPUs are those of the facts; prints
     a note."""
     gpus = machine.local_gpus() if gpus is None else gpus
-    found = host_memory.with_memory_here(facts, gpus)
-    if found is not facts and found.host is not None and found.host.memory_bytes is not None:
-        memory = size(found.host.memory_bytes, 0)
+    detected = host_memory.with_memory_here(facts, gpus)
+    if (
+        detected is not facts
+        and detected.host is not None
+        and detected.host.memory_bytes is not None
+    ):
+        memory = size(detected.host.memory_bytes, 0)
         note(f"host memory: {memory}, detected; override with --host-memory")
-    return found
+    return detected
 
 
 def measured_here(facts: "Facts") -> "Facts":

@@ -48,60 +48,60 @@ def plan(
 
     FILE may also be a plan written by `dsconfig plan ... -o plan.json`.
     """
-    made = prepare.plan_in(file)
-    if made is None:
+    plan = prepare.plan_in(file)
+    if plan is None:
         document = options.load(file, overrides)
         facts = options.completed(facts, document)
-        made = prepare.planned(document, facts, runtime, deepspeed_version)
+        plan = prepare.planned(document, facts, runtime, deepspeed_version)
         target = inference.plan_target(runtime, deepspeed_version)
-        fact_defaults.note_ignored_flags(made.effective, facts)
+        fact_defaults.note_ignored_flags(plan.effective, facts)
     else:
-        target = inference.TargetProgram(base.runtime_of(made.runtime))
+        target = inference.TargetProgram(base.runtime_of(plan.runtime))
         decided = {"set": overrides, "runtime": runtime, "deepspeed_version": deepspeed_version}
         # A dry run needs the model and the device, which a plan does not contain.
         prepare.reject_flags(file, decided, None if simulate else facts)
     if output is not None:
-        write(output, made.to_json() + "\n")
+        write(output, plan.to_json() + "\n")
     if simulate:
-        show_simulation(made, facts, output_format)
+        show_simulation(plan, facts, output_format)
     elif output_format == "json" and str(output) != "-":
-        typer.echo(made.to_json())
+        typer.echo(plan.to_json())
     elif str(output) != "-":  # otherwise it is on stdout already
-        show(made, facts, target)
-    if plan_tables.does_not_fit(made, facts):
+        show(plan, facts, target)
+    if plan_tables.does_not_fit(plan, facts):
         if fail_if_oom:
             raise typer.Exit(prepare.FOUND)
         notes.note(options.EXIT_0_ALTHOUGH_OOM)
-    if any(row.status is plans.Status.REFUSED for row in made.coverage):
+    if any(row.status is plans.Status.REFUSED for row in plan.coverage):
         raise typer.Exit(prepare.FOUND)
 
 
-def show(made: "Plan", facts: "Facts", target: inference.TargetProgram) -> None:
+def show(plan: "Plan", facts: "Facts", target: inference.TargetProgram) -> None:
     """Print the verdict, the target program and the decisions."""
-    verdict = plan_tables.verdict(made, facts)
+    verdict = plan_tables.verdict(plan, facts)
     with screen.ending_with(verdict):
         typer.echo(text_table.colored_verdict(text_table.paragraph(verdict)))
         typer.echo(text_table.paragraph(target.headline))
-        typer.echo(f"\n{plan_tables.summary(made)}")
-        for stage in made.stages:
+        typer.echo(f"\n{plan_tables.summary(plan)}")
+        for stage in plan.stages:
             if stage.units:
                 typer.echo(f"\n{plan_tables.units_table(stage.units)}")
         typer.echo("\nkeys of the config")
-        for line in plan_tables.coverage_lines(made):
+        for line in plan_tables.coverage_lines(plan):
             typer.echo(line)
 
 
-def show_simulation(made: "Plan", facts: "Facts", output_format: str) -> None:
+def show_simulation(plan: "Plan", facts: "Facts", output_format: str) -> None:
     """Run the engine on fake tensors; print peak memory and traffic."""
     try:
         import dsengine
     except ImportError:
         raise UsageError("--simulate requires torch: pip install 'dsconfig-zero[engine]'") from None
-    if made.effective.optimizer is None:
+    if plan.effective.optimizer is None:
         raise UsageError("--simulate requires an optimizer: --set optimizer.type=AdamW")
     with usage("--simulate"), progress("Simulating a training step"):
         kind = facts.device.kind if facts.device else "cuda"
-        result = dsengine.simulate(made, facts.model, device=kind)
+        result = dsengine.simulate(plan, facts.model, device=kind)
     if output_format == "json":
         typer.echo(json.dumps(result, indent=2))
     else:

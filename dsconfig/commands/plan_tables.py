@@ -84,8 +84,8 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
     )
     for name, named in (("optimizer", settled.optimizer), ("scheduler", settled.scheduler)):
         if named is not None:
-            given = ", ".join(f"{key}={value}" for key, value in named.params.items())
-            yield name, f"{named.type}({given})"
+            params = ", ".join(f"{key}={value}" for key, value in named.params.items())
+            yield name, f"{named.type}({params})"
     for name, tier in (
         ("states", settled.zero.optimizer_tier),
         ("parameters", settled.zero.parameter_tier),

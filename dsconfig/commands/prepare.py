@@ -33,14 +33,14 @@ ConfigOrPlan = Annotated[
 ]
 
 
-def new_findings(found: tuple["Diagnostic", ...], report: Report) -> tuple["Diagnostic", ...]:
+def new_findings(findings: tuple["Diagnostic", ...], report: Report) -> tuple["Diagnostic", ...]:
     """Return the resolver's findings that validation has not reported."""
     pointers = {error.pointer for error in report.errors if error.pointer}
     reported = {(error.code, error.pointer) for error in report.errors}
     stops = bool(report.refusals)
     return tuple(
         finding
-        for finding in found
+        for finding in findings
         if finding.pointer not in pointers
         and (finding.code, finding.pointer) not in reported
         and not (stops and finding.name in STOPS)
@@ -88,17 +88,17 @@ def reject_flags(file: str, flags: Mapping[str, object], facts: "Facts | None" =
     """Raise UsageError for flags and facts that the plan in ``file`` already determines."""
     ignored = [f"--{name.replace('_', '-')}" for name, flag in flags.items() if flag]
     if facts is not None and facts != empty.Facts():
-        given = [origin for origin in facts.origins.values() if origin.startswith("--")]
-        ignored += given or ["flags about facts"]
+        origins = [origin for origin in facts.origins.values() if origin.startswith("--")]
+        ignored += origins or ["flags about facts"]
     if ignored:
         raise UsageError(f"{', '.join(ignored)}: already decided by the plan {file}; plan again")
 
 
 def show_errors(
-    document: "Document", found: tuple["Diagnostic", ...], strict: bool = False
+    document: "Document", findings: tuple["Diagnostic", ...], strict: bool = False
 ) -> None:
     """Print the errors; exit with code 1 if the program would stop at them, or if ``strict``."""
-    report = Report(found)
+    report = Report(findings)
     ends = bool(report.errors if strict else report.refusals)
     if report.errors:
         shown = FileReport(document.name, document.text, Report(report.errors))

@@ -106,23 +106,23 @@ def run(
     program, requested = [*script, *context.args], nodes.requested()
     if nodes.emit is not None:
         nodes.reject_single_node_flags()
-        made, facts = plan_of(
+        plan, facts = plan_of(
             file, requested.gpus, requested.nodes or 1, flags, overrides, executor
         )
         repeated = dict(flags)
         repeated |= {"set": overrides, "engine": engine, "gpus": requested.gpus, "grace": grace}
         repeated |= {"max_restarts": nodes.max_restarts, "join_timeout": nodes.join_timeout}
         command = jobs.command(_file_name(file), repeated, program)
-        job = _job(made, facts, nodes, requested, command, grace)
+        job = _job(plan, facts, nodes, requested, command, grace)
         typer.echo(jobs.slurm(job) if nodes.emit is node_options.JobFormat.SLURM else jobs.ssh(job))
         return
     address = nodes.address(requested)
-    made, facts = None, empty.Facts()
+    plan, facts = None, empty.Facts()
     if address is None or address.rank == 0:
         count = 1 if address is None else address.nodes
-        made, facts = plan_of(file, requested.gpus, count, flags, overrides, executor)
-        require_gpus(made.mesh.world_size // made.nodes)
-        lines = [_target_line(made, engine), banner(made), *_indivisible(made, requested.least)]
+        plan, facts = plan_of(file, requested.gpus, count, flags, overrides, executor)
+        require_gpus(plan.mesh.world_size // plan.nodes)
+        lines = [_target_line(plan, engine), banner(plan), *_indivisible(plan, requested.least)]
         text = "\n".join(lines)
     else:
         text = f"dsconfig run: node {address.rank} of {address.nodes}, using the plan of node 0"
@@ -140,12 +140,12 @@ def run(
     if nodes.local_addr is not None:
         program = [f"--local-addr={nodes.local_addr}", *program]
     program = [f"--max-restarts={nodes.max_restarts}", *program]
-    known = run_display.Expected(ranks=0) if made is None else expected(made, facts)
-    raise typer.Exit(_train(made, program, known, grace, rendezvous))
+    known = run_display.Expected(ranks=0) if plan is None else expected(plan, facts)
+    raise typer.Exit(_train(plan, program, known, grace, rendezvous))
 
 
 def _job(
-    made: "Plan",
+    plan: "Plan",
     facts: "Facts",
     nodes: node_options.NodeOptions,
     requested: node_options.RequestedNodes,
@@ -154,10 +154,10 @@ def _job(
 ) -> "jobs.Job":
     """Return the run as a job of a cluster."""
     return jobs.Job(
-        nodes=made.nodes,
-        ranks=made.mesh.world_size // made.nodes,
+        nodes=plan.nodes,
+        ranks=plan.mesh.world_size // plan.nodes,
         command=command,
-        notes=[banner(made), *_memory_note(made, facts), *_indivisible(made, requested.least)],
+        notes=[banner(plan), *_memory_note(plan, facts), *_indivisible(plan, requested.least)],
         uses_gpus=facts.device is None or facts.device.kind != "cpu",
         restarts=nodes.max_restarts,
         grace=grace,
@@ -167,16 +167,16 @@ def _job(
     )
 
 
-def _target_line(made: "Plan", engine: Engine | None) -> str:
+def _target_line(plan: "Plan", engine: Engine | None) -> str:
     """Return the headline about the program that executes the plan."""
     note = "" if engine else " (default; override with --engine)"
-    return f"target: {base.runtime_of(made.runtime).described}{note}"
+    return f"target: {base.runtime_of(plan.runtime).described}{note}"
 
 
-def _indivisible(made: "Plan", least: int | None) -> list[str]:
+def _indivisible(plan: "Plan", least: int | None) -> list[str]:
     """Return a note on the numbers of nodes that cannot divide the global batch."""
-    ranks, batch = made.mesh.world_size // made.nodes, made.batch.global_batch
-    bad = [count for count in range(least or made.nodes, made.nodes) if batch % (count * ranks)]
+    ranks, batch = plan.mesh.world_size // plan.nodes, plan.batch.global_batch
+    bad = [count for count in range(least or plan.nodes, plan.nodes) if batch % (count * ranks)]
     if not bad:
         return []
     listed = ", ".join(map(str, bad))
@@ -191,19 +191,19 @@ def _file_name(file: str) -> str:
     return file
 
 
-def _memory_note(made: "Plan", facts: "Facts") -> list[str]:
+def _memory_note(plan: "Plan", facts: "Facts") -> list[str]:
     """Return a note that compares required and available memory per GPU."""
-    needed, device = made.memory.get("needed_bytes"), facts.device
+    needed, device = plan.memory.get("needed_bytes"), facts.device
     if needed is None or device is None or not device.memory_bytes:
         return []
-    least = made.memory.get("least_needed_bytes", needed)
+    least = plan.memory.get("least_needed_bytes", needed)
     verdict = "may not fit" if least <= device.memory_bytes else "does not fit"
     hint = "" if needed <= device.memory_bytes else f": {verdict}, see `dsconfig tune`"
     return [f"requires {size(needed)} of {size(device.memory_bytes)} per {device.name}{hint}"]
 
 
 def _train(
-    made: "Plan | None",
+    plan: "Plan | None",
     program: list[str],
     known: "run_display.Expected",
     grace: int,
@@ -215,7 +215,7 @@ def _train(
         descriptor, name = mkstemp(prefix="dsconfig-run-", suffix=".log")
         os.close(descriptor)
         stopping.adopt_orphans()
-        job = launch(made, program, events, Path(name), grace, rendezvous)
+        job = launch(plan, program, events, Path(name), grace, rendezvous)
         return display(job, events, Path(name), known)
 
 
@@ -232,38 +232,38 @@ def plan_of(
     Exits with code 1 if ``executor`` cannot run it. Raises UsageError for flags that contradict a
     plan.
     """
-    made, facts = prepare.plan_in(file), empty.Facts()
-    if made is None:
+    plan, facts = prepare.plan_in(file), empty.Facts()
+    if plan is None:
         document = options.load(file, overrides)
         here = gpus or 1
         facts = options.facts_from(gpus=here * nodes, nodes=nodes, **fact_flags)
         facts = options.with_this_machine(facts, ranks=False)
         if executor is Engine.DEEPSPEED:
             document = filled(document, facts)
-        made = prepare.planned(document, facts, executor, strict=True)
-    elif made.runtime != executor:
+        plan = prepare.planned(document, facts, executor, strict=True)
+    elif plan.runtime != executor:
         raise UsageError(
-            f"{file} is a plan for {made.runtime}, not {executor}; specify its config instead"
+            f"{file} is a plan for {plan.runtime}, not {executor}; specify its config instead"
         )
     else:
         prepare.reject_flags(file, {"set": overrides, **fact_flags})
-        if made.nodes != nodes:
+        if plan.nodes != nodes:
             raise UsageError(
-                f"{file} is a plan for {made.nodes} nodes, but this run has {nodes}: use --nnodes "
-                f"{made.nodes} --node-rank R --rdzv-endpoint HOST:PORT on each node, or plan again"
+                f"{file} is a plan for {plan.nodes} nodes, but this run has {nodes}: use --nnodes "
+                f"{plan.nodes} --node-rank R --rdzv-endpoint HOST:PORT on each node, or plan again"
             )
-        ranks = nodes * (gpus or made.mesh.world_size // nodes)
-        if ranks != made.mesh.world_size:
+        ranks = nodes * (gpus or plan.mesh.world_size // nodes)
+        if ranks != plan.mesh.world_size:
             raise UsageError(
-                f"{file} is a plan for {made.mesh.world_size} ranks, but the flags specify "
+                f"{file} is a plan for {plan.mesh.world_size} ranks, but the flags specify "
                 f"{ranks}; plan again with --gpus {ranks}"
             )
-    refused = [row for row in made.coverage if row.status is plans.Status.REFUSED]
+    refused = [row for row in plan.coverage if row.status is plans.Status.REFUSED]
     if refused and executor is Engine.DSENGINE:
         lines = "".join(f"\n  {row.pointer}: {row.by}" for row in refused)
         print(f"{file}: not supported by dsengine:{lines}", file=sys.stderr)
         raise typer.Exit(prepare.FOUND)
-    return made, facts
+    return plan, facts
 
 
 def filled(document: "Document", facts: "Facts") -> "Document":
@@ -285,45 +285,45 @@ def require_gpus(ranks: int) -> None:
         )
 
 
-def expected(made: "Plan", facts: "Facts") -> "run_display.Expected":
+def expected(plan: "Plan", facts: "Facts") -> "run_display.Expected":
     """Return the expected values that the display compares with."""
-    known = made.effective.scheduler
+    known = plan.effective.scheduler
     steps = facts.training.total_steps if facts.training else None
     if steps is None and known is not None:
         steps = known.params.get("total_num_steps")
     flops, peak = None, facts.device.tflops_16bit if facts.device else None
     if peak and facts.model and facts.training and facts.training.sequence_length:
-        flops = step_time.step_time(made.effective, facts).useful_flops
+        flops = step_time.step_time(plan.effective, facts).useful_flops
     return run_display.Expected(
-        ranks=made.mesh.world_size,
+        ranks=plan.mesh.world_size,
         steps=steps,
-        peak_bytes=made.memory.get("peak_bytes"),
+        peak_bytes=plan.memory.get("peak_bytes"),
         on_cpu=facts.device is None or facts.device.kind == "cpu",
         flops_per_step=flops,
         peak_flops=peak * 1e12 if peak else None,
     )
 
 
-def banner(made: "Plan") -> str:
+def banner(plan: "Plan") -> str:
     """Return one line about the run: stage, precision, batch, optimizer and memory."""
-    settled, batch = made.effective, made.batch
-    optimizer = settled.optimizer
+    effective, batch = plan.effective, plan.batch
+    optimizer = effective.optimizer
     rate = optimizer.params.get("lr") if optimizer else None
     parts = [
-        f"stage {settled.zero.stage}",
-        str(settled.numerics.precision),
+        f"stage {effective.zero.stage}",
+        str(effective.numerics.precision),
         f"batch {batch.global_batch} = {batch.micro_batch} micro x "
         f"{batch.accumulation} accumulation x {batch.data_parallel} ranks",
     ]
     if optimizer is not None:
         parts.append(optimizer.type + ("" if rate is None else f" at {rate:g}"))
-    if "needed_bytes" in made.memory:
-        parts.append(f"requires {size(made.memory['needed_bytes'])} per rank")
+    if "needed_bytes" in plan.memory:
+        parts.append(f"requires {size(plan.memory['needed_bytes'])} per rank")
     return f"dsconfig run: {', '.join(parts)}"
 
 
 def launch(
-    made: "Plan | None",
+    plan: "Plan | None",
     script: list[str],
     events: Path,
     log: Path,
@@ -337,10 +337,10 @@ def launch(
     """
     files = {placeholder: events.parent / name for placeholder, name in PLACEHOLDERS.items()}
     flags: list[str] = []
-    if made is not None:
-        files["{plan}"].write_text(made.to_json())
-        files["{config}"].write_text(json.dumps(made.effective.config, indent=2))
-        flags = [] if rendezvous else [f"--nproc-per-node={made.mesh.world_size // made.nodes}"]
+    if plan is not None:
+        files["{plan}"].write_text(plan.to_json())
+        files["{config}"].write_text(json.dumps(plan.effective.config, indent=2))
+        flags = [] if rendezvous else [f"--nproc-per-node={plan.mesh.world_size // plan.nodes}"]
     settings = ""
     if rendezvous is not None:
         paths = {"plan": str(files["{plan}"]), "config": str(files["{config}"])}

@@ -26,7 +26,7 @@ def print_comparison(log: "RunLog", comparison: Comparison) -> None:
             error = f"{figure.error:+.0%}" if figure.measured else ""
             values = (figure.measured, figure.predicted)
             in_seconds = figure.unit == "seconds"
-            cells = [f"{each:.3g} s" if in_seconds else gib(each, 2) for each in values]
+            cells = [f"{value:.3g} s" if in_seconds else gib(value, 2) for value in values]
             table.add_row(figure.what, *cells, error)
         typer.echo(f"{table}\n")
     else:
@@ -86,5 +86,5 @@ def print_log(log: "RunLog") -> None:
     )
 
 
-def _listed(found: tuple[str, ...]) -> str:
-    return " and ".join(filter(None, (", ".join(found[:-1]), found[-1])))
+def _listed(kinds: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))

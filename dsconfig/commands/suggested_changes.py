@@ -78,8 +78,8 @@ def write_changed(
     elsewhere = {
         change.what: _set_elsewhere(change, runtime, document) for change in changes if change.fits
     }
-    edited = [each for each in changes if each.fits and _diff(each, runtime, document)]
-    change = next((each for each in edited if not elsewhere[each.what]), None)
+    edited = [change for change in changes if change.fits and _diff(change, runtime, document)]
+    change = next((change for change in edited if not elsewhere[change.what]), None)
     change = change or next(iter(edited), None)
     if change is not None:
         write(path, _changed(change, runtime, document).text or "")

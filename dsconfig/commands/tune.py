@@ -63,17 +63,17 @@ def tune(
         workload.require_facts(facts, device=True, sequence_length=True)
     facts = memory_options.with_style(facts, style)
     with usage(), progress("Searching configurations"):
-        found = search.tune(facts, runtime=program)
-    fits = bool(found) and not found[0].reason
+        candidates = search.tune(facts, runtime=program)
+    fits = bool(candidates) and not candidates[0].reason
     if fits and output is not None:
-        made = file_of(found[0], program)
-        if str(output) == "-" and made.steps:
-            note(f"also set {format_instructions(made.steps)}")
-        write(output, json.dumps(made.config, indent=4) + "\n")
+        winner = file_of(candidates[0], program)
+        if str(output) == "-" and winner.steps:
+            note(f"also set {format_instructions(winner.steps)}")
+        write(output, json.dumps(winner.config, indent=4) + "\n")
     if output is None or str(output) != "-":
-        _show(found, show_all, output_format, facts, target)
+        _show(candidates, show_all, output_format, facts, target)
     host_is_known = facts.host is not None and facts.host.memory_bytes is not None
-    if fits and found[0].option.host.bytes and not host_is_known:
+    if fits and candidates[0].option.host.bytes and not host_is_known:
         note(host_memory.ASSUMED)
     if not fits:
         model, remedy = facts.model, "more GPUs, more --host-memory, --nvme, a shorter --seq-len"
@@ -93,23 +93,23 @@ def file_of(candidate: "Candidate", program: "Runtime") -> "ProgramFile":
 
 
 def _show(
-    found: "tuple[Candidate, ...]",
+    candidates: "tuple[Candidate, ...]",
     show_all: bool,
     output_format: str,
     facts: "Facts",
     program: inference.TargetProgram,
 ) -> None:
     if output_format == "json":
-        data = rendering.candidates_data(found)
+        data = rendering.candidates_data(candidates)
         typer.echo(json.dumps({**data, **program.data}, indent=2))
         return
-    with screen.ending_with(tables.search_verdict(found[0])):
-        tables.print_candidates(found, None if show_all else SHOWN, facts, program)
-    if not found[0].reason:
-        made = file_of(found[0], program.runtime)
-        if made.steps:
+    with screen.ending_with(tables.search_verdict(candidates[0])):
+        tables.print_candidates(candidates, None if show_all else SHOWN, facts, program)
+    if not candidates[0].reason:
+        winner = file_of(candidates[0], program.runtime)
+        if winner.steps:
             typer.echo(
                 tables.paragraph(
-                    f"Also set {format_instructions(made.steps)} (not part of the config file)."
+                    f"Also set {format_instructions(winner.steps)} (not part of the config file)."
                 )
             )

@@ -132,11 +132,11 @@ def _validate(chosen: Sequence[Target], validator: Validator) -> list["FileRepor
     for target in chosen:
         own = validator.for_file(target.name)
         document = own.read(target)
-        found = own.with_program(document, target.source).report(document)
-        known = reported.setdefault(found.file, [])
-        new = tuple(each for each in found.report.diagnostics if each not in known)
+        file_report = own.with_program(document, target.source).report(document)
+        known = reported.setdefault(file_report.file, [])
+        new = tuple(finding for finding in file_report.report.diagnostics if finding not in known)
         known += new
-        reports.append(found._replace(report=Report(new)))
+        reports.append(file_report._replace(report=Report(new)))
     return reports
 
 
@@ -199,7 +199,7 @@ MOST_NAMED = 3
 def _exit_code(
     reports: Sequence["FileReport"], would_change: bool, exit_zero: bool, error_on_warning: bool
 ) -> int:
-    codes = [found.code for file in reports for found in file.report.diagnostics]
+    codes = [finding.code for file in reports for finding in file.report.diagnostics]
     if UNREADABLE in codes:
         return 2
     failed = would_change or not all(file.report.ok for file in reports)

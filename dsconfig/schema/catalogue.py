@@ -202,16 +202,16 @@ def key(path: str, *, of_type: str | None = None) -> Key | None:
 def find(parts: Sequence[str], *, of_type: str | None = None) -> Key | None:
     """Return the key at a path given in parts, or None; see :func:`key`."""
     owners, parent, rest = (DSConfig,), None, list(parts)
-    found: Key | None = None
+    current: Key | None = None
     while rest:
-        found = _named(rest.pop(0), owners, parent)
-        if found is None:
+        current = _named(rest.pop(0), owners, parent)
+        if current is None:
             return None
-        if found.shape.container and found.is_block and rest:
+        if current.shape.container and current.is_block and rest:
             rest.pop(0)
         # Load a block only to look inside it.
-        owners, parent = blocks_of(found.shape, of_type) if rest else (), found
-    return found
+        owners, parent = blocks_of(current.shape, of_type) if rest else (), current
+    return current
 
 
 def keys() -> Iterator[Key]:
@@ -220,9 +220,9 @@ def keys() -> Iterator[Key]:
 
 
 def _below(owners: tuple[type[Block], ...], parent: Key | None) -> Iterator[Key]:
-    for found in dict.fromkeys(named(owners, parent).values()):
-        yield found
-        yield from _below(blocks_of(found.shape), found)
+    for key in dict.fromkeys(named(owners, parent).values()):
+        yield key
+        yield from _below(blocks_of(key.shape), key)
 
 
 def blocks_of(shape: Shape, of_type: str | None = None) -> tuple[type[Block], ...]:
@@ -244,19 +244,19 @@ def blocks_of(shape: Shape, of_type: str | None = None) -> tuple[type[Block], ..
 @lru_cache(maxsize=512)
 def named(owners: tuple[type[Block], ...], parent: Key | None) -> Mapping[str, Key]:
     """Return the keys of blocks by name and alias; earlier blocks take precedence."""
-    found: dict[str, Key] = {}
+    keys_by_name: dict[str, Key] = {}
     for owner in owners:
         for name, field_name in _fields_by_name(owner).items():
-            if name not in found:
-                found[name] = _key(field_name, owner, owners, parent)
-    return found
+            if name not in keys_by_name:
+                keys_by_name[name] = _key(field_name, owner, owners, parent)
+    return keys_by_name
 
 
 @lru_cache(maxsize=512)
 def live_names(owners: tuple[type[Block], ...], parent: Key | None) -> tuple[str, ...]:
     """Return names and aliases of the keys that the newest DeepSpeed release reads."""
-    found = named(owners, parent)
-    return tuple(name for name, key in found.items() if key.status is KeyStatus.LIVE)
+    keys_by_name = named(owners, parent)
+    return tuple(name for name, key in keys_by_name.items() if key.status is KeyStatus.LIVE)
 
 
 def _named(name: str, owners: tuple[type[Block], ...], parent: Key | None) -> Key | None:
@@ -271,10 +271,10 @@ def _named(name: str, owners: tuple[type[Block], ...], parent: Key | None) -> Ke
 @cache
 def _fields_by_name(owner: type[Block]) -> Mapping[str, str]:
     """Return the field names of a block by name and alias."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for field_name, field in owner.model_fields.items():
-        found |= dict.fromkeys((field_name, *declaration_of(field).aliases), field_name)
-    return found
+        names |= dict.fromkeys((field_name, *declaration_of(field).aliases), field_name)
+    return names
 
 
 class BlockKey(NamedTuple):
@@ -313,13 +313,13 @@ def _keys_below(
     config: Mapping[str, Any], path: tuple[str, ...], owner: type[Block], parent: Key | None
 ) -> Iterator[tuple[tuple[str, ...], Key, type[Block], Any]]:
     for name, content in config.items():
-        found = _named(name, (owner,), parent)
-        if found is None:
+        entry = _named(name, (owner,), parent)
+        if entry is None:
             continue
-        yield (*path, name), found, owner, content
-        if isinstance(content, dict) and _is_plain_block(found):
-            (inner,) = blocks_of(found.shape)
-            yield from _keys_below(cast(Mapping[str, Any], content), (*path, name), inner, found)
+        yield (*path, name), entry, owner, content
+        if isinstance(content, dict) and _is_plain_block(entry):
+            (inner,) = blocks_of(entry.shape)
+            yield from _keys_below(cast(Mapping[str, Any], content), (*path, name), inner, entry)
 
 
 @lru_cache(maxsize=512)
@@ -406,8 +406,8 @@ def strict_at(path: str, version: Version) -> bool:
 def _owner(path: str) -> type[Block]:
     if not path:
         return DSConfig
-    found = key(path)
-    owners = blocks_of(found.shape) if found else ()
+    block = key(path)
+    owners = blocks_of(block.shape) if block else ()
     if not owners:
         raise KeyError(f"{path!r} is not a block of a ds_config")
     return owners[0]

@@ -19,14 +19,14 @@ def bf16_block(config: Mapping[str, Any]) -> str:
 
 def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config with current names; keys set under both names are kept."""
-    found = dict(config)
+    renamed = dict(config)
     if bf16_block(config) == "bfloat16":
-        found["bf16"] = found.pop("bfloat16")
+        renamed["bf16"] = renamed.pop("bfloat16")
     zero: Any = config.get(ZERO)
     if isinstance(zero, bool):  # the form before stages existed
-        found[ZERO] = {"stage": int(zero)}
+        renamed[ZERO] = {"stage": int(zero)}
     elif isinstance(zero, dict):
-        found[ZERO] = inside = dict(cast(Mapping[str, Any], zero))
+        renamed[ZERO] = inside = dict(cast(Mapping[str, Any], zero))
         for block, switch in SWITCHES.items():
             value = inside.get(switch)
             on = value.lower() in TRUE_WORDS if isinstance(value, str) else value is True
@@ -36,4 +36,4 @@ def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, old in RENAMED.items():
             if old in inside and name not in inside:
                 inside[name] = inside.pop(old)
-    return found
+    return renamed

@@ -28,12 +28,12 @@ def _installed() -> str | None:
     slow compared to ``validate``.
     """
     for folder in map(str, sys.path):
-        found = _metadata_in(folder)
-        if len(found) == 1 and found[0].lower().startswith(f"{NAME}-"):
-            release, standard, _ = found[0][len(NAME) + 1 :].partition(DIST_INFO)
+        metadata = _metadata_in(folder)
+        if len(metadata) == 1 and metadata[0].lower().startswith(f"{NAME}-"):
+            release, standard, _ = metadata[0][len(NAME) + 1 :].partition(DIST_INFO)
             if standard:
                 return release
-        if found:
+        if metadata:
             return _from_metadata()
     return None
 

@@ -90,12 +90,12 @@ class SchemaBuilder:
         name = f"{module}.{block.__name__}"
         if name not in self.definitions:
             self.definitions[name] = {}  # reserve the name during recursion
-            made = block.model_json_schema(
+            definition = block.model_json_schema(
                 ref_template=f"#/definitions/{module}.{{model}}", schema_generator=Draft07
             )
-            for inner, schema in made.pop("$defs", {}).items():
+            for inner, schema in definition.pop("$defs", {}).items():
                 self.definitions[f"{module}.{inner}"] = self.convert(schema)
-            self.definitions[name] = self.convert(made)
+            self.definitions[name] = self.convert(definition)
         return name
 
     def reference(self, block: type[Block]) -> JsonSchema:

@@ -49,11 +49,11 @@ def _index() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def _aliases() -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    aliases: dict[str, list[str]] = {}
     for written, own in _index()["own_names"].items():
         block, _, alias = written.rpartition(".")
-        found.setdefault(f"{block}.{own}", []).append(alias)
-    return found
+        aliases.setdefault(f"{block}.{own}", []).append(alias)
+    return aliases
 
 
 def declared() -> dict[str, dict[str, Any]]:

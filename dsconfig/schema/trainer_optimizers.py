@@ -75,18 +75,18 @@ def trainer_optimizer(arguments: Mapping[str, Any]) -> TrainerOptimizer | None:
     built = TRAINER_OPTIMIZERS.get(name)
     if built is None:
         return None
-    given = _arguments(arguments.get("optim_args"))
-    return TrainerOptimizer(name, OPTIMIZER_CLASSES[built[0]], {**built[1], **given})
+    chosen = _arguments(arguments.get("optim_args"))
+    return TrainerOptimizer(name, OPTIMIZER_CLASSES[built[0]], {**built[1], **chosen})
 
 
-def _arguments(given: object) -> dict[str, Any]:
+def _arguments(text: object) -> dict[str, Any]:
     """Return the arguments that add states, of a text such as ``momentum=0.9,centered=True``."""
-    pairs = (part.partition("=") for part in str(given or "").replace(" ", "").split(","))
+    pairs = (part.partition("=") for part in str(text or "").replace(" ", "").split(","))
     named = {name: value for name, _, value in pairs}
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     try:
-        found["momentum"] = float(named.get("momentum", 0))
+        arguments["momentum"] = float(named.get("momentum", 0))
     except ValueError:
-        return found
-    found["centered"] = named.get("centered", "").lower() in ("true", "1", "yes")
-    return found
+        return arguments
+    arguments["centered"] = named.get("centered", "").lower() in ("true", "1", "yes")
+    return arguments

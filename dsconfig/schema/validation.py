@@ -85,9 +85,9 @@ def _expected(values: Any, path: tuple[str | int, ...]) -> str:
     from dsconfig.schema.catalogue import find  # needed only if there is an error
 
     for length in range(len(path), 0, -1):
-        found = find(_strings(path[:length]), of_type=_type_named(values, path))
-        if found is not None:
-            return found.expected
+        key = find(_strings(path[:length]), of_type=_type_named(values, path))
+        if key is not None:
+            return key.expected
     return "an object"
 
 
