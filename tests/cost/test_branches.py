@@ -349,7 +349,10 @@ def test_decisive_assumptions_are_reported() -> None:
     assert not decisive({"stage": 3}, plain.needed_bytes + 2**30, training_args=recomputed)
     fused = {**recomputed, "loss": "fused"}
     assert not decisive({"stage": 3}, plain.needed_bytes // 2, training_args=fused)
-    small = {"device": "gpu", "device_memory": "30GiB"}  # less than two copies of the weights
+    small: dict[str, Any] = {
+        "device": "gpu",
+        "device_memory": "30GiB",
+    }  # less than two copies of the weights
     newest = estimated(OFFLOADED, model="llama-3-8b", seq_len=512, **small).device
     assert decisive(OFFLOADED, newest.needed_bytes + 2**28, 512, training_args=recomputed) == [
         ("--deepspeed-version 0.19.5", False)
