@@ -153,7 +153,8 @@ def nvme(elements: int, rounds: int, folder: Path) -> list[str]:
     actions = {"sequential": sequential, "tiles": tiles, "step": step, "in memory": in_memory}
     seconds = interleaved(actions, rounds)
     sequential_bytes = sum(part.size for part in parts)
-    seconds["sequential"] = [duration * size / sequential_bytes for duration in seconds["sequential"]]
+    scale = size / sequential_bytes
+    seconds["sequential"] = [duration * scale for duration in seconds["sequential"]]
     longer_half = [max(a, b) for a, b in zip(seconds["tiles"], seconds["in memory"], strict=True)]
     binding.close()
     medians = {name: statistics.median(times) for name, times in seconds.items()}
