@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -118,6 +119,33 @@ def check(seed: int) -> None:
     assert step.communication <= seconds * 1.000001
     if not any(each.overlaps for each in records):
         assert step.communication == pytest.approx(seconds)
+
+
+def sent_and_seconds(zero: dict[str, Any], micro_steps: int = 1) -> tuple[Mapping[str, int], float]:
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": micro_steps,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "zero_optimization": {"stage": 1, "overlap_comm": False, **zero},
+    }
+    facts = gather(gpus=8, model="gpt2", device="a100-80gb", seq_len=128)
+    plan = dsconfig.plan(dsconfig.resolve(config, facts), facts)
+    seconds = plan.step["communication_seconds"]
+    assert seconds is not None
+    return plan.traffic, seconds
+
+
+def test_offloaded_stage_1_reduces_in_every_micro_step() -> None:
+    (one, short), (four, long) = (sent_and_seconds({"offload_optimizer": CPU}, n) for n in (1, 4))
+    assert four["reduce_scatter"] == pytest.approx(4 * one["reduce_scatter"], abs=4)
+    assert four["all_gather"] == one["all_gather"]
+    assert long / short == pytest.approx(sum(four.values()) / sum(one.values()))
+
+
+def test_sharding_groups_change_bytes_and_time_alike() -> None:
+    (whole, short), (groups, long) = map(sent_and_seconds, ({}, {"mics_shard_size": 2}))
+    assert long / short == pytest.approx(sum(groups.values()) / sum(whole.values()))
+    assert groups.keys() - whole.keys() == {"all_reduce"}
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -119,6 +119,20 @@ def test_json_keys_are_stable() -> None:
     assert set(data["coverage"][0]) == {"pointer", "status", "by"}
 
 
+def test_policy_names_dtypes_of_masters_and_states() -> None:
+    def dtypes(**bf16: bool) -> tuple[str, str]:
+        world = gather(gpus=8)
+        config = CONFIG | {"bf16": {"enabled": True, **bf16}}
+        resolution = dsconfig.resolve(config, world, runtime="deepspeed")
+        assert resolution.effective is not None
+        numerics = resolution.effective.numerics
+        return str(numerics.master_dtype), str(numerics.state_dtype)
+
+    assert dtypes() == ("fp32", "fp32")
+    both = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    assert dtypes(**both) == ("bf16", "bf16")
+
+
 def test_json_tiers_name_storage() -> None:
     on_disk = {"device": "nvme", "nvme_path": "/local_nvme", "buffer_count": 5}
     zero = {"stage": 3, "offload_optimizer": on_disk, "offload_param": {"device": "none"}}
