@@ -19,13 +19,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from dsconfig import Effective, Plan, PlannedUnit
@@ -48,11 +42,10 @@ from dsengine.sharding.leaves import (
     reduce_unused_of_lists,
 )
 from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
-from dsengine.sharding.to_device import on_device
+from dsengine.sharding.units import UnitSharder, as_unit, set_prefetch
 from dsengine.sharding.unsharded_units import UnshardedUnits
 from dsengine.sharding.zero.adoption import attach_shards, replace_partitioned
 from dsengine.sharding.zero.dtype_view import restore_view, view_as_dtype
-from dsengine.sharding.zero.external import uses_external
 from dsengine.sharding.zero.registry import register_model
 from dsengine.sharding.zero.status import set_gathered_attributes, watch_writes
 from dsengine.tiers.mapped import move_shards_to_files
@@ -66,15 +59,11 @@ from dsengine.torch_private import (
     foreach_copy_,
     initialize_root,
     reduce_late_gradients,
-    reshard_within,
     sharded_parameters,
     sharded_parameters_of,
     units_of,
     unshard_asynchronously,
 )
-
-CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-"""Modules that are never called, so their hooks would gather nothing."""
 
 
 class FullySharded(Sharding):
@@ -117,11 +106,8 @@ class FullySharded(Sharding):
         self._reduces = True
         self._is_stage_3 = zero.stage == 3
         self._offload = zero.offload_param if self._is_stage_3 else None
-        self._reshard_meshes: dict[int, Any] = {}
-        """Meshes for resharding to fewer ranks, by number of ranks."""
         self.unsharded: list[FSDPModule] = []
         """Units that stay unsharded between steps, one module for each."""
-        self._in_leaves: set[nn.Module] = set()
         self._views: dict[nn.Parameter, nn.Parameter] = {}
         """Compute-dtype views that modules have instead of fp32 shards, by shard."""
         averaging = Averaging.of(
@@ -147,11 +133,7 @@ class FullySharded(Sharding):
         partitioned = replace_partitioned(module)
         self._set_dtypes_of_meta(module)
         self._indivisible = Indivisible(module, averaging, self._topology.group("gradients"))
-        for leaf in leaves_across_units(module, units):
-            self._shard_leaf(leaf)
-        heads = [self._shard_unit(unit) for unit in units]
-        if not isinstance(module, FSDPModule):
-            self._shard([module], reshard_after_forward=False, cast_inputs=False)
+        heads = self._shard_units(units)
         reduce_unused_of_leaves(module, self._units())
         if plan.effective.zero.ignore_unused_parameters:
             reduce_unused_of_lists(module, self._units())
@@ -165,6 +147,28 @@ class FullySharded(Sharding):
         register_model(module, self.originals, self.masters)
         return heads
 
+    def _shard_units(self, units: Sequence[PlannedUnit]) -> list[FSDPModule | None]:
+        sharder = UnitSharder(
+            self.module,
+            self.mesh,
+            self._topology.group("gradients"),
+            self._device,
+            self.policy,
+            cast_inputs=self.cast_inputs,
+            reduce_dtype=self._reduce_dtype,
+            offload=self._offload,
+            masters=self._masters,
+            ignored=self._indivisible.parameters,
+        )
+        for leaf in leaves_across_units(self.module, units):
+            sharder.shard_leaf(leaf)
+        heads = [sharder.shard_unit(unit) for unit in units]
+        if not isinstance(self.module, FSDPModule):
+            sharder.shard([self.module], reshard_after_forward=False, cast_inputs=False)
+        for head in sharder.unsharded:
+            self._keep_unsharded(head)
+        return heads
+
     def _configure_units(
         self,
         units: Sequence[PlannedUnit],
@@ -176,7 +180,7 @@ class FullySharded(Sharding):
         self._all_gather = UnitAllGather()
         self._reductions = Reductions()
         self._set_collectives(averaging)
-        _set_prefetch(units, heads)
+        set_prefetch(units, heads)
         gather = start_gather if self._exchanges else all_gather_flat
         self._unsharded_units = UnshardedUnits(self.unsharded, self.norm_group, gather)
         self._ensure_gathered()
@@ -242,79 +246,6 @@ class FullySharded(Sharding):
             )
         )
 
-    def _shard_leaf(self, leaf: nn.Module) -> None:
-        """Make one unit of a leaf and its submodules."""
-        self._in_leaves.update(leaf.modules())
-        is_root = leaf is self.module
-        self._shard(
-            [leaf],
-            reshard_after_forward=not is_root,
-            cast_inputs=self.cast_inputs and not is_root,
-        )
-
-    def _shard_unit(self, unit: PlannedUnit) -> FSDPModule | None:
-        """Shard one unit; return its head module, or None if it has no modules.
-
-        A layer with several names belongs to the unit of its first name.
-        """
-        submodules = dict.fromkeys(self.module.get_submodule(name) for name in unit.modules)
-        modules = [
-            submodule
-            for submodule in submodules
-            if submodule not in self._in_leaves
-            and not isinstance(submodule, (*CONTAINERS, FSDPModule))
-        ]
-        if not modules:
-            return None
-        is_root = self.module in modules
-        gather = unit.gather and (is_root or not uses_external(*modules))
-        self._shard(
-            modules,
-            reshard_after_forward=unit.reshard_after_forward if gather else False,
-            cast_inputs=self.cast_inputs and not is_root,
-        )
-        if not gather:
-            self._keep_unsharded(modules[0])
-        return _unit(modules[0])
-
-    def _shard(
-        self, modules: list[nn.Module], *, reshard_after_forward: bool | int, cast_inputs: bool
-    ) -> None:
-        to_fewer = not isinstance(reshard_after_forward, bool)
-        mesh = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
-        group = self._topology.group("gradients")
-        with on_device(modules, self._device, self.policy.storage_dtype, group) as full:
-            if self._masters is not None:
-                self._masters.extract(full)
-            fully_shard(
-                modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
-                mesh=self.mesh,
-                reshard_after_forward=True if mesh else reshard_after_forward,
-                mp_policy=self._mixed_precision(cast_inputs),
-                offload_policy=self._offload_policy(),
-                ignored_params=set(self._indivisible.parameters),
-            )
-        for submodule in modules:
-            _keep_class_name(type(submodule))
-        if to_fewer:
-            self._reshard_meshes[reshard_after_forward] = reshard_within(_unit(modules[0]), mesh)
-
-    def _mixed_precision(self, cast_inputs: bool) -> MixedPrecisionPolicy:
-        compute, reduce = self.policy.compute, self._reduce_dtype
-        # If omitted, it is the compute dtype, and since torch 2.15 the dtype of the shards.
-        explicit = self.policy.is_mixed or reduce is not compute
-        return MixedPrecisionPolicy(
-            param_dtype=compute if self.policy.is_mixed else None,
-            reduce_dtype=reduce if explicit else None,
-            cast_forward_inputs=cast_inputs,
-        )
-
-    def _offload_policy(self) -> OffloadPolicy:
-        if self._offload is None:
-            return OffloadPolicy()
-        pin = self._offload.pin_memory and torch.cuda.is_available()
-        return CPUOffloadPolicy(pin_memory=pin and self._offload.tier != "nvme")
-
     def _host_masters(self, effective: Effective) -> HostMasters | None:
         """Return host masters for an offloaded optimizer, if gradients are reduced in 16 bits."""
         policy, offload = self.policy, OffloadSettings.of(effective)
@@ -339,8 +270,7 @@ class FullySharded(Sharding):
             raise ValueError("zero_optimization.offload_param.device is nvme: set nvme_path")
         move_shards_to_files(self._units(), self._offload.nvme_path, self._offload.max_in_cpu)
 
-    def _keep_unsharded(self, module: nn.Module) -> None:
-        unit = _unit(module)
+    def _keep_unsharded(self, unit: FSDPModule) -> None:
         unit.set_reshard_after_backward(False, recurse=False)
         self.unsharded.append(unit)
 
@@ -353,7 +283,7 @@ class FullySharded(Sharding):
 
     @property
     def root(self) -> FSDPModule:
-        return _unit(self.module)
+        return as_unit(self.module)
 
     @property
     def norm_group(self) -> dist.ProcessGroup | None:
@@ -477,36 +407,3 @@ class FullySharded(Sharding):
         if not isinstance(master, DTensor):
             return tensor
         return as_shard(local_slice_of(tensor, master).to(master.device, copy=True), master)
-
-
-def _set_prefetch(units: Sequence[PlannedUnit], heads: Sequence[FSDPModule | None]) -> None:
-    """Set the planned forward prefetch; backward prefetch is its reverse, nearest unit first."""
-    backward_prefetch: dict[int, list[FSDPModule]] = {}
-    for index, unit in enumerate(units):
-        head = heads[index]
-        ahead = [i for i in unit.prefetch if units[i].gather and heads[i] is not None]
-        if head is None or not ahead:
-            continue
-        head.set_modules_to_forward_prefetch([_unit(cast(nn.Module, heads[i])) for i in ahead])
-        for i in ahead:
-            backward_prefetch.setdefault(i, []).append(head)
-    for index, earlier in backward_prefetch.items():
-        later = heads[index]
-        if later is not None:
-            later.set_modules_to_backward_prefetch(list(reversed(earlier)))
-
-
-def _keep_class_name(kind: type[nn.Module]) -> None:
-    """Give the class made by ``fully_shard`` the name of the original class.
-
-    Programs display it, dispatch on it and write it into model files.
-    """
-    original = kind.__mro__[2]  # after the class itself and FSDPModule
-    kind.__name__, kind.__qualname__ = original.__name__, original.__qualname__
-    kind.__module__ = original.__module__
-
-
-def _unit(module: nn.Module) -> FSDPModule:
-    if not isinstance(module, FSDPModule):
-        raise TypeError(f"{type(module).__name__} is not under fully_shard")
-    return module

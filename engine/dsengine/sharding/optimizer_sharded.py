@@ -37,7 +37,7 @@ class OptimizerSharded(FullySharded):
     ) -> None:
         super().__init__(module, plan, policy, topology, device)
         if self.root not in self.unsharded:
-            self._keep_unsharded(module)
+            self._keep_unsharded(self.root)
             self._ensure_gathered()
         for unit in self.unsharded:
             remove_state_dict_hooks(unit)

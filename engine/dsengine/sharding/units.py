@@ -1,0 +1,171 @@
+"""The units of a model under ``fully_shard``."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+
+from dsconfig import PlannedUnit
+from dsengine.optimizers.precision import Policy
+from dsengine.sharding.to_device import on_device
+from dsengine.sharding.zero.external import uses_external
+from dsengine.tiers.masters import HostMasters
+from dsengine.torch_private import reshard_within
+
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+"""Modules that are never called, so their hooks would gather nothing."""
+
+
+class UnitSharder:
+    """Shards the modules of ``root`` over ``mesh``.
+
+    ``group``: the ranks with the same parameters. ``offload``: where parameters are stored between
+    uses. ``masters`` get fp32 copies of the parameters. ``ignored``: parameters to leave as they
+    are.
+    """
+
+    def __init__(
+        self,
+        root: nn.Module,
+        mesh: DeviceMesh,
+        group: dist.ProcessGroup,
+        device: torch.device,
+        policy: Policy,
+        *,
+        cast_inputs: bool,
+        reduce_dtype: torch.dtype,
+        offload: Any,
+        masters: HostMasters | None,
+        ignored: Iterable[nn.Parameter],
+    ) -> None:
+        self._root = root
+        self._mesh = mesh
+        self._group = group
+        self._device = device
+        self._policy = policy
+        self._cast_inputs = cast_inputs
+        self._reduce_dtype = reduce_dtype
+        self._offload = offload
+        self._masters = masters
+        self._ignored = set(ignored)
+        self.unsharded: list[FSDPModule] = []
+        """Heads of units that the plan does not gather around their use."""
+        self._reshard_meshes: dict[int, Any] = {}
+        """Meshes for resharding to fewer ranks, by number of ranks."""
+        self._in_leaves: set[nn.Module] = set()
+
+    def shard_leaf(self, leaf: nn.Module) -> None:
+        """Make one unit of a leaf and its submodules."""
+        self._in_leaves.update(leaf.modules())
+        is_root = leaf is self._root
+        self.shard(
+            [leaf],
+            reshard_after_forward=not is_root,
+            cast_inputs=self._cast_inputs and not is_root,
+        )
+
+    def shard_unit(self, unit: PlannedUnit) -> FSDPModule | None:
+        """Shard one unit; return its head module, or None if it has no modules.
+
+        A layer with several names belongs to the unit of its first name.
+        """
+        submodules = dict.fromkeys(self._root.get_submodule(name) for name in unit.modules)
+        modules = [
+            submodule
+            for submodule in submodules
+            if submodule not in self._in_leaves
+            and not isinstance(submodule, (*CONTAINERS, FSDPModule))
+        ]
+        if not modules:
+            return None
+        is_root = self._root in modules
+        gather = unit.gather and (is_root or not uses_external(*modules))
+        self.shard(
+            modules,
+            reshard_after_forward=unit.reshard_after_forward if gather else False,
+            cast_inputs=self._cast_inputs and not is_root,
+        )
+        if not gather:
+            self.unsharded.append(as_unit(modules[0]))
+        return as_unit(modules[0])
+
+    def shard(
+        self, modules: list[nn.Module], *, reshard_after_forward: bool | int, cast_inputs: bool
+    ) -> None:
+        to_fewer = not isinstance(reshard_after_forward, bool)
+        mesh = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
+        with on_device(modules, self._device, self._policy.storage_dtype, self._group) as full:
+            if self._masters is not None:
+                self._masters.extract(full)
+            fully_shard(
+                modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
+                mesh=self._mesh,
+                reshard_after_forward=True if mesh else reshard_after_forward,
+                mp_policy=self._mixed_precision(cast_inputs),
+                offload_policy=self._offload_policy(),
+                ignored_params=self._ignored,
+            )
+        for submodule in modules:
+            _keep_class_name(type(submodule))
+        if to_fewer:
+            self._reshard_meshes[reshard_after_forward] = reshard_within(as_unit(modules[0]), mesh)
+
+    def _mixed_precision(self, cast_inputs: bool) -> MixedPrecisionPolicy:
+        compute, reduce = self._policy.compute, self._reduce_dtype
+        # If omitted, it is the compute dtype, and since torch 2.15 the dtype of the shards.
+        explicit = self._policy.is_mixed or reduce is not compute
+        return MixedPrecisionPolicy(
+            param_dtype=compute if self._policy.is_mixed else None,
+            reduce_dtype=reduce if explicit else None,
+            cast_forward_inputs=cast_inputs,
+        )
+
+    def _offload_policy(self) -> OffloadPolicy:
+        if self._offload is None:
+            return OffloadPolicy()
+        pin = self._offload.pin_memory and torch.cuda.is_available()
+        return CPUOffloadPolicy(pin_memory=pin and self._offload.tier != "nvme")
+
+
+def set_prefetch(units: Sequence[PlannedUnit], heads: Sequence[FSDPModule | None]) -> None:
+    """Set the planned forward prefetch; backward prefetch is its reverse, nearest unit first."""
+    backward_prefetch: dict[int, list[FSDPModule]] = {}
+    for index, unit in enumerate(units):
+        head = heads[index]
+        ahead = [i for i in unit.prefetch if units[i].gather and heads[i] is not None]
+        if head is None or not ahead:
+            continue
+        head.set_modules_to_forward_prefetch([as_unit(cast(nn.Module, heads[i])) for i in ahead])
+        for i in ahead:
+            backward_prefetch.setdefault(i, []).append(head)
+    for index, earlier in backward_prefetch.items():
+        later = heads[index]
+        if later is not None:
+            later.set_modules_to_backward_prefetch(list(reversed(earlier)))
+
+
+def _keep_class_name(kind: type[nn.Module]) -> None:
+    """Give the class made by ``fully_shard`` the name of the original class.
+
+    Programs display it, dispatch on it and write it into model files.
+    """
+    original = kind.__mro__[2]  # after the class itself and FSDPModule
+    kind.__name__, kind.__qualname__ = original.__name__, original.__qualname__
+    kind.__module__ = original.__module__
+
+
+def as_unit(module: nn.Module) -> FSDPModule:
+    """Return ``module``, which heads a unit."""
+    if not isinstance(module, FSDPModule):
+        raise TypeError(f"{type(module).__name__} is not under fully_shard")
+    return module
