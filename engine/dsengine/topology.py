@@ -98,7 +98,7 @@ class Topology:
 
     def group(self, name: GroupName) -> dist.ProcessGroup:
         """Return this rank's group."""
-        axes, size = tuple(axis for axis in AXES[name] if self._sizes[axis] > 1), self.size(name)
+        axes, size = [axis for axis in AXES[name] if self._sizes[axis] > 1], self.size(name)
         if size == self.mesh.world_size:
             return self.all_ranks
         if not axes:
@@ -107,7 +107,7 @@ class Topology:
             is_divided = size < self.size("samples")
             return self._experts.get_group(axes[0]) if is_divided else self.group("samples")
         if len(axes) > 1:
-            return flattened(self.devices[axes], name).get_group()
+            return flattened(self.devices[tuple(axes)], name).get_group()
         return self.devices.get_group(axes[0])
 
     @cached_property

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils.data import TensorDataset
 
 import dsengine
 from dsconfig import Mesh
@@ -30,6 +31,7 @@ class Part(nn.Module):
         super().__init__()
         self.layer = nn.Linear(4, 3)
         self.scale = nn.Parameter(torch.rand(()))
+        self.offset: Tensor
         self.register_buffer("offset", torch.rand(3))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,7 +59,8 @@ def reduced_within_a_part(stage: int, mesh: Mesh) -> None:
 
     expected = built(part)
     assert torch.equal(model.offset, expected.offset)
-    (sum(map(expected, inputs)) / 2).backward()
+    for each in inputs:
+        (expected(each) / 2).backward()
     gradients = {name: master.grad for name, master in sharding.masters.items()}
     for name, parameter in expected.named_parameters():
         assert torch.equal(full(sharding.masters[name]), parameter), name
@@ -81,13 +84,13 @@ def groups_of_a_part() -> None:
     found = describe_non_finite(infinite.items(), ranks.group("gradients"))
     assert found == f"the gradient of 'part {part}' is not finite"
     loader = TrainingLoader(
-        list(range(4)),
+        TensorDataset(torch.arange(4)),
         micro_batch=2,
         rank=sample,
         world_size=ranks.size("samples"),
         shuffle=False,
     )
-    assert [batch.tolist() for batch in loader] == [[sample, sample + 2]]
+    assert [batch.tolist() for (batch,) in loader] == [[sample, sample + 2]]
 
 
 def written_within_a_part() -> list[float]:
