@@ -14,7 +14,7 @@ from dsconfig.facts.training import NAMES_OF
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AutoHandling, Runtime
-from dsconfig.runtimes.replay import MissingFact, Replay, ReplayStop
+from dsconfig.runtimes.replay import Failure, MissingFact, Replay, ReplayStop
 from dsconfig.runtimes.transformers import TrainerFill, arguments
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of
 from dsconfig.source.pointer import ABSENT, copied, value_at
@@ -189,6 +189,12 @@ def _shown(facts: Facts, side: Side) -> str:
     file = facts.origins.get(side.file)
     place = _TITLES[side.file] if file is None else yaml_text.location_of(file, side.key)
     return f"{place} has {side.key} = {_written(side.value)}"
+
+
+def launch_help(failure: Failure, name: str) -> str:
+    """Return how to resolve keys of the accelerate config that conflict with the named config."""
+    keys = [key.rpartition(".")[2] for key in failure.launch_keys]
+    return f"delete {', '.join(keys)} here and set {'it' if len(keys) == 1 else 'them'} in {name}"
 
 
 def _written(value: Any) -> str:

@@ -189,26 +189,28 @@ class Context(ReadConfig):
         value = None if known is None or known.is_block else known.default_at(self.version)
         return "" if value is None else f" {json.dumps(value)}"
 
-    def argument_location(self, path: str) -> str:
-        """Return a TrainingArgument's name with its file and line."""
-        file = self.facts.origins.get("training")
-        return f"{yaml_text.location_of(file, path) if file else ARGUMENTS}: {path}"
-
     def argument_finding(
         self,
         path: str,
         problem: str,
         help: str,
         *,
-        phase: Phase | None = None,
         effect: Effect | None = None,
+        phase: Phase | None = None,
     ) -> Finding:
-        """Return a finding about a TrainingArgument, which has no location in the config."""
-        message, in_file = (
-            f"{self.argument_location(path)}{problem}",
-            "training" in self.facts.origins,
+        """Return a finding at a TrainingArgument: the message names its file if it has no range."""
+        file = self.facts.origins.get("training")
+        place = yaml_text.key_range(file, path) if file else None
+        return Finding(
+            (),
+            f"{path}{problem}" if place else f"{file or ARGUMENTS}: {path}{problem}",
+            help,
+            effect,
+            phase,
+            file=None if file == self.document.name else file,
+            range=place,
+            in_other_file=file is not None and place is None,
         )
-        return Finding((), message, help, effect, phase, in_other_file=in_file)
 
     def closest(self, name: str, known: Iterable[str]) -> str | None:
         """Return the known name with the closest spelling, or None.

@@ -160,11 +160,10 @@ def _launch_conflicts(
     """Yield a finding at each key of the accelerate config that causes an error."""
     file = config.facts.origins.get(agreement.LAUNCH)
     for key in failure.launch_keys:
-        name = key.rpartition(".")[2]
         yield Finding(
             path=tuple(key.split(".")),
             message=f"{program} {failure}",
-            help=f"delete {name} here and set it in {config.document.name}",
+            help=agreement.launch_help(failure, config.document.name),
             phase=None if failure.late else Phase.PARSE,
             file=file,
             range=yaml_text.key_range(file, key) if file else None,

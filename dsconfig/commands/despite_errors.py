@@ -57,7 +57,8 @@ def _repaired(
     effective = result.derive()
     if effective is not None and effective.batch is not None:
         return effective
-    pointers = [error.pointer.removesuffix("/type") for error in errors.errors if error.pointer]
+    own = (error.pointer for error in errors.errors if error.file is None)
+    pointers = [pointer.removesuffix("/type") for pointer in own if pointer]
     reduced = document._replace(value=_without(document.value, pointers, program))
     result = dsconfig.resolve(reduced, facts, runtime=program)
     effective = result.effective or result.derive() or effective

@@ -136,7 +136,7 @@ def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
     columns = [">stage", "offload", ">GPU", ">host"]
     table = TextTable(*columns, *([">NVMe"] if nvme else []), "fits")
     for option in estimate.options:
-        counts = [option.device.needed_bytes, option.host.bytes]
+        counts = [option.device.needed_bytes, option.host.peak_bytes]
         counts += [option.nvme.bytes] if nvme else []
         cells = [in_gib(count, 1) if count else "-" for count in counts]
         tiers = offload_label(option.offload_optimizer, option.offload_param)
@@ -237,7 +237,7 @@ def print_limits(limits: "tuple[Limit, ...]", facts: "Facts", program: "TargetPr
     host_is_unknown = facts.host is None or not facts.host.memory_bytes
     for limit in limits:
         answer = "none fits" if limit.value is None else _count(limit.value)
-        host = limit.option.host.bytes if limit.option and host_is_unknown else 0
+        host = limit.option.host.peak_bytes if limit.option and host_is_unknown else 0
         condition = f", with {size(host)} of host memory per node" if host else ""
         typer.echo(emphasised(f"{limit.question}: {answer}{condition}"))
     typer.echo()
@@ -248,7 +248,7 @@ def print_limits(limits: "tuple[Limit, ...]", facts: "Facts", program: "TargetPr
             continue
         value = _count(limit.value)
         option = limit.option
-        sizes = _size(option.device.needed_bytes), _size(option.host.bytes)
+        sizes = _size(option.device.needed_bytes), _size(option.host.peak_bytes)
         table.add_row(limit.question, value, *sizes, limit.how)
     typer.echo(str(table))
 

@@ -35,14 +35,12 @@ def write_plot(estimate: Estimate, path: Path) -> None:
     colors = component_colors(options)
     for name in at_peak_names(options):
         widths = [at_peak(option).get(name, 0) / GIB for option in options]
-        axes.barh(range(len(options)), widths, left=left, label=name, color=colors[name])
-        left = [start + width for start, width in zip(left, widths, strict=True)]
+        left = _stack(axes, left, widths, label=name, color=colors[name])
     for name, hatch in BESIDE_PEAK.items():
         widths = [option.device.beside_peak.get(name, 0) / GIB for option in options]
         if any(widths):
             style = {"color": "#e8e8e8", "edgecolor": "#777777", "hatch": hatch, "linewidth": 0}
-            axes.barh(range(len(options)), widths, left=left, label=name, **style)
-            left = [start + width for start, width in zip(left, widths, strict=True)]
+            left = _stack(axes, left, widths, label=name, **style)
     axes.set_yticks(range(len(options)), [label(option) for option in options])
     axes.set_ylim(-0.75, len(options) - 0.25)
     axes.set_xlabel("Required memory per GPU at the peak (GiB)")
@@ -53,7 +51,15 @@ def write_plot(estimate: Estimate, path: Path) -> None:
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False)
-    figure.savefig(path, bbox_inches="tight")
+    # bbox_inches="tight" would draw the figure twice.
+    figure.savefig(path, bbox_inches=figure.get_tightbbox().padded(0.1))
+
+
+def _stack(axes: Any, left: list[float], widths: list[float], **style: Any) -> list[float]:
+    """Draw a bar of each positive width at the end of its row, and return the new ends."""
+    rows = [row for row, width in enumerate(widths) if width]
+    axes.barh(rows, [widths[row] for row in rows], left=[left[row] for row in rows], **style)
+    return [start + width for start, width in zip(left, widths, strict=True)]
 
 
 def component_colors(options: Iterable[Option]) -> dict[str, str]:

@@ -51,18 +51,14 @@ def texts_for_numbers(path: str | Path) -> Mapping[str, str]:
 
 def key_lines(path: str | Path) -> Mapping[str, int]:
     """Return the 1-based line of every key by dotted path; JSON is parsed as YAML."""
-    text = Path(path).read_text("utf-8-sig")
-    is_json = yaml_numbers.is_json(text)
-    reader: Any = yaml.SafeLoader(yaml_numbers.from_json(text) if is_json else text)
-    return dict(_keys_below(reader.get_single_node(), "", set()))
+    return dict(_keys_below(_node(path), "", set()))
 
 
 def key_range(path: str | Path, key: str) -> Range | None:
     """Return the position of a dotted key, or None if the file cannot be read or lacks the key."""
     with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
         if Path(path).is_file():  # a pipe was already read
-            reader: Any = yaml.SafeLoader(Path(path).read_text("utf-8-sig"))
-            node, entry = reader.get_single_node(), None
+            node, entry = _node(path), None
             for name in key.split("."):
                 pairs = node.value if isinstance(node, yaml.MappingNode) else ()
                 entry, node = next((pair for pair in pairs if pair[0].value == name), (None, None))
@@ -70,6 +66,14 @@ def key_range(path: str | Path, key: str) -> Range | None:
                 marks = (entry.start_mark, entry.end_mark)
                 return Range(*(Position(mark.line + 1, mark.column + 1) for mark in marks))
     return None
+
+
+def _node(path: str | Path) -> Any:
+    """Return the root node of a YAML or JSON file."""
+    text = Path(path).read_text("utf-8-sig")
+    readable = yaml_numbers.from_json(text) if yaml_numbers.is_json(text) else text
+    reader: Any = yaml.SafeLoader(readable)
+    return reader.get_single_node()
 
 
 def _keys_below(node: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, int]]:

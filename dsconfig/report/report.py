@@ -106,6 +106,8 @@ def group_by_cause(findings: Iterable[Diagnostic]) -> list[Cause]:
 
 def _cause_key(finding: Diagnostic) -> object:
     """Return what findings of one cause have in common: everything but the key and its value."""
+    if finding.file:
+        return finding.code, finding.effect, finding.late, finding.runtimes, finding.message
     block, _, key = finding.pointer.rpartition("/")
     help = (finding.help or "").replace(key, "") if key else finding.help
     return finding.code, finding.effect, finding.late, finding.runtimes, block, help

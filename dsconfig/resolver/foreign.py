@@ -3,9 +3,10 @@
 from collections.abc import Container
 from typing import Any
 
-from dsconfig.checks import refusals
+from dsconfig.checks import agreement, refusals
 from dsconfig.facts import yaml_text
 from dsconfig.report import Effect
+from dsconfig.resolver import codes
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoHandling
@@ -31,6 +32,10 @@ def fill(draft: Draft) -> None:
             message = f"{draft.runtime.name} raises ValueError: {found.message}"
             draft.report("DSC760", path, message, help)
             return
+    draft.findings += (
+        found._replace(code="DSC760", name=codes.CODES["DSC760"].name)
+        for found in refusals.rejected_arguments(draft.document, draft.facts, draft.runtime)
+    )
     try:
         replay = refusals.replayed(draft.document, copied(before), draft.facts, draft.runtime)
     except MissingFact as missing:
@@ -79,7 +84,7 @@ def _report_launch_key(draft: Draft, code: str, failure: Failure, key: str) -> N
         code,
         key,
         f"{draft.runtime.name} {failure}",
-        f"delete {key.rpartition('.')[2]} here and set it in {draft.document.name}",
+        agreement.launch_help(failure, draft.document.name),
         late=failure.late,
     )
     place = yaml_text.key_range(file, key) if file else None

@@ -18,6 +18,8 @@ with lazy_imports():
 
 PLACEHOLDER_MARKS = ("$", "{{", "{%", "<", "%(", "@", "__")
 """Every template contains one of these; other files skip the template check."""
+COMMENT = "a comment"
+"""What strict JSON rejects in a file with comments."""
 NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")
 NUMBER_WORD = re.compile(r"(?:NaN|-?Infinity)(?=[ \t\r\n]*[,}\]])")
 """Numbers for Python's ``json``, unquoted strings for HJSON."""
@@ -169,7 +171,7 @@ def _why(text: str, error: json.JSONDecodeError) -> str:
     if rest.startswith("\ufeff"):
         return "a byte order mark"
     if rest.startswith("#") or rest in ("//", "/*"):
-        return "a comment"
+        return COMMENT
     if before == "," and rest[:1] in ("}", "]"):
         return "a trailing comma"
     if error.msg.startswith("Expecting property name"):

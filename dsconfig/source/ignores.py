@@ -62,7 +62,7 @@ class Ignores:
 
     def covering(self, finding: Diagnostic) -> list[Ignore]:
         """Return the suppressions that match a finding."""
-        line = finding.range.start.line if finding.range else 0
+        line = finding.range.start.line if finding.range and not finding.file else 0
         candidates = (*self._file_level, *self._by_line.get(line, ()))
         return [
             entry for entry in candidates if not entry.selector or matches(entry.selector, finding)

@@ -11,12 +11,16 @@ from dsconfig.source.pointer import is_block
 from dsconfig.source.positions import LineIndex
 
 OBJECT_START = re.compile(r"^[ \t]*(\{)(?=[ \t]*(?:[\"'}\r\n#/]|\w+[ \t]*:))", re.MULTILINE)
+MARKUP = re.compile(r"^[ \t]*(?:```|<!--)", re.MULTILINE)
+"""Markdown fences and HTML comments, which no config contains."""
 MAX_OBJECTS = 20
 """Objects that are searched for keys of a ds_config."""
 
 
 def is_prose(source: str, parsed: Parsed) -> bool:
     """Return whether text with syntax errors is not a config without braces."""
+    if MARKUP.search(source):
+        return True
     if is_block(parsed.value) and count_distinctive(parsed.value):
         return False
     return len(parsed.problems) > 1 or OBJECT_START.search(source) is not None

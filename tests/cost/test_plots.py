@@ -22,6 +22,16 @@ def test_every_component_has_its_own_color(runtime: str) -> None:
     assert f'"colors": {json.dumps(colors)}' in html_page(estimate)
 
 
+def test_plot_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = pytest.importorskip("matplotlib.figure")
+    draw, drawn = figures.Figure.draw, list[Any]()
+    monkeypatch.setattr(
+        figures.Figure, "draw", lambda self, *given: (drawn.append(self), draw(self, *given))
+    )
+    write_plot(table(gather(gpus=8, params="7e9")), tmp_path / "chart.png")
+    assert len(drawn) == 1 and (tmp_path / "chart.png").stat().st_size
+
+
 @pytest.mark.parametrize("device", ["a100-80gb", "cpu"])
 def test_bars_end_at_the_required_memory(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ import yaml
 
 import dsconfig
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
+from dsconfig.report import Position, Range
 
 CONFIG = {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
 
@@ -47,7 +48,8 @@ def test_number_that_yaml_reads_as_string_is_reported_with_line(
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
     findings = [each for each in found if each.code == "DSC707"]
     assert [each.help for each in findings] == ([f"write {advised}"] if advised else [])
-    assert all(each.message.startswith(f"{path}:2: learning_rate") for each in findings)
+    assert all(each.message.startswith("learning_rate") for each in findings)
+    assert all(each.range and each.range.start.line == 2 for each in findings)
     if advised:
         assert yaml.safe_load(advised) == float(written)
 
@@ -66,7 +68,7 @@ def test_argument_line_in_json_with_tabs(tmp_path: Path) -> None:
     path.write_text('{\n\t"output_dir": "out",\n\t"warmup_ratio": 0.1\n}\n')
     facts = dsconfig.gather(gpus=1, training_args=path)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
-    assert [each.message.split(": ")[0] for each in found] == [f"{path}:3"]
+    assert [each.range and each.range.start for each in found] == [Position(3, 2)]
 
 
 def test_arguments_from_a_pipe_are_read_once(tmp_path: Path) -> None:
@@ -88,7 +90,31 @@ def test_argument_finding_has_its_line(tmp_path: Path) -> None:
     path.write_text("output_dir: out\nevaluation_strategy: 'no'\n")
     facts = dsconfig.gather(gpus=1, training_args=path)
     (findings,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
-    assert findings.message.startswith(f"{path}:2: evaluation_strategy") and findings.range is None
+    assert findings.message.startswith("evaluation_strategy was removed")
+    assert (findings.file, findings.range) == (str(path), Range(Position(2, 1), Position(2, 20)))
+
+
+def test_removed_argument_is_refused_by_resolve_as_by_validate(tmp_path: Path) -> None:
+    path = tmp_path / "args.json"
+    path.write_text('{\n\t"output_dir": "out",\n\t"evaluation_strategy": "no"\n}')
+    facts = dsconfig.gather(gpus=1, training_args=path)
+    resolution = dsconfig.resolve(CONFIG, facts, runtime="transformers")
+    (rejected,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
+    (stop,) = resolution.refusals
+    assert not resolution.ok and stop.code == "DSC760"
+    assert (stop.message, stop.file, stop.range) == (rejected.message, str(path), rejected.range)
+    assert dsconfig.resolve(CONFIG, facts, runtime="dsengine").ok
+
+
+def test_ignore_comment_does_not_cover_the_same_line_of_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "args.yaml"
+    path.write_text("output_dir: out\nevaluation_strategy: 'no'\n")
+    facts = dsconfig.gather(gpus=1, training_args=path)
+    text = (
+        '{"zero_optimization": {"stage": 2},\n"train_batch_size": 1 // dsconfig: ignore DSC707\n}'
+    )
+    found = dsconfig.validate(text, facts, runtime="transformers").diagnostics
+    assert "DSC707" in {each.code for each in found}
 
 
 def test_unknown_arguments_are_one_note() -> None:

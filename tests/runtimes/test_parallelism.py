@@ -122,8 +122,11 @@ def test_distributed_config_findings_have_lines(tmp_path: Path) -> None:
     path.write_text(ARGUMENTS)
     facts = dsconfig.gather(gpus=4, training_args=path)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
-    findings = {each.message.split(": ")[0]: each.effect for each in found if each.code == "DSC709"}
-    assert findings == {f"{path}:4": "altered", f"{path}:5": "refused"}, found
+    places = {each.range.start.line: each.effect for each in found if each.range}
+    assert places == {4: "altered", 5: "refused"}, found
+    assert {each.file for each in found} == {str(path)}
+    stops = dsconfig.resolve(CONFIG, facts, runtime="transformers").refusals
+    assert [each.range.start.line for each in stops if each.range] == [5]
 
 
 @pytest.mark.parametrize("block", [{}, {"tp_size": 1}, {"ep_implementation": "all_reduce"}])

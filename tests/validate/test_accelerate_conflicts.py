@@ -53,6 +53,16 @@ def test_conflicting_keys_are_reported_together_with_other_errors(run: Run) -> N
     assert "error[DSC101]" in out and " --> acc.yaml:3:1" in out and "zero_stage (line 9)" in out
 
 
+def test_conflicting_keys_are_displayed_as_one_error(run: Run) -> None:
+    put("ds_z3.json", CONFIG)
+    put("acc.yaml", LAUNCH)
+    shown = run("acc.yaml")
+    assert shown.out.count("error[DSC704]") == 1 and "1 error," in shown.err
+    names = [key.rpartition("/")[2] for key in KEYS]
+    help = next(line for line in shown.out.splitlines() if "= help:" in line)
+    assert all(name in shown.out[shown.out.index(help) :] for name in names)
+
+
 def test_config_without_conflicting_keys_is_clean(run: Run) -> None:
     put("ds_z3.json", CONFIG)
     kept = [line for line in LAUNCH.splitlines() if "gradient" not in line and "mixed" not in line]

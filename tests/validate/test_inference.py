@@ -104,6 +104,29 @@ def test_unrealistic_number_of_ranks_is_not_printed(run: Run) -> None:  # noqa: 
     assert file["ranks"] is None
 
 
+@pytest.mark.parametrize(
+    ("comment", "flags", "program"),
+    [
+        ("// filled in by resolve", (), "dsengine"),
+        ("", (), "transformers"),
+        ("// by the Trainer", ("--with", "transformers==5.23.0"), "transformers"),
+    ],
+)
+def test_auto_in_file_with_comments_infers_dsengine(
+    run: Run,  # noqa: F811
+    comment: str,
+    flags: tuple[str, ...],
+    program: str,
+) -> None:
+    put("z2.json", TRAINER.replace("{", "{" + comment + "\n", 1))
+    (file,) = json.loads(run("z2.json", *flags, "--output-format", "json").out)["files"]
+    assert file["runtime"] == program
+    heading = run("z2.json", *flags).err
+    assert ("comments, which transformers and accelerate reject" in heading) == (
+        program == "dsengine"
+    )
+
+
 def test_training_arguments_infer_trainer(run: Run) -> None:  # noqa: F811
     put("args.json", '{"per_device_train_batch_size": 8}')
     result = run(put("ds.json", GOOD), "--training-args", "args.json", "--world-size", "1")
