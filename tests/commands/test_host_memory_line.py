@@ -97,3 +97,12 @@ def test_nvidia_smi_line_never_exceeds_the_device_if_it_fits(config: str) -> Non
     shown = float(line.split(")")[1].split()[0])
     assert shown <= between / GIB + 0.005
     assert "cached, freed when memory runs out" in line
+
+
+def test_host_column_is_the_required_memory_of_the_first_lines() -> None:
+    output = run("estimate", "--model", "llama-3-8b").output
+    stated = output.partition("Host memory: up to ")[2].partition(" GiB")[0]
+    table = output.partition("per configuration (GiB)\n")[2].partition("\n\n")[0]
+    head, *rows = table.splitlines()
+    shown = [row[: head.index("host") + len("host")].split()[-1] for row in rows]
+    assert len(shown) > 5 and max(shown, key=float) == stated

@@ -96,3 +96,10 @@ def test_override_of_number_word_is_kept() -> None:
     document = with_overrides(dsconfig.read(text), ["steps_per_print=5"])
     value = strict.as_strict_json_reads(document).value
     assert value == {"gradient_clipping": math.inf, "steps_per_print": 5}
+
+
+def test_markdown_page_is_prose_with_one_finding() -> None:
+    block = "<!-- run: -->\n```yaml\ngradient_accumulation_steps: 4\n```\n"
+    document = dsconfig.read(f"# Train\n\nGoal: train `${{MODEL}}`.\n\n{block}{block}")
+    assert [found.code for found in document.diagnostics] == ["DSC002"]
+    assert not document.is_template
