@@ -7,6 +7,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import TRAINING
 from dsconfig.checks.rule import (
     AT_INIT,
+    AT_STEP,
     AT_THE_END,
     AT_THE_START,
     REJECTED,
@@ -116,10 +117,16 @@ def failure_of(document: Document, facts: Facts, runtime: Runtime) -> Failure | 
                 return failure
     return Failure(
         finding.exception or rule.stop.exception or _exception(context, finding.path, rank.phase),
-        finding.message.removesuffix(f": {AT_INIT}").removesuffix(f": {REJECTED}"),
+        _problem(finding.message),
         tuple(".".join(path) for path in finding.names or (finding.path,) if path),
         late=rank.phase > Phase.PARSE,
     )
+
+
+def _problem(message: str) -> str:
+    """Return the message without its consequence."""
+    problem, _, end = message.rpartition(": ")
+    return problem if end in (AT_INIT, AT_STEP, REJECTED) else message
 
 
 def _rank(context: Context, rule: Rule, finding: Finding) -> _Rank:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Path = tuple[str, ...]
 AT_INIT = "DeepSpeed fails at engine initialization"
 """Consequence of most mistakes that DeepSpeed detects after reading the config."""
+AT_STEP = "DeepSpeed fails at the first step"
 REJECTED = "DeepSpeed rejects the config"
 """Consequence of the mistakes that it detects while reading."""
 

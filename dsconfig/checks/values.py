@@ -8,7 +8,7 @@ from typing import Any
 from dsconfig import batch
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, Path, Phase, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, AT_STEP, Finding, Path, Phase, reaches_deepspeed
 from dsconfig.report import Effect, Fix
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
@@ -156,7 +156,7 @@ def wrong_argument(
 
 _CONSEQUENCES = {
     None: "DeepSpeed does not check it and uses it",
-    Phase.STEP: "DeepSpeed fails at the first step",
+    Phase.STEP: AT_STEP,
 }
 
 

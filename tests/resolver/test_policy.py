@@ -209,6 +209,9 @@ def reserved(world, stage, optimizer="none", parameters="none"):
         "offload_param": {"device": parameters},
     }
     config = {**ZERO_AUTO, "zero_optimization": zero}
+    if not not_none(facts.device).bf16:  # which DeepSpeed refuses there; fp16 has the same bytes
+        del config["bf16"]
+        config["fp16"] = {"enabled": True}
     return max(
         dsconfig.estimate(dsconfig.resolve(config, facts, runtime=program), facts)
         .options[0]
