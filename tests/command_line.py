@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import MappingProxyType
 from typing import Any
 
 import dsconfig
@@ -32,7 +33,7 @@ def run(
     cwd: Path | None = None,
     stdin: str | bytes = b"",
     columns: int = 120,
-    **environment: str | None,
+    environment: Mapping[str, str | None] = MappingProxyType({}),
 ) -> Done:
     """Run ``dsconfig`` with these arguments and return its output as text.
 

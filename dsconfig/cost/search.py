@@ -445,7 +445,7 @@ def _least_sharded(space: Space, fitting: Sequence[Candidate]) -> Candidate:
         each
         for each in fitting
         if replace(each.choice, stage=0) == replace(fastest.choice, stage=0)
-        and _is_as_fast(each.time, fastest.time)
+        and (_is_as_fast(each.time, fastest.time) or _sends_no_more(each, fastest))
     ]
     least = min(each.device_bytes for each in equals)
     room = TO_SPARE * (space.facts.device_bytes or least)
@@ -457,6 +457,15 @@ def _is_as_fast(mine: StepTime, other: StepTime) -> bool:
     """Return whether it is as fast however much communication is hidden: stage 3 sends more."""
     pairs = ((mine.low, other.low), (mine.seconds, other.seconds), (mine.high, other.high))
     return all(one <= AS_FAST * another for one, another in pairs)
+
+
+def _sends_no_more(mine: Candidate, other: Candidate) -> bool:
+    """Return whether stage 1 or 2 is as fast as a higher stage if nothing is hidden.
+
+    Stage 3 may hide gathers that they wait for; each of its units has costs that are not counted.
+    """
+    is_lower = 0 < mine.choice.stage < other.choice.stage
+    return is_lower and mine.time.high <= AS_FAST * other.time.high
 
 
 def by_footprint(space: Space) -> list[Choice]:

@@ -3,8 +3,7 @@
 [Note: inference] Most ds_configs are run by the Trainer or accelerate, and few users specify it.
 Evidence, in this order: TrainingArguments or an accelerate YAML on the command line; a YAML that
 embeds the config; a release of either program (--with); a file in the same folder that references
-the config; an "auto" that DeepSpeed rejects, so another program must fill it in: dsengine if the
-file has comments, which transformers and accelerate reject. The library infers
+the config; an "auto" that DeepSpeed rejects, so another program must fill it in. The library infers
 only for ``tune``, from facts: otherwise its callers name the runtime.
 """
 
@@ -27,7 +26,6 @@ with lazy_imports():
     from dsconfig.project import settings
     from dsconfig.schema import installed
     from dsconfig.schema import version as versions
-    from dsconfig.source.from_text import COMMENT
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -36,11 +34,10 @@ if TYPE_CHECKING:
 
 EVERY = "all"
 """Runtime name that selects all of them."""
-TRAINER, ACCELERATE, ALONE, ENGINE = "transformers", "accelerate", "deepspeed", "dsengine"
+TRAINER, ACCELERATE, ALONE = "transformers", "accelerate", "deepspeed"
 WRAPPERS = (TRAINER, ACCELERATE)
 """Programs that call DeepSpeed; the Trainer comes first because it uses accelerate."""
 DEFAULT, NO_AUTO = "default", 'no "auto" to fill in'
-COMMENTS = '"auto" and comments, which transformers and accelerate reject'
 NEWEST, INSTALLED = "newest supported", "installed"
 PLANNED = "plans are executed by dsengine"
 UNSPECIFIED = (NEWEST, INSTALLED)
@@ -183,9 +180,7 @@ def _infer(document: "Document | None", source: str, facts: "Facts | None") -> t
     if referenced is not None:
         return referenced
     if has_foreign_auto(document.value):
-        # Strict-JSON programs reject a comment, and DeepSpeed rejects "auto".
-        error = document.json_error
-        return (ENGINE, COMMENTS) if error and error.message == COMMENT else (TRAINER, '"auto"')
+        return TRAINER, '"auto"'
     return ALONE, NO_AUTO
 
 

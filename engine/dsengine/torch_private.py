@@ -748,6 +748,9 @@ def fake_process_group(rank: int, ranks: int, backend: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+MESH_INFO = "_get_post_forward_mesh_info"
+
+
 @contextmanager
 def real_reshard_meshes() -> Iterator[None]:
     """Inside, ``fully_shard`` creates meshes for resharding to fewer ranks from real tensors, under
@@ -755,13 +758,13 @@ def real_reshard_meshes() -> Iterator[None]:
     from torch.distributed.fsdp._fully_shard import _fully_shard
     from torch.utils._python_dispatch import _disable_current_modes
 
-    create = _fully_shard._get_post_forward_mesh_info
+    create = getattr(_fully_shard, MESH_INFO)
 
     def create_real(*arguments: Any) -> Any:
         with _disable_current_modes():
             return create(*arguments)
 
-    with replaced(_fully_shard, "_get_post_forward_mesh_info", create_real):
+    with replaced(_fully_shard, MESH_INFO, create_real):
         yield
 
 

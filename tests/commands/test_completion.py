@@ -13,7 +13,7 @@ NAMED_SHELL = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
 
 
 def run(*arguments: str, **variables: str) -> str:
-    done = command_line.run(*arguments, **variables)
+    done = command_line.run(*arguments, environment=variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

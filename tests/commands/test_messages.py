@@ -73,7 +73,7 @@ def test_more_ranks_than_gpus_are_rejected_before_start(
     script, config = tmp_path / "train.py", tmp_path / "ds.json"
     script.write_text("print('started')")
     config.write_text('{"train_batch_size": 6}')
-    done = run("run", config, "--gpus", 3, "--", script, **machine_of_two)
+    done = run("run", config, "--gpus", 3, "--", script, environment=machine_of_two)
     assert done.returncode == 2 and "started" not in done.stdout
     assert "this machine has 2: use --gpus 2, or set CUDA_VISIBLE_DEVICES=" in " ".join(
         done.stderr.split()
@@ -83,7 +83,10 @@ def test_more_ranks_than_gpus_are_rejected_before_start(
 def test_hidden_gpus_are_not_counted(machine_of_two: dict[str, str]) -> None:
     outputs = {
         shown: run(
-            "estimate", "--model", "gpt2", **machine_of_two | {"CUDA_VISIBLE_DEVICES": shown}
+            "estimate",
+            "--model",
+            "gpt2",
+            environment={**machine_of_two, "CUDA_VISIBLE_DEVICES": shown},
         )
         for shown in ("0,1", "1", "")
     }
@@ -95,7 +98,7 @@ def test_hidden_gpus_are_not_counted(machine_of_two: dict[str, str]) -> None:
 def test_gpus_of_this_machine_are_the_default(
     machine_of_two: dict[str, str],
 ) -> None:
-    done = run("estimate", "--model", "gpt2", "--gpus", 1, **machine_of_two)
+    done = run("estimate", "--model", "gpt2", "--gpus", 1, environment=machine_of_two)
     assert done.returncode == 0 and "detected; override with --device" in done.stderr
     assert "NVIDIA H100 80GB" in done.stderr and "1 x H100-SXM5-80GB" in done.stdout
 
@@ -195,6 +198,6 @@ def test_estimate_without_a_device_does_not_state_that_it_does_not_fit() -> None
 
 
 def test_models_are_not_cut_on_a_narrow_terminal() -> None:
-    shown = run("models", "llama", COLUMNS="80").stdout
+    shown = run("models", "llama", columns=80).stdout
     assert "deepseek-ai/DeepSeek-R1-Distill-Llama-70B" in shown
     assert max(map(len, shown.splitlines())) <= 80

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def call(folder: Path, *arguments: str, **variables: str) -> Done:
-    return command_line.run(*arguments, cwd=folder, **{"NO_COLOR": None, **variables})
+    return command_line.run(*arguments, cwd=folder, environment={"NO_COLOR": None, **variables})
 
 
 @pytest.mark.parametrize("name", COMMANDS)

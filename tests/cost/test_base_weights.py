@@ -16,6 +16,7 @@ from dsconfig.cost.timeline import DEQUANTIZED
 from dsconfig.cost.workload import weights_of
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.inputs import FactError
+from dsconfig.mesh import Degrees
 from dsconfig.runtimes.effective import Tier
 
 QLORA: dict[str, Any] = {"lora_rank": 16, "base_weights": "4bit"}
@@ -150,7 +151,7 @@ def test_weights_of_a_counted_model_are_packed_too() -> None:
     facts = dsconfig.gather(params="7B", trainable="20M", base_weights="4bit")
     assert facts.model is not None
     plain = weights_of(facts.model)
-    packed = weights_of(facts.model, 1, (BaseWeights.FOUR_BIT, 2))
+    packed = weights_of(facts.model, Degrees(), (BaseWeights.FOUR_BIT, 2))
     assert packed.elements < 0.35 * plain.elements and packed.trained == plain.trained
 
 

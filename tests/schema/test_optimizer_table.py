@@ -217,7 +217,7 @@ def test_state_bytes_equal_engine_allocation(name: str, params: dict[str, Any]) 
     cost = optimizer_cost(Named(type=name, params=params), in_engine=True)
     # Adafactor's row and column factors are negligible at usual model widths.
     slack = 0.05 * weight.nbytes if name == "Adafactor" else 0
-    assert abs(cost.state_bytes(weight.numel()) - allocated) <= slack
+    assert abs(cost.state_bytes(weight.numel(), weight.itemsize) - allocated) <= slack
 
 
 def test_elementwise_classes_step_equally_in_slices() -> None:

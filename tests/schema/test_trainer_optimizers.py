@@ -96,7 +96,7 @@ def test_the_names_are_those_of_the_installed_transformers() -> None:
 )
 def test_bytes_of_the_states(arguments: dict[str, Any], bytes_per_element: float) -> None:
     cost = optimizer_cost(None, trainer=trainer_optimizer(arguments))
-    assert cost.state_bytes(256) == pytest.approx(256 * bytes_per_element)
+    assert cost.state_bytes(256, 4) == pytest.approx(256 * bytes_per_element)
 
 
 @pytest.mark.parametrize(("stage", "bytes_per_element"), [(0, 0.004), (2, 4.004)])

@@ -74,7 +74,11 @@ def test_number_words_are_numbers_for_strict_json_programs(runtime: str, word: s
     text = ONE_LINE % f'"gradient_clipping": 1.0, "steps_per_print": {word}'
     report = dsconfig.validate(text, runtime=runtime)
     assert not {"DSC002", "DSC007"} & {found.code for found in report.diagnostics}
-    (found,) = (f for f in report.diagnostics if f.pointer == "/steps_per_print")
+    at_key = [f for f in report.diagnostics if f.pointer == "/steps_per_print"]
+    if word == "Infinity":  # accelerate writes it to print nothing
+        assert not at_key
+        return
+    (found,) = at_key
     assert word in found.message and found.range is not None
     assert text[found.range.start.column - 1 :].startswith(word)
     facts = gather(gpus=1, micro_batch=1)

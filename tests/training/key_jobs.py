@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import dsengine
 from dsengine.sharding.fully_sharded import FullySharded
+from dsengine.sharding.units import offload_policy
 from dsengine.sharding.zero.status import is_watched
 from dsengine.tiers.host import HostBinding
 from dsengine.torch_private import parameter_groups
@@ -184,7 +185,7 @@ def pinned(settings: dict[str, Any], what: str) -> bool:
     engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
     with mock.patch.object(torch.cuda, "is_available", lambda: True):
         if what == "parameters":
-            policy = of_type(engine.sharding, FullySharded)._offload_policy()
+            policy = offload_policy(of_type(engine.sharding, FullySharded)._offload)
             answer = of_type(policy, CPUOffloadPolicy).pin_memory
         else:
             pins = of_type(engine._binding, HostBinding).settings.pin_memory

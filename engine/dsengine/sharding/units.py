@@ -112,7 +112,7 @@ class UnitSharder:
                 mesh=self._mesh,
                 reshard_after_forward=True if mesh else reshard_after_forward,
                 mp_policy=self._mixed_precision(cast_inputs),
-                offload_policy=self._offload_policy(),
+                offload_policy=offload_policy(self._offload),
                 ignored_params=self._ignored,
             )
         for submodule in modules:
@@ -130,11 +130,13 @@ class UnitSharder:
             cast_forward_inputs=cast_inputs,
         )
 
-    def _offload_policy(self) -> OffloadPolicy:
-        if self._offload is None:
-            return OffloadPolicy()
-        pin = self._offload.pin_memory and torch.cuda.is_available()
-        return CPUOffloadPolicy(pin_memory=pin and self._offload.tier != "nvme")
+
+def offload_policy(offload: Any) -> OffloadPolicy:
+    """Return ``fully_shard``'s policy for parameters stored on the host or NVMe."""
+    if offload is None:
+        return OffloadPolicy()
+    pin = offload.pin_memory and torch.cuda.is_available()
+    return CPUOffloadPolicy(pin_memory=pin and offload.tier != "nvme")
 
 
 def set_prefetch(units: Sequence[PlannedUnit], heads: Sequence[FSDPModule | None]) -> None:
