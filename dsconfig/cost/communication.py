@@ -107,6 +107,9 @@ def _of_unit(
             overlaps=True,
         )
         return
+    # A unit that is kept for backward sends as much as at stages 1 and 2 and is counted like there,
+    # so that bytes order the stages (docs/internals/decisions/0503).
+    is_kept = unit.gathers == 1 and not unit.regathers
     regathered = {"hpz": (zero.hpz_partition_size, unit.regathers), axis: (ranks, unit.gathers)}
     for group, (sharing, gathers) in regathered.items():
         yield Collective(
@@ -115,7 +118,7 @@ def _of_unit(
             ranks=sharing,
             bytes=unit.elements * numerics.precision.bytes,
             count=count * gathers * steps,
-            overlaps=True,
+            overlaps=not is_kept,
         )
     if not unit.gathers:  # updated weights, after the step
         yield Collective(

@@ -412,7 +412,29 @@ def fastest(space: Space) -> SearchResult:
     if not fitting:
         fitting = [_largest(space, each, spare=False) or space.candidate(each) for each in tight]
         skipped = [each for each in skipped if each not in tight]
-    return SearchResult(_least_sharded(space, fitting) if fitting else None, skipped)
+    if not fitting:
+        return SearchResult(None, skipped)
+    return SearchResult(_least_sharded(space, _at_lower_stages(space, fitting) or fitting), skipped)
+
+
+def _at_lower_stages(space: Space, fitting: Sequence[Candidate]) -> list[Candidate]:
+    """Return the fastest choice at stages 1 and 2, if it fits there and sends no more.
+
+    Stage 3 may hide what they wait for, but each of its units has costs that are not counted.
+    """
+    best = min(fitting, key=lambda candidate: candidate.time.seconds_per_sample)
+    stages = range(1, best.choice.stage) if STAGE in space.open else ()
+    choices = [replace(best.choice, stage=stage) for stage in stages]
+    found = [
+        space.fitting(each)
+        for each in choices
+        if each.works and supports_stage(space.facts, each.stage)
+    ]
+    return [
+        each
+        for each in found
+        if each and not each.verdict.tight and each.time.high <= AS_FAST * best.time.high
+    ]
 
 
 def _may_reach(space: Space, choice: Choice, seconds: float) -> bool:
@@ -445,7 +467,7 @@ def _least_sharded(space: Space, fitting: Sequence[Candidate]) -> Candidate:
         each
         for each in fitting
         if replace(each.choice, stage=0) == replace(fastest.choice, stage=0)
-        and (_is_as_fast(each.time, fastest.time) or _sends_no_more(each, fastest))
+        and _is_as_fast(each.time, fastest.time)
     ]
     least = min(each.device_bytes for each in equals)
     room = TO_SPARE * (space.facts.device_bytes or least)
@@ -457,15 +479,6 @@ def _is_as_fast(mine: StepTime, other: StepTime) -> bool:
     """Return whether it is as fast however much communication is hidden: stage 3 sends more."""
     pairs = ((mine.low, other.low), (mine.seconds, other.seconds), (mine.high, other.high))
     return all(one <= AS_FAST * another for one, another in pairs)
-
-
-def _sends_no_more(mine: Candidate, other: Candidate) -> bool:
-    """Return whether stage 1 or 2 is as fast as a higher stage if nothing is hidden.
-
-    Stage 3 may hide gathers that they wait for; each of its units has costs that are not counted.
-    """
-    is_lower = 0 < mine.choice.stage < other.choice.stage
-    return is_lower and mine.time.high <= AS_FAST * other.time.high
 
 
 def by_footprint(space: Space) -> list[Choice]:

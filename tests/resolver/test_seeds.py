@@ -69,7 +69,7 @@ def test_one_v100_does_not_fit_and_gets_suggestion():
     ("world", "chosen", "batch"),
     [
         (ONE_V100, (3, "cpu", "cpu", "fp16"), (512, 4, 128)),
-        (NODE_OF_A100, (2, "none", "none", "bf16"), (512, 8, 8)),
+        (NODE_OF_A100, (3, "none", "none", "bf16"), (512, 16, 4)),
         (CLUSTER_OF_H100, (1, "none", "none", "bf16"), (512, 8, 1)),
     ],
 )
