@@ -164,14 +164,16 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
 
 @rule(
     "DSC312",
-    Effect.REFUSED,
+    Effect.COSTLY,
+    also=(Effect.REFUSED,),
     triggers="fp16 bf16 bfloat16 torch_autocast",
     stops="engine ValueError",
 )
 def precision_not_on_device(config: Context) -> Iterator[Finding]:
     """Device does not support the precision
 
-    The device is set by `--device`.
+    The device is set by `--device`. Without bf16 units, torch emulates bf16: its
+    `cuda.is_bf16_supported()`, which DeepSpeed and transformers check, returns true.
 
     with: device="v100", world_size=1
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}}
@@ -180,17 +182,22 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
     device = config.facts.device
     if device is None:
         return
-    formats = (("fp16", config.fp16, device.fp16), (config.bf16_block, config.bf16, device.bf16))
-    for block, is_on, is_supported in formats:
-        if is_on and not is_supported:
-            other = "fp16" if block != "fp16" and device.fp16 else None
-            yield Finding(
-                path=(block, "enabled"),
-                message=f"{device.name} does not support {block}: {AT_INIT}",
-                help=f'write "{other}": {{"enabled": true}} and disable {block}'
-                if other
-                else "train in fp32 on this device",
-            )
+    if config.bf16 and not device.bf16:
+        block = config.bf16_block
+        yield Finding(
+            path=(block, "enabled"),
+            message=f"{device.name} does not support bf16: torch emulates it, slowly",
+            help=f'write "fp16": {{"enabled": true}} and disable {block}'
+            if device.fp16
+            else "train in fp32 on this device",
+        )
+    if config.fp16 and not device.fp16:
+        yield Finding(
+            path=("fp16", "enabled"),
+            message=f"{device.name} does not support fp16: {AT_INIT}",
+            help="train in fp32 on this device",
+            effect=Effect.REFUSED,
+        )
 
 
 @rule("DSC313", Effect.ALTERED, also=(Effect.INERT,), triggers="bfloat16")

@@ -113,7 +113,7 @@ except writing.UsageError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "Permission denied" in done.stdout, done.stderr
+    assert "permission denied" in done.stdout, done.stderr
     assert config.read_text() == FIXABLE
 
 

@@ -346,7 +346,7 @@ def test_remedy_without_offload_unsets_the_block() -> None:
     offload = {"offload_optimizer": {"device": "cpu"}}
     document = read({**FIXED, "zero_optimization": {"stage": 3, **offload}})
     here = gather(**WORLD, seq_len=512, host_memory="100GiB")
-    effective = dsconfig.resolve(document, here, runtime="deepspeed").effective
+    effective = dsconfig.resolve(document, here, runtime="deepspeed").derive()
     assert effective is not None
     changes = cheapest_changes(effective, here, runtime="deepspeed", count=50)
     (without_offload,) = (change for change in changes if change.what == "stage 3, all on the GPU")

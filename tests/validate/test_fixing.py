@@ -70,11 +70,11 @@ def test_unwritable_file_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) 
     put("ds.json", MISTYPED)
 
     def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
+        raise PermissionError(13, "permission denied")
 
     monkeypatch.setattr("os.fsync", refuse)
     result = run("ds.json", "--fix")
-    assert result.code == 2 and "Permission denied" in result.err
+    assert result.code == 2 and "permission denied" in result.err
 
 
 def test_fix_leaves_embedded_and_missing_configs_unchanged(run: Run) -> None:
