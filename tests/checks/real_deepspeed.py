@@ -61,12 +61,12 @@ def _import_once() -> None:
 
 
 def compile_kernels() -> None:
-    """Compile the two Adam kernels, which takes minutes the first time."""
+    """Compile the kernels that the examples need, which takes minutes the first time."""
     _import_once()
     from deepspeed.accelerator import get_accelerator
 
     accelerator: Any = get_accelerator()
-    for name in ("FusedAdamBuilder", "CPUAdamBuilder"):
+    for name in ("FusedAdamBuilder", "CPUAdamBuilder", "CPUAdagradBuilder"):
         accelerator.create_op_builder(name).load(verbose=False)
 
 

@@ -153,7 +153,7 @@ def test_plan_step_time_and_dry_run_count_the_same_bytes(seed: int) -> None:
     check(seed)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(200))
-def test_bytes_of_200_random_configs(seed: int) -> None:
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(10, 200))
+def test_bytes_of_190_more_random_configs(seed: int) -> None:
     check(seed)
