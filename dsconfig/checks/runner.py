@@ -40,7 +40,7 @@ def check(
     names = tuple(target.name for target in runtimes)
     # What the reader reports applies to every program.
     diagnostics = [
-        _for_readers(runtimes, diagnostic)._replace(
+        for_readers(runtimes, diagnostic)._replace(
             runtimes=() if diagnostic.code == findings.UNREADABLE else names
         )
         for diagnostic in document.diagnostics
@@ -66,7 +66,7 @@ def found_in(context: Context) -> Iterator[tuple[Rule, Finding]]:
                 yield rule, finding
 
 
-def _for_readers(runtimes: tuple[Runtime, ...], diagnostic: Diagnostic) -> Diagnostic:
+def for_readers(runtimes: tuple[Runtime, ...], diagnostic: Diagnostic) -> Diagnostic:
     """Return the reader's finding for these programs: strict JSON keeps the last duplicate key."""
     if diagnostic.name != findings.DUPLICATE or diagnostic.range is None:
         return diagnostic

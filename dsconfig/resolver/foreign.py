@@ -3,7 +3,7 @@
 from collections.abc import Container
 from typing import Any
 
-from dsconfig.checks import agreement, refusals
+from dsconfig.checks import agreement, refusals, runner
 from dsconfig.facts import yaml_text
 from dsconfig.report import Effect
 from dsconfig.resolver import codes
@@ -26,7 +26,8 @@ def fill(draft: Draft) -> None:
             "convert it to strict JSON: `dsconfig convert --to json`",
         )
         return
-    for found in draft.document.diagnostics:
+    for diagnostic in draft.document.diagnostics:
+        found = runner.for_readers((draft.runtime,), diagnostic)
         if found.effect is Effect.REFUSED:
             path, help = ".".join(split(found.pointer)), found.help or "fix the file"
             message = f"{draft.runtime.name} raises ValueError: {found.message}"
