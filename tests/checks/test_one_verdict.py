@@ -86,7 +86,8 @@ def stops(command: str, file: Path, flags: list[str]) -> bool:
 )
 def test_duplicate_key_has_one_verdict_per_program(runtime: str, stops: bool) -> None:
     """Strict-JSON readers keep the last value."""
-    text = '{"train_micro_batch_size_per_gpu": 8, "gradient_clipping": 1.0, "gradient_clipping": 2}'
+    twice = '"gradient_clipping": 1.0, "gradient_clipping": 1.0'
+    text = f'{{"train_micro_batch_size_per_gpu": 8, "zero_optimization": {{}}, {twice}}}'
     facts = dsconfig.gather(gpus=1)
     assert refused(dsconfig.validate(text, facts, runtime=runtime).diagnostics) is stops
     assert refused(dsconfig.resolve(text, facts, runtime=runtime).diagnostics) is stops
