@@ -418,22 +418,24 @@ def fastest(space: Space) -> SearchResult:
 
 
 def _at_lower_stages(space: Space, fitting: Sequence[Candidate]) -> list[Candidate]:
-    """Return the fastest choice at stages 1 and 2, if it fits there and sends no more.
+    """Return the fastest choice at stages 1 and 2, where it fits and sends no more.
 
     Stage 3 may hide what they wait for, but each of its units has costs that are not counted.
     """
     best = min(fitting, key=lambda candidate: candidate.time.seconds_per_sample)
     stages = range(1, best.choice.stage) if STAGE in space.open else ()
-    choices = [replace(best.choice, stage=stage) for stage in stages]
-    found = [
-        space.fitting(each)
-        for each in choices
-        if each.works and supports_stage(space.facts, each.stage)
-    ]
+    choices = (replace(best.choice, stage=stage) for stage in stages)
+    candidates = (
+        space.fitting(choice)
+        for choice in choices
+        if choice.works and supports_stage(space.facts, choice.stage)
+    )
     return [
-        each
-        for each in found
-        if each and not each.verdict.tight and each.time.high <= AS_FAST * best.time.high
+        candidate
+        for candidate in candidates
+        if candidate is not None
+        and not candidate.verdict.tight
+        and candidate.time.high <= AS_FAST * best.time.high
     ]
 
 

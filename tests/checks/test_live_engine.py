@@ -18,7 +18,6 @@ NOT_SHOWN = {
     "DSC702": "accelerate fails, not DeepSpeed",
     "DSC703": "transformers fails, not DeepSpeed",
     "DSC704": "transformers fails, not DeepSpeed",
-    "DSC312": "needs a GPU without bf16",
     "DSC419": "needs 8 ranks",
     "DSC462": "needs 8 ranks",
     "DSC464": "needs 2 ranks",
