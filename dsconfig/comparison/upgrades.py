@@ -171,15 +171,15 @@ def _findings(
 
     old, new = findings(before), findings(after)
     for finding in (old[key] for key in old if key not in new):
-        said = f"{finding.code} {finding.message}"
+        reason = f"{finding.code} {finding.message}"
         if finding.code in RANGES:
-            yield UpgradeChange(ChangeKind.FIXED, finding.pointer, "known bug", "fixed", said)
+            yield UpgradeChange(ChangeKind.FIXED, finding.pointer, "known bug", "fixed", reason)
         elif finding.effect is Effect.REFUSED and finding.pointer not in reported:
-            yield UpgradeChange(ChangeKind.ACCEPTED, finding.pointer, "refused", "accepted", said)
+            yield UpgradeChange(ChangeKind.ACCEPTED, finding.pointer, "refused", "accepted", reason)
     for finding in (new[key] for key in new if key not in old):
-        said = f"{finding.code} {finding.message}"
+        reason = f"{finding.code} {finding.message}"
         if finding.code in RANGES:
-            yield UpgradeChange(ChangeKind.FAULT, finding.pointer, "correct", "known bug", said)
+            yield UpgradeChange(ChangeKind.FAULT, finding.pointer, "correct", "known bug", reason)
         elif finding.pointer not in reported:
             kind = ChangeKind.REFUSED if finding.effect is Effect.REFUSED else ChangeKind.TRAINS
-            yield UpgradeChange(kind, finding.pointer, "accepted", str(finding.effect), said)
+            yield UpgradeChange(kind, finding.pointer, "accepted", str(finding.effect), reason)

@@ -57,7 +57,7 @@ class UnitVolume(NamedTuple):
     gathers: int = 0
     """In each micro step; 0: it stays unsharded and is gathered after each update."""
     regathers: int = 0
-    """The same over the ranks of hpZ."""
+    """In each micro step, over the ranks of hpZ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +76,8 @@ class Volume:
 def traffic(found: Iterable[Collective]) -> Mapping[str, int]:
     """Return bytes sent per rank and step, by kind."""
     sent: Counter[str] = Counter()
-    for each in found:
-        sent[each.kind.value] += each.sent  # pyright: ignore[reportArgumentType]
+    for collective in found:
+        sent[collective.kind.value] += collective.sent  # pyright: ignore[reportArgumentType]
     return {kind: round(amount) for kind, amount in sent.items() if amount}
 
 
@@ -87,7 +87,7 @@ def collectives(effective: Effective, mesh: Mesh, volume: Volume) -> tuple[Colle
     found = [*_of_layers(mesh, volume, steps)]
     for unit, count in Counter(volume.units).items():
         found += _of_unit(effective, mesh, unit, volume, steps, count)
-    return tuple(each for each in found if each.ranks > 1 and each.bytes)
+    return tuple(collective for collective in found if collective.ranks > 1 and collective.bytes)
 
 
 def _of_unit(
@@ -137,12 +137,12 @@ def _of_unit(
         count=reductions,
         overlaps=zero.overlap_comm,
     )
-    held = wire if volume.reduces_every_pass else max(wire, numerics.grad_accum_dtype.bytes)
+    sum_bytes = wire if volume.reduces_every_pass else max(wire, numerics.grad_accum_dtype.bytes)
     yield Collective(
         axis="replicate",
         kind=Kind.ALL_REDUCE,
         ranks=mesh.replicate,
-        bytes=unit.trained * held / ranks,
+        bytes=unit.trained * sum_bytes / ranks,
         count=reductions,
         overlaps=zero.overlap_comm,
     )

@@ -80,7 +80,7 @@ def _notes(cause: Cause, margin: str, look: Look) -> list[str]:
     late = found.late and found.effect is Effect.REFUSED
     effect = LATE if late else f"{found.effect}: {found.effect.meaning}"
     programs = f" ({', '.join(found.runtimes)})" if found.runtimes else ""
-    # A fact missing here says nothing about the program, which has it at run time.
+    # The program has this fact at run time, so a missing one is no error of the program.
     if found.name != MISSING_FACT:
         notes.append(("effect", f"{effect}{programs}"))
     if found.help:
