@@ -45,7 +45,9 @@ def write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
             panels["Arguments"].append((_argument_name(param), text.replace("  [required]", "")))
         else:
             names = re.sub(r"<([^>]*)>", lambda match: TYPES.get(match[1], match[1]), names)
-            panels.setdefault(param.rich_help_panel or "Options", []).append((names, text))
+            # click's own `--help`, which older typer releases leave in place, names no panel.
+            panel = getattr(param, "rich_help_panel", None) or "Options"
+            panels.setdefault(panel, []).append((names, text))
     for name, records in panels.items():
         if records:
             with formatter.section(name):

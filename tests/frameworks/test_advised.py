@@ -86,7 +86,7 @@ def test_tuned_config_trains(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dsconfig", "tune", *about, *batch, *run]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     output = " ".join((done.stdout + done.stderr).split())
-    advice = re.search(r"\(-o\), set (.*?) in TrainingArguments", output)
+    advice = re.search(r"Also set (.*?) in TrainingArguments", output)
     assert advice is not None, output
     named = [f"--{flag}" for flag in advice[1].split(", ")]
     assert {flag.partition("=")[0] for flag in named} >= {"--learning_rate", "--bf16"}
