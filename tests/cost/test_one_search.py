@@ -37,7 +37,7 @@ from resolver.strategies import wide
 
 A = "auto"
 BLOCKS = [
-    pytest.param(first, marks=[pytest.mark.long] * (first >= 60)) for first in range(0, 200, 20)
+    pytest.param(first, marks=[pytest.mark.long] * (first >= 20)) for first in range(0, 200, 20)
 ]
 """First seeds of 20 cases each; `make test-all` runs those that `make test` leaves out."""
 MODELS = ("gpt2", "llama-3.2-1b", wide(12_032), wide(16_384))

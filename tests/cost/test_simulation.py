@@ -15,6 +15,8 @@ from dsconfig.facts.gathering import gather
 from training import frozen_jobs
 
 pytestmark = pytest.mark.torch
+LONG = pytest.mark.long
+"""Marks combinations whose parts are also covered by other cases; `make test-all` runs them."""
 
 SMALL = hf_config.model(
     {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 4, "vocab_size": 17_000}
@@ -66,13 +68,13 @@ FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
 @pytest.mark.parametrize(
     ("stage", "zero", "more"),
     [
-        (2, {"mics_shard_size": 2}, {}),
+        pytest.param(2, {"mics_shard_size": 2}, {}, marks=LONG),
         (3, {"mics_shard_size": 2}, {}),
-        (2, TILES, {}),
+        pytest.param(2, TILES, {}, marks=LONG),
         (3, TILES, {}),
-        (2, {"offload_optimizer": OFFLOADED}, FP32_SUMS),
+        pytest.param(2, {"offload_optimizer": OFFLOADED}, FP32_SUMS, marks=LONG),
         (3, {"offload_optimizer": OFFLOADED}, FP32_SUMS),
-        (3, {}, {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}}),
+        pytest.param(3, {}, {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}}, marks=LONG),
         (3, {}, {"optimizer": {"type": "Adagrad", "params": {"lr": 1e-4}}}),
         (3, {}, {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}),
         (3, {}, {"optimizer": {"type": "Muon", "params": {"lr": 1e-4}}}),
@@ -117,7 +119,7 @@ TINY = hf_config.model(
 )
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("decay", [0.0, pytest.param(0.1, marks=LONG)])
 @pytest.mark.parametrize("foreach", [True, False])
 @pytest.mark.parametrize(
     "kind",
@@ -141,7 +143,7 @@ def test_a_dry_run_agrees_on_torch_optimizer_temporaries(
     assert estimated == pytest.approx(simulated, abs=4096)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 8])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=LONG), 8])
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_a_dry_run_agrees_on_what_muon_orthogonalizes(stage: int, ranks: int) -> None:
     facts = gather(gpus=ranks, model=TINY)
@@ -160,11 +162,11 @@ PARAMETERS_TOO = {"offload_optimizer": OFFLOADED, "offload_param": OFFLOADED}
     [
         (1, "bf16", 4, 2, {"offload_optimizer": OFFLOADED}),
         (2, "bf16", 1, 1, {"offload_optimizer": OFFLOADED}),
-        (2, "fp16", 4, 2, {"offload_optimizer": OFFLOADED}),
-        (2, "fp32", 2, 1, {"offload_optimizer": OFFLOADED}),
+        pytest.param(2, "fp16", 4, 2, {"offload_optimizer": OFFLOADED}, marks=LONG),
+        pytest.param(2, "fp32", 2, 1, {"offload_optimizer": OFFLOADED}, marks=LONG),
         (2, "bf16", 2, 4, {"offload_optimizer": OFFLOADED, "mics_shard_size": 2}),
-        (3, "bf16", 2, 1, {"offload_optimizer": OFFLOADED}),
-        (3, "bf16", 1, 2, PARAMETERS_TOO),
+        pytest.param(3, "bf16", 2, 1, {"offload_optimizer": OFFLOADED}, marks=LONG),
+        pytest.param(3, "bf16", 1, 2, PARAMETERS_TOO, marks=LONG),
         (3, "fp32", 4, 1, PARAMETERS_TOO),
         (3, "bf16", 1, 2, {"offload_param": OFFLOADED}),
     ],
@@ -314,12 +316,21 @@ FILED = {"device": "nvme", "nvme_path": "/nowhere"}
     ("precision", "ranks", "zero"),
     [
         ("bf16", 1, {"offload_optimizer": FILED}),
-        ("bf16", 2, {"offload_optimizer": FILED, "sub_group_size": 1_000_000}),
+        pytest.param(
+            "bf16", 2, {"offload_optimizer": FILED, "sub_group_size": 1_000_000}, marks=LONG
+        ),
         ("fp32", 2, {"offload_optimizer": {**FILED, "buffer_count": 16}, "sub_group_size": 10**6}),
-        ("bf16", 2, {"offload_optimizer": {**FILED, "ratio": 0.5}, "sub_group_size": 10**6}),
-        ("bf16", 2, {"offload_param": {**FILED, "max_in_cpu": 0}}),
+        pytest.param(
+            "bf16",
+            2,
+            {"offload_optimizer": {**FILED, "ratio": 0.5}, "sub_group_size": 10**6},
+            marks=LONG,
+        ),
+        pytest.param("bf16", 2, {"offload_param": {**FILED, "max_in_cpu": 0}}, marks=LONG),
         ("bf16", 1, {"offload_optimizer": FILED, "offload_param": {**FILED, "max_in_cpu": 0}}),
-        ("bf16", 2, {"offload_optimizer": FILED, "offload_param": OFFLOADED}),
+        pytest.param(
+            "bf16", 2, {"offload_optimizer": FILED, "offload_param": OFFLOADED}, marks=LONG
+        ),
         ("bf16", 2, {"offload_optimizer": OFFLOADED, "offload_param": FILED | {"max_in_cpu": 0}}),
     ],
 )

@@ -40,7 +40,14 @@ def temporary_tensors(name: str, params: dict[str, Any], *, foreach: bool, tenso
         for parameter in parameters:
             parameter.grad = torch.randn(ELEMENTS)
         live = LiveBytes(torch.device("cpu"), existing=False)
-        with live.measure("step"):
+        states = [state for states in optimizer.state.values() for state in states.values()]
+        gradients = [parameter.grad for parameter in parameters]
+        existing = [
+            tensor
+            for tensor in (*parameters, *gradients, *states)
+            if isinstance(tensor, torch.Tensor)
+        ]
+        with live.measure("step", existing):
             optimizer.step()
         peak = live.peaks["step"]
     return round(peak / 4 / ELEMENTS)

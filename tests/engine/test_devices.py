@@ -348,9 +348,11 @@ def test_dry_run_is_independent_of_local_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import dsconfig
+    from dsconfig.facts import hf_config
     from dsengine.simulation.dry_run import simulate
 
-    tree = dsconfig.gather(model="gpt2").model
+    shape = {"model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 2, "vocab_size": 100}
+    tree = dsconfig.gather(model=hf_config.model(shape)).model
     facts = dsconfig.Facts(world_size=WORLD, model=tree)
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
     config = {

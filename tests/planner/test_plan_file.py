@@ -48,7 +48,7 @@ def planned(config: dict[str, Any], version: str | None = None, **world: Any) ->
 
 
 MODELS = st.sampled_from(["gpt2", "llama-3.2-1b", wide(12_032)])
-EXAMPLES = 1000
+EXAMPLES = 300
 
 
 def test_plan_round_trip() -> None:

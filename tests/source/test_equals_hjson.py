@@ -87,7 +87,7 @@ def test_json_equals_hjson(value: Any, indent: Any) -> None:
     assert same(by_us(text), by_hjson(text))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text(), JSON_VALUES))
 def test_hjson_output_equals_hjson(value: dict[str, Any]) -> None:
     text = hjson.dumps(value)

@@ -81,8 +81,11 @@ class LiveBytes:
         self._watching.close()
 
     @contextmanager
-    def measure(self, phase: str) -> Iterator["LiveBytes"]:
-        self.start(phase)
+    def measure(
+        self, phase: str, existing: Iterable[torch.Tensor] | None = None
+    ) -> Iterator["LiveBytes"]:
+        """Measure one phase; ``existing`` as in ``start``."""
+        self.start(phase, existing)
         try:
             yield self
         finally:
