@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dsconfig.comparison.differences import Change
     from dsconfig.comparison.upgrades import UpgradeChange
     from dsconfig.cost.estimate import Estimate
-    from dsconfig.cost.search import Candidate
+    from dsconfig.cost.search_space import Candidate
     from dsconfig.facts import Facts
     from dsconfig.planner.plan import Plan
     from dsconfig.report import Diagnostic, Report

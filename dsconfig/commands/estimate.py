@@ -37,13 +37,14 @@ with lazy_imports():
         calibration,
         compat,
         estimator,
+        fit,
         host_memory_fixes,
         limits,
         log_comparison,
         plots,
         remedies,
         rendering,
-        search,
+        usual,
         workload,
     )
     from dsconfig.facts import inputs, machine, run_log
@@ -275,7 +276,7 @@ def _result(
         if effective is not None:
             estimates = estimator.estimate(effective, facts, runtime=program.runtime)
         else:
-            estimates = search.table(facts, runtime=program.runtime)
+            estimates = usual.table(facts, runtime=program.runtime)
     if extra.measured is not None:
         estimates = _calibrated(estimates, extra.measured, extra.measured_as)
     result = Result(estimates, facts, program, effective, document, log)
@@ -337,7 +338,7 @@ def _show(result: Result, output_format: str) -> None:
         data = {**rendering.as_data(estimates), **program.data}
         data["host_available_bytes"] = facts.host.usable_bytes if facts.host else None
         for option, entry in zip(estimates.options, data["options"], strict=True):
-            entry["lacks"] = search.host_or_disk_shortfall(option.host, option.nvme, facts)
+            entry["lacks"] = fit.host_or_disk_shortfall(option.host, option.nvme, facts)
         if result.effective is not None:
             data |= {"remedies": _changes(result), "unsaid": verdict.assumption_data(result.others)}
             data["host_memory_fixes"] = list(result.host_fixes)

@@ -30,8 +30,8 @@ from dsconfig.cost.estimate import (
     Option,
     TierMemory,
 )
+from dsconfig.cost.fit import host_or_disk_shortfall
 from dsconfig.cost.rendering import label
-from dsconfig.cost.search import host_or_disk_shortfall
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import GIB, counted, gib, in_gib, size
 from dsconfig.runtimes.base import RECOMPUTATION
@@ -47,7 +47,7 @@ with lazy_imports():
 if TYPE_CHECKING:
     from dsconfig.commands.estimate import Result
     from dsconfig.cost.limits import Limit
-    from dsconfig.cost.search import Candidate
+    from dsconfig.cost.search_space import Candidate
     from dsconfig.cost.step_time import StepTime
     from dsconfig.facts import Facts
     from dsconfig.facts.machine import HostFacts

@@ -22,7 +22,7 @@ with lazy_imports():
     from dsconfig.project import program_file
 
 if TYPE_CHECKING:
-    from dsconfig.cost.search import Candidate
+    from dsconfig.cost.search_space import Candidate
     from dsconfig.facts import Facts
     from dsconfig.project.program_file import ProgramFile
     from dsconfig.runtimes.base import Runtime

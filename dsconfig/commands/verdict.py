@@ -3,7 +3,8 @@
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsconfig.cost.search import TO_SPARE, host_or_disk_shortfall, known_devices
+from dsconfig.cost.fit import TO_SPARE, host_or_disk_shortfall
+from dsconfig.cost.usual import known_devices
 from dsconfig.report.sizes import GIB, size
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from dsconfig.cost.deepspeed.releases import BEFORE_CHANGES
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.families import family_of
+from dsconfig.cost.fit import verdict_on
 from dsconfig.cost.loss import Loss
-from dsconfig.cost.search import verdict_on
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective

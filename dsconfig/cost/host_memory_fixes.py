@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from dsconfig.cost.estimator import estimate_option
-from dsconfig.cost.search import verdict_on
+from dsconfig.cost.fit import verdict_on
 from dsconfig.facts.facts import Facts
 from dsconfig.report.sizes import gib
 from dsconfig.runtimes.base import Runtime

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from dsconfig.cost import search
+from dsconfig.cost import search, search_space
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.estimate import Option
-from dsconfig.cost.search import Batches, Candidate, Space
+from dsconfig.cost.search_space import Batches, Candidate, Space
 from dsconfig.facts import Facts, TrainingFacts
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import Runtime, runtime_of
@@ -106,7 +106,7 @@ class _Questions:
         group = facts.degrees.per_sample
         total = facts.training.global_batch_size if facts.training else None
         if total and self._effective is None:
-            groups = search.divisors(total)
+            groups = search_space.divisors(total)
         else:
             groups = range(1, max(1, MAXIMUM_GPUS // group) + 1)
 
@@ -133,7 +133,7 @@ class _Questions:
         return self._most(
             "largest micro batch",
             1,
-            search.LARGEST_MICRO_BATCH,
+            search_space.LARGEST_MICRO_BATCH,
             lambda _: self._facts,
             micro_batch=True,
         )
@@ -182,7 +182,7 @@ class _Questions:
 
     def _space(self, facts: Facts, micro_batch: int | None = None) -> Space:
         if self._effective is None:
-            space = search.open_space(facts, self._runtime)
+            space = search_space.open_space(facts, self._runtime)
         else:
             batch = self._effective.batch
             space = Space(

@@ -20,7 +20,8 @@ from dsconfig.cost.choices import (
 )
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.estimator import estimate_option
-from dsconfig.cost.search import divisors, verdict_on
+from dsconfig.cost.fit import verdict_on
+from dsconfig.cost.search_space import divisors
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts.adapters import with_adapters
 from dsconfig.facts.base_weights import BaseWeights

@@ -7,7 +7,7 @@ from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import config_of, offload_label
 from dsconfig.cost.estimate import Component, Estimate, Option, TierMemory
 from dsconfig.cost.limits import Limit
-from dsconfig.cost.search import Candidate
+from dsconfig.cost.search_space import Candidate
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from dsconfig.checks.agreement import Disagreement, disagreements
-from dsconfig.cost import search
+from dsconfig.cost import search, search_space
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
 from dsconfig.facts import Facts
@@ -156,7 +156,9 @@ def chosen(
 
     config = with_explicit_settings(skeleton(learning_rate, facts), facts)
     with usage():
-        fastest = search.fastest(search.open_space(facts, "dsengine", selective=selective)).chosen
+        fastest = search.fastest(
+            search_space.open_space(facts, "dsengine", selective=selective)
+        ).chosen
     recompute = fastest.choice.recompute if fastest is not None else Recompute.NONE
     if recompute is Recompute.FULL:
         # The resolution below is for dsengine, which reads this block.

@@ -1,6 +1,6 @@
 """Largest micro batch that fits by the estimate."""
 
-from dsconfig.cost import search
+from dsconfig.cost import search, search_space
 from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing, zero
 from dsconfig.resolver.draft import Draft
@@ -48,5 +48,5 @@ def largest(draft: Draft, path: str) -> int | None:
     return found.choice.micro_batch
 
 
-def _micro_batch(candidate: search.Candidate) -> int:
+def _micro_batch(candidate: search_space.Candidate) -> int:
     return candidate.choice.micro_batch

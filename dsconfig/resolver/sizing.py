@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsconfig.batch import GLOBAL, MICRO, STEPS
-from dsconfig.cost import buckets, search
+from dsconfig.cost import buckets, search_space
 from dsconfig.facts import Facts
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.triple import known_members
@@ -16,11 +16,15 @@ BLOCK = "zero_optimization"
 STAGE = f"{BLOCK}.stage"
 OPTIMIZER = f"{BLOCK}.offload_optimizer.device"
 PARAMETERS = f"{BLOCK}.offload_param.device"
-ARRANGEMENT = {STAGE: search.STAGE, OPTIMIZER: search.OPTIMIZER, PARAMETERS: search.PARAMETERS}
+ARRANGEMENT = {
+    STAGE: search_space.STAGE,
+    OPTIMIZER: search_space.OPTIMIZER,
+    PARAMETERS: search_space.PARAMETERS,
+}
 """Names in the search space, by path."""
 
 
-def space(draft: Draft) -> search.Space | None:
+def space(draft: Draft) -> search_space.Space | None:
     """Return the search space of a draft: "auto" is open, other values are constraints.
 
     None if facts or config do not allow an estimate; see :func:`missing_flags`.
@@ -35,11 +39,11 @@ def space(draft: Draft) -> search.Space | None:
     arranged = {name for path, name in ARRANGEMENT.items() if draft.is_auto(path)}
     known = {path: member.value for path, member in known_members(draft).items()}
     counts = {path: n for path, n in known.items() if type(n) is int and n > 0}
-    return search.Space(
+    return search_space.Space(
         base=base,
         facts=draft.facts,
         runtime=draft.runtime,
-        batches=search.batches(
+        batches=search_space.batches(
             draft.facts.data_parallel or 1,
             total=counts.get(GLOBAL),
             micro=counts.get(MICRO),

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dsconfig.cost import search
+from dsconfig.cost import search, search_space
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import Choice, choice_of, recomputation_edits
-from dsconfig.cost.search import Candidate, Space
+from dsconfig.cost.search_space import Candidate, Space
 from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing
 from dsconfig.resolver.draft import Draft
@@ -34,9 +34,9 @@ def fill(draft: Draft) -> None:
 def suggested_choice(space: Space) -> str:
     """Describe what the search would choose if stage and offload devices were open."""
     before = choice_of(space.base, space.facts).recompute
-    opened = space.open | search.ARRANGEMENT
+    opened = space.open | search_space.ARRANGEMENT
     if before is not Recompute.FULL:  # else everything is recomputed already
-        opened |= {search.RECOMPUTE}
+        opened |= {search_space.RECOMPUTE}
     opened_space = replace(space, open=opened, priced={})
     found = search.fastest(opened_space).chosen
     if found is None:

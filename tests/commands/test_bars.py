@@ -7,7 +7,7 @@ import pytest
 from dsconfig.commands import bars, text_table
 from dsconfig.commands.bars import memory_bars
 from dsconfig.cost.plots import component_colors
-from dsconfig.cost.search import table
+from dsconfig.cost.usual import table
 from dsconfig.facts.gathering import gather
 
 OPTIONS = table(gather(gpus=8, params="13e9", device="a100-80gb")).options

@@ -15,8 +15,8 @@ from dsconfig.cost.assumptions import decisive_assumptions
 from dsconfig.cost.estimate import Option, Phase
 from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.pipeline import blocks_of_stage
-from dsconfig.cost.search import known_devices
 from dsconfig.cost.step_time import step_time
+from dsconfig.cost.usual import known_devices
 from dsconfig.facts import HostFacts, gather
 from dsconfig.runtimes.base import runtime_of
 

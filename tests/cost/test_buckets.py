@@ -6,7 +6,7 @@ import pytest
 
 from dsconfig.cost.choices import USUAL, usual_config
 from dsconfig.cost.estimator import bucket_rule_bytes, estimate_option
-from dsconfig.cost.search import table
+from dsconfig.cost.usual import table
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.effective import Zero
 

@@ -20,10 +20,13 @@ from dsconfig.cost.choices import (
 )
 from dsconfig.cost.estimate import Phase, TierMemory
 from dsconfig.cost.estimator import estimate, estimate_option
+from dsconfig.cost.fit import verdict_on
 from dsconfig.cost.hardware import pinned, workspace_bytes
 from dsconfig.cost.limits import limits
 from dsconfig.cost.remedies import cheapest_changes
-from dsconfig.cost.search import programs, table, tune, verdict_on
+from dsconfig.cost.search import tune
+from dsconfig.cost.search_space import programs
+from dsconfig.cost.usual import table
 from dsconfig.facts import Facts, TrainingFacts, catalogue
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.base import SELECTIVE_RECOMPUTATION, runtime_of

@@ -16,15 +16,8 @@ from dsconfig.cost.choices import recomputing_selectively
 from dsconfig.cost.deepspeed.stage3 import recording_of
 from dsconfig.cost.estimator import estimate_if_fits, estimate_option
 from dsconfig.cost.limits import limits
-from dsconfig.cost.search import (
-    OPTIMIZER,
-    PARAMETERS,
-    STAGE,
-    Candidate,
-    any_fits,
-    open_space,
-    tune,
-)
+from dsconfig.cost.search import any_fits, tune
+from dsconfig.cost.search_space import OPTIMIZER, PARAMETERS, STAGE, Candidate, open_space
 from dsconfig.cost.timeline import Recorder, Timeline
 from dsconfig.facts import DeviceFacts, Facts, architectures, parameter_count
 from dsconfig.facts.gathering import gather

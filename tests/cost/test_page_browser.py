@@ -9,7 +9,7 @@ import pytest
 
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.plots import html_page
-from dsconfig.cost.search import table
+from dsconfig.cost.usual import table
 from dsconfig.facts.gathering import gather
 
 BROWSER = next(

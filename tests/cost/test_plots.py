@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dsconfig.cost.plots import component_colors, html_page, title, write_plot
-from dsconfig.cost.search import table
+from dsconfig.cost.usual import table
 from dsconfig.facts.gathering import gather
 
 
