@@ -20,7 +20,7 @@ from dsconfig.mesh import Mesh
 from dsconfig.runtimes.effective import Effective
 
 
-class Kind(StrEnum):
+class CollectiveKind(StrEnum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_REDUCE = "all_reduce"
@@ -33,7 +33,7 @@ class Collective:
     """``count`` equal collectives of a step, of ``bytes`` each: the full tensor of a group."""
 
     axis: str
-    kind: Kind
+    kind: CollectiveKind
     ranks: int
     bytes: float
     count: int
@@ -43,9 +43,9 @@ class Collective:
     @property
     def sent(self) -> float:
         """Return the bytes that a rank sends in a step, by ring algorithms."""
-        if self.kind is Kind.SEND:
+        if self.kind is CollectiveKind.SEND:
             return self.bytes * self.count
-        passes = 2 if self.kind is Kind.ALL_REDUCE else 1
+        passes = 2 if self.kind is CollectiveKind.ALL_REDUCE else 1
         return passes * self.bytes * self.count * (self.ranks - 1) / self.ranks
 
 
@@ -100,7 +100,7 @@ def _of_unit(
     if zero.stage == 0:
         yield Collective(
             axis="gradients",
-            kind=Kind.ALL_REDUCE,
+            kind=CollectiveKind.ALL_REDUCE,
             ranks=mesh.gradient_ranks,
             bytes=unit.trained * wire,
             count=count,
@@ -114,7 +114,7 @@ def _of_unit(
     for group, (sharing, gathers) in regathered.items():
         yield Collective(
             axis=group,
-            kind=Kind.ALL_GATHER,
+            kind=CollectiveKind.ALL_GATHER,
             ranks=sharing,
             bytes=unit.elements * numerics.precision.bytes,
             count=count * gathers * steps,
@@ -123,7 +123,7 @@ def _of_unit(
     if not unit.gathers:  # updated weights, after the step
         yield Collective(
             axis=axis,
-            kind=Kind.ALL_GATHER,
+            kind=CollectiveKind.ALL_GATHER,
             ranks=ranks,
             bytes=unit.trained * numerics.precision.bytes,
             count=count,
@@ -131,7 +131,7 @@ def _of_unit(
     reductions = count * (steps if volume.reduces_every_pass else 1)
     yield Collective(
         axis=axis,
-        kind=Kind.REDUCE_SCATTER,
+        kind=CollectiveKind.REDUCE_SCATTER,
         ranks=ranks,
         bytes=unit.trained * wire,
         count=reductions,
@@ -140,7 +140,7 @@ def _of_unit(
     sum_bytes = wire if volume.reduces_every_pass else max(wire, numerics.grad_accum_dtype.bytes)
     yield Collective(
         axis="replicate",
-        kind=Kind.ALL_REDUCE,
+        kind=CollectiveKind.ALL_REDUCE,
         ranks=mesh.replicate,
         bytes=unit.trained * sum_bytes / ranks,
         count=reductions,
@@ -156,9 +156,9 @@ def _of_layers(mesh: Mesh, volume: Volume, steps: int) -> Iterator[Collective]:
     (Jacobs et al. 2023, arXiv:2309.14509).
     """
     for axis, kind, ranks, hidden in (
-        ("tensor", Kind.ALL_REDUCE, mesh.tensor, 4 * volume.layers),
-        ("sequence", Kind.ALL_TO_ALL, mesh.sequence, 8 * volume.layers),
-        ("pipeline", Kind.SEND, mesh.pipeline, 2),
+        ("tensor", CollectiveKind.ALL_REDUCE, mesh.tensor, 4 * volume.layers),
+        ("sequence", CollectiveKind.ALL_TO_ALL, mesh.sequence, 8 * volume.layers),
+        ("pipeline", CollectiveKind.SEND, mesh.pipeline, 2),
     ):
         amount = hidden * volume.hidden_bytes
         yield Collective(axis=axis, kind=kind, ranks=ranks, bytes=amount, count=steps)

@@ -111,7 +111,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StepEstimate:
     """Seconds of one optimizer step, by component, with the expected range.
 
     ``mfu``: model FLOPs utilization; None if the device's peak rate is unknown.
@@ -143,7 +143,7 @@ class Option:
     bucket_allocated_bytes: int
     """Bytes actually allocated for communication buckets."""
     fits: tuple[Fit, ...] = ()
-    step: Step | None = None
+    step: StepEstimate | None = None
     """None if the batch size is not resolved."""
 
 

@@ -14,7 +14,15 @@ from dsconfig.cost.activations import (
 )
 from dsconfig.cost.buckets import bucket_rule_bytes
 from dsconfig.cost.categories import MASTERS
-from dsconfig.cost.estimate import DeviceMemory, Estimate, Fit, Option, Phase, Step, TierMemory
+from dsconfig.cost.estimate import (
+    DeviceMemory,
+    Estimate,
+    Fit,
+    Option,
+    Phase,
+    StepEstimate,
+    TierMemory,
+)
 from dsconfig.cost.optimizers import optimizer_label
 from dsconfig.cost.pipeline import workloads
 from dsconfig.cost.step_time import step_time
@@ -130,13 +138,13 @@ def _option(
     )
 
 
-def _step(effective: Effective, facts: Facts, program: Runtime) -> Step | None:
+def _step(effective: Effective, facts: Facts, program: Runtime) -> StepEstimate | None:
     """Return the estimated step time as part of an option."""
     if effective.batch is None:
         return None
     time = step_time(effective, facts, is_deepspeed=program.runs_deepspeed)
     peak = facts.device.tflops_16bit if facts.device else None
-    return Step(
+    return StepEstimate(
         seconds=time.seconds,
         low_seconds=time.low,
         high_seconds=time.high,

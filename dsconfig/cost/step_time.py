@@ -78,7 +78,7 @@ def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False)
     model, ranks, batch = facts.model, facts.world_size, effective.batch
     if model is None or ranks is None or batch is None:
         raise ArgumentError("the step time requires model=, gpus= and the batch size")
-    step = _Step(effective, facts, model, batch, is_deepspeed=is_deepspeed)
+    step = _StepModel(effective, facts, model, batch, is_deepspeed=is_deepspeed)
     samples = batch.micro_batch * batch.accumulation * (facts.data_parallel or 1)
     tokens = samples * step.length
     usual, low, high = (
@@ -118,7 +118,7 @@ class _Parts:
         return self.compute + self.shown(hidden) + self.offload + self.bubble
 
 
-class _Step:
+class _StepModel:
     """One step of one rank."""
 
     def __init__(

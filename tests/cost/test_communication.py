@@ -9,7 +9,7 @@ import pytest
 
 import dsconfig
 import dsengine
-from dsconfig.cost.communication import Kind, collectives, volume_of
+from dsconfig.cost.communication import CollectiveKind, collectives, volume_of
 from dsconfig.cost.hardware import rates
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts import gather, hf_config
@@ -107,7 +107,7 @@ def check(seed: int) -> None:
     records = collectives(effective, plan.mesh, volume_of(effective, facts, plan.mesh))
     counted: Counter[str] = Counter()
     for each in records:
-        messages = device == "cpu" and each.kind is not Kind.ALL_REDUCE
+        messages = device == "cpu" and each.kind is not CollectiveKind.ALL_REDUCE
         counted[each.kind] += round(each.sent if messages else each.bytes * each.count)
     assert counted == simulated(plan, device), f"seed {seed}: {config} on {ranks} ranks"
 
