@@ -47,8 +47,6 @@ with lazy_imports():
 if TYPE_CHECKING:
     from dsconfig.commands.estimate import Result
     from dsconfig.cost.limits import Limit
-    from dsconfig.cost.search_space import Candidate
-    from dsconfig.cost.step_time import StepTime
     from dsconfig.facts import Facts
     from dsconfig.facts.machine import HostFacts
     from dsconfig.project.inference import TargetProgram
@@ -58,7 +56,7 @@ def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") ->
     """Print the usual configurations: GPU, host and NVMe memory, what fits, and the buckets."""
     typer.echo(f"{paragraph(_heading(estimate))}\n{paragraph(program.headline)}\n")
     typer.echo(colored_verdict(paragraph(overall(estimate, facts))))
-    _print_host(max(estimate.options, key=lambda option: option.host.peak_bytes), facts, "up to ")
+    print_host(max(estimate.options, key=lambda option: option.host.peak_bytes), facts, "up to ")
     typer.echo(f"\nMemory required per configuration (GiB)\n{_choices(estimate, facts)}\n")
     typer.echo(f"{memory_bars(estimate.options)}\n")
     typer.echo(f"{_buckets(estimate)}\n")
@@ -113,13 +111,13 @@ def _heading(estimate: Estimate) -> str:
     gpus, nodes = inputs["gpus"], inputs["nodes"]
     devices = f"{gpus} x {inputs['device']}" if inputs["device"] else counted(gpus, "GPU")
     on = f" on {nodes} nodes" if nodes and nodes > 1 else ""
-    model = _model_label(inputs["model"], inputs["parameters"])
+    model = model_label(inputs["model"], inputs["parameters"])
     weights = inputs["base_weights"]
     base = f", {BaseWeights(weights).hyphenated} base weights" if weights else ""
     return f"{model} on {devices}{on}, {inputs['precision']}{base}, {inputs['optimizer']}"
 
 
-def _model_label(model: str, parameters: int) -> str:
+def model_label(model: str, parameters: int) -> str:
     """Return ``llama-3-8b: 8.03e9 parameters``, or only the count for an unnamed model."""
     count = f"{_scientific(parameters)} parameters"
     return count if model == count else f"{model}: {count}"
@@ -204,7 +202,7 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
         remarks.append(f"Assumptions: {'; '.join(inputs['assumed'])}.")
         if device.low_bytes is not None and device.high_bytes is not None:
             spread = (device.high_bytes - device.low_bytes) / 2 / device.peak_bytes
-            by_count = _model_label(inputs["model"], inputs["parameters"]) == inputs["model"]
+            by_count = model_label(inputs["model"], inputs["parameters"]) == inputs["model"]
             if by_count:
                 reason = "Only the parameter count is known"
                 hint = "; specify --model for an exact estimate"
@@ -265,7 +263,7 @@ def print_depth(result: "Result") -> None:
     typer.echo(paragraph(f"{_heading(estimate)}, {label(option)}"))
     typer.echo(f"{paragraph(result.program.headline)}\n")
     typer.echo(colored_verdict(paragraph(overall(estimate, facts, is_config=True))))
-    _print_host(option, facts)
+    print_host(option, facts)
     for other in result.others:
         typer.echo(paragraph(verdicts.assumption_line(other)))
     if not_fitting(option, facts) and document is not None:
@@ -398,7 +396,8 @@ def _visible(option: Option) -> tuple[str, str]:
     return _size(shown), f"all of it: up to {_size(cached)} GiB cached, freed when memory runs out"
 
 
-def _print_host(option: Option, facts: "Facts", bound: str = "") -> None:
+def print_host(option: Option, facts: "Facts", bound: str = "") -> None:
+    """Print the required host memory, unless the verdict already says that it is exceeded."""
     line = host_memory.requirement(option.host, facts, bound)
     in_verdict = not bound and host_or_disk_shortfall(option.host, option.nvme, facts)
     if line and not in_verdict:
@@ -441,81 +440,3 @@ def _tier(name: str, tier: TierMemory, host: "HostFacts | None") -> TextTable:
         add("reserved for the system", reserved, "kernel, daemons, page cache")
         add("", abs(left), "left" if left >= 0 else "over", bold=left < 0)
     return table
-
-
-def search_verdict(best: "Candidate") -> str:
-    """Return the verdict of the search."""
-    if best.reason:
-        return f"Nothing fits. Closest: {best.label}: {best.reason}."
-    return f"Fastest that fits: {best.label}"
-
-
-def print_candidates(
-    candidates: "tuple[Candidate, ...]", most: int | None, facts: "Facts", program: "TargetProgram"
-) -> None:
-    """Print the fastest candidate, then up to ``most`` others with the reason each was rejected."""
-    best = candidates[0]
-    peak = facts.device.tflops_16bit if facts.device else None
-    option, time = best.option, best.time
-    typer.echo(f"{paragraph(_search_heading(best, facts))}\n{paragraph(program.headline)}\n")
-    typer.echo(colored_verdict(paragraph(search_verdict(best))))
-    if not best.reason:
-        rate = _rate_of(time, peak)
-        share = f", {rate[1]} MFU" if rate[1] != "-" else ""
-        typer.echo(paragraph(verdicts.verdict(option, facts)))
-        _print_host(option, facts)
-        typer.echo(
-            paragraph(
-                f"{rate[0]} tokens/s per GPU{share}, {time.seconds:.2f} s per step of "
-                f"{time.samples} samples; modeled from FLOPs, links and PCIe for ranking, not a "
-                "guarantee."
-            )
-        )
-    heading = "Candidates, each with its largest micro batch that fits (memory in GiB)"
-    if not facts.training or facts.training.global_batch_size is None:
-        heading += "; specify --global-batch to compare equal steps"
-    typer.echo(f"\n{paragraph(heading)}")
-    table = TextTable(">tokens/s/GPU", ">MFU", ">GPU", ">host", "config")
-    groups = _grouped(candidates)
-    for group in groups[:most]:
-        first = group[0]
-        stages = " or ".join(str(candidate.choice.stage) for candidate in group)
-        table.add_row(
-            *_cells(first, peak),
-            f"stage {stages}{first.choice.tiers}, {first.run}: {first.reason or 'fastest'}",
-            bold=not first.reason,
-        )
-    typer.echo(str(table))
-    if most is not None and len(groups) > most:
-        typer.echo(f"{len(groups) - most} more: --all lists them")
-
-
-def _grouped(candidates: "tuple[Candidate, ...]") -> "list[list[Candidate]]":
-    """Group stages with identical numbers; keeps the order of the candidates."""
-    groups: dict[tuple[str, ...], list[Candidate]] = {}
-    for candidate in candidates:
-        choice, fits = candidate.choice, str(candidate.verdict.fits)
-        key = (*_cells(candidate, 1.0), choice.tiers, candidate.run, fits)
-        groups.setdefault(key, []).append(candidate)
-    return list(groups.values())
-
-
-def _cells(candidate: "Candidate", peak_tflops: float | None) -> tuple[str, str, str, str]:
-    option = candidate.option
-    host = in_gib(option.host.peak_bytes, 0) if option.host.bytes else ""
-    return (*_rate_of(candidate.time, peak_tflops), in_gib(option.device.needed_bytes, 1), host)
-
-
-def _search_heading(best: "Candidate", facts: "Facts") -> str:
-    model, device = facts.model, facts.device
-    name = _model_label(model.name, model.parameters) if model else "a model"
-    gpus = facts.world_size or 1
-    devices = f"{gpus} x {device.name}" if device else counted(gpus, "GPU")
-    tokens = facts.training.sequence_length if facts.training else None
-    precision = best.effective.numerics.precision
-    return f"{name} on {devices}, {tokens} tokens per sample, {precision}"
-
-
-def _rate_of(time: "StepTime", peak_tflops: float | None) -> tuple[str, str]:
-    share = time.mfu(peak_tflops * 1e12 if peak_tflops else None)
-    return f"{time.tokens_per_second:,.0f}", "-" if share is None else f"{share:.0%}"

@@ -16,8 +16,8 @@ from dsconfig.project.errors import usage
 from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 
 with lazy_imports():
-    from dsconfig.commands import estimate_tables as tables
     from dsconfig.commands import host_memory, screen, text_table
+    from dsconfig.commands import tune_tables as tables
     from dsconfig.cost import choices, rendering, search, workload
     from dsconfig.project import program_file
 
@@ -109,7 +109,7 @@ def _show(
         winner = file_of(candidates[0], program.runtime)
         if winner.steps:
             typer.echo(
-                tables.paragraph(
+                text_table.paragraph(
                     f"Also set {format_instructions(winner.steps)} (not part of the config file)."
                 )
             )
