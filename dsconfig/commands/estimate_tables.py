@@ -397,7 +397,7 @@ def _visible(option: Option) -> tuple[str, str]:
 
 
 def print_host(option: Option, facts: "Facts", bound: str = "") -> None:
-    """Print the required host memory, unless the verdict already says that it is exceeded."""
+    """Print the required host memory, unless the verdict already contains it."""
     line = host_memory.requirement(option.host, facts, bound)
     in_verdict = not bound and host_or_disk_shortfall(option.host, option.nvme, facts)
     if line and not in_verdict:
