@@ -15,6 +15,12 @@ hidden directory contains the file ``.owner``, which its save keeps locked (floc
 any way. The next save removes a hidden directory only if its name has our form and it has such a
 file, created under the running kernel, whose lock is free: then no process is writing there. A
 directory of another machine may be in use and is kept; a warning names it.
+
+[Note: symbolic links]
+A link beside the checkpoints (``best -> ../best``) belongs to the user, and what it points to may be
+the only copy. Nothing here follows a link when it removes: a link is never counted as a checkpoint,
+a save under its name replaces the link itself, and links inside a removed directory are only
+unlinked.
 """
 
 import ctypes
@@ -99,7 +105,7 @@ class PendingCheckpoint:
         """Return False if another save changed ``final`` concurrently."""
         removing = _hidden(self.root, self.tag, "removing")
         try:
-            if not final.exists():
+            if not os.path.lexists(final):
                 self.directory.rename(final)
             elif _exchange(self.directory, final):
                 self.directory.rename(removing)
@@ -147,7 +153,7 @@ def _lock_directory(directory: Path) -> int:
 def _remove_abandoned(path: Path) -> None:
     """Remove a hidden directory if its owner has provably ended."""
     try:
-        descriptor = os.open(path / OWNER, os.O_RDONLY)
+        descriptor = os.open(path / OWNER, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return  # not ours, or not yet
     try:
@@ -190,9 +196,12 @@ def check_shared(directory: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a directory that is not a checkpoint; the owner file is removed last."""
+    """Remove a directory that is not a checkpoint; the owner file is removed last.
+
+    Of a link, only the link is removed.
+    """
     with suppress(FileNotFoundError):
-        for child in path.iterdir():
+        for child in path.iterdir() if not path.is_symlink() else ():
             if child.name != OWNER:
                 _remove(child)
         _remove(path)
@@ -270,6 +279,13 @@ def sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def is_same_checkpoint(first: Path, second: Path) -> bool:
+    """Whether two paths are the same directory, directly or through links."""
+    with suppress(OSError):
+        return first == second or first.samefile(second)
+    return False  # one of them does not exist
 
 
 def remove_tag(root: Path, tag: str) -> None:

@@ -5,6 +5,7 @@ save dsengine's own checkpoint in a hidden directory, and rank 0 converts it. No
 before the conversion is complete.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ def write_checkpoint(
     or if ``saved`` cannot be represented in DeepSpeed's files.
     """
     stage, ranks = saved.stage if stage is None else stage, ranks or saved.world_size
-    if (root / tag).exists():
+    if os.path.lexists(root / tag):
         raise CheckpointError(f"{root / tag} exists: choose another folder, or remove it")
     _check(saved, stage)
     with PendingCheckpoint(root, tag) as pending:
