@@ -826,17 +826,43 @@ def _rebuild_plain(rebuild: Any, kind: Any, arguments: tuple[Any, ...], state: A
     return rebuild(*arguments)
 
 
+def _rebuild_tensor(
+    storage: Any, offset: int, size: Any, stride: Any, grad: Any, hooks: Any, *metadata: Any
+) -> Tensor:
+    """Rebuild a tensor without gradient and hooks."""
+    del grad, hooks
+    return _torch._utils._rebuild_tensor_v2(storage, offset, size, stride, False, {}, *metadata)
+
+
+def _rebuild_parameter(data: Tensor, requires_grad: bool, hooks: Any) -> nn.Parameter:
+    """Rebuild a parameter without hooks."""
+    del hooks
+    return nn.Parameter(data, requires_grad)
+
+
+def is_torchscript(path: Any) -> bool:
+    """Whether ``torch.load`` would pass this file to ``torch.jit.load``, which runs its code."""
+    with open(path, "rb") as file:  # noqa: PTH123
+        if not torch.serialization._is_zipfile(file):
+            return False
+    with torch.serialization._open_zipfile_reader(str(path)) as reader:
+        return torch.serialization._is_torchscript_zip(reader)
+
+
 def named_in_tensor_files() -> dict[tuple[str, str], Any]:
-    """Return the globals that rebuild tensors in ``torch.save`` files, by module and name."""
+    """Return the functions for the globals that rebuild tensors in ``torch.save`` files.
+
+    By module and name; None for classes that are only mentioned.
+    """
     return {
         ("torch", "Size"): torch.Size,
-        ("torch", "Tensor"): torch.Tensor,
+        ("torch", "Tensor"): None,
         ("torch", "device"): torch.device,
-        ("torch.nn.parameter", "Parameter"): nn.Parameter,
+        ("torch.nn.parameter", "Parameter"): None,
         ("torch.serialization", "_get_layout"): _layout,
         ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_plain,
-        ("torch._utils", "_rebuild_tensor_v2"): _torch._utils._rebuild_tensor_v2,
-        ("torch._utils", "_rebuild_parameter"): _torch._utils._rebuild_parameter,
+        ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+        ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
     }
 
 

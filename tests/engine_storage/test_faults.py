@@ -29,7 +29,7 @@ def outcomes(
         ("truncated", ["__1_0.distcp", "truncated"]),
         ("missing file", ["__1_0.distcp", "missing"]),
         ("foreign state", ["training_state.pt", "cannot be read"]),
-        ("malicious metadata", ["metadata file contains", "not data"]),
+        ("malicious metadata", ["checkpoint's metadata", "not allowed in a checkpoint"]),
         ("deepspeed", ["written by DeepSpeed", "deepspeed_layout"]),
         ("full disk", ["CheckpointError", "rank 1", "File too large"]),
         ("thread", ["CheckpointError", "rank 1", "no space for this thread"]),

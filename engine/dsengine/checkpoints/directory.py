@@ -17,10 +17,9 @@ file, created under the running kernel, whose lock is free: then no process is w
 directory of another machine may be in use and is kept; a warning names it.
 
 [Note: symbolic links]
-A link beside the checkpoints (``best -> ../best``) belongs to the user, and what it points to may be
-the only copy. Nothing here follows a link when it removes: a link is never counted as a checkpoint,
-a save under its name replaces the link itself, and links inside a removed directory are only
-unlinked.
+A link beside the checkpoints (``best -> ../best``) belongs to the user, and what it points to may
+be the only copy. Removal never follows a link: a link does not count as a checkpoint, a save under
+its name replaces the link itself, and links inside a removed directory are only unlinked.
 """
 
 import ctypes

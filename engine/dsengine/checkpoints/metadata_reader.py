@@ -1,38 +1,47 @@
 """torch.distributed.checkpoint's file reader, with safe unpickling of the metadata file."""
 
-import pickle
+import pathlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.futures import Future
 
 from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.restricted_pickle import (
+    DataUnpickler,
+    Name,
+    data_class,
+    dtype_named,
+    reason_of,
+)
 from dsengine.torch_private import metadata_path, named_in_checkpoint_metadata
 
 Ranges = Callable[[], list[tuple[str, int, int]]]
 """Returns (file, offset, length) of what will be read; raises CheckpointError."""
 BeforeReading = Callable[[Ranges], object]
-_DATA_CLASSES = named_in_checkpoint_metadata()
 
 
-class _MetadataUnpickler(pickle.Unpickler):
+def _allowed() -> dict[tuple[str, str], Name]:
+    names = {
+        key: data_class(value) if isinstance(value, type) else Name(".".join(key), value)
+        for key, value in named_in_checkpoint_metadata().items()
+    }
+    paths = {("pathlib", name): pathlib.PurePosixPath for name in ("PosixPath", "PurePosixPath")}
+    return names | {key: Name(".".join(key), value) for key, value in paths.items()}
+
+
+_ALLOWED = _allowed()
+
+
+class _MetadataUnpickler(DataUnpickler):
     """Unpickles only the metadata classes of torch.distributed.checkpoint."""
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _DATA_CLASSES:
-            return _DATA_CLASSES[module, name]
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        if module == "pathlib" and name in ("PosixPath", "PurePosixPath"):
-            import pathlib
-
-            return getattr(pathlib, name)
-        raise CheckpointError(f"the metadata file contains {module}.{name}, which is not data")
+    def named(self, module: str, name: str) -> Any:
+        return _ALLOWED.get((module, name)) or dtype_named(module, name)
 
 
 class SafeFileSystemReader(FileSystemReader):
@@ -47,14 +56,17 @@ class SafeFileSystemReader(FileSystemReader):
         try:
             with open(path, "rb") as file:  # noqa: PTH123
                 metadata = _MetadataUnpickler(file).load()
-        except (pickle.UnpicklingError, EOFError, AttributeError, IndexError) as error:
-            raise CheckpointError(f"{path} is not a checkpoint's metadata: {error}") from None
-        if not isinstance(metadata, Metadata):
-            raise CheckpointError(f"{path} is not a checkpoint's metadata")
+            if not isinstance(metadata, Metadata):
+                raise CheckpointError("it contains something else")
+            _check_only_tensors(metadata)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} does not exist") from None
+        except Exception as error:  # damaged data can raise anything
+            reason = reason_of(error)
+            raise CheckpointError(f"{path} is not a checkpoint's metadata: {reason}") from None
         if metadata.storage_meta is None:
             metadata.storage_meta = StorageMeta()
         metadata.storage_meta.load_id = self.load_id
-        _check_only_tensors(metadata)
         return metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:

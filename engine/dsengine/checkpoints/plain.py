@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 
 from dsengine.checkpoints.errors import CheckpointError
+from dsengine.checkpoints.restricted_pickle import reason_of
 
 _SAFE_CLASSES = [
     argparse.Namespace,
@@ -46,9 +47,8 @@ def parse(data: bytes, source: str) -> Any:
     try:
         with torch.serialization.safe_globals(_SAFE_CLASSES):
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{source} cannot be read: {reason}") from None
+    except Exception as error:  # damaged data can raise anything
+        raise CheckpointError(f"{source} cannot be read: {reason_of(error)}") from None
 
 
 def load(path: Path) -> Any:

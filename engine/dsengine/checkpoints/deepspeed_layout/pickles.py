@@ -18,7 +18,15 @@ from typing import Any
 import torch
 
 from dsengine.checkpoints.errors import CheckpointError
-from dsengine.torch_private import named_in_tensor_files
+from dsengine.checkpoints.restricted_pickle import (
+    DataUnpickler,
+    Name,
+    dtype_named,
+    ignore_attributes,
+    reason_of,
+    set_attributes,
+)
+from dsengine.torch_private import is_torchscript, named_in_tensor_files
 
 
 class Record:
@@ -28,40 +36,55 @@ class Record:
         self.arguments = arguments
         self.__dict__.update(named)
 
-    def __setstate__(self, state: Any) -> None:
-        if isinstance(state, dict):
-            self.__dict__.update(state)
-        else:
-            self.state = state
+
+def _fill_record(record: Record, state: Any) -> None:
+    if isinstance(state, dict | tuple):
+        set_attributes(record, state)
+    else:
+        vars(record)["state"] = state
 
 
-_CONTAINERS = {
-    ("argparse", "Namespace"): argparse.Namespace,
-    ("builtins", "set"): set,
-    ("builtins", "frozenset"): frozenset,
-    ("builtins", "complex"): complex,
-    ("builtins", "slice"): slice,
-    ("collections", "OrderedDict"): collections.OrderedDict,
-    ("collections", "defaultdict"): collections.defaultdict,
-    ("pathlib", "PosixPath"): pathlib.PurePosixPath,
-    ("builtins", "dict"): dict,
-    ("builtins", "list"): list,
-    ("builtins", "int"): int,
-    **named_in_tensor_files(),
+def _default_dict(factory: Any = None, *items: Any) -> Any:
+    """Create a defaultdict, whose factory is the class itself, not its ``Name``."""
+    return collections.defaultdict(getattr(factory, "create", None), *items)
+
+
+def _bytes(text: str, encoding: str) -> bytes:
+    """Create bytes, which protocol 2 stores as a Latin-1 text."""
+    if encoding != "latin1":
+        raise CheckpointError(f"it encodes a text as {encoding}")
+    return text.encode("latin1")
+
+
+_PLAIN: dict[tuple[str, str], tuple[Any, ...]] = {
+    ("_codecs", "encode"): (_bytes,),
+    ("argparse", "Namespace"): (argparse.Namespace, set_attributes),
+    ("builtins", "complex"): (complex,),
+    ("builtins", "dict"): (dict,),
+    ("builtins", "frozenset"): (frozenset,),
+    ("builtins", "int"): (int,),
+    ("builtins", "list"): (list,),
+    ("builtins", "set"): (set,),
+    ("builtins", "slice"): (slice,),
+    ("collections", "OrderedDict"): (collections.OrderedDict, ignore_attributes),
+    ("collections", "defaultdict"): (_default_dict, ignore_attributes),
+    ("pathlib", "PosixPath"): (pathlib.PurePosixPath,),
+}
+"""What creates an object of each class, and what sets its attributes, if it may have any."""
+_ALLOWED = {
+    (module, name): Name(f"{module}.{name}", *functions)
+    for (module, name), functions in {
+        **_PLAIN,
+        **{key: (create,) for key, create in named_in_tensor_files().items()},
+    }.items()
 }
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _CONTAINERS:
-            return _CONTAINERS[module, name]
-        if module == "torch" and name.endswith("Storage") and hasattr(torch, name):
-            return getattr(torch, name)
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
+class _Unpickler(DataUnpickler):
+    def named(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "deepspeed":
-            return Record
-        raise CheckpointError(f"it refers to {module}.{name}, which is not allowed in a checkpoint")
+            return Name(f"{module}.{name}", Record, _fill_record)
+        return _ALLOWED.get((module, name)) or dtype_named(module, name)
 
 
 _READING = SimpleNamespace(Unpickler=_Unpickler, load=None, loads=None, __name__="restricted")
@@ -73,6 +96,8 @@ def read_file(path: Path) -> Any:
     Raises CheckpointError for a file that is damaged, foreign, or refers to other code.
     """
     try:
+        if is_torchscript(path):
+            raise CheckpointError("it is a TorchScript archive, which contains code")
         return torch.load(
             path, map_location="cpu", weights_only=False, mmap=True, pickle_module=_READING
         )
@@ -80,9 +105,8 @@ def read_file(path: Path) -> Any:
         raise CheckpointError(f"{path} is refused: {error}") from None
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist") from None
-    except (RuntimeError, OSError, pickle.UnpicklingError, EOFError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path} cannot be read: {reason}") from None
+    except Exception as error:  # damaged data can raise anything
+        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from None
 
 
 _InPython: Any = vars(pickle)["_Pickler"]
