@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from dsengine.checkpoints.directory import LATEST, MANIFEST, discard, remove_tag
 from dsengine.checkpoints.retention import checkpoints, retain
 
 
-def save(root: Path, step: int, tag: str | None = None, **options: bool) -> Path:
+def save(root: Path, step: int, tag: str | None = None, *, save_latest: bool = True) -> Path:
     state = TrainingState(module=nn.Linear(2, 2), description={"global_steps": step})
-    return Checkpointer().save(state, root, tag or f"step{step}", **options)
+    return Checkpointer().save(state, root, tag or f"step{step}", save_latest=save_latest)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -100,7 +101,9 @@ def test_save_under_the_name_of_a_link_replaces_the_link(tmp_path: Path, exists:
 
 
 @pytest.mark.parametrize("remove", [discard, lambda path: remove_tag(path.parent, path.name)])
-def test_removal_of_a_link_removes_only_the_link(tmp_path: Path, remove) -> None:
+def test_removal_of_a_link_removes_only_the_link(
+    tmp_path: Path, remove: Callable[[Path], None]
+) -> None:
     """Another process may replace a checkpoint with a link after it was chosen."""
     best = save(tmp_path, 1, "best")
     saved = content(best)

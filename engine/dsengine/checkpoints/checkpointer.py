@@ -1,6 +1,6 @@
 """Entry point of the package: save, load, and wait for asynchronous writes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from logging import getLogger
 from os import PathLike
@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from dsengine.checkpoints import plain
-from dsengine.checkpoints.directory import LATEST, MAX_TAG_BYTES, is_tag, read_latest
+from dsengine.checkpoints.choice import load_chosen
+from dsengine.checkpoints.directory import LATEST, MAX_TAG_BYTES, is_tag
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.load import load
@@ -132,32 +133,47 @@ class Checkpointer:
         lr_scheduler_states: bool = True,
         module_only: bool = False,
         verify: bool = True,
-    ) -> tuple[str | None, dict[str, Any]]:
+    ) -> tuple[str | None, dict[str, Any] | None]:
         """Load ``tag`` (default: the one in ``latest``) and return its path and client state.
 
-        Returns (None, {}) when no tag is given and there is no file ``latest``. Raises
+        Returns (None, None) when no tag is given and there is no file ``latest``. Raises
         CheckpointError or CheckpointMismatchError on every rank, before anything is changed, when
         the checkpoint cannot be used.
         """
         self.wait()
+
+        def load_tag(chosen: str) -> dict[str, Any]:
+            return load(
+                state,
+                self._ranks,
+                Path(load_dir) / chosen,
+                strict=strict,
+                optimizer_states=optimizer_states,
+                lr_scheduler_states=lr_scheduler_states,
+                module_only=module_only,
+                verify=verify,
+            )
+
+        return self.load_with(load_tag, load_dir, tag)
+
+    def load_with(
+        self,
+        load_tag: Callable[[str], dict[str, Any] | None],
+        load_dir: str | PathLike[str],
+        tag: str | None,
+    ) -> tuple[str | None, dict[str, Any] | None]:
+        """Call ``load_tag`` with ``tag`` or the newest tag; return the path and what it returned.
+
+        Returns (None, None) when no tag is given and there is no file ``latest``.
+        """
+        self.wait()
         root = Path(load_dir)
-        chosen = self._ranks.run_on_coordinator(
-            lambda: tag if tag is not None else read_latest(root), f"reading {root}"
-        )
-        if chosen is None:
-            logger.warning("no checkpoint loaded: %s has no file named latest", root)
-            return None, {}
-        client_state = load(
-            state,
-            self._ranks,
-            root / str(chosen),
-            strict=strict,
-            optimizer_states=optimizer_states,
-            lr_scheduler_states=lr_scheduler_states,
-            module_only=module_only,
-            verify=verify,
-        )
-        return str(root / str(chosen)), client_state
+        loaded = load_chosen(root, tag, self._ranks, load_tag)
+        if loaded is None:
+            if self._ranks.is_coordinator:
+                logger.warning("no checkpoint loaded: %s has no file named %s", root, LATEST)
+            return None, None
+        return str(root / loaded[0]), loaded[1]
 
     def close(self) -> None:
         """Finish pending writes and release thread and process group."""

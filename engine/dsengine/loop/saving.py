@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dsengine.checkpoints import Checkpointer, TrainingState
-from dsengine.checkpoints.directory import read_latest
 from dsengine.checkpoints.export import full_state_dict, load_weights, save_weights
 from dsengine.checkpoints.export.save_weights import DEFAULT_FILE_BYTES, SAFETENSORS_NAME
 from dsengine.communication.peers import in_phase
@@ -108,34 +107,40 @@ class SavingEngine(OffloadingEngine):
         load_lr_scheduler_states: bool = True,
         load_module_only: bool = False,
         verify: bool = True,
-    ) -> tuple[str | None, dict[str, Any]]:
+    ) -> tuple[str | None, dict[str, Any] | None]:
         """Load ``tag``, or the one named in ``latest``, saved at any world size and stage.
 
-        Directories written by DeepSpeed (stages 0 to 3) can be loaded too. Returns (path, client
-        state), or (None, {}) if there is nothing to load. Raises CheckpointError or
-        CheckpointMismatchError on every rank before anything is changed. ``verify``: check the
-        checksum of all data read (DeepSpeed's files have none).
+        Directories written by DeepSpeed (stages 0 to 3) can be loaded too. If another job removes
+        the newest checkpoint meanwhile, the one that is the newest by then is loaded. Returns
+        (path, client state), or (None, None) if there is no file ``latest``. Raises
+        CheckpointError or CheckpointMismatchError on every rank before anything is changed.
+        ``verify``: check the checksum of all data read (DeepSpeed's files have none).
         """
-        name = None if tag is None else str(tag)
         options = {
             "strict": load_module_strict,
             "optimizer_states": load_optimizer_states,
             "lr_scheduler_states": load_lr_scheduler_states,
             "module_only": load_module_only,
         }
-        checkpointer = self.checkpointer()
-        foreign = checkpointer.group.run_on_coordinator(
-            lambda: _written_by_deepspeed(load_dir, name), f"reading {load_dir}"
-        )
+        root, checkpointer = FilePath(load_dir), self.checkpointer()
+        group = checkpointer.group
         with self.optimizer_on_shards():
             state = training_state(self)
-            if not foreign:
-                return checkpointer.load(state, load_dir, name, verify=verify, **options)
-            from dsengine.checkpoints.deepspeed_layout import load_deepspeed_checkpoint
 
-            return load_deepspeed_checkpoint(
-                state, load_dir, name, group=checkpointer.group, **options
-            )
+            def load_tag(chosen: str) -> dict[str, Any] | None:
+                from dsengine.checkpoints.deepspeed_layout import (
+                    is_deepspeed_directory,
+                    load_deepspeed_checkpoint,
+                )
+
+                path = root / chosen
+                if group.run_on_coordinator(
+                    lambda: is_deepspeed_directory(path), f"reading {path}"
+                ):
+                    return load_deepspeed_checkpoint(state, root, chosen, group=group, **options)[1]
+                return checkpointer.load(state, root, chosen, verify=verify, **options)[1]
+
+            return checkpointer.load_with(load_tag, root, None if tag is None else str(tag))
 
     @in_phase("save_16bit_model")
     def save_16bit_model(
@@ -205,13 +210,6 @@ def requests_deepspeed_files() -> bool:
     if value not in ("", "dsengine", "deepspeed"):
         raise ValueError(f"{FILES} is {value!r}; expected dsengine or deepspeed")
     return value == "deepspeed"
-
-
-def _written_by_deepspeed(load_dir: Path, tag: str | None) -> bool:
-    from dsengine.checkpoints.deepspeed_layout import is_deepspeed_directory
-
-    tag = tag or read_latest(FilePath(load_dir))
-    return tag is not None and is_deepspeed_directory(FilePath(load_dir) / tag)
 
 
 def _model_dtype(engine: OffloadingEngine) -> torch.dtype | None:

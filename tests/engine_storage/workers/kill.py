@@ -78,12 +78,12 @@ def check(directory: str, at_least: int, connection: Any) -> None:
     state = TrainingState(module=model)
     root = Path(directory)
     path, client_state = checkpointer.load(state, root)
-    newest = client_state.get("step", 0)
+    newest = (client_state or {}).get("step", 0)
     is_complete = model.read() == {float(newest)} and newest >= at_least
     tags = checkpoints(root)
     for tag in tags:
         _, other = checkpointer.load(state, root, tag)
-        is_complete = is_complete and model.read() == {float(other["step"])}
+        is_complete = is_complete and model.read() == {float((other or {})["step"])}
     visible = sorted(p.name for p in root.iterdir() if not p.name.startswith("."))
     is_complete = is_complete and visible == sorted([*tags, "latest"])
     connection.send({"path": path, "step": newest, "complete": is_complete})

@@ -65,7 +65,7 @@ def check(directory: str, connection: Any) -> None:
         except (OSError, ValueError, RuntimeError) as error:
             broken.append(f"{tag or 'latest'}: {error}")
             continue
-        if path is None and tag is None:  # nothing was saved yet
+        if path is None or client_state is None:  # nothing was saved yet
             continue
         if model.read() != {float(client_state.get("mark", -1))}:
             broken.append(f"{tag or 'latest'}: {model.read()} for {client_state}")
