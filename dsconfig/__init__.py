@@ -16,6 +16,7 @@ A config is a path, a string or a dict. Facts describe the run: GPUs, model, tra
     dsconfig.tune(facts)[0].config                           # the fastest config that fits
     print(dsconfig.explain("overlap_comm"))                  # a key, or a rule such as DSC404
     dsconfig.diff("old.json", "new.json")                    # differences in meaning
+    dsconfig.diagnose("train.log").failures                  # why a run failed
 
 Functions that take a config never raise for an invalid one: findings are in ``report.diagnostics``
 and ``resolution.diagnostics``. Wrong arguments raise ValueError or TypeError. Reports, resolutions,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dsconfig import launch_env as launch_env
     from dsconfig import tiles as tiles
     from dsconfig.api import complete as complete
+    from dsconfig.api import diagnose as diagnose
     from dsconfig.api import diff as diff
     from dsconfig.api import estimate as estimate
     from dsconfig.api import explain as explain
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from dsconfig.facts import architecture_of as architecture_of
     from dsconfig.facts import gather as gather
     from dsconfig.facts.inputs import FactError as FactError
+    from dsconfig.failures.diagnosis import Diagnosis as Diagnosis
+    from dsconfig.failures.diagnosis import Failure as Failure
     from dsconfig.mesh import Mesh as Mesh
     from dsconfig.planner.build import PlanError as PlanError
     from dsconfig.planner.plan import Coverage as Coverage

@@ -15,6 +15,7 @@ with lazy_imports():
     from dsconfig.cost import estimator, search
     from dsconfig.facts import embedded_facts
     from dsconfig.facts import facts as facts_module
+    from dsconfig.failures import reading as failures
     from dsconfig.planner import build
     from dsconfig.planner.coverage import findings as engine_findings
     from dsconfig.reference import explanation
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate
     from dsconfig.cost.search_space import Candidate
     from dsconfig.facts import Facts
+    from dsconfig.failures.diagnosis import Diagnosis
     from dsconfig.planner.plan import Plan
     from dsconfig.report import Diagnostic, Report
     from dsconfig.resolver.resolution import Resolution
@@ -305,3 +307,16 @@ def _version(version: str | Version | None, runtime: str | Runtime | None) -> Ve
     if not isinstance(version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f'version={version!r} is not a string; write one like "0.19.8"')
     return releases.Version.parse(version)
+
+
+def diagnose(*logs: str | Path, runtime: str | None = None) -> Diagnosis:
+    """Return why a run failed, from the logs of its ranks.
+
+    ``logs`` are files or folders: logs, dumps of torch's flight recorder, py-spy stacks. Remedies
+    are for ``runtime``; default: the program that the logs name. ``failures`` has the first failure
+    first, and is empty if none is known. Raises FactError for a file that cannot be read,
+    ValueError for an unknown runtime.
+    """
+    if runtime is not None:
+        runtimes.runtime_of(runtime)
+    return failures.diagnose(logs, runtime)

@@ -1,5 +1,6 @@
 """``dsconfig doctor``: check this machine for problems that affect training."""
 
+import json
 import os
 import platform
 import shutil
@@ -19,7 +20,7 @@ from dsconfig.commands import options
 from dsconfig.commands.text_table import fitted
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
-from dsconfig.project.errors import usage
+from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import Severity
 from dsconfig.report.render.terminal import look_of, paint, visible
 from dsconfig.report.sizes import GIB, both
@@ -28,7 +29,7 @@ with lazy_imports():
     import subprocess
 
     from dsconfig.commands import run_logs
-    from dsconfig.facts import gathering, machine, run_log
+    from dsconfig.facts import gathering, machine
     from dsconfig.project import validator
 
 if TYPE_CHECKING:
@@ -64,7 +65,12 @@ def doctor(
         typer.Argument(metavar="[FILE]", help="Config to check for the installed releases."),
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(metavar="TRAIN.log", help="Read the log of a run instead.")
+        list[Path] | None,
+        typer.Option(
+            metavar="TRAIN.log",
+            help="Explain why a run failed: its log, those of several ranks (repeat, or a folder), "
+            "flight recorder dumps, py-spy stacks.",
+        ),
     ] = None,
     measure: Annotated[
         bool,
@@ -74,19 +80,24 @@ def doctor(
         str | None,
         typer.Option(metavar="DIR", help="Also measure the NVMe disk of this directory."),
     ] = None,
+    runtime: options.RuntimeName = None,
+    output_format: options.FullOrJson = "full",
 ) -> None:
     """Check packages, GPUs, memory and limits of this machine.
 
     With FILE, also check the config for the installed releases, including their known bugs.
-    With --log, print the memory readings and out-of-memory errors of a run instead. --measure
-    and --nvme measure the bandwidths that offloading depends on (see estimate --measured-here).
+    With --log, print the first failure of a run, its cause and fix, and the memory readings
+    instead; --runtime selects the program that the fix is for (default: the one in the log).
+    --measure and --nvme measure the bandwidths that offloading depends on (see estimate
+    --measured-here).
 
-    Exit code 1 if there are problems.
+    Exit code 1 if there are problems; 0 with --log.
     """
-    if log is not None:
-        with usage():
-            run_logs.print_log(run_log.from_path(log))
+    if log:
+        _explain(log, runtime, output_format)
         return
+    if runtime is not None or output_format == "json":
+        raise UsageError("--runtime and --output-format json require --log")
     look = look_of(sys.stdout)
     worst = State.GOOD
     of_config = config_checks(config) if config is not None else iter(())
@@ -99,6 +110,16 @@ def doctor(
         worst = State.BAD if State.BAD in (worst, check.state) else worst
     if worst is State.BAD:
         raise typer.Exit(1)
+
+
+def _explain(logs: list[Path], runtime: str | None, output_format: str) -> None:
+    """Print why a run failed. Raises UsageError for a log that cannot be read."""
+    with usage():
+        diagnosis = dsconfig.diagnose(*logs, runtime=runtime)
+    if output_format == "json":
+        typer.echo(json.dumps(diagnosis.data, indent=2, ensure_ascii=False))
+    else:
+        run_logs.print_diagnosis(diagnosis)
 
 
 def machine_checks() -> Iterator[Check]:

@@ -7,10 +7,11 @@ import typer
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
 from dsconfig.cost.log_comparison import Comparison, Fitted
 from dsconfig.report.render.terminal import one_line
-from dsconfig.report.sizes import both, gib, in_gib
+from dsconfig.report.sizes import both, counted, gib, in_gib
 
 if TYPE_CHECKING:
     from dsconfig.facts.run_log import RunLog
+    from dsconfig.failures.diagnosis import Diagnosis, Failure
 
 
 LONGEST = 60
@@ -52,38 +53,78 @@ def _sentence(fitted: Fitted) -> str:
     )
 
 
-def print_log(log: "RunLog") -> None:
-    """Print the content of a log."""
-    typer.echo(paragraph(f"log: {_listed(log.found)}"))
+def print_diagnosis(diagnosis: "Diagnosis") -> None:
+    """Print why a run failed, and the facts and memory readings of its logs."""
+    _print_facts(diagnosis)
+    if diagnosis.log.readings:
+        typer.echo(f"\n{_readings(diagnosis.log)}")
+    for place, failure in enumerate(diagnosis.failures):
+        _print_failure("First failure" if place == 0 else "Another failure", failure)
+    if diagnosis.consequences:
+        table = TextTable("consequence", "place", "line")
+        for failure in diagnosis.consequences:
+            table.add_row(failure.signature, _place(failure), one_line(failure.text))
+        typer.echo(f"\n{table}")
+    if not diagnosis.failures:
+        typer.echo(emphasised(f"\n{paragraph(NO_FAILURE)}"))
+        typer.echo(paragraph(TO_COLLECT))
+
+
+NO_FAILURE = "No known failure found."
+TO_COLLECT = (
+    "If the run failed, pass the logs of all ranks (torchrun --tee 3 --log-dir logs, deepspeed "
+    "--enable_each_rank_log logs). If it hangs, pass the output of `py-spy dump --pid PID` of each "
+    "rank, or the dumps of torch's flight recorder (TORCH_FR_BUFFER_SIZE=2000)."
+)
+
+
+def _print_facts(diagnosis: "Diagnosis") -> None:
+    log, files = diagnosis.log, diagnosis.facts["files"]
+    lines = sum(file["lines"] for file in files)
+    found = diagnosis.facts["recognized"]
+    contents = f"; found: {', '.join(found)}" if found else ""
+    typer.echo(paragraph(f"log: {counted(len(files), 'file')}, {counted(lines, 'line')}{contents}"))
     facts = {
-        "DeepSpeed": log.release,
+        "program": diagnosis.facts["program"],
         "ranks": log.world_size,
         "samples/s": log.samples_per_second and f"{log.samples_per_second:.4g}",
         "GPU": log.device,
         "GPU memory": log.device_memory and both(log.device_memory),
-        **log.releases,
+        **diagnosis.facts["releases"],
         "nvidia-smi": None if log.visible is None else both(log.visible),
     }
     for name, value in facts.items():
         if value is not None:
             typer.echo(f"  {name}: {value}")
-    if log.readings:
-        table = TextTable("reading (GiB)", "phase", ">allocated", ">peak", ">reserved", "")
-        for reading in log.readings:
-            sizes = (reading.allocated, reading.peak, reading.reserved)
-            cells = [in_gib(size) for size in sizes]
-            table.add_row(one_line(reading.caption)[:LONGEST], reading.phase or "?", *cells, "")
-        typer.echo(f"\n{table}")
-    failure = log.out_of_memory
-    if failure is None:
-        return
-    when = f" in {failure.phase}" if failure.phase else ", in an unknown phase"
-    parts = {"allocated": failure.allocated, "capacity": failure.capacity}
-    sizes = "".join(f"; {name} {gib(size, 2)}" for name, size in parts.items() if size)
-    typer.echo(emphasised(f"\nOut of memory{when}: {gib(failure.tried, 2)} requested{sizes}."))
-    typer.echo(
-        paragraph("Run `dsconfig estimate FILE ... --log LOG` to compare it and find fixes.")
-    )
+    for name in diagnosis.facts["recovered"]:
+        typer.echo(f"  the run continued after: {name}")
+
+
+def _readings(log: "RunLog") -> TextTable:
+    table = TextTable("reading (GiB)", "phase", ">allocated", ">peak", ">reserved", "")
+    for reading in log.readings:
+        cells = [in_gib(size) for size in (reading.allocated, reading.peak, reading.reserved)]
+        table.add_row(one_line(reading.caption)[:LONGEST], reading.phase or "?", *cells, "")
+    return table
+
+
+def _print_failure(title: str, failure: "Failure") -> None:
+    others = [str(rank) for rank in failure.ranks if rank != failure.rank]
+    also = f" (also rank {', '.join(others)})" if others else ""
+    typer.echo(emphasised(f"\n{title}: {failure.signature}, {_place(failure)}{also}"))
+    for label, text in (
+        ("", one_line(failure.text)),
+        ("Cause: ", f"{failure.cause}."),
+        ("Fix: ", failure.remedy),
+    ):
+        typer.echo(paragraph(f"{label}{text}", first="  ", indent="    "))
+    for url in failure.threads:
+        typer.echo(f"  {url}")
+
+
+def _place(failure: "Failure") -> str:
+    rank = "" if failure.rank is None else f"rank {failure.rank}, "
+    return f"{rank}{one_line(failure.file)}:{failure.line}"
 
 
 def _listed(kinds: tuple[str, ...]) -> str:

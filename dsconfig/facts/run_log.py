@@ -16,6 +16,26 @@ from dsconfig import os_errors
 from dsconfig.facts.inputs import FactError
 from dsconfig.report.sizes import GIB, KIB, MIB
 
+PHRASES = (
+    "MA ",
+    "see_memory_usage]",
+    "version=",
+    "version: ",
+    "version ..",
+    "info ......",
+    '_version": ',
+    "world_size",
+    "SamplesPerSec=",
+    "json = {",
+    "MaxMemAllocated=",
+    "MiB /",
+    "  Off |",
+    "  On  |",
+    "CUDA out of memory",
+    "total capacity",
+    "zero_optimization_stage",
+)
+"""Each line that is read contains one of these."""
 MAX_BYTES = 512 * MIB
 """Larger input is not a log, or a device that never ends."""
 _UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "bytes": 1, "MB": MIB, "GB": GIB}
@@ -144,7 +164,12 @@ _USAGE = re.compile(
     rf"\bMA {_NUMBER} GB\s+Max_MA {_NUMBER} GB\s+CA {_NUMBER} GB(?:\s+Max_CA {_NUMBER} GB)?"
 )
 _CAPTION = re.compile(r"see_memory_usage\]\s*(.*\S)")
-_RELEASE = re.compile(r"DeepSpeed info: version=([\d.]+)")
+_VERSION = r"(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?)"
+_RELEASE = re.compile(
+    r"DeepSpeed info: version=([\d.]+)|^deepspeed info \.{2,} ([\d.]+)|"
+    r"^\W{0,3}DeepSpeed[`']? version: ([\d.]+)",
+    re.MULTILINE | re.IGNORECASE,
+)
 _WORLD = re.compile(r"(?:dist_world_size|world_size ?\.*|[^_]world_size) ?= ?(\d{1,12})\b")
 _RATE = re.compile(rf"(?<!Curr)SamplesPerSec={_NUMBER}")
 _ITERATION = re.compile(rf"{_NUMBER} ?(s/it|it/s)\b")
@@ -155,10 +180,19 @@ _NVIDIA_SMI_NAME = re.compile(
     r"^\|\s+\d{1,4}\s+(\S[^|\n]*?)\s{2,}(?:On|Off|N/A)\s*\|", re.MULTILINE
 )
 _RELEASES: Mapping[str, re.Pattern[str]] = {
-    "torch": re.compile(r"^torch version \.{2,} (\d+\.\d+(?:\.\d+)?)", re.MULTILINE),
-    "transformers": re.compile(r'"transformers_version": "(\d+\.\d+(?:\.\d+)?)"'),
+    "torch": re.compile(
+        rf"^torch version \.{{2,}} {_VERSION}|^\W{{0,3}}PyTorch version[^:]{{0,20}}: {_VERSION}",
+        re.MULTILINE,
+    ),
+    "transformers": re.compile(
+        rf'"transformers_version": "{_VERSION}"|^\W{{0,3}}transformers[`\']? version: {_VERSION}',
+        re.MULTILINE | re.IGNORECASE,
+    ),
+    "accelerate": re.compile(
+        rf"^\W{{0,3}}accelerate[`']? version: {_VERSION}", re.MULTILINE | re.IGNORECASE
+    ),
 }
-"""Lines of ds_report, and of the model config that transformers prints."""
+"""Lines of ds_report, of the environment that programs print for issues, and of model configs."""
 _JSON = re.compile(r"\bjson = (\{)")
 
 
@@ -233,6 +267,11 @@ _FRAMES = (
 """Traceback frames that identify the phase."""
 
 
+def phase_of_frames(frames: str) -> str | None:
+    """Return the phase of the innermost known frame of a traceback."""
+    return next((phase for phase, words in _FRAMES if re.search(words, frames)), None)
+
+
 def _out_of_memory(lines: list[str]) -> OutOfMemory | None:
     """Return the first out-of-memory error; later ones follow from it."""
     for place, line in enumerate(lines):
@@ -245,8 +284,7 @@ def _out_of_memory(lines: list[str]) -> OutOfMemory | None:
             for name, kinds in _PARTS.items()
         }
         frames = "\n".join(lines[max(0, place - 120) : place])
-        phases = [phase for phase, words in _FRAMES if re.search(words, frames)]
-        return OutOfMemory(tried=_bytes(tried), phase=phases[0] if phases else None, **parts)
+        return OutOfMemory(tried=_bytes(tried), phase=phase_of_frames(frames), **parts)
     return None
 
 
@@ -267,8 +305,9 @@ def _config(text: str) -> Mapping[str, Any] | None:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str | None:
+    """Return the group that took part in the first match."""
     hit = pattern.search(text)
-    return hit[1] if hit else None
+    return next(filter(None, hit.groups()), None) if hit else None
 
 
 def _seconds(hit: re.Match[str]) -> float | None:

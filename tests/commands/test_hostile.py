@@ -257,7 +257,7 @@ def test_closed_or_full_streams(
 
 def test_endless_log_is_rejected() -> None:
     done = run("doctor", "--log", "/dev/zero")
-    assert done.returncode == 2 and "larger than 512 MiB" in done.stderr
+    assert done.returncode == 2 and "/dev/zero is a device" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["a: &x\n  b: *x\n", "&x [{zero_optimization: *x}]\n"])

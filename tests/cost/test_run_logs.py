@@ -143,7 +143,7 @@ def test_estimate_and_doctor_read_a_log(tmp_path: Path) -> None:
     assert "out of memory in backward" in data["log"]["failed"]
     assert data["remedies"], "what would have fitted is named though the estimate fits"
     shown = CliRunner().invoke(app, ["doctor", "--log", log])
-    assert "Out of memory in backward" in shown.output
+    assert "out of GPU memory in backward" in shown.output
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ LAYERS = [
     ("checks",),
     ("resolver",),
     ("planner",),
-    ("reference", "comparison"),
+    ("reference", "comparison", "failures"),
     ("api", "__init__"),
     ("project",),
     ("commands",),

@@ -1,0 +1,98 @@
+"""Read the logs, dumps and stacks of a run, and diagnose it."""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dsconfig import os_errors
+from dsconfig.facts import run_log
+from dsconfig.facts.inputs import FactError
+from dsconfig.failures.diagnosis import Diagnosis, program_of, separate
+from dsconfig.failures.scanner import Scan, scan
+from dsconfig.failures.text import rank_in_name
+
+MOST_FILES = 10_000
+DEEPEST = 6
+"""Levels of folders that are searched for logs."""
+
+
+def diagnose(paths: Sequence[str | Path], program: str | None = None) -> Diagnosis:
+    """Return why a run failed, from the logs of its ranks.
+
+    A folder stands for all files in it. ``program`` selects the remedies, instead of the program
+    that the logs name. Raises FactError for a file that cannot be read.
+    """
+    scans = [_scan(path) for path in _files(paths)]
+    log = run_log.from_text("\n".join(line for scan_ in scans for line in scan_.facts))
+    releases = dict(log.releases) | ({"deepspeed": log.release} if log.release else {})
+    program = program or program_of(scans)
+    failures, consequences, recovered = separate(scans, releases, program)
+    return Diagnosis(
+        failures=failures,
+        consequences=consequences,
+        facts=_facts(scans, log, releases, program, recovered),
+        log=log,
+    )
+
+
+def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
+    """Yield the files; those of folders in order of their names."""
+    count = 0
+    for path in map(Path, paths):
+        for file in sorted(_below(path)) if path.is_dir() else [path]:
+            count += 1
+            if count > MOST_FILES:
+                raise FactError("log", f"more than {MOST_FILES} files; pass fewer")
+            yield file
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):
+        if len(Path(parent).relative_to(folder).parts) >= DEEPEST:
+            folders.clear()
+        yield from (path for name in names if (path := Path(parent, name)).is_file())
+
+
+def _scan(path: Path) -> Scan:
+    try:
+        with path.open("rb") as file:
+            _check(file, path)
+            return scan(file, str(path), rank_in_name(str(path)))
+    except OSError as error:
+        raise FactError("log", f"{path}: {os_errors.reason(error)}") from error
+
+
+def _check(file: BinaryIO, path: Path) -> None:
+    """Raise FactError for a device, which may never end."""
+    mode = os.fstat(file.fileno()).st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise FactError("log", f"{path} is a device; pass a file")
+
+
+def _facts(
+    scans: Sequence[Scan],
+    log: run_log.RunLog,
+    releases: dict[str, str],
+    program: str | None,
+    recovered: list[str],
+) -> dict[str, Any]:
+    """Return what the logs state about the run."""
+    clues = {clue for scan_ in scans for clue in scan_.clues}
+    stages = [stage for stage in (2, 3) if f"stage {stage}" in clues]
+    return {
+        "files": [
+            {"file": scan_.file, "lines": scan_.lines, "rank": scan_.rank} for scan_ in scans
+        ],
+        "ranks": log.world_size,
+        "device": log.device,
+        "device_memory_bytes": log.device_memory,
+        "out_of_memory": asdict(log.out_of_memory) if log.out_of_memory else None,
+        "releases": releases,
+        "program": program,
+        "stage": stages[0] if len(stages) == 1 else None,
+        "recognized": sorted({*log.found, *clues}),
+        "recovered": recovered,
+    }

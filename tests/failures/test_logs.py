@@ -1,0 +1,60 @@
+"""Logs of public threads: the first failure, its line and rank, and what followed from it."""
+
+from pathlib import Path
+
+import pytest
+
+import dsconfig
+from dsconfig.failures.signatures import SIGNATURES
+from failed_runs import Case, cases
+
+CASES = cases()
+FAILED = [case for case in CASES if case.family != "healthy"]
+HEALTHY = [case for case in CASES if case.family == "healthy"]
+
+
+def diagnosed(case: Case, folder: Path) -> dsconfig.Diagnosis:
+    path = folder / "train.log"
+    path.write_text(case.text, "utf-8")
+    return dsconfig.diagnose(path)
+
+
+@pytest.mark.parametrize("case", FAILED, ids=str)
+def test_first_failure_is_identified(case: Case, tmp_path: Path) -> None:
+    diagnosis = diagnosed(case, tmp_path)
+    wanted, *places = case.fields["expect"].split()
+    first = diagnosis.failures[0]
+    assert first.signature == wanted
+    for place in places:
+        name, _, number = place.partition("=")
+        assert getattr(first, name) == int(number)
+    if "consequences" in case.fields:
+        expected = set(case.fields["consequences"].split())
+        assert {each.signature for each in diagnosis.consequences} == expected
+    assert case.fields.get("cause", "") in first.cause
+    assert case.fields.get("remedy", "") in first.remedy
+    assert "{" not in first.cause.replace("{0", "")
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=str)
+def test_healthy_log_has_no_failure(case: Case, tmp_path: Path) -> None:
+    diagnosis = diagnosed(case, tmp_path)
+    assert diagnosis.failures == () and diagnosis.consequences == ()
+
+
+def test_every_log_has_its_thread() -> None:
+    assert len(FAILED) >= 60 and len(HEALTHY) >= 20
+    assert len({(case.family, case.name) for case in CASES}) == len(CASES)
+    for case in FAILED:
+        assert case.fields["source"].startswith("https://github.com/"), str(case)
+
+
+def test_signatures_are_complete() -> None:
+    names = [signature.name for signature in SIGNATURES]
+    assert len(names) == len(set(names)) >= 60
+    for signature in SIGNATURES:
+        assert signature.phrases and signature.cause and signature.remedy, signature.name
+        assert not signature.cause.endswith("."), signature.name
+        assert signature.remedy.endswith("."), signature.name
+        for url in signature.urls:
+            assert url.removeprefix("https://github.com/").count("/") == 3, url
