@@ -45,7 +45,8 @@ SIGNATURES = (
         ),
         releases={"torch": ""},
         cause="the memory pool of vLLM (`enable_sleep_mode`) does not support expandable segments",
-        remedy="Unset PYTORCH_CUDA_ALLOC_CONF in the job that runs vLLM, or set `enable_sleep_mode=False`.",
+        remedy="Unset PYTORCH_CUDA_ALLOC_CONF in the job that runs vLLM, or set "
+        "`enable_sleep_mode=False`.",
         threads=("vllm-project/vllm/pull/14189",),
     ),
     _oom(
