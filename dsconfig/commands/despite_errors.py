@@ -1,4 +1,4 @@
-"""The concrete config of a file, also of one with errors."""
+"""The concrete config of a file, also of one with errors, and whether its run can start."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +9,11 @@ from dsconfig.commands import fact_defaults, prepare
 from dsconfig.commands.notes import note
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
+from dsconfig.resolver import codes, draft
 from dsconfig.runtimes.base import AUTO, AutoHandling
 from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
+
+MISSING_FACT = codes.CODES["DSC150"].name
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -34,12 +37,17 @@ def resolved(
     effective = result.effective or _repaired(document, errors, facts, program)
     if effective is None:
         typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
-        typer.echo("no estimate: the config has errors", err=True)
+        typer.echo("no estimate: the config cannot be read or has no valid stage", err=True)
         raise typer.Exit(1)
     fact_defaults.note_ignored_flags(effective, facts)
     fact_defaults.note_unintended_fp32(effective, document, program)
     fact_defaults.note_not_estimated(effective)
     return effective, errors
+
+
+def prevents_start(errors: Report) -> bool:
+    """Return whether the program stops at one of the errors; a missing fact does not stop it."""
+    return any(error.name != MISSING_FACT for error in errors.refusals)
 
 
 def _repaired(
@@ -62,6 +70,11 @@ def _repaired(
     reduced = document._replace(value=_without(document.value, pointers, program))
     result = dsconfig.resolve(reduced, facts, runtime=program)
     effective = result.effective or result.derive() or effective
+    if effective is None:  # facts are missing: DeepSpeed's defaults for what is still "auto"
+        still_open = [join(*path.split(".")) for path in draft.auto_paths(reduced.value)]
+        reduced = reduced._replace(value=_deleted(reduced.value, still_open))
+        effective = dsconfig.resolve(reduced, facts, runtime=program).derive()
+        pointers += still_open
     if effective is not None and pointers:
         names = ", ".join(dict.fromkeys(map(dotted, pointers)))
         note(f"estimated without the rejected values of {names}")
@@ -70,12 +83,22 @@ def _repaired(
 
 def _without(config: dict[str, Any], pointers: list[str], program: "Runtime") -> dict[str, Any]:
     """Return a copy of a config with "auto", or without an entry, at each of ``pointers``."""
+    filled = [at for at in pointers if program.on_auto(split(at), config) is AutoHandling.FILLED]
+    reduced = _deleted(config, [pointer for pointer in pointers if pointer not in filled])
+    for pointer in filled:
+        *parents, name = split(pointer)
+        block = lookup(reduced, join(*parents))
+        if is_block(block):
+            block[name] = AUTO
+    return reduced
+
+
+def _deleted(config: dict[str, Any], pointers: list[str]) -> dict[str, Any]:
+    """Return a copy of a config without the entries at ``pointers``."""
     reduced = copied(config)
     for pointer in pointers:
         *parents, name = split(pointer)
         block = lookup(reduced, join(*parents))
-        if is_block(block) and program.on_auto((*parents, name), config) is AutoHandling.FILLED:
-            block[name] = AUTO
-        elif is_block(block):
+        if is_block(block):
             block.pop(name, None)
     return reduced

@@ -164,8 +164,8 @@ def estimate(
 ) -> None:
     """Estimate the memory per GPU, on the host and on NVMe, by component and config key.
 
-    Exit code 1 if the config has errors, or with --fail-if-oom if it does not fit. Without
-    --fail-if-oom, exit code 0 means that an estimate was made, not that it fits.
+    Exit code 1 if the run cannot start, or with --fail-if-oom if it does not fit. Errors are
+    printed above the estimate; exit code 0 means that an estimate was made, not that it fits.
     """
     log = None
     if extra.log is not None:
@@ -198,14 +198,14 @@ def estimate(
             typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
     if extra.fit:
         print_limits(facts, effective, program, extra.output_format)
-        raise typer.Exit(1 if errors.diagnostics else 0)
+        raise typer.Exit(1 if despite_errors.prevents_start(errors) else 0)
     result = _result(extra, facts, program, effective, document, log)._replace(errors=errors)
     _write_plots(extra, result)
     _show(result, extra.output_format)
     if extra.output is not None and document is not None:
         _write_config(extra.output, result, document)
     is_oom = all(tables.not_fitting(option, facts) for option in result.estimate.options)
-    if errors.diagnostics or (extra.fail_if_oom and is_oom):
+    if despite_errors.prevents_start(errors) or (extra.fail_if_oom and is_oom):
         raise typer.Exit(1)
     if is_oom:
         note(options.EXIT_0_ALTHOUGH_OOM)

@@ -1,20 +1,21 @@
 """Assumptions for facts that are not specified, and notes on flags without effect (on stderr)."""
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import dsconfig
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO, SCRIPT
-from dsconfig.schema.schedules import TOTAL
-from dsconfig.source.pointer import is_block
+from dsconfig.source.pointer import is_block, value_at
 
 with lazy_imports():
     from dsconfig.commands import notes, text_table
     from dsconfig.cost import estimator
     from dsconfig.facts import training as runs
     from dsconfig.project import inference
-    from dsconfig.runtimes import degrees
+    from dsconfig.runtimes import degrees, integrations
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -63,13 +64,37 @@ def usual_precision(document: "Document", facts: "Facts", program: "Runtime") ->
     specified = facts.origins.keys() & {"training", "launch"}
     if known or specified or filled.isdisjoint(PRECISIONS):
         return facts
-    bf16 = (facts.device is None or facts.device.bf16) and "bf16.enabled" in filled
-    name = "bf16" if bf16 else "fp16"
+    bf16_first = facts.device is None or facts.device.bf16
+    names = ("bf16", "fp16") if bf16_first else ("fp16", "bf16")
+    possible = [name for name in names if f"{name}.enabled" in filled]
+    possible += [name for name in names if value_at(document.value, f"{name}.enabled") is True]
+
+    def with_precision(name: str) -> "Facts":
+        origins = {**facts.origins, "precision": runs.PRECISION_FLAG}
+        training = replace(_training(facts), precision=name)
+        return replace(facts, training=training, origins=origins)
+
+    def refusals(name: str) -> int:
+        assumed = matching_arguments(document, with_precision(name), program, quiet=True)
+        return len(dsconfig.validate(document, assumed, runtime=program).refusals)
+
+    name = min(possible, key=refusals) if len(possible) > 1 else possible[0]
     step = program.instructions({f"/{name}/enabled": True}, {})[0]
     note(f"assuming {step} (not specified); the default is fp32 (--precision)")
-    origins = {**facts.origins, "precision": runs.PRECISION_FLAG}
-    training = replace(_training(facts), precision=name)
-    return replace(facts, training=training, origins=origins)
+    return with_precision(name)
+
+
+def width_of_count(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
+    """Assume the width of the model that stands for a parameter count, if the program reads it."""
+    model = facts.model
+    filled = inference.filled_by(program, document.value)
+    if model is None or not model.assumed or model.config or model.hidden_size is None:
+        return facts
+    if not program.fills_auto or set(integrations.BY_WIDTH).isdisjoint(filled):
+        return facts
+    width = model.hidden_size
+    note(f"assuming hidden_size={width} for the bucket sizes (not specified; --model)")
+    return replace(facts, model=replace(model, config=MappingProxyType({"hidden_size": width})))
 
 
 def one_sample(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
@@ -84,22 +109,24 @@ def one_sample(document: "Document", facts: "Facts", program: "Runtime") -> "Fac
     return replace(facts, training=replace(training, micro_batch_size=1))
 
 
-def matching_arguments(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
+def matching_arguments(
+    document: "Document", facts: "Facts", program: "Runtime", *, quiet: bool = False
+) -> "Facts":
     """Assume TrainingArguments that match the file if none are specified.
 
     A program that compares both would reject its own defaults. The number of steps does not
     affect an estimate, so it is assumed without a note.
     """
     config: object = document.value
-    if facts.origins.keys() & {"training", "launch"} or not is_block(config):
+    if not is_block(config):
         return facts
     training = _training(facts)
-    if training.total_steps is None and TOTAL in inference.filled_by(program, config):
-        training = replace(training, total_steps=1000)
-    if program.compares_arguments:
+    if training.total_steps is None:
+        training = replace(training, total_steps=runs.total_steps_of(config) or 1000)
+    if program.compares_arguments and not facts.origins.keys() & {"training", "launch"}:
         required = runs.arguments_for(config, facts.data_parallel or 1)
         added = {name: value for name, value in required.items() if name not in _flags(training)}
-        if added:
+        if added and not quiet:
             text = ", ".join(f"{name}={value!r}" for name, value in added.items())
             note(f"assuming {text} in TrainingArguments (not specified), to match the file")
         training = replace(training, arguments={**added, **training.arguments})
@@ -137,6 +164,7 @@ def no_accumulation(document: "Document", facts: "Facts", program: "Runtime") ->
 
 FOR_AN_ESTIMATE = (
     pipeline_stages,
+    width_of_count,
     usual_precision,
     matching_arguments,
     one_sample,

@@ -101,13 +101,22 @@ def arguments_for(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
         ):
             values = cast("list[Any]", value) if isinstance(value, list) else [value]
             arguments.update(zip(names, values, strict=False))
+    total = _number_at(config, "train_batch_size")
     micro, steps = NAMES_OF["train_batch_size"]
-    total, passes = _number_at(config, "train_batch_size"), arguments.get(steps, 1)
-    if isinstance(total, int) and micro not in arguments and isinstance(passes, int) and passes > 0:
-        share, left = divmod(total, ranks * passes)
-        if share and not left:  # else no size agrees, and the program reports it
-            arguments[micro] = share
+    is_open = {name: name not in arguments for name in (micro, steps)}
+    for name, other in ((micro, steps), (steps, micro)):
+        given = arguments.get(other, 1)
+        if is_open[name] and isinstance(total, int) and isinstance(given, int) and given > 0:
+            share, left = divmod(total, ranks * given)
+            if share and not left:  # else no size agrees, and the program reports it
+                arguments[name] = share
     return {name: value for name, value in arguments.items() if value != DEFAULTS.get(name)}
+
+
+def total_steps_of(config: Mapping[str, Any]) -> int | None:
+    """Return the number of steps of the schedule in a ds_config, if it is a number."""
+    steps = _number_at(config, "scheduler.params.total_num_steps")
+    return steps if type(steps) is int and steps > 0 else None
 
 
 def _number_at(config: object, key: str) -> Any:
