@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from functools import lru_cache
+from math import isqrt, prod
 from typing import TYPE_CHECKING, Any
 
+from dsconfig.facts import architectures
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.model import ModelTree
+from dsconfig.facts.model import Architecture, ModelTree, ModuleFact
 from dsconfig.runtimes.effective import Effective, Named, Tier
 from dsconfig.schema.optimizers import (
     NO_SCRATCH,
@@ -78,13 +80,13 @@ def optimizer_cost(
     ``in_engine``: with the states of the class that dsengine builds, not DeepSpeed. ``flat``: it
     updates flat partitions.
     """
-    name = optimizer.type if optimizer else client or "AdamW"
     params = dict(optimizer.params) if optimizer else {}
-    found = optimizer_type(name)
-    # A client optimizer is matched by class name in any spelling; Adam if unknown.
-    bare = name.lower().replace("_", "").removeprefix("torch.").removeprefix("optim.")
-    kind = _BY_LOWER_NAME.get(bare, OPTIMIZER_CLASSES["FusedAdam"])
-    if found is not None and (optimizer is not None or client is None):
+    found = optimizer_type(optimizer.type if optimizer else "AdamW")
+    kind = OPTIMIZER_CLASSES["FusedAdam"]
+    if optimizer is None and client is not None:
+        found, named = optimizer_type(client), client_class(client)
+        kind = named or kind
+    elif found is not None:
         kind = OPTIMIZER_CLASSES[found.class_in_deepspeed(params, offloaded=offloaded)]
     if optimizer is None and client is None and trainer is not None:
         kind, params, found = trainer.kind, dict(trainer.params), None
@@ -107,15 +109,36 @@ def optimizer_label(effective: Effective, facts: Facts) -> str:
     if effective.optimizer is not None:
         found = optimizer_type(effective.optimizer.type)
         return found.name if found is not None else effective.optimizer.type
-    if facts.client_optimizer is not None:
-        return facts.client_optimizer
-    return trainer.label if trainer is not None else "AdamW (assumed)"
+    client, named = facts.client_optimizer, facts.arguments.get("optim")
+    if client is not None:
+        return client if client_class(client) else f"AdamW (assumed; {client} is unknown)"
+    if trainer is not None:
+        return trainer.label
+    return f"AdamW (assumed; optim={named} is unknown)" if named else "AdamW (assumed)"
 
 
 _BY_LOWER_NAME = {
     name.lower().removeprefix("torch."): kind for name, kind in OPTIMIZER_CLASSES.items()
 }
 """torch's optimizers by their bare name."""
+
+
+def client_class(name: str) -> OptimizerClass | None:
+    """Return the class of a script's optimizer; None if it is unknown.
+
+    ``name`` is its class, alone or after its modules (``bnb.optim.Lion8bit``), the type of a
+    config, or a value of the Trainer's ``optim``; spelled in any case, with or without underscores.
+    """
+    chosen = trainer_optimizer({"optim": name.lower()})
+    found = optimizer_type(name.rpartition(".")[2])
+    *modules, bare = name.lower().replace("_", "").split(".")
+    of_package = f"{modules[0]}.{bare}" if modules else bare
+    for known in (of_package, bare):
+        if known in _BY_LOWER_NAME:
+            return _BY_LOWER_NAME[known]
+    if chosen is not None:
+        return chosen.kind
+    return None if found is None else OPTIMIZER_CLASSES[found.on_device]
 
 
 def cost_in_force(
@@ -133,9 +156,10 @@ def cost_in_force(
         in_engine=in_engine,
         flat=zero.stage > 0 and not in_engine,
     )
-    if named is None or not cost.leaves_to_adam:
+    if not cost.leaves_to_adam:
         return cost
-    named_tensors = model.root.first_parameters() if model.root is not None else ()
+    root = model.root or _root_like(model.architecture)
+    named_tensors = root.first_parameters() if root is not None else ()
     trained = [(name.lower(), tensor) for name, tensor in named_tensors if tensor.trainable]
     of_muon = [
         tensor
@@ -156,6 +180,13 @@ def cost_in_force(
     width = effective.numerics.communication_dtype.bytes
     of_adam = states - 1  # one momentum for every element, a second for Adam's
     return replace(cost, states=2 * of_adam, other_bytes=width * (1 - of_adam))
+
+
+@lru_cache(maxsize=8)
+def _root_like(architecture: Architecture | None) -> ModuleFact | None:
+    """Return the modules of an architecture that stands for a parameter count."""
+    tree = architectures.model_of("", architecture) if architecture is not None else None
+    return tree.root if tree is not None else None
 
 
 def _at_once(kind: OptimizerClass, params: Mapping[str, Any]) -> int | None:
@@ -228,10 +259,12 @@ def newton_schulz_bytes(shape: tuple[int, ...], width: int) -> int:
 
 
 def muon_bytes(job: "Workload", width: int) -> int:
-    """Return the same for its largest matrix; for the largest tensor if shapes are unknown."""
+    """Return the same for its largest matrix; if shapes are unknown, for a square one of the size
+    of the largest tensor."""
     if not job.optimizer.leaves_to_adam:
         return 0
-    shapes = job.optimizer.matrices or {(job.largest_trained,)}
+    side = isqrt(job.largest_trained)
+    shapes = job.optimizer.matrices or {(side, side)}
     return max(newton_schulz_bytes(shape, width) for shape in shapes)
 
 

@@ -1,6 +1,7 @@
 """The optimizer that the Trainer builds for each value of ``optim`` in TrainingArguments.
 
-Names: ``OptimizerNames`` of transformers 5.23. Classes: the handlers of its trainer_optimizer.py.
+Names: ``OptimizerNames`` of transformers 5.23 and 5.24. Classes: the handlers of its
+trainer_optimizer.py.
 """
 
 from collections.abc import Mapping

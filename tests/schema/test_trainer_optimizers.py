@@ -1,4 +1,4 @@
-"""Every optimizer of TrainingArguments has the class and the states of transformers 5.23."""
+"""Every optimizer of TrainingArguments has the class and the states of transformers 5.24."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,11 @@ import dsconfig
 from dsconfig.commands.app import app
 from dsconfig.cost.choices import Choice, usual_config
 from dsconfig.cost.estimator import estimate_option, inputs_of
-from dsconfig.cost.optimizers import optimizer_cost
+from dsconfig.cost.optimizers import optimizer_cost, optimizer_label
 from dsconfig.runtimes.base import runtime_of
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES
 from dsconfig.schema.trainer_optimizers import TRAINER_OPTIMIZERS, trainer_optimizer
+from narrowing import not_none
 
 NAMES_OF_TRANSFORMERS = [
     "adamw_torch",
@@ -59,7 +60,7 @@ NAMES_OF_TRANSFORMERS = [
     "apollo_adamw_layerwise",
     "stable_adamw",
 ]
-"""``OptimizerNames`` of 5.23.0."""
+"""``OptimizerNames`` of 5.23.0 and 5.24.0."""
 
 
 def test_every_name_of_transformers_is_in_the_table() -> None:
@@ -162,3 +163,56 @@ def test_init_leaves_the_optimizer_to_the_trainer(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["init", *world, "--training-args", str(arguments)])
     config = json.loads(done.stdout)
     assert "optimizer" not in config and "scheduler" not in config
+
+
+@pytest.mark.parametrize("name", NAMES_OF_TRANSFORMERS)
+def test_the_flag_accepts_the_names_of_transformers(name: str) -> None:
+    by_flag = optimizer_cost(None, name)
+    assert by_flag.state_bytes(256, 4) == optimizer_cost(
+        None, trainer=trainer_optimizer({"optim": name})
+    ).state_bytes(256, 4)
+
+
+@pytest.mark.parametrize(
+    ("client", "bytes_per_element"),
+    [
+        ("Lion8bit", 1 + 4 / 256),
+        ("bnb.optim.Lion8bit", 1 + 4 / 256),
+        ("bitsandbytes.optim.AdamW8bit", 2 + 8 / 256),
+        ("torchao.optim.AdamW4bit", 1 + 8 / 256),
+        ("torch.optim.SGD", 0),
+        ("deepspeed.ops.adam.FusedAdam", 8),
+    ],
+)
+def test_a_client_optimizer_may_be_qualified(client: str, bytes_per_element: float) -> None:
+    cost = optimizer_cost(None, client)
+    assert cost.state_bytes(256, 4) == pytest.approx(256 * bytes_per_element)
+
+
+@pytest.mark.parametrize("client", ["Muon", "MuonWithAuxAdam", "torch.optim.Muon"])
+@pytest.mark.parametrize("model", ["llama-3-8b", None])
+def test_muon_of_the_script_costs_what_muon_of_the_config_costs(
+    client: str, model: str | None
+) -> None:
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 2},
+        "zero_allow_untested_optimizer": True,
+    }
+    size: dict[str, Any] = {"params": 8e9} if model is None else {"model": model}
+    muon = {**config, "optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
+
+    def peak(config: dict[str, Any], **more: Any) -> int:
+        facts = dsconfig.gather(gpus=8, **size, **more)
+        resolution = dsconfig.resolve(config, facts, runtime="deepspeed")
+        return dsconfig.estimate(resolution, facts).options[0].device.peak_bytes
+
+    expected = peak(muon)
+    assert peak(config, client_optimizer=client) == expected < peak(config, client_optimizer="Adam")
+
+
+def test_an_unknown_optimizer_is_named_as_such() -> None:
+    effective = dsconfig.resolve({"train_batch_size": 8}, runtime="deepspeed").derive()
+    named = optimizer_label(not_none(effective), dsconfig.gather(client_optimizer="Sophia"))
+    assert named == "AdamW (assumed; Sophia is unknown)"
