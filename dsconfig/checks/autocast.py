@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
+from dsconfig.checks.precision import has_16_bit_masters
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.report import Effect
@@ -21,7 +22,9 @@ def autocast_with_half(config: Context) -> Iterator[Finding]:
 
     Autocast expects fp32 weights and casts them per operation; `fp16` and `bf16` cast the model.
     With both enabled, weights and activations are 16-bit, and autocast computes sensitive
-    operations in fp32 from rounded inputs.
+    operations in fp32 from rounded inputs. Without fp32 master weights
+    (`bf16_master_weights_and_grads`) this is DeepSpeed's documented combination and not reported:
+    the weights are 16-bit anyway, and autocast adds the fp32 operations.
 
     bad: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}, "bf16":
         {"enabled": true}}
@@ -30,7 +33,7 @@ def autocast_with_half(config: Context) -> Iterator[Finding]:
     if not config.switch("torch_autocast", "enabled"):
         return
     for block, on in (("fp16", config.fp16), (config.bf16_block, config.bf16)):
-        if on:
+        if on and not has_16_bit_masters(config, block):
             yield Finding(
                 path=("torch_autocast", "enabled"),
                 message=f"torch_autocast and {block} are both enabled: the model is cast to "

@@ -46,12 +46,18 @@ MASTER_KEYS = (
 )
 
 
-def _keeps_masters(config: Context, path: Path) -> bool:
+def keeps_masters(config: Context, path: Path) -> bool:
     """Return whether a key of ``MASTER_KEYS`` requests 16-bit masters or states."""
     block = config.bf16_block if path[0] == "bf16" else path[0]
     if config.since("0.17.1"):
         return config.is_on((block,), path[1])
     return config.since("0.5.0") and config.fp16 and config.switch(*path)
+
+
+def has_16_bit_masters(config: Context, block: str) -> bool:
+    """Return whether the optimizer updates the 16-bit weights of a precision block itself."""
+    named = "bf16" if block == config.bf16_block else block
+    return any(path[0] == named and keeps_masters(config, path) for path in MASTER_KEYS[:2])
 
 
 @rule("DSC307", Effect.REFUSED, triggers="fp16 bf16 bfloat16", stops="end AssertionError")
@@ -65,7 +71,7 @@ def master_weights_need_zero(config: Context) -> Iterator[Finding]:
     """
     stages, named = ((1, 2, 3), "1, 2 or 3") if config.since("0.18.3") else ((2,), "2")
     for path in MASTER_KEYS:
-        if config.stage not in stages and _keeps_masters(config, path):
+        if config.stage not in stages and keeps_masters(config, path):
             yield Finding(
                 path=path,
                 message=f"{'.'.join(path)} is enabled at ZeRO stage {config.stage}: {REJECTED}; "
@@ -111,7 +117,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
     on_host = config.optimizer is None or config.builds_cpu_adam
     for path in MASTER_KEYS[:2]:
         exempt = path[0] == "bf16" and states and not offloaded
-        if _keeps_masters(config, path) and not exempt and not (offloaded and on_host):
+        if keeps_masters(config, path) and not exempt and not (offloaded and on_host):
             yield Finding(
                 path=path,
                 message=f"{path[1]} requires offload_optimizer with DeepSpeedCPUAdam: {AT_INIT}",
@@ -130,7 +136,7 @@ def both_master_weights(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimizer": {"device":
         "cpu"}}, "fp16": {"enabled": true, "fp16_master_weights_and_grads": true}}
     """
-    if config.stage and all(_keeps_masters(config, path) for path in MASTER_KEYS[:2]):
+    if config.stage and all(keeps_masters(config, path) for path in MASTER_KEYS[:2]):
         yield Finding(
             path=MASTER_KEYS[0],
             message=f"fp16 and bf16 master weights are mutually exclusive: {AT_INIT}",

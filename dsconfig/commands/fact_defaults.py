@@ -85,7 +85,7 @@ def usual_precision(document: "Document", facts: "Facts", program: "Runtime") ->
 
 
 def width_of_count(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
-    """Assume the width of the model that stands for a parameter count, if the program reads it."""
+    """Assume the width of the model behind a parameter count, if the program reads it."""
     model = facts.model
     filled = inference.filled_by(program, document.value)
     if model is None or not model.assumed or model.config or model.hidden_size is None:

@@ -184,7 +184,7 @@ def cost_in_force(
 
 @lru_cache(maxsize=8)
 def _root_like(architecture: Architecture | None) -> ModuleFact | None:
-    """Return the modules of an architecture that stands for a parameter count."""
+    """Return the modules of the architecture behind a parameter count."""
     tree = architectures.model_of("", architecture) if architecture is not None else None
     return tree.root if tree is not None else None
 

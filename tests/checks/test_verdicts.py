@@ -438,3 +438,23 @@ def test_infinite_print_interval_in_a_file_depends_on_its_reader(
 def _about_printing(config: Any, runtime: str | None) -> list[str]:
     found = dsconfig.validate(config, dsconfig.gather(gpus=1), runtime=runtime).diagnostics
     return [each.severity for each in found if "steps_per_print" in each.pointer]
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize(("masters", "reported"), [(True, False), (False, True)])
+def test_autocast_without_fp32_masters_is_accepted(
+    stage: int, masters: bool, reported: bool
+) -> None:
+    config = {
+        "train_batch_size": 8,
+        "zero_optimization": {"stage": stage},
+        "bf16": {
+            "enabled": True,
+            "bf16_master_weights_and_grads": masters,
+            "bf16_optimizer_states": masters,
+        },
+        "torch_autocast": {"enabled": True, "dtype": "bfloat16"},
+    }
+    found = dsconfig.validate(config, runtime="deepspeed", version="0.19.8")
+    assert ("DSC302" in [error.code for error in found.errors]) == reported
+    assert found.ok != reported
