@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import dsconfig
-from dsengine.deepspeed.importing import install, module_of
-from dsengine.deepspeed.refusals import missing
+from dsengine.deepspeed.importing import install
+from dsengine.deepspeed.names import missing
+from dsengine.deepspeed.paths import module_of
 from dsengine.loading import gc_disabled
 
 if TYPE_CHECKING:
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
         profiling,
         runtime,
         utils,
-        zero,
     )
     from dsengine.deepspeed.accelerator import get_accelerator
     from dsengine.deepspeed.arguments import add_config_arguments
+    from dsengine.deepspeed.runtime import zero
+    from dsengine.deepspeed.runtime.activation_checkpointing import checkpointing
     from dsengine.deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
     from dsengine.deepspeed.runtime.config import DeepSpeedConfig
     from dsengine.deepspeed.utils.init_on_device import OnDevice
     from dsengine.deepspeed.utils.logging import log_dist, logger
-    from dsengine.loop import activation_checkpointing as checkpointing
     from dsengine.loop.data import RepeatingLoader
     from dsengine.loop.engine import Engine
     from dsengine.loop.engine import Engine as DeepSpeedEngine

@@ -14,8 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import dsengine
-from dsengine.deepspeed import importing
-from dsengine.deepspeed.refusals import missing, refusal
+from dsengine.deepspeed import names
+from dsengine.deepspeed.names import missing
+from dsengine.deepspeed.refusals import refusal
 
 
 class MissingNameError(Exception):
@@ -109,6 +110,6 @@ def _is_module(name: str) -> bool:
 
 def install() -> None:
     """Install the placeholders; call before other names of DeepSpeed are imported."""
-    importing.missing = _placeholder_getattr
+    names.missing = _placeholder_getattr
     dsengine.missing = _placeholder_getattr
     sys.meta_path.insert(0, _Finder())

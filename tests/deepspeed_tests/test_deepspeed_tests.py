@@ -39,7 +39,7 @@ def pytest_runtest_call(item):
 """
 TESTS = """
 from deepspeed.pipe import PipelineModule
-from deepspeed.runtime.zero.contiguous_memory_allocator import ContiguousMemoryAllocator
+from deepspeed.internals import Buffer
 import deepspeed, pytest
 from unit.common import DistributedExec, DistributedFixture
 from unit.util import bf16_required_version_check
@@ -47,7 +47,7 @@ from unit.util import bf16_required_version_check
 class Mine(PipelineModule):
     pass
 
-@pytest.mark.parametrize("stage", [ContiguousMemoryAllocator.size, 3])
+@pytest.mark.parametrize("stage", [Buffer.size, 3])
 def test_passes(stage):
     assert deepspeed.__version__.partition("+")[2].startswith("dsengine")
 
@@ -58,7 +58,7 @@ def test_in_bf16():
     assert bf16_required_version_check()
 
 def test_private():
-    ContiguousMemoryAllocator(3)
+    Buffer(3)
 
 def test_of_nothing():
     getattr(None, "norm")
@@ -120,10 +120,7 @@ def test_each_test_gets_one_kind(tmp_path: Path) -> None:
         "test_refused": "refused",
         "test_with_a_fixture_of_ranks": "passed",
     }
-    assert (
-        found["test_private"].why
-        == "runtime.zero.contiguous_memory_allocator.ContiguousMemoryAllocator"
-    )
+    assert found["test_private"].why == "internals.Buffer"
     assert "of rank 1" in found["TestRanks::test_fails_on_one"].why
 
 

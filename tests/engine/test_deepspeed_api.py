@@ -114,13 +114,6 @@ def test_refused_name_in_a_script_raises(attempt: str) -> None:
         assert f"{error}: dsengine does not implement {attempt}: " in done.stderr
 
 
-def test_unknown_name_raises_the_usual_error() -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"No module named 'dsengine.nonsense'"):
-        importlib.import_module("dsengine.nonsense")
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = dsengine.nonsense
-
-
 # Optimizers
 
 
@@ -875,9 +868,8 @@ def test_log_level_is_set_by_name() -> None:
 
 
 def test_zero_has_the_same_names_in_both_packages() -> None:
-    from dsengine.deepspeed import zero
+    from dsengine import zero
     from dsengine.deepspeed.runtime import zero as of_runtime
 
-    names = of_runtime.__all__
-    assert {n: getattr(zero, n) for n in names} == {n: getattr(of_runtime, n) for n in names}
+    assert zero is of_runtime
     assert zero.tiling.TiledLinear is zero.TiledLinear

@@ -1,4 +1,4 @@
-"""``import dsengine.ops.adam``: DeepSpeed's module paths below ``dsengine``, or their refusals.
+"""``import dsengine.ops.adam``: DeepSpeed's module paths below ``dsengine``, or an explanation.
 
 A path with a module in this package imports that module, as one object under all its names. For
 other paths of DeepSpeed the ImportError states the alternative.
@@ -9,38 +9,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from dsengine.deepspeed.refusals import missing, refusal
-
-PACKAGE = "dsengine"
-NAMESPACE = f"{PACKAGE}.deepspeed"
-_INTERNAL = ("importing", "refusals", "replacement")
-"""Modules of this package that DeepSpeed does not have."""
-_ELSEWHERE = {
-    "checkpointing": f"{PACKAGE}.loop.activation_checkpointing",
-    "schedules": f"{PACKAGE}.optimizers.schedules",
-}
-"""Modules outside of this package."""
-
-
-def module_of(name: str) -> str | None:
-    """Return the module that implements ``deepspeed.<name>``, or None."""
-    if name in _ELSEWHERE:
-        return _ELSEWHERE[name]
-    if not name or name in _INTERNAL or spec_of(f"{NAMESPACE}.{name}") is None:
-        return None
-    return f"{NAMESPACE}.{name}"
-
-
-def spec_of(full: str) -> ModuleSpec | None:
-    """Return the spec of module ``full``, or None if it does not exist."""
-    try:
-        return find_spec(full)
-    except ModuleNotFoundError:  # neither does its package
-        return None
+from dsengine.deepspeed.names import explain_in, explanation
+from dsengine.deepspeed.paths import NAMESPACE, PACKAGE, module_of, spec_of
+from dsengine.deepspeed.refusals import refusal
 
 
 class AliasLoader(Loader):
@@ -73,12 +47,11 @@ class AliasLoader(Loader):
         return loader.get_code(self.real.name)
 
 
-class _RefusingLoader(SourceFileLoader):
-    """Loads a module of this package with a ``__getattr__`` that explains missing names."""
+class _ExplainingLoader(SourceFileLoader):
+    """Loads a module of this package so that it finds or explains names it does not define."""
 
     def exec_module(self, module: ModuleType) -> None:
-        below = module.__name__.removeprefix(f"{NAMESPACE}.")
-        vars(module)["__getattr__"] = missing(module.__name__, below)
+        explain_in(module, module.__name__.removeprefix(f"{NAMESPACE}."))
         super().exec_module(module)
 
 
@@ -94,7 +67,7 @@ class _NameFinder(MetaPathFinder):
         if fullname.startswith(NAMESPACE):
             spec = PathFinder.find_spec(fullname, path, target)
             if spec is not None and type(spec.loader) is SourceFileLoader:
-                spec.loader = _RefusingLoader(spec.loader.name, spec.loader.path)
+                spec.loader = _ExplainingLoader(spec.loader.name, spec.loader.path)
             return spec
         real = None if (target_name := module_of(name)) is None else spec_of(target_name)
         if real is None:
@@ -102,18 +75,21 @@ class _NameFinder(MetaPathFinder):
         return AliasLoader.spec(fullname, real)
 
 
-class _RefusalFinder(MetaPathFinder):
-    """Runs last, when no module of that name was found."""
+class _LastFinder(MetaPathFinder):
+    """Runs last, when no module of that name was found, and explains why."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
+        if sys.modules.get(package) is not sys.modules.get(PACKAGE):
+            return None
         name = name.removeprefix("deepspeed.")  # the real name of a module here
-        if package == PACKAGE and (message := refusal(name)) is not None:
+        if refusal(name) is not None:
             # Not ModuleNotFoundError, which ``from package import name`` would suppress.
-            raise ImportError(message, name=fullname)
-        return None
+            raise ImportError(explanation(name), name=fullname)
+        # Suppressed likewise, unless it has another name.
+        raise ModuleNotFoundError(explanation(name), name=f"deepspeed.{name}")
 
 
 def install() -> None:
@@ -122,4 +98,4 @@ def install() -> None:
     for finder in previous:  # this module is imported a second time
         sys.meta_path.remove(finder)
     sys.meta_path.insert(0, _NameFinder())
-    sys.meta_path.append(_RefusalFinder())
+    sys.meta_path.append(_LastFinder())

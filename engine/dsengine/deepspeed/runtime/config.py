@@ -10,7 +10,7 @@ import torch
 import dsconfig
 from dsconfig import Facts
 from dsengine.deepspeed.monitor.config import DeepSpeedMonitorConfig
-from dsengine.deepspeed.refusals import missing
+from dsengine.deepspeed.names import missing
 from dsengine.deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
 from dsengine.deepspeed.runtime.zero.config import ConfigBlock, DeepSpeedZeroConfig
 from dsengine.loop.planning import DeepSpeedConfigError

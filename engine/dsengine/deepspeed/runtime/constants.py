@@ -7,7 +7,7 @@ that are not blocks.
 from typing import Any
 
 import dsconfig
-from dsengine.deepspeed.refusals import missing
+from dsengine.deepspeed.names import missing
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 """``from dsengine.runtime.activation_checkpointing import checkpointing``."""
 
-from dsengine.loop import activation_checkpointing as checkpointing
+from dsengine.deepspeed.runtime.activation_checkpointing import checkpointing
 
 __all__ = ["checkpointing"]
