@@ -81,6 +81,9 @@ TO_COLLECT = (
 def _print_facts(diagnosis: "Diagnosis") -> None:
     log, files = diagnosis.log, diagnosis.facts["files"]
     lines = sum(file["lines"] for file in files)
+    states = diagnosis.facts["waiting"]
+    if states:
+        typer.echo(paragraph(f"dumps and stacks: {counted(len(states), 'rank')}"))
     found = diagnosis.facts["recognized"]
     contents = f"; found: {', '.join(found)}" if found else ""
     typer.echo(paragraph(f"log: {counted(len(files), 'file')}, {counted(lines, 'line')}{contents}"))

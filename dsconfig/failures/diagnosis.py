@@ -7,7 +7,7 @@ from typing import Any
 from dsconfig.facts import run_log
 from dsconfig.failures.clues import PROGRAMS, SPEAKS
 from dsconfig.failures.patterns import compiled
-from dsconfig.failures.scanner import RECOVERED, Match, Scan
+from dsconfig.failures.scanner import EXCEPTION, RECOVERED, Match, Scan
 from dsconfig.failures.signature import Role, Signature
 from dsconfig.failures.signatures import SIGNATURES
 
@@ -98,11 +98,15 @@ def separate(
     """Return failures, consequences, and the signatures after which the run continued."""
     clues = {clue for scan in scans for clue in scan.clues}
     by_file = {scan.file: scan for scan in scans}
-    hits = [
-        hit for scan in scans for match in scan.matches if (hit := _hit(match, clues, releases))
-    ]
+    hits, unexplained = list[Hit](), [match for scan in scans for match in scan.exceptions]
+    for match in (match for scan in scans for match in scan.matches):
+        hit = _hit(match, clues, releases)
+        if hit is not None:
+            hits.append(hit)
+        elif EXCEPTION.match(match.text):
+            unexplained.append(match)
     hits, recovered = _without_recovered(hits, by_file)
-    hits += _unknown(scans, hits)
+    hits += _unknown(unexplained, hits, by_file)
     hits = _without_unfinished(hits, by_file)
     if not hits:
         return (), (), recovered
@@ -153,20 +157,21 @@ def _without_recovered(
     return kept, sorted(set(recovered))
 
 
-def _unknown(scans: Sequence[Scan], hits: Sequence[Hit]) -> list[Hit]:
-    """Return exceptions without a signature that ended a rank."""
+def _unknown(
+    exceptions: Sequence[Match], hits: Sequence[Hit], files: Mapping[str, Scan]
+) -> list[Hit]:
+    """Return the first exception per file that no signature describes and that ended a rank."""
     reported = any(hit.role in (Role.CONSEQUENCE, Role.KILLED, Role.TIMEOUT) for hit in hits)
     known = [hit.match for hit in hits if hit.role is Role.ERROR]
-    found: list[Hit] = []
-    for scan in scans:
-        for match in scan.exceptions:
-            is_last = match.line > scan.lines - NEAR_END
-            continued = scan.progress - match.progress >= RECOVERED
-            is_explained = any(_same_rank(match, other) for other in known)
-            if (reported or is_last) and not continued and not is_explained:
-                found.append(Hit(match, None, {}))
-                break
-    return found
+    found: dict[str, Hit] = {}
+    for match in sorted(exceptions, key=lambda match: match.line):
+        scan = files[match.file]
+        is_last = match.line > scan.lines - NEAR_END
+        continued = scan.progress - match.progress >= RECOVERED
+        is_explained = any(_same_rank(match, other) for other in known)
+        if (reported or is_last) and not continued and not is_explained:
+            found.setdefault(match.file, Hit(match, None, {}))
+    return list(found.values())
 
 
 def _same_rank(one: Match, other: Match) -> bool:

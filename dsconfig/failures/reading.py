@@ -10,11 +10,17 @@ from typing import Any, BinaryIO
 from dsconfig import os_errors
 from dsconfig.facts import run_log
 from dsconfig.facts.inputs import FactError
-from dsconfig.failures.diagnosis import Diagnosis, program_of, separate
+from dsconfig.failures import waiting as waiting_ranks
+from dsconfig.failures.diagnosis import Diagnosis, Failure, program_of, separate
 from dsconfig.failures.scanner import Scan, scan
+from dsconfig.failures.signature import Role
+from dsconfig.failures.signatures import SIGNATURES
 from dsconfig.failures.text import rank_in_name
+from dsconfig.failures.waiting import Waiting
 
 MOST_FILES = 10_000
+PEEK = 1 << 16
+"""Bytes that show whether a file is a dump, a stack or a log."""
 DEEPEST = 6
 """Levels of folders that are searched for logs."""
 
@@ -25,17 +31,58 @@ def diagnose(paths: Sequence[str | Path], program: str | None = None) -> Diagnos
     A folder stands for all files in it. ``program`` selects the remedies, instead of the program
     that the logs name. Raises FactError for a file that cannot be read.
     """
-    scans = [_scan(path) for path in _files(paths)]
+    scans, states = list[Scan](), list[Waiting]()
+    for path in _files(paths):
+        found = _states(path)
+        states += found
+        if not found:
+            scans.append(_scan(path))
     log = run_log.from_text("\n".join(line for scan_ in scans for line in scan_.facts))
     releases = dict(log.releases) | ({"deepspeed": log.release} if log.release else {})
     program = program or program_of(scans)
     failures, consequences, recovered = separate(scans, releases, program)
+    waiting = tuple(waiting_ranks.compare(states))
+    if waiting and not any(_is_error(failure) for failure in failures):
+        # The stacks explain a timeout.
+        failures, consequences = waiting, (*failures, *consequences)
+    else:
+        failures = (*failures, *waiting)
     return Diagnosis(
         failures=failures,
         consequences=consequences,
-        facts=_facts(scans, log, releases, program, recovered),
+        facts=_facts(scans, log, releases, program, recovered)
+        | {"waiting": [asdict(state) for state in states]},
         log=log,
     )
+
+
+def _is_error(failure: Failure) -> bool:
+    """Return whether a failure is an error of a rank rather than a sign of waiting."""
+    roles = {signature.name: signature.role for signature in SIGNATURES}
+    waits = (Role.TIMEOUT, Role.STUCK, Role.CONSEQUENCE, Role.SILENT)
+    return roles.get(failure.signature) not in waits
+
+
+def _states(path: Path) -> list[Waiting]:
+    """Return what the ranks of a dump or stack wait for; nothing if the file is a log."""
+    try:
+        with path.open("rb") as file:
+            _check(file, path)
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return []
+            start = file.read(PEEK)
+            is_dump = waiting_ranks.is_dump(start)
+            if not is_dump and not waiting_ranks.is_stack(start):
+                return []
+            data = start + file.read(waiting_ranks.LARGEST)
+    except OSError as error:
+        raise FactError("log", f"{path}: {os_errors.reason(error)}") from error
+    try:
+        if is_dump:
+            return waiting_ranks.of_dump(data, str(path))
+        return waiting_ranks.of_stack(data.decode("utf-8", "replace"), str(path))
+    except (ValueError, RecursionError):
+        return []
 
 
 def _files(paths: Sequence[str | Path]) -> Iterator[Path]:

@@ -1,0 +1,167 @@
+"""Reading of logs: several ranks, formats, hostile input, output of the command."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import dsconfig
+from dsconfig.commands.app import app
+from dsconfig.failures.text import last_time, rank_in_name, without_prefix
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+TIMEOUT = (
+    "[E801 01:16:56.381097551 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)\n"
+)
+
+
+def test_error_of_one_rank_precedes_timeouts_of_others(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("[2025-08-01 01:00:00,000] start\n" + TIMEOUT)
+    (tmp_path / "rank3.log").write_text("[2025-08-01 01:06:50,000] step\n\n" + OOM)
+    diagnosis = dsconfig.diagnose(tmp_path)
+    [first] = diagnosis.failures
+    assert (first.signature, first.rank, first.line) == ("gpu-out-of-memory", 3, 3)
+    assert [each.signature for each in diagnosis.consequences] == ["nccl-timeout"]
+
+
+def test_error_after_a_timeout_is_a_consequence(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(TIMEOUT)
+    (tmp_path / "rank3.log").write_text("[2025-08-01 01:30:00,000] step\n" + OOM)
+    diagnosis = dsconfig.diagnose(tmp_path)
+    assert [each.signature for each in diagnosis.failures] == ["nccl-timeout"]
+    assert [each.signature for each in diagnosis.consequences] == ["gpu-out-of-memory"]
+
+
+def test_errors_of_two_ranks_are_both_reported(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(OOM)
+    (tmp_path / "rank1.log").write_text("RuntimeError: 'weight' must be 2-D\n")
+    names = [each.signature for each in dsconfig.diagnose(tmp_path).failures]
+    assert names == ["gpu-out-of-memory", "embedding-partitioned"]
+
+
+def test_same_failure_of_all_ranks_is_reported_once(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"[rank{rank}]: {OOM}" for rank in (1, 0, 2)))
+    [failure] = dsconfig.diagnose(path).failures
+    assert (failure.rank, failure.line, failure.ranks) == (1, 1, (0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "rank"),
+    [
+        ("[rank3]: RuntimeError: x", "RuntimeError: x", 3),
+        ("[default1]:RuntimeError: x", "RuntimeError: x", 1),
+        ("[1,5]<stderr>:RuntimeError: x", "RuntimeError: x", 5),
+        (" 7: RuntimeError: x", "RuntimeError: x", 7),
+        ("(WorkerDict pid=12, ip=10.0.0.1) RuntimeError: x", "RuntimeError: x", None),
+        ("  0%|          | 0/27 [00:00<?, ?it/s]RuntimeError: x", "RuntimeError: x", None),
+    ],
+)
+def test_prefixes_are_removed(line: str, text: str, rank: int | None) -> None:
+    assert without_prefix(line) == (text, rank)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("logs/run_rank3.log", 3),
+        ("logs/none/attempt_0/12/stderr.log", 12),
+        ("/tmp/nccl_trace_rank_4", 4),
+        ("train.log", None),
+        ("run-2024/train.log", None),
+    ],
+)
+def test_rank_of_a_file_name(name: str, rank: int | None) -> None:
+    assert rank_in_name(name) == rank
+
+
+def test_times_of_deepspeed_and_torch_are_comparable() -> None:
+    assert last_time("[2025-08-01 01:06:56,500] x") == last_time("[E801 01:06:56.500000000 x")
+    assert last_time("no time") is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0" * 5000,
+        bytes(range(256)) * 4000,
+        b"x" * 5_000_000,
+        b"\r" * 10_000,
+        b"'loss': nan" * 300_000,
+        b"\xff\xfe" + "epoch 1\n".encode("utf-16-le"),
+        b"\x1b]0;" + b"a" * 100_000,
+    ],
+    ids=["empty", "zeros", "binary", "long", "returns", "repeated", "utf-16", "title"],
+)
+def test_unknown_content_is_a_valid_answer(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(data)
+    done = CliRunner().invoke(app, ["doctor", "--log", str(path)])
+    assert done.exit_code == 0, done.output
+    if b"nan" not in data:
+        assert "No known failure found." in done.output and "py-spy" in done.output
+
+
+def test_formats_of_terminals_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(
+        b"a\r\n10%\r20%\r\x1b[31m" + OOM.replace("CUDA out", "CUDA \x1b[1mout").encode()
+    )
+    [failure] = dsconfig.diagnose(path).failures
+    assert (failure.signature, failure.line) == ("gpu-out-of-memory", 2)
+    path.write_bytes(b"\xff\xfe" + f"start\n{OOM}".encode("utf-16-le"))
+    assert dsconfig.diagnose(path).failures[0].line == 2
+
+
+def test_line_numbers_beyond_a_block(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    with path.open("w") as file:
+        for step in range(60_000):
+            file.write(f"{{'loss': 1.5, 'grad_norm': 0.5, 'epoch': {step}}}\n")
+        file.write(OOM)
+    diagnosis = dsconfig.diagnose(path)
+    assert diagnosis.failures[0].line == 60_001
+    assert diagnosis.facts["files"][0]["lines"] == 60_001
+
+
+def test_json_has_the_documented_keys(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("[rank1]: " + OOM)
+    done = CliRunner().invoke(app, ["doctor", "--log", str(path), "--output-format", "json"])
+    data = json.loads(done.stdout)
+    assert set(data) == {"format_version", "failures", "consequences", "facts"}
+    keys = {"signature", "file", "line", "rank", "cause", "remedy", "threads"}
+    assert set(data["failures"][0]) == keys and data["failures"][0]["rank"] == 1
+
+
+def test_runtime_selects_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("Current loss scale already at minimum\n")
+    remedy = dsconfig.diagnose(path, runtime="transformers").failures[0].remedy
+    assert "TrainingArguments" in remedy
+    assert "TrainingArguments" not in dsconfig.diagnose(path).failures[0].remedy
+    with pytest.raises(ValueError, match="is not a runtime"):
+        dsconfig.diagnose(path, runtime="torch")
+
+
+def test_facts_of_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(
+        "- PyTorch version: 2.5.1+cu124 (GPU)\n- Transformers version: 4.46.1\n"
+        "[INFO] [config.py:733:__init__] Config mesh_device None world_size = 8\n"
+        "DeepSpeed info: version=0.15.4, git-hash=unknown\n"
+        "AssertionError: no_sync context manager is incompatible with gradient partitioning\n"
+    )
+    diagnosis = dsconfig.diagnose(path)
+    releases = {"torch": "2.5.1", "transformers": "4.46.1", "deepspeed": "0.15.4"}
+    assert diagnosis.facts["releases"] == releases and diagnosis.facts["ranks"] == 8
+    # The refusal is of DeepSpeed 0.16 and newer.
+    assert [each.signature for each in diagnosis.failures] == ["unrecognized-exception"]
+
+
+def test_options_of_logs_require_a_log() -> None:
+    done = CliRunner().invoke(app, ["doctor", "--output-format", "json"])
+    assert "require --log" in str(done.exception)
