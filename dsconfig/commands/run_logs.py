@@ -63,7 +63,7 @@ def print_diagnosis(diagnosis: "Diagnosis") -> None:
     if diagnosis.consequences:
         table = TextTable("consequence", "place", "line")
         for failure in diagnosis.consequences:
-            table.add_row(failure.signature, _place(failure), one_line(failure.text))
+            table.add_row(failure.signature, _place(failure), one_line(failure.text)[:LONGEST])
         typer.echo(f"\n{table}")
     if not diagnosis.failures:
         typer.echo(emphasised(f"\n{paragraph(NO_FAILURE)}"))
