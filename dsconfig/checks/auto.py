@@ -68,7 +68,8 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
         500000000}}
     """
     for path, fates in config.autos.items():
-        if AutoHandling.FILLED in fates.values() or config.is_native_auto(path):
+        filled = AutoHandling.FILLED in fates.values()
+        if filled or config.is_native_auto(path) or config.is_refused_by_name(path):
             continue
         runtime, fate = next(iter(fates.items()))
         yield Finding(
@@ -97,7 +98,7 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
     if len(config.runtimes) == 1:
         return
     for path, fates in config.autos.items():
-        if _names(fates, AutoHandling.FILLED) != [OURS]:
+        if _names(fates, AutoHandling.FILLED) != [OURS] or config.is_refused_by_name(path):
             continue
         runtime, fate = next(item for item in fates.items() if item[0].name != OURS)
         yield Finding(

@@ -154,6 +154,14 @@ class Context(ReadConfig):
         of_type = self.get(path[0], "type") if len(path) > 2 else None
         return key_at(path, of_type if isinstance(of_type, str) else None)
 
+    def is_refused_by_name(self, path: tuple[str, ...]) -> bool:
+        """Return whether this release rejects the key, or a block around it, whatever its value."""
+        return any(
+            key.refused_from is not None and self.version >= key.refused_from
+            for at, key in self.removed.items()
+            if path[: len(at)] == at
+        )
+
     def accepts(self, path: tuple[str, ...], value: Any) -> bool:
         """Return whether this release reads a key at this path and accepts the value."""
         known = self.key_at(path)

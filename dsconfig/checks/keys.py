@@ -138,6 +138,8 @@ def _suggestion(config: Context, path: Path, error: SchemaError) -> _Suggestion:
         return _Suggestion(foreign)
     value = config.get(*path)
     closest = config.closest(path[-1], error.known)
+    if closest and spelling.has_other_word(path[-1], closest):
+        closest = closest if config.accepts((*path[:-1], closest), value) else None
     if closest and (
         not spelling.is_longer_or_shorter(path[-1], closest)
         or (path[-1] in closest[: len(path[-1])] and config.accepts((*path[:-1], closest), value))

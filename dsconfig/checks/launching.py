@@ -8,9 +8,11 @@ from dsconfig.checks.registry import EMBEDDED_IN_YAML, rule
 from dsconfig.checks.rule import Finding, fills_auto
 from dsconfig.facts import embedded_facts
 from dsconfig.report import Effect
+from dsconfig.schema.key_index import paths_of
 from dsconfig.source import plugin_settings
+from dsconfig.source.from_yaml import SUFFIXES
 
-BLOCK = "deepspeed_config"
+BLOCK, CONFIG_FILE = "deepspeed_config", "deepspeed_config_file"
 MOST_SHOWN = 80
 """Maximum length of a value in a message."""
 UNSET_PROCESSES = -1
@@ -53,7 +55,9 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(name,),
             message=f'"{name}" is not an accelerate setting: accelerate rejects the config',
-            help=config.suggestion(name, plugin_settings.TOP_LEVEL),
+            help=f"write it in {BLOCK}"
+            if name in plugin_settings.KNOWN
+            else config.suggestion(name, plugin_settings.TOP_LEVEL),
             effect=Effect.REFUSED,
             on_key=True,
         )
@@ -62,12 +66,21 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(BLOCK, name),
             message=f'"{name}" is not a setting of accelerate\'s DeepSpeed plugin: it is ignored',
-            help=config.suggestion(name, plugin_settings.KNOWN),
+            help=_help_in_block(config, name, block[name]),
             on_key=True,
         )
     yield from _unreadable(config)
     if not unknown:  # a missing setting may be present under a misspelled name
         yield from _missing(launch)
+
+
+def _help_in_block(config: Context, name: str, value: object) -> str:
+    """Return the help for an unknown setting, which may be a config file or a key of one."""
+    if isinstance(value, str) and value.endswith(SUFFIXES):
+        return f'write it as "{CONFIG_FILE}"'
+    if paths_of(name) and config.closest(name, plugin_settings.KNOWN) is None:
+        return f'write it in a ds_config, and name that file in "{CONFIG_FILE}"'
+    return config.suggestion(name, plugin_settings.KNOWN)
 
 
 def _unreadable(config: Context) -> Iterator[Finding]:

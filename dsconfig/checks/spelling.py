@@ -65,6 +65,15 @@ def is_longer_or_shorter(name: str, other: str) -> bool:
     return first != second and (first in second or second in first)
 
 
+def has_other_word(name: str, other: str) -> bool:
+    """Return whether names with as many words differ in one that is not a misspelling."""
+    words, others = name.lower().split("_"), other.lower().split("_")
+    return len(words) == len(others) and any(
+        SequenceMatcher(None, word, meant).ratio() < 0.5
+        for word, meant in zip(words, others, strict=True)
+    )
+
+
 def flattened(path: Path) -> tuple[Path, ...]:
     """Return the keys that a joined name such as ``fp16_enabled`` may stand for."""
     words = path[-1].split("_")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +100,42 @@ def test_key_of_later_release_is_reported_once() -> None:
     config = {"train_batch_size": 8, "zero_optimization": {"stage": 2, "leaf_module": None}}
     diagnostics = dsconfig.validate(config, version="0.9.1").diagnostics
     assert [each.code for each in diagnostics if each.pointer.endswith("leaf_module")] == ["DSC811"]
+
+
+def test_a_name_with_another_word_is_no_misspelling_unless_the_value_fits() -> None:
+    (wrong,) = codes_and_helps({"train_batch_size": 8, "gradient_accumulation_fusion": True})
+    assert wrong[0] == "DSC021" and "gradient_accumulation_steps" not in str(wrong[1])
+    close, *_ = codes_and_helps({"train_micro_batch_size_per_device": 8})
+    assert close == ("DSC021", 'did you mean "train_micro_batch_size_per_gpu"?')
+
+
+@pytest.mark.parametrize("block", ["auto", {"enabled": "auto"}])
+def test_a_block_that_is_refused_by_name_has_one_finding(block: object) -> None:
+    assert [code for code, _ in codes_and_helps({"train_batch_size": 8, "amp": block})] == [
+        "DSC801"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "help"),
+    [
+        ("config_file: ds.json", 'write it as "deepspeed_config_file"'),
+        (
+            "train_batch_size: 8",
+            'write it in a ds_config, and name that file in "deepspeed_config_file"',
+        ),
+        ("zero_stge: 2", 'did you mean "zero_stage"?'),
+    ],
+)
+def test_the_help_for_an_accelerate_setting_names_the_file_of_the_config(
+    line: str, help: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(f"distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  {line}\n")
+    found = dsconfig.validate(path, runtime="accelerate").diagnostics
+    assert help in [each.help for each in found if each.code == "DSC705"]
+
+
+def codes_and_helps(config: dict[str, object]) -> list[tuple[str, str | None]]:
+    found = dsconfig.validate(config, runtime="deepspeed").errors
+    return [(each.code, each.help) for each in found]
