@@ -16,7 +16,9 @@ from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import training
 from dsconfig.mesh import Degrees
 from dsconfig.source import plugin_settings
-from dsconfig.source.document import Document
+from dsconfig.source.document import Document, count_distinctive
+from dsconfig.source.from_yaml import EMBEDDING_KEYS
+from dsconfig.source.pointer import is_block
 
 ALIASES: Mapping[str, str] = {
     "micro_batch_size": "per_device_train_batch_size",
@@ -76,7 +78,7 @@ def _degrees(degrees: Degrees, container: Mapping[str, Any]) -> Degrees:
 
 
 def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Facts:
-    arguments = trainer_arguments(container)
+    arguments = {**trainer_arguments(_nested_arguments(container)), **trainer_arguments(container)}
     flags = facts.training
     if not arguments or (flags is not None and flags.arguments):
         return facts
@@ -87,6 +89,25 @@ def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Fa
             merged, **{field: value for field, value in own.items() if value is not None}
         )
     return replace(facts, training=merged, origins={**facts.origins, "training": name})
+
+
+def _nested_arguments(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the block of a trainer's YAML with the most TrainingArguments.
+
+    Frameworks with one YAML for all their parts write them one level down, such as
+    ``training: {bf16: true}``. The ds_config is not searched.
+    """
+    blocks = [
+        block for key, block in container.items() if key not in EMBEDDING_KEYS and is_block(block)
+    ]
+    blocks = [block for block in blocks if count_distinctive(_blocks_of(block)) < 2]
+    none: dict[str, Any] = {}
+    return max(blocks, key=lambda block: len(trainer_arguments(block)), default=none)
+
+
+def _blocks_of(entries: Mapping[str, Any]) -> list[str]:
+    """Return the keys of the entries that are blocks, as most in a ds_config are."""
+    return [key for key, value in entries.items() if is_block(value)]
 
 
 def trainer_arguments(container: Mapping[str, Any]) -> dict[str, Any]:

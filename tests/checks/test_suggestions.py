@@ -102,7 +102,7 @@ def test_key_of_later_release_is_reported_once() -> None:
     assert [each.code for each in diagnostics if each.pointer.endswith("leaf_module")] == ["DSC811"]
 
 
-def test_a_name_with_another_word_is_no_misspelling_unless_the_value_fits() -> None:
+def test_name_with_another_word_is_suggested_only_if_the_value_fits() -> None:
     (wrong,) = codes_and_helps({"train_batch_size": 8, "gradient_accumulation_fusion": True})
     assert wrong[0] == "DSC021" and "gradient_accumulation_steps" not in str(wrong[1])
     close, *_ = codes_and_helps({"train_micro_batch_size_per_device": 8})

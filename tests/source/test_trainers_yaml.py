@@ -241,3 +241,19 @@ def test_unrelated_deepspeed_value_is_not_a_path(text: str, tmp_path: Path) -> N
     path.write_text(text)
     found = dsconfig.validate(path, runtime="transformers").diagnostics
     assert [each.code for each in found] == ["DSC009"]
+
+
+def test_arguments_one_level_down_are_found(tmp_path: Path) -> None:
+    config = {"train_batch_size": "auto", "bf16": {"enabled": "auto"}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    path = tmp_path / "train.yaml"
+    path.write_text(
+        "deepspeed: ds.json\nseed: 3\n"
+        "evaluation: {per_device_eval_batch_size: 4}\n"
+        "training: {bf16: true, per_device_train_batch_size: 2, gradient_accumulation_steps: 4}\n"
+    )
+    facts = embedded_facts.complete(dsconfig.gather(gpus=8), dsconfig.read(path))
+    assert facts.arguments["per_device_train_batch_size"] == 2 and facts.arguments["seed"] == 3
+    resolution = dsconfig.resolve(path, dsconfig.gather(gpus=8), runtime="transformers")
+    assert resolution.config["train_batch_size"] == 64
+    assert resolution.config["bf16"]["enabled"] is True
