@@ -18,13 +18,18 @@ REFUSED = 2
 
 def child_processes() -> list[int]:
     """Return the PIDs of running child processes, as listed in ``/proc``."""
-    found: list[int] = []
+    return [pid for pid, parent in parents().items() if parent == os.getpid()]
+
+
+def parents() -> dict[int, int]:
+    """Return the parent of each running process by PID, as listed in ``/proc``."""
+    found: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             _, _, rest = stat.read_text("utf-8", "replace").rpartition(")")
         except OSError:  # the process has exited
             continue
         state, parent = rest.split()[:2]
-        if int(parent) == os.getpid() and state != "Z":
-            found.append(int(stat.parent.name))
+        if state != "Z":
+            found[int(stat.parent.name)] = int(parent)
     return found

@@ -124,6 +124,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 TOOLS = {
     "python": "",
     "dsconfig": "-m dsconfig",
+    "dsengine": "-m dsengine",
     "torchrun": "-m torch.distributed.run",
     "accelerate": "-m accelerate.commands.accelerate_cli",
 }

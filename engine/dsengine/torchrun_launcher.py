@@ -18,9 +18,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from dsengine.torchrun import original_exit_code, shell_code
 
+if TYPE_CHECKING:
     from dsengine.rendezvous import Rendezvous
 
 _PR_SET_PDEATHSIG = 1
@@ -76,7 +76,7 @@ def main() -> None:
         how = f"ended with exit code {code}" if is_exit else f"was killed by {_signal_name(-code)}"
         emit("ended", of=rank, how=how)
         print(error, file=sys.stderr)
-        raise SystemExit(code if is_exit else 128 - code) from None  # as shells encode a signal
+        raise SystemExit(shell_code(code)) from None
 
 
 def _signal_name(number: int) -> str:
@@ -150,16 +150,6 @@ def _rendezvous_failure(rendezvous: str, error: Exception) -> str:
     if "timed out" in str(error).lower() or not rendezvous:
         return f"rendezvous at {endpoint} failed: {error}"
     return _lost_node_0(endpoint, error)
-
-
-def original_exit_code(failure: "ProcessFailure") -> int:
-    """Return a rank's own exit code, or minus its signal, before the launcher intervened.
-
-    Other ranks may exit on the news of an error before the rank that raised it; the launcher then
-    kills that rank too. The error file it wrote shows that it failed by itself.
-    """
-    was_stopped = failure.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
-    return 1 if was_stopped and os.path.isfile(failure.error_file) else failure.exitcode  # noqa: PTH113
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from dsengine.observation.events import (
     peak_bytes,
 )
 from dsengine.programs import run_program
+from dsengine.startup import is_replaced
 
 
 class _Steps:
@@ -73,9 +74,17 @@ class _Steps:
 
 
 def watch() -> None:
-    """Report on every engine that ``deepspeed.initialize`` returns from now on."""
+    """Report on every engine that ``deepspeed.initialize`` returns from now on.
+
+    Exits if dsengine replaces DeepSpeed here.
+    """
     wait_for_gloo_at_exit()
     deepspeed: Any = importlib.import_module("deepspeed")
+    if is_replaced():
+        raise SystemExit(
+            "dsengine: the run requires the installed DeepSpeed (--engine deepspeed), but was "
+            "started with dsengine in its place: start it without `dsengine`"
+        )
     original = deepspeed.initialize
 
     @functools.wraps(original)

@@ -60,6 +60,7 @@ def test_wheel_has_exactly_two_packages(wheel: Path) -> None:
         names = set(archive.namelist())
     assert {top for top in tops if not top.endswith(".dist-info")} == {"dsconfig", "dsengine"}
     assert {"dsconfig/py.typed", "dsengine/py.typed"} <= names
+    assert "dsengine/startup/path/sitecustomize.py" in names
     assert "dsconfig/report/rules/DSC101.md" in names, "rule links must resolve when installed"
 
 
@@ -68,6 +69,28 @@ def test_wheel_metadata_has_links(wheel: Path) -> None:
         [metadata] = [name for name in archive.namelist() if name.endswith("/METADATA")]
         lines = archive.read(metadata).decode().splitlines()
     assert [line for line in lines if line.startswith("Project-URL: ")]
+
+
+def test_wheel_has_commands_and_an_executable_launcher(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        mode = archive.getinfo("dsengine/startup/bin/deepspeed").external_attr >> 16
+        [points] = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
+        lines = archive.read(points).decode().splitlines()
+    assert mode & 0o111 == 0o111
+    assert "dsengine = dsengine.__main__:main" in lines
+
+
+def test_command_dsengine_from_wheel(site: Path) -> None:
+    probe = "import deepspeed; print(deepspeed.__file__)"
+    result = outside(
+        site,
+        "import os",
+        f"os.environ['PYTHONPATH'] = {str(site)!r}",
+        f"sys.argv = ['dsengine', sys.executable, '-c', {probe!r}]",
+        "from dsengine.__main__ import main",
+        "main()",
+    )
+    assert result.stdout == f"{site / 'dsengine' / '__init__.py'}\n", result.stderr
 
 
 def test_validate_from_wheel(site: Path, tmp_path: Path) -> None:

@@ -22,9 +22,7 @@ def commands_of(page: Path) -> list[Command]:
     return [command for block in console_blocks(text) for command in commands_in(block)]
 
 
-NEEDS_GPUS_OR_NETWORK = re.compile(
-    r"(pip|torchrun|accelerate launch|pre-commit|python -m dsengine\.as_deepspeed -m accelerate)\b"
-)
+NEEDS_GPUS_OR_NETWORK = re.compile(r"(pip|(dsengine )?(torchrun|accelerate launch)|pre-commit)\b")
 TRAINING = {f"docs/guide/{name}.md" for name in ("accelerate", "own-loop", "trainer")}
 MARKED = [pytest.param(name, marks=[pytest.mark.engine] * (name in TRAINING)) for name in PAGES]
 
@@ -110,7 +108,9 @@ def test_only_installation_and_training_commands_are_not_run(name: str) -> None:
 def test_dsconfig_and_python_commands_are_in_console_blocks(name: str) -> None:
     for block in BLOCK.finditer(PAGES[name].read_text("utf-8")):
         if block["language"] in ("", "bash", "sh", "shell"):
-            assert not re.search(r"^\$? *(dsconfig|python|torchrun) ", block["text"], re.MULTILINE)
+            assert not re.search(
+                r"^\$? *(dsconfig|dsengine|python|torchrun) ", block["text"], re.MULTILINE
+            )
 
 
 @pytest.mark.parametrize(

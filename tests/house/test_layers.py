@@ -30,6 +30,8 @@ LAYERS = [
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 ENGINE = [
     "loading",
+    "startup",
+    "torchrun",
     "torch_private",
     "topology",
     "parameters",
@@ -47,6 +49,8 @@ ENGINE = [
     "programs",
     "as_deepspeed",
     "with_deepspeed",
+    "unreplaced",
+    "__main__",
 ]
 """The engine's packages, bottom to top. Its ``__init__`` exports names of all of them."""
 FOREIGN = {"torch", "transformers", "deepspeed", "accelerate"}

@@ -30,7 +30,7 @@ from dsengine.loop.planning import (
     refuse_uncovered,
     refuse_unusable_files,
 )
-from dsengine.observation.printing import script_logger
+from dsengine.observation.printing import log_replacement, script_logger
 from dsengine.optimizers import (
     as_groups,
     build_optimizer,
@@ -43,6 +43,7 @@ from dsengine.optimizers.precision import loss_scaler, policy
 from dsengine.optimizers.schedules import build_schedule
 from dsengine.parameters.model_tree import describe
 from dsengine.sharding import Sharding, distribute
+from dsengine.startup import is_replaced
 from dsengine.topology import Topology, rank, set_current
 from dsengine.torch_private import load_compiler
 
@@ -83,6 +84,8 @@ def initialize(
         from dsengine.communication.start import init_distributed
 
         init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
+    if is_replaced():
+        log_replacement(__version__)
     load_compiler()
     wait_for_gloo_at_exit()
     select_device()

@@ -21,8 +21,8 @@ if __name__ == "__main__":
         *("--num_processes=1", "--num_machines=1", "--main_process_port=0"),
     )
     is_dsengine = "dsengine" in deepspeed.__version__
-    program = "dsengine.as_deepspeed" if is_dsengine else "frameworks.real"
+    program = () if is_dsengine else ("-m", "frameworks.real")
     script = (str(Path(__file__).parent / "accelerated.py"), target, model, folder)
     settings = (f"--stage={chosen.stage}", "--way=launched", f"--precision={chosen.precision}")
-    command = [sys.executable, "-m", *launcher, "-m", program, *script, *settings]
+    command = [sys.executable, "-m", *launcher, *program, *script, *settings]
     raise SystemExit(subprocess.run(command).returncode)

@@ -2,6 +2,9 @@
 
 import os
 import sys
+from collections.abc import Mapping
+
+from dsengine.startup import child_environment
 
 FLAGS = ("--module", "--no_python", "--no_local_rank")
 
@@ -17,10 +20,22 @@ def command(arguments: list[str], local_rank: str) -> list[str]:
     if "--no_python" in flags:
         return [script, *local, *rest]
     module = ["-m"] if "--module" in flags else []
-    python = [sys.executable, "-u", "-m", "dsengine.as_deepspeed"]
-    return [*python, *module, script, *local, *rest]
+    return [sys.executable, "-u", *module, script, *local, *rest]
+
+
+def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Add the replacement and DeepSpeed's own variables to those of torchrun."""
+    return {
+        **child_environment(environment),
+        "LOCAL_SIZE": environment["LOCAL_WORLD_SIZE"],
+        "CROSS_RANK": environment["GROUP_RANK"],
+        "CROSS_SIZE": environment["GROUP_WORLD_SIZE"],
+    }
 
 
 if __name__ == "__main__":
     argv = command(sys.argv[1:], os.environ["LOCAL_RANK"])
-    os.execvp(argv[0], argv)
+    try:
+        os.execvpe(argv[0], argv, rank_environment(os.environ))
+    except OSError as error:
+        raise SystemExit(f"deepspeed: cannot run {argv[0]!r}: {error.strerror}") from None

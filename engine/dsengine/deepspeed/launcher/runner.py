@@ -1,8 +1,9 @@
-"""DeepSpeed's launcher: ``python -m dsengine.launcher.runner --num_gpus 2 train.py``.
+"""DeepSpeed's launcher: ``dsengine deepspeed --num_gpus 2 train.py``.
 
-Its flags select hosts and devices from the same hostfile as ``dsconfig run``, and torchrun starts
-the ranks, in which dsengine replaces deepspeed. Several hosts are started with ``dsconfig run
---emit ssh``, or one by one with ``--no_ssh --node_rank``.
+Programs below ``dsengine`` find it as ``deepspeed``. Its flags select hosts and devices from the
+same hostfile as ``dsconfig run``, and torchrun starts the ranks, in which dsengine replaces
+deepspeed. Several hosts are started with ``dsconfig run --emit ssh``, or one by one with ``--no_ssh
+--node_rank``.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from dsconfig import hostfile
 from dsengine.deepspeed.accelerator import get_accelerator
 from dsengine.deepspeed.constants import TORCH_DISTRIBUTED_DEFAULT_PORT
 from dsengine.deepspeed.utils.logging import logger, set_log_level_from_string
+from dsengine.startup import child_environment
 
 _ABOUT = "Start a script on the devices of one host, with dsengine in place of deepspeed."
 DLTS_HOSTFILE = "/job/hostfile"
@@ -25,11 +27,20 @@ DEEPSPEED_ENVIRONMENT_NAME = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
 """Where accelerate's multi-node launcher writes the environment of its processes."""
 _ON_ONE_HOST = ("launcher", "launcher_args", "ssh_port", "no_ssh_check")
 """DeepSpeed's flags for reaching other hosts, ignored for one host."""
+_NO_LAUNCHER = "the ranks of one host need no launcher; omit it"
+_LAUNCHERS = {
+    **dict.fromkeys(("openmpi", "mpich", "impi", "mvapich"), _NO_LAUNCHER),
+    "slurm": "`dsconfig run CONFIG --emit slurm -- SCRIPT` prints a job script",
+}
+"""Values of --launcher that are refused, with the alternative; pdsh is the default."""
+_INERT = {
+    "bind_cores_to_rank": "start the launcher under numactl or taskset to bind its ranks",
+    "bind_core_list": "start the launcher under numactl or taskset to bind its ranks",
+}
+"""DeepSpeed's flags without effect, with the alternative."""
 _INSTEAD = {
     "force_multi": "the ranks of one host are started locally",
     "autotuning": "dsconfig tune finds a config that fits",
-    "bind_cores_to_rank": "start this under numactl or taskset",
-    "bind_core_list": "start this under numactl or taskset",
     "enable_each_rank_log": "torchrun --redirects 3 --log-dir DIR writes a log of each rank",
     "save_pid": "the process itself is the launcher",
     "venv_script": "use the Python of that environment",
@@ -37,11 +48,12 @@ _INSTEAD = {
 """DeepSpeed's flags that are refused, with the alternative."""
 _SWITCHES = ("no_ssh_check", "force_multi", "bind_cores_to_rank", "save_pid")
 _RANK = "dsengine.deepspeed.launcher.launch"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the supported flags, with DeepSpeed's names and defaults."""
-    parser = argparse.ArgumentParser(prog="python -m dsengine.launcher.runner", description=_ABOUT)
+    parser = argparse.ArgumentParser(prog="deepspeed", description=_ABOUT)
     parser.add_argument("-H", "--hostfile", default=DLTS_HOSTFILE)
     parser.add_argument("-i", "--include", default="", metavar="HOST[:SLOT,...][@...]")
     parser.add_argument("-e", "--exclude", default="", metavar="HOST[:SLOT,...][@...]")
@@ -56,7 +68,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no_local_rank", action="store_true", help="do not pass --local_rank")
     parser.add_argument("--log_level", help="debug, info, warning, error or critical")
     parser.add_argument("-q", "--quiet", action="store_true", help="log errors only")
-    for name in (*_ON_ONE_HOST, *_INSTEAD):
+    for name in (*_ON_ONE_HOST, *_INERT, *_INSTEAD):
         kind = "store_true" if name in _SWITCHES else "store"
         parser.add_argument(f"--{name}", action=kind, default=None, help=argparse.SUPPRESS)
     parser.add_argument("user_script")
@@ -110,33 +122,71 @@ def encode_world_info(world_info: Mapping[str, object]) -> str:
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Replace this process with torchrun for the ranks of this host.
 
-    Signals to the process reach the ranks, and its exit status is theirs. Raises ValueError for
-    contradictory flags, and for more than one host without ``--no_ssh``.
+    Signals to the process reach the ranks, and its exit code is that of the first rank that failed.
+    Raises ValueError for contradictory flags, and for more than one host without ``--no_ssh``; as a
+    program, without ``args``, prints the error and exits with 2.
     """
-    options = parse_args(args)
-    for name, instead in _INSTEAD.items():
-        if vars(options)[name]:
-            raise ValueError(f"--{name} is not supported: {instead}")
+    try:
+        argv, environment = _command(parse_args(args))
+    except ValueError as error:
+        if args is not None:
+            raise
+        print(f"deepspeed: error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(argv[0], argv, environment)
+
+
+def _command(options: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    """Return torchrun's command line and environment."""
     if options.quiet or options.log_level:
         set_log_level_from_string("error" if options.quiet else options.log_level)
-    counted = options.num_nodes >= 0 or options.num_gpus >= 0
-    if counted and (options.include or options.exclude):
-        raise ValueError("--num_nodes and --num_gpus exclude --include and --exclude")
+    _check_flags(options)
     pool = fetch_hostfile(options.hostfile)
     if pool is None and options.num_nodes > 1:
         raise ValueError(f"--num_nodes {options.num_nodes}: no hostfile at {options.hostfile}")
-    here = {"localhost": max(get_accelerator().device_count(), options.num_gpus)}
-    slots = parse_inclusion_exclusion(pool or here, options.include, options.exclude)
+    if pool is None:
+        _show_all_devices(options)
+        pool = {"localhost": max(get_accelerator().device_count(), options.num_gpus)}
+    slots = parse_inclusion_exclusion(pool, options.include, options.exclude)
     names = list(slots)[: options.num_nodes if options.num_nodes > 0 else None]
     if options.num_gpus > 0:
         slots = {name: list(range(options.num_gpus)) for name in names}
     chosen = hostfile.Hosts(
         {name: tuple(slots[name]) for name in names}, ":" in options.include + options.exclude
     )
-    argv, environment = _torchrun(options, chosen), _environment(options, chosen)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(argv[0], argv, environment)
+    return _torchrun(options, chosen), _environment(options, chosen)
+
+
+def _check_flags(options: argparse.Namespace) -> None:
+    """Raise ValueError for flags that are refused or contradict each other."""
+    for name, instead in _INSTEAD.items():
+        if vars(options)[name]:
+            raise ValueError(f"--{name} is not supported: {instead}")
+    launcher = (options.launcher or "pdsh").lower()
+    if launcher in _LAUNCHERS:
+        raise ValueError(f"--launcher {launcher} is not supported: {_LAUNCHERS[launcher]}")
+    if launcher != "pdsh":
+        raise ValueError(f"--launcher {launcher} is unknown: {_NO_LAUNCHER}")
+    for name, instead in _INERT.items():
+        if vars(options)[name]:
+            logger.warning(f"--{name} has no effect: {instead}")
+    counted = options.num_nodes >= 0 or options.num_gpus >= 0
+    if counted and (options.include or options.exclude):
+        raise ValueError("--num_nodes and --num_gpus exclude --include and --exclude")
+    if options.module and options.no_python:
+        raise ValueError("--module and --no_python cannot be combined")
+    is_file = not options.module and not options.no_python
+    if is_file and not Path(options.user_script).exists():
+        raise ValueError(f"can't open file {options.user_script!r}: no such file")
+
+
+def _show_all_devices(options: argparse.Namespace) -> None:
+    """Drop CUDA_VISIBLE_DEVICES if flags select devices, which are counted from 0, as DeepSpeed."""
+    selects = options.include or options.exclude or options.num_gpus > 0
+    if selects and (visible := os.environ.pop(VISIBLE_DEVICES, "")):
+        logger.info(f"ignoring {VISIBLE_DEVICES}={visible} because flags select the devices")
 
 
 def _torchrun(options: argparse.Namespace, chosen: hostfile.Hosts) -> list[str]:
@@ -150,14 +200,12 @@ def _torchrun(options: argparse.Namespace, chosen: hostfile.Hosts) -> list[str]:
         )
     if options.no_ssh and not 0 <= options.node_rank < nodes:
         raise ValueError(f"--no_ssh: the --node_rank of {nodes} hosts is 0 to {nodes - 1}")
-    if options.module and options.no_python:
-        raise ValueError("--module and --no_python cannot be combined")
     first = hostfile.address(chosen.names[0])
     flags = [
         f"--{name}" for name in ("module", "no_python", "no_local_rank") if vars(options)[name]
     ]
     return [
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(sys.executable, "-m", "dsengine.torchrun"),
         f"--nnodes={nodes}",
         f"--node-rank={max(options.node_rank, 0)}",
         f"--nproc-per-node={chosen.ranks}",
@@ -170,9 +218,9 @@ def _torchrun(options: argparse.Namespace, chosen: hostfile.Hosts) -> list[str]:
 def _environment(options: argparse.Namespace, chosen: hostfile.Hosts) -> dict[str, str]:
     devices = chosen.devices(max(options.node_rank, 0))
     if devices is None:
-        return dict(os.environ)
+        return child_environment(os.environ)
     logger.info(f"training on devices {devices}")
-    return os.environ | {"CUDA_VISIBLE_DEVICES": devices}
+    return child_environment(os.environ | {VISIBLE_DEVICES: devices})
 
 
 __all__ = [

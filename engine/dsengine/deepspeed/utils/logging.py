@@ -1,42 +1,17 @@
 """The scripts' logger, and messages from selected ranks only."""
 
 import logging
-import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import torch.distributed as dist
 
-from dsengine.observation.printing import script_logger
+from dsengine.observation.printing import configure_script_logger, script_logger
 from dsengine.topology import rank
-
-FORMAT = "[%(asctime)s] [%(levelname)s] %(message)s"
-
-
-class _StandardOutput(logging.StreamHandler[Any]):
-    """Writes to the current standard output, not that at creation."""
-
-    def __init__(self) -> None:
-        super().__init__(sys.stdout)
-
-    @property
-    def stream(self) -> Any:
-        return sys.stdout
-
-    @stream.setter
-    def stream(self, value: Any) -> None:
-        del value
-
 
 logger = script_logger
 """Logs INFO and above to standard output; unchanged if logging is already configured."""
-if not logger.handlers:
-    _handler = _StandardOutput()
-    _handler.setFormatter(logging.Formatter(FORMAT))
-    logger.addHandler(_handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+configure_script_logger()
 
 
 def log_dist(
