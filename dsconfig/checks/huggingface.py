@@ -149,7 +149,7 @@ def integration_error(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=tuple(path.split(".")) if path else (),
             message=f"{program} {failure}",
-            help="fix the key, or train with the output of `dsconfig resolve --runtime dsengine`",
+            help=failure.help,
             phase=None if failure.late else Phase.PARSE,
         )
 

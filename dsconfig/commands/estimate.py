@@ -117,6 +117,12 @@ class EstimateOptions(NamedTuple):
     output_format: options.FullOrJson = "full"
 
 
+NO_SEQ_LEN = (
+    "the run ran out of memory, but without --seq-len activations are not estimated, so that no "
+    "change can be suggested: specify --seq-len"
+)
+
+
 class Result(NamedTuple):
     """An estimate with its inputs, the fixes and the decisive assumptions."""
 
@@ -142,6 +148,11 @@ class Result(NamedTuple):
     def ran_out(self) -> bool:
         """Whether the logged run ran out of memory."""
         return self.log is not None and self.log.out_of_memory is not None
+
+    @property
+    def needs_seq_len(self) -> bool:
+        """Whether changes cannot be suggested: the run failed, and activations are unknown."""
+        return self.ran_out and self.estimate.inputs["sequence_length"] is None
 
 
 @options.with_groups
@@ -202,6 +213,8 @@ def estimate(
     result = _result(extra, facts, program, effective, document, log)._replace(errors=errors)
     _write_plots(extra, result)
     _show(result, extra.output_format)
+    if result.needs_seq_len:
+        note(NO_SEQ_LEN)
     if extra.output is not None and document is not None:
         _write_config(extra.output, result, document)
     is_oom = all(tables.not_fitting(option, facts) for option in result.estimate.options)
@@ -256,7 +269,9 @@ def _write_plots(extra: EstimateOptions, result: Result) -> None:
 
 def _write_config(path: Path, result: Result, document: "Document") -> None:
     """Write the config with a change that makes it fit, unless it fits."""
-    if result.changes:
+    if result.needs_seq_len:
+        note(f"nothing written to {path}")
+    elif result.changes:
         program = result.program.runtime
         suggested_changes.write_changed(path, result.changes, program, document)
     else:
@@ -282,7 +297,7 @@ def _result(
     result = Result(estimates, facts, program, effective, document, log)
     if effective is None:
         return result
-    if result.ran_out or tables.not_fitting(result.option, facts):
+    if not result.needs_seq_len and (result.ran_out or tables.not_fitting(result.option, facts)):
         limit = smaller_device(facts, result.option, log) if log is not None else facts
         changes = remedies.cheapest_changes(effective, limit, runtime=program.runtime)
         result = result._replace(changes=changes, host_fixes=_host_fixes(result))

@@ -91,8 +91,10 @@ def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
         prefix = "" if smallest.fits[0].may_fit else "Nothing fits. "
         why = _uncapitalized(verdicts.verdict(smallest, facts))
         return f"{prefix}Smallest footprint: {label(smallest)} {why}"
+    without = "" if estimate.inputs["sequence_length"] else " without activations"
     return (
-        f"{len(fitting)} of {len(options)} configurations fit on each {facts.device.name}. Least "
+        f"{len(fitting)} of {len(options)} configurations fit{without} on each "
+        f"{facts.device.name}. Least "
         f"sharded: {label(fitting[0])}, {size(fitting[0].fits[0].headroom_bytes)} left. "
         "Run `dsconfig tune` to find the fastest."
     )

@@ -45,10 +45,12 @@ def explain(
             typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
             return
         text = explanation.text_of(what)
-    if text.startswith("# ") and sys.stdout.isatty():
+    if not text.startswith("# "):
+        typer.echo(text_table.fitted(text))
+    elif sys.stdout.isatty():
         markdown.show(text)
     else:
-        typer.echo(text_table.fitted(text))
+        typer.echo(text)  # Markdown is wrapped already
 
 
 def _explain_file(name: str, runtime: str | None, output_format: str) -> None:

@@ -15,7 +15,7 @@ from dsconfig.project.errors import UsageError
 from dsconfig.report import Severity
 
 with lazy_imports():
-    from dsconfig.commands import host_memory
+    from dsconfig.commands import host_memory, text_table
     from dsconfig.project import starter as starters
 
 if TYPE_CHECKING:
@@ -86,12 +86,18 @@ def _check(text: str, facts: "Facts", target: inference.TargetProgram) -> None:
             raise UsageError(f"{cause}; {finding.help}" if finding.help else cause)
 
 
+FOR_ALL = (
+    "target: every program (choose one with --runtime). The Trainer requires the same values in "
+    'TrainingArguments; with --runtime transformers, the file contains "auto" for them.'
+)
+
+
 def _emit(text: str, output: Path | None, target: inference.TargetProgram, *, force: bool) -> None:
     """Write the file or print it, and print the target program."""
     for_all = target.inferred_from == inference.DEFAULT
     message = target.headline if target.inferred_from else ""
     if for_all:
-        message = "target: every program (choose one with --runtime)"
+        message = text_table.paragraph(FOR_ALL)
     if output is not None:
         if output.exists() and not force:
             raise UsageError(f"{output} exists; specify another file, or --force")

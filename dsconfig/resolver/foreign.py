@@ -73,7 +73,7 @@ def _report(
                 code,
                 path,
                 f"{draft.runtime.name} {does}{failure}",
-                "fix the key, or train with the output of `dsconfig resolve --runtime dsengine`",
+                failure.help,
                 late=failure.late,
             )
 

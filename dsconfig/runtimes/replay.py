@@ -29,6 +29,7 @@ class Failure(NamedTuple):
     """True if raised after parsing: during initialization or in a step."""
     launch_keys: tuple[str, ...] = ()
     """Dotted keys of the accelerate config that cause it."""
+    help: str = "fix the key, or train with the output of `dsconfig resolve --runtime dsengine`"
 
     def __str__(self) -> str:
         """Return what the program does, as in ``raises ValueError: lr is negative``."""
@@ -88,9 +89,12 @@ class ReplayStop(Exception):
         *paths: str,
         late: bool = False,
         launch_keys: tuple[str, ...] = (),
+        help: str = "",
     ) -> None:
         super().__init__(message)
         self.failure = Failure(exception, message, paths, late, launch_keys)
+        if help:
+            self.failure = self.failure._replace(help=help)
 
 
 class MissingFact(Exception):

@@ -126,6 +126,8 @@ class Arguments(NamedTuple):
     values: dict[str, Any]
     world_size: int
     steps: int | None
+    are_given: bool = True
+    """False if they are the defaults, because no file contains them."""
 
     def switch(self, dtype: str) -> bool:
         """Return whether the training or the evaluation flag of a dtype is set."""
@@ -166,7 +168,8 @@ def arguments(facts: Facts) -> Arguments:
         steps = values["max_steps"] if values.get("max_steps", -1) > 0 else None
     if steps is None and training is not None:
         steps = training.total_steps
-    return Arguments(values, facts.world_size, steps)
+    are_given = training is not None and bool(training.arguments)
+    return Arguments(values, facts.world_size, steps, are_given)
 
 
 def _from_flags(facts: Facts, training: "training_facts.TrainingFacts") -> dict[str, Any]:
@@ -190,6 +193,10 @@ def _from_flags(facts: Facts, training: "training_facts.TrainingFacts") -> dict[
     if training.precision in ("fp16", "bf16") and is_argument:
         given[training.precision] = True
     return {name: value for name, value in given.items() if value is not None}
+
+
+_DEFAULT_ARGUMENTS = "the defaults of TrainingArguments (no --training-args)"
+_AGREE = 'write "auto" for the key, or set the same value in TrainingArguments'
 
 
 class Mismatch(NamedTuple):
@@ -249,8 +256,9 @@ class TrainerFill:
             self._fill(WARMUP, max(1, args.warmup(WARMUP)), "warmup_steps")
         if self.mismatches:
             listed = "; ".join(map(str, self.mismatches.values()))
-            message = f"the config disagrees with TrainingArguments: {listed}"
-            raise ReplayStop("ValueError", message, *self.mismatches, late=True)
+            arguments = "TrainingArguments" if args.are_given else _DEFAULT_ARGUMENTS
+            message = f"the config disagrees with {arguments}: {listed}"
+            raise ReplayStop("ValueError", message, *self.mismatches, late=True, help=_AGREE)
 
     def _buckets(self, model: SpecifiedModel) -> None:
         open_keys = [key for key in integrations.BY_WIDTH if is_auto(self.config, key)]

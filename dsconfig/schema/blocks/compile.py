@@ -64,6 +64,6 @@ class Compile(Block, since="0.13.2", closed=(("0.13.2", "0.14.3"), ("0.16.6", No
     )
 
     # torch.compile settings, before engine.compile() accepted them as arguments.
-    enabled: bool = key(False, "Enabled torch.compile.", until="0.14.3")
+    enabled: bool = key(False, "Enables torch.compile.", until="0.14.3")
     backend: str = key("inductor", "Backend of torch.compile.", until="0.14.3")
     kwargs: OrAbsent[dict[str, Any]] = key(None, "Arguments of torch.compile.", until="0.14.3")

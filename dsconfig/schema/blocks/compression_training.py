@@ -8,7 +8,7 @@ from dsconfig.schema.value_checks import A_BLOCK
 class LayerReduction(Block, since="0.7.0", until="0.19.6"):
     """Student model with fewer layers, initialized from a teacher."""
 
-    enabled: bool = key(False, "Enabled layer reduction.")
+    enabled: bool = key(False, "Enables layer reduction.")
     keep_number_layer: OrAbsent[Integer] = key(None, "Number of layers of the student; never read.")
     module_name_prefix: OrAbsent[str] = key(None, "Module path of the layer stack.")
     teacher_layer: OrAbsent[list[Integer]] = key(None, "Indices of the teacher layers to copy.")
@@ -18,14 +18,14 @@ class LayerReduction(Block, since="0.7.0", until="0.19.6"):
 class Fp16MixedQuantize(Block, since="0.7.0", until="0.19.6"):
     """Gradual transition from fp16 to quantized weights."""
 
-    enabled: bool = key(False, "Enabled the gradual transition.")
+    enabled: bool = key(False, "Enables the gradual transition.")
     quantize_change_ratio: Number = key(0.001, "Fraction of the transition per step.")
 
 
 class QuantizedWeights(Block, since="0.7.0", until="0.19.6"):
     """Settings shared by all groups of quantized weights."""
 
-    enabled: bool = key(False, "Enabled weight quantization.")
+    enabled: bool = key(False, "Enables weight quantization.")
     quantizer_kernel: bool = key(False, "Use the fused CUDA kernel.")
     schedule_offset: Integer = key(0, "Steps before it starts.")
     quantize_groups: Integer = key(1, "Number of groups with separate scales.")
@@ -75,7 +75,7 @@ class WeightQuantization(Block, since="0.7.0", until="0.19.6"):
 class QuantizedActivations(Block, since="0.7.0", until="0.19.6"):
     """Settings shared by all groups of quantized activations."""
 
-    enabled: bool = key(False, "Enabled activation quantization.")
+    enabled: bool = key(False, "Enables activation quantization.")
     quantization_type: str = key("symmetric", "Symmetric or asymmetric range.")
     range_calibration: str = key(
         "dynamic", "Range per batch (dynamic) or a running range (static)."
@@ -119,7 +119,7 @@ class PruningGroup(Modules, since="0.7.0", until="0.19.6"):
 class Pruning(Block, since="0.7.0", until="0.19.6"):
     """Settings shared by all pruned groups."""
 
-    enabled: bool = key(False, "Enabled this kind of pruning.")
+    enabled: bool = key(False, "Enables this kind of pruning.")
     method: str = key("l1", "Criterion for dropping values.")
     schedule_offset: Integer = key(1000, "Steps before it starts.")
 
@@ -137,7 +137,7 @@ class SparsePruningParameters(Pruning, since="0.7.0", until="0.19.6"):
 class HeadPruningParameters(Block, since="0.7.0", until="0.19.6"):
     """Settings of attention-head pruning."""
 
-    enabled: bool = key(False, "Enabled this kind of pruning.")
+    enabled: bool = key(False, "Enables this kind of pruning.")
     method: str = key("topk", "Criterion for dropping heads.")
     schedule_offset: Integer = key(1000, "Steps before it starts.")
     num_heads: OrAbsent[Integer] = key(None, "Number of heads per layer.")

@@ -10,7 +10,7 @@ from dsconfig.schema.value_checks import SPARSITY_MODE
 class Amp(Block, until="0.19.7"):
     """Apex mixed precision; other keys were passed to Apex."""
 
-    enabled: bool = key(False, "Enabled Apex AMP.", replaced_by="torch_autocast.enabled")
+    enabled: bool = key(False, "Enables Apex AMP.", replaced_by="torch_autocast.enabled")
     opt_level: OrAbsent[str] = key(
         None, "Apex optimization level, O0 to O3.", replaced_by="torch_autocast.dtype"
     )
@@ -19,7 +19,7 @@ class Amp(Block, until="0.19.7"):
 class ProgressiveLayerDrop(Block, since="0.3.1", until="0.19.7"):
     """Progressive layer dropping."""
 
-    enabled: bool = key(False, "Enabled progressive layer dropping.")
+    enabled: bool = key(False, "Enables progressive layer dropping.")
     theta: Number = key(1.0, "Final fraction of kept layers.")
     gamma: Number = key(0.001, "Rate at which that fraction is approached.")
 
@@ -27,7 +27,7 @@ class ProgressiveLayerDrop(Block, since="0.3.1", until="0.19.7"):
 class Nebula(Block, since="0.7.0", until="0.19.6"):
     """Azure's checkpoint service."""
 
-    enabled: bool = key(False, "Enabled the service.")
+    enabled: bool = key(False, "Enables the service.")
     enable_nebula_load: bool = key(True, "Load checkpoints through the service.")
     nebula_load_path: str | None = key(None, "Path to load from.")
     persistent_storage_path: str | None = key(None, "Directory of persistent checkpoints.")
@@ -60,7 +60,7 @@ class SparseAttention(Block, until="0.19.6"):
 class Eigenvalue(Block, since="0.4.0", until="0.19.6"):
     """Eigenvalue estimate that determined the bits of each layer."""
 
-    enabled: bool = key(False, "Enabled the estimate.")
+    enabled: bool = key(False, "Enables the estimate.")
     verbose: bool = key(False, "Print each estimate.")
     max_iter: Integer = key(100, "Maximum number of power iterations.")
     tol: Number = key(0.01, "Relative change at which the iteration stops.")
@@ -96,14 +96,14 @@ class QuantizeAlgo(Block, since="0.4.0", until="0.6.7"):
 class Fp16MixedQuantize(Block, since="0.4.0", until="0.6.7"):
     """Gradual transition from fp16 to quantized weights."""
 
-    enabled: bool = key(False, "Enabled the gradual transition.")
+    enabled: bool = key(False, "Enables the gradual transition.")
     quantize_change_ratio: Number = key(0.001, "Fraction of the transition per step.")
 
 
 class QuantizeTraining(Block, since="0.4.0", until="0.19.6"):
     """MoQ: mixture of quantization."""
 
-    enabled: bool = key(False, "Enabled MoQ.", until="0.6.7")
+    enabled: bool = key(False, "Enables MoQ.", until="0.6.7")
     quantize_bits: OrAbsent[QuantizeBits] = key(
         None, "Initial and final bit widths.", until="0.6.7"
     )
@@ -150,7 +150,7 @@ class ScheduleConfig(Block, since="0.5.0", until="0.19.7"):
 class CurriculumLearning(Block, since="0.5.0", until="0.19.7"):
     """Curriculum learning in its first form."""
 
-    enabled: bool = key(False, "Enabled curriculum learning.", replaced_by=NEW)
+    enabled: bool = key(False, "Enables curriculum learning.", replaced_by=NEW)
     curriculum_type: OrAbsent[str] = key(
         None, "Difficulty metric; sequence length in practice.", replaced_by=NEW
     )

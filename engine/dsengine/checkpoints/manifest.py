@@ -94,7 +94,9 @@ def _not_ours(directory: Path) -> str:
             f"{directory} was written by DeepSpeed; read its weights with "
             "dsengine.checkpoints.deepspeed_layout.read_checkpoint"
         )
-    return f"{directory} is not a dsengine checkpoint: it has no {MANIFEST}"
+    below = sorted(directory.glob(f"*/{MANIFEST}"), key=lambda path: path.stat().st_mtime)
+    hint = f"; did you mean {below[-1].parent}?" if below else ""
+    return f"{directory} is not a dsengine checkpoint: it has no {MANIFEST}{hint}"
 
 
 def _check_files(directory: Path, manifest: Manifest) -> None:
