@@ -131,12 +131,19 @@ def _hit(match: Match, clues: set[str], releases: Mapping[str, str]) -> Hit | No
         around = f"{match.text}\n{match.after[:MESSAGE]}"
         if not all(compiled(pattern).search(around) for pattern in signature.near):
             continue
+        if signature.frame and not compiled(signature.frame).search(_innermost(match.before)):
+            continue
         if signature.phase and run_log.phase_of_frames(match.before) != signature.phase:
             continue
         hit = compiled(signature.pattern).search(" ".join(around.split()))
         values = {name: value for name, value in hit.groupdict().items() if value} if hit else {}
         return Hit(match, signature, values)
     return None
+
+
+def _innermost(before: str) -> str:
+    """Return the last frame of the traceback that ends a text."""
+    return before[max(before.rfind('File "'), 0) :]
 
 
 def _without_recovered(

@@ -37,6 +37,8 @@ class Signature:
     pattern: str = ""
     near: tuple[str, ...] = ()
     """Patterns that the line, or one of the lines of its message, matches."""
+    frame: str = ""
+    """Pattern of the innermost frame of the traceback before the line."""
     clues: tuple[str, ...] = ()
     """Names of clues (see ``clues``) that occur anywhere in the logs."""
     phase: str | None = None

@@ -56,6 +56,17 @@ SIGNATURES = (
         threads=("huggingface/accelerate/issues/1644", "deepspeedai/Megatron-DeepSpeed/issues/298"),
     ),
     Signature(
+        name="text-instead-of-number",
+        phrases=("not supported between instances of 'str' and",),
+        frame=r"deepspeed[/\\]runtime[/\\](?:engine|config)\.py",
+        releases={"deepspeed": ""},
+        cause="DeepSpeed compares a value of the config with a number, but it is text: usually an "
+        '"auto" that nothing filled in',
+        remedy='Replace "auto" by a value: dsconfig resolve FILE -o ds.json. A '
+        f"HfDeepSpeedConfig for zero.Init does not fill in batch sizes. {_VALIDATE}",
+        threads=("deepspeedai/DeepSpeed/issues/1270", "Roblox/FAI-RL/pull/70"),
+    ),
+    Signature(
         name="auto-without-hidden-size",
         phrases=(
             "therefore it's not possible to automatically fill out the following `auto` entries",
