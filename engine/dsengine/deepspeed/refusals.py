@@ -117,7 +117,7 @@ INSTEAD = {
     "runtime.dataloader": "engine.deepspeed_io(dataset) returns a loader for this rank",
     "runtime.domino": _TENSORS,
     "runtime.engine": "use the methods of the engine that initialize() returns",
-    "runtime.fp16": "set the loss scale in the config",
+    "runtime.fp16": "set the loss scale in the config, and read engine.loss_scale",
     "runtime.fp16.onebit": "1-bit optimizers are not supported: use FusedAdam",
     "runtime.hybrid_engine": _HYBRID,
     "runtime.hybrid_engine_graph": _HYBRID,

@@ -6,6 +6,7 @@ for a parameter without an engine, and for values that do not exist yet.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -19,6 +20,14 @@ from dsengine.torch_private import as_shard, local_part
 
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine
+
+
+@dataclass
+class fragment_address:
+    """Elements of a flat buffer that belong to one parameter."""
+
+    numel: int
+    start: int
 
 
 class _TrainedParameter(NamedTuple):
@@ -216,6 +225,7 @@ def safe_set_local_grad(param: nn.Parameter, value: Tensor) -> None:
 
 
 __all__ = [
+    "fragment_address",
     "safe_get_full_fp32_param",
     "safe_get_full_grad",
     "safe_get_full_optimizer_state",

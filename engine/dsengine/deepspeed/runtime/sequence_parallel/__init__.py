@@ -1,0 +1,1 @@
+"""Sequence parallelism, which is not supported: a size of 1 changes nothing."""
