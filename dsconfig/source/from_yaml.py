@@ -58,7 +58,7 @@ def document_from_yaml(
     ``read`` reads a file that the YAML names. With ``is_json`` tabs and numbers follow JSON.
     """
     make_loader: Any = yaml_numbers.Loader if is_json else yaml.SafeLoader
-    readable = yaml_numbers.from_json(text) if is_json else text
+    readable, hidden = templates.hidden(yaml_numbers.from_json(text) if is_json else text)
     try:
         loader = make_loader(readable)
         root = loader.get_single_node()
@@ -75,6 +75,8 @@ def document_from_yaml(
                 name, text, findings.unreadable(message, "replace the aliases by their values")
             )
         _merge(root, set())
+        if hidden:
+            _show(root, hidden, set())
         node = _config_node(root)
         content = _plain(loader.construct_document(root))
         node_loader = make_loader(readable)
@@ -136,7 +138,11 @@ def _finished(text: str, name: str, value: Any, positions: _Positions) -> Docume
         findings.duplicate_key(pointer, spans.lines.range(start, end), in_file=False)
         for pointer, start, end in positions.duplicates
     )
-    return finish(Document(name, value, Format.YAML, text, spans, repeated))
+    strings = templates.strings(value)
+    placeholders = frozenset(
+        pointer for pointer, found in strings if templates.is_placeholder(found, is_bare=False)
+    )
+    return finish(Document(name, value, Format.YAML, text, spans, repeated, placeholders))
 
 
 def _config_node(root: Node) -> Node:
@@ -227,6 +233,19 @@ def _merge(node: Node, done: set[int]) -> None:
     for source in sources:
         own = {key.value for key, _ in node.value if key.id == "scalar"}
         node.value += [pair for pair in source.value if pair[0].value not in own]
+
+
+def _show(node: Node, hidden: list[str], done: set[int]) -> None:
+    """Write the placeholders back into every scalar; one with a placeholder is a string."""
+    if id(node) in done:
+        return
+    done.add(id(node))
+    if node.id == "scalar":
+        shown = templates.shown(node.value, hidden)
+        if shown != node.value:
+            node.value, node.tag = shown, "tag:yaml.org,2002:str"
+    for child in _children(node) if node.id != "scalar" else ():
+        _show(child, hidden, done)
 
 
 def _sources(node: Node) -> list[Node]:

@@ -96,3 +96,33 @@ def read_filled(source: str) -> Parsed:
     """Parse a text with each placeholder as one value and statements removed."""
     blank = STATEMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
     return read_hjson(blank, token=TOKEN)
+
+
+HIDDEN = re.compile("([\ue000-\uf8ff])\\1*")
+"""Runs of one private character, each a placeholder in a text made by :func:`hidden`."""
+MOST_HIDDEN = 0xF8FF - 0xE000
+
+
+def hidden(text: str) -> tuple[str, list[str]]:
+    """Return a text with each placeholder replaced by as many private characters, and the
+    placeholders; statements become spaces.
+
+    YAML gives braces and percent signs another meaning; positions are those of ``text``.
+    """
+    blank = STATEMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    originals: list[str] = []
+
+    def hide(match: re.Match[str]) -> str:
+        if len(originals) >= MOST_HIDDEN:
+            return match[0]
+        originals.append(match[0])
+        return chr(0xE000 + len(originals) - 1) * len(match[0])
+
+    if HIDDEN.search(text):
+        return text, []
+    return MARKED.sub(hide, blank), originals
+
+
+def shown(text: str, originals: list[str]) -> str:
+    """Return a part of a hidden text with its placeholders."""
+    return HIDDEN.sub(lambda match: originals[ord(match[1]) - 0xE000], text)

@@ -257,3 +257,31 @@ def test_arguments_one_level_down_are_found(tmp_path: Path) -> None:
     resolution = dsconfig.resolve(path, dsconfig.gather(gpus=8), runtime="transformers")
     assert resolution.config["train_batch_size"] == 64
     assert resolution.config["bf16"]["enabled"] is True
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "  train_batch_size: ${train.batch}\n  zero_optimization: {stage: ${oc.env:STAGE}}\n",
+        "  train_batch_size: {{ batch }}\n{% if x %}\n  zero_optimization: {stage: {{ s }}}\n"
+        "{% endif %}\n",
+        '  train_batch_size: "{{ batch }}"\n  zero_optimization: {stage: "${stage}"}\n',
+        "  train_batch_size: @BATCH@\n  zero_optimization: {stage: $STAGE}\n",
+    ],
+)
+def test_placeholders_in_yaml_are_those_of_json(body: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(f"deepspeed:\n{body}  bf16: {{enabled: true}}\n  gradient_cliping: 1.0\n")
+    document = dsconfig.read(path)
+    assert document.placeholders == {"/train_batch_size", "/zero_optimization/stage"}
+    found = dsconfig.validate(document, runtime="deepspeed").diagnostics
+    assert [each.code for each in found] == ["DSC021", "DSC008"]
+    (unknown, _) = found
+    assert document.range("/gradient_cliping", key=True) == unknown.range
+
+
+def test_placeholder_outside_the_config_does_not_make_it_a_template(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(f"output_dir: ${{HOME}}/out\ndeepspeed: {json.dumps(EMBEDDED)}\n")
+    document = dsconfig.read(path)
+    assert not document.is_template and document.container["output_dir"] == "${HOME}/out"
