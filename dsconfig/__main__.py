@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import NoReturn
 
+from dsconfig import os_errors
 from dsconfig.project.errors import UsageError
 
 FOUND = 1
@@ -67,7 +68,10 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except OSError as error:
         if error.errno not in FULL:
-            report_internal_error()
+            if error.filename is None:
+                report_internal_error()
+            error_line(f"{error.filename}: {os_errors.reason(error)}")
+            sys.exit(USAGE)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _print_write_error(error)
         sys.exit(USAGE)

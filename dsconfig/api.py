@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from dsconfig.lazy_imports import lazy_imports
@@ -27,11 +28,10 @@ with lazy_imports():
     from dsconfig.schema import installed
     from dsconfig.schema import version as releases
     from dsconfig.source import document as documents
-    from dsconfig.source import ignores, reading
+    from dsconfig.source import ignores, plain, reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
     from typing import Any
 
     from dsconfig.comparison.differences import Change
@@ -181,13 +181,15 @@ def tune(
     return search.tune(facts, runtime=program)
 
 
-def explain(name: str | Document) -> str:
+def explain(name: str | Path | Document) -> str:
     """Explain a config key, a rule (by code or name), or every key of a config file.
 
     The page of a rule is Markdown. Raises ValueError with suggestions for an unknown name.
     """
     if isinstance(name, documents.Document):
         return explanation.text_of_file(name)
+    if not isinstance(name, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"{plain.shown(name)} is not a key, a rule or a file")
     return explanation.text_of(str(name))
 
 
@@ -299,13 +301,13 @@ def _require_resolution(resolution: object, function: str) -> None:
 
 def _version(version: str | Version | None, runtime: str | Runtime | None) -> Version:
     if version is None:
-        if runtime is None or isinstance(runtime, str):
-            return installed.installed_or_newest()
-        return runtime.version
+        if isinstance(runtime, runtimes.Runtime):
+            return runtime.version
+        return installed.installed_or_newest()
     if isinstance(version, releases.Version):
         return version
     if not isinstance(version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f'version={version!r} is not a string; write one like "0.19.8"')
+        raise ValueError(f'version={plain.shown(version)} is not a string; write one like "0.19.8"')
     return releases.Version.parse(version)
 
 

@@ -5,7 +5,7 @@ Pure arithmetic by floor division from left to right, as in DeepSpeed
 contradiction. Non-numbers raise what Python raises.
 """
 
-import math
+import sys
 from typing import Any, NamedTuple
 
 GLOBAL = "train_batch_size"
@@ -73,10 +73,10 @@ class Triple(NamedTuple):
         """Return the global batches compatible with the other members: the multiples of their
         product around the given one, or only their product if both are given.
 
-        Empty for non-finite numbers.
+        Empty for numbers that are not finite or too large for a float.
         """
         unit, total = self.unit(ranks), self.global_batch or 0
-        if not (math.isfinite(total) and math.isfinite(unit)):
+        if not (abs(total) <= sys.float_info.max and abs(unit) <= sys.float_info.max):
             return ()
         if self.micro_batch is not None and self.accumulation is not None:
             return (int(unit) if unit == int(unit) else unit,)

@@ -1,5 +1,7 @@
 """Check the examples of a rule with the options on its page."""
 
+from pathlib import Path
+
 from dsconfig.checks.rule import Example
 from dsconfig.checks.runner import check
 from dsconfig.facts import Facts, gather
@@ -7,6 +9,7 @@ from dsconfig.report import Diagnostic
 from dsconfig.schema.version import Version
 from dsconfig.source import read
 from dsconfig.source.ignores import without_ignored
+from dsconfig.source.reading import BY_SUFFIX
 
 
 def facts_of(example: Example) -> Facts:
@@ -25,7 +28,7 @@ def facts_of(example: Example) -> Facts:
 def check_example(example: Example) -> tuple[Diagnostic, ...]:
     """Return all findings for an example."""
     version = Version.parse(example.version) if example.version else None
-    form = "yaml" if example.name.endswith(".yaml") else None
+    form = BY_SUFFIX.get(Path(example.name).suffix)
     document = read(example.config, name=example.name, format=form)
     diagnostics = check(document, facts_of(example), runtime=example.runtime, version=version)
     return without_ignored(document, diagnostics, report_unused=example.runtime is None)

@@ -182,6 +182,25 @@ def wrong_kind_of_file(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
+@rule("DSC013", Effect.REFUSED)
+def large_integer(config: Context) -> Iterator[Finding]:
+    """Integer outside the range of a float
+
+    The largest float is 1.8e308. Python reads larger integers of up to 4,300 digits but raises an
+    OverflowError when it computes with them and a float. Other rules run after it is fixed.
+
+    with: name="train.py"
+    bad:
+        ds_config = {
+            "train_batch_size": 8,
+            "fp16": {"enabled": True, "loss_scale": (10**100) ** 4},
+        }
+    good:
+        ds_config = {"train_batch_size": 8, "fp16": {"enabled": True, "loss_scale": 2**16}}
+    """
+    yield from ()
+
+
 @rule("DSC010", Effect.INERT)
 def unused_ignore(config: Context) -> Iterator[Finding]:
     """Unused ignore

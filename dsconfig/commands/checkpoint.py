@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dsconfig import os_errors
 from dsconfig.commands.progress import progress
 from dsconfig.project.errors import UsageError
 from dsconfig.report.sizes import size
@@ -79,7 +80,7 @@ def checkpoint(
         from dsengine.checkpoints import CheckpointError, conversion, verification
     except ImportError:
         raise UsageError("checkpoint requires torch: pip install 'dsconfig-zero[engine]'") from None
-    if not folder.is_dir():
+    if not os_errors.is_folder(folder):
         raise UsageError(f"{folder}: directory not found")
     path = verification.checkpoint_path(folder, tag)
     _check_flags(action, to, output, stage=stage, ranks=ranks, precision=precision)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
+from dsconfig import os_errors
 from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
@@ -99,7 +100,7 @@ def _emit(text: str, output: Path | None, target: inference.TargetProgram, *, fo
     if for_all:
         message = text_table.paragraph(FOR_ALL)
     if output is not None:
-        if output.exists() and not force:
+        if os_errors.exists(output) and not force:
             raise UsageError(f"{output} exists; specify another file, or --force")
         write(output, text)
         flag = "" if for_all else f"--runtime {target.runtime.name} "

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from dsconfig import hostfile as hostfiles
+from dsconfig import os_errors
 from dsconfig.project.errors import UsageError, usage
 
 PORT = 29400
@@ -296,6 +297,6 @@ def _version(package: str) -> str:
 
 def _digest(path: Path) -> str:
     """Return the first digits of the SHA-256 of a file; empty if it is not a file."""
-    if not path.is_file():
+    if not os_errors.is_file(path):
         return ""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
+from dsconfig import os_errors
 from dsconfig.commands import completion
 from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
@@ -367,7 +368,7 @@ def with_project_facts(flags: dict[str, Any], file: str | None) -> dict[str, Any
 def text_of_plan(file: str) -> str | None:
     """Return the text of a plan file; None if the file is not a plan."""
     try:
-        if not Path(file).is_file():
+        if not os_errors.is_file(file):
             return None  # a pipe can be read only once, and holds a config
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError):

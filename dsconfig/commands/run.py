@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
-from dsconfig import launch_env
+from dsconfig import launch_env, os_errors
 from dsconfig.commands import node_options, options, prepare
 from dsconfig.commands.notes import note
 from dsconfig.lazy_imports import lazy_imports
@@ -94,7 +94,7 @@ def run(
     unchanged. With --engine deepspeed, it runs on the installed DeepSpeed, with the config resolved
     for that release. With --emit, a job script for a cluster is printed instead.
     """
-    if not Path(script[0]).is_file():
+    if not os_errors.is_file(script[0]):
         raise UsageError(f"{script[0]}: file not found; specify the training script")
     if nodes.emit is None and find_spec("torch") is None:
         raise UsageError("run requires torch, which is not installed: " + INSTALL)

@@ -30,6 +30,7 @@ from dsconfig.cost.tiers import host_memory, nvme_memory
 from dsconfig.cost.timeline import SHAPED, BudgetExceeded, Trace
 from dsconfig.cost.workload import Workload
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.inputs import LARGEST_SIZE
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.degrees import expert_degree, recomputed_blocks, with_degrees
 from dsconfig.runtimes.effective import TIER_NAMES, Effective
@@ -66,9 +67,20 @@ def estimate_option(
     effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine"
 ) -> Option:
     """Estimate one choice of stage and offload."""
+    _require_possible_batch(effective)
     program = runtime_of(runtime)
     facts = facts_in_force(effective, facts, program)
     return _option(workloads(effective, facts, program), effective, facts, program)
+
+
+def _require_possible_batch(effective: Effective) -> None:
+    """Raise ValueError if a batch size is larger than any tensor."""
+    batch = effective.batch
+    if batch is not None and batch.global_batch > LARGEST_SIZE:
+        raise ValueError(
+            "the global batch has more than 2^63 samples, which is too large to estimate; set "
+            "train_batch_size or train_micro_batch_size_per_gpu to a smaller number"
+        )
 
 
 def estimate_if_fits(
@@ -83,6 +95,7 @@ def estimate_if_fits(
     Stops if ``below`` rejects host memory and NVMe, or if the replay exceeds the device. A result
     may still not fit.
     """
+    _require_possible_batch(effective)
     program = runtime_of(runtime)
     facts = facts_in_force(effective, facts, program)
     jobs = workloads(effective, facts, program)

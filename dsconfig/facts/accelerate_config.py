@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from dsconfig.facts.inputs import FactError
 from dsconfig.source import plugin_settings
+from dsconfig.source.plain import shown
 
 ARGUMENT = "accelerate_config"
 
@@ -22,7 +23,7 @@ def launch(settings: Mapping[str, Any]) -> Launch:
     mixed = "no" if mixed is False else mixed
     chosen = mixed.lower() if isinstance(mixed, str) else mixed
     if chosen is not None and chosen not in plugin_settings.MIXED:
-        raise FactError(ARGUMENT, f"mixed_precision is {mixed!r}; write no, fp16, bf16 or fp8")
+        raise FactError(ARGUMENT, f"mixed_precision is {shown(mixed)}; write no, fp16, bf16 or fp8")
     return Launch(
         world_size=_count(settings, "num_processes"),
         nodes=_machines(settings),
@@ -42,5 +43,5 @@ def _count(settings: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise FactError(ARGUMENT, f"{name} is {value!r}; it must be a positive integer")
+        raise FactError(ARGUMENT, f"{name} is {shown(value)}; it must be a positive integer")
     return value

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, cast
 
 from dsconfig.facts.parallelism import Violation
+from dsconfig.source.plain import shown
 
 BLOCK = "distributed_config"
 MODEL_INIT = "model_init_kwargs"
@@ -79,11 +80,13 @@ def violations(block: Mapping[str, Any], processes: int | None) -> Iterator[Viol
         value = block.get(name)
         if value is not None and (not isinstance(value, int) or value < 1):
             yield Violation(
-                name, f"is {value!r}; it must be a positive integer", "write the number of ranks"
+                name,
+                f"is {shown(value)}; it must be a positive integer",
+                "write the number of ranks",
             )
     for name in PLANS:
         if block.get(name) is not None and not isinstance(block[name], Mapping):
-            message = f"is {block[name]!r}; it must map modules to rules"
+            message = f"is {shown(block[name])}; it must map modules to rules"
             yield Violation(name, message, "delete it: the model has its own plan")
     values = sizes(block, processes)
     if values is not None:

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from dsconfig import mesh
+from dsconfig import mesh, os_errors
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import (
     FactError,
@@ -14,6 +14,7 @@ from dsconfig.facts.inputs import (
     parse_bytes,
     parse_count,
     read_file,
+    require_in_range,
     require_non_negative,
     require_positive,
 )
@@ -22,6 +23,8 @@ from dsconfig.facts.model import ModelOutline, ModelTree
 from dsconfig.facts.training import GATHERED_AS, TrainingFacts, training
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema.version import Version
+from dsconfig.source.plain import shown, to_plain
+from dsconfig.source.pointer import is_block
 
 with lazy_imports():
     from dsconfig.facts import (
@@ -79,7 +82,37 @@ def gather(
     accelerate, torch and cuda: a mapping, or texts like ``torch==2.8.0``. Arguments override files.
     Raises FactError (a ValueError) that names the argument and how to correct it.
     """
-    return _facts(dict(locals()))
+    return _facts({name: _argument(name, value) for name, value in locals().items()})
+
+
+_OWN_TYPES = (ModelTree, DeviceFacts, Path)
+_TEXTS = (
+    "nvme",
+    "lora_targets",
+    "base_weights",
+    "precision",
+    "client_optimizer",
+    "client_scheduler",
+)
+
+
+def _argument(name: str, value: Any) -> Any:
+    """Return an argument in JSON types, or of dsconfig's own. Raises FactError."""
+    if value is None or isinstance(value, _OWN_TYPES):
+        return value
+    try:
+        value = to_plain([*value] if name == "releases" and not _is_given(value) else value)
+    except Exception as error:  # raised by a method of the object, which is not ours
+        message = f"cannot be read: {type(error).__name__}: {shown(error)}; specify JSON values"
+        raise FactError(name, message) from None
+    if name in _TEXTS and not isinstance(value, str):
+        raise FactError(name, f"{shown(value)} is not a string")
+    return value
+
+
+def _is_given(releases: Any) -> bool:
+    """Return whether releases are a mapping or a text, not several texts."""
+    return isinstance(releases, str | Mapping)
 
 
 def _facts(arguments: Mapping[str, Any]) -> Facts:
@@ -104,7 +137,7 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
     for argument in ("learning_rate", "warmup_steps"):
         require_non_negative(arguments[argument], argument)
     if arguments["precision"] not in (None, *_PRECISIONS):
-        message = f"{arguments['precision']!r} is not one of {', '.join(_PRECISIONS)}"
+        message = f"{shown(arguments['precision'])} is not one of {', '.join(_PRECISIONS)}"
         raise FactError("precision", message)
     device = arguments["device"]
     model = _trained(_model(arguments["model"], arguments["params"], origins), arguments)
@@ -157,9 +190,15 @@ CUDA determine the memory that each process allocates for itself.
 _DEGREES = ("tensor", "sequence", "pipeline")
 
 
-def _settings(source: str | Path | Mapping[str, Any] | None, argument: str) -> Mapping[str, Any]:
+def _settings(source: object, argument: str) -> Mapping[str, Any]:
     """Return the settings, read from a file if a path is given."""
-    return read_file(source, argument) if isinstance(source, str | Path) else source or {}
+    if isinstance(source, str | Path):
+        return read_file(source, argument)
+    settings = cast("object", source or {})
+    if not is_block(settings):
+        raise FactError(argument, f"{shown(source)} is not a path or a mapping")
+    require_in_range(settings, argument)
+    return settings
 
 
 def _argument_or_launch(
@@ -212,7 +251,7 @@ def _node_link(bandwidth: str | float | None, origins: dict[str, str]) -> float 
         rate = 0.0
     if not 0 < rate < float("inf"):
         raise FactError(
-            "node_link", f"{bandwidth!r} is not a bandwidth; write GB/s per GPU, or 200Gbit"
+            "node_link", f"{shown(bandwidth)} is not a bandwidth; write GB/s per GPU, or 200Gbit"
         )
     return rate
 
@@ -232,7 +271,7 @@ def _device(
     if isinstance(device, DeviceFacts):
         facts = device
     elif not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise FactError("device", f"{device!r} is not a string; write a100-80gb or cpu")
+        raise FactError("device", f"{shown(device)} is not a string; write a100-80gb or cpu")
     elif device.lower() == "cpu":
         facts = cpu_device(ranks_of_node)
     else:
@@ -281,7 +320,7 @@ def _model(
     if params is not None:
         origins["model"] = "--params"
         if not isinstance(params, str | int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise FactError("params", f"{params!r} is not a number; write 13e9, 13B or 700M")
+            raise FactError("params", f"{shown(params)} is not a number; write 13e9, 13B or 700M")
         return parameter_count.model(params)
     if model is None:
         return None
@@ -289,12 +328,12 @@ def _model(
     if isinstance(model, ModelTree):
         return model
     if not isinstance(model, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise FactError("model", f"{model!r} is not a model name or the path of a config.json")
+        raise FactError("model", f"{shown(model)} is not a model name or the path of a config.json")
     path = Path(model)
-    if path.is_dir() and (path / "config.json").is_file():
+    if os_errors.is_file(path / "config.json"):
         path /= "config.json"
     if isinstance(model, Path) or path.suffix == ".json":
-        if not path.is_file():
+        if not os_errors.is_file(path):
             message = f"{model}: file not found; specify a config.json or a model name"
             raise FactError("model", message)
         return hf_config.from_path(path)
@@ -314,6 +353,7 @@ def _trained(
         arguments["lora_targets"],
         arguments["lora_dropout"],
     )
+    require_non_negative(dropout, "lora_dropout")
     trainable = arguments["trainable"]
     if rank is None and (targets is not None or dropout):
         argument = "lora_targets" if targets is not None else "lora_dropout"

@@ -11,6 +11,7 @@ from dsconfig.facts import architectures, hf_attributes, inputs, mixers, mixture
 from dsconfig.facts.architectures import HOME_OF_FAMILY
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.model import Architecture, ModelOutline, ModelTree
+from dsconfig.source.plain import shown
 
 # Names that families use for each size, the most common first.
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -193,9 +194,7 @@ def _extras(config: Mapping[str, Any]) -> Mapping[str, int]:
     """Return sizes that few families have; those of latent attention all together or not at all."""
     sizes = {name: config[name] for name in _EXTRAS if config.get(name) is not None}
     for name, value in sizes.items():
-        if type(value) is not int or value < 0:
-            message = f"{name} is {value!r}; it must be an integer of at least 0"
-            raise FactError("model", message)
+        inputs.size_in_model(name, value, least=0)
     if sizes.get("kv_lora_rank") or HOME_OF_FAMILY.get(str(config.get("model_type"))) == "deepseek":
         missing = [name for name in _LATENT if name not in sizes]
         if missing:
@@ -207,7 +206,7 @@ def _extras(config: Mapping[str, Any]) -> Mapping[str, int]:
 def _check_family(config: Mapping[str, Any]) -> None:
     for key in ("model_type", "architecture"):
         if not isinstance(config.get(key) or "", str):
-            raise FactError("model", f"{key} is {config[key]!r}; it must be a string")
+            raise FactError("model", f"{key} is {shown(config[key])}; it must be a string")
 
 
 def _depth(config: Mapping[str, Any]) -> int | None:
@@ -235,7 +234,9 @@ def _inner_width(config: Mapping[str, Any]) -> int | None:
             step = mixtures.count(config, ("block_multiple_of",)) or 256
             factor = config.get("block_ffn_dim_multiplier") or 1.0
             inputs.require_non_negative(factor, "model", "block_ffn_dim_multiplier ")
-            return -(-int(factor * int(2 * width / 3)) // step) * step
+            scaled = factor * int(2 * width / 3)
+            inputs.require_non_negative(scaled, "model", "block_ffn_dim_multiplier x width ")
+            return -(-inputs.size_in_model("the scaled width", int(scaled)) // step) * step
     return width
 
 
@@ -251,9 +252,7 @@ def _first(config: Mapping[str, Any], name: str) -> int | None:
         value = mixtures.repeated(config.get(key))
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise FactError("model", f"{key} is {value!r}; it must be a positive integer")
-        return value
+        return inputs.size_in_model(key, value)
     return None
 
 

@@ -2,13 +2,15 @@
 
 import json
 import re
+import sys
 from collections.abc import Mapping
-from math import inf
 from pathlib import Path
 from typing import Any, cast
 
 from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.source.plain import TOO_MANY_DIGITS, shown, without_large_integers
+from dsconfig.source.pointer import dotted, is_too_deep
 
 with lazy_imports():
     from dsconfig.facts import yaml_text
@@ -50,21 +52,37 @@ def flag_of(argument: str) -> str:
     return "--with" if argument == "releases" else f"--{argument.replace('_', '-')}"
 
 
+LARGEST_SIZE = 2**63 - 1
+"""Largest size of a tensor, as in PyTorch; products of several fit in a float."""
+
+
 def require_positive(value: object, argument: str) -> None:
-    """Raise FactError unless the value is None or a positive integer."""
-    if value is None:
+    """Raise FactError unless the value is None or a positive integer below 2^63."""
+    if value is None or (type(value) is int and 1 <= value <= LARGEST_SIZE):
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise FactError(argument, f"{value!r} is not a positive integer")
+    limit = " below 2^63" if isinstance(value, int) and value > LARGEST_SIZE else ""
+    raise FactError(argument, f"{shown(value)} is not a positive integer{limit}")
+
+
+def size_in_model(name: str, value: object, *, least: int = 1) -> int:
+    """Return a size of a config.json. Raises FactError unless it is an integer below 2^63."""
+    if type(value) is int and least <= value <= LARGEST_SIZE:
+        return value
+    wanted = "a positive integer" if least else "an integer of at least 0"
+    limit = " below 2^63" if isinstance(value, int) and value > LARGEST_SIZE else ""
+    raise FactError("model", f"{name} is {shown(value)}; it must be {wanted}{limit}")
+
+
+LARGEST = sys.float_info.max
 
 
 def require_non_negative(value: object, argument: str, key: str = "") -> None:
     """Raise FactError unless the value (of a key in a file) is None or a finite number >= 0."""
     if value is None:
         return
-    if not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < inf:
+    if not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= LARGEST:
         return
-    raise FactError(argument, f"{key}{value!r} is not a finite number of at least 0")
+    raise FactError(argument, f"{key}{shown(value)} is not a finite number of at least 0")
 
 
 _NUMBER = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
@@ -85,28 +103,37 @@ MAX_PARAMETERS = 10**15
 def parse_count(text: str | int | float, argument: str) -> int:
     """Return a number of parameters. Raises FactError if it is not a positive number."""
     remedy = "write a count like 13e9, 13B or 700M"
-    counted = _size(text, argument, _COUNT_UNITS, remedy)
-    if counted > MAX_PARAMETERS:
-        raise FactError(argument, f"{counted:.3g} parameters is more than any model has; {remedy}")
-    return counted
+    limit = (MAX_PARAMETERS, "is more than any model has")
+    return _size(text, argument, _COUNT_UNITS, remedy, *limit)
 
 
 def parse_bytes(text: str | int | float, argument: str) -> int:
     """Return a size in bytes; ``GB`` is 10^9, ``GiB`` 2^30. Raises FactError if invalid."""
-    return _size(text, argument, _BYTE_UNITS, "write a size like 512GB, 80GiB or a number of bytes")
+    remedy = "write a size like 512GB, 80GiB or a number of bytes"
+    limit = (LARGEST_SIZE, "is larger than any machine")
+    return _size(text, argument, _BYTE_UNITS, remedy, *limit)
 
 
-def _size(text: str | int | float, argument: str, units: dict[str, int], remedy: str) -> int:
+def _size(
+    text: str | int | float,
+    argument: str,
+    units: dict[str, int],
+    remedy: str,
+    most: int,
+    too_large: str,
+) -> int:
+    if isinstance(text, int) and text > most:  # Python may refuse to convert it to a string
+        raise FactError(argument, f"{shown(text)} {too_large}; {remedy}")
     match = _NUMBER.fullmatch(str(text))
     unit = units.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise FactError(argument, f"{text!r} is not a valid number or size; {remedy}")
+        raise FactError(argument, f"{shown(text)} is not a valid number or size; {remedy}")
     number = float(match[1].replace("_", "").replace(",", "")) * unit
-    if number == inf:
-        raise FactError(argument, f"{text!r} is larger than any machine; {remedy}")
+    if number > most:
+        raise FactError(argument, f"{shown(text)} {too_large}; {remedy}")
     value = round(number)
     if value < 1:
-        raise FactError(argument, f"{text!r} is not positive; {remedy}")
+        raise FactError(argument, f"{shown(text)} is not positive; {remedy}")
     return value
 
 
@@ -121,6 +148,8 @@ def read_file(path: str | Path, argument: str) -> Mapping[str, Any]:
         raise FactError(
             argument, f"{file} is not UTF-8 text; specify a JSON or YAML file"
         ) from None
+    except ValueError as error:  # a null character in the name
+        raise FactError(argument, f"{shown(path)} cannot be read: {error}") from None
     value = (
         _yaml(text, file, argument)
         if file.suffix in (".yaml", ".yml")
@@ -128,7 +157,18 @@ def read_file(path: str | Path, argument: str) -> Mapping[str, Any]:
     )
     if not isinstance(value, dict):
         raise FactError(argument, f"{file} must contain a JSON object or a YAML mapping")
+    require_in_range(cast(Mapping[str, Any], value), argument, f"{file}: ")
     return cast(Mapping[str, Any], value)
+
+
+def require_in_range(values: Mapping[str, Any], argument: str, file: str = "") -> None:
+    """Raise FactError for an integer outside the range of a float; ``file`` is a prefix."""
+    if is_too_deep(values):
+        raise FactError(argument, f"{file}nested too deeply")
+    _, large = without_large_integers(values)
+    if large:
+        key, number = dotted(large[0].pointer), shown(large[0].value)
+        raise FactError(argument, f"{file}{key} is {number}; write a number below 1.8e308")
 
 
 def _json(text: str, file: Path, argument: str) -> object:
@@ -139,8 +179,8 @@ def _json(text: str, file: Path, argument: str) -> object:
         raise FactError(argument, f"{file} is not valid JSON: {error.msg} at {where}") from None
     except RecursionError:
         raise FactError(argument, f"{file} is nested too deeply") from None
-    except ValueError as error:  # an integer with more digits than Python parses
-        raise FactError(argument, f"{file} cannot be read: {error}") from None
+    except ValueError:
+        raise FactError(argument, f"{file} cannot be read: {TOO_MANY_DIGITS}") from None
 
 
 def _yaml(text: str, file: Path, argument: str) -> object:

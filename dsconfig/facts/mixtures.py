@@ -6,7 +6,7 @@ Families use different names for the same sizes, taken from the config classes o
 from collections.abc import Mapping
 from typing import Any, cast
 
-from dsconfig.facts.inputs import FactError
+from dsconfig.facts.inputs import size_in_model
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "moe_top_k")
@@ -91,9 +91,7 @@ def count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
             continue
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if type(value) is not int or value < 0:
-            raise FactError("model", f"{name} is {value!r}; it must be a positive integer")
-        return value
+        return size_in_model(name, value)
     return None
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, NamedTuple, cast
 
+from dsconfig.source.plain import shown
+
 BLOCK = "parallelism_config"
 SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
 BACKENDS = {"cp_backend": "torch", "sp_backend": "deepspeed"}
@@ -58,12 +60,14 @@ def violations(launch: Mapping[str, Any], processes: int | None) -> Iterator[Vio
     for setting in SIZES:
         value = block.get(yaml_name(setting), 1)
         if not _is_size(value):
-            message = f"is {value!r}; it must be a positive integer"
+            message = f"is {shown(value)}; it must be a positive integer"
             yield Violation(setting, message, "write the number of ranks")
     for setting, only in BACKENDS.items():
         value = block.get(yaml_name(setting), only)
         if value != only:
-            yield Violation(setting, f"is {value!r}; only {only} is supported", f"write {only}")
+            yield Violation(
+                setting, f"is {shown(value)}; only {only} is supported", f"write {only}"
+            )
     sizes = degrees(launch)
     if sizes is not None:
         yield from _combined(sizes, processes)

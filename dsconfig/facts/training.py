@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
 
-from dsconfig.facts.inputs import FactError
+from dsconfig.facts.inputs import LARGEST_SIZE, FactError
+from dsconfig.source.plain import shown
 
 ARGUMENT = "training_args"
 PRECISION_FLAG = "--precision"
@@ -176,10 +177,14 @@ def _precision(arguments: Mapping[str, Any]) -> str | None:
 
 def _check(arguments: Mapping[str, Any]) -> None:
     for name in _COUNTS:
-        value = arguments.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise FactError(ARGUMENT, f"{name} is {value!r}; it must be an integer")
+        value = arguments.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise FactError(ARGUMENT, f"{name} is {shown(value)}; it must be an integer")
+        if abs(value) > LARGEST_SIZE:
+            raise FactError(ARGUMENT, f"{name} is {shown(value)}; it must be below 2^63")
     for name in NUMBERS:
         value = arguments.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise FactError(ARGUMENT, f"{name} is {value!r}; write it as a number, without quotes")
+            raise FactError(
+                ARGUMENT, f"{name} is {shown(value)}; write it as a number, without quotes"
+            )

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import yaml
 
+from dsconfig import os_errors
 from dsconfig.report import Position, Range
 from dsconfig.source import yaml_numbers
 
@@ -17,7 +18,10 @@ def load(text: str) -> object:
         # 1e-4 is a string in YAML 1.1, but the programs convert it to a number.
         return yaml.load(text, Loader=yaml_numbers.Loader)
     except yaml.YAMLError as error:
-        raise ValueError(str(error).splitlines()[0]) from None
+        problem = getattr(error, "problem", None)
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ValueError(f"{problem}{where}" if problem else str(error).splitlines()[0]) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -26,7 +30,7 @@ def location_of(path: str | Path, key: str) -> str:
     """Return ``file:line`` of a dotted key, or only the file if the key is not found."""
     with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
         # A pipe was already read for its values and would block.
-        line = key_lines(path).get(key) if Path(path).is_file() else None
+        line = key_lines(path).get(key) if os_errors.is_file(path) else None
         return f"{path}:{line}" if line else f"{path}"
     return f"{path}"
 
@@ -41,9 +45,9 @@ def as_number(text: str) -> str:
 
 def texts_for_numbers(path: str | Path) -> Mapping[str, str]:
     """Return the top-level numbers, such as 1e-4, that PyYAML reads as strings."""
-    if not Path(path).is_file():  # a pipe can be read only once
+    if not os_errors.is_file(path):  # a pipe can be read only once
         return {}
-    content: object = yaml.safe_load(Path(path).read_text("utf-8-sig"))
+    content: object = yaml.load(Path(path).read_text("utf-8-sig"), Loader=yaml_numbers.SafeLoader)
     entries = cast("dict[object, object]", content) if isinstance(content, dict) else {}
     texts = {f"{key}": value for key, value in entries.items() if isinstance(value, str)}
     return {key: text for key, text in texts.items() if yaml_numbers.EXPONENT.fullmatch(text)}
@@ -57,7 +61,7 @@ def key_lines(path: str | Path) -> Mapping[str, int]:
 def key_range(path: str | Path, key: str) -> Range | None:
     """Return the position of a dotted key, or None if the file cannot be read or lacks the key."""
     with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
-        if Path(path).is_file():  # a pipe was already read
+        if os_errors.is_file(path):  # a pipe was already read
             node, entry = _node(path), None
             for name in key.split("."):
                 pairs = node.value if isinstance(node, yaml.MappingNode) else ()
@@ -72,7 +76,7 @@ def _node(path: str | Path) -> Any:
     """Return the root node of a YAML or JSON file."""
     text = Path(path).read_text("utf-8-sig")
     readable = yaml_numbers.from_json(text) if yaml_numbers.is_json(text) else text
-    reader: Any = yaml.SafeLoader(readable)
+    reader: Any = yaml_numbers.SafeLoader(readable)
     return reader.get_single_node()
 
 

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dsconfig import os_errors
 from dsconfig.batch import KEYS, Triple
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import MOST_RANKS
@@ -214,7 +215,7 @@ def _referencing_program(path: Path) -> tuple[str, str] | None:
 def _text(path: Path) -> str:
     """Return the text of a small file; empty for anything else."""
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST_NEIGHBOUR:
+        if not os_errors.is_file(path) or path.stat().st_size > LARGEST_NEIGHBOUR:
             return ""
         return path.read_text("utf-8", errors="replace")
     except (OSError, ValueError):

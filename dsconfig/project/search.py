@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, cast
 
+from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
 
 with lazy_imports():
@@ -43,9 +44,8 @@ def configs_in(directory: str) -> Iterator[str]:
         for name in sorted(files):
             path = Path(folder, name)
             # Opening a pipe blocks, and a device may have no end. Broken links are reported.
-            if not name.endswith(SUFFIXES) or (path.exists() and not path.is_file()):
-                continue
-            if is_candidate(path):
+            is_special = os_errors.exists(path) and not os_errors.is_file(path)
+            if name.endswith(SUFFIXES) and not is_special and is_candidate(path):
                 yield str(path)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from dsconfig import os_errors
 from dsconfig.project.errors import UsageError
 from dsconfig.source.pointer import is_block, is_list
 
@@ -66,11 +67,7 @@ class ProjectSettings(NamedTuple):
 def settings_for(file: str) -> ProjectSettings:
     """Return the settings for a file or folder. Raises UsageError if they are malformed."""
     path = Path(file).absolute()
-    try:
-        is_folder = path.is_dir()
-    except (OSError, ValueError):  # a name that is too long or invalid
-        is_folder = False
-    return _settings_of(path if is_folder else path.parent)
+    return _settings_of(path if os_errors.is_folder(path) else path.parent)
 
 
 @lru_cache(maxsize=1024)
@@ -90,7 +87,7 @@ def clear_cache() -> None:
 def _read(path: Path) -> ProjectSettings | None:
     """Return the settings in one file, or None."""
     try:
-        if not path.is_file():
+        if not os_errors.is_file(path):
             return None
         text = path.read_text("utf-8")
     except (OSError, ValueError):  # a long name, or not UTF-8

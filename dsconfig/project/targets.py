@@ -1,10 +1,10 @@
 """Expand files, directories, globs and ``-`` to a list of configs to check."""
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
 from dsconfig.project.settings import settings_for
@@ -51,17 +51,17 @@ def _expand(argument: str, stdin_name: str | None) -> Iterator[Target]:
         raise UsageError(
             f"{argument!r} is not a file name; specify a file, a directory, or - for stdin"
         )
-    path = Path(argument)  # its own methods raise for long names and null characters
+    path = Path(argument)
     if argument == STDIN:
         yield Target(STDIN, stdin_name or "<stdin>")
-    elif os.path.isdir(path):  # noqa: PTH112
+    elif os_errors.is_folder(path):
         yield from (Target(file, file) for file in search.configs_in(argument))
-    elif any(mark in argument for mark in "*?[") and not os.path.exists(path):  # noqa: PTH110
+    elif any(mark in argument for mark in "*?[") and not os_errors.exists(path):
         from glob import glob
 
         # Path.glob does not accept absolute patterns.
         names = glob(argument, recursive=True)  # noqa: PTH207
-        matching = sorted(name for name in names if Path(name).is_file())
+        matching = sorted(name for name in names if os_errors.is_file(name))
         # A pattern that matches nothing is reported like any other missing file.
         yield from (Target(name, name) for name in matching or [argument])
     else:

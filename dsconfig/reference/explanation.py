@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import rule_pages as installed_pages
 from dsconfig.runtimes.base import AUTO
+from dsconfig.source.plain import shown
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
@@ -28,7 +29,7 @@ _FILE = re.compile(r".+\.(?:json|hjson|ya?ml|py)", re.IGNORECASE)
 
 def is_file(name: str) -> bool:
     """Return whether a name is a config file rather than a key or a rule."""
-    return name == "-" or _FILE.fullmatch(name) is not None or Path(name).is_file()
+    return name == "-" or _FILE.fullmatch(name) is not None or os_errors.is_file(name)
 
 
 def rule_code(name: str) -> str | None:
@@ -77,7 +78,7 @@ def _keys(name: str) -> list["catalogue.Key"]:
         near = suggestions(name)
         hint = f"; did you mean {_alternatives(near)}?" if near else ""
         kind = "rule" if _CODE.fullmatch(name) else "key or rule"
-        raise ValueError(f"unknown {kind} {name!r}{hint}") from None
+        raise ValueError(f"unknown {kind} {shown(name)}{hint}") from None
 
 
 def _alternatives(names: list[str]) -> str:

@@ -127,12 +127,13 @@ def _report(draft: Draft, found: Contradiction) -> None:
         world += (
             f" ({facts.world_size} GPUs / {split} for tensor, sequence and pipeline parallelism)"
         )
+    nearest = " or ".join(map(str, given.nearest(found.ranks)))
     must = "be" if len(given.given) == 3 else "be a multiple of"
     draft.report(
         "DSC251",
         next(iter(given.given)),
         f"{shown} are inconsistent with {world}: the global batch must {must} "
         f"{given.unit(found.ranks)}",
-        f"nearest global batch: {' or '.join(map(str, given.nearest(found.ranks)))}; "
-        'or set one of the three to "auto"',
+        (f"nearest global batch: {nearest}; or " if nearest else "")
+        + 'set one of the three to "auto"',
     )

@@ -10,6 +10,7 @@ from dsconfig.facts import Facts
 from dsconfig.runtimes.replay import Replay
 from dsconfig.schema.markers import AUTO
 from dsconfig.schema.version import NEWEST, Version
+from dsconfig.source.plain import shown
 from dsconfig.source.pointer import dotted, lookup
 
 
@@ -239,8 +240,8 @@ def runtime_of(value: "str | Runtime", version: Version | None = None) -> Runtim
     """
     if isinstance(value, Runtime):
         return value if version is None else value.at(version)
-    if value not in NAMES:
-        raise ValueError(f"{value!r} is not a runtime; choose one of {', '.join(NAMES)}")
+    if not isinstance(value, str) or value not in NAMES:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"{shown(value)} is not a runtime; choose one of {', '.join(NAMES)}")
     from importlib import import_module
 
     factory = getattr(import_module(f"dsconfig.runtimes.{value}"), value)

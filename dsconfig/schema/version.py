@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _PATTERN = re.compile(
-    r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)*"
+    r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?(?:\.\d+)*"
     r"(?:[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d*)?"
     r"(?:-\d+|[-_.]?(?:post|rev|r)[-_.]?\d*)?"
     r"(?:[-_.]?dev[-_.]?\d*)?"
@@ -39,7 +39,7 @@ class Version(NamedTuple):
 def _parse(text: str) -> Version:
     match = _PATTERN.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a DeepSpeed version; write one like 0.19.8")
+        raise ValueError(f"{text[:40]!r} is not a DeepSpeed version; write one like 0.19.8")
     major, minor, patch = match.groups(default="0")
     return Version(int(major), int(minor), int(patch))
 

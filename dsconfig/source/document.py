@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dsconfig.report import Diagnostic, Range
-from dsconfig.source import findings
+from dsconfig.source import findings, plain
 from dsconfig.source.pointer import MAX_DEPTH
 
 SECTION = "$dsconfig"
@@ -102,8 +102,30 @@ class Document(NamedTuple):
 TYPE_NAMES = {"list": "a list", "str": "a string", "bool": "a boolean", "NoneType": "null"}
 
 
+MAX_LARGE_INTEGERS = 20
+"""Integers outside the range of a float that are reported."""
+
+
+def bounded(document: Document) -> Document:
+    """Return the document with a diagnostic for each integer outside the range of a float.
+
+    Infinity replaces these in ``value``, so nothing computes with them.
+    """
+    value, large = plain.without_large_integers(document.value)
+    if not large:
+        return document
+    problems = [
+        findings.large_integer(each.pointer, plain.shown(each.value), document.range(each.pointer))
+        for each in large[:MAX_LARGE_INTEGERS]
+    ]
+    return document._replace(
+        value=value, diagnostics=(*document.diagnostics, *problems), is_broken=True
+    )
+
+
 def finish(document: Document) -> Document:
     """Return the document with the diagnostics common to all formats."""
+    document = bounded(document)
     problems = list(document.diagnostics)
     is_object = isinstance(document.value, dict)
     if not is_object:

@@ -3,7 +3,7 @@
 import json
 
 from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Position, Range
-from dsconfig.source.pointer import split
+from dsconfig.source.pointer import dotted, split
 
 UNREADABLE = "DSC001"
 SYNTAX = "DSC002"
@@ -119,6 +119,24 @@ def not_a_number(pointer: str, place: Range, word: str) -> Diagnostic:
     help = "write a number"
     return Diagnostic(
         "DSC007", "nan-or-infinity", Effect.ALTERED, message, pointer, place, help=help
+    )
+
+
+def large_integer(pointer: str, shown: str, place: Range | None) -> Diagnostic:
+    """Return the finding for an integer outside the range of a float; ``shown`` describes it."""
+    name = f'"{dotted(pointer)}"' if pointer else "the config"
+    message = (
+        f"{name} is {shown}: programs that compute with it raise an OverflowError, because the "
+        "largest float is 1.8e308"
+    )
+    return Diagnostic(
+        "DSC013",
+        "large-integer",
+        Effect.REFUSED,
+        message,
+        pointer,
+        place,
+        help="write a smaller number",
     )
 
 

@@ -13,9 +13,9 @@ from dsconfig.source.document import (
     broken,
     count_distinctive,
     finish,
-    too_deep,
     unreadable,
 )
+from dsconfig.source.plain import TOO_MANY_DIGITS
 from dsconfig.source.pointer import escape
 from dsconfig.source.positions import LineIndex, Offsets, Spans
 
@@ -86,23 +86,47 @@ class _Walker:
         return out
 
     def constant(self, node: ast.expr) -> Any:
-        """Evaluate a literal, simple arithmetic, ``float("inf")``, or a module constant."""
-        if isinstance(node, ast.Constant):
-            if isinstance(node.value, (bool, int, float, str)) or node.value is None:
-                return node.value
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -self.constant(node.operand)
-        elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-            left, right = self.constant(node.left), self.constant(node.right)
-            if isinstance(left, (int, float)) and isinstance(right, (int, float)):
-                if _is_too_large(node.op, left, right):
-                    raise _Unknown
-                return OPERATORS[type(node.op)](left, right)
-        elif isinstance(node, ast.Name) and node.id in self.constants:
-            return self.constant(self.constants.pop(node.id))
-        elif isinstance(node, ast.Call):
-            return _float_call(node)
+        """Evaluate a literal, simple arithmetic, ``float("inf")``, or a module constant.
+
+        Iterative, because a chain of operators is as deep as it is long.
+        """
+        waiting: list[ast.expr | ast.operator | ast.unaryop] = [node]
+        results: list[Any] = []
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub):
+                waiting += (part.op, part.operand)
+            elif isinstance(part, ast.BinOp) and type(part.op) in OPERATORS:
+                waiting += (part.op, part.right, part.left)
+            elif isinstance(part, ast.Name) and part.id in self.constants:
+                waiting.append(self.constants.pop(part.id))
+            elif isinstance(part, ast.unaryop):
+                results.append(-results.pop())
+            elif isinstance(part, ast.operator):
+                right, left = results.pop(), results.pop()
+                results.append(_computed(part, left, right))
+            else:
+                results.append(_literal(part))
+        return results.pop()
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a constant or of ``float("inf")``. Raises _Unknown for others."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, (bool, int, float, str)) or node.value is None:
+            return node.value
+    elif isinstance(node, ast.Call):
+        return _float_call(node)
+    raise _Unknown
+
+
+def _computed(kind: ast.operator, left: Any, right: Any) -> Any:
+    """Return the result of an operation on two numbers. Raises _Unknown for others."""
+    if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
         raise _Unknown
+    if _is_too_large(kind, left, right):
+        raise _Unknown
+    return OPERATORS[type(kind)](left, right)
 
 
 def _is_too_large(kind: ast.operator, left: float, right: float) -> bool:
@@ -130,7 +154,8 @@ def document_from_python(text: str, name: str) -> Document:
     except SyntaxError as error:
         return _invalid_python(text, name, error)
     except (ValueError, RecursionError, MemoryError):
-        return unreadable(name, text, too_deep())
+        message = "an expression is nested too deeply for Python's parser"
+        return unreadable(name, text, findings.unreadable(message, "write the config as literals"))
     literal = _best_literal(tree)
     if literal is None:
         message = "this Python file contains no dict literal with ds_config keys"
@@ -177,5 +202,6 @@ def _invalid_python(text: str, name: str, error: SyntaxError) -> Document:
     lines = LineIndex(text)
     line = min(max(error.lineno or 1, 1), len(lines.starts))
     at = min(lines.starts[line - 1] + max((error.offset or 1) - 1, 0), len(text))
-    problem = findings.syntax_error(f"invalid Python: {error.msg}", "", lines.range(at, at + 1))
+    why = TOO_MANY_DIGITS if error.msg.startswith("Exceeds the limit") else error.msg
+    problem = findings.syntax_error(f"invalid Python: {why}", "", lines.range(at, at + 1))
     return broken(name, text, Format.PYTHON, problem)

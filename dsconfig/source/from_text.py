@@ -10,6 +10,7 @@ from dsconfig.source import findings
 from dsconfig.source.cursor import Parsed
 from dsconfig.source.document import Document, Format, JsonError, finish, too_deep, unreadable
 from dsconfig.source.hjson import read_hjson
+from dsconfig.source.plain import TOO_MANY_DIGITS
 from dsconfig.source.pointer import is_block, is_list, lookup, split, value_at
 from dsconfig.source.positions import LineIndex, Spans
 
@@ -157,8 +158,8 @@ def json_error_in(text: str) -> JsonError | None:
     except json.JSONDecodeError as error:
         place = LineIndex(text).range(error.pos, error.pos + 1)
         return JsonError(place, _why(text, error))
-    except ValueError as error:  # an integer with more digits than Python parses
-        return JsonError(LineIndex(text).range(0, 0), str(error))
+    except ValueError:
+        return JsonError(LineIndex(text).range(0, 0), TOO_MANY_DIGITS)
     return None
 
 

@@ -6,7 +6,6 @@ are those of PyYAML, which accelerate and transformers use: ``5e8`` without a do
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +13,12 @@ from typing import Any, cast
 
 import yaml
 
-from dsconfig.source import findings, plugin_settings, templates, yaml_numbers
+from dsconfig import os_errors
+from dsconfig.source import findings, plain, plugin_settings, templates, yaml_numbers
 from dsconfig.source.document import (
     Document,
     Format,
+    bounded,
     broken,
     count_distinctive,
     finish,
@@ -57,7 +58,7 @@ def document_from_yaml(
 
     ``read`` reads a file that the YAML names. With ``is_json`` tabs and numbers follow JSON.
     """
-    make_loader: Any = yaml_numbers.Loader if is_json else yaml.SafeLoader
+    make_loader: Any = yaml_numbers.Loader if is_json else yaml_numbers.SafeLoader
     readable, hidden = templates.hidden(yaml_numbers.from_json(text) if is_json else text)
     try:
         loader = make_loader(readable)
@@ -79,6 +80,8 @@ def document_from_yaml(
             _show(root, hidden, set())
         node = _config_node(root)
         content = _plain(loader.construct_document(root))
+        if plain.without_large_integers(content)[1]:
+            return _with_large_integers(text, name, root, content)
         node_loader = make_loader(readable)
         value = _plain(node_loader.construct_document(node)) if node else content
     except yaml.YAMLError as error:
@@ -100,6 +103,14 @@ def document_from_yaml(
     positions = _Positions()
     _walk(node, "", (-1, -1), text, positions)
     return _finished(text, name, value, positions)._replace(container=container)
+
+
+def _with_large_integers(text: str, name: str, root: Node, content: Any) -> Document:
+    """Return the document of a YAML with integers, of the config or not, that no float can hold."""
+    positions = _Positions()
+    _walk(root, "", (-1, -1), text, positions)
+    spans = Spans(text, positions.places)
+    return bounded(Document(name, content, Format.YAML, text, spans))._replace(value={})
 
 
 def _without_config(text: str, name: str, root: Node, container: dict[str, Any]) -> Document:
@@ -322,9 +333,8 @@ def _follow(
     folders = Path(name).absolute().parent.parents if len(Path(target).parts) > 1 else ()
     above = (_from_here(folder / target) for folder in folders)
     for path in (Path(target), Path(name).parent / target, *above):
-        with suppress(OSError, ValueError):  # too long, or a null character
-            if path.is_file():
-                return _read_once(text, name, path, read)
+        if os_errors.is_file(path):
+            return _read_once(text, name, path, read)
     why = None
     if target in BUILT_IN_CONFIGS:
         why = f'"{target}" is a built-in config of ms-swift'

@@ -5,8 +5,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from dsconfig.source import plain
 from dsconfig.source.document import Document, Span
-from dsconfig.source.pointer import MAX_DEPTH, from_dotted, is_block, is_list, is_too_deep, split
+from dsconfig.source.pointer import (
+    MAX_DEPTH,
+    from_dotted,
+    index_of,
+    is_block,
+    is_list,
+    is_too_deep,
+    split,
+)
+
+MAX_SHOWN = 60
+"""Characters of an override in messages."""
 
 
 def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
@@ -23,12 +35,16 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path.strip():
-            raise ValueError(f"--set {override}: write it as path.to.key=value")
+            raise ValueError(f"--set {_short(override)}: write it as path.to.key=value")
         pointer = from_dotted(path.strip())
-        parsed.append((pointer, parse_value(text)))
-        _put(value, *parsed[-1], override)
+        try:
+            new = parse_value(text)
+        except ValueError as error:
+            raise ValueError(f"--set {_short(override)}: {error}") from None
+        parsed.append((pointer, new))
+        _put(value, pointer, new, _short(override))
         if is_too_deep(value):
-            raise ValueError(f"--set {override[:40]}...: more than {MAX_DEPTH} levels deep")
+            raise ValueError(f"--set {_short(override)}: more than {MAX_DEPTH} levels deep")
         spans = {
             at: span
             for at, span in spans.items()
@@ -45,29 +61,43 @@ def apply(config: dict[str, Any], overrides: Iterable[tuple[str, Any]]) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """Parse ``true``, ``5e8``, ``[0.9, 0.95]``, ``"text"`` as JSON, anything else as a string."""
+    """Parse ``true``, ``5e8``, ``[0.9, 0.95]``, ``"text"`` as JSON, anything else as a string.
+
+    Raises ValueError for an integer outside the range of a float.
+    """
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        value = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
         return text
+    except ValueError:
+        raise ValueError(plain.TOO_MANY_DIGITS) from None
+    if not is_too_deep(value) and plain.without_large_integers(value)[1]:
+        raise ValueError("the number is too large; the largest float is 1.8e308")
+    return value
 
 
 def _put(root: Any, pointer: str, new: Any, override: str) -> None:
     *way, last = split(pointer)
     here = root
     for index, part in enumerate(way):
-        if is_list(here) and part.isdigit() and int(part) < len(here):
-            here = here[int(part)]
+        place = index_of(part, here) if is_list(here) else None
+        if is_list(here) and place is not None:
+            here = here[place]
         elif is_block(here):
             here = here.setdefault(part, {})
         else:
             raise _not_an_object(override, way[:index])
-    if is_list(here) and last.isdigit() and int(last) < len(here):
-        here[int(last)] = new
+    place = index_of(last, here) if is_list(here) else None
+    if is_list(here) and place is not None:
+        here[place] = new
     elif is_block(here):
         here[last] = new
     else:
         raise _not_an_object(override, way)
+
+
+def _short(override: str) -> str:
+    return override if len(override) <= MAX_SHOWN else f"{override[:MAX_SHOWN]}..."
 
 
 def _not_an_object(override: str, path: Sequence[str]) -> ValueError:

@@ -1,6 +1,6 @@
 """Paths in plain data: JSON Pointers (RFC 6901) and dotted paths; limits on depth and size."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
 ABSENT: Any = object()
@@ -60,12 +60,22 @@ def value_at(value: Any, path: str | Iterable[str], default: Any = ABSENT) -> An
             value = mapping[part]
         elif isinstance(value, list):
             items = cast("list[Any]", value)
-            if not part.isdecimal() or int(part) >= len(items):
+            index = index_of(part, items)
+            if index is None:
                 return default
-            value = items[int(part)]
+            value = items[index]
         else:
             return default
     return value
+
+
+def index_of(part: str, items: Sequence[Any]) -> int | None:
+    """Return the index that a part of a path denotes, or None if the list has no such item."""
+    # Python refuses to parse thousands of digits.
+    if not part.isdecimal() or len(part) > len(str(len(items))):
+        return None
+    index = int(part)
+    return index if index < len(items) else None
 
 
 def copied(value: Any) -> Any:
@@ -107,36 +117,6 @@ def is_too_large(value: Any) -> bool:
         return sizes[id(part)]
 
     return size(value) > MAX_VALUES
-
-
-_NAMES = {True: "true", False: "false", None: "null"}
-
-
-def to_plain(value: Any) -> Any:
-    """Convert to JSON types: keys become strings, arrays become lists.
-
-    Data that needs no conversion is returned itself.
-    """
-    if isinstance(value, Mapping):
-        items = cast(Mapping[Any, Any], value)
-        named = {_name(key): to_plain(child) for key, child in items.items()}
-        unchanged = all(key in items and items[key] is child for key, child in named.items())
-        return items if unchanged and len(named) == len(items) else named
-    if isinstance(value, list | tuple):
-        parts = cast(list[Any], value)
-        plain = [to_plain(part) for part in parts]
-        unchanged = all(part is child for part, child in zip(parts, plain, strict=True))
-        return parts if unchanged else plain
-    # Arrays must be detected first: comparing them returns an array.
-    if getattr(value, "ndim", 0):
-        return value.tolist() if value.size <= MAX_VALUES else str(value)
-    return value
-
-
-def _name(key: Any) -> str:
-    if isinstance(key, str):
-        return key
-    return _NAMES[key] if key is None or isinstance(key, bool) else str(key)
 
 
 def _is_container(value: Any) -> bool:

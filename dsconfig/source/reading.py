@@ -15,16 +15,16 @@ from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings
-from dsconfig.source.document import Document, Format, unreadable
+from dsconfig.source.document import Document, Format, bounded, unreadable
 from dsconfig.source.file_kinds import ARGUMENTS, LAUNCH, another_kind
 from dsconfig.source.from_text import document_from_text
+from dsconfig.source.plain import shown, to_plain
 from dsconfig.source.pointer import (
     MAX_DEPTH,
     MAX_VALUES,
     is_block,
     is_too_deep,
     is_too_large,
-    to_plain,
 )
 
 with lazy_imports():
@@ -63,20 +63,40 @@ def read(
     document's diagnostics. Raises TypeError for a source of another type and ValueError for an
     unknown format.
     """
+    if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"name must be a string, not {type(name).__name__}")
     wanted = None if format is None else Format(format)
     if isinstance(source, Mapping):
         return document_from_dict(source, name or "<dict>")
     if isinstance(source, os.PathLike):
-        return _read_path(Path(source), name, wanted)
+        return _read_path(_path(source), name, wanted)
     if not isinstance(source, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"expected a path, a string or a dict, not {type(source).__name__}")
+    source = str.__str__(source)  # without the methods of a subclass
     if source == STDIN:
         return _read_stdin(name or "<stdin>", wanted)
     return _read_string(source, name, wanted)
 
 
+def _path(source: os.PathLike[str]) -> Path:
+    """Return a path object. Raises TypeError if it has no text."""
+    try:
+        return Path(source)
+    except Exception as error:  # raised by a method of the object, which is not ours
+        kind, why = type(source).__name__, type(error).__name__
+        raise TypeError(f"expected a path, a string or a dict: {kind} raises {why}") from None
+
+
 def document_from_dict(config: Mapping[str, Any], name: str) -> Document:
     """Return the document of a dict, without text and positions."""
+    try:
+        return _from_dict(config, name)
+    except Exception as error:  # raised by a method of a mapping in it, which is not ours
+        message = f"dict cannot be read: {type(error).__name__}: {shown(error)}"
+        return unreadable(name, None, findings.unreadable(message, "pass a dict of JSON values"))
+
+
+def _from_dict(config: Mapping[str, Any], name: str) -> Document:
     if is_too_deep(config):
         message = f"dict is nested more than {MAX_DEPTH} levels deep or contains itself"
         why = findings.unreadable(message, "a config has three or four levels")
@@ -84,7 +104,7 @@ def document_from_dict(config: Mapping[str, Any], name: str) -> Document:
     if is_too_large(config):
         message = f"dict has more than {MAX_VALUES:,} values, counting shared ones repeatedly"
         return unreadable(name, None, findings.unreadable(message, "a config has a few dozen"))
-    return Document(name=name, value=dict(to_plain(config)), format=Format.DICT)
+    return bounded(Document(name=name, value=dict(to_plain(config)), format=Format.DICT))
 
 
 def _read_string(source: str, name: str | None, wanted: Format | None) -> Document:
@@ -96,8 +116,7 @@ def _read_string(source: str, name: str | None, wanted: Format | None) -> Docume
     mark = source.startswith("\ufeff")
     content = source.removeprefix("\ufeff")
     is_text = "\n" in content or not content.strip() or content.lstrip()[0] in "{["
-    # Path.exists raises if the path is too long or contains a null character.
-    if content.strip() and os.path.exists(Path(source)):  # noqa: PTH110
+    if content.strip() and os_errors.exists(Path(source)):
         return _read_path(Path(source), name, wanted)
     if is_text:
         return _from_text(Text(content, has_bom=mark), name or "<text>", wanted)
@@ -159,7 +178,7 @@ def _decode_base64(source: str, name: str | None) -> Document | None:
 def read_path(path: Path) -> Text | Diagnostic:
     """Return the text of a file, or a finding."""
     try:
-        if path.is_dir():
+        if os_errors.is_folder(path):
             message = "is a directory, not a config"
             return findings.unreadable(
                 message, "specify a file, or use `dsconfig validate` on the directory"

@@ -77,7 +77,7 @@ def test_duplicate_keys_merges_and_unusual_values() -> None:
         ("model: x\ntraining: {lr: 1}\n", "DSC009"),
         ("deepspeed: &a {fp16: *a, bf16: 1}", "DSC001"),
         ("a: " + "[" * 3000, "DSC001"),
-        ("deepspeed: {fp16: 1, bf16: 2024-99-99}", "DSC001"),
+        ("deepspeed: {fp16: 1, bf16: 2024-99-99}", "DSC002"),
     ],
 )
 def test_yaml_without_config_reports_one_finding(text: str, code: str) -> None:
