@@ -6,9 +6,8 @@ from typing import Any
 
 from dsconfig.facts import run_log
 from dsconfig.failures.clues import PROGRAMS, SPEAKS
-from dsconfig.failures.patterns import compiled
 from dsconfig.failures.scanner import EXCEPTION, RECOVERED, Match, Scan
-from dsconfig.failures.signature import Role, Signature
+from dsconfig.failures.signature import Role, Signature, compiled
 from dsconfig.failures.signatures import SIGNATURES
 
 MESSAGE = 4000

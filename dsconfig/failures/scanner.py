@@ -13,8 +13,7 @@ from typing import BinaryIO
 
 from dsconfig.facts import run_log
 from dsconfig.failures.clues import CLUES, PROGRAMS
-from dsconfig.failures.patterns import compiled
-from dsconfig.failures.signature import Signature
+from dsconfig.failures.signature import Signature, compiled
 from dsconfig.failures.signatures import SIGNATURES
 from dsconfig.failures.text import ESCAPES, last_time, rank_in, without_prefix
 

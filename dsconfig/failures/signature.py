@@ -1,8 +1,10 @@
 """The signature of a failure: how a log shows it, its cause and its remedy."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 
 from dsconfig.schema.version import Version
 
@@ -80,3 +82,9 @@ def _contains(requirement: str, release: str) -> bool:
         if part.startswith("<") and version >= bound:
             return False
     return True
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of a signature, compiled once."""
+    return re.compile(pattern)

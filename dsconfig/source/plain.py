@@ -40,19 +40,19 @@ class PythonObject:
 
 def text_of(value: object) -> str:
     """Return ``str(value)`` in at most ``LONGEST_TEXT`` characters; the type if that raises."""
-    try:
-        text = str(value)
-    except Exception:  # the object is not ours
-        return f"an object of type {type(value).__name__}"
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
+    return _text(value, str)
 
 
 def shown(value: object) -> str:
     """Return a value for a message, as ``repr`` does; never raises and is never long."""
     if type(value) is int and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
         return f"an integer of {digits(value)}"
+    return _text(value, repr)
+
+
+def _text(value: object, convert: Callable[[object], str]) -> str:
     try:
-        text = repr(value)
+        text = convert(value)
     except Exception:  # the object is not ours
         return f"an object of type {type(value).__name__}"
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."

@@ -94,8 +94,12 @@ def filled_in(source: str, parsed: Parsed) -> tuple[Parsed, frozenset[str]]:
 
 def read_filled(source: str) -> Parsed:
     """Parse a text with each placeholder as one value and statements removed."""
-    blank = STATEMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
-    return read_hjson(blank, token=TOKEN)
+    return read_hjson(_without_statements(source), token=TOKEN)
+
+
+def _without_statements(source: str) -> str:
+    """Return the source with statements replaced by spaces, so that positions stay."""
+    return STATEMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
 
 
 HIDDEN = re.compile("([\ue000-\uf8ff])\\1*")
@@ -109,7 +113,8 @@ def hidden(text: str) -> tuple[str, list[str]]:
 
     YAML gives braces and percent signs another meaning; positions are those of ``text``.
     """
-    blank = STATEMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    if HIDDEN.search(text):
+        return text, []
     originals: list[str] = []
 
     def hide(match: re.Match[str]) -> str:
@@ -118,9 +123,7 @@ def hidden(text: str) -> tuple[str, list[str]]:
         originals.append(match[0])
         return chr(0xE000 + len(originals) - 1) * len(match[0])
 
-    if HIDDEN.search(text):
-        return text, []
-    return MARKED.sub(hide, blank), originals
+    return MARKED.sub(hide, _without_statements(text)), originals
 
 
 def shown(text: str, originals: list[str]) -> str:

@@ -7,7 +7,7 @@ import yaml
 
 EXPONENT = re.compile(r"[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+")
 LONGEST = 5000
-"""Maximum characters of a number: sexagesimal ones (``1:59:59``) take quadratic time."""
+"""Maximum characters of a sexagesimal number (``1:59:59``), which takes quadratic time."""
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 """Errors of PyYAML's constructors for a text that does not match its tag, such as ``!!int x``."""
@@ -21,7 +21,7 @@ class SafeLoader(yaml.SafeLoader):
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Return the value of a node. Raises ConstructorError if it is invalid or too large."""
         is_number = node.tag in NUMBERS
-        if is_number and len(node.value) > LONGEST:
+        if is_number and ":" in node.value and len(node.value) > LONGEST:
             raise _error(f"number of {len(node.value):,} characters", node)
         try:
             return _base.construct_object(self, node, deep)

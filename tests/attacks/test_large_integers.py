@@ -65,7 +65,7 @@ TEXTS = [
     (Format.YAML, in_yaml(NINES), RANGE_ERROR),
     (Format.YAML, in_yaml(UNREADABLE), PARSE_ERROR),
     (Format.YAML, in_yaml(HEX), RANGE_ERROR),
-    (Format.YAML, in_yaml("0x" + "f" * 6000), PARSE_ERROR),
+    (Format.YAML, in_yaml("0x" + "f" * 6000), RANGE_ERROR),
     (Format.YAML, in_yaml("0b" + "1" * 2000), RANGE_ERROR),
     (Format.YAML, in_yaml(f"0{'7' * 800}"), RANGE_ERROR),
     (Format.YAML, in_yaml(SEXAGESIMAL), RANGE_ERROR),

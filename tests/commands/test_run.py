@@ -191,7 +191,8 @@ def test_deepspeed_script_runs_unchanged(tmp_path: Path, config: Path) -> None:
     script.write_text(WRITTEN_FOR_DEEPSPEED)
     done = dsconfig("run", config, "--engine", "dsengine", "--gpus", 2, "--", script, "--lr", "1")
     assert "trains dsengine 2 ['--lr', '1']" in done.stdout, done.stdout + done.stderr
-    assert done.stderr.count("dsengine replaces deepspeed") == 1
+    for rank in range(2):
+        assert done.stdout.count(f"[Rank {rank}] dsengine replaces deepspeed") == 1
 
 
 ON_ITS_OWN = """
