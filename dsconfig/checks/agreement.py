@@ -6,9 +6,10 @@ reported with both values and both positions before a model is loaded.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dsconfig.batch import GLOBAL
 from dsconfig.facts import Facts
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.lazy_imports import lazy_imports
@@ -28,11 +29,15 @@ _TITLES = {ARGUMENTS: "TrainingArguments", LAUNCH: "the accelerate config"}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a conflict: its file (a key of ``origins``), key and value."""
+    """One side of a conflict: its file (a key of ``origins``), key and value.
+
+    ``product`` describes a value that is calculated from several keys.
+    """
 
     file: str
     key: str
     value: Any
+    product: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +134,19 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
     given = facts.arguments
     if not given:
         return
+    fill = TrainerFill(Replay(copied(original)))
     try:
-        fill = TrainerFill(Replay(copied(original)))
-        fill.process(arguments(facts))
+        args = arguments(facts if facts.world_size else replace(facts, world_size=1))
+        fill.process(args, batch_search=args.values["auto_find_batch_size"])
     except (ReplayStop, MissingFact):
         return
     for mismatch in fill.mismatches.values():
+        if mismatch.path == GLOBAL and facts.world_size is None:
+            continue  # it depends on the number of processes
         names = [name for name in NAMES_OF.get(mismatch.path, ()) if name in given]
         if names:
-            right = Side(ARGUMENTS, names[0], mismatch.wanted)
+            product = _PRODUCTS.get(mismatch.path)
+            right = Side(ARGUMENTS, names[0], mismatch.wanted, product)
             yield Disagreement(mismatch.path, None, right, stops_trainer=True)
     for dtype, other in (("fp16", "bf16"), ("bf16", "fp16")):
         if given.get(other) is True and value_at(original, f"{dtype}.enabled") is True:
@@ -146,6 +155,12 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
         written = value_at(original, f"{block}.type")
         if argument in given and isinstance(written, str) and written != "auto":
             yield Disagreement(f"{block}.type", None, Side(ARGUMENTS, argument, given[argument]))
+
+
+_PRODUCTS = {
+    GLOBAL: "per_device_train_batch_size x gradient_accumulation_steps x processes",
+    "optimizer.params.betas": "[adam_beta1, adam_beta2]",
+}
 
 
 def _with_launch(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagreement]:
@@ -188,7 +203,7 @@ _SHARED = {
 def _shown(facts: Facts, side: Side) -> str:
     file = facts.origins.get(side.file)
     place = _TITLES[side.file] if file is None else yaml_text.location_of(file, side.key)
-    return f"{place} has {side.key} = {_written(side.value)}"
+    return f"{place} has {side.product or side.key} = {_written(side.value)}"
 
 
 def launch_help(failure: Failure, name: str) -> str:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from dsconfig.batch import GLOBAL, KEYS, MICRO, Contradiction, Triple, ranks_sharing, solve
+from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS, Contradiction, Triple, ranks_sharing, solve
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
+from dsconfig.runtimes.base import AUTO
 from dsconfig.schema.markers import integral
 
 HUGE_MICRO_BATCH = 1_000_000
@@ -64,6 +65,9 @@ def batch_not_positive(config: Context) -> Iterator[Finding]:
             )
 
 
+_NAMES = {MICRO: "micro batch", STEPS: "accumulation steps"}
+
+
 @rule("DSC203", Effect.REFUSED, triggers=GLOBAL)
 def batch_mismatch(config: Context) -> Iterator[Finding]:
     """Inconsistent batch values
@@ -79,18 +83,20 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}
     """
     values: list[Any] = [config.get(key) for key in KEYS]
+    is_open = AUTO in values
+    values = [None if value == AUTO else value for value in values]
     if not all(value is None or isinstance(value, (int, float)) for value in values):
         return
-    given, ranks = Triple(*values), _ranks(config)
+    given, ranks = Triple(*values), None if is_open else _ranks(config)
     if given.global_batch is None or min(given.given.values()) <= 0:
         return
     if ranks is None:
         if given.global_batch % given.unit(1) != 0:
+            others = " x ".join(_NAMES[key] for key in given.given if key != GLOBAL)
             yield Finding(
                 path=(GLOBAL,),
                 message=f"{GLOBAL} {given.global_batch} is not a multiple of {given.unit(1)} "
-                "(micro batch x accumulation steps): no number of ranks matches, and DeepSpeed "
-                "rejects the config",
+                f"({others}): no number of ranks matches, and DeepSpeed rejects the config",
                 help=f"delete {GLOBAL}; it is derived from the other two and the world size",
             )
         return

@@ -23,7 +23,6 @@ from dsconfig.source.pointer import dotted, from_dotted, is_block, is_list, look
 
 with lazy_imports():
     from dsconfig.commands import fact_defaults, ledger_table
-    from dsconfig.planner.coverage import findings
     from dsconfig.reference import keys as key_reference
     from dsconfig.report import render
     from dsconfig.report.render import as_json as machine_form
@@ -84,27 +83,32 @@ def resolve(
             write(output, as_json(result.config) + "\n")
         else:
             typer.echo(f"{output} not written: the config is not resolved", err=True)
-    result = with_unsupported(result, document, facts, program)
+    result = with_refusals(result, document, facts, program)
     if output is not None and str(output) == "-":
-        typer.echo(as_json(result.config))
+        show_findings(result, document, to_stderr=True)
+        if result.effective is not None:
+            typer.echo(as_json(result.config))
     elif output_format == "json":
         typer.echo(json.dumps({**data(result, pointer), **target.data}, indent=2, default=str))
     elif pointer is not None:
         typer.echo(explanation(result, pointer))
     else:
-        show(result, target, document.name, document.text)
+        show(result, target, document)
     if not result.ok:
         raise typer.Exit(1)
 
 
-def with_unsupported(
+def with_refusals(
     result: "Resolution", document: "Document", facts: "Facts", program: "Runtime"
 ) -> "Resolution":
-    """Return the resolution with the settings that dsengine does not support."""
+    """Return the resolution with the settings that dsengine rejects, such as unknown keys.
+
+    The resolution of another program, which replays that program, contains them already.
+    """
     if program.runs_deepspeed or not result.ok:
         return result
-    unsupported = findings.unsupported_features(document, facts, program)
-    return replace(result, diagnostics=in_order((*result.diagnostics, *unsupported)))
+    refused = dsconfig.validate(document, facts, runtime=program).refusals
+    return replace(result, diagnostics=in_order((*result.diagnostics, *refused)))
 
 
 def pointer_of(result: "Resolution", name: str) -> str:
@@ -188,9 +192,7 @@ def explanation(result: "Resolution", pointer: str) -> str:
     return f"{dotted(pointer)} is not set and has no resolved value"
 
 
-def show(
-    result: "Resolution", target: inference.TargetProgram, file: str, text: str | None
-) -> None:
+def show(result: "Resolution", target: inference.TargetProgram, document: "Document") -> None:
     """Print the target, the ledger and the findings."""
     width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
     typer.echo(paragraph(target.headline))
@@ -198,4 +200,11 @@ def show(
         typer.echo(ledger_table.ledger(result, width))
     if result.diagnostics:
         typer.echo()
-        typer.echo(render.render("full", [FileReport(file, text, Report(result.diagnostics))]))
+        show_findings(result, document)
+
+
+def show_findings(result: "Resolution", document: "Document", *, to_stderr: bool = False) -> None:
+    """Print the findings, if any, in full."""
+    if result.diagnostics:
+        report = FileReport(document.name, document.text, Report(result.diagnostics))
+        typer.echo(render.render("full", [report]), err=to_stderr)

@@ -1,10 +1,13 @@
 """Replay of other programs: the values they write for "auto", or the error they raise."""
 
 from collections.abc import Container
+from dataclasses import replace
 from typing import Any
 
 from dsconfig.checks import agreement, refusals, runner
-from dsconfig.facts import yaml_text
+from dsconfig.facts import Facts, yaml_text
+from dsconfig.facts.model import ModelOutline
+from dsconfig.facts.training import TrainingFacts
 from dsconfig.report import Effect
 from dsconfig.resolver import codes
 from dsconfig.resolver.draft import Draft, auto_paths
@@ -40,7 +43,7 @@ def fill(draft: Draft) -> None:
     try:
         replay = refusals.replayed(draft.document, copied(before), draft.facts, draft.runtime)
     except MissingFact as missing:
-        draft.missing(missing.path, missing.message, missing.remedy)
+        _report_missing(draft, missing)
         return
     draft.config = replay.config
     if replay.failure is not None:
@@ -59,6 +62,30 @@ def fill(draft: Draft) -> None:
         _report(draft, "DSC761", replay.failure_after, does, reported)
 
 
+def _report_missing(draft: Draft, missing: MissingFact) -> None:
+    """Report every missing fact: to find the next one, replay with a value for the one before."""
+    facts, reported = draft.facts, set[str]()
+    while missing.fact not in reported:
+        reported.add(missing.fact)
+        draft.missing(missing.path, missing.message, missing.remedy)
+        facts = _with_any_value(missing.fact, facts)
+        try:
+            refusals.replayed(draft.document, copied(draft.config), facts, draft.runtime)
+        except MissingFact as following:
+            missing = following
+
+
+def _with_any_value(fact: str, facts: Facts) -> Facts:
+    """Return the facts with some value for a missing one, an argument of ``gather``."""
+    if fact == "gpus":
+        return replace(facts, world_size=1)
+    if fact == "model":
+        outline = ModelOutline(name="", why="", hidden_size=1, config={"hidden_size": 1})
+        return replace(facts, model=None, outline=outline)
+    field = {"micro_batch": "micro_batch_size"}.get(fact, fact)
+    return replace(facts, training=replace(facts.training or TrainingFacts(), **{field: 1}))
+
+
 def _report(
     draft: Draft, code: str, failure: Failure, does: str = "", reported: Container[str] = ()
 ) -> None:
@@ -67,12 +94,12 @@ def _report(
         _report_launch_key(draft, code, failure, key)
     if failure.launch_keys:
         return
-    for path in failure.paths or ("",):
+    for path, own in failure.by_path().items():
         if not path or join(*path.split(".")) not in reported:
             draft.report(
                 code,
                 path,
-                f"{draft.runtime.name} {does}{failure}",
+                f"{draft.runtime.name} {does}{own}",
                 failure.help,
                 late=failure.late,
             )

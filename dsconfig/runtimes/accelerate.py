@@ -28,7 +28,15 @@ from dsconfig.runtimes.integrations import (
     value,
 )
 from dsconfig.runtimes.plugin import Plugin, launch_environment, set_mixed_precision
-from dsconfig.runtimes.replay import MissingFact, Replay, ReplayStop, Source, errors_at, run_replay
+from dsconfig.runtimes.replay import (
+    MissingFact,
+    Replay,
+    ReplayStop,
+    Source,
+    errors_at,
+    run_replay,
+    unknown_ranks,
+)
 from dsconfig.schema.auto import BY_ACCELERATE
 from dsconfig.schema.schedules import TOTAL
 from dsconfig.schema.version import NEWEST, Version
@@ -266,7 +274,7 @@ _RULES = {
 def run(replay: Replay, facts: Facts, runtime: Accelerate) -> None:
     """Replay up to the call of ``deepspeed.initialize``."""
     if facts.world_size is None:
-        raise MissingFact("", "the number of processes is unknown", "specify --gpus")
+        raise unknown_ranks()
     environment = {
         **launch_environment(facts.launch, with_file=runtime.config_file),
         **runtime.environment,
@@ -289,7 +297,7 @@ def _script(
     sizes = runtime.batch_sizes
     if sizes is None and micro is None and is_auto(config, MICRO):
         message = "the batch size of the data loaders is unknown"
-        raise MissingFact(MICRO, message, "specify --micro-batch")
+        raise MissingFact(MICRO, message, "specify --micro-batch", fact="micro_batch")
     if sizes is None:
         sizes = (micro,) if micro is not None else ()
     # The Accelerator reads this variable too, and it overrides its argument.

@@ -15,12 +15,12 @@ from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
 from dsconfig.runtimes.reading import typed_block
 from dsconfig.runtimes.replay import (
     Failure,
-    MissingFact,
     Replay,
     ReplayStop,
     Source,
     errors_at,
     run_replay,
+    unknown_ranks,
 )
 from dsconfig.schema.catalogue import blocks_in, find
 from dsconfig.schema.version import NEWEST, Version
@@ -171,7 +171,7 @@ def solve_batch(outcome: Replay, facts: Facts, mpu: bool) -> None:
     """
     config = outcome.config
     if facts.world_size is None:
-        raise MissingFact("", "the number of processes is unknown", "specify --gpus")
+        raise unknown_ranks()
     ranks: int | float = facts.world_size
     if mpu or degrees.passes_an_mpu(facts):
         ranks = facts.data_parallel or ranks

@@ -128,12 +128,14 @@ def _config(model: SpecifiedModel, open_keys: list[str]) -> Mapping[str, Any] | 
             open_keys[0],
             "the bucket sizes depend on the model's hidden_size, but no model is specified",
             "specify --model",
+            fact="model",
         )
     if isinstance(model, models.ModelTree) and model.assumed and not model.config:
         raise MissingFact(
             open_keys[0],
             "bucket sizes depend on hidden_size, and only the parameter count is specified",
             "specify --model",
+            fact="model",
         )
     return model.config
 
@@ -143,9 +145,8 @@ def _require_known_width(config: Mapping[str, Any] | None, open_keys: list[str])
     if config is not None and not hf_attributes.is_known(config):
         kind = config.get("model_type")
         message = f"the hidden size of model_type {kind!r} is not in its config.json"
-        raise MissingFact(
-            open_keys[0], message, "write the bucket sizes, or add hidden_size to that file"
-        )
+        remedy = "write the bucket sizes, or add hidden_size to that file"
+        raise MissingFact(open_keys[0], message, remedy, fact="model")
 
 
 def _widest(sizes: Any) -> Any:

@@ -30,11 +30,23 @@ class Failure(NamedTuple):
     launch_keys: tuple[str, ...] = ()
     """Dotted keys of the accelerate config that cause it."""
     help: str = "fix the key, or train with the output of `dsconfig resolve --runtime dsengine`"
+    parts: tuple[str, ...] = ()
+    """The part of the message about each of ``paths``, if the program lists several errors."""
 
     def __str__(self) -> str:
         """Return what the program does, as in ``raises ValueError: lr is negative``."""
         does = f"raises {self.exception}" if self.exception else "stops"
         return f"{does}: {self.message}"
+
+    def by_path(self) -> dict[str, "Failure"]:
+        """Return the failure of each key, with its part of the message; "" if it names no key."""
+        messages = self.parts or (self.message,) * len(self.paths)
+        if not self.paths:
+            return {"": self}
+        return {
+            path: self._replace(message=message, paths=(path,), parts=())
+            for path, message in zip(self.paths, messages, strict=True)
+        }
 
 
 class Remark(NamedTuple):
@@ -90,21 +102,31 @@ class ReplayStop(Exception):
         late: bool = False,
         launch_keys: tuple[str, ...] = (),
         help: str = "",
+        parts: tuple[str, ...] = (),
     ) -> None:
         super().__init__(message)
-        self.failure = Failure(exception, message, paths, late, launch_keys)
+        self.failure = Failure(exception, message, paths, late, launch_keys, parts=parts)
         if help:
             self.failure = self.failure._replace(help=help)
 
 
 class MissingFact(Exception):
-    """The replay needs a value that no fact provides."""
+    """The replay needs a value that no fact provides.
 
-    def __init__(self, path: str, message: str, remedy: str) -> None:
+    ``fact`` is the argument of ``gather`` that would provide it.
+    """
+
+    def __init__(self, path: str, message: str, remedy: str, *, fact: str) -> None:
         super().__init__(message)
         self.path = path
         self.message = message
         self.remedy = remedy
+        self.fact = fact
+
+
+def unknown_ranks() -> MissingFact:
+    """Return the error of a replay without the number of processes."""
+    return MissingFact("", "the number of processes is unknown", "specify --gpus", fact="gpus")
 
 
 # Errors that Python operations on values of the wrong type raise.

@@ -34,7 +34,15 @@ from dsconfig.runtimes.integrations import (
     value,
 )
 from dsconfig.runtimes.plugin import Plugin, launch_environment, set_mixed_precision
-from dsconfig.runtimes.replay import MissingFact, Replay, ReplayStop, Source, errors_at, run_replay
+from dsconfig.runtimes.replay import (
+    MissingFact,
+    Replay,
+    ReplayStop,
+    Source,
+    errors_at,
+    run_replay,
+    unknown_ranks,
+)
 from dsconfig.schema.auto import BY_ACCELERATE, BY_TRANSFORMERS
 from dsconfig.schema.schedules import TOTAL
 from dsconfig.schema.version import NEWEST, Version
@@ -151,6 +159,7 @@ class Arguments(NamedTuple):
                 path,
                 "the number of optimizer steps is unknown",
                 "specify --total-steps, or max_steps in --training-args",
+                fact="total_steps",
             )
         return self.steps
 
@@ -158,7 +167,7 @@ class Arguments(NamedTuple):
 def arguments(facts: Facts) -> Arguments:
     """Return the arguments. Raises MissingFact if the number of processes is unknown."""
     if facts.world_size is None:
-        raise MissingFact("", "the number of processes is unknown", "specify --gpus")
+        raise unknown_ranks()
     training = facts.training
     values: dict[str, Any] = dict(training_facts.DEFAULTS)
     if training is not None:
@@ -255,10 +264,17 @@ class TrainerFill:
         if value(self.config, WARMUP) is not None:
             self._fill(WARMUP, max(1, args.warmup(WARMUP)), "warmup_steps")
         if self.mismatches:
-            listed = "; ".join(map(str, self.mismatches.values()))
+            listed = tuple(map(str, self.mismatches.values()))
             arguments = "TrainingArguments" if args.are_given else _DEFAULT_ARGUMENTS
-            message = f"the config disagrees with {arguments}: {listed}"
-            raise ReplayStop("ValueError", message, *self.mismatches, late=True, help=_AGREE)
+            disagrees = f"the config disagrees with {arguments}: "
+            raise ReplayStop(
+                "ValueError",
+                disagrees + "; ".join(listed),
+                *self.mismatches,
+                late=True,
+                help=_AGREE,
+                parts=tuple(disagrees + each for each in listed),
+            )
 
     def _buckets(self, model: SpecifiedModel) -> None:
         open_keys = [key for key in integrations.BY_WIDTH if is_auto(self.config, key)]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import dsconfig
+from dsconfig.batch import MICRO, STEPS
 from dsconfig.facts import gather
 from narrowing import not_none
 
@@ -380,6 +381,16 @@ def test_batch_without_world_size_is_checked_for_all_sizes():
     found = codes({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4})
     assert "no number of ranks" in found["DSC203"].message
     assert "DSC203" not in codes({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4})
+
+
+@pytest.mark.parametrize("runtime", ["transformers", "accelerate", "dsengine"])
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_batch_with_auto_is_checked_for_all_sizes(runtime: str, is_valid: bool) -> None:
+    fixed = {"train_batch_size": 64, "zero_optimization": {"stage": 2}}
+    for number, other in ((MICRO, STEPS), (STEPS, MICRO)):
+        config = {**fixed, number: 4 if is_valid else 3, other: "auto"}
+        for gpus in (None, 8):
+            assert ("DSC203" in codes(config, runtime=runtime, gpus=gpus)) != is_valid
 
 
 def test_batch_mismatch_suggests_nearest_values():

@@ -179,3 +179,21 @@ def test_assumed_accumulation_is_not_a_setting_of_the_run(tmp_path):
     done = run(str(path), *world, "--accumulation", "1", "--output-format", "json")
     sources = {entry["pointer"]: entry["source"] for entry in json.loads(done.stdout)["ledger"]}
     assert sources["/gradient_accumulation_steps"] == "training"
+
+
+def test_refused_key_is_reported_for_dsengine(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"foo": 1}}')
+    done = run(str(path), "--gpus", "2")
+    assert done.returncode == 1 and "error[DSC021]" in done.stdout
+
+
+def test_config_on_stdout_is_resolved_or_absent(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}')
+    done = run(str(path), "--runtime", "accelerate", "-o", "-")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.count("error[DSC150]") == 2
+    done = run(str(path), "--runtime", "accelerate", "--gpus", "2", "--micro-batch", "1", "-o", "-")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["train_micro_batch_size_per_gpu"] == 1

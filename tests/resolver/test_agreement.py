@@ -1,6 +1,7 @@
 """Conflicts between config, TrainingArguments and accelerate config."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,30 @@ def test_all_conflicts_are_reported_at_once(files):
         "/train_micro_batch_size_per_gpu",
         "/zero_optimization/stage",
     ]
+
+
+def test_conflict_is_found_without_number_of_processes(tmp_path: Path) -> None:
+    arguments = tmp_path / "args.yaml"
+    arguments.write_text("per_device_train_batch_size: 4\n")
+    config = {"train_micro_batch_size_per_gpu": 3, "train_batch_size": 6}
+    found = dsconfig.validate(config, gather(training_args=arguments), runtime="transformers")
+    assert [each.pointer for each in found.diagnostics if each.code == "DSC703"] == [
+        "/train_micro_batch_size_per_gpu"
+    ]
+
+
+def test_calculated_batch_is_not_called_an_argument(tmp_path: Path) -> None:
+    arguments = tmp_path / "args.yaml"
+    arguments.write_text("per_device_train_batch_size: 4\ngradient_accumulation_steps: 2\n")
+    config = {"train_batch_size": 64, "zero_optimization": {"stage": 2}}
+    facts = gather(training_args=arguments, gpus=2)
+    [found] = [
+        each
+        for each in dsconfig.validate(config, facts, runtime="transformers").diagnostics
+        if each.code == "DSC703"
+    ]
+    product = "per_device_train_batch_size x gradient_accumulation_steps x processes = 16"
+    assert product in found.message
 
 
 def test_conflict_shows_both_values_and_positions(files):

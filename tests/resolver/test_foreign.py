@@ -90,11 +90,35 @@ def test_each_trainer_mismatch_is_reported():
         "/gradient_clipping",
     }
     assert all("raises ValueError" in found.message and found.late for found in stops)
+    by_key = {found.pointer: found.message for found in stops}
+    assert "gradient_clipping" not in by_key["/train_micro_batch_size_per_gpu"]
+    assert "gradient_clipping=5" in by_key["/gradient_clipping"]
 
 
 def test_trainer_requires_model():
     resolution = dsconfig.resolve(FULL, gather(gpus=8), runtime="transformers")
     assert codes(resolution) == {"DSC150"}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "flags"),
+    [
+        ("transformers", ["--gpus", "--model", "--total-steps, or max_steps in --training-args"]),
+        ("accelerate", ["--gpus", "--micro-batch", "--model"]),
+        ("deepspeed", ["--gpus"]),
+    ],
+)
+def test_missing_facts_are_reported_together(runtime: str, flags: list[str]) -> None:
+    scheduler = {"type": "WarmupDecayLR", "params": {"total_num_steps": A}}
+    buckets = {"stage": 3, "reduce_bucket_size": A}
+    config = {"train_micro_batch_size_per_gpu": A, "zero_optimization": buckets}
+    if runtime == "deepspeed":
+        config = {"train_micro_batch_size_per_gpu": 1}
+    elif runtime == "transformers":
+        config |= {"optimizer": {"type": "AdamW"}, "scheduler": scheduler}
+    missing = dsconfig.resolve(config, runtime=runtime).diagnostics
+    assert {found.code for found in missing} == {"DSC150"}
+    assert sorted(not_none(found.help) for found in missing) == [f"specify {f}" for f in flags]
 
 
 def test_micro_batch_from_eval_loader_is_reported():
