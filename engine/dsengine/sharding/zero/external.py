@@ -32,18 +32,20 @@ def inherit(parameter: nn.Parameter, origin: nn.Parameter) -> None:
     setattr(parameter, _EXTERNAL, getattr(origin, _EXTERNAL, False))
 
 
+def uses_elsewhere(parameter: nn.Parameter) -> bool:
+    """Whether modules that do not own ``parameter`` use it."""
+    return getattr(parameter, _EXTERNAL, False)
+
+
 def uses_external(*modules: nn.Module) -> bool:
     """Whether a parameter of ``modules`` is used elsewhere, so that they must stay unsharded."""
-    return any(
-        getattr(parameter, _EXTERNAL, False)
-        for module in modules
-        for parameter in module.parameters()
-    )
+    return any(uses_elsewhere(parameter) for module in modules for parameter in module.parameters())
 
 
 __all__ = [
     "inherit",
     "register_external_parameter",
     "unregister_external_parameter",
+    "uses_elsewhere",
     "uses_external",
 ]

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from dsengine.parameters.shards import full_tensor_of
 from dsengine.sharding.zero.dtype_view import write
+from dsengine.sharding.zero.parameter_attributes import link_shard, unlink_shard
 from dsengine.sharding.zero.partitioned import (
     PartitionedParameter,
     intercepted,
@@ -104,6 +105,10 @@ class GatheredParameters:
                 "which discards changes: pass modifier_rank, the rank whose changes to keep"
             )
 
+    def keep_changes_of(self, rank: int) -> None:
+        """Set ``modifier_rank`` inside the context."""
+        self._modifier_rank, self._unwritten = rank, []
+
     def _gather_partitioned(self, parameter: PartitionedParameter) -> None:
         shard, dtype = parameter._shard, parameter.dtype
         attributes = partitioned_attributes(parameter)
@@ -113,8 +118,10 @@ class GatheredParameters:
             round_parameter(parameter, dtype)
         vars(parameter).update(attributes)
         set_available(parameter, True)
+        link_shard(parameter, shard)
 
         def restore_shard() -> None:
+            unlink_shard(parameter)
             drop_rounding(parameter)
             _broadcast_from(parameter.data, self._modifier_rank)
             is_cast = parameter.dtype is not dtype  # by the script, which has replaced its data

@@ -13,8 +13,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from dsengine.sharding.zero.parameter_attributes import link_shard
+
 _numbers = count()
-_NAMES = ("ds_id", "ds_shape", "ds_numel", "ds_status", "ds_persist")
+NAMES = ("ds_id", "ds_shape", "ds_numel", "ds_status", "ds_persist")
 
 
 class ZeroParamStatus(Enum):
@@ -48,6 +50,7 @@ def set_gathered_attributes(parameter: Tensor, shard: Tensor, *, persists: bool 
     target = cast(Any, parameter)
     target.ds_id = getattr(shard, "ds_id", target.ds_id)
     target.ds_status, target.ds_persist = ZeroParamStatus.AVAILABLE, persists
+    link_shard(parameter, shard)
 
 
 def watch_writes(parameter: Tensor) -> None:
@@ -61,7 +64,7 @@ def is_watched(parameter: Tensor) -> bool:
 
 def partitioned_attributes(parameter: Tensor) -> dict[str, Any]:
     """Return the attributes of a partitioned parameter by name."""
-    return {name: getattr(parameter, name) for name in _NAMES}
+    return {name: getattr(parameter, name) for name in NAMES}
 
 
 def set_available(parameter: Tensor, available: bool) -> None:
@@ -73,6 +76,6 @@ def set_available(parameter: Tensor, available: bool) -> None:
 
 def clear_partitioned_attributes(parameter: Tensor) -> None:
     """Remove the attributes from ``parameter``."""
-    for name in _NAMES:
+    for name in NAMES:
         if hasattr(parameter, name):
             delattr(parameter, name)

@@ -12,6 +12,7 @@ from dsengine.sharding.zero.external import (
 )
 from dsengine.sharding.zero.gathered import GatheredParameters
 from dsengine.sharding.zero.init import Init
+from dsengine.sharding.zero.parameter_attributes import ZeroParamType
 from dsengine.sharding.zero.status import ZeroParamStatus
 
 _orig_torch_arange = torch.arange
@@ -35,6 +36,7 @@ __all__ = [
     "GatheredParameters",
     "Init",
     "ZeroParamStatus",
+    "ZeroParamType",
     "get_accelerator",
     "register_external_parameter",
     "unregister_external_parameter",
