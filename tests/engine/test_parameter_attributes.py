@@ -35,6 +35,7 @@ def test_all_gather_and_partition_in_pairs(ranks: Ranks, threshold: int) -> None
 
 
 def test_other_parameters_have_none() -> None:
+    parameter_attributes.install_parameter_attributes()
     parameter: Any = nn.Parameter(torch.zeros(2))
     names = {*parameter_attributes.VALUES, *parameter_attributes.METHODS}
     assert not any(hasattr(parameter, name) for name in names)

@@ -46,6 +46,7 @@ from dsengine.sharding.units import UnitSharder, as_unit, set_prefetch
 from dsengine.sharding.unsharded_units import UnshardedUnits
 from dsengine.sharding.zero.adoption import attach_shards, replace_partitioned
 from dsengine.sharding.zero.dtype_view import restore_view, view_as_dtype
+from dsengine.sharding.zero.parameter_attributes import install_parameter_attributes
 from dsengine.sharding.zero.registry import register_model
 from dsengine.sharding.zero.status import set_gathered_attributes, watch_writes
 from dsengine.tiers.mapped import move_shards_to_files
@@ -117,6 +118,7 @@ class FullySharded(Sharding):
         heads = self._shard_model(plan, units, averaging)
         self._configure_units(units, heads, averaging)
         if self._is_stage_3:
+            install_parameter_attributes()
             self._publish_status(watches=zero.enable_sanity_checks)
             self._set_views()
         resharded = self._resharded_units()

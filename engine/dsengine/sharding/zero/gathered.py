@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_map_only
 
 from dsengine.parameters.shards import full_tensor_of
 from dsengine.sharding.zero.dtype_view import write
-from dsengine.sharding.zero.parameter_attributes import link_shard, unlink_shard
 from dsengine.sharding.zero.partitioned import (
     PartitionedParameter,
     intercepted,
@@ -26,6 +25,7 @@ from dsengine.sharding.zero.partitioned import (
 )
 from dsengine.sharding.zero.registry import Counterparts, Lookup
 from dsengine.sharding.zero.rounded import drop_rounding, round_parameter
+from dsengine.sharding.zero.shard_links import link_shard, unlink_shard
 from dsengine.sharding.zero.status import is_watched, partitioned_attributes, set_available
 from dsengine.topology import current
 from dsengine.torch_private import version_of

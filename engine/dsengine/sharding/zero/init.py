@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 import dsconfig
+from dsengine.sharding.zero.parameter_attributes import install_parameter_attributes
 from dsengine.sharding.zero.partitioned import is_partitioned_parameter, partition, set_dtype
 from dsengine.sharding.zero.rounded import round_parameter
 from dsengine.sharding.zero.status import watch_writes
@@ -69,6 +70,8 @@ class Init:
         self._pending: list[nn.Parameter] = []
         """Parameters of the module under construction."""
         self._freed = 0
+        if enabled:
+            install_parameter_attributes()
         if enabled and module is not None:
             _join_process_group()
             self._pending = list(module.parameters())

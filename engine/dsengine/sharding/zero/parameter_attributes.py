@@ -10,23 +10,20 @@ for any other tensor.
 
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from dsengine.sharding.zero.external import uses_elsewhere
+from dsengine.sharding.zero.gathered import GatheredParameters
+from dsengine.sharding.zero.shard_links import shard_of
 from dsengine.topology import current
 from dsengine.torch_private import local_part, plain_tensors
 
-if TYPE_CHECKING:
-    from dsengine.sharding.zero.gathered import GatheredParameters
-
-_shards: Any = WeakIdKeyDictionary()
-"""Gathered parameters, with the shards they are gathered from."""
-_gathered: "dict[int, GatheredParameters]" = {}
+_gathered: dict[int, GatheredParameters] = {}
 """What ``all_gather`` has gathered, by the id of the parameter."""
 
 
@@ -38,20 +35,9 @@ class ZeroParamType(Enum):
     REMOTE = auto()
 
 
-def link_shard(gathered: Tensor, shard: Tensor) -> None:
-    """Record that ``gathered`` is the full parameter of ``shard``."""
-    if gathered is not shard:
-        _shards[gathered] = shard
-
-
-def unlink_shard(gathered: Tensor) -> None:
-    """Undo ``link_shard``."""
-    _shards.pop(gathered, None)
-
-
 def _stored(parameter: Tensor) -> Tensor:
     """Return the tensor that stores this rank's elements, a DTensor or a local one."""
-    shard = _shards.get(parameter, parameter)
+    shard = shard_of(parameter)
     return vars(shard).get("_shard", shard)
 
 
@@ -99,8 +85,6 @@ def _all_gather(
     hierarchy: int = 0,
 ) -> list[Any]:
     """Make parameters full until ``partition``; return no handles to wait for. Collective."""
-    from dsengine.sharding.zero.gathered import GatheredParameters
-
     del async_op, hierarchy
     for each in [parameter] if param_list is None else param_list:
         if id(each) not in _gathered:
@@ -186,13 +170,12 @@ def _refused(name: str, instead: str) -> Callable[[Any], Any]:
     return read
 
 
-def _install() -> None:
+@cache
+def install_parameter_attributes() -> None:
+    """Add the attributes to torch's classes, before the first parameter of stage 3."""
     reads = dict(VALUES)
     reads |= {name: _bound(method) for name, method in METHODS.items()}
     reads |= {name: _refused(name, instead) for name, instead in INSTEAD.items()}
     for kind in (nn.Parameter, DTensor):
         for name, read in reads.items():
             setattr(kind, name, _Attribute(name, read))
-
-
-_install()

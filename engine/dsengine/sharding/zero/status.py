@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from dsengine.sharding.zero.parameter_attributes import link_shard
+from dsengine.sharding.zero.shard_links import link_shard
 
 _numbers = count()
 NAMES = ("ds_id", "ds_shape", "ds_numel", "ds_status", "ds_persist")
