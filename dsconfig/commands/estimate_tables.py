@@ -30,7 +30,7 @@ from dsconfig.cost.estimate import (
     Option,
     TierMemory,
 )
-from dsconfig.cost.fit import host_or_disk_shortfall
+from dsconfig.cost.fit import TO_SPARE, host_or_disk_shortfall
 from dsconfig.cost.rendering import label
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import GIB, counted, gib, in_gib, size
@@ -164,7 +164,8 @@ def _fits(option: Option, facts: "Facts") -> str:
         return f"no, {misfit}"
     smallest = fitting[0]
     if facts.device is not None:
-        return f"yes, {gib(smallest.headroom_bytes)} left"
+        is_tight = smallest.headroom_bytes < TO_SPARE * smallest.memory_bytes
+        return f"{'tightly' if is_tight else 'yes'}, {gib(smallest.headroom_bytes)} left"
     return f"from {math.ceil(smallest.memory_bytes / GIB)} GiB ({smallest.device})"
 
 

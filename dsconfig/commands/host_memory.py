@@ -20,8 +20,12 @@ def requirement(host: "TierMemory", facts: "Facts", bound: str = "") -> str:
     if not host.peak_bytes:
         return ""
     when = " to build the model" if host.is_building_worst else ""
-    need = f"{bound}{size(host.peak_bytes)} per node required{when}"
-    return f"Host memory: {need}; {available(facts)}."
+    return sentence(host.peak_bytes, facts, bound, when)
+
+
+def sentence(count: int, facts: "Facts", bound: str = "", when: str = "") -> str:
+    """Return ``Host memory: 50.2 GiB per node required; 117 GiB available.``"""
+    return f"Host memory: {bound}{size(count)} per node required{when}; {available(facts)}."
 
 
 def available(facts: "Facts") -> str:

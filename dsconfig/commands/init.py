@@ -61,18 +61,19 @@ def init(
         raise UsageError("specify --model (or --params), --gpus and --device together, or none")
     if all(known):
         facts = options.with_memory_here(facts)
-        if facts.host is None or facts.host.memory_bytes is None:
-            note(host_memory.ASSUMED)
         is_named = target.inferred_from != inference.DEFAULT
         selective = is_named and target.runtime.recomputes_selectively
         starter = starters.chosen(facts, learning_rate, target.runtime, selective=selective)
+        if starter.host_bytes:
+            note(text_table.paragraph(host_memory.sentence(starter.host_bytes, facts)))
     else:
         starter = starters.conservative(learning_rate, facts)
     # Without a target program the file must be strict JSON.
     hjson = target.inferred_from != inference.DEFAULT and target.runtime.reads_hjson
-    text = starters.render(starter.for_program(target.runtime), hjson=hjson)
+    starter = starter.for_program(target.runtime)
+    text = starters.render(starter, hjson=hjson)
     _check(text, facts, target)
-    _emit(text, output, target, force=force)
+    _emit(starter.title, text, output, target, force=force)
 
 
 def _check(text: str, facts: "Facts", target: inference.TargetProgram) -> None:
@@ -93,8 +94,15 @@ FOR_ALL = (
 )
 
 
-def _emit(text: str, output: Path | None, target: inference.TargetProgram, *, force: bool) -> None:
-    """Write the file or print it, and print the target program."""
+def _emit(
+    title: str,
+    text: str,
+    output: Path | None,
+    target: inference.TargetProgram,
+    *,
+    force: bool,
+) -> None:
+    """Write the file or print it, and print the target program; the title is part of the text."""
     for_all = target.inferred_from == inference.DEFAULT
     message = target.headline if target.inferred_from else ""
     if for_all:
@@ -105,7 +113,7 @@ def _emit(text: str, output: Path | None, target: inference.TargetProgram, *, fo
         write(output, text)
         flag = "" if for_all else f"--runtime {target.runtime.name} "
         wrote = f"wrote {output}; check it with `dsconfig validate {flag}{output}`"
-        message = f"{message}\n{wrote}".strip()
+        message = f"{message}\n{text_table.paragraph(title)}\n{wrote}".strip()
     if message:
         note(message)
     if output is None:

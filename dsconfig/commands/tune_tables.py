@@ -75,7 +75,7 @@ def _grouped(candidates: "tuple[Candidate, ...]") -> "list[list[Candidate]]":
 
 def _cells(candidate: "Candidate", peak_tflops: float | None) -> tuple[str, str, str, str]:
     option = candidate.option
-    host = in_gib(option.host.peak_bytes, 0) if option.host.bytes else ""
+    host = in_gib(option.host.peak_bytes, 0) if option.host.peak_bytes else "-"
     return (*_rate_of(candidate.time, peak_tflops), in_gib(option.device.needed_bytes, 1), host)
 
 

@@ -252,4 +252,4 @@ def _why_not_chosen(candidate: Candidate, best: Candidate) -> str:
         "recomputation" if again else "update": longer("compute"),
     }
     cause = max(causes, key=lambda name: causes[name])
-    return f"{ratio:.2f}x the time: {cause}"
+    return f"{ratio:.2f}x the time ({cause})"

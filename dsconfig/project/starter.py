@@ -32,6 +32,8 @@ class Starter:
     reasons: Mapping[str, str]
     set_elsewhere: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Values, by pointer, that the program takes from elsewhere than the config."""
+    host_bytes: int = 0
+    """Host memory per node that the run requires in any program; 0 if it was not estimated."""
 
     def for_program(self, program: Runtime) -> "Starter":
         """Return the starter with "auto" for values that the program fills in."""
@@ -186,7 +188,8 @@ def chosen(
     device = facts.device.name if facts.device else "an unknown GPU"
     tokens = facts.training.sequence_length if facts.training else None
     title = f"{model} on {facts.world_size} x {device}, {tokens} tokens per sample"
-    return Starter(title, config, reasons, set_elsewhere)
+    host_bytes = 0 if fastest is None else fastest.host_bytes
+    return Starter(title, config, reasons, set_elsewhere, host_bytes)
 
 
 def _adaptation(facts: Facts) -> str:

@@ -79,8 +79,15 @@ def test_tune_and_init_use_the_host_memory_of_this_machine() -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_init_reports_that_host_memory_is_assumed() -> None:
-    assert "specify --host-memory to check it" in run("init").stderr
+def test_init_reports_required_host_memory_and_whether_it_was_checked() -> None:
+    (line,) = (each for each in run("init").stderr.splitlines() if "Host memory" in each)
+    assert line.endswith("required; not checked (specify --host-memory).")
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_init_reports_what_the_written_file_is_for(tmp_path: Path) -> None:
+    done = run("init", "-o", str(tmp_path / "ds.json"))
+    assert "1024 tokens per sample" in done.stderr
 
 
 @pytest.mark.usefixtures("elsewhere")
