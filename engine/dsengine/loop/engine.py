@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from dsconfig import Plan
 from dsengine.communication.peers import agree_to_abort, in_phase, unregister
 from dsengine.communication.peers.message import cause_of
+from dsengine.loop.deepspeed_attributes import attribute_of_model
 from dsengine.loop.direct_backward import DirectBackward
 from dsengine.loop.join import Until, joined
 from dsengine.loop.misuse import MisuseError
@@ -376,6 +377,7 @@ class Engine(SavingEngine):
         kwargs |= kwargs.pop("compile_kwargs", None) or {}
         self.sharding.prepare_for_compile()
         self.module.compile(*args, **kwargs)
+        self.is_compiled = True
 
     def empty_partition_cache(self) -> None:
         """Reshard gathered units that are not in use (stage 3)."""
@@ -443,4 +445,4 @@ class Engine(SavingEngine):
         except AttributeError:
             if name == "module":
                 raise
-            return getattr(self.module, name)
+            return attribute_of_model(self.module, name)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from dsconfig import Plan
 from dsengine.loop.counters import Accumulation, Counters
+from dsengine.loop.deepspeed_attributes import DeepSpeedAttributes
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.schedules.base import assign_lr
 from dsengine.sharding import Sharding
@@ -23,7 +24,7 @@ from dsengine.topology import Topology, rank
 from dsengine.torch_private import MoveAwareModule
 
 
-class EngineState(MoveAwareModule):
+class EngineState(DeepSpeedAttributes, MoveAwareModule):
     """An engine's components and its read-only queries."""
 
     def __init__(
@@ -156,9 +157,6 @@ class EngineState(MoveAwareModule):
 
     def torch_autocast_enabled(self) -> bool:
         return self._effective.numerics.autocast is not None
-
-    def dynamic_loss_scale(self) -> bool:
-        return self.fp16_enabled() and self.loss_scaler.dynamic
 
     @property
     def loss_scale(self) -> float:
