@@ -5,14 +5,18 @@
 (a) the process on a typical file relative to importing pydantic and typer and, for several kinds of
     files, to constructing ``deepspeed.runtime.config.DeepSpeedConfig`` if DeepSpeed is installed;
 (b) files per second over the corpus, in one process;
-(c) time over file size up to 10 MB.
+(c) time over file size up to 10 MB;
+(d) the command on one folder of up to 10,000 files, in one process and in one per core.
 
 Rounds are interleaved so that load affects all alike; medians are printed.
 """
 
+import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -36,6 +40,8 @@ BASE = "from pydantic import BaseModel; import typer"
 DEEPSPEED = "from deepspeed.runtime.config import DeepSpeedConfig; DeepSpeedConfig({!r})"
 SIZES = (0.1, 1.0, 10.0)
 """Megabytes."""
+FOLDERS = (1000, 10_000)
+"""Files per folder."""
 
 
 PLAIN, OURS, THEIRS = "pydantic and typer", "dsconfig validate", "DeepSpeedConfig"
@@ -113,11 +119,47 @@ def size(rounds: int) -> None:
         print(f"  {actual:6.2f} MB {seconds * 1000:8.0f} ms  {seconds * 1000 / actual:6.0f} ms/MB")
 
 
+def folder() -> None:
+    print("dsconfig validate on one folder, --jobs 1 and the default (goal: 10,000 files in 15 s)")
+    for number in FOLDERS:
+        with tempfile.TemporaryDirectory() as name:
+            for index in range(number):
+                Path(name, f"ds_config_{index:05}.json").write_text(json.dumps(variant(index)))
+            for jobs in (["--jobs", "1"], []):
+                command = [sys.executable, "-m", "dsconfig", "validate", name, "-q", *jobs]
+                before, start = cpu_seconds(), time.perf_counter()
+                subprocess.run(command, stdout=subprocess.DEVNULL, cwd=ROOT)
+                seconds = time.perf_counter() - start
+                print(
+                    f"  {number:6} files {' '.join(jobs):8} {seconds:6.1f} s, "
+                    f"{cpu_seconds() - before:6.1f} s CPU time"
+                )
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of all child processes that have ended."""
+    used = os.times()
+    return used.children_user + used.children_system
+
+
+def variant(index: int) -> dict[str, object]:
+    """Return one of many similar configs; some have a mistake."""
+    return {
+        "train_micro_batch_size_per_gpu": (1, 2, 4, "auto")[index % 4],
+        "gradient_accumulation_steps": (1, 8, "auto")[index % 3],
+        "zero_optimization": {"stage": index // 3 % 4, "overlap_comm": True},
+        "bf16": {"enabled": index % 5 > 0},
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4 * (index % 10 + 1)}},
+    }
+
+
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
     start_up(rounds)
     throughput(max(3, rounds // 3))
     size(max(3, rounds // 3))
+    folder()
 
 
 if __name__ == "__main__":

@@ -58,10 +58,11 @@ def check(
 
 def found_in(context: Context) -> Iterator[tuple[Rule, Finding]]:
     """Yield what each rule that applies to this release finds, in the order of codes."""
+    is_template, version = context.document.is_template, context.version
     for rule in applicable_rules(context.triggers):
         first, last = rule.releases
-        skipped = context.document.is_template and not rule.on_templates
-        if not skipped and first <= context.version <= last:
+        skipped = is_template and not rule.on_templates
+        if not skipped and first <= version <= last:
             for finding in rule.check(context):
                 yield rule, finding
 

@@ -11,6 +11,7 @@ import typer
 from dsconfig.commands import completion, notes, options
 from dsconfig.commands.findings_output import Output
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.neighbours import Neighbours
 from dsconfig.project.targets import STDIN, Target, targets
 from dsconfig.project.validator import Selection, Validator, selectors
 from dsconfig.report import Report
@@ -22,7 +23,7 @@ from dsconfig.source.pointer import dotted
 with lazy_imports():
     from dsconfig.commands import writing
     from dsconfig.project import baseline as baselines
-    from dsconfig.project import fixing
+    from dsconfig.project import checking, fixing
 
 if TYPE_CHECKING:
     from dsconfig.report import Diagnostic, FileReport
@@ -95,6 +96,16 @@ def validate(
     stdin_filename: Annotated[
         str | None, typer.Option(help="File name to print for stdin.")
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            help="Processes to check files with, ignored with --fix or --diff (default: 1, or all "
+            f"cores from {checking.SEQUENTIAL_BELOW} files on).",
+        ),
+    ] = None,
 ) -> None:
     """Check configs. Exit code 0: no errors; 1: errors; 2: usage error or unreadable input."""
     notes.set_quiet(quiet)
@@ -116,7 +127,8 @@ def validate(
     if fix or unsafe_fixes or diff:
         reports, changed = _repair(chosen, validator, output, unsafe=unsafe_fixes, dry=diff)
     else:
-        reports, changed = _validate(chosen, validator), False
+        count = jobs or checking.default_jobs(len(chosen))
+        reports, changed = _validate(chosen, validator, count), False
         output.heading(reports)
         output.findings(reports)
         if len(chosen) == 1:
@@ -125,14 +137,11 @@ def validate(
     raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
 
 
-def _validate(chosen: Sequence[Target], validator: Validator) -> list["FileReport"]:
+def _validate(chosen: Sequence[Target], validator: Validator, jobs: int) -> list["FileReport"]:
     """Return a report per target; findings of a config that several files name appear once."""
     reports: list[FileReport] = []
     reported: dict[str, list[Diagnostic]] = {}
-    for target in chosen:
-        own = validator.for_file(target.name)
-        document = own.read(target)
-        file_report = own.with_program(document, target.source).report(document)
+    for file_report in checking.check_all(chosen, validator, jobs):
         known = reported.setdefault(file_report.file, [])
         new = tuple(finding for finding in file_report.report.diagnostics if finding not in known)
         known += new
@@ -151,6 +160,8 @@ def _repair(
     reports: list[FileReport] = []
     fixes = files = 0
     to_stderr = False
+    neighbours = Neighbours()
+    validator = validator._replace(neighbours=neighbours)
     for target in chosen:
         own = validator.for_file(target.name)
         before = own.read(target)
@@ -170,6 +181,7 @@ def _repair(
                 for document in (before, after.document)
             )
             writing.rewrite(Path(before.name), old.encode(), new)
+            neighbours.changed(Path(before.name))
     if not dry:
         output.heading(reports)
         output.findings(reports, to_stderr=to_stderr)

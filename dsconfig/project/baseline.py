@@ -29,15 +29,15 @@ class Baseline:
 
     def new(self, file: str, findings: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
         """Return the findings for a file that are not in the baseline."""
-        left = self.known.copy()
+        found: Counter[Identity] = Counter()
         fresh: list[Diagnostic] = []
         for diagnostic in findings:
             identity = (_portable(diagnostic.file or file), diagnostic.code, diagnostic.pointer)
-            if left[identity] > 0:
-                left[identity] -= 1
+            if found[identity] < self.known[identity]:
+                found[identity] += 1
             else:
                 fresh.append(diagnostic)
-        self._suppressed[file] = self.known.total() - left.total()
+        self._suppressed[file] = found.total()
         return tuple(fresh)
 
 

@@ -7,15 +7,14 @@ the config; an "auto" that DeepSpeed rejects, so another program must fill it in
 only for ``tune``, from facts: otherwise its callers name the runtime.
 """
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsconfig import os_errors
 from dsconfig.batch import KEYS, Triple
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import MOST_RANKS
 from dsconfig.project.errors import usage
+from dsconfig.project.neighbours import ACCELERATE, TRAINER, YAMLS, Neighbours, container_program
 from dsconfig.report.report import FileTarget
 from dsconfig.runtimes.base import AUTO, AutoHandling, implied_by, runtime_of
 from dsconfig.schema.markers import integral
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 EVERY = "all"
 """Runtime name that selects all of them."""
-TRAINER, ACCELERATE, ALONE = "transformers", "accelerate", "deepspeed"
+ALONE = "deepspeed"
 WRAPPERS = (TRAINER, ACCELERATE)
 """Programs that call DeepSpeed; the Trainer comes first because it uses accelerate."""
 DEFAULT, NO_AUTO = "default", 'no "auto" to fill in'
@@ -43,9 +42,6 @@ NEWEST, INSTALLED = "newest supported", "installed"
 PLANNED = "plans are executed by dsengine"
 UNSPECIFIED = (NEWEST, INSTALLED)
 """Sources of a release that the user did not specify."""
-YAMLS = (".yaml", ".yml")
-MOST_NEIGHBOURS, LARGEST_NEIGHBOUR = 40, 64 * 1024
-"""Limits on the files in the same folder that are searched: number, and bytes of each."""
 
 
 class TargetProgram(NamedTuple):
@@ -103,11 +99,13 @@ def target_program(
     source: str = "",
     facts: "Facts | None" = None,
     project: str = "",
+    neighbours: Neighbours | None = None,
 ) -> TargetProgram:
     """Return the program that runs a file, at its DeepSpeed release.
 
     ``name`` is the one specified by the user or the ``project`` file; ``source`` is the file as
-    named on the command line. Raises UsageError for an unknown name or release.
+    named on the command line. Callers that check many files share ``neighbours``. Raises UsageError
+    for an unknown name or release.
     """
     if not project:
         defaults = settings.settings_for(source or ".")
@@ -126,7 +124,7 @@ def target_program(
     if name is not None:
         basis = project
     else:
-        name, basis = _infer(document, source, facts)
+        name, basis = _infer(document, source, facts, neighbours or Neighbours())
     with usage(f"{project}: runtime" if project else "--runtime"):
         runtime = runtime_of(name, release)
     # DeepSpeed alone has none of their faults.
@@ -156,20 +154,22 @@ def release_of(text: str | None, *, option: str = "--deepspeed-version") -> "ver
     return version
 
 
-def _infer(document: "Document | None", source: str, facts: "Facts | None") -> tuple[str, str]:
+def _infer(
+    document: "Document | None", source: str, facts: "Facts | None", neighbours: Neighbours
+) -> tuple[str, str]:
     """Return the name of the program and the evidence for it."""
     implied = None if facts is None else implied_by(facts)
     if implied is not None:
         return implied
     if document is None:
-        return (source and _referencing_program(Path(source))) or (ALONE, DEFAULT)
+        return (source and neighbours.program_for(Path(source))) or (ALONE, DEFAULT)
     container, form = "", "YAML" if source.endswith(YAMLS) else "JSON"
     if document.container:
         container = (
             ACCELERATE if embedded_facts.is_accelerate_config(document.container) else TRAINER
         )
     elif source.endswith(YAMLS):
-        container = _container_program(Path(source))
+        container = container_program(Path(source))
     if container:
         kind = "accelerate" if container == ACCELERATE else "trainer"
         return container, f"the {kind} {form}"
@@ -177,49 +177,12 @@ def _infer(document: "Document | None", source: str, facts: "Facts | None") -> t
     for name in WRAPPERS:
         if name in releases:
             return name, "--with"
-    referenced = _referencing_program(Path(source or document.name))
+    referenced = neighbours.program_for(Path(source or document.name))
     if referenced is not None:
         return referenced
     if has_foreign_auto(document.value):
         return TRAINER, '"auto"'
     return ALONE, NO_AUTO
-
-
-_PLUGIN = re.compile(r"^\s*deepspeed_config(?:_file)?\s*:", re.MULTILINE)
-_ARGUMENT = re.compile(r"""^\s*["']?deepspeed["']?\s*:""", re.MULTILINE)
-
-
-def _container_program(path: Path) -> str:
-    """Return the program whose file embeds or references a config; empty if none."""
-    text = _text(path)
-    if _PLUGIN.search(text):
-        return ACCELERATE
-    return TRAINER if _ARGUMENT.search(text) else ""
-
-
-def _referencing_program(path: Path) -> tuple[str, str] | None:
-    """Return the program of a file in the same folder that references this one."""
-    try:
-        files = sorted(file for file in path.parent.iterdir() if file.suffix in (*YAMLS, ".json"))
-    except OSError:
-        return None
-    reference = re.compile(rf"[\s\"'/]{re.escape(path.name)}\b")
-    for file in files[:MOST_NEIGHBOURS]:
-        text = "" if file.name == path.name else _text(file)
-        program = _container_program(file) if reference.search(text) else ""
-        if program:
-            return program, f"{file.name}, which references it"
-    return None
-
-
-def _text(path: Path) -> str:
-    """Return the text of a small file; empty for anything else."""
-    try:
-        if not os_errors.is_file(path) or path.stat().st_size > LARGEST_NEIGHBOUR:
-            return ""
-        return path.read_text("utf-8", errors="replace")
-    except (OSError, ValueError):
-        return ""
 
 
 def has_foreign_auto(config: object) -> bool:

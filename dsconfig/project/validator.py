@@ -22,6 +22,7 @@ with lazy_imports():
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
+    from dsconfig.project.neighbours import Neighbours
     from dsconfig.runtimes.base import Runtime
 
 
@@ -99,6 +100,8 @@ class Validator(NamedTuple):
     baseline: "baselines.Baseline | None" = None
     program: inference.TargetProgram | None = None
     """Target program of the current file; None for all programs."""
+    neighbours: "Neighbours | None" = None
+    """Shared by all files of a command; None: read for each file."""
 
     def for_file(self, file: str) -> "Validator":
         """Return a validator with the project settings of a file; the command line wins."""
@@ -132,6 +135,7 @@ class Validator(NamedTuple):
             source=source,
             facts=self.facts,
             project=self.project,
+            neighbours=self.neighbours,
         )
         return self._replace(program=program)
 
@@ -166,6 +170,12 @@ class Validator(NamedTuple):
             target = self.program.target(document.value, self.facts)
         report = self.validate(document) if report is None else report
         return FileReport(document.name, document.text, report, target)
+
+    def check(self, target: Target) -> FileReport:
+        """Return the report for one file. Raises UsageError for invalid project settings."""
+        own = self.for_file(target.name)
+        document = own.read(target)
+        return own.with_program(document, target.source).report(document)
 
     def dsengine_errors(self, document: Document) -> list[str]:
         """Return the pointers of errors for dsengine in a file of another program."""

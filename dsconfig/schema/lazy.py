@@ -28,9 +28,15 @@ class Lazy:
     def __init__(self, module: str, name: str) -> None:
         self.module = module
         self.name = name
+        self._block: type[Block] | None = None
 
     def load(self) -> "type[Block]":
-        return getattr(import_module(f"dsconfig.schema.blocks.{self.module}"), self.name)
+        """Return the block; its module is imported on first use."""
+        block = self._block
+        if block is None:
+            module = import_module(f"dsconfig.schema.blocks.{self.module}")
+            block = self._block = cast("type[Block]", getattr(module, self.name))
+        return block
 
     def validate(self, value: Any) -> Any:
         # Locations of a nested ValidationError are relative to this block.

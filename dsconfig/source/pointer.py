@@ -53,7 +53,12 @@ def lookup(value: Any, pointer: str, default: Any = None) -> Any:
 def value_at(value: Any, path: str | Iterable[str], default: Any = ABSENT) -> Any:
     """Return the value at a path (dotted or in parts), or ``default``."""
     for part in path.split(".") if isinstance(path, str) else path:
-        if isinstance(value, (dict, Mapping)):  # dict first: the check of Mapping is slow
+        if type(value) is dict:  # nearly always, and the checks below are slow
+            block = cast("dict[str, Any]", value)
+            if part not in block:
+                return default
+            value = block[part]
+        elif isinstance(value, (dict, Mapping)):
             mapping = cast("Mapping[str, Any]", value)
             if part not in mapping:
                 return default

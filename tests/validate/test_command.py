@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -41,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def call(*arguments: str, stdin: str | bytes = b"") -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "argv", ["dsconfig", "validate", *arguments])
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         with pytest.raises(SystemExit) as left:
             main()
         captured = capsys.readouterr()
