@@ -1,9 +1,9 @@
 """The engine that ``initialize`` returns and a training loop calls."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
@@ -13,14 +13,14 @@ from torch.optim import Optimizer
 from dsconfig import Plan
 from dsengine.communication.peers import agree_to_abort, in_phase, unregister
 from dsengine.communication.peers.message import cause_of
+from dsengine.loop import direct_step
+from dsengine.loop.accumulating import AccumulatingEngine
 from dsengine.loop.deepspeed_attributes import attribute_of_model
 from dsengine.loop.direct_backward import DirectBackward
-from dsengine.loop.join import Until, joined
 from dsengine.loop.misuse import MisuseError
 from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL
 from dsengine.loop.optimizer_compat import publish_state
-from dsengine.loop.saving import SavingEngine
-from dsengine.loop.stepping import Stepper
+from dsengine.loop.stepping import Outcome, Stepper
 from dsengine.observation.printing import print_rank0
 from dsengine.observation.reporter import Reporter
 from dsengine.optimizers.loss_scale import LossScaler
@@ -33,13 +33,11 @@ from dsengine.torch_private import is_in_backward, parameter_table
 if TYPE_CHECKING:
     from dsengine.loop.data import TrainingLoader
 
-T = TypeVar("T")
-
 active_engines: "WeakSet[Engine]" = WeakSet()
 """Engines of this process that are not destroyed."""
 
 
-class Engine(SavingEngine):
+class Engine(AccumulatingEngine):
     """A model with everything that trains it, as planned.
 
     The loop is ``loss = engine(batch)``, ``engine.backward(loss)``, ``engine.step()`` for each
@@ -67,16 +65,14 @@ class Engine(SavingEngine):
         self._stepper = None
         if optimizer is not None:
             self._stepper = Stepper(topology, sharding, self._binding, scaler, effective, policy)
+            direct_step.install(self, optimizer)
         self._without_masters = policy.frozen_without_masters(sharding.module)
         self._step_applied = False
         self._global_grad_norm: float | None = None
-        self._reduces = True
         self._last_pass, self._in_pass = "", False
         """"forward" or "backward" while it runs and after it has failed, otherwise ""."""
         self._pass_error = ""
         """The message of the error that ended it."""
-        self.loss_weight = 1.0
-        """Weight of the current batch's loss relative to other ranks'; set by ``join``."""
         self._backwards = 0
         """Backwards since the last boundary."""
         self._is_destroyed = False
@@ -215,6 +211,47 @@ class Engine(SavingEngine):
         ``lr_kwargs`` are passed to the schedule's ``step``: ``{"metrics": loss}`` for one that
         monitors it.
         """
+        stepper = self._checked_stepper()
+        self._step_applied = False
+        if self.is_gradient_accumulation_boundary():
+            with self._reporter.phase("step"):
+                check_metrics(self.lr_scheduler, dict(lr_kwargs or {}))
+                self._record_outcome(stepper.step(self.counters.global_steps + 1))
+                self._count_step(dict(lr_kwargs or {}))
+            self._reporter.boundary()
+            if self._collects_garbage:
+                gc.collect()
+        self.counters.micro_steps += 1
+
+    @in_phase("optimizer.step")
+    def step_directly(self) -> None:
+        """Update the weights without counters and schedule: ``optimizer.step()``, as in DeepSpeed.
+
+        Without gradients, such as after ``engine.step()``, it does nothing. Raises MisuseError if
+        the gradients are not reduced yet.
+        """
+        stepper = self._checked_stepper()
+        if self.sharding.unreduced():
+            raise MisuseError(
+                "optimizer.step() was called before the end of an accumulation window, so the "
+                "gradients are not reduced yet: call engine.step() after each backward, or "
+                "engine.set_gradient_accumulation_boundary(True) before the last one"
+            )
+        self._step_applied = False
+        if stepper.has_gradients():
+            self._record_outcome(stepper.step_directly(self.counters.global_steps + 1))
+            self._reporter.discard_window()
+            self._backwards = 0
+
+    @property
+    def is_outside_step(self) -> bool:
+        """Whether a call of the optimizer's ``step`` comes from the script."""
+        stepper = self._stepper
+        is_usable = not self._is_destroyed and self.sharding.has_model
+        return is_usable and stepper is not None and not stepper.is_stepping
+
+    def _checked_stepper(self) -> Stepper:
+        """Return what updates the weights. Raises RuntimeError if they cannot be updated now."""
         self.require_states(EVERYTHING, "step()")
         if self._stepper is None:
             raise RuntimeError(
@@ -231,25 +268,18 @@ class Engine(SavingEngine):
                 "It is illegal to call Engine.step() inside no_sync context manager: the gradients "
                 "are not reduced yet"
             )
-        self._step_applied = False
-        if self.is_gradient_accumulation_boundary():
-            with self._reporter.phase("step"):
-                self._update(self._stepper, dict(lr_kwargs or {}))
-            self._reporter.boundary()
-            if self._collects_garbage:
-                gc.collect()
-        self.counters.micro_steps += 1
+        return self._stepper
 
-    def _update(self, stepper: Stepper, lr_kwargs: dict[str, Any]) -> None:
-        check_metrics(self.lr_scheduler, lr_kwargs)
-        outcome = stepper.step(self.counters.global_steps + 1)
+    def _record_outcome(self, outcome: Outcome) -> None:
         self._step_applied = outcome.applied
         self._global_grad_norm = outcome.norm
         self._publish_optimizer_state(overflow=not outcome.applied)
-        if outcome.applied and self.lr_scheduler is not None:
-            self.lr_scheduler.step(**lr_kwargs)
-        if not outcome.applied:
+
+    def _count_step(self, lr_kwargs: dict[str, Any]) -> None:
+        if not self._step_applied:
             self.counters.skipped_steps += 1
+        elif self.lr_scheduler is not None:
+            self.lr_scheduler.step(**lr_kwargs)
         self.counters.global_steps += 1
         self.counters.global_samples += self._samples_of_window()
         self._backwards = 0
@@ -284,73 +314,6 @@ class Engine(SavingEngine):
     def get_global_grad_norm(self) -> float | None:
         """Return the gradient norm of the last boundary, before clipping."""
         return self._global_grad_norm
-
-    # Accumulation
-
-    def join(self, batches: Iterable[T], *, until: Until = "last") -> Iterator[T]:
-        """Yield this rank's ``batches`` equally often on every rank, for uneven data.
-
-        ``until`` "first": all ranks stop once the first one runs out. "last": once the last one
-        does; until then a rank without data repeats its last batch with loss weight 0, and
-        gradients are means over the ranks with data. Each batch costs an all-reduce of two
-        integers. Collective.
-
-        Raises ValueError if a rank has no batch at all, or for another ``until``.
-        """
-        if until not in ("last", "first"):
-            raise ValueError(f'join(until={until!r}): expected "last" or "first"')
-        return joined(self, batches, until)
-
-    def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether the current micro batch ends an accumulation window."""
-        return self.accumulation.is_boundary
-
-    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
-        """Set whether the current micro batch ends a window; applies until the next call.
-
-        Raises MisuseError if ``managed_gradient_accumulation`` is false: then each ``step`` ends a
-        window.
-        """
-        if not self.managed_gradient_accumulation():
-            raise MisuseError(
-                "set_gradient_accumulation_boundary() conflicts with managed_gradient_accumulation "
-                "false, where every step() ends a window; use one of the two"
-            )
-        self.accumulation.forced = is_boundary
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Skip gradient reduction inside; only for stages 0 and 1, which do not shard gradients."""
-        if self.zero_optimization_stage() >= 2:
-            raise MisuseError(
-                "no_sync context manager is incompatible with gradient partitioning logic of ZeRO "
-                f"stage {self.zero_optimization_stage()}: use coalesce_grad_reduction(), which "
-                "reduces once at its end"
-            )
-        with self._unreduced():
-            yield
-
-    @contextmanager
-    def coalesce_grad_reduction(self) -> Iterator[None]:
-        """Reduce the gradients of several backwards once, on exit.
-
-        At stages 2 and 3 they are summed in the dtype of the weights until then, as in DeepSpeed.
-        """
-        with self._unreduced(), self.sharding.reduced_at_end():
-            yield
-
-    @contextmanager
-    def _unreduced(self) -> Iterator[None]:
-        if not self._reduces:
-            raise MisuseError(
-                "no_sync context manager reentry is unsupported: no_sync() and "
-                "coalesce_grad_reduction() cannot be nested"
-            )
-        self._reduces = False
-        try:
-            yield
-        finally:
-            self._reduces = True
 
     # The model
 

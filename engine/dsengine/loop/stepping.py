@@ -1,14 +1,16 @@
 """The optimizer step at the end of an accumulation window.
 
 [Note: order of a step]
-Compute the norm of the reduced, still scaled gradients -> on overflow drop them and lower the scale
--> unscale and clip in one multiplication, with the scale used in backward -> optimizer step ->
-refresh the parameters -> drop the gradients -> update the loss scale. DeepSpeed updates the scale
-before unscaling, which halves the gradients of a step at which the scale doubles; dsengine does
-not.
+Give parameters without a gradient one of zeros, as DeepSpeed does -> compute the norm of the
+reduced, still scaled gradients -> on overflow drop them and lower the scale -> unscale and clip in
+one multiplication, with the scale used in backward -> optimizer step -> refresh the parameters ->
+drop the gradients -> update the loss scale. DeepSpeed updates the scale before unscaling, which
+halves the gradients of a step at which the scale doubles; dsengine does not.
 """
 
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from dsconfig import Effective
 from dsengine.observation.printing import print_rank0
@@ -52,6 +54,9 @@ class Stepper:
         self._sharding = sharding
         self._binding = binding
         self._scaler = scaler
+        self.is_stepping = False
+        """Whether the optimizer is running its own step."""
+        self._is_replicated_fp32 = effective.zero.stage == 0 and not policy.is_mixed
         self._clipping = effective.gradients.clipping
         self._is_fp16 = policy.compute_is_fp16
         self._skips_overflow = self._is_fp16 or (
@@ -66,7 +71,7 @@ class Stepper:
         """Update the masters and the module. ``number``: the step's, for messages."""
         if not self._tolerates_unused:
             self._check_all_used()
-        gradients = self._binding.gradients(self._sharding.gradients())
+        gradients = self._binding.gradients(iter(self._complete_gradients()))
         scale = self._scaler.scale
         norm = None
         if self._needs_norm:
@@ -78,13 +83,36 @@ class Stepper:
         elif scale != 1.0:
             scale_gradients(gradients, 1.0 / scale)
         del gradients  # free them before full parameters are refreshed
-        self._binding.assign_gradients()
-        self._binding.step()
-        self._binding.drop_gradients()
+        self._step_optimizer()
         self._sharding.drop_reduced()
         self._sharding.after_update(frozen=False)
         self._scaler.update(overflow=False)
         return Outcome(applied=True, norm=norm)
+
+    def step_directly(self, number: int) -> Outcome:
+        """Update the weights as the ``step`` of DeepSpeed's optimizer does.
+
+        At stage 0 in fp32 that is torch's: it does not clip, and gradients remain until
+        ``zero_grad``.
+        """
+        if not self._is_replicated_fp32:
+            return self.step(number)
+        self._complete_gradients()
+        self._step_optimizer()
+        return Outcome(applied=True, norm=None)
+
+    def _step_optimizer(self) -> None:
+        self._binding.assign_gradients()
+        self.is_stepping = True
+        try:
+            self._binding.step()
+        finally:
+            self.is_stepping = False
+        self._binding.drop_gradients()
+
+    def has_gradients(self) -> bool:
+        """Whether any parameter has a reduced gradient."""
+        return next(self._sharding.gradients(), None) is not None
 
     def _check_all_used(self) -> None:
         unused = self._sharding.names_without_gradient()
@@ -93,6 +121,21 @@ class Stepper:
                 f"{unused[0]!r} and {len(unused) - 1} more parameters have no gradient; set "
                 "zero_optimization.ignore_unused_parameters: true to allow this"
             )
+
+    def _complete_gradients(self) -> list[tuple[str, Tensor]]:
+        """Return all reduced gradients; unused parameters get zeros.
+
+        So momentum and weight decay apply to them. If no parameter has a gradient there is nothing
+        to step, and none gets zeros.
+        """
+        reduced = list(self._sharding.gradients())
+        if not reduced or len(reduced) == len(self._sharding.masters):
+            return reduced
+        unused = self._binding.trained(self._sharding.names_without_gradient())
+        if not unused:
+            return reduced
+        self._sharding.add_zero_gradients(unused)
+        return list(self._sharding.gradients())
 
     def _skip(self, number: int) -> Outcome:
         """Skip the update. In fp16 an overflow lowers the loss scale."""

@@ -9,7 +9,7 @@ has its own binding. Checkpoints always see the DTensors: ``as_sharded`` restore
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from inspect import unwrap
@@ -144,6 +144,13 @@ class Binding:
     def step(self) -> None:
         """Update the shards."""
         self.optimizer.step()
+
+    def trained(self, names: Iterable[str]) -> list[str]:
+        """Return the names of masters that the optimizer updates with dense gradients."""
+        if isinstance(self.optimizer, optim.SparseAdam):
+            return []
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        return [name for name in names if id(self.shards.get(name)) in held]
 
     def checkpoint_masters(self) -> Mapping[str, Tensor]:
         """Return the masters by name for a checkpoint; valid inside ``as_sharded``."""

@@ -130,8 +130,21 @@ class Sharding(ABC):
 
     def names_without_gradient(self) -> list[str]:
         """Return the names of trainable parameters without a gradient."""
-        present = {name for name, _ in self.gradients()}
-        return [n for n, m in self.masters.items() if m.requires_grad and n not in present]
+        offloaded = self.offloaded_gradients or ()
+        return [
+            name
+            for name, master in self.masters.items()
+            if master.requires_grad and master.grad is None and name not in offloaded
+        ]
+
+    @torch.no_grad()
+    def add_zero_gradients(self, names: Iterable[str]) -> None:
+        """Give each of these parameters a reduced gradient of zeros."""
+        for name in names:
+            if self.offloaded_gradients is not None and self.offloaded_gradients.takes(name):
+                self.offloaded_gradients.add_zeros(name)
+            else:
+                self.masters[name].grad = torch.zeros_like(self.masters[name])
 
     def unreduced(self) -> Mapping[str, Tensor] | None:
         """Return this rank's unreduced gradient sums by master name; None if there are none."""

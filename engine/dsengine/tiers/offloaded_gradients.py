@@ -58,6 +58,16 @@ class OffloadedGradients(Mapping[str, Tensor]):
         for name in self._late:
             self._receive(name)
 
+    def takes(self, name: str) -> bool:
+        """Whether the gradient of this parameter is offloaded."""
+        return name in self._parts
+
+    def add_zeros(self, name: str) -> None:
+        """Add a gradient of zeros for a parameter that had none in this window."""
+        self._staging.wait()
+        self._sum_for(name, local_part(self._masters[name])).zero_()
+        self._arrived[name] = None
+
     def clear(self) -> None:
         """Drop the sums."""
         self._staging.wait()
@@ -110,6 +120,7 @@ class OffloadedGradients(Mapping[str, Tensor]):
             )
 
     def _sum_for(self, name: str, gradient: Tensor) -> Tensor:
+        """Return the memory of a parameter's sum, shaped like its ``gradient``."""
         if name not in self._sums:
             part = self._parts[name]
             self._sums[name] = memory.empty_on_device_of(part, gradient.shape, pin=self._pin)

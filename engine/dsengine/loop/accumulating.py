@@ -1,0 +1,85 @@
+"""Accumulation windows of an engine: their boundaries, and when gradients are reduced."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from dsengine.loop.join import Until, joined
+from dsengine.loop.misuse import MisuseError
+from dsengine.loop.saving import SavingEngine
+
+T = TypeVar("T")
+
+
+class AccumulatingEngine(SavingEngine):
+    """An engine whose script may set boundaries, postpone reductions and join uneven data."""
+
+    loss_weight = 1.0
+    """Weight of the current batch's loss relative to other ranks'; set by ``join``."""
+    _reduces = True
+    """False inside ``no_sync`` and ``coalesce_grad_reduction``."""
+
+    def join(self, batches: Iterable[T], *, until: Until = "last") -> Iterator[T]:
+        """Yield this rank's ``batches`` equally often on every rank, for uneven data.
+
+        ``until`` "first": all ranks stop once the first one runs out. "last": once the last one
+        does; until then a rank without data repeats its last batch with loss weight 0, and
+        gradients are means over the ranks with data. Each batch costs an all-reduce of two
+        integers. Collective.
+
+        Raises ValueError if a rank has no batch at all, or for another ``until``.
+        """
+        if until not in ("last", "first"):
+            raise ValueError(f'join(until={until!r}): expected "last" or "first"')
+        return joined(self, batches, until)
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the current micro batch ends an accumulation window."""
+        return self.accumulation.is_boundary
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Set whether the current micro batch ends a window; applies until the next call.
+
+        Raises MisuseError if ``managed_gradient_accumulation`` is false: then each ``step`` ends a
+        window.
+        """
+        if not self.managed_gradient_accumulation():
+            raise MisuseError(
+                "set_gradient_accumulation_boundary() conflicts with managed_gradient_accumulation "
+                "false, where every step() ends a window; use one of the two"
+            )
+        self.accumulation.forced = is_boundary
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Skip gradient reduction inside; only for stages 0 and 1, which do not shard gradients."""
+        if self.zero_optimization_stage() >= 2:
+            raise MisuseError(
+                "no_sync context manager is incompatible with gradient partitioning logic of ZeRO "
+                f"stage {self.zero_optimization_stage()}: use coalesce_grad_reduction(), which "
+                "reduces once at its end"
+            )
+        with self._unreduced():
+            yield
+
+    @contextmanager
+    def coalesce_grad_reduction(self) -> Iterator[None]:
+        """Reduce the gradients of several backwards once, on exit.
+
+        At stages 2 and 3 they are summed in the dtype of the weights until then, as in DeepSpeed.
+        """
+        with self._unreduced(), self.sharding.reduced_at_end():
+            yield
+
+    @contextmanager
+    def _unreduced(self) -> Iterator[None]:
+        if not self._reduces:
+            raise MisuseError(
+                "no_sync context manager reentry is unsupported: no_sync() and "
+                "coalesce_grad_reduction() cannot be nested"
+            )
+        self._reduces = False
+        try:
+            yield
+        finally:
+            self._reduces = True

@@ -1,0 +1,69 @@
+"""Parameters without a gradient are updated with zeros, as in DeepSpeed."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from training.direct_step_jobs import ADAMW, SGD, USED
+from training.jobs import config
+from training.ranks import Ranks
+
+pytestmark = pytest.mark.engine
+JOB = "training.direct_step_jobs:weights_with_unused"
+PLAIN = "training.direct_step_jobs:plain_weights_with_unused"
+BF16: dict[str, Any] = {"bf16": {"enabled": True}}
+HOST: dict[str, Any] = {"zero": {"offload_optimizer": {"device": "cpu"}}}
+PLAIN_STEP: dict[str, Any] = {"gradient_clipping": 0.0}
+OPTIMIZERS = pytest.mark.parametrize("optimizer", [SGD, ADAMW], ids=["SGD", "AdamW"])
+
+
+def _differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
+    return {
+        name: max((a - b).abs().max().item() for a, b in zip(found[name], steps, strict=True))
+        for name, steps in expected.items()
+    }
+
+
+@pytest.mark.parametrize("used", USED)
+@OPTIMIZERS
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_unused_parameters_follow_zero_gradients(
+    ranks: Ranks, stage: int, optimizer: dict[str, Any], used: str
+) -> None:
+    expected = ranks.once(PLAIN, optimizer=optimizer, used=used)[0]
+    for found in ranks.run(JOB, config=config(stage, **PLAIN_STEP, optimizer=optimizer), used=used):
+        assert max(_differences(found, expected).values()) < 2e-6
+    assert not torch.equal(expected["never.weight"][0], expected["never.weight"][-1])
+
+
+@pytest.mark.parametrize("used", USED)
+@OPTIMIZERS
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_unused_parameters_follow_zero_gradients_in_bf16(
+    ranks: Ranks, stage: int, optimizer: dict[str, Any], used: str
+) -> None:
+    """At stage 0 the fp32 masters are not readable, only the rounded weights."""
+    expected = ranks.once(PLAIN, optimizer=optimizer, used=used)[0]
+    for found in ranks.run(
+        JOB, config=config(stage, **PLAIN_STEP, optimizer=optimizer, **BF16), used=used
+    ):
+        differences = _differences(found, expected)
+        assert differences["never.weight"] < (2e-3 if stage == 0 else 2e-6)
+        assert differences["branch.weight"] < 4e-3
+
+
+@OPTIMIZERS
+@pytest.mark.parametrize("stage", [2, 3])
+def test_unused_parameters_of_an_offloaded_optimizer_follow_zero_gradients(
+    ranks: Ranks, stage: int, optimizer: dict[str, Any]
+) -> None:
+    expected = ranks.once(PLAIN, optimizer=optimizer, used="in turn")[0]
+    settings = config(stage, 2, **PLAIN_STEP, optimizer=optimizer, **HOST)
+    for found in ranks.run(JOB, config=settings, used="in turn"):
+        assert max(_differences(found, expected).values()) < 2e-6
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_steps_that_use_every_parameter_add_no_zeros(ranks: Ranks, stage: int) -> None:
+    assert ranks.run("training.direct_step_jobs:states_after_all_used", stage=stage) == [[], []]
