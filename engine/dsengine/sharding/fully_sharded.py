@@ -49,6 +49,7 @@ from dsengine.sharding.zero.dtype_view import restore_view, view_as_dtype
 from dsengine.sharding.zero.parameter_attributes import install_parameter_attributes
 from dsengine.sharding.zero.registry import register_model
 from dsengine.sharding.zero.status import set_gathered_attributes, watch_writes
+from dsengine.sharding.zero.unsavable import refuse_saving_shards
 from dsengine.tiers.mapped import move_shards_to_files
 from dsengine.tiers.masters import HostMasters
 from dsengine.tiers.settings import OffloadSettings
@@ -121,6 +122,7 @@ class FullySharded(Sharding):
             install_parameter_attributes()
             self._publish_status(watches=zero.enable_sanity_checks)
             self._set_views()
+            refuse_saving_shards(list(self.module.parameters()))
         resharded = self._resharded_units()
         self._direct_use = DirectUse(self.module, resharded) if resharded else None
 
