@@ -23,7 +23,7 @@ from dsengine.observation.events import (
     peak_bytes,
 )
 from dsengine.programs import run_program
-from dsengine.startup import is_replaced
+from dsengine.startup import MODE, REQUIRED, is_replaced, is_required
 
 
 class _Steps:
@@ -76,14 +76,19 @@ class _Steps:
 def watch() -> None:
     """Report on every engine that ``deepspeed.initialize`` returns from now on.
 
-    Exits if dsengine replaces DeepSpeed here.
+    Exits if dsengine replaces DeepSpeed here, or must.
     """
+    if is_required():
+        raise SystemExit(
+            "dsengine: error: the run requires the installed DeepSpeed (--engine deepspeed), but "
+            f"{MODE}={REQUIRED} excludes it: unset {MODE}"
+        )
     wait_for_gloo_at_exit()
     deepspeed: Any = importlib.import_module("deepspeed")
     if is_replaced():
         raise SystemExit(
-            "dsengine: the run requires the installed DeepSpeed (--engine deepspeed), but was "
-            "started with dsengine in its place: start it without `dsengine`"
+            "dsengine: error: the run requires the installed DeepSpeed (--engine deepspeed), but "
+            "was started with dsengine in its place: start it without `dsengine`"
         )
     original = deepspeed.initialize
 

@@ -274,3 +274,25 @@ def test_process_without_the_hook_is_terminated_if_required(
     assert done.stdout == "loaded\n143\n"
     assert "error: deepspeed is not replaced in process" in done.stderr
     assert "extend PYTHONPATH" in done.stderr and "terminated (DSENGINE=required)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("hook", "mode", "words"),
+    [
+        (True, {}, "was started with dsengine in its place"),
+        (True, {startup.MODE: startup.REQUIRED}, "DSENGINE=required excludes it"),
+        (False, {startup.MODE: startup.REQUIRED}, "DSENGINE=required excludes it"),
+    ],
+)
+def test_run_on_the_installed_deepspeed_is_refused_under_the_replacement(
+    hook: bool, mode: dict[str, str], words: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('started')\n")
+    start = ("-m", "dsengine.with_deepspeed", str(script))
+    (tmp_path / "site" / "deepspeed" / "__init__.py").write_text("def initialize(): ...\n")
+    assert stdout_of(*start, environment=environment) == "started\n"
+    replaced = startup.child_environment(environment) if hook else environment
+    done = run(*start, environment=replaced | mode)
+    assert (done.returncode, done.stdout) == (1, "") and words in done.stderr
+    assert "Traceback" not in done.stderr
