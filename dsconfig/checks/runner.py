@@ -18,6 +18,7 @@ from dsconfig.source.file_kinds import UNRELATED, FileKind, another_kind
 from dsconfig.source.pointer import join, split
 
 with lazy_imports():
+    from dsconfig.checks import large_integers
     from dsconfig.source import strict
 
 
@@ -45,6 +46,10 @@ def check(
         )
         for diagnostic in document.diagnostics
     ]
+    if document.large_integers:
+        smaller = large_integers.without_findings(document)
+        of_smaller = check(smaller, facts, runtime, version)
+        return large_integers.judged(diagnostics, of_smaller, runtimes)
     if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):
         return tuple(diagnostics)
     context = Context(document, facts or Facts(), runtimes, version or runtimes[0].version)

@@ -182,12 +182,14 @@ def wrong_kind_of_file(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC013", Effect.REFUSED)
+@rule("DSC013", Effect.REFUSED, also=tuple(Effect))
 def large_integer(config: Context) -> Iterator[Finding]:
     """Integer outside the range of a float
 
     The largest float is 1.8e308. Python reads larger integers of up to 4,300 digits but raises an
-    OverflowError when it computes with them and a float. Other rules run after it is fixed.
+    OverflowError when it computes with them and a float. dsengine rejects the config. DeepSpeed
+    accepts the value for half of its keys, and the effect is that of a smaller integer. It rejects
+    the value where it expects another type or converts it to a float, as for `fp16.loss_scale`.
 
     with: name="train.py"
     bad:

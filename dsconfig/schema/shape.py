@@ -39,6 +39,8 @@ class Shape(NamedTuple):
     nullable: bool = False
     block: BlockSource = None
     container: str = ""
+    finite: bool = False
+    """Whether DeepSpeed checks that a number is finite."""
 
 
 def shape_of(annotation: Any, metadata: tuple[Any, ...] = ()) -> Shape:
@@ -56,7 +58,7 @@ def _marked(annotation: Any, *metadata: Any) -> Shape:
         case Integral():
             return Shape(type="integer", bounds=marker.bounds)
         case Real():
-            return Shape(type="number", bounds=marker.bounds)
+            return Shape(type="number", bounds=marker.bounds, finite=marker.finite)
         case Lazy():
             return Shape(type="object", block=marker)
         case Variants():

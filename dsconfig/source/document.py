@@ -57,6 +57,8 @@ class Document(NamedTuple):
     ``container``: content of the YAML file that embeds or names the config; ``named_in`` is the
     path of one that names it.
     ``is_generated``: accelerate generates the config from that YAML.
+    ``large_integers``: pointers to integers that no float can hold, if nothing else is broken;
+    ``value`` has smaller ones there.
     ``overrides``: pointer and value of each ``--set``, already applied to ``value``.
     """
 
@@ -75,6 +77,7 @@ class Document(NamedTuple):
     named_in: str | None = None
     is_generated: bool = False
     overrides: tuple[tuple[str, Any], ...] = ()
+    large_integers: tuple[str, ...] = ()
 
     @property
     def is_template(self) -> bool:
@@ -109,7 +112,7 @@ MAX_LARGE_INTEGERS = 20
 def bounded(document: Document) -> Document:
     """Return the document with a diagnostic for each integer outside the range of a float.
 
-    Infinity replaces these in ``value``, so nothing computes with them.
+    A smaller integer replaces these in ``value``, so nothing computes with them.
     """
     value, large = plain.without_large_integers(document.value)
     if not large:
@@ -119,7 +122,10 @@ def bounded(document: Document) -> Document:
         for each in large[:MAX_LARGE_INTEGERS]
     ]
     return document._replace(
-        value=value, diagnostics=(*document.diagnostics, *problems), is_broken=True
+        value=value,
+        diagnostics=(*document.diagnostics, *problems),
+        is_broken=True,
+        large_integers=() if document.is_broken else tuple(each.pointer for each in large),
     )
 
 

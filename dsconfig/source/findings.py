@@ -8,6 +8,7 @@ from dsconfig.source.pointer import dotted, split
 UNREADABLE = "DSC001"
 SYNTAX = "DSC002"
 NO_CONFIG, NO_CONFIG_NAME = "DSC009", "no-config-inside"
+LARGE_INTEGER = "DSC013"
 NEVER_IGNORED = (UNREADABLE, SYNTAX)
 
 
@@ -122,18 +123,19 @@ def not_a_number(pointer: str, place: Range, word: str) -> Diagnostic:
     )
 
 
+OVERFLOWS = (
+    "programs that compute with it raise an OverflowError, because the largest float is 1.8e308"
+)
+
+
 def large_integer(pointer: str, shown: str, place: Range | None) -> Diagnostic:
     """Return the finding for an integer outside the range of a float; ``shown`` describes it."""
     name = f'"{dotted(pointer)}"' if pointer else "the config"
-    message = (
-        f"{name} is {shown}: programs that compute with it raise an OverflowError, because the "
-        "largest float is 1.8e308"
-    )
     return Diagnostic(
-        "DSC013",
+        LARGE_INTEGER,
         "large-integer",
         Effect.REFUSED,
-        message,
+        f"{name} is {shown}: {OVERFLOWS}",
         pointer,
         place,
         help="write a smaller number",

@@ -110,7 +110,9 @@ def _with_large_integers(text: str, name: str, root: Node, content: Any) -> Docu
     positions = _Positions()
     _walk(root, "", (-1, -1), text, positions)
     spans = Spans(text, positions.places)
-    return bounded(Document(name, content, Format.YAML, text, spans))._replace(value={})
+    return bounded(Document(name, content, Format.YAML, text, spans))._replace(
+        value={}, large_integers=()
+    )
 
 
 def _without_config(text: str, name: str, root: Node, container: dict[str, Any]) -> Document:

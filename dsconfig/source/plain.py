@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, cast
 from dsconfig.source.pointer import MAX_VALUES, escape
 
 LARGEST_INTEGER = int(sys.float_info.max)
+SUBSTITUTE = 10**300
+"""What the checks compute with instead of a larger integer."""
 """Larger integers raise OverflowError in arithmetic with floats."""
 TOO_MANY_DIGITS = f"an integer has more than {sys.get_int_max_str_digits():,} digits"
 """Python's parsers raise ValueError for it."""
@@ -141,7 +143,7 @@ class LargeInteger(NamedTuple):
 
 
 def without_large_integers(value: Any) -> tuple[Any, list[LargeInteger]]:
-    """Return plain data with infinity for each integer outside the range of a float.
+    """Return plain data with ``SUBSTITUTE`` for each integer outside the range of a float.
 
     Data without such integers is returned itself.
     """
@@ -170,5 +172,5 @@ def _replaced(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_replaced(child) for child in cast("list[Any]", value)]
     if type(value) is int and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
-        return math.inf if value > 0 else -math.inf
+        return SUBSTITUTE if value > 0 else -SUBSTITUTE
     return value
