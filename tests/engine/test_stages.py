@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dsengine import DEEPSPEED
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -34,8 +35,31 @@ def test_resumed_run_continues_exactly(ranks: Ranks, stage: int, tmp_path: Path)
     uninterrupted, resumed, path, client_state, counters = results[0]
     assert resumed == uninterrupted
     assert path is not None and path.endswith("global_step6")
-    assert client_state == {"epoch": 7}
+    assert client_state["epoch"] == 7 and client_state["global_samples"] == counters[2] // 2
     assert counters == (12, 24, 12 * 16)
+
+
+@pytest.mark.parametrize("files", ["dsengine", "deepspeed"])
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_client_state_describes_the_saved_run(
+    ranks: Ranks, stage: int, files: str, tmp_path: Path
+) -> None:
+    """As in DeepSpeed; entries of an earlier run that are saved again are replaced."""
+    settings = config(stage)
+    for loaded in ranks.run(
+        "training.jobs:client_states", config=settings, folder=str(tmp_path), files=files
+    ):
+        for number, state in enumerate(loaded, 1):
+            assert state["epoch"] == 7 and state["global_samples"] == number * 8
+            assert state["ds_version"] == DEEPSPEED
+            assert state["ds_config"]["train_micro_batch_size_per_gpu"] == 4
+            assert state["buffer_names"] == ["steps_seen"]
+            assert state["checkpoint_parallel_dimensions"] == {"pp_degree": 1, "tp_degree": 1}
+            if stage == 0:
+                assert state["param_shapes"] is None and state["shared_params"] is None
+            else:
+                assert state["param_shapes"][0]["tokens.weight"] == (61, 24)
+                assert state["shared_params"] == {"head.weight": "tokens.weight"}
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -132,5 +132,6 @@ def test_runs_resume_like_deepspeed(ranks_of: SharedRanks) -> None:
     for name, run in runs.items():
         tolerance = 2e-6 if "fp32" in name or "robin" in name else 1e-2
         assert run["losses"] == pytest.approx(run["expected"], rel=tolerance), name
-        assert (run["client"], run["path"], run["steps"]) == ({"epoch": 4}, "global_step3", 6)
+        assert (run["client"]["epoch"], run["path"], run["steps"]) == (4, "global_step3", 6)
+        assert run["client"]["ds_version"] and run["client"]["global_samples"] > 0
     assert "nothing does not exist" in result["missing"]

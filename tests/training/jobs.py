@@ -66,6 +66,21 @@ def resumed(config: dict[str, Any], folder: str, before: int = 6, after: int = 6
     return [uninterrupted, first + second, path, client_state, counters]
 
 
+def client_states(config: dict[str, Any], folder: str, files: str) -> list[dict[str, Any]]:
+    """Return the client state after a first load, and after saving and loading it again."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=config)
+    engine.checkpointer().for_deepspeed = files == "deepspeed"
+    loaded: list[dict[str, Any]] = []
+    client_state: dict[str, Any] = {"epoch": 7}
+    for step in range(2):
+        window(engine, step)
+        engine.save_checkpoint(folder, client_state=client_state)
+        client_state = engine.load_checkpoint(folder)[1] or {}
+        loaded.append(client_state)
+    engine.destroy()
+    return loaded
+
+
 def between_steps(config: dict[str, Any]) -> dict[str, Any]:
     """Return what rank 0 alone can do between steps, below stage 3."""
     model = models.tied()

@@ -16,6 +16,7 @@ from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.load import load
 from dsengine.checkpoints.retention import check_keep
+from dsengine.checkpoints.run_state import without_run_state
 from dsengine.checkpoints.save import Snapshot, collect, write
 from dsengine.checkpoints.staging import Staging
 from dsengine.checkpoints.state import TrainingState
@@ -96,7 +97,7 @@ class Checkpointer:
         self.wait()
         root = Path(save_dir)
         tag = self._agreed_tag(str(tag))
-        extra, converted = plain.to_plain(client_state or {})
+        extra, converted = plain.to_plain(without_run_state(client_state or {}))
         if converted and self._ranks.is_coordinator:
             keys = ", ".join(converted)
             logger.warning("client_state: objects in %s are saved as plain data", keys)

@@ -17,6 +17,7 @@ from dsengine.checkpoints.optimizer_state import (
     restore_optimizer_values,
 )
 from dsengine.checkpoints.random_state import restore_random_state
+from dsengine.checkpoints.run_state import run_state
 from dsengine.checkpoints.state import TrainingState
 from dsengine.checkpoints.tensor_files import METADATA, read_tensors, saved_tensors, weight_key
 from dsengine.parameters.names import units_resharded
@@ -36,7 +37,7 @@ def load(
     module_only: bool = False,
     verify: bool = True,
 ) -> dict[str, Any]:
-    """Load ``path`` into ``state`` and return the client state.
+    """Load ``path`` into ``state``; return the client state, with ``run_state``.
 
     Everything is checked on all ranks before the first tensor is changed, so that a refusal leaves
     the run unchanged. ``verify``: also compare the checksum of every byte range that is read.
@@ -59,7 +60,7 @@ def load(
             lambda: _restore_small(state, small, group, optimizer_states, lr_scheduler_states),
             action,
         )
-    return small["client_state"]
+    return run_state(manifest, small) | small["client_state"]
 
 
 def _check_small_files(path: Path, checksums: Checksums) -> None:

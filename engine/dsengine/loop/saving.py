@@ -112,7 +112,8 @@ class SavingEngine(OffloadingEngine):
 
         Directories written by DeepSpeed (stages 0 to 3) can be loaded too. If another job removes
         the newest checkpoint meanwhile, the one that is the newest by then is loaded. Returns
-        (path, client state), or (None, None) if there is no file ``latest``. Raises
+        (path, client state), or (None, None) if there is no file ``latest``; the client state also
+        has ``global_samples``, ``ds_version`` and other entries of the saved run. Raises
         CheckpointError or CheckpointMismatchError on every rank before anything is changed.
         ``verify``: check the checksum of all data read (DeepSpeed's files have none).
         """

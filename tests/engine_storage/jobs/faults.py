@@ -261,7 +261,7 @@ def asynchronous(state: TrainingState, root: Path) -> dict[str, Any]:
     checkpointer.wait()
     _, client_state = checkpointer.load(state, root)
     local = weight.to_local() if isinstance(weight, DTensor) else weight
-    saved = bool((local == 1.0).all()) and client_state == {"seen": [1]}
+    saved = bool((local == 1.0).all()) and client_state is not None and client_state["seen"] == [1]
     checkpointer._write = write
     if dist.get_rank() == 0:
         shutil.rmtree(root)

@@ -57,6 +57,8 @@ class FullCheckpoint:
     loss_scale: dict[str, Any] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     client_state: dict[str, Any] = field(default_factory=dict)
+    run_state: dict[str, Any] = field(default_factory=dict)
+    """What loading adds to the client state; only read from DeepSpeed's files."""
     config: dict[str, Any] = field(default_factory=dict)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from dsengine.checkpoints.deepspeed_layout.full_checkpoint import LOSS_SCALE_NAMES, FullCheckpoint
 from dsengine.checkpoints.deepspeed_layout.read import read_checkpoint
@@ -51,7 +52,7 @@ def load_deepspeed_checkpoint(
         if with_optimizer:
             _load_optimizer(state, saved)
         _load_parts(state, saved, optimizer_states, lr_scheduler_states)
-    return str(saved.path), saved.client_state
+    return str(saved.path), saved.run_state | saved.client_state
 
 
 def _check(
@@ -68,7 +69,10 @@ def _check(
 
 def _check_states(state: TrainingState, states: Mapping[str, Mapping[str, Any]]) -> None:
     assert state.optimizer is not None
-    entries = {n: saved.keys() - _scalars(saved).keys() for n, saved in states.items()}
+    entries = {
+        name: {entry for entry, value in saved.items() if has_elements(value)}
+        for name, saved in states.items()
+    }
     if available := set[str]().union(*entries.values()):
         check_states(state.optimizer, available, "another optimizer")
     for name, kept in entries.items():
@@ -85,7 +89,7 @@ def _load_optimizer(state: TrainingState, saved: FullCheckpoint) -> None:
             current = state.optimizer.state[trained[name]]
             _load_entries(current, trained[name], entries, partial(state.load_target, name))
     names = saved.group_names or _current_group_names(state)
-    scalars = {name: _scalars(entries) for name, entries in states.items()}
+    scalars = {name: _scalars(entries, state.optimizer) for name, entries in states.items()}
     saved_groups = [
         {"names": members, "options": options}
         for members, options in zip(names, saved.groups, strict=False)
@@ -110,8 +114,18 @@ def _load_entries(
             entries[entry] = target
 
 
-def _scalars(entries: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entries.items() if not has_elements(value)}
+def _scalars(entries: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """Return the scalar states; torch's classes require tensors, DeepSpeed's count in integers."""
+    scalars = {name: value for name, value in entries.items() if not has_elements(value)}
+    step = scalars.get("step")
+    if isinstance(step, int) and _is_of_torch(optimizer):
+        scalars["step"] = torch.tensor(float(step))
+    return scalars
+
+
+def _is_of_torch(optimizer: Optimizer) -> bool:
+    bases = [cls for cls in type(optimizer).__mro__ if cls is not Optimizer]
+    return any(cls.__module__.startswith("torch.optim.") for cls in bases)
 
 
 def _states(state: TrainingState, saved: FullCheckpoint) -> dict[str, dict[str, Any]]:

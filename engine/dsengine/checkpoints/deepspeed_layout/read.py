@@ -23,6 +23,7 @@ from dsengine.checkpoints.deepspeed_layout.pickles import read_file
 from dsengine.checkpoints.directory import read_latest
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.optimizer_state import has_elements
+from dsengine.checkpoints.run_state import ADDED
 
 COUNTERS = ("global_steps", "global_samples", "skipped_steps")
 KNOWN = frozenset(
@@ -101,6 +102,7 @@ def _common(directory: Path, models: list[dict[str, Any]]) -> dict[str, Any]:
         "lr_scheduler": first.get("lr_scheduler"),
         "counters": {name: first[name] for name in COUNTERS if name in first},
         "client_state": {key: first[key] for key in first if key not in KNOWN},
+        "run_state": {key: first[key] for key in ADDED if key in first},
         "dtype": _dtype(first),
         "buffers": list(first.get("buffer_names") or []),
         "tied": dict(first.get("shared_params") or {}),
