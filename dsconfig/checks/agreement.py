@@ -134,8 +134,8 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
     given = facts.arguments
     if not given:
         return
-    fill = TrainerFill(Replay(copied(original)))
     try:
+        fill = TrainerFill(Replay(copied(original)))
         args = arguments(facts if facts.world_size else replace(facts, world_size=1))
         fill.process(args, batch_search=args.values["auto_find_batch_size"])
     except (ReplayStop, MissingFact):

@@ -6,112 +6,13 @@ again. A bug that the config alone triggers is ``altered``; one that also depend
 GPU or a race is a note.
 """
 
-from collections.abc import Callable, Iterator
-from functools import wraps
-from typing import NamedTuple
+from collections.abc import Iterator
 
-from dsconfig.batch import GLOBAL, MICRO, STEPS, Triple
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import AppliesTo, Finding, Path, reaches_deepspeed
-from dsconfig.lazy_imports import lazy_imports
+from dsconfig.checks.fault import RANGES as RANGES
+from dsconfig.checks.fault import STAGE, FaultFinding, fault, lost_steps
 from dsconfig.report import Effect
-from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.read_config import ZERO
-from dsconfig.schema.version import Version
-
-with lazy_imports():
-    from dsconfig.facts import training as runs
-
-DEEPSPEED = "DeepSpeed"
-STAGE: Path = (*ZERO, "stage")
-
-
-class FaultFinding(NamedTuple):
-    """A key and the faulty behavior; ``certain`` if the config alone triggers it."""
-
-    path: Path
-    behavior: str
-    certain: bool = True
-
-
-Fault = Callable[[Context], Iterator[FaultFinding]]
-
-
-def fault(
-    code: str,
-    span: str,
-    thread: str,
-    remedy: str,
-    *,
-    effect: Effect = Effect.ALTERED,
-    triggers: str = "zero_optimization",
-    program: str = DEEPSPEED,
-    applies_to: AppliesTo = reaches_deepspeed,
-) -> Callable[[Fault], Fault]:
-    """Register a rule for a bug of the releases in ``span`` (first and last, inclusive).
-
-    Bugs of a ``program`` other than DeepSpeed are reported if the facts include its release.
-    """
-    start, end = map(Version.parse, span.split(" to "))
-
-    def declare(find: Fault) -> Fault:
-        @wraps(find)
-        def check(config: Context) -> Iterator[Finding]:
-            known = config.facts.releases.get(program)
-            release = Version.parse(known) if known else None
-            if program == DEEPSPEED:
-                release = config.version
-            if release is None or not start <= release <= end:
-                return
-            for found in find(config):
-                yield Finding(
-                    path=found.path,
-                    message=f"{program} {span} {found.behavior} ({thread})",
-                    help=remedy,
-                    effect=None if found.certain else Effect.NOTE,
-                )
-
-        also = () if effect is Effect.NOTE else (Effect.NOTE,)
-        rule(code, effect, triggers=triggers, also=also, applies_to=applies_to)(check)
-        if program == DEEPSPEED:
-            RANGES[code] = (start, end)
-        return find
-
-    return declare
-
-
-RANGES: dict[str, tuple[Version, Version]] = {}
-"""First and last release with each bug, by code."""
-
-
-def _accumulation(config: Context) -> float | None:
-    """Return the accumulation steps, or None if they depend on a program or on the ranks."""
-    steps = config.number(STEPS)
-    if steps is not None:
-        return steps
-    total, micro = config.number(GLOBAL), config.number(MICRO)
-    if AUTO in (config.get(STEPS), config.get(GLOBAL), config.get(MICRO)):
-        # The Trainer fills it in, with its default if the arguments do not set it.
-        training = config.facts.training
-        given = training.gradient_accumulation_steps if training is not None else None
-        default = runs.DEFAULTS[STEPS] if training is not None and training.arguments else None
-        return given or default
-    if total is None or micro is None or not micro:
-        return 1
-    ranks = config.facts.data_parallel
-    solved = Triple(total, micro, None).derived(ranks) if ranks else None
-    return solved.accumulation if solved is not None else None
-
-
-def lost_steps(config: Context, path: Path, behavior: str, beyond: int) -> Iterator[FaultFinding]:
-    """Yield a bug that appears with more accumulation steps than ``beyond``."""
-    steps = _accumulation(config)
-    if steps is None:
-        condition = f"with more than {beyond} gradient accumulation step{'s' * (beyond > 1)}"
-        yield FaultFinding(path, f"{behavior}, {condition}", certain=False)
-    elif steps > beyond:
-        yield FaultFinding(path, behavior)
 
 
 def _offloads(config: Context) -> bool:
@@ -465,6 +366,29 @@ def reused_module_gradient_lost(config: Context) -> Iterator[FaultFinding]:
     if config.stage == 2 and config.bf16 and not _offloads(config):
         behavior = "may lose part of the gradient of a module that is used twice in a step"
         yield FaultFinding(STAGE, behavior)
+
+
+@fault(
+    "DSC860",
+    "0.17.6 to 0.19.6",
+    "deepspeedai/DeepSpeed#8441",
+    "use DeepSpeed 0.19.7 or later, or stage 1 or 2",
+    triggers="optimizer",
+)
+def muon_is_sgd_at_stage_0(config: Context) -> Iterator[FaultFinding]:
+    """DeepSpeed 0.17.6 to 0.19.6 train matrices with SGD if the optimizer is Muon at stage 0
+
+    In these releases the ZeRO optimizers orthogonalize the gradient, not Muon's own step, which
+    adds the gradient as it is, without momentum. At stage 0 none of them runs.
+
+    with: version="0.19.6"
+    bad: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02}}}
+    good: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02}},
+        "zero_optimization": {"stage": 1}}
+    """
+    if config.stage_is_known and config.stage == 0 and config.is_optimizer("Muon"):
+        behavior = "train matrices with plain SGD at stage 0 instead of Muon"
+        yield FaultFinding(("optimizer", "type"), behavior)
 
 
 @fault(

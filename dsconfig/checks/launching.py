@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dsconfig.batch import STEPS
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import EMBEDDED_IN_YAML, rule
-from dsconfig.checks.rule import Finding, fills_auto
+from dsconfig.checks.rule import Finding, fills_auto, fills_auto_for_script
 from dsconfig.facts import embedded_facts
 from dsconfig.report import Effect
+from dsconfig.runtimes.base import AUTO
 from dsconfig.schema.key_index import paths_of
 from dsconfig.source import plugin_settings
 from dsconfig.source.from_yaml import SUFFIXES
@@ -98,6 +100,15 @@ def _unreadable(config: Context) -> Iterator[Finding]:
                 help="write a number",
                 effect=Effect.REFUSED,
             )
+    if plugin_settings.block_of(launch).get(STEPS) == AUTO:
+        yield Finding(
+            path=(BLOCK, STEPS),
+            message=f'{STEPS} is "auto": Accelerator() converts it to an integer and raises '
+            "ValueError",
+            help="write a number",
+            effect=Effect.REFUSED,
+            applies_to=fills_auto_for_script,
+        )
     mixed, known = launch.get("mixed_precision"), plugin_settings.MIXED
     if mixed is not None and (isinstance(mixed, bool) or str(mixed).lower() not in known):
         help = f"write '{known[0]}' in quotes, {', '.join(known[1:-1])} or {known[-1]}"

@@ -57,6 +57,7 @@ MODULES: Mapping[str, str] = {
     "adam": "optimizer",
     "scheduler": "scheduler",
     "learning_rate": "scheduler optimizer",
+    "magnitude": "zero_optimization optimizer",
     "zenflow": "zero_optimization.zenflow",
     "parallel": "sequence_parallel_size data_parallel_size tensor_parallel pipeline",
     "experts": f"expert_parallel {MODEL}",
@@ -66,7 +67,8 @@ MODULES: Mapping[str, str] = {
     "zero_optimization.pipeline_loading_checkpoint",
     "data": "data_efficiency vocabulary_size",
     "monitors": "tensorboard wandb comet datastates_ckpt wall_clock_breakdown memory_breakdown",
-    "known_faults": "zero_optimization bf16 bfloat16 fp16 data_types gradient_clipping scheduler",
+    "known_faults": "zero_optimization bf16 bfloat16 fp16 data_types gradient_clipping scheduler "
+    "optimizer",
     "trainer_faults": "transformers accelerate",
     "huggingface": "",
     "launching": EMBEDDED_IN_YAML,

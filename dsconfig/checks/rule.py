@@ -68,6 +68,11 @@ def fills_auto(runtime: Runtime) -> bool:
     return bool(runtime.auto_fills)
 
 
+def not_fills_auto(runtime: Runtime) -> bool:
+    """Return whether the program leaves "auto" values to DeepSpeed or is dsengine."""
+    return not fills_auto(runtime)
+
+
 def fills_auto_for_script(runtime: Runtime) -> bool:
     """Return whether the program fills in "auto" for a script with its own training loop."""
     return fills_auto(runtime) and not reads_training_arguments(runtime)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from dsconfig.batch import STEPS
 from dsconfig.checks.context import Context
-from dsconfig.checks.known_faults import FaultFinding, fault, lost_steps
+from dsconfig.checks.fault import FaultFinding, fault, lost_steps
 from dsconfig.checks.rule import fills_auto_for_script, reads_training_arguments
 from dsconfig.report import Effect
 from dsconfig.schema.version import Version

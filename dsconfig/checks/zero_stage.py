@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding
+from dsconfig.checks.rule import Finding, fills_auto, not_fills_auto
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema import find
@@ -39,7 +39,7 @@ def no_effect_at_stage(config: Context) -> Iterator[Finding]:
 
     `stage3_*`, `sub_group_size`, `offload_param` and ZeRO++ keys require stage 3;
     `allgather_bucket_size` and `round_robin_gradients` apply to stages 1 and 2. At stage 0 no key
-    of the block has an effect.
+    of the block has an effect. With tensor parallelism, accelerate gathers weights at every stage.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "stage3_max_live_parameters":
         1e9}}
@@ -59,6 +59,7 @@ def no_effect_at_stage(config: Context) -> Iterator[Finding]:
             message=f"{key} has no effect at ZeRO stage {config.stage}: it requires stage {needed}",
             help=f'delete it, or set "stage": {max(stages)}',
             on_key=True,
+            applies_to=not_fills_auto if key in GATHERED and _is_split(config) else None,
         )
     yield from _offload_details(config)
 
@@ -86,24 +87,47 @@ def _offload_details(config: Context) -> Iterator[Finding]:
             )
 
 
+def _is_split(config: Context) -> bool:
+    """Return whether the config enables tensor parallelism."""
+    block = ("tensor_parallel",)
+    return config.has(*block) and config.in_force(block, "autotp_size") > 1
+
+
+GATHERED = (
+    "stage3_gather_16bit_weights_on_model_save",
+    "gather_16bit_weights_on_model_save",
+    "stage3_gather_fp16_weights_on_model_save",
+)
+"""Names of the switch that gathers the weights to save them, the current one first."""
+
+
 @rule("DSC403", Effect.NOTE, triggers="zero_optimization")
 def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
-    """Saved model contains placeholders at ZeRO stage 3
+    """Saved model contains placeholders, or saving fails
 
-    `save_16bit_model` and `save_pretrained` write full weights only with
+    At stage 3, `save_16bit_model` and `save_pretrained` write full weights only with
     `stage3_gather_16bit_weights_on_model_save`. Without it, the saved model has placeholders of a
     few kilobytes; the weights are in the sharded checkpoint, from which `zero_to_fp32.py` merges
-    them.
+    them. With tensor parallelism, accelerate requires the switch at every stage: without it,
+    `get_state_dict` raises ValueError when the model is saved.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3,
         "stage3_gather_16bit_weights_on_model_save": true}}
     """
-    gathered = ("gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
-    is_auto = config.get(*ZERO, "stage3_gather_16bit_weights_on_model_save") == "auto"
-    if config.stage != 3 or is_auto:
+    is_auto = config.get(*ZERO, GATHERED[0]) == "auto"
+    if is_auto or any(config.in_force(ZERO, name) for name in GATHERED[1:]):
         return
-    if not any(config.in_force(ZERO, name) for name in gathered):
+    if config.stage_is_known and config.stage != 3 and _is_split(config):
+        yield Finding(
+            path=("tensor_parallel", "autotp_size"),
+            message="with tensor parallelism, accelerate raises ValueError when the model is saved "
+            "unless the weights are gathered",
+            help=f'add "{GATHERED[0]}": true to zero_optimization',
+            on_key=True,
+            applies_to=fills_auto,
+        )
+    if config.stage == 3:
         yield Finding(
             path=ZERO,
             message="at stage 3, a saved model contains placeholders instead of weights unless "

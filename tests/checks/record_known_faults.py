@@ -61,6 +61,10 @@ LINES: Mapping[str, tuple[str, str]] = {
         ENGINE,
         r"\A(?!.*_EngineBackwardGraphTracker).*def _backward_prologue_per_tensor",
     ),
+    "DSC860": (
+        "runtime/zero/muon/muon_optimizer.py",
+        r"for p in group\[\"params\"\]:\s+p\.mul_\([^\n]+\n\s+p\.add_\(p\.grad\.reshape",
+    ),
     "DSC843": ("runtime/lr_schedules.py", r"for group in self\.optimizer\.param_groups\]\[0\]"),
 }
 """File and pattern of the faulty lines by code; other faults cannot be found by a pattern."""

@@ -393,6 +393,53 @@ def test_batch_with_auto_is_checked_for_all_sizes(runtime: str, is_valid: bool) 
             assert ("DSC203" in codes(config, runtime=runtime, gpus=gpus)) != is_valid
 
 
+@pytest.mark.parametrize(
+    ("path", "usual", "unusual"),
+    [
+        ("zero_optimization.reduce_bucket_size", (1e5, 5e8), (500, 2e10)),
+        ("zero_optimization.allgather_bucket_size", (1e5, 5e8), (64, 2e10)),
+        ("optimizer.params.lr", (0, 1e-4, 0.1), (5, 100)),
+        ("optimizer.params.weight_decay", (0, 0.1), (10,)),
+    ],
+)
+def test_unusual_magnitude(path: str, usual: tuple[float], unusual: tuple[float]) -> None:
+    for value in (*usual, *unusual):
+        config: dict[str, Any] = {
+            "train_batch_size": 8,
+            "zero_optimization": {"stage": 2},
+            "optimizer": {"type": "AdamW", "params": {}},
+        }
+        *blocks, key = path.split(".")
+        block = config
+        for name in blocks:
+            block = block[name]
+        block[key] = value
+        assert ("DSC037" in codes(config)) == (value in unusual), value
+
+
+def test_learning_rate_of_sgd_may_be_large() -> None:
+    config = {"train_batch_size": 8, "optimizer": {"type": "SGD", "params": {"lr": 5}}}
+    assert "DSC037" not in codes(config)
+
+
+@pytest.mark.parametrize("runtime", ["transformers", "accelerate", "deepspeed"])
+@pytest.mark.parametrize("gathers", [True, False])
+def test_accelerate_gathers_tensor_parallel_weights_at_every_stage(
+    runtime: str, gathers: bool
+) -> None:
+    gather = {"stage3_gather_16bit_weights_on_model_save": True} if gathers else {}
+    config = {
+        "train_batch_size": 8,
+        "tensor_parallel": {"autotp_size": 2},
+        "zero_optimization": {"stage": 1, **gather},
+    }
+    found = codes(config, runtime=runtime).keys() & {"DSC402", "DSC403"}
+    if runtime == "deepspeed":
+        assert found == ({"DSC402"} if gathers else set[str]())
+    else:
+        assert found == (set[str]() if gathers else {"DSC403"})
+
+
 def test_batch_mismatch_suggests_nearest_values():
     config = {"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}
     help_ = not_none(codes(config, gpus=8)["DSC203"].help)

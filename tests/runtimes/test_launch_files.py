@@ -249,6 +249,16 @@ def test_launcher_effect_of_a_setting(
     assert findings == ([(effect, line)] if effect else []), found
 
 
+@pytest.mark.parametrize(("runtime", "count"), [("accelerate", 1), ("transformers", 0)])
+def test_auto_accumulation_stops_the_accelerator_of_a_script(
+    runtime: str, count: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(COMPLETE.replace("  zero_stage: 2", "  gradient_accumulation_steps: auto"))
+    found = dsconfig.validate(path, runtime=runtime).diagnostics
+    assert [each.code for each in found].count("DSC705") == count
+
+
 def test_launcher_setting_that_is_a_large_integer(tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"
     path.write_text(COMPLETE.replace("num_processes: 8", f"num_processes: 0x{'f' * 5000}"))
