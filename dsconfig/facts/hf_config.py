@@ -12,6 +12,7 @@ from dsconfig.facts.architectures import HOME_OF_FAMILY
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.model import Architecture, ModelOutline, ModelTree
 from dsconfig.source.plain import shown
+from dsconfig.source.pointer import is_block, is_list
 
 # Names that families use for each size, the most common first.
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -166,7 +167,7 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
     layers = _depth(config) or 0
     if layers * (mixtures.count(config, mixtures.EXPERTS) or 1) > MAX_VALUES:
         message = "the number of layers and experts is larger than any model has"
-        raise FactError("model", f"{message}; fix the file, or specify params=")
+        raise SizesUnknown("model", f"{message}; fix the file, or specify params=")
     family = config.get("model_type") or config.get("architecture")
     mixture = mixtures.mixture_of(config, layers)
     dense = frozenset(mixture.get("dense_blocks", range(layers)))
@@ -250,10 +251,19 @@ def _is_tied(config: Mapping[str, Any]) -> bool:
 def _first(config: Mapping[str, Any], name: str) -> int | None:
     for key in _NAMES[name]:
         value = mixtures.repeated(config.get(key))
-        if value is None:
+        if value is None or (value == 0 and name == "head_dim"):  # 0: latent attention instead
             continue
+        if _differs(value):
+            message = f"{key} is {shown(value)}: it differs between parts of the model"
+            raise SizesUnknown("model", f"{message}; specify params=")
         return inputs.size_in_model(key, value)
     return None
+
+
+def _differs(value: object) -> bool:
+    """Return whether a value is one size per stage or per part of the model."""
+    sizes = value.values() if is_block(value) else value if is_list(value) else ()
+    return bool(sizes) and all(type(size) is int and size > 0 for size in sizes)
 
 
 def _assumed_sizes(config: Mapping[str, Any], shape: Architecture) -> Iterator[str]:

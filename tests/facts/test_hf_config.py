@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsconfig.facts import FactError, gather, hf_config
+from dsconfig.facts.model import ModelOutline
 from narrowing import not_none
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -133,6 +134,32 @@ def test_invalid_sizes_are_refused_by_key(settings: dict[str, object], message: 
     with pytest.raises(ValueError, match=r"^model: ") as refused:
         hf_config.model({**LLAMA, **settings})
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_attention_heads", [3, 6, 12, 24]),
+        ("num_hidden_layers", {"vision": 5, "language": 9}),
+        ("num_experts", 100_001),  # times 2 layers
+    ],
+)
+def test_sizes_that_are_not_one_number_give_an_outline(key: str, value: object):
+    config = {**LLAMA, "model_type": "novel", key: value}
+    outline = hf_config.model_or_outline(config)
+    assert isinstance(outline, ModelOutline)
+    assert outline.hidden_size == LLAMA["hidden_size"] and "specify params=" in outline.why
+
+
+@pytest.mark.parametrize("value", [[3, "6"], [3, 0], [], {}, {"vision": "5"}, {"vision": True}])
+@pytest.mark.parametrize("key", ["num_attention_heads", "num_hidden_layers"])
+def test_invalid_lists_of_sizes_are_refused_by_key(key: str, value: object):
+    with pytest.raises(FactError, match=f"{key} is "):
+        hf_config.model_or_outline({**LLAMA, "model_type": "novel", key: value})
+
+
+def test_unused_head_dim_of_zero_is_ignored():
+    assert hf_config.model({**LLAMA, "head_dim": 0}).parameters == LLAMA_PARAMETERS
 
 
 def test_omitted_sizes_are_accepted():
