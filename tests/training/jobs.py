@@ -66,6 +66,22 @@ def resumed(config: dict[str, Any], folder: str, before: int = 6, after: int = 6
     return [uninterrupted, first + second, path, client_state, counters]
 
 
+def growth(config: dict[str, Any], before: int = 10, windows: int = 30) -> int:
+    """Return how many Python objects more exist after ``windows`` windows."""
+    engine, *_ = dsengine.initialize(model=models.tied(), config=config)
+
+    def counted(steps: int) -> int:
+        for step in range(steps):
+            window(engine, step)
+        gc.collect()
+        return len(gc.get_objects())
+
+    objects = counted(before)
+    grown = counted(windows) - objects
+    engine.destroy()
+    return grown
+
+
 def client_states(config: dict[str, Any], folder: str, files: str) -> list[dict[str, Any]]:
     """Return the client state after a first load, and after saving and loading it again."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=config)
