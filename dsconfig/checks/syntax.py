@@ -182,7 +182,7 @@ def wrong_kind_of_file(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC013", Effect.REFUSED, also=tuple(Effect))
+@rule("DSC013", Effect.REFUSED, also=tuple(Effect)[1:])
 def large_integer(config: Context) -> Iterator[Finding]:
     """Integer outside the range of a float
 

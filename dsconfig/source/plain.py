@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, cast
 from dsconfig.source.pointer import MAX_VALUES, escape
 
 LARGEST_INTEGER = int(sys.float_info.max)
+"""Larger integers raise OverflowError in arithmetic with floats."""
 SUBSTITUTE = 10**300
 """What the checks compute with instead of a larger integer."""
-"""Larger integers raise OverflowError in arithmetic with floats."""
 TOO_MANY_DIGITS = f"an integer has more than {sys.get_int_max_str_digits():,} digits"
 """Python's parsers raise ValueError for it."""
 LONGEST_TEXT = 200

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from dsconfig.planner.coverage.rules import (
-    ON,
     OPTIMIZER_OFFLOADED,
     SHARDED,
     Condition,
@@ -85,8 +84,7 @@ RULES = {
     ),
     "optimizer.params.adam_w_mode": inert("type AdamW is always AdamW", ADAMW)
     + honoured("false: Adam with L2 regularization instead of AdamW"),
-    "optimizer.params.bias_correction": inert("always on in torch", ON)
-    + refused("torch's Adam always uses bias correction; remove the key"),
+    "optimizer.params.bias_correction": honoured("false: moments are used without correction"),
     "optimizer.params.set_grad_none": inert("gradients are always set to None after the step"),
     "optimizer.params.fp32_optimizer_states": inert("states are always fp32"),
     "optimizer.params.ns_method": inert(

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dsconfig import OPTIMIZER_CLASSES
+from dsengine.optimizers import adam
 from dsengine.optimizers.lion import Lion
 from dsengine.torch_private import as_shard, local_part
 
@@ -30,7 +31,7 @@ ELEMENTWISE = frozenset(
         for declared in OPTIMIZER_CLASSES.values()
         if declared.is_torch and declared.is_elementwise
     }
-    | {Lion}
+    | {Lion, adam.Adam, adam.AdamW}
 )
 """Classes that update each element independently of the others."""
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from dsconfig import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_type
+from dsengine.optimizers import adam
 from dsengine.optimizers.lion import Lion
 from dsengine.optimizers.muon import MuonWithAdam
 
@@ -49,8 +50,11 @@ def build_optimizer(
     if is_muon(name):
         return MuonWithAdam(groups, adam_w_mode=bool(params.get("adam_w_mode", True)))
     kind = _class(name, params)
+    corrects = params.get(adam.SETTING, True)
+    if not corrects:
+        kind = {torch.optim.Adam: adam.Adam, torch.optim.AdamW: adam.AdamW}.get(kind, kind)
     options = {key: value for key, value in params.items() if key not in NOT_OPTIONS}
-    if kind is torch.optim.AdamW and not params.get("torch_adam", False):
+    if issubclass(kind, torch.optim.AdamW) and not params.get("torch_adam", False):
         options.setdefault("weight_decay", 0.0)  # torch's own default is 0.01
     if "max_grad_norm" in options:
         raise ValueError(
@@ -62,6 +66,8 @@ def build_optimizer(
         optimizer = kind(groups, **options)
     except TypeError as error:
         raise ValueError(f"optimizer.params are invalid for {kind.__name__}: {error}") from error
+    if not corrects:
+        adam.without_correction(optimizer)
     if (known := optimizer_type(name)) is not None:
         setattr(optimizer, DEEPSPEED_CLASS, known.class_in_deepspeed(params, offloaded=offloaded))
     return optimizer

@@ -6,9 +6,10 @@ serves both, and the config's ``offload_optimizer`` selects the device of the st
 
 from typing import Any
 
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from dsengine.deepspeed.ops.states import step_in_fp32
+from dsengine.optimizers.adam import Adam, without_correction
 from dsengine.optimizers.build import DEEPSPEED_CLASS
 
 Betas = tuple[float, float]
@@ -35,8 +36,8 @@ class ConfigurableZeroGrad(Optimizer):
 class FusedAdam(ConfigurableZeroGrad, Adam, metaclass=DeepSpeedClass):
     """Adam with decoupled weight decay (AdamW) unless ``adam_w_mode`` is false.
 
-    ``step`` of an engine always sets gradients to None. Raises ValueError for ``amsgrad`` and for
-    ``bias_correction=False``, which the kernel does not support.
+    ``step`` of an engine always sets gradients to None. Raises ValueError for ``amsgrad``, which
+    DeepSpeed's kernel does not support.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class FusedAdam(ConfigurableZeroGrad, Adam, metaclass=DeepSpeedClass):
         amsgrad: bool = False,
         set_grad_none: bool = True,
     ) -> None:
-        _refuse(type(self).__name__, amsgrad, bias_correction)
+        _refuse_amsgrad(type(self).__name__, amsgrad)
         super().__init__(
             params,
             lr,
@@ -61,6 +62,8 @@ class FusedAdam(ConfigurableZeroGrad, Adam, metaclass=DeepSpeedClass):
             fused=True,
             decoupled_weight_decay=adam_w_mode,
         )
+        if not bias_correction:
+            without_correction(self)
         self.set_grad_none = set_grad_none
 
 
@@ -68,7 +71,7 @@ class DeepSpeedCPUAdam(Adam, metaclass=DeepSpeedClass):
     """Adam with decoupled weight decay (AdamW) unless ``adamw_mode`` is false.
 
     ``fp32_optimizer_states=False``: states have the dtype of the parameters. Raises ValueError for
-    ``amsgrad`` and ``bias_correction=False``, which the kernel does not support.
+    ``amsgrad``, which DeepSpeed's kernel does not support.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class DeepSpeedCPUAdam(Adam, metaclass=DeepSpeedClass):
         adamw_mode: bool = True,
         fp32_optimizer_states: bool = True,
     ) -> None:
-        _refuse(type(self).__name__, amsgrad, bias_correction)
+        _refuse_amsgrad(type(self).__name__, amsgrad)
         super().__init__(
             model_params,
             lr,
@@ -93,17 +96,14 @@ class DeepSpeedCPUAdam(Adam, metaclass=DeepSpeedClass):
             fused=True,
             decoupled_weight_decay=adamw_mode,
         )
+        if not bias_correction:
+            without_correction(self)
         if fp32_optimizer_states:
             step_in_fp32(self)
 
 
-def _refuse(name: str, amsgrad: bool, bias_correction: bool) -> None:
+def _refuse_amsgrad(name: str, amsgrad: bool) -> None:
     if amsgrad:
         raise ValueError(
             f"{name} does not support amsgrad, as in DeepSpeed: use torch.optim.AdamW(amsgrad=True)"
-        )
-    if not bias_correction:
-        raise ValueError(
-            f"{name}(bias_correction=False) is not supported: torch's Adam always corrects the "
-            "bias of the moments; omit the argument"
         )
