@@ -369,7 +369,7 @@ def reused_module_gradient_lost(config: Context) -> Iterator[FaultFinding]:
 
 
 @fault(
-    "DSC860",
+    "DSC849",
     "0.17.6 to 0.19.6",
     "deepspeedai/DeepSpeed#8441",
     "use DeepSpeed 0.19.7 or later, or stage 1 or 2",

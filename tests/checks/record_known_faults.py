@@ -61,7 +61,7 @@ LINES: Mapping[str, tuple[str, str]] = {
         ENGINE,
         r"\A(?!.*_EngineBackwardGraphTracker).*def _backward_prologue_per_tensor",
     ),
-    "DSC860": (
+    "DSC849": (
         "runtime/zero/muon/muon_optimizer.py",
         r"for p in group\[\"params\"\]:\s+p\.mul_\([^\n]+\n\s+p\.add_\(p\.grad\.reshape",
     ),

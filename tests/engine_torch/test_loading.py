@@ -27,6 +27,7 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def collecting() -> Iterator[None]:
+    gc.unfreeze()  # what earlier tests have frozen
     gc.collect()
     Ring.alive = 0
     yield

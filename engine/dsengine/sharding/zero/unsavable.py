@@ -14,12 +14,12 @@ from typing import Any
 from weakref import ReferenceType, ref
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_leaves
 
+from dsengine import topology
 from dsengine.sharding.zero.gathered import GatheredShard
 
 _meshes: list[ReferenceType[DeviceMesh]] = []
@@ -33,7 +33,7 @@ class ShardedSaveError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"rank {dist.get_rank()} cannot save these weights, and has written none: at ZeRO "
+            f"rank {topology.rank()} cannot save these weights, and has written none: at ZeRO "
             "stage 3 each rank has only its shards. On all ranks, call "
             "engine.save_16bit_model(folder), or gather first: state = "
             "accelerator.get_state_dict(model), then model.save_pretrained(folder, "
