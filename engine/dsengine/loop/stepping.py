@@ -131,7 +131,8 @@ class Stepper:
         reduced = list(self._sharding.gradients())
         if not reduced or len(reduced) == len(self._sharding.masters):
             return reduced
-        unused = self._binding.trained(self._sharding.names_without_gradient())
+        without = self._sharding.names_without_gradient()
+        unused = self._binding.trained(without) if without else []
         if not unused:
             return reduced
         self._sharding.add_zero_gradients(unused)

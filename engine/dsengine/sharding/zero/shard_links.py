@@ -23,6 +23,3 @@ def unlink_shard(gathered: Tensor) -> None:
 def shard_of(parameter: Tensor) -> Tensor:
     """Return the shard of a gathered parameter; any other one itself."""
     return _shards.get(parameter, parameter)
-
-
-__all__ = ["link_shard", "shard_of", "unlink_shard"]
