@@ -16,7 +16,7 @@ import pickle
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -631,8 +631,8 @@ def foreach_step_by_sign_(
 # Process groups
 #
 # Public: ranks and backend name. Private: the devices a group supports, the store it was created
-# with, aborting a hung communicator, broadcasting many tensors at once, the state of gloo's
-# threads.
+# with, how many collectives it has issued, aborting a hung communicator, broadcasting many tensors
+# at once, the state of gloo's threads.
 
 all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """Gathers every rank's flat tensor into one. Public, but renamed in 2.13, where the old name warns.
@@ -669,6 +669,25 @@ def broadcast_coalesced(
 ) -> None:
     """Broadcast the values of the group's first rank, many tensors per message."""
     cast(Any, dist)._broadcast_coalesced(group, tensors, bytes_at_once, 0)
+
+
+def issued_collectives() -> dict[str, int]:
+    """Return how many collectives this process has issued, by group and transport.
+
+    A rank's host may run ahead of its GPU, so an issued collective may not have begun. Names are
+    the same on all ranks of a group. gloo also counts messages; a transport that does not count is
+    left out.
+    """
+    issued: dict[str, int] = {}
+    for group, name in list(dist.distributed_c10d._world.pg_names.items()):
+        if (size := group.size()) == 1:
+            continue
+        for device in group._device_types:
+            with suppress(RuntimeError):
+                backend = cast(Any, group._get_backend(device))
+                count = backend._get_sequence_number_for_group()
+                issued[f"group {name} of {size} ranks, {backend.name()}"] = count
+    return issued
 
 
 def abort_communicators() -> None:

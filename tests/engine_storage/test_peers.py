@@ -44,6 +44,13 @@ CASES = {
             "not on every other rank",
         ],
     ),
+    "fails_in_different_blocks": (
+        1,
+        [
+            "failed in forward() of micro step 2: OutOfMemoryError: simulated",
+            "had issued 3 collectives when it failed and rank 1 4 (group 0 of 3 ranks, gloo)",
+        ],
+    ),
 }
 """By case: exit code of the failing rank, and texts in the output of each other rank."""
 

@@ -273,6 +273,16 @@ class TestUnits:
         cast(Any, unit)(torch.ones(1, 4)).backward()
 
 
+def test_issued_collectives_are_counted_by_group() -> None:
+    with one_rank():
+        assert private.issued_collectives() == {}, "a single rank has nothing to agree on"
+        backend = cast(Any, dist.group.WORLD)._get_backend(torch.device("cpu"))
+        before = backend._get_sequence_number_for_group()
+        dist.all_reduce(torch.ones(1))
+        after = backend._get_sequence_number_for_group()
+        assert (backend.name(), after - before) == ("gloo", 1), "ranks that ran ahead are not found"
+
+
 def test_units_share_a_reshard_group() -> None:
     with private.fake_process_group(0, 4, "gloo"):
         mesh = init_device_mesh("cpu", (4,))

@@ -28,7 +28,7 @@ from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_metrics
 from dsengine.sharding import Sharding
 from dsengine.topology import Topology
-from dsengine.torch_private import is_in_backward, parameter_table
+from dsengine.torch_private import is_in_backward, issued_collectives, parameter_table
 
 if TYPE_CHECKING:
     from dsengine.loop.data import TrainingLoader
@@ -73,6 +73,8 @@ class Engine(AccumulatingEngine):
         """"forward" or "backward" while it runs and after it has failed, otherwise ""."""
         self._pass_error = ""
         """The message of the error that ended it."""
+        self._issued_before: dict[str, int] = {}
+        """By group, the collectives issued when the last pass began."""
         self._backwards = 0
         """Backwards since the last boundary."""
         self._is_destroyed = False
@@ -139,6 +141,8 @@ class Engine(AccumulatingEngine):
             yield
             return
         self._last_pass, self._in_pass = name, True
+        if name == "forward":
+            self._issued_before = issued_collectives()
         try:
             yield
         except BaseException as error:
@@ -167,7 +171,9 @@ class Engine(AccumulatingEngine):
         was_backward = name == "backward"
         if was_backward or self.sharding.has_forward_collectives:
             phase = f"{name}() of micro step {self.counters.micro_steps + 1}"
-            agree_to_abort(phase, self._pass_error or "an error in the script's own backward")
+            cause = self._pass_error or "an error in the script's own backward"
+            before, now = self._issued_before, issued_collectives()
+            agree_to_abort(phase, cause, {name: now[name] - before.get(name, 0) for name in now})
         if was_backward:
             self.sharding.drop_gradients()
         self.sharding.abort_pass(in_backward=was_backward)
@@ -195,6 +201,7 @@ class Engine(AccumulatingEngine):
                     "requires_grad before initialize()"
                 )
         self._backwards += 1
+        self._issued_before = issued_collectives()
         reduce = self._reduces and self.is_gradient_accumulation_boundary()
         self.sharding.before_backward(loss, reduce)
 

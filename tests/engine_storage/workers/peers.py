@@ -15,18 +15,22 @@ import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 
 import dsconfig
 import dsengine
 from dsengine.communication.peers import abort, stragglers
 from dsengine.loop import initialization
+from dsengine.torch_private import all_gather_flat
 from engine_storage.jobs.toy import ToyModel, batch_of, loss_of
 from ports import reserved_port
+from training.collective_jobs import collectives_only
 
 RANKS = 3
 SECONDS = 40
@@ -219,6 +223,35 @@ def aborts_alone(folder: str) -> None:
 
 def no_memory_left(*_: Any) -> None:
     raise torch.OutOfMemoryError("simulated")
+
+
+def fails_in_different_blocks(folder: str) -> None:
+    """Every rank runs out of memory in the same forward, but one of them a block later.
+
+    Gathers are issued and not waited for, as with NCCL, where the host runs ahead of the device.
+    """
+    settings = config(3)
+    settings["zero_optimization"] |= {"stage3_prefetch_bucket_size": 0}
+    with collectives_only():
+        engine: Any = dsengine.initialize(model=ToyModel(), config=settings)[0]
+        step(engine)
+        DefaultAllGather.__call__ = issue_gather  # type: ignore[method-assign]
+        block = engine.module.blocks[1 if is_victim() else 0]
+        hook = block.register_forward_pre_hook(no_memory_left)
+        with suppress(torch.OutOfMemoryError):
+            step(engine)
+        hook.remove()
+        step(engine)
+
+
+in_flight: list[Any] = []
+
+
+def issue_gather(_: Any, output_tensor: Any, input_tensor: Any, group: Any, **__: Any) -> None:
+    scratch = torch.empty_like(output_tensor)
+    work = all_gather_flat(scratch, input_tensor.clone(), group=group, async_op=True)
+    in_flight.append((scratch, work))
+    output_tensor.view(group.size(), -1).copy_(input_tensor.expand(group.size(), -1))
 
 
 def lags(folder: str) -> None:

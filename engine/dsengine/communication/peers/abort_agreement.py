@@ -6,10 +6,15 @@ does: otherwise the others wait in that micro step forever, or their collectives
 those of another one. So before a rank continues, it sends rank 0 an abort request and waits. When
 all ranks have requested it, rank 0 replies and they continue. If they abort different micro steps,
 or some send no request within DSENGINE_PATIENCE, the rank fails and the others report it.
+
+Ranks may run out of memory in different blocks of one forward. Where the host runs ahead of the
+device they have then issued different numbers of collectives, and the first one of the next pass
+would be matched with a leftover of this one: a hang, or silently wrong weights. So each request
+says how many its pass has issued in each group, and ranks continue only if these are equal.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dsengine.communication.peers.message import Message, MessageKind
@@ -39,9 +44,18 @@ class AbortAgreement:
                 self._send(self._reply)
         self._news.notify_all()
 
-    def agree(self, name: str, cause: str, seconds: float) -> str:
-        """Return "" if all ranks abort the micro step ``name``, otherwise the reason."""
-        own = replace(self._own, kind=MessageKind.ABORT_REQUEST, phase=name, cause=cause)
+    def agree(self, name: str, cause: str, issued: Mapping[str, int], seconds: float) -> str:
+        """Return "" if all ranks abort the micro step ``name``, otherwise the reason.
+
+        ``issued``: how many collectives it has issued on this rank, by group.
+        """
+        own = replace(
+            self._own,
+            kind=MessageKind.ABORT_REQUEST,
+            phase=name,
+            cause=cause,
+            collectives=issued,
+        )
         with self._news:
             self._reply = None
             if own.rank == 0:
@@ -65,5 +79,21 @@ class AbortAgreement:
         if len(phases) > 1:
             named = "; ".join(f"rank {request.rank}: {name}" for name, request in phases.items())
             cause = f"the ranks abort different micro steps: {named}"
+        else:
+            cause = unequal_collectives([*self._requests.values()])
         kind = MessageKind.ABORT_REPLY
         return replace(self._own, kind=kind, phase=next(iter(phases)), cause=cause)
+
+
+def unequal_collectives(requests: Sequence[Message]) -> str:
+    """Return in which group the ranks have issued different numbers of collectives, "" if none."""
+    for group in dict.fromkeys(name for request in requests for name in request.collectives):
+        counts = {r.rank: r.collectives[group] for r in requests if group in r.collectives}
+        fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+        if counts[fewest] != counts[most]:
+            return (
+                f"rank {fewest} had issued {counts[fewest]} collectives when it failed and rank "
+                f"{most} {counts[most]} ({group}), so later ones would be matched with the wrong "
+                "ones: restart from the last checkpoint"
+            )
+    return ""

@@ -1,7 +1,8 @@
 """Messages between ranks: state changes, status, and abort requests."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Self
 
@@ -26,7 +27,7 @@ class MessageKind(StrEnum):
     """The reply: ``phase`` ("" outside of the engine), ``last``, ``location``, ``seconds``."""
     ABORT_REQUEST = "abort request"
     """To rank 0: the rank wants to continue without the micro step ``phase``, which raised
-    ``cause``."""
+    ``cause``, after it issued ``collectives``."""
     ABORT_REPLY = "abort reply"
     """From rank 0: all ranks abort ``phase``, or, with a ``cause``, they do not agree."""
 
@@ -43,6 +44,7 @@ class Message:
 
     ``last``: the phase that ended last. ``location``: the line being executed. ``seconds``: how
     long the rank has been there. ``progress`` grows from phase to phase, equally on all ranks.
+    ``collectives``: how many were issued, by group.
     """
 
     rank: int
@@ -55,6 +57,7 @@ class Message:
     location: str = ""
     seconds: float = 0.0
     progress: float = 0.0
+    collectives: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def to_line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"

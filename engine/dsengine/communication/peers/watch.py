@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.util import Finalize
@@ -66,8 +66,8 @@ class Watch:
             self._has_failed = kind is MessageKind.FAILED
             self._send(replace(self._own, kind=kind, phase=phase, cause=cause))
 
-    def agree_to_abort(self, phase: str, cause: str) -> None:
-        refusal = self._agreement.agree(phase, cause, self._patience)
+    def agree_to_abort(self, phase: str, cause: str, issued: Mapping[str, int]) -> None:
+        refusal = self._agreement.agree(phase, cause, issued, self._patience)
         if not refusal:
             return
         if STATUS.failure is None:
@@ -153,13 +153,15 @@ def failure_reason(seconds: float = EXPLANATION_SECONDS) -> str | None:
     return None if _watch is None else _watch.failure_reason(seconds)
 
 
-def agree_to_abort(phase: str, cause: str) -> None:
+def agree_to_abort(phase: str, cause: str, issued: Mapping[str, int]) -> None:
     """Continue without ``phase``, which raised ``cause``, if every rank does. Collective.
 
-    Raises RankFailedError when only this rank does, or when others abort another phase.
+    ``issued``: how many collectives the phase has issued, by group. Raises RankFailedError when
+    only this rank does, when others abort another phase, or when they have issued other numbers of
+    collectives.
     """
     if _current() is not None and _watch is not None:
-        _watch.agree_to_abort(phase, cause)
+        _watch.agree_to_abort(phase, cause, issued)
 
 
 def current_failure() -> str | None:
