@@ -86,7 +86,9 @@ _NAMED: dict[str, Rule] = {
         "16-bit optimizer states are not supported; remove the key", "states stay fp32"
     ),
     "torch_autocast.enabled": honoured("forward runs under torch.autocast"),
-    "torch_autocast.dtype": honoured("dtype of torch.autocast"),
+    "torch_autocast.dtype": honoured(
+        "dtype of torch.autocast; float16 scales the loss like torch.amp.GradScaler"
+    ),
     "torch_autocast.lower_precision_safe_modules": inert(
         "torch.autocast uses its own list of operations"
     ),

@@ -85,7 +85,7 @@ class DirectBackward:
 
     def _prepare(self, output: Tensor) -> None:
         engine = self._engine
-        if engine.fp16_enabled() and engine.loss_scaler.dynamic and not self._scaled:
+        if engine.loss_scaler.dynamic and not self._scaled:
             raise RuntimeError(
                 "Loss scaling is required with a dynamic scale: call engine.backward(loss), or "
                 "engine.scale(loss).backward()"

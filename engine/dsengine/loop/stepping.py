@@ -56,9 +56,11 @@ class Stepper:
         self._scaler = scaler
         self.is_stepping = False
         """Whether the optimizer is running its own step."""
-        self._is_replicated_fp32 = effective.zero.stage == 0 and not policy.is_mixed
+        self._is_fp16 = policy.uses_fp16
+        self._is_replicated_fp32 = (
+            effective.zero.stage == 0 and not policy.is_mixed and not self._is_fp16
+        )
         self._clipping = effective.gradients.clipping
-        self._is_fp16 = policy.compute_is_fp16
         self._skips_overflow = self._is_fp16 or (
             policy.is_mixed and effective.numerics.check_grad_overflow
         )
@@ -92,8 +94,8 @@ class Stepper:
     def step_directly(self, number: int) -> Outcome:
         """Update the weights as the ``step`` of DeepSpeed's optimizer does.
 
-        At stage 0 in fp32 that is torch's: it does not clip, and gradients remain until
-        ``zero_grad``.
+        At stage 0 in fp32, without a loss scale, that is torch's: it does not clip, and gradients
+        remain until ``zero_grad``.
         """
         if not self._is_replicated_fp32:
             return self.step(number)

@@ -4,7 +4,7 @@
 With ZeRO (stages 1 to 3) an overflow first uses up ``hysteresis`` steps before the scale is halved,
 and an overflow at the minimum ends the run. At stage 0 every overflow halves the scale, never below
 the minimum, and never ends the run. Both double the scale after ``window`` steps without overflow,
-counted from one step after the last overflow.
+counted from one step after the last overflow. fp16 autocast has torch's own state machine.
 """
 
 from abc import ABC, abstractmethod
@@ -73,6 +73,21 @@ class DynamicLossScale(LossScaler):
 
     def _grow(self) -> None:
         self.scale *= 2
+
+
+class AutocastLossScale(DynamicLossScale):
+    """``torch.amp.GradScaler`` with its defaults, which DeepSpeed uses for fp16 autocast.
+
+    The scale doubles after ``window`` consecutive steps without overflow, and has no minimum.
+    """
+
+    def __init__(self, window: int = 2000) -> None:
+        super().__init__(initial_power=16, window=window, minimum=0.0)
+
+    def _good_step(self) -> None:
+        if self.iteration - self.last_overflow == self.window:
+            self._grow()
+            self.last_overflow = self.iteration  # counts the next window from here
 
 
 class HysteresisLossScale(DynamicLossScale):

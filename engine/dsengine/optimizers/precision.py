@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 
 from dsconfig import Effective
 from dsengine.optimizers.loss_scale import (
+    AutocastLossScale,
     DynamicLossScale,
     HysteresisLossScale,
     LossScaler,
@@ -53,8 +54,9 @@ class Policy:
         return self.compute is not torch.float32
 
     @property
-    def compute_is_fp16(self) -> bool:
-        return self.compute is torch.float16
+    def uses_fp16(self) -> bool:
+        """Whether gradients may leave the range of fp16, so that the loss is scaled."""
+        return torch.float16 in (self.compute, self.autocast)
 
     def storage_dtype(self, parameter: nn.Parameter) -> torch.dtype:
         """Return the dtype in which this rank stores its shard of ``parameter`` between steps.
@@ -124,10 +126,10 @@ def policy(effective: Effective) -> Policy:
 
 
 def loss_scaler(effective: Effective) -> LossScaler:
-    """Return the plan's loss scaler; the constant 1 outside fp16."""
+    """Return the plan's loss scaler; the constant 1 outside fp16 and fp16 autocast."""
     settings = effective.numerics.loss_scale
     if settings is None:
-        return StaticLossScale(1.0)
+        return AutocastLossScale() if policy(effective).uses_fp16 else StaticLossScale(1.0)
     if settings.static is not None:
         return StaticLossScale(float(settings.static))
     if effective.zero.stage == 0:
