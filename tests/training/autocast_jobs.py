@@ -29,7 +29,7 @@ def norms_of_small_losses(settings: dict[str, Any]) -> dict[str, Any]:
         batch = models.batch(0, 0, dist.get_rank())
         engine.backward(engine(batch) * SMALL)
         engine.step()
-        norms[str(stage)] = engine.get_global_grad_norm() / SMALL
+        norms[str(stage)] = (engine.get_global_grad_norm() or 0.0) / SMALL
         if stage == 0 and settings:
             norms |= _directly(engine, batch)
         engine.destroy()

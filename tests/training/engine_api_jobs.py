@@ -9,12 +9,14 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import dsengine
 from dsengine.loop.offload_states import offloadable_states
 from dsengine.observation.memory import LiveBytes
 from dsengine.tiers.offloaded_states import OffloadDeviceEnum, OffloadedStates, OffloadStateTypeEnum
-from dsengine.torch_private import local_part
+from dsengine.torch_private import collective_of, local_part
 from narrowing import of_type
 from training import models
 from training.jobs import config, window
@@ -572,18 +574,37 @@ def shared_layers(stage: int) -> list[float]:
     return curve
 
 
-def embedding(settings: dict[str, Any], sparse: bool) -> list[float]:
-    """Return losses of five steps of a model whose embedding may have sparse gradients."""
+class SentSparse(TorchDispatchMode):
+    """Records whether collectives send sparse tensors, which NCCL cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, bool] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (name := collective_of(func)) is not None:
+            sent = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            self.found[name] = any(tensor.is_sparse for tensor in sent)
+        return func(*args, **(kwargs or {}))
+
+
+def embedding(settings: dict[str, Any], sparse: bool) -> tuple[list[float], dict[str, bool]]:
+    """Return losses of five steps of a model whose embedding may have sparse gradients.
+
+    Ranks have gradients of different lengths. Also return the collectives of the backwards, and
+    whether they sent sparse tensors; the reducer's own collectives are not seen.
+    """
     torch.manual_seed(0)
     engine, *_ = dsengine.initialize(model=Words(sparse), config=settings)
-    curve = []
+    curve, sent = [], SentSparse()
     for _ in range(5):
-        loss = engine(torch.arange(4) + 3 * dist.get_rank())
-        engine.backward(loss)
+        loss = engine(torch.arange(4 + dist.get_rank()) + 3 * dist.get_rank())
+        with sent:
+            engine.backward(loss)
         engine.step()
         curve.append(_mean(loss.item()))
     engine.destroy()
-    return curve
+    return curve, sent.found
 
 
 def offloaded_in_window(settings: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,10 @@
 ``gradient_predivide_factor`` f: divide by f, sum, divide by world / f. ``prescale_gradients``:
 divide by the world size, then sum. ``gradient_allreduce_op: sum``: no division. Gradients are
 communicated in ``communication_data_type`` ("wire").
+
+[Note: sparse gradients]
+Those of embeddings are gathered as indices and values, padded to the longest: NCCL cannot reduce
+sparse tensors. The lengths are read on the host, which waits for them, as in DeepSpeed.
 """
 
 from dataclasses import dataclass
@@ -10,9 +14,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 from dsconfig import Effective
+from dsengine.torch_private import all_gather_flat
 
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """Renamed in torch 2.13, where the old name warns."""
@@ -47,6 +53,8 @@ def all_reduce_hook(averaging: Averaging, wire: torch.dtype) -> Any:
         bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
     ) -> torch.futures.Future[Tensor]:
         gradients = bucket.buffer()
+        if gradients.is_sparse:
+            return _completed(_summed_sparse(gradients, averaging, wire, group))
         sent = gradients.to(wire) if gradients.dtype is not wire else gradients
         if averaging.before != 1.0:
             sent.mul_(averaging.before)
@@ -63,6 +71,41 @@ def all_reduce_hook(averaging: Averaging, wire: torch.dtype) -> Any:
         return work.get_future().then(finish)
 
     return hook
+
+
+def _completed(result: Tensor) -> torch.futures.Future[Tensor]:
+    devices: Any = None if result.device.type == "cpu" else [result.device]
+    future = torch.futures.Future[Tensor](devices=devices)
+    future.set_result(result)
+    return future
+
+
+def _summed_sparse(
+    gradient: Tensor, averaging: Averaging, wire: torch.dtype, group: dist.ProcessGroup
+) -> Tensor:
+    """Return the sum of a sparse gradient over the ranks, with the factors of ``averaging``."""
+    own = gradient.coalesce()
+    indices, values = own.indices(), own.values().to(wire)
+    length = torch.tensor([indices.shape[1]], device=indices.device)
+    lengths = _gathered(length, group).flatten().tolist()
+    padding = max(lengths) - indices.shape[1]
+    all_indices = _gathered(F.pad(indices, (0, padding)), group)
+    padded = torch.cat([values, values.new_zeros(padding, *values.shape[1:])])
+    all_values = _gathered(padded * averaging.before, group)
+    parts = list(enumerate(lengths))
+    found = torch.cat([all_values[rank, :length] for rank, length in parts]).to(gradient.dtype)
+    return torch.sparse_coo_tensor(
+        torch.cat([all_indices[rank, :, :length] for rank, length in parts], dim=1),
+        found * averaging.after,
+        gradient.shape,
+    ).coalesce()
+
+
+def _gathered(own: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return each rank's tensor, which have equal shapes, stacked."""
+    full = own.new_empty(group.size(), *own.shape)
+    all_gather_flat(full.view(-1), own.contiguous().view(-1), group=group)
+    return full
 
 
 class ScaledReduceScatter:

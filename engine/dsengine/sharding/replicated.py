@@ -78,11 +78,12 @@ class Replicated(Sharding):
         )
         averaging = Averaging.of(effective, self._group.size())
         custom = not averaging.is_plain_mean or policy.wire is not policy.compute
+        has_sparse = any(getattr(module, "sparse", False) for module in self.module.modules())
         # The reducer's own collectives bypass the dispatcher, which counts them.
         if self._sums is not None:
-            parallel.register_comm_hook(None, self._sums.hook)
-        elif custom or effective.reporting.comms_logger is not None:
-            parallel.register_comm_hook(None, all_reduce_hook(averaging, policy.wire))
+            parallel.register_comm_hook(self._group, self._sums.hook)
+        elif custom or has_sparse or effective.reporting.comms_logger is not None:
+            parallel.register_comm_hook(self._group, all_reduce_hook(averaging, policy.wire))
         return parallel
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
