@@ -8,7 +8,7 @@ Two collectives serve all parameters of a step: one before the moments, one for 
 updates. The factored moments are small and replicated on every rank.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -127,8 +127,8 @@ class AdafactorBinding(Binding):
     REPLICATED_STATES: ClassVar = frozenset(FACTORS)
 
     @staticmethod
-    def can_step_shards(kind: type[Optimizer]) -> bool:
-        return kind is Adafactor
+    def can_step_shards(optimizer: Optimizer, masters: Mapping[str, nn.Parameter]) -> bool:
+        return type(optimizer) is Adafactor
 
     @torch.no_grad()
     def step(self) -> None:

@@ -3,9 +3,11 @@
 [Note: plain shards]
 An optimizer that updates every element independently (Adam, SGD ...) computes the same result on
 each rank's shard as on the full tensor, and is much faster on plain tensors: fused kernels, no
-DTensor dispatch. Any other optimizer (Muon, a user's own) gets the DTensors, on which norms and
-matrix products are those of the full parameter; Adafactor, which PyTorch does not support on them,
-has its own binding. Checkpoints always see the DTensors: ``as_sharded`` restores them inside.
+DTensor dispatch. A script's own class is tested for that (``proves_elementwise``). Any other
+optimizer (Muon) gets the DTensors, on which norms and matrix products are those of the full
+parameter; Adafactor, which PyTorch does not support on them, has its own binding. Kernels outside
+of PyTorch read the memory of a tensor, and a DTensor has none: such optimizers are refused unless
+they are elementwise. Checkpoints always see the DTensors: ``as_sharded`` restores them inside.
 """
 
 from collections import defaultdict
@@ -36,6 +38,10 @@ ELEMENTWISE = frozenset(
 """Classes that update each element independently of the others."""
 
 
+KERNEL_PACKAGES = frozenset({"apex", "bitsandbytes", "deepspeed"})
+"""Packages whose optimizers have kernels of their own."""
+
+
 def is_elementwise(kind: type[Optimizer]) -> bool:
     """Whether ``kind`` is in ELEMENTWISE or a subclass that inherits the update unchanged.
 
@@ -61,24 +67,31 @@ _TRIAL_SCALES = (1.0, 100.0, 0.01)
 """Of the gradients in the trial steps: clipping, for example, only acts on large ones."""
 
 
-def proves_elementwise(optimizer: Optimizer) -> bool:
+def proves_elementwise(optimizer: Optimizer, device: torch.device | None = None) -> bool:
     """Whether trial steps of ``optimizer`` update every element independently.
 
-    One copy steps a matrix, another one arbitrary pieces of it, with the settings of every group:
-    the results must be equal. The optimizer must not have stepped yet.
+    One copy steps a matrix, another one arbitrary pieces of it, with the settings of every group,
+    on ``device`` (default: the CPU): the results must be equal, and every state must have one
+    element per weight, or one in all. The optimizer must not have stepped yet.
     """
     if is_elementwise(type(optimizer)):
         return True
-    with torch.random.fork_rng(devices=[]):
-        return all(_steps_pieces_equally(optimizer, group) for group in optimizer.param_groups)
+    device = device or torch.device("cpu")
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+        return all(
+            _steps_pieces_equally(optimizer, group, device) for group in optimizer.param_groups
+        )
 
 
-def _steps_pieces_equally(optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
+def _steps_pieces_equally(
+    optimizer: Optimizer, group: Mapping[str, Any], device: torch.device
+) -> bool:
     generator = torch.Generator().manual_seed(0)
-    start, *gradients = [
+    drawn = [
         scale * torch.randn(_TRIAL_SHAPE, generator=generator, device="cpu", dtype=torch.float32)
         for scale in (1.0, *_TRIAL_SCALES)
     ]
+    start, *gradients = [tensor.to(device) for tensor in drawn]
     size = start.numel() // 3 + 1
     try:
         full = _after_steps(optimizer, group, [start], [[gradient] for gradient in gradients])
@@ -103,12 +116,23 @@ def _after_steps(
     if "lr" in settings:
         settings["lr"] = 0.01  # a schedule may start too small for a visible update
     trial = copy(optimizer)
+    for name, value in vars(optimizer).items():
+        if isinstance(value, (dict, list, set)):  # the optimizer's own must not change
+            setattr(trial, name, copy(value))
     trial.param_groups, trial.state = [settings], defaultdict(dict)
     for step in gradients:
         for parameter, gradient in zip(parameters, step, strict=True):
             parameter.grad = gradient.clone()
         unwrap(type(optimizer).step)(trial)  # without the wrapper, which runs the script's hooks
+    for parameter in parameters:
+        _refuse_other_shapes(parameter, trial.state[parameter])
     return torch.cat([parameter.detach().flatten() for parameter in parameters])
+
+
+def _refuse_other_shapes(parameter: Tensor, state: Mapping[str, Any]) -> None:
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.numel() > 1 and value.shape != parameter.shape:
+            raise ValueError(f"{name} has the shape {tuple(value.shape)}")
 
 
 class Binding:
@@ -127,16 +151,31 @@ class Binding:
         check_supported(optimizer, sharded=sharded)
         self.optimizer = optimizer
         self.masters = masters
-        self.uses_local_shards = sharded and self.can_step_shards(type(optimizer))
+        self.uses_local_shards = sharded and self.can_step_shards(optimizer, masters)
         self.shards: dict[str, nn.Parameter] = dict(masters)
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         if self.uses_local_shards:
             self._bind_shards()
 
     @staticmethod
-    def can_step_shards(kind: type[Optimizer]) -> bool:
-        """Whether an optimizer of this class steps plain local shards."""
-        return is_elementwise(kind)
+    def can_step_shards(optimizer: Optimizer, masters: Mapping[str, nn.Parameter]) -> bool:
+        """Whether this optimizer steps plain local shards.
+
+        Raises ValueError if it can step neither these nor DTensors.
+        """
+        kind = type(optimizer)
+        package = kind.__module__.partition(".")[0]
+        if package in ("torch", "dsengine"):
+            return is_elementwise(kind)
+        device = local_part(next(iter(masters.values()))).device
+        proven = proves_elementwise(optimizer, device)
+        if not proven and package in KERNEL_PACKAGES:
+            raise ValueError(
+                f"{package}'s {kind.__name__} cannot update sharded parameters: its update or its "
+                "states are not elementwise, as with 8-bit states, or cannot be tested. Use AdamW, "
+                "a class with 32-bit states, or zero_optimization.stage 0"
+            )
+        return proven
 
     def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> list[Tensor]:
         """Return the gradients to measure, clip and step."""
