@@ -355,7 +355,8 @@ def launch(
         stopping.GRACE: str(grace),
         "PYTHONUNBUFFERED": "1",  # show output immediately
     }
-    environment.setdefault("OMP_NUM_THREADS", "1")
+    launch_env.mark_default_threads(environment)
+    environment.setdefault(launch_env.THREADS, "1")
     environment.pop(launch_env.ELASTIC, None)  # inherited from an enclosing run
     if rendezvous is not None:
         # Nodes count restarts separately and use the count as a key in the shared store. A new

@@ -18,6 +18,9 @@ def main() -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
+    from dsconfig import launch_env
+
+    launch_env.mark_default_threads(os.environ)
     try:
         torchrun(sys.argv[1:])
     except ChildFailedError as error:

@@ -18,6 +18,7 @@ from dsengine.communication.environment import DEFAULT_PORT
 from dsengine.communication.gloo_exit import wait_for_gloo_at_exit
 from dsengine.communication.peers import in_phase, registered
 from dsengine.loop.engine import Engine, active_engines
+from dsengine.loop.host_threads import use_all_cores
 from dsengine.loop.misuse import ArgumentError
 from dsengine.loop.planning import (
     Config,
@@ -120,6 +121,8 @@ def _build(
     if callable(optimizer) and not isinstance(optimizer, Optimizer):
         optimizer = optimizer(parameters)
     device = device_of_rank()
+    if plan.effective.zero.offload_optimizer is not None:
+        use_all_cores()
     precision = policy(plan.effective)
     _refuse_shared(model, replaces=plan.effective.zero.stage > 0 or precision.is_mixed)
     _checkpoint_activations(plan, model)
