@@ -117,6 +117,20 @@ def test_group_device_is_one_it_supports(
     assert device_for(group) == torch.device("cpu")
 
 
+def test_other_accelerators_are_refused(world: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their scripts would silently train on the CPU."""
+    found = torch.device("mps")
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda **_: found)
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    with pytest.raises(ValueError, match="of type 'mps', which dsengine cannot use"):
+        select_device()
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    select_device()
+    monkeypatch.delenv("DS_ACCELERATOR")
+    Cuda(monkeypatch, current=1)
+    select_device()
+
+
 def test_initialize_selects_device(world: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def settled() -> None:
         raise InterruptedError

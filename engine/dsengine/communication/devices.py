@@ -1,10 +1,15 @@
 """The device on which this rank computes, and the device whose tensors a group communicates."""
 
+import os
+
 import torch
 import torch.distributed as dist
 
 from dsengine.communication.environment import discover
 from dsengine.torch_private import supports_device
+
+ACCELERATOR = "DS_ACCELERATOR"
+"""The variable that selects DeepSpeed's accelerator; ``cpu`` here accepts training on the host."""
 
 
 def select_device() -> None:
@@ -12,8 +17,12 @@ def select_device() -> None:
 
     As with DeepSpeed, a script that initializes the process group itself may rely on
     ``initialize`` for this; otherwise all ranks of a node would share its first GPU.
+
+    Raises ValueError on a machine whose accelerator the engine cannot use, unless DS_ACCELERATOR
+    is ``cpu``.
     """
     if not torch.cuda.is_available():
+        _refuse_other_accelerators()
         return
     bound = getattr(dist.group.WORLD, "bound_device_id", None)
     if bound is not None:
@@ -21,6 +30,16 @@ def select_device() -> None:
     elif torch.cuda.current_device() == 0:
         placement = discover(rank=dist.get_rank(), world_size=dist.get_world_size())
         torch.cuda.set_device(placement.local_rank % torch.cuda.device_count())
+
+
+def _refuse_other_accelerators() -> None:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None and os.environ.get(ACCELERATOR, "").lower() != "cpu":
+        raise ValueError(
+            f"this machine has an accelerator of type {accelerator.type!r}, which dsengine cannot "
+            f"use: it trains on CUDA and ROCm GPUs and on the CPU. Set {ACCELERATOR}=cpu to train "
+            "on the CPU"
+        )
 
 
 def device_of_rank() -> torch.device:
