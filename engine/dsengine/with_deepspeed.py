@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dsengine.communication.exit_watch import watch_exit
 from dsengine.communication.gloo_exit import wait_for_gloo_at_exit
 from dsengine.observation.events import (
     STEP_INTERVAL,
@@ -84,6 +85,7 @@ def watch() -> None:
             f"{MODE}={REQUIRED} excludes it: unset {MODE}"
         )
     wait_for_gloo_at_exit()
+    watch_exit()
     deepspeed: Any = importlib.import_module("deepspeed")
     if is_replaced():
         raise SystemExit(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dsconfig import Plan
+from dsengine.communication.exit_watch import reported
 from dsengine.communication.peers import agree_to_abort, in_phase, unregister
 from dsengine.communication.peers.message import cause_of
 from dsengine.loop import direct_step
@@ -360,12 +361,13 @@ class Engine(AccumulatingEngine):
             self._is_destroyed = True
             active_engines.discard(self)
             unregister()
-        self._close_files()
-        self._reporter.close()
-        if self._collects_garbage:
-            gc.enable()
-        self.sharding.drop_gradients()
-        self._binding.close()
+        with reported("destroy()"):
+            self._close_files()
+            self._reporter.close()
+            if self._collects_garbage:
+                gc.enable()
+            self.sharding.drop_gradients()
+            self._binding.close()
         self._stepper = None
 
     # The data

@@ -15,6 +15,7 @@ from dsengine import __version__
 from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import device_of_rank, select_device
 from dsengine.communication.environment import DEFAULT_PORT
+from dsengine.communication.exit_watch import watch_exit
 from dsengine.communication.gloo_exit import wait_for_gloo_at_exit
 from dsengine.communication.peers import in_phase, registered
 from dsengine.loop.engine import Engine, active_engines
@@ -89,6 +90,7 @@ def initialize(
         log_replacement(__version__)
     load_compiler()
     wait_for_gloo_at_exit()
+    watch_exit()
     select_device()
     refuse_split_layers(model, mpu, mesh_param)
     named = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)

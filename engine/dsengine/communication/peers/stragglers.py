@@ -199,11 +199,12 @@ def _location() -> str:
     script: FrameType | None = innermost
     while script is not None and script.f_globals.get("__name__") != "__main__":
         script = script.f_back
-    own = _line(innermost)
-    return own if script in (None, innermost) else f"{own}, from {_line(script)}"
+    own = line_of(innermost)
+    return own if script in (None, innermost) else f"{own}, from {line_of(script)}"
 
 
-def _line(frame: Any) -> str:
+def line_of(frame: Any) -> str:
+    """Return the file, line and function that ``frame`` executes."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
 
 

@@ -1,0 +1,60 @@
+"""The end of a run reports what it waits for, and ends after a limit."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+RUN = """
+import atexit, sys, threading
+from datetime import timedelta
+
+import torch
+import dsengine
+from dsengine.checkpoints import checkpointer
+from dsengine.communication import exit_watch
+
+exit_watch.default_timeout = lambda: timedelta(seconds=2)
+config = {"train_batch_size": 1, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
+engine, *_ = dsengine.initialize(model=torch.nn.Linear(2, 2), config=config)
+
+def hang(*args, **options):
+    threading.Event().wait()
+"""
+WAITS = {
+    "thread": ("threading.Thread(target=hang, name='upload').start()", "the end of the process"),
+    "exit handler": ("atexit.register(hang)", "the end of the process"),
+    "checkpoint": (
+        "checkpointer.write = hang\n"
+        "engine.checkpointer().asynchronous = True\n"
+        "engine.save_checkpoint(sys.argv[1])\n"
+        "engine.destroy()",
+        "destroy()",
+    ),
+}
+NAMED = {
+    "thread": "thread upload at ",
+    "exit handler": "threading.py",
+    "checkpoint": "thread dsengine-checkpoint_0 at ",
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_wait_is_reported_and_ends(kind: str, tmp_path: Path) -> None:
+    script, action = WAITS[kind]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN + script, str(tmp_path)],
+        env=os.environ | {"DSENGINE_PATIENCE": "0.5"},
+        capture_output=True,
+        text=True,
+    )
+    reports = [line for line in done.stderr.splitlines() if action in line]
+    assert done.returncode == 1, done.stderr
+    assert len(reports) >= 2
+    assert all(f"dsengine: {action} has been waiting for " in line for line in reports)
+    assert all(NAMED[kind] in line for line in reports)
+    assert "so the process ends" in reports[-1]
