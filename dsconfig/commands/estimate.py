@@ -193,6 +193,7 @@ def estimate(
         document = options.parsed(dict(log.config or {}), f"config in {extra.log}", overrides)
     if document is not None:
         facts = options.completed(facts, document)
+    facts = memory_options.with_master_weights(facts, style)
     program = inference.target_program(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts
     )

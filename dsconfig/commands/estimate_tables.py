@@ -116,7 +116,10 @@ def _heading(estimate: Estimate) -> str:
     model = model_label(inputs["model"], inputs["parameters"])
     weights = inputs["base_weights"]
     base = f", {BaseWeights(weights).hyphenated} base weights" if weights else ""
-    return f"{model} on {devices}{on}, {inputs['precision']}{base}, {inputs['optimizer']}"
+    kind = inputs["master_weights"]
+    copy = f" with {'no' if kind == 'none' else kind} master weights" if kind else ""
+    precision = f"{inputs['precision']}{copy}{base}"
+    return f"{model} on {devices}{on}, {precision}, {inputs['optimizer']}"
 
 
 def model_label(model: str, parameters: int) -> str:

@@ -56,6 +56,7 @@ def tune(
 
     Exit code 1 if nothing fits.
     """
+    facts = memory_options.with_master_weights(facts, style)
     target = inference.target_program(runtime, deepspeed_version, facts=facts)
     program = target.runtime
     facts = options.with_this_machine(facts)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsconfig.cost.activations import Recompute, is_flash, recompute_of
+from dsconfig.cost.master_weights import numerics_with, specified
 from dsconfig.facts.base_weights import STAGE_3_WITHOUT
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import RECOMPUTATION, SELECTIVE_RECOMPUTATION, Runtime
@@ -105,8 +106,11 @@ def usual_config(facts: Facts, choice: Choice) -> Effective:
     config = Effective(
         batch=None,
         zero=with_choice(Zero(overlap_comm=True), choice, facts),
-        numerics=Numerics(
-            precision=precision, grad_accum_dtype=precision, communication_dtype=precision
+        numerics=numerics_with(
+            Numerics(
+                precision=precision, grad_accum_dtype=precision, communication_dtype=precision
+            ),
+            specified(facts),
         ),
         optimizer=None if trainer_optimizer(facts.arguments) else Named(type="AdamW"),
     )

@@ -23,6 +23,7 @@ from dsconfig.cost.estimate import (
     StepEstimate,
     TierMemory,
 )
+from dsconfig.cost.master_weights import specified, with_master_weights
 from dsconfig.cost.optimizers import optimizer_label
 from dsconfig.cost.pipeline import workloads
 from dsconfig.cost.step_time import step_time
@@ -43,9 +44,10 @@ def estimate(
 
     Raises ValueError if the model or the number of devices is unknown.
     """
-    option = estimate_option(effective, facts, runtime=runtime)
-    in_force = facts_in_force(effective, facts, runtime_of(runtime))
-    return Estimate(options=(option,), inputs=inputs_of(effective, in_force, runtime))
+    program = runtime_of(runtime)
+    option = estimate_option(effective, facts, runtime=program)
+    in_force = facts_in_force(effective, facts, program)
+    return Estimate(options=(option,), inputs=inputs_of(effective, in_force, program))
 
 
 def facts_in_force(effective: Effective, facts: Facts, program: Runtime) -> Facts:
@@ -69,6 +71,7 @@ def estimate_option(
     """Estimate one choice of stage and offload."""
     _require_possible_batch(effective)
     program = runtime_of(runtime)
+    effective = with_master_weights(effective, facts, program)
     facts = facts_in_force(effective, facts, program)
     return _option(workloads(effective, facts, program), effective, facts, program)
 
@@ -97,6 +100,7 @@ def estimate_if_fits(
     """
     _require_possible_batch(effective)
     program = runtime_of(runtime)
+    effective = with_master_weights(effective, facts, program)
     facts = facts_in_force(effective, facts, program)
     jobs = workloads(effective, facts, program)
     if len(jobs) == 1 and not below(*_below_device(jobs[0], program)):
@@ -244,6 +248,7 @@ def inputs_of(
             "nodes": facts.nodes,
             "device": facts.device.name if facts.device else None,
             "precision": str(effective.numerics.precision),
+            "master_weights": specified(facts),
             "base_weights": facts.base_weights,
             "optimizer": optimizer_label(effective, facts),
             "micro_batch": micro,

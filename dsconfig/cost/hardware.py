@@ -172,9 +172,6 @@ HOST_STEP_BYTES: Range = (46 / 0.7, 34.0)
 update, the weight read again and its 16 bits written. 46: the gradient also read for its norm, read
 and written for its scale, at 70 % of the copy rate."""
 
-UPDATE_BYTES = 28
-"""Adam reads gradient, master weight and two moments and writes all but the gradient, in fp32."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rates:

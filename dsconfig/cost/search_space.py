@@ -21,6 +21,7 @@ from dsconfig.cost.choices import (
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.estimator import estimate_if_fits, estimate_option
 from dsconfig.cost.fit import Verdict, host_or_disk_shortfall, verdict_on
+from dsconfig.cost.master_weights import specified
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
 from dsconfig.report.sizes import size
@@ -199,13 +200,17 @@ class Space:
         ranks = self.facts.data_parallel or 1
         return with_micro_batch(made, choice.micro_batch, choice.accumulation, ranks)
 
+    @property
+    def _programs(self) -> tuple[Runtime, ...]:
+        """Return the programs to fit in: only the target if no other has these master weights."""
+        narrow = specified(self.facts) in ("none", "bf16")
+        return (self.runtime,) if narrow else programs(self.runtime)
+
     def candidate(self, choice: Choice) -> Candidate:
         """Return a choice with its estimate; stops at the first program it does not fit."""
         if choice not in self.priced:
             effective, facts = self.config(choice), self.facts_of(choice)
-            prices = (
-                estimate_option(effective, facts, runtime=each) for each in programs(self.runtime)
-            )
+            prices = (estimate_option(effective, facts, runtime=each) for each in self._programs)
             self.priced[choice] = self._candidate(choice, effective, prices)
         return self.priced[choice]
 
@@ -215,7 +220,7 @@ class Space:
         if choice not in self.priced and choice not in self.too_large:
             effective, facts = self.config(choice), self.facts_of(choice)
             options = list[Option]()
-            for program in programs(self.runtime):
+            for program in self._programs:
                 option = estimate_if_fits(
                     effective,
                     facts,

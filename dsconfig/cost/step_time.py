@@ -14,6 +14,7 @@ from dsconfig.cost import hardware
 from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of, style_of
 from dsconfig.cost.communication import collectives, traffic, volume_of
 from dsconfig.cost.hardware import Rates, rates
+from dsconfig.cost.master_weights import priced
 from dsconfig.cost.workload import packing_of, weights_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import ArgumentError
@@ -78,7 +79,7 @@ def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False)
     model, ranks, batch = facts.model, facts.world_size, effective.batch
     if model is None or ranks is None or batch is None:
         raise ArgumentError("the step time requires model=, gpus= and the batch size")
-    step = _StepModel(effective, facts, model, batch, is_deepspeed=is_deepspeed)
+    step = _StepModel(priced(effective, facts), facts, model, batch, is_deepspeed=is_deepspeed)
     samples = batch.micro_batch * batch.accumulation * (facts.data_parallel or 1)
     tokens = samples * step.length
     usual, low, high = (
@@ -236,10 +237,15 @@ class _StepModel:
         return hardware.LAUNCHES_OF_BLOCK * layers * passes
 
     def _update(self, speed: Rates) -> float:
-        """Return the seconds to read and write the states on the device once."""
+        """Return the seconds to read and write the states on the device once.
+
+        Adam reads gradient, master weight and two moments, and writes all but the gradient.
+        """
         if self._effective.zero.optimizer_tier is not Tier.DEVICE:
             return 0.0
-        return self._owned * hardware.UPDATE_BYTES / speed.memory
+        numerics = self._effective.numerics
+        read_and_written = 3 * numerics.master_dtype.bytes + 4 * numerics.state_dtype.bytes
+        return self._owned * read_and_written / speed.memory
 
     def _communication(self, speed: Rates) -> tuple[float, float]:
         """Return (seconds that compute can hide, seconds it waits for)."""

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from dsconfig.cost import hardware
 from dsconfig.cost.activations import Activations, activations_of
+from dsconfig.cost.master_weights import specified
 from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.facts.adapters import LINEAR_TYPES
 from dsconfig.facts.base_weights import BaseWeights
@@ -114,6 +115,8 @@ class Workload:
     built_width: int = 4
     """Bytes of an element as the model is built or loaded, before any cast: fp32, unless ``dtype``
     (formerly ``torch_dtype``) of ``from_pretrained`` is 16-bit."""
+    copies_masters: bool = True
+    """False: the optimizer updates the 16-bit weights themselves."""
     on_cpu: bool = False
     """The device is a CPU, and gloo the communication library."""
     free_bytes: int | None = None
@@ -185,6 +188,7 @@ class Workload:
 
     @cached_property
     def mixed(self) -> bool:
+        """Return whether 16-bit weights are trained, with or without a copy of another dtype."""
         return self.effective.numerics.precision is not Precision.FP32
 
     def shard(self, elements: int) -> int:
@@ -246,6 +250,7 @@ def workload(
         and packing is None
         and bool(arguments.get("zero_init", True)),
         built_width=2 if is_half else 4,
+        copies_masters=specified(facts) != "none",
         on_cpu=facts.on_cpu,
         free_bytes=None if memory is None else memory - hardware.outside_bytes(facts),
     )

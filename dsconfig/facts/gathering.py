@@ -20,7 +20,7 @@ from dsconfig.facts.inputs import (
 )
 from dsconfig.facts.machine import DeviceFacts, HostFacts, cpu_device, local_host, named_device
 from dsconfig.facts.model import ModelOutline, ModelTree
-from dsconfig.facts.training import GATHERED_AS, TrainingFacts, training
+from dsconfig.facts.training import GATHERED_AS, MASTER_WEIGHTS, TrainingFacts, training
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema.version import Version
 from dsconfig.source.plain import shown, to_plain
@@ -55,6 +55,7 @@ def gather(
     accumulation: int | None = None,
     seq_len: int | None = None,
     precision: str | None = None,
+    master_weights: str | None = None,
     learning_rate: float | None = None,
     total_steps: int | None = None,
     warmup_steps: float | None = None,
@@ -79,7 +80,8 @@ def gather(
     ``gpus`` is the number of ranks; ``device`` a GPU name or ``cpu``; ``model`` a known model name,
     a Hugging Face id or the path of a config.json; ``params`` a parameter count
     (``13B``). Sizes are bytes or text such as ``512GB``. ``releases`` are versions of transformers,
-    accelerate, torch and cuda: a mapping, or texts like ``torch==2.8.0``. Arguments override files.
+    accelerate, torch and cuda: a mapping, or texts like ``torch==2.8.0``. ``master_weights`` are
+    those of an estimate: ``none``, ``fp32`` or ``bf16``. Arguments override files.
     Raises FactError (a ValueError) that names the argument and how to correct it.
     """
     return _facts({name: _argument(name, value) for name, value in locals().items()})
@@ -91,6 +93,7 @@ _TEXTS = (
     "lora_targets",
     "base_weights",
     "precision",
+    "master_weights",
     "client_optimizer",
     "client_scheduler",
 )
@@ -136,9 +139,10 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
         require_positive(arguments[argument], argument)
     for argument in ("learning_rate", "warmup_steps"):
         require_non_negative(arguments[argument], argument)
-    if arguments["precision"] not in (None, *_PRECISIONS):
-        message = f"{shown(arguments['precision'])} is not one of {', '.join(_PRECISIONS)}"
-        raise FactError("precision", message)
+    for argument, names in (("precision", _PRECISIONS), ("master_weights", MASTER_WEIGHTS)):
+        if arguments[argument] not in (None, *names):
+            message = f"{shown(arguments[argument])} is not one of {', '.join(names)}"
+            raise FactError(argument, message)
     device = arguments["device"]
     model = _trained(_model(arguments["model"], arguments["params"], origins), arguments)
     ranks_of_node = mesh.ranks_per_node(ranks, nodes) if ranks else 1

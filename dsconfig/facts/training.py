@@ -34,8 +34,15 @@ class TrainingFacts:
     total_steps: int | None = None
     precision: str | None = None
     """``fp32``, ``fp16`` or ``bf16``."""
+    master_weights: str | None = None
+    """One of ``MASTER_WEIGHTS``: the copy of bf16 weights that the optimizer updates. Read by
+    estimates; None: as in the config."""
     arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
+
+MASTER_WEIGHTS = ("none", "fp32", "bf16")
+"""``none``: no copy; weights, gradients and optimizer states are bf16, as in torchtune. ``bf16``: a
+copy in bf16, with bf16 states."""
 
 GATHERED_AS: Mapping[str, str] = MappingProxyType(
     {
@@ -44,6 +51,7 @@ GATHERED_AS: Mapping[str, str] = MappingProxyType(
         "gradient_accumulation_steps": "accumulation",
         "sequence_length": "seq_len",
         "precision": "precision",
+        "master_weights": "master_weights",
         "learning_rate": "learning_rate",
         "total_steps": "total_steps",
         "warmup_steps": "warmup_steps",

@@ -34,6 +34,11 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
     divide the model as requested.
     """
     effective = _settled(resolution)
+    if facts.training is not None and facts.training.master_weights is not None:
+        raise PlanError(
+            "master_weights= is for estimates: a plan keeps the master weights of the config; "
+            "remove the argument"
+        )
     program = runtime_of(resolution.runtime, resolution.version)
     facts = estimator.facts_in_force(effective, facts, program)
     if not program.runs_deepspeed:

@@ -250,6 +250,8 @@ def runtime_of(value: "str | Runtime", version: Version | None = None) -> Runtim
 
 def implied_by(facts: "Facts") -> tuple[str, str] | None:
     """Return the program whose settings the facts contain, and the evidence; None without them."""
+    if facts.training is not None and facts.training.master_weights == "none":
+        return "dsengine", "--master-weights none"
     if "training" in facts.origins or facts.arguments:
         return "transformers", "TrainingArguments"
     if "launch" in facts.origins or facts.launch:

@@ -42,6 +42,7 @@ NAMES = {
     "--device-memory": "device_memory",
     "--host-memory": "host_memory",
     "--precision": "precision",
+    "--master-weights": "master_weights",
     "--trainable": "trainable",
 }
 

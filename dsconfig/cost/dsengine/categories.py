@@ -2,6 +2,8 @@
 
 from dsconfig.cost.categories import ACCUMULATION, OPTIMIZER, STAGE, ZERO
 from dsconfig.cost.timeline import Category
+from dsconfig.cost.workload import Workload
+from dsconfig.runtimes.effective import Precision
 
 BUILT = Category("model as built", "", "fp32, before sharding")
 NARROWED = Category(
@@ -17,6 +19,25 @@ MASTER = Category(
     STAGE,
     "4 bytes per trained element, divided by the ranks from stage 1; in fp32 part of the weights",
 )
+BF16_MASTER = Category(
+    "bf16 master weights",
+    "/bf16/bf16_master_weights_and_grads",
+    "2 bytes per trained element, divided by the ranks from stage 1",
+)
+TRAINED = Category(
+    "trained weights",
+    STAGE,
+    "2 bytes per trained element, divided by the ranks from stage 1; the optimizer updates them",
+)
+
+
+def master(job: Workload) -> Category:
+    """Return the category of the weights that the optimizer updates."""
+    if job.copies_masters or not job.mixed:
+        return MASTER if job.master_width == Precision.FP32.bytes else BF16_MASTER
+    return TRAINED
+
+
 SHARDS = Category(
     "weight shards",
     OPTIMIZER,
@@ -49,7 +70,10 @@ GATHER_BUFFER = Category(
     communicated=True,
 )
 SHARDED_GRADIENTS = Category(
-    "gradient shards", STAGE, "4 bytes per owned element, backward to step", stream="reduce"
+    "gradient shards",
+    STAGE,
+    "bytes of a master weight per owned element, backward to step",
+    stream="reduce",
 )
 GRADIENTS = Category(
     "gradients of a unit", STAGE, "compute-dtype bytes per element until they are reduced"

@@ -60,8 +60,8 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     segments = 1 + state // max(1, job.master_width * own)
     tile = min(own, tiles.filed_tile_elements(job.effective.zero.sub_group_size, segments))
     count = tiles.buffers(offload.buffer_count, segments, -(-own // max(1, tile)))
-    held = count * segments * tile * tiles.ELEMENT_BYTES
-    formula = "4 bytes per element of a tile, for its shards and each moment"
+    held = count * segments * tile * job.master_width
+    formula = "bytes of a master weight per element of a tile, for its shards and each moment"
     buffers = Component("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)
     return [gradients, buffers, *staging]
 

@@ -42,7 +42,7 @@ def simulate(job: Workload) -> Trace:
     line.enter(Phase.STEP)
     if sums:
         line.free(categories.KEPT_GRADIENTS)
-    if job.mixed and sums != job.master_width:
+    if _has_copy(job) and sums != job.master_width:
         if (
             job.mesh.gradient_ranks == 1 and not sums
         ):  # not views of a bucket: each is freed after its cast
@@ -64,6 +64,11 @@ def _width_of_sums(job: Workload) -> int:
     return job.accumulation_width if numerics.grad_accum_dtype is not numerics.precision else 0
 
 
+def _has_copy(job: Workload) -> bool:
+    """Return whether the optimizer updates a copy of the weights."""
+    return job.mixed and job.copies_masters
+
+
 def _create(job: Workload, line: Timeline, trained: int) -> None:
     line.hold(categories.BUILT, (job.elements if job.on_cpu else trained) * job.master_width)
     line.hold(categories.UNSHARDED, job.frozen_elements * job.width)  # cast while copied
@@ -71,14 +76,14 @@ def _create(job: Workload, line: Timeline, trained: int) -> None:
     line.free(categories.BUILT, job.frozen_elements * job.master_width if job.on_cpu else 0)
     if job.mesh.gradient_ranks > 1:
         line.hold_briefly(categories.BROADCAST, broadcast_bytes(job, job.weights))
-    if not job.mixed:
+    if not _has_copy(job):
         line.free(categories.BUILT)  # the same tensors
-    line.hold(categories.MASTER, trained * job.master_width)
-    if job.mixed and job.trainable:
+    line.hold(categories.master(job), trained * job.master_width)
+    if _has_copy(job) and job.trainable:
         # Weights are cast one by one, freeing each fp32 original.
         line.hold_briefly(categories.UNSHARDED, job.trainable[0].elements * job.width)
     line.free(categories.BUILT)
-    if job.mixed:
+    if _has_copy(job):
         line.hold(categories.UNSHARDED, trained * job.width)
     if job.mesh.gradient_ranks > 1:
         line.hold(categories.BUCKETS, trained * job.width)

@@ -140,12 +140,12 @@ class _Run:
         """Return the bytes of this rank's shards of a unit."""
         if not self._shards_on_device:
             return {}
-        ranks = self._job.ranks
+        job, ranks = self._job, self._job.ranks
         trained, frozen = group.trainable // ranks, (group.elements - group.trainable) // ranks
         return {
-            categories.MASTER if self._has_masters else categories.SHARDS: trained
+            categories.master(job) if self._has_masters else categories.SHARDS: trained
             * self._shard_width,
-            categories.FROZEN: frozen * self._job.width,
+            categories.FROZEN: frozen * job.width,
         }
 
     def _alias_unsharded(self, group: Group) -> None:
