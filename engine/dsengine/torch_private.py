@@ -4,12 +4,12 @@ Each section states why no public API is enough and what is assumed. ``tests/eng
 the installed torch against every section; run it with a new torch release to list what changed.
 
 Patched for the whole process within a ``with`` block: ``UntypedStorage.resize_``
-(``observe_resizes``), ``torch.distributed.get_backend`` and ``torch.cuda.is_available``
-(``fake_process_group``). Changed on a model under an engine: a module's parameter table
-(``replace_parameter_table``), its ``__deepcopy__`` (``make_copyable``) and the hooks with which
-``fully_shard`` swaps shards into state dicts (``remove_state_dict_hooks``). All of these and
-``fully_shard`` itself are removed when another ``initialize`` takes the model over
-(``remove_fully_shard``).
+(``observe_resizes``), ``torch.distributed.get_backend``, ``torch.cuda.is_available`` and
+``torch.accelerator.current_accelerator`` (``fake_process_group``). Changed on a model under an
+engine: a module's parameter table (``replace_parameter_table``), its ``__deepcopy__``
+(``make_copyable``) and the hooks with which ``fully_shard`` swaps shards into state dicts
+(``remove_state_dict_hooks``). All of these and ``fully_shard`` itself are removed when another
+``initialize`` takes the model over (``remove_fully_shard``).
 """
 
 import pickle
@@ -760,6 +760,7 @@ def fake_process_group(rank: int, ranks: int, backend: str) -> Iterator[None]:
     try:
         with (
             replaced(dist, "get_backend", lambda *_: backend),
+            replaced(torch.accelerator, "current_accelerator", lambda *_, **__: None),
             replaced(torch.cuda, "is_available", lambda: False),
         ):
             yield
