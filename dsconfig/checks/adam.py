@@ -133,27 +133,48 @@ def optimizer_argument_range(config: Context) -> Iterator[Finding]:
 
 @refusal("DSC621", triggers="optimizer", stops="zero ValueError")
 def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
-    """Muon at ZeRO stage 3 requires unsharded gradients
+    """Muon requires unsharded gradients
 
-    `reduce_scatter`, enabled by default, and quantized gradients must be disabled.
+    At stage 3, `reduce_scatter`, enabled by default, and quantized gradients must be disabled;
+    DeepSpeed before 0.18.9 rejects Muon at stage 3. 0.19.3 to 0.19.7 also reject `reduce_scatter`
+    at stages 1 and 2 if the optimizer is offloaded.
 
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3}, "optimizer": {"type": "Muon",
         "params": {"lr": 0.02}}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": false},
         "optimizer": {"type": "Muon", "params": {"lr": 0.02}}}
     """
-    if not config.is_optimizer("Muon") or config.stage != 3:
+    if not config.is_optimizer("Muon") or config.stage == 0:
+        return
+    path, help = (*ZERO, "reduce_scatter"), 'add "reduce_scatter": false to zero_optimization'
+    if config.stage == 3 and not config.since("0.18.9"):
+        yield Finding(
+            path=("optimizer", "type"),
+            message=f"Muon does not support ZeRO stage 3 before DeepSpeed 0.18.9: {AT_INIT}",
+            help="use stage 2, or DeepSpeed 0.18.9 or later",
+            phase=Phase.OPTIMIZER,
+            exception="AssertionError",
+        )
         return
     scatters = config.in_force(ZERO, "reduce_scatter")
+    if config.stage != 3:
+        refuses = config.since("0.19.3") and not config.since("0.19.8")
+        if scatters and refuses and config.offload("offload_optimizer") != "none":
+            yield Finding(
+                path=path if config.has(*path) else ("optimizer", "type"),
+                message="Muon with optimizer offload does not support reduce_scatter, enabled by "
+                f"default: {AT_INIT}",
+                help="use DeepSpeed 0.19.8 or later, or train without optimizer offload",
+            )
+        return
     quantized = config.in_force(ZERO, "zero_quantized_gradients")
     if scatters or quantized:
-        path = (*ZERO, "reduce_scatter")
         yield Finding(
             path=path if config.has(*path) else ("optimizer", "type"),
             message="Muon at ZeRO stage 3 does not support "
             + ("reduce_scatter, enabled by default" if scatters else "quantized gradients")
             + f": {AT_INIT}",
-            help='add "reduce_scatter": false to zero_optimization',
+            help=help,
         )
 
 

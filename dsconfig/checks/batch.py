@@ -33,12 +33,13 @@ def batch_missing(config: Context) -> Iterator[Finding]:
 
     DeepSpeed derives the missing one of the three batch values from the other two, and uses 1 for
     missing accumulation steps, but it requires one of these two keys. Without them it raises an
-    AssertionError.
+    AssertionError. `elasticity`, until 0.19.7, sets them itself.
 
     bad: {"gradient_accumulation_steps": 4}
     good: {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
     """
-    if config.get(GLOBAL) is None and config.get(MICRO) is None:
+    elastic = config.switch("elasticity", "enabled") and not config.since("0.19.8")
+    if config.get(GLOBAL) is None and config.get(MICRO) is None and not elastic:
         yield Finding(
             path=(),
             message=f"neither {GLOBAL} nor {MICRO} is set: DeepSpeed rejects the config",

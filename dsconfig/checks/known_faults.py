@@ -369,29 +369,6 @@ def reused_module_gradient_lost(config: Context) -> Iterator[FaultFinding]:
 
 
 @fault(
-    "DSC849",
-    "0.17.6 to 0.19.6",
-    "deepspeedai/DeepSpeed#8441",
-    "use DeepSpeed 0.19.7 or later, or stage 1 or 2",
-    triggers="optimizer",
-)
-def muon_is_sgd_at_stage_0(config: Context) -> Iterator[FaultFinding]:
-    """DeepSpeed 0.17.6 to 0.19.6 train matrices with SGD if the optimizer is Muon at stage 0
-
-    In these releases the ZeRO optimizers orthogonalize the gradient, not Muon's own step, which
-    adds the gradient as it is, without momentum. At stage 0 none of them runs.
-
-    with: version="0.19.6"
-    bad: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02}}}
-    good: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02}},
-        "zero_optimization": {"stage": 1}}
-    """
-    if config.stage_is_known and config.stage == 0 and config.is_optimizer("Muon"):
-        behavior = "train matrices with plain SGD at stage 0 instead of Muon"
-        yield FaultFinding(("optimizer", "type"), behavior)
-
-
-@fault(
     "DSC845",
     "0.18.3 to 0.19.8",
     "deepspeedai/DeepSpeed#8393",

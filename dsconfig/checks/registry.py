@@ -69,6 +69,9 @@ MODULES: Mapping[str, str] = {
     "monitors": "tensorboard wandb comet datastates_ckpt wall_clock_breakdown memory_breakdown",
     "known_faults": "zero_optimization bf16 bfloat16 fp16 data_types gradient_clipping scheduler "
     "optimizer",
+    "muon_faults": "optimizer",
+    "stage3_faults": f"zero_optimization {MODEL}",
+    "engine_faults": "fp16 communication_data_type elasticity pipeline",
     "trainer_faults": "transformers accelerate",
     "huggingface": "",
     "launching": EMBEDDED_IN_YAML,

@@ -120,6 +120,8 @@ class Example(NamedTuple):
     world_size: int | None = None
     device: str | None = None
     model: str | None = None
+    lora_rank: int | None = None
+    base_weights: str | None = None
     host_memory: str | None = None
     client_optimizer: str | None = None
     training_args: Mapping[str, Any] | None = None

@@ -159,7 +159,7 @@ def _findings(
     check: Check, before: Version, after: Version, reported: set[str]
 ) -> Iterator[UpgradeChange]:
     """Yield the findings that apply to only one of the releases, for the target program."""
-    from dsconfig.checks.known_faults import RANGES
+    from dsconfig.checks.fault import RANGES
 
     def findings(version: Version) -> dict[tuple[str, str], Any]:
         report = check(version)

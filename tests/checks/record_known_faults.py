@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from dsconfig.checks.known_faults import RANGES
+from dsconfig.checks.fault import RANGES
+from dsconfig.checks.registry import rules
 from dsconfig.schema.version import Version
 
 STAGE_12, STAGE_3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
-ENGINE = "runtime/engine.py"
+ENGINE, PARTITION = "runtime/engine.py", "runtime/zero/partition_parameters.py"
 LINES: Mapping[str, tuple[str, str]] = {
     "DSC830": (
         STAGE_12,
@@ -65,6 +66,29 @@ LINES: Mapping[str, tuple[str, str]] = {
         "runtime/zero/muon/muon_optimizer.py",
         r"for p in group\[\"params\"\]:\s+p\.mul_\([^\n]+\n\s+p\.add_\(p\.grad\.reshape",
     ),
+    "DSC850": (STAGE_12, r"\A(?!.*_apply_muon_updates_cpu_offload).*import muon_update"),
+    "DSC851": (STAGE_12, r"\A(?!.*muon_copy_ranks).*import muon_update"),
+    "DSC852": ("__init__.py", r"if p\.ndim >= 2:\n\s+setattr\(p, \"use_muon\", True"),
+    "DSC854": (PARTITION, r"start_param \+= param\.ds_numel\n"),
+    "DSC855": (PARTITION, r"_partition_param_sec\(param\)\n"),
+    "DSC856": (
+        PARTITION,
+        r"sec_numel\)\.copy_\(one_dim_param\.narrow\(0, secondary_start,\s+sec_numel",
+    ),
+    "DSC857": (
+        PARTITION,
+        r"dequantize\(param\.ds_tensor\.data, param\.ds_tensor\.ds_quant_scale\)",
+    ),
+    "DSC858": (
+        "runtime/superoffload/superoffload_stage3.py",
+        r"concatenated_buffer = torch\.cat\(device_buffers",
+    ),
+    "DSC860": (
+        "runtime/fp16/fused_optimizer.py",
+        r"p\.grad = None\n\n {12}if self\.timers:\n\s+[^\n]+\n {12}return self\.overflow",
+    ),
+    "DSC861": (STAGE_12, r"extra_large_param_to_reduce\[param\.dtype\]"),
+    "DSC862": ("elasticity/elasticity.py", r"if base >= max_acceptable_batch_size:\n\s+candidate"),
     "DSC843": ("runtime/lr_schedules.py", r"for group in self\.optimizer\.param_groups\]\[0\]"),
 }
 """File and pattern of the faulty lines by code; other faults cannot be found by a pattern."""
@@ -90,6 +114,7 @@ def _git(clone: str, *arguments: str) -> str:
 
 def differing(clone: str) -> list[str]:
     """Return a line for each code whose range in the clone differs from the rule's."""
+    rules()  # imports the modules that fill RANGES
     known, found = releases(clone), []
     for code, (file, lines) in LINES.items():
         faulty = [version for version in known if has(clone, version, file, lines)]

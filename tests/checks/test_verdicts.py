@@ -516,3 +516,11 @@ def test_autocast_without_fp32_masters_is_accepted(
     found = dsconfig.validate(config, runtime="deepspeed", version="0.19.8")
     assert ("DSC302" in [error.code for error in found.errors]) == reported
     assert found.ok != reported
+
+
+def test_elasticity_sets_the_batch_until_0_19_7() -> None:
+    block = {"enabled": True, "max_train_batch_size": 64, "micro_batch_sizes": [2, 4]}
+    for version, refuses in (("0.19.7", False), ("0.19.8", True)):
+        report = dsconfig.validate({"elasticity": block}, runtime="deepspeed", version=version)
+        found = {each.code for each in report.diagnostics}
+        assert ("DSC201" in found) == refuses
