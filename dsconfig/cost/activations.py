@@ -231,14 +231,14 @@ def _mlp(
         copies -= 1 if shape.gated_mlp else 3  # the activated gate is recomputed in backward
     if frozen and copies > 1:
         copies -= 1  # input of its last linear layer; for ReLU the activation keeps it
-    kept = style.width * copies * _inner_width(shape, block) / shape.hidden_size
+    kept = style.width * copies * inner_width(shape, block) / shape.hidden_size
     if block.has_experts and shape.experts_per_token:
         kept += style.width * 2 * experts_at_work(shape)  # their inputs and outputs, a row each
         kept += 4 if family.router_in_fp32 and style.width == 2 else 0
     return kept
 
 
-def _inner_width(shape: Architecture, block: BlockKind) -> int:
+def inner_width(shape: Architecture, block: BlockKind) -> int:
     """Return the inner width of a block's MLPs and of all active experts, together."""
     dense = (shape.experts and shape.dense_width) or shape.width_of_mlp
     if not block.has_experts:
@@ -269,7 +269,7 @@ def operator_bytes(shape: Architecture, style: Style, block: BlockKind) -> float
     The policy of torchtitan's and PyTorch's selective checkpointing: of query, key, value, output,
     gate, up and down the odd ones; of a plain MLP the up projection.
     """
-    inner = _inner_width(shape, block) / shape.hidden_size
+    inner = inner_width(shape, block) / shape.hidden_size
     gated = 1 if shape.gated_mlp and inner else 0
     queries = shape.width_of_queries / shape.hidden_size
     values = shape.width_of_keys / shape.hidden_size
@@ -377,7 +377,7 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
     blocks = _Blocks(shape, style, bytes_of, tokens, length, tensor)
     full = {kind: blocks.kept_by(kind) for kind in kinds}
     largest = max(full, key=lambda kind: full[kind])
-    inner = _inner_width(shape, largest) / hidden * (1 if style.lean else 2)
+    inner = inner_width(shape, largest) / hidden * (1 if style.lean else 2)
     kept, recomputed, on_host = blocks.average(full), 0, 0
     if recompute is Recompute.SELECTIVE:
         left = {kind: blocks.kept_selectively(kind) for kind in kinds}

@@ -10,7 +10,7 @@ what can be hidden is counted, and both ends make the range (docs/decisions/0503
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dsconfig.cost import hardware
+from dsconfig.cost import hardware, unfused
 from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of, style_of
 from dsconfig.cost.communication import collectives, traffic, volume_of
 from dsconfig.cost.hardware import Rates, rates
@@ -27,10 +27,6 @@ USUAL_TOKENS = 2048
 
 WITHIN_LAYERS = ("tensor", "sequence", "pipeline", "hpz")
 """Axes whose ranks are in one node."""
-
-SCORE_ACCESSES = 6
-"""Memory accesses per score of eager attention in forward: the product, the mask (read and
-written), softmax (read and written), the second product; backward has twice as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,25 +212,25 @@ class _StepModel:
         return (6.0 * model.trainable + 4.0 * frozen) * working, scores
 
     def _moved(self) -> float:
-        """Return the additional memory traffic of eager attention in one micro step.
-
-        Published runs use fused attention; traffic of other operations is part of their rates.
-        """
+        """Return the memory traffic of unfused attention and activation in one micro step."""
         shape = self._model.architecture
-        style = style_of(self._effective, self._facts)
-        if shape is None or style.flash:
+        if shape is None:
             return 0.0
-        passes = 4 if self._recompute is Recompute.FULL else 3
-        scores = self._tokens * self.length * shape.heads * shape.attentions / self._split
-        return passes * SCORE_ACCESSES * style.width * scores
+        style = style_of(self._effective, self._facts)
+        moved = unfused.bytes_of_token(shape, style, self.length)
+        return self._passes * self._tokens * moved / self._split
+
+    @property
+    def _passes(self) -> int:
+        """Forward once, backward twice, and recomputation: in units of forward."""
+        return 4 if self._recompute is Recompute.FULL else 3
 
     def _launches(self) -> float:
         """Return the kernels and hooks the host launches in one micro step, for one
         pipeline stage."""
         shape = self._model.architecture
         layers = (shape.layers if shape else 32) / self._facts.degrees.pipeline
-        passes = 4 if self._recompute is Recompute.FULL else 3
-        return hardware.LAUNCHES_OF_BLOCK * layers * passes
+        return hardware.LAUNCHES_OF_BLOCK * layers * self._passes
 
     def _update(self, speed: Rates) -> float:
         """Return the seconds to read and write the states on the device once.
