@@ -7,7 +7,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-deep test-torch mutants bench bench-engine bench-checkpoint bench-tiers gpu lint format generate clean help
+.PHONY: run test test-all test-deep test-torch mutants bench bench-engine bench-checkpoint bench-tiers gpu releases lint format generate clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -79,6 +79,10 @@ bench-engine: $(STAMPS)/interop ## compare the engine with DDP, fully_shard and 
 # Measurements for this commit and GPU are kept in runs/gpu and not repeated.
 gpu: $(STAMPS)/setup ## measure on a GPU and write docs/internals/gpu.md
 	PYTHONPATH=tests $(BIN)/python -m gpu
+
+# RELEASES="transformers==5.24.0 transformers==5.23.0" compares these two.
+releases: $(STAMPS)/interop ## print what new releases of DeepSpeed, transformers and accelerate change
+	PYTHONPATH=tests $(BIN)/python -m releases $(RELEASES)
 
 lint: $(STAMPS)/setup ## run ruff and pyright
 	$(BIN)/ruff check .

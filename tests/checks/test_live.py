@@ -7,7 +7,7 @@ import random
 import pytest
 
 import dsconfig
-from dsconfig.schema import keys
+from dsconfig.schema import NEWEST, Version, keys
 from narrowing import not_none
 
 pytestmark = [
@@ -42,7 +42,7 @@ def parser():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     config = pytest.importorskip("deepspeed.runtime.config")
     if not dsconfig_is_at(config):
-        pytest.skip("requires DeepSpeed 0.19.8")
+        pytest.skip(f"requires DeepSpeed {NEWEST}")
     import torch.distributed as torch_dist
     from deepspeed import comm
 
@@ -60,7 +60,7 @@ def parser():
 def dsconfig_is_at(module) -> bool:
     import deepspeed
 
-    return deepspeed.__version__.startswith("0.19.8")
+    return Version.parse(deepspeed.__version__) >= NEWEST
 
 
 def put(config, path, value):

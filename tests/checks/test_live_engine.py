@@ -10,6 +10,7 @@ from checks.real_deepspeed import BUILT, RAN, STEPPED, Stop, compile_kernels, st
 from dsconfig.checks.registry import rules
 from dsconfig.checks.rule import Example, Phase, Rule
 from dsconfig.report import Effect
+from dsconfig.schema import NEWEST, Version
 
 pytestmark = [pytest.mark.live, pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
@@ -60,8 +61,8 @@ def _stop(example: Example) -> Stop:
 @pytest.fixture(scope="module", autouse=True)
 def _newest():
     deepspeed = pytest.importorskip("deepspeed")
-    if not deepspeed.__version__.startswith("0.19.8"):
-        pytest.skip("requires DeepSpeed 0.19.8")
+    if Version.parse(deepspeed.__version__) < NEWEST:
+        pytest.skip(f"requires DeepSpeed {NEWEST}")
     compile_kernels()
 
 

@@ -14,7 +14,7 @@ from dsconfig.schema.schedules import OWN as OWN_SCHEDULES
 pytestmark = [
     pytest.mark.live,
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.skipif(installed_or_newest() != NEWEST, reason=f"needs DeepSpeed {NEWEST}"),
+    pytest.mark.skipif(installed_or_newest() < NEWEST, reason=f"needs DeepSpeed {NEWEST}"),
 ]
 
 

@@ -263,7 +263,7 @@ def test_amsgrad_adds_third_moment() -> None:
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(installed_or_newest() != NEWEST, reason=f"needs DeepSpeed {NEWEST}")
+@pytest.mark.skipif(installed_or_newest() < NEWEST, reason=f"needs DeepSpeed {NEWEST}")
 @pytest.mark.parametrize(
     ("name", "class_name", "module"),
     [
@@ -289,7 +289,7 @@ def test_class_arguments_equal_deepspeed(name: str, class_name: str, module: str
 
 @pytest.mark.live
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(installed_or_newest() != NEWEST, reason=f"needs DeepSpeed {NEWEST}")
+@pytest.mark.skipif(installed_or_newest() < NEWEST, reason=f"needs DeepSpeed {NEWEST}")
 def test_tested_classes_equal_deepspeed() -> None:
     from deepspeed.runtime.zero import utils
 
