@@ -3,6 +3,7 @@
 GPU meshes are made over a fake process group; device tensors are fake.
 """
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import dsengine
-from dsconfig import block_values
+from dsconfig import block_values, tiles
 from dsengine.checkpoints import checkpointer
 from dsengine.communication.devices import device_for, select_device
 from dsengine.observation import progress
@@ -28,12 +29,17 @@ from dsengine.optimizers import build_optimizer, rebind
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding
 from dsengine.optimizers.gradients import global_norm, scale_gradients
+from dsengine.optimizers.precision import Policy
 from dsengine.parameters.shards import copy_local_slice, full_tensor_of, local_slice_of
+from dsengine.sharding.indivisible import Indivisible
+from dsengine.sharding.reduction import Averaging
 from dsengine.simulation.fakes import OperationObserver
-from dsengine.tiers import HostBinding, NvmeBinding
+from dsengine.tiers import HostBinding, NvmeBinding, memory, staging
 from dsengine.tiers.host import _to_part
+from dsengine.tiers.staging import THREADS, Staging
 from dsengine.torch_private import as_shard, inputs_to
 from engine_storage.offloading import offload_settings
+from narrowing import of_type
 
 RANK, WORLD = 5, 8
 
@@ -282,6 +288,24 @@ def test_adafactor_synchronizes_once_per_norm(world: None) -> None:
     assert reads.count == len(masters)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scalar_parameters_are_reduced_without_waiting(world: None, dtype: torch.dtype) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scales = nn.ParameterList(nn.Parameter(torch.ones(())) for _ in range(3))
+
+    model, group = Scaled(), of_type(dist.group.WORLD, dist.ProcessGroup)
+    scalars = Indivisible(model, Averaging(1.0, 1.0, True), group)
+    mixed = Policy(compute=dtype, wire=dtype, accumulation=torch.float32, autocast=None)
+    scalars.initialize(model, torch.device("cpu"), mixed)
+    with Reads() as reads:
+        sum(2.0 * scale for scale in scalars.parameters).backward()  # type: ignore[union-attr]
+        scalars.reduce()
+    assert reads.count == 0
+    assert [scalars.masters[p].grad for p in scalars.parameters] == [2.0, 2.0, 2.0]
+
+
 class Reads(TorchDispatchMode):
     """Counts reads of tensor values."""
 
@@ -350,12 +374,58 @@ def test_parts_stored_on_nvme_are_not_pinned(
     weight = nn.Parameter(torch.ones(4))
     settings = offload_settings(pin_memory=True, nvme_path=str(tmp_path))
     binding = kind(torch.optim.AdamW([weight]), {"weight": weight}, settings, {})
-    assert sum(pins) == pinned
+    assert sum(pins) == pinned + 1
     pins.clear()
     weight.sum().backward()
-    assert sum(pins) == 1
+    assert not pins  # the gradient sum was allocated before: page-locking waits for the device
     assert torch.equal(binding.offloaded_gradients["weight"], torch.ones(4))
     binding.close()
+
+
+def test_staging_uses_the_rank_gpu_and_pinned_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the config pins: copies from and to other memory would not be asynchronous."""
+    cuda = Cuda(monkeypatch, current=RANK)
+    pins: list[bool] = []
+
+    def empty(shape: Any, *, pin: bool) -> Tensor:
+        pins.append(pin)
+        return torch.empty(shape)
+
+    monkeypatch.setattr(memory, "empty_on_host", empty)
+    monkeypatch.setattr(tiles, "PIECE_BYTES", 64)
+    buffers, used, consumed = Staging(), set[int](), dict[int, list[int]]()
+    targets = torch.zeros(3, 40)
+
+    def consume(into: Tensor, piece: Tensor) -> None:
+        used.add(threading.get_ident())
+        consumed.setdefault(into.data_ptr(), []).append(int(piece[0]))
+        into.add_(piece)
+
+    for step in range(5):
+        for target in targets:
+            buffers.to_host(torch.full((40,), float(step)), target, consume)
+    buffers.wait()
+    assert torch.equal(targets, torch.full((3, 40), 10.0))
+    assert all(steps == [*range(5)] for steps in consumed.values())
+    assert len(consumed) == 9  # pieces of 16, 16 and 8 elements
+    assert cuda.chosen == [RANK] * len(used) == [RANK] * THREADS
+    assert pins == [True] * tiles.PIECES
+    buffers.close()
+
+
+def test_staging_waits_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, bool]] = []
+
+    class Event:
+        def __init__(self, **options: bool) -> None:
+            made.append(options)
+
+        def record(self) -> None:
+            pass
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    staging._recorded(torch.device("cuda"))
+    assert made == [{"blocking": True}]
 
 
 def test_dry_run_is_independent_of_local_gpus(

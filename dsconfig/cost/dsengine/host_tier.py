@@ -49,7 +49,7 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     own, pin = host_share(job)[1], offload.pin_memory
     state = job.optimizer.state_bytes(own, job.state_width)
     gradients = offloaded_gradients(own * job.master_width, pinned=pin)
-    staging = _staging(job, own, pinned=pin)
+    staging = _staging(job, own)
     if offload.tier is Tier.HOST:
         return [
             offloaded_masters(own * job.master_width, pinned=pin),
@@ -66,13 +66,13 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     return [gradients, buffers, *staging]
 
 
-def _staging(job: Workload, own: int, *, pinned: bool) -> list[Component]:
+def _staging(job: Workload, own: int) -> list[Component]:
     """Return the buffers for gradients and weights, if shards and states are in different
     memories."""
     if job.on_cpu or job.effective.zero.offload_param is not None or not own:
         return []
     size, formula = tiles.PIECES * tiles.PIECE_BYTES, f"{tiles.PIECES} buffers of 32 MiB"
-    return [Component("staging buffers", size, OPTIMIZER, formula, pinned=pinned)]
+    return [Component("staging buffers", size, OPTIMIZER, formula, pinned=True)]
 
 
 def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:

@@ -1,6 +1,7 @@
 """The device on which this rank computes, and the device whose tensors a group communicates."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
@@ -40,6 +41,22 @@ def _refuse_other_accelerators() -> None:
             f"use: it trains on CUDA and ROCm GPUs and on the CPU. Set {ACCELERATOR}=cpu to train "
             "on the CPU"
         )
+
+
+def threads_on_device(count: int, name: str) -> ThreadPoolExecutor:
+    """Return threads on this rank's GPU; they would create a context on the first GPU otherwise."""
+    if not torch.cuda.is_available():
+        return ThreadPoolExecutor(count, name)
+    device = torch.cuda.current_device()
+    return ThreadPoolExecutor(count, name, initializer=torch.cuda.set_device, initargs=(device,))
+
+
+def wait_for_stream(device: torch.device) -> None:
+    """Wait until ``device`` has done all work on the current stream, without occupying a core."""
+    if device.type == "cuda":
+        event = torch.cuda.Event(blocking=True)
+        event.record(torch.cuda.current_stream(device))
+        event.synchronize()
 
 
 def device_of_rank() -> torch.device:

@@ -78,7 +78,7 @@ class HostBinding(Binding):
         elements = self._tile_elements()
         self.device_tiles = divide_into_tiles(on_device, settings.sub_group_size)
         self.host_tiles = divide_into_tiles(on_host, elements)
-        self._staging = Staging(pin=self._pin)
+        self._staging = Staging()
         self.offloaded_gradients = OffloadedGradients(
             masters,
             self.shards,

@@ -3,7 +3,7 @@
 [Note: how gradients are offloaded]
 ``fully_shard`` calls a shard's hooks when its gradient is reduced, on the reduction stream. There
 the gradient is copied to the host in pieces and released; the next unit's gradient can reuse its
-memory, because it is used on the same stream. A thread waits for each piece and adds it to the sum
+memory, because it is used on the same stream. Threads wait for each piece and add it to the sum
 while backward continues (``staging.py``). If the shards themselves are on the host, ``fully_shard``
 has already copied the gradient, without waiting only if there is no hook to read it: these are
 accumulated after backward.
@@ -17,11 +17,9 @@ from torch import Tensor, nn
 
 from dsengine.parameters.shards import is_indivisible
 from dsengine.tiers import memory
+from dsengine.tiers.accumulation import accumulate
 from dsengine.tiers.staging import Staging
 from dsengine.torch_private import local_part
-
-ROUNDING_ELEMENTS = 2**20
-"""Elements rounded at a time, few enough for the processor's cache."""
 
 
 class OffloadedGradients(Mapping[str, Tensor]):
@@ -48,6 +46,10 @@ class OffloadedGradients(Mapping[str, Tensor]):
         self._staging = staging
         self._sums: dict[str, Tensor] = {}
         """The memory is reused for the next window."""
+        for name, part in parts.items() if pin else ():
+            # Page-locking takes seconds and waits for the device: not within a backward.
+            if part.device.type == "cpu" and masters[name].requires_grad:
+                self._sum_for(name, local_part(masters[name]))
         self._arrived: dict[str, None] = {}
         # Gradients of indivisible parameters are reduced after backward.
         self._late = [name for name in parts if copied or is_indivisible(masters[name])]
@@ -127,10 +129,4 @@ class OffloadedGradients(Mapping[str, Tensor]):
         return self._sums[name]
 
     def _add(self, total: Tensor, gradient: Tensor, is_first: bool) -> None:
-        if is_first:
-            total.copy_(gradient)
-        else:
-            total.add_(gradient)
-        if self._rounding is not total.dtype:
-            for piece in total.view(-1).split(ROUNDING_ELEMENTS):
-                piece.copy_(piece.to(self._rounding))
+        accumulate(total, gradient, self._rounding, is_first=is_first)

@@ -4,7 +4,9 @@
 A copy runs asynchronously only from or to page-locked memory, and only between tensors of one
 dtype. So transfers are cut into pieces, each cast on the host while in a buffer. There are PIECES
 buffers of PIECE_BYTES, allocated on first use: the faster side waits for the slower one, and memory
-is bounded.
+is bounded. They are page-locked whatever the config says of the states, or each copy would wait.
+
+Pieces of the same target are consumed in the order of their copies: a target's thread is fixed.
 """
 
 from collections.abc import Callable
@@ -16,20 +18,27 @@ import torch
 from torch import Tensor
 
 from dsconfig import tiles
+from dsengine.communication.devices import threads_on_device
 from dsengine.tiers import memory
+from dsengine.torch_private import is_fake
 
 Consume = Callable[[Tensor, Tensor], None]
 """``consume(target, piece)`` handles a piece that has arrived."""
 
 
-class Staging:
-    """The buffers and the thread that empties them."""
+THREADS = 2
+"""Threads that empty buffers: each operation uses several cores, the steps between them one."""
 
-    def __init__(self, *, pin: bool) -> None:
-        self._pin = pin
+
+class Staging:
+    """The buffers and the threads that empty them."""
+
+    def __init__(self) -> None:
         self._is_allocated = False
         self._free: SimpleQueue[Tensor] = SimpleQueue()
-        self._thread: ThreadPoolExecutor | None = None
+        self._threads: list[ThreadPoolExecutor] = []
+        self._thread_of: dict[int, int] = {}
+        """Index by address of a target."""
         self._pending: list[Future[None]] = []
 
     def to_host(self, source: Tensor, target: Tensor, consume: Consume) -> None:
@@ -71,9 +80,9 @@ class Staging:
 
     def close(self) -> None:
         self.wait()
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+        for thread in self._threads:
+            thread.shutdown()
+        self._threads.clear()
 
     def _buffer(self) -> Tensor:
         """Return a free buffer; wait for one if all are in use."""
@@ -81,7 +90,7 @@ class Staging:
             self._is_allocated = True
             for _ in range(tiles.PIECES):
                 buffer = memory.empty_on_host(
-                    (tiles.PIECE_BYTES // tiles.ELEMENT_BYTES,), pin=self._pin
+                    (tiles.PIECE_BYTES // tiles.ELEMENT_BYTES,), pin=torch.cuda.is_available()
                 )
                 self._free.put(buffer.view(torch.uint8))
         return self._free.get()
@@ -89,9 +98,14 @@ class Staging:
     def _submit(
         self, arrived: Any, consume: Consume | None, target: Tensor, staged: Tensor, buffer: Tensor
     ) -> None:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "dsengine-staging")
-        emptied = self._thread.submit(self._empty, arrived, consume, target, staged, buffer)
+        if is_fake(staged):  # in a dry run, whose mode serves one thread
+            self._empty(arrived, consume, target, staged, buffer)
+            return
+        if not self._threads:
+            self._threads = [threads_on_device(1, "dsengine-staging") for _ in range(THREADS)]
+        next_thread = len(self._thread_of) % THREADS
+        thread = self._threads[self._thread_of.setdefault(target.data_ptr(), next_thread)]
+        emptied = thread.submit(self._empty, arrived, consume, target, staged, buffer)
         self._pending.append(emptied)
 
     @torch.no_grad()
@@ -111,6 +125,6 @@ def _recorded(device: torch.device) -> Any:
     """Return an event recorded on the current stream; None on the CPU."""
     if device.type != "cuda":
         return None
-    event = torch.cuda.Event()
+    event = torch.cuda.Event(blocking=True)  # its wait does not occupy a core
     event.record()
     return event
