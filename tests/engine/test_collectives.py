@@ -49,6 +49,14 @@ def test_collectives_equal_direct_exchange(ranks: Ranks, stage: int, name: str) 
     agree(ranks, config(stage, 2, **SETTINGS[name]), tolerance)
 
 
+def test_evaluation_with_offloaded_parameters_waits_for_its_gathers(ranks: Ranks) -> None:
+    """The copies of pinned shards to the GPU must end before anything writes the shards."""
+    job = "training.collective_jobs:waits_with_offload"
+    settings = config(3, zero={"offload_param": ON_HOST})
+    assert ranks.run(job, config=settings)[0] == (0, 1)
+    assert ranks.run(job, config=config(3))[0] == (0, 0)
+
+
 @pytest.mark.parametrize("zero", OFFLOADED, ids=str)
 @pytest.mark.parametrize("precision", [{}, BF16], ids=["fp32", "bf16"])
 def test_collectives_equal_direct_exchange_with_offload(

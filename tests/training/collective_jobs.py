@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 from unittest.mock import patch
 
+import torch
 import torch.distributed as dist
 
 import dsengine
@@ -36,6 +37,20 @@ def both_ways(config: dict[str, Any], steps: int = 4) -> tuple[list[float], list
     exchanged = jobs.losses(config, steps)
     with collectives_only():
         return exchanged, jobs.losses(config, steps)
+
+
+def waits_with_offload(config: dict[str, Any]) -> tuple[int, int]:
+    """Return how often two training steps and one evaluation wait for the device."""
+    waits: list[Any] = []
+    with patch("dsengine.sharding.fully_sharded.wait_for_stream", waits.append):
+        engine, *_ = dsengine.initialize(model=models.tied(), config=config)
+        for step in range(2):
+            jobs.window(engine, step)
+        trained = len(waits)
+        with torch.no_grad():
+            engine(models.batch(0, 0, dist.get_rank()))
+        engine.destroy()
+    return trained, len(waits) - trained
 
 
 def groups_made(config: dict[str, Any], blocks: int) -> int:

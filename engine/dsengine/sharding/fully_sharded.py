@@ -23,6 +23,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from dsconfig import Effective, Plan, PlannedUnit
+from dsengine.communication.devices import wait_for_stream
 from dsengine.communication.exchange import (
     Reductions,
     UnitAllGather,
@@ -295,7 +296,12 @@ class FullySharded(Sharding):
         return self._topology.group("states") if is_sharded else None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
+        outputs = self.module(*args, **kwargs)
+        if self._offload is not None and not torch.is_grad_enabled():
+            # Its gathers may still be copying pinned shards, which a script, a load or a step may
+            # write next. (A step waits for the gradients, which come after those of its backward.)
+            wait_for_stream(self._device)
+        return outputs
 
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         del loss
