@@ -102,19 +102,24 @@ class Indivisible:
 
     @torch.no_grad()
     def reduce(self) -> None:
-        """Sum new gradients over ranks. Collective if there are trained parameters."""
+        """Sum new gradients over ranks. Collective if there are trained parameters.
+
+        The host reads whether other ranks have used a parameter only if this one has not: it would
+        wait for the device.
+        """
         if not self._trained:
             return
         self.accumulate()
         self._copy_writes()
         new = [self._new_gradient(p).flatten() * self._factor for p in self._trained]
-        used = torch.tensor(
-            [float(p in self._unreduced or p.grad is not None) for p in self._trained]
-        )
-        message = torch.cat([*new, used.to(new[0].device)])
+        used = [p in self._unreduced or p.grad is not None for p in self._trained]
+        flags = [new[0].new_full((1,), float(flag)) for flag in used]
+        message = torch.cat([*new, *flags])
         dist.all_reduce(message, group=self._group)
         *values, were_used = message.split([*map(len, new), len(new)])
-        for parameter, value, was_used in zip(self._trained, values, were_used, strict=True):
+        if not all(used):
+            used = [count > 0 for count in were_used.tolist()]
+        for parameter, value, was_used in zip(self._trained, values, used, strict=True):
             if was_used:
                 self._add(parameter, value.view(parameter.shape))
         self._unreduced.clear()
