@@ -691,12 +691,24 @@ def issued_collectives() -> dict[str, int]:
 
 
 def abort_communicators() -> None:
-    """Make accelerator collectives that wait for a lost rank fail with an error."""
+    """Make accelerator collectives that wait for a lost rank fail with an error. May hang.
+
+    All within one NCCL group, as torch's own abort: one by one, each could wait for another.
+    """
+    backends: list[Any] = []
     for group in list(dist.distributed_c10d._world.pg_names):
-        try:
-            group._get_backend(torch.device("cuda")).abort()
-        except RuntimeError:  # a group without an accelerator backend
-            continue
+        with suppress(RuntimeError):  # a group without an accelerator backend
+            backends.append(group._get_backend(torch.device("cuda")))
+    groups = [backend for backend in backends if hasattr(backend, "_group_start")]
+    if groups:
+        groups[0]._group_start()
+    try:
+        for backend in backends:
+            with suppress(RuntimeError):
+                backend.abort()
+    finally:
+        if groups:
+            groups[0]._group_end()
 
 
 GLOO_THREAD = "pt_gloo_runloop"

@@ -2,12 +2,14 @@
 
 import json
 import os
+import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from dsengine.communication.peers import Message, RankFailedError, in_phase
+from dsengine.communication.peers import Message, RankFailedError, abort, in_phase
 from dsengine.communication.peers.message import MessageKind
 from dsengine.communication.peers.status import STATUS
 from engine_storage.scripts import run_script
@@ -166,6 +168,39 @@ def test_unauthenticated_messages_are_ignored() -> None:
     assert received == []
     server.close()
     server.thread.join(10)
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A rank on a GPU after another one has failed; what was done to it."""
+    done: list[str] = []
+    message = Message(rank=1, host="node-b", process=7, kind=MessageKind.DIED)
+    for name, value in {"failure": message, "aborted": False, "phase": None}.items():
+        monkeypatch.setattr(STATUS, name, value)
+    monkeypatch.setattr(abort, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(abort, "abort_communicators", lambda: done.append("aborted"))
+    monkeypatch.setattr(os, "_exit", lambda code: done.append(f"exited with {code}"))
+    yield done
+
+
+def test_abort_that_hangs_does_not_keep_the_rank_alive(
+    monkeypatch: pytest.MonkeyPatch, stuck: list[str]
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(abort, "abort_communicators", lambda: release.wait(60))
+    monkeypatch.setattr(STATUS, "phase", "step")
+    abort.end_if_stuck()
+    assert stuck == ["exited with 1"] and STATUS.aborted
+    release.set()
+
+
+def test_script_that_waits_for_the_device_is_released(stuck: list[str]) -> None:
+    """The main thread waits, as in ``loss.item()``, outside of the engine."""
+    thread = threading.Thread(target=abort.end_if_stuck)
+    thread.start()
+    thread.join(60)
+    assert stuck == ["aborted"] and STATUS.aborted
 
 
 def test_phase_raises_after_communicators_were_aborted(
