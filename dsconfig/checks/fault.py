@@ -39,13 +39,15 @@ def fault(
     remedy: str,
     *,
     effect: Effect = Effect.ALTERED,
+    stops: str = "",
     triggers: str = "zero_optimization",
     program: str = DEEPSPEED,
     applies_to: AppliesTo = reaches_deepspeed,
 ) -> Callable[[Fault], Fault]:
     """Register a rule for a bug of the releases in ``span`` (first and last, inclusive).
 
-    Bugs of a ``program`` other than DeepSpeed are reported if the facts include its release.
+    ``stops`` is as in ``rule``, for bugs with the effect ``refused``. Bugs of a ``program`` other
+    than DeepSpeed are reported if the facts include its release.
     """
     start, end = map(Version.parse, span.split(" to "))
 
@@ -67,7 +69,7 @@ def fault(
                 )
 
         also = () if effect is Effect.NOTE else (Effect.NOTE,)
-        rule(code, effect, triggers=triggers, also=also, applies_to=applies_to)(check)
+        rule(code, effect, triggers=triggers, also=also, stops=stops, applies_to=applies_to)(check)
         if program == DEEPSPEED:
             RANGES[code] = (start, end)
         return find

@@ -70,8 +70,9 @@ MODULES: Mapping[str, str] = {
     "known_faults": "zero_optimization bf16 bfloat16 fp16 data_types gradient_clipping scheduler "
     "optimizer",
     "muon_faults": "optimizer",
-    "stage3_faults": f"zero_optimization {MODEL}",
+    "stage3_faults": "zero_optimization",
     "engine_faults": "fp16 communication_data_type elasticity pipeline",
+    "frozen_faults": f"{MODEL} {TRAINING}",
     "trainer_faults": "transformers accelerate",
     "huggingface": "",
     "launching": EMBEDDED_IN_YAML,

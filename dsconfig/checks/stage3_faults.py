@@ -8,13 +8,8 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.fault import FaultFinding, fault, lost_steps
-from dsconfig.checks.registry import MODEL
-from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.read_config import ZERO
-
-with lazy_imports():
-    from dsconfig.facts import adapters
 
 HPZ = "zero_hpz_partition_size"
 QUANTIZED = "zero_quantized_weights"
@@ -145,30 +140,3 @@ def super_offload_drops_micro_steps(config: Context) -> Iterator[FaultFinding]:
     if config.stage == 3 and on_host and config.is_on(OFFLOAD, "super_offload"):
         behavior = "drop the gradients of all micro steps except the last with super_offload"
         yield from lost_steps(config, (*OFFLOAD, "super_offload"), behavior, 1)
-
-
-@fault(
-    "DSC859",
-    "0.19.2 to 0.19.2",
-    "deepspeedai/DeepSpeed#8072",
-    "use DeepSpeed 0.19.3 or later, or create the adapters with autocast_adapter_dtype=False",
-    effect=Effect.NOTE,
-    triggers=MODEL,
-)
-def adapters_gathered_in_another_dtype(config: Context) -> Iterator[FaultFinding]:
-    """DeepSpeed 0.19.2 gathers fp32 adapters into 16-bit buffers at stage 3
-
-    PEFT keeps LoRA adapters in fp32, and 0.19.2 no longer casts them. Small weights are gathered
-    into buffers of the first one's dtype, which raises `TypeError: output tensor must have the same
-    type as input tensor`. The model is set by `--model`, adapters by `--lora-rank`.
-
-    with: version="0.19.2", model="llama-2-7b", lora_rank=8
-    bad: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}
-    good: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}
-    """
-    model = config.facts.model
-    if config.stage != 3 or not (config.bf16 or config.fp16) or model is None:
-        return
-    if adapters.adapters_of(model) is not None:
-        behavior = "raise a TypeError if small adapters are fp32 and the base weights are not"
-        yield FaultFinding(ZERO, behavior)

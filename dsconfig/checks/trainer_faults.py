@@ -100,3 +100,31 @@ def schedule_too_slow(config: Context) -> Iterator[FaultFinding]:
     own = config.optimizer is None and config.scheduler is None
     if own and config.facts.world_size != 1:
         yield FaultFinding((), "step the script's schedule once instead of once per process")
+
+
+@fault(
+    "DSC865",
+    "4.46.2 to 4.47.0",
+    "huggingface/transformers#35157, deepspeedai/DeepSpeed#6793",
+    "use transformers 4.47.1 or later, or one gradient accumulation step",
+    effect=Effect.REFUSED,
+    stops="step AssertionError",
+    triggers="transformers",
+    program="transformers",
+    applies_to=reads_training_arguments,
+)
+def no_sync_with_sharded_gradients(config: Context) -> Iterator[FaultFinding]:
+    """transformers 4.46.2 to 4.47.0 call `no_sync`, which DeepSpeed 0.16 and later reject
+
+    The Trainer disables synchronization for all micro steps except the last. At stages 2 and 3
+    DeepSpeed raises an AssertionError: `no_sync context manager is incompatible with gradient
+    partitioning logic of ZeRO stage`.
+
+    with: runtime="transformers", releases={"transformers": "4.47.0"}, version="0.16.2"
+    bad: {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,
+        "zero_optimization": {"stage": 2}}
+    good: {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1,
+        "zero_optimization": {"stage": 2}}
+    """
+    if config.stage >= 2 and config.since("0.16.0"):
+        yield from lost_steps(config, (STEPS,), "call no_sync, which DeepSpeed rejects", 1)

@@ -139,3 +139,50 @@ def test_elastic_batch_within_limit_is_correct() -> None:
     for sizes, expected in (([8, 12], {"DSC862"}), ([8, 16], set()), ([8, 32], set())):
         block = {"enabled": True, "max_train_batch_size": 16, "micro_batch_sizes": sizes}
         assert codes({"elasticity": block}, "0.19.5").keys() & {"DSC862"} == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "transformers", "severity"),
+    [
+        ({"gradient_checkpointing_kwargs": {"use_reentrant": False}}, None, "error"),
+        ({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, "5.13.0", None),
+        ({}, "5.13.0", "error"),
+        ({}, "4.57.3", None),
+        ({}, None, "info"),
+        ({"gradient_checkpointing": False}, "5.13.0", None),
+    ],
+)
+def test_recomputed_frozen_weights_depend_on_reentrancy(
+    arguments: dict, transformers: str | None, severity: str | None
+) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    facts = dsconfig.gather(
+        model="llama-2-7b",
+        lora_rank=16,
+        training_args={"gradient_checkpointing": True, **arguments},
+        releases={"transformers": transformers} if transformers else None,
+    )
+    report = dsconfig.validate(config, facts, runtime="transformers", version="0.19.2")
+    found = {each.code: each.severity for each in report.diagnostics}
+    assert found.get("DSC864") == severity
+
+
+def test_adapters_are_known_from_the_yaml_of_a_trainer(tmp_path) -> None:
+    (tmp_path / "ds.json").write_text(
+        '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}'
+    )
+    for method, expected in (("lora", True), ("full", False)):
+        path = tmp_path / f"{method}.yaml"
+        path.write_text(
+            f"finetuning_type: {method}\ndeepspeed: ds.json\nper_device_train_batch_size: 1\n"
+            "gradient_checkpointing: true\nlearning_rate: 0.0001\nbf16: true\n"
+        )
+        report = dsconfig.validate(path, runtime="transformers", version="0.19.2")
+        assert ("DSC864" in {each.code for each in report.diagnostics}) == expected
+
+
+def test_full_training_recomputes_no_frozen_weights() -> None:
+    facts = dsconfig.gather(model="llama-2-7b", training_args={"gradient_checkpointing": True})
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    report = dsconfig.validate(config, facts, runtime="transformers", version="0.19.2")
+    assert "DSC864" not in {each.code for each in report.diagnostics}

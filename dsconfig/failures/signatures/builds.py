@@ -78,6 +78,7 @@ SIGNATURES = (
         cause="an operator of DeepSpeed does not support this machine; async_io requires libaio",
         remedy="Run ds_report for the missing requirement (apt install libaio-dev for "
         "offloading to NVMe).",
+        threads=("deepspeedai/DeepSpeed/issues/6906",),
     ),
     Signature(
         name="op-torch-mismatch",
@@ -87,6 +88,7 @@ SIGNATURES = (
         "runs",
         remedy="Reinstall DeepSpeed in this environment: pip install --force-reinstall "
         "--no-build-isolation --no-cache-dir deepspeed.",
+        threads=("S95Sedan/Deepspeed-Windows/issues/4", "daswer123/xtts-webui/issues/111"),
     ),
     Signature(
         name="op-library-missing",

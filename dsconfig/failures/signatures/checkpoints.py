@@ -56,6 +56,7 @@ SIGNATURES = (
         "runs, or the model changed",
         remedy="Convert a checkpoint whose files are all of one run: `dsconfig checkpoint "
         "verify DIR`.",
+        threads=("deepspeedai/DeepSpeed/issues/1317", "deepspeedai/DeepSpeed/pull/1372"),
     ),
     Signature(
         name="converted-keys-do-not-match",
@@ -134,6 +135,7 @@ SIGNATURES = (
         "(save_only_model), or the path is of the parent folder",
         remedy="Pass the folder checkpoint-N that contains global_stepN; without it, load the "
         "weights with from_pretrained.",
+        threads=("huggingface/open-r1/issues/553", "modelscope/ms-swift/issues/1132"),
     ),
     Signature(
         name="disk-full",

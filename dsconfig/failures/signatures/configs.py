@@ -76,6 +76,7 @@ SIGNATURES = (
         "buckets",
         remedy='Replace "auto" of reduce_bucket_size, stage3_prefetch_bucket_size and '
         "stage3_param_persistence_threshold by integers.",
+        threads=("huggingface/transformers/issues/22176", "hiyouga/LlamaFactory/issues/4754"),
     ),
     Signature(
         name="fractional-bucket-size",
@@ -143,6 +144,7 @@ SIGNATURES = (
         releases={"deepspeed": ""},
         cause="stage {stage} requires an optimizer, and neither config nor script defines one",
         remedy='Add an "optimizer" block, or pass optimizer= to deepspeed.initialize.',
+        threads=("hiyouga/LlamaFactory/issues/1243",),
     ),
     Signature(
         name="batch-size-unknown-to-accelerate",
@@ -155,6 +157,7 @@ SIGNATURES = (
         "with a batch size",
         remedy="Set train_micro_batch_size_per_gpu in the config to an integer, or pass the "
         "training data loader to accelerator.prepare together with the model.",
+        threads=("huggingface/peft/issues/450", "kohya-ss/musubi-tuner/issues/44"),
     ),
     Signature(
         name="device-map-at-stage3",
@@ -176,5 +179,6 @@ SIGNATURES = (
         releases={"deepspeed": ""},
         cause="DeepSpeed's own MoE layers do not support stage 3",
         remedy="Use stage 2, or the MoE layers of transformers with leaf modules.",
+        threads=("deepspeedai/DeepSpeed/issues/2870",),
     ),
 )

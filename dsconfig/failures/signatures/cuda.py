@@ -66,6 +66,7 @@ SIGNATURES = (
         cause="a GPU reported a hardware error",
         remedy="Exclude this GPU or node, and collect nvidia-smi -q -d ECC and dmesg | grep Xid "
         "for the administrator.",
+        threads=("huggingface/trl/issues/4149", "hiyouga/LlamaFactory/issues/9170"),
     ),
     Signature(
         name="gpu-not-available",
@@ -78,6 +79,7 @@ SIGNATURES = (
         cause="a rank selected a GPU that does not exist or is hidden from it",
         remedy="Start as many processes as nvidia-smi lists, and check CUDA_VISIBLE_DEVICES and "
         "the container's --gpus option.",
+        threads=("XLabs-AI/x-flux/issues/44",),
     ),
     Signature(
         name="gpu-architecture",
@@ -86,5 +88,6 @@ SIGNATURES = (
         cause="torch or an extension was built without support for this GPU",
         remedy="Install a torch build for this GPU, and rebuild extensions with "
         "TORCH_CUDA_ARCH_LIST.",
+        threads=("deepspeedai/DeepSpeed/issues/5724", "deepspeedai/DeepSpeed/issues/6549"),
     ),
 )

@@ -183,6 +183,7 @@ SIGNATURES = (
         cause="host memory is exhausted",
         remedy="Offload less, load with fewer ranks per node, or use a node with more memory: "
         "`dsconfig estimate --host-memory` computes the requirement.",
+        threads=("deepspeedai/DeepSpeed/issues/3860",),
     ),
     Signature(
         name="too-many-open-files",

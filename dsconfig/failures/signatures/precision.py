@@ -87,10 +87,11 @@ SIGNATURES = (
     ),
     Signature(
         name="fp16-unsupported",
-        phrases=("Type fp16 is not supported on your device",),
+        phrases=("Type fp16 is not supported",),
         releases={"deepspeed": ""},
         cause="the device does not support fp16 (a CPU, for example)",
         remedy="Use bf16 or fp32 instead.",
+        threads=("deepspeedai/DeepSpeed/issues/5718", "hiyouga/LlamaFactory/issues/2612"),
     ),
     Signature(
         name="mixed-dtypes",
