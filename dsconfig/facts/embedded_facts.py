@@ -13,9 +13,9 @@ from dsconfig.facts import accelerate_config, parallelism
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
-from dsconfig.facts.training import training
+from dsconfig.facts.training import TrainingFacts, training
 from dsconfig.mesh import Degrees
-from dsconfig.source import plugin_settings
+from dsconfig.source import arctic_config, plugin_settings
 from dsconfig.source.document import Document, count_distinctive
 from dsconfig.source.from_yaml import EMBEDDING_KEYS
 from dsconfig.source.pointer import is_block
@@ -40,6 +40,8 @@ def complete(facts: Facts, document: Document) -> Facts:
         name = document.named_in or document.name
         if is_accelerate_config(container):
             return facts if facts.launch else _with_launch(facts, container, name)
+        if arctic_config.is_arctic(container):
+            return _with_arctic(facts, container)
         return _with_arguments(facts, container, name)
     except FactError:  # an invalid value, which a rule reports, or a file of another program
         return facts
@@ -64,6 +66,26 @@ def _with_launch(facts: Facts, container: Mapping[str, Any], name: str) -> Facts
         nodes=facts.nodes or launch.nodes,
         training=known,
         origins=origins,
+    )
+
+
+def _with_arctic(facts: Facts, container: Mapping[str, Any]) -> Facts:
+    """Return the facts with the sequence length and kernels of ArcticTraining's YAML."""
+    model, known = container["model"], facts.training or TrainingFacts()
+    arguments: dict[str, Any] = {
+        "gradient_checkpointing": not model.get("disable_activation_checkpoint", False),
+        "attn_implementation": model.get("attn_implementation", "sdpa"),
+        "use_liger_kernel": model.get("type") == "liger",
+    }
+    length = container["data"].get("max_length")
+    usable = type(length) is int and length > 0
+    return replace(
+        facts,
+        training=replace(
+            known,
+            sequence_length=known.sequence_length or (length if usable else None),
+            arguments={**arguments, **known.arguments},
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from dsconfig.project.neighbours import ACCELERATE, TRAINER, YAMLS, Neighbours, 
 from dsconfig.report.report import FileTarget
 from dsconfig.runtimes.base import AUTO, AutoHandling, implied_by, runtime_of
 from dsconfig.schema.markers import integral
+from dsconfig.source import arctic_config
 from dsconfig.source.pointer import is_block, value_at
 
 with lazy_imports():
@@ -158,6 +159,8 @@ def _infer(
     document: "Document | None", source: str, facts: "Facts | None", neighbours: Neighbours
 ) -> tuple[str, str]:
     """Return the name of the program and the evidence for it."""
+    if document is not None and arctic_config.is_arctic(document.container):
+        return ALONE, "the ArcticTraining YAML"
     implied = None if facts is None else implied_by(facts)
     if implied is not None:
         return implied

@@ -14,7 +14,7 @@ from typing import Any, cast
 import yaml
 
 from dsconfig import os_errors
-from dsconfig.source import findings, plain, plugin_settings, templates, yaml_numbers
+from dsconfig.source import arctic_config, findings, plain, plugin_settings, templates, yaml_numbers
 from dsconfig.source.document import (
     Document,
     Format,
@@ -100,9 +100,22 @@ def document_from_yaml(
         return _unused(text, name)
     if isinstance(value, str):
         return _follow(text, name, value, place, read)._replace(container=container, named_in=name)
+    if arctic_config.is_arctic(container):
+        return _passed_by_arctic(text, name, root, container)
     positions = _Positions()
     _walk(node, "", (-1, -1), text, positions)
     return _finished(text, name, value, positions)._replace(container=container)
+
+
+def _passed_by_arctic(text: str, name: str, root: Node, content: dict[str, Any]) -> Document:
+    """Return the config that ArcticTraining makes of its YAML, each value where it is written."""
+    every, positions = _Positions(), _Positions()
+    _walk(root, "", (-1, -1), text, every)
+    _walk(dict(_entries(root))[arctic_config.BLOCK], "", (-1, -1), text, positions)
+    for pointer, beside in arctic_config.pointers_beside(content).items():
+        positions.places.setdefault(pointer, every.places[beside])
+    value = arctic_config.passed_config(content)
+    return _finished(text, name, value, positions)._replace(container=content)
 
 
 def _with_large_integers(text: str, name: str, root: Node, content: Any) -> Document:
