@@ -36,6 +36,7 @@ from torch.distributed.utils import _to_kwargs
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils._pytree import tree_map_only
 
 from dsengine.loading import gc_disabled
 
@@ -347,9 +348,18 @@ def _abort_pass_of(group: Any) -> None:
 def inputs_to(
     device: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Move a forward's inputs to the device, with the function that ``fully_shard`` uses."""
+    """Move a forward's inputs to the device, with the function that ``fully_shard`` uses.
+
+    Copies from page-locked memory, such as a data loader's, are not waited for.
+    """
+    args, kwargs = tree_map_only(Tensor, partial(_copy_pinned, device), (args, kwargs))
     moved, named = _to_kwargs(args, kwargs, device, False)
     return (moved[0] if moved else ()), (named[0] if named else {})
+
+
+def _copy_pinned(device: torch.device, tensor: Tensor) -> Tensor:
+    is_pinned = tensor.device.type == "cpu" and tensor.is_pinned()
+    return tensor.to(device, non_blocking=True) if is_pinned else tensor
 
 
 def reshard_within(unit: FSDPModule, mesh_info: Any = None) -> Any:

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 import dsengine
 from dsconfig import block_values, tiles
+from dsengine import comm
 from dsengine.checkpoints import checkpointer
 from dsengine.communication.devices import device_for, select_device
 from dsengine.observation import progress
@@ -121,6 +122,19 @@ def test_group_device_is_one_it_supports(
     assert device_for(group) == torch.device(expected)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert device_for(group) == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("torchs", "on_gpu", "on_cpu"),
+    [("cpu:gloo,cuda:nccl", "nccl", "gloo"), ("nccl", "nccl", "nccl"), ("gloo", "gloo", "gloo")],
+)
+def test_backend_has_the_name_that_scripts_expect(
+    monkeypatch: pytest.MonkeyPatch, torchs: str, on_gpu: str, on_cpu: str
+) -> None:
+    monkeypatch.setattr(dist, "get_backend", lambda *_: torchs)
+    assert comm.get_backend() == on_cpu
+    Cuda(monkeypatch)
+    assert comm.get_backend() == on_gpu
 
 
 def test_other_accelerators_are_refused(world: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +269,21 @@ def test_nested_inputs_are_moved_to_device() -> None:
     assert {each.device.type for each in tree_leaves((args[:2], named))} == {"meta"}
     assert args[2:] == (3, None)
     assert inputs_to(torch.device("meta"), (), {}) == ((), {})
+
+
+def test_pinned_inputs_are_copied_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned, plain, moved = torch.ones(1), torch.ones(2), dict[int, bool]()
+    to = Tensor.to
+
+    def recorded(tensor: Tensor, *args: Any, non_blocking: bool = False, **more: Any) -> Tensor:
+        moved[len(tensor)] = non_blocking
+        return to(tensor, *args, non_blocking=non_blocking, **more)
+
+    monkeypatch.setattr(Tensor, "to", recorded)
+    monkeypatch.setattr(Tensor, "is_pinned", lambda tensor: tensor is pinned)
+    args, _ = inputs_to(torch.device("meta"), ({"ids": pinned}, [plain]), {})
+    assert {each.device.type for each in tree_leaves(args)} == {"meta"}
+    assert moved == {1: True, 2: False}
 
 
 def test_step_count_follows_part_to_host() -> None:

@@ -66,6 +66,17 @@ def device_of_rank() -> torch.device:
     return torch.device("cpu")
 
 
+def get_backend(group: dist.ProcessGroup | None = None) -> str:
+    """Return the backend with which a group (default: all ranks) communicates this rank's tensors.
+
+    A group of several backends has the name ``cpu:gloo,cuda:nccl`` in torch; scripts expect
+    ``nccl``, as from DeepSpeed.
+    """
+    name = str(dist.get_backend(group))
+    by_device = dict(part.split(":") for part in name.split(",") if part.count(":") == 1)
+    return by_device.get(device_of_rank().type, name)
+
+
 def device_for(group: dist.ProcessGroup) -> torch.device:
     """Return the device whose tensors ``group`` uses: the GPU if it can.
 

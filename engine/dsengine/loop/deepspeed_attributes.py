@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 import dsconfig
+from dsengine.communication.devices import get_backend
 from dsengine.optimizers.precision import DTYPES
 from dsengine.topology import Topology
 
@@ -321,7 +321,7 @@ class DeepSpeedAttributes:
 
     @property
     def dist_backend(self) -> str:
-        return dist.get_backend()
+        return get_backend()
 
     def get_data_parallel_rank(self) -> int:
         return self.topology.rank("samples")

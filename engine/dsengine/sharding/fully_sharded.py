@@ -61,6 +61,7 @@ from dsengine.torch_private import (
     as_shard,
     foreach_copy_,
     initialize_root,
+    inputs_to,
     reduce_late_gradients,
     sharded_parameters,
     sharded_parameters_of,
@@ -296,6 +297,8 @@ class FullySharded(Sharding):
         return self._topology.group("states") if is_sharded else None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._device.type != "cpu":
+            args, kwargs = inputs_to(self._device, args, kwargs)
         outputs = self.module(*args, **kwargs)
         if self._offload is not None and not torch.is_grad_enabled():
             # Its gathers may still be copying pinned shards, which a script, a load or a step may

@@ -22,7 +22,6 @@ from torch.distributed import (
     broadcast_object_list,
     destroy_process_group,
     gather,
-    get_backend,
     get_global_rank,
     get_process_group_ranks,
     get_rank,
@@ -41,6 +40,7 @@ from torch.distributed import (
     send,
 )
 
+from dsengine.communication.devices import get_backend
 from dsengine.communication.environment import Placement, discover, local_rank_argument
 from dsengine.communication.start import default_timeout, init_distributed, usable_backend
 from dsengine.topology import all_ranks
