@@ -4,12 +4,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import FSDPModule
 
-from training.direct_step_jobs import ADAMW, SGD, USED
+from training.direct_step_jobs import ADAMW, SGD
 from training.jobs import config
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
+needs_zeros = pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_reduce_scatter_unused_params"),
+    reason="torch reduces missing gradients since 2.13",
+)
 JOB = "training.direct_step_jobs:weights_with_unused"
 PLAIN = "training.direct_step_jobs:plain_weights_with_unused"
 BF16: dict[str, Any] = {"bf16": {"enabled": True}}
@@ -25,7 +30,7 @@ def _differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, f
     }
 
 
-@pytest.mark.parametrize("used", USED)
+@pytest.mark.parametrize("used", ["in turn", "late"])
 @OPTIMIZERS
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_unused_parameters_follow_zero_gradients(
@@ -37,7 +42,7 @@ def test_unused_parameters_follow_zero_gradients(
     assert not torch.equal(expected["never.weight"][0], expected["never.weight"][-1])
 
 
-@pytest.mark.parametrize("used", USED)
+@pytest.mark.parametrize("used", ["in turn", "late"])
 @OPTIMIZERS
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_unused_parameters_follow_zero_gradients_in_bf16(
@@ -62,6 +67,28 @@ def test_unused_parameters_of_an_offloaded_optimizer_follow_zero_gradients(
     settings = config(stage, 2, **PLAIN_STEP, optimizer=optimizer, **HOST)
     for found in ranks.run(JOB, config=settings, used="in turn"):
         assert max(_differences(found, expected).values()) < 2e-6
+
+
+@needs_zeros
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_ranks_use_a_branch_of_a_leaf_differently(ranks: Ranks, stage: int) -> None:
+    """Units of equal size would be taken for each other."""
+    leaf = {"leaf_module": {"classes": ["Partly"]}}
+    expected = ranks.once(PLAIN, optimizer=SGD, used="on one rank")[0]
+    settings = config(stage, **PLAIN_STEP, optimizer=SGD, zero=leaf)
+    for found in ranks.run(JOB, config=settings, used="on one rank"):
+        assert max(_differences(found, expected).values()) < 2e-6
+
+
+@needs_zeros
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_gradients_of_different_units_are_not_summed(ranks: Ranks, stage: int) -> None:
+    job = "training.direct_step_jobs:different_experts"
+    for message, changed in ranks.run(job, config=config(stage, optimizer=SGD)):
+        assert "set_z3_leaf_modules" in message and message.startswith("step 1: ")
+        assert not changed
+    marked = config(stage, optimizer=SGD, zero={"leaf_module": {"classes": ["Experts"]}})
+    assert ranks.run(job, config=marked) == [("", True)] * 2
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

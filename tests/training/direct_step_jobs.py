@@ -156,6 +156,7 @@ class Partly(nn.Module):
 USED: dict[str, Callable[[int, int], bool]] = {
     "in turn": lambda step, rank: step % 2 == 0,
     "late": lambda step, rank: step >= 2,
+    "on one rank": lambda step, rank: rank == step % 2,
 }
 """Whether a rank uses the branch in a step."""
 
@@ -231,3 +232,35 @@ def states_after_all_used(stage: int) -> list[str]:
         engine.step()
     engine.destroy()
     return filled
+
+
+class Experts(nn.Module):
+    """Four experts of equal size, each of which becomes a unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.last = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor, chosen: tuple[int, int]) -> Tensor:
+        for index in chosen:
+            x = x + self.experts[index](x).tanh()
+        return self.last(x).square().mean()
+
+
+def different_experts(config: dict[str, Any]) -> tuple[str, bool]:
+    """Step with different experts on each rank; return the error and whether weights changed."""
+    torch.manual_seed(0)
+    engine, *_ = dsengine.initialize(model=Experts().to(models.device_type()), config=config)
+    read = dsengine.utils.safe_get_full_fp32_param
+    before = [not_none(read(parameter)).clone() for parameter in engine.module.parameters()]
+    rank, message = dist.get_rank(), ""
+    engine.backward(engine(_inputs(0, rank), (rank, rank + 1)))
+    try:
+        engine.step()
+    except RuntimeError as error:
+        message = str(error)
+    after = [not_none(read(parameter)) for parameter in engine.module.parameters()]
+    changed = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    engine.destroy()
+    return message, changed

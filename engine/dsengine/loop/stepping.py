@@ -25,6 +25,7 @@ from dsengine.optimizers.gradients import (
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.sharding import Sharding
+from dsengine.sharding.order import OrderError
 from dsengine.topology import Topology
 
 INFINITE = float("inf")
@@ -78,7 +79,13 @@ class Stepper:
         norm = None
         if self._needs_norm:
             counted = self._sharding.counted_in_norm  # their list would keep gradients alive
-            norm = global_norm(counted(gradients), self._sharding.norm_group) / scale
+            norm, has_same_order = global_norm(
+                counted(gradients), self._sharding.norm_group, self._sharding.reduction_order
+            )
+            if not has_same_order:
+                self._sharding.drop_gradients()
+                raise OrderError(number)
+            norm /= scale
             if not norm < INFINITE:
                 return self._skip(number)
             scale_gradients(gradients, clipping_factor(norm, self._clipping) / scale)

@@ -1,7 +1,8 @@
 """Gradients at the step: global norm, clipping, and reports of non-finite gradients."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,22 +21,36 @@ def evaluate(closure: Callable[[], Any] | None) -> Any:
         return None if closure is None else closure()
 
 
+class GlobalNorm(NamedTuple):
+    """The 2-norm over all gradients, and whether all ranks passed the same ``order``."""
+
+    value: float
+    has_same_order: bool
+
+
 @torch.no_grad()
-def global_norm(gradients: Sequence[Tensor], group: dist.ProcessGroup | None) -> float:
-    """Return the 2-norm over all gradients; the local shards' sums are reduced over ``group``.
+def global_norm(
+    gradients: Sequence[Tensor], group: dist.ProcessGroup | None, order: int = 0
+) -> GlobalNorm:
+    """Return the norm; the local shards' sums are reduced over ``group``.
 
     Norms are taken per tensor in its own precision and summed in float64. Not finite if any
     gradient is not. Gradients may be on the GPU or, of an offloaded optimizer, on the host; the sum
-    is reduced on the GPU if the group supports it.
+    is reduced on the GPU if the group supports it. ``order``: a number below 2**16.
     """
     device = torch.device("cpu") if group is None else device_for(group)
     total = torch.zeros((), dtype=torch.float64, device=device)
     for same_device in _by_device(gradients):
         norms = torch.stack(foreach_norm(same_device)).double()
         total += norms.square_().sum().to(device)
-    if group is not None:
-        dist.all_reduce(total, group=group)
-    return total.sqrt().item()
+    if group is None:
+        return GlobalNorm(total.sqrt().item(), has_same_order=True)
+    totals = torch.stack([total, torch.full_like(total, order), torch.full_like(total, order**2)])
+    dist.all_reduce(totals, group=group)
+    squared_norm, orders, squared_orders = (each.item() for each in totals.cpu())
+    # Exact in float64 for millions of ranks.
+    has_same_order = group.size() * int(squared_orders) == int(orders) ** 2
+    return GlobalNorm(math.sqrt(squared_norm), has_same_order)
 
 
 def clipping_factor(norm: float, clipping: float) -> float:

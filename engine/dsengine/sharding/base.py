@@ -116,6 +116,11 @@ class Sharding(ABC):
         """The ranks that hold different shards of a gradient; None if each rank holds all of it."""
         return None
 
+    @property
+    def reduction_order(self) -> int:
+        """A number below 2**16 that is the same on all ranks if they reduced in the same order."""
+        return 0
+
     def counted_in_norm(self, gradients: list[Tensor]) -> list[Tensor]:
         """Return the reduced gradients that this rank adds to the norm over ``norm_group``."""
         return gradients

@@ -42,6 +42,7 @@ from dsengine.sharding.leaves import (
     reduce_unused_of_leaves,
     reduce_unused_of_lists,
 )
+from dsengine.sharding.order import ReductionOrder
 from dsengine.sharding.reduction import Averaging, ScaledReduceScatter
 from dsengine.sharding.units import UnitSharder, as_unit, set_prefetch
 from dsengine.sharding.unsharded_units import UnshardedUnits
@@ -150,8 +151,15 @@ class FullySharded(Sharding):
         self._move_shards_to_files()
         replicated = self._indivisible.masters
         self.masters = {name: replicated.get(p, p) for name, p in module.named_parameters()}
+        self._order = ReductionOrder(self._hooked_shards())
         register_model(module, self.originals, self.masters)
         return heads
+
+    def _hooked_shards(self) -> list[nn.Parameter]:
+        """Return the shards on which hooks cost nothing: on the host they wait for the copy."""
+        if self._offload is not None:
+            return []
+        return [record.shard for record in sharded_parameters_of(self._units())]
 
     def _shard_units(self, units: Sequence[PlannedUnit]) -> list[FSDPModule | None]:
         sharder = UnitSharder(
@@ -166,8 +174,8 @@ class FullySharded(Sharding):
             masters=self._masters,
             ignored=self._indivisible.parameters,
         )
-        for leaf in leaves_across_units(self.module, units):
-            sharder.shard_leaf(leaf)
+        for leaf, gather in list(leaves_across_units(self.module, units)):
+            sharder.shard_leaf(leaf, gather=gather)
         heads = [sharder.shard_unit(unit) for unit in units]
         if not isinstance(self.module, FSDPModule):
             sharder.shard([self.module], reshard_after_forward=False, cast_inputs=False)
@@ -296,6 +304,10 @@ class FullySharded(Sharding):
         is_sharded = self._topology.size("states") > 1
         return self._topology.group("states") if is_sharded else None
 
+    @property
+    def reduction_order(self) -> int:
+        return self._order.number
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._device.type != "cpu":
             args, kwargs = inputs_to(self._device, args, kwargs)
@@ -366,6 +378,7 @@ class FullySharded(Sharding):
     def drop_reduced(self) -> None:
         super().drop_reduced()
         self._has_sums = False
+        self._order.restart()
 
     def drop_gradients(self) -> None:
         super().drop_gradients()

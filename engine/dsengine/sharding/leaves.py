@@ -4,8 +4,9 @@
 A unit's gradients are reduced in one collective over the parameters that have one. If ranks used
 different experts, the shards would not match; torch (since 2.13) can substitute zeros for missing
 gradients. This costs nothing if no gradient is missing, so units that contain a list of modules do
-it by default, and leaves named by a script or the config do it or are refused. Gathers match if the
-list is in one unit: a leaf that would be gathered in several parts becomes one unit.
+it by default, and leaves named by a script or the config do it or are refused. Units that ranks use
+differently are gathered and reduced in different orders, and one of equal size is then taken for
+another: so a leaf that the plan divides into several units becomes one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,24 +57,26 @@ def leaves(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def leaves_across_units(root: nn.Module, units: Sequence[PlannedUnit]) -> list[nn.Module]:
-    """Return the outermost leaves that the plan would gather in several units."""
+def leaves_across_units(
+    root: nn.Module, units: Sequence[PlannedUnit]
+) -> Iterator[tuple[nn.Module, bool]]:
+    """Yield the outermost leaves that the plan would reduce in several units.
+
+    With each, whether one of these units is gathered around its use.
+    """
     unit_of = {name: index for index, unit in enumerate(units) for name in unit.modules}
     inside: set[nn.Module] = set()
-    across: list[nn.Module] = []
     for name, leaf in leaves(root):
         if leaf in inside:
             continue
         indices = {
-            index
+            _unit_index(below, unit_of)
             for below, module in leaf.named_modules(prefix=name)
             if next(module.parameters(recurse=False), None) is not None
-            if (index := _unit_index(below, unit_of)) is None or units[index].gather
         }
         if len(indices) > 1:
-            across.append(leaf)
             inside.update(leaf.modules())
-    return across
+            yield leaf, any(index is not None and units[index].gather for index in indices)
 
 
 def _unit_index(name: str, unit_of: Mapping[str, int]) -> int | None:

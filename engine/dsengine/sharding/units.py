@@ -64,15 +64,17 @@ class UnitSharder:
         """Meshes for resharding to fewer ranks, by number of ranks."""
         self._in_leaves: set[nn.Module] = set()
 
-    def shard_leaf(self, leaf: nn.Module) -> None:
-        """Make one unit of a leaf and its submodules."""
+    def shard_leaf(self, leaf: nn.Module, *, gather: bool) -> None:
+        """Make one unit of a leaf and its submodules; ``gather`` it around its use."""
         self._in_leaves.update(leaf.modules())
         is_root = leaf is self._root
         self.shard(
             [leaf],
-            reshard_after_forward=not is_root,
+            reshard_after_forward=gather and not is_root,
             cast_inputs=self._cast_inputs and not is_root,
         )
+        if not gather:
+            self.unsharded.append(as_unit(leaf))
 
     def shard_unit(self, unit: PlannedUnit) -> FSDPModule | None:
         """Shard one unit; return its head module, or None if it has no modules.
