@@ -178,3 +178,15 @@ def test_torchrun_starts_script_unchanged(
     for rank in range(2):
         notice = f"[INFO] [Rank {rank}] dsengine replaces deepspeed ({dsengine.__version__})\n"
         assert done.stdout.count(notice) == 1
+
+
+@pytest.mark.engine
+def test_replacement_is_announced_when_framework_raises_log_level(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    quiet = "import deepspeed.utils\ndeepspeed.utils.logger.setLevel('WARNING')\n"
+    script.write_text(quiet + TRAINS)
+    done = python("-m", "dsengine", str(script))
+    assert done.returncode == 0, done.stderr
+    notice = f"[INFO] [Rank 0] dsengine replaces deepspeed ({dsengine.__version__})\n"
+    assert done.stdout.count(notice) == 1
+    assert "DeepSpeed info" not in done.stdout

@@ -40,9 +40,18 @@ def configure_script_logger() -> None:
 
 @cache
 def log_replacement(release: str) -> None:
-    """Log on every rank, once, that dsengine replaces DeepSpeed."""
+    """Log on every rank, once, that dsengine replaces DeepSpeed.
+
+    Frameworks raise the logger's level to WARNING; this line is for every run.
+    """
     configure_script_logger()
-    script_logger.info("[Rank %d] dsengine replaces deepspeed (%s)", dist.get_rank(), release)
+    message = "[Rank %d] dsengine replaces deepspeed (%s)"
+    details = (dist.get_rank(), release)
+    script_logger.handle(
+        script_logger.makeRecord(
+            script_logger.name, logging.INFO, __file__, 0, message, details, None
+        )
+    )
 
 
 def print_rank0(message: str) -> None:
