@@ -1,7 +1,7 @@
 """Framework runs that compare dsengine with DeepSpeed: one case each, and a table.
 
 python -m frameworks.cases run [NAME]...    run both packages; resumes an interrupted run
-python -m frameworks.cases record           store the comparison for the page
+python -m frameworks.cases record           store the comparison of these runs for the page
 python -m frameworks.cases page             write docs/internals/frameworks-table.md
 
 Results are in runs/frameworks. trl, peft and lightning may be on PYTHONPATH, in a folder called
@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -92,13 +92,15 @@ class Case:
     zero: Mapping[str, Any] = field(default_factory=dict[str, Any])
     resumes_from: str = ""
     """The package whose checkpoint (of the case without a feature) dsengine loads, or "own"."""
+    ranks: int = 1
 
     @property
     def name(self) -> str:
         return self._named(self.feature)
 
     def _named(self, feature: str) -> str:
-        parts = (self.framework, self.stage, self.precision, self.by, feature)
+        ranks = "" if self.ranks == 1 else f"{self.ranks} ranks"
+        parts = (self.framework, self.stage, self.precision, self.by, feature, ranks)
         return "-".join(str(part) for part in parts if part != "").replace(" ", "_").lower()
 
     def is_possible(self) -> bool:
@@ -111,7 +113,8 @@ class Case:
         saver = self.resumes_from if package == "dsengine" else "own"
         before = RUNS / (package if saver == "own" else saver) / f"{self._named('')}.out"
         make_job = _JOBS[self.framework]
-        return make_job(self, folder / f"{self.name}.out", before if self.resumes_from else None)
+        job = make_job(self, folder / f"{self.name}.out", before if self.resumes_from else None)
+        return replace(job, ranks=self.ranks)
 
     def file(self, out: Path) -> str:
         zero = {"stage": self.stage} | ZERO | dict(self.zero)
@@ -158,12 +161,31 @@ _JOBS: dict[str, Callable[[Case, Path, Path | None], Job]] = {
     "TRL": _of_trl,
     "Lightning": _of_lightning,
 }
-RECOMPUTES = {"feature": "gradient checkpointing", "flags": ("--gradient_checkpointing=true",)}
+RECOMPUTES: dict[str, Any] = {
+    "feature": "gradient checkpointing",
+    "flags": ("--gradient_checkpointing=true",),
+}
 OFFLOADED: dict[str, Any] = {
     "feature": "optimizer offloaded",
     "zero": {"offload_optimizer": {"device": "cpu"}},
     "config": {"zero_force_ds_cpu_optimizer": False},
 }
+RESUMED: tuple[dict[str, Any], ...] = (
+    {"feature": "resumed", "resumes_from": "own"},
+    {"feature": "resumed from DeepSpeed", "resumes_from": "deepspeed"},
+)
+ON_TWO_RANKS = tuple(
+    case
+    for stage in (2, 3)
+    for case in (
+        *(Case("Trainer", stage, **how, ranks=2) for how in ({}, *RESUMED, RECOMPUTES)),
+        *(Case("Trainer", stage, by="script", **how, ranks=2) for how in ({}, RESUMED[0])),
+        Case("Trainer", stage, by="script", **OFFLOADED, ranks=2),
+        *(Case("accelerate", stage, by=by, ranks=2) for by in ("fields", "file")),
+        Case("accelerate", stage, "bf16", "fields", ranks=2),
+    )
+)
+"""accelerate's script saves and loads in one run."""
 CASES = (
     *(Case("Trainer", stage) for stage in (0, 1, 2, 3)),
     *(Case("Trainer", stage, by="script") for stage in (0, 1, 2, 3)),
@@ -198,6 +220,7 @@ CASES = (
         for stage in (2, 3)
         for saver, suffix in (("own", ""), ("deepspeed", " from DeepSpeed"))
     ),
+    *ON_TWO_RANKS,
 )
 
 
@@ -267,8 +290,8 @@ def page(rows: Mapping[str, Mapping[str, Any]]) -> str:
         *wrap(
             "Each row is one training run of a small language model with an unmodified script "
             "(tests/frameworks/scripts), once with dsengine and once with DeepSpeed 0.19.8, on one "
-            "CPU rank. Numbers are the largest difference relative to the largest value: of "
-            "losses, gradient norms, and all other numbers (rates, evaluation, predictions, "
+            "or two CPU ranks. Numbers are the largest difference relative to the largest value: "
+            "of losses, gradient norms, and all other numbers (rates, evaluation, predictions, "
             "weight norms). They must be below 1e-5 in fp32 and 5e-3 in 16 bits. "
             "Generated tokens, the class returned by `unwrap_model` and the names of saved files "
             "must be equal, except files inside an engine's own checkpoint. Generated in tests/ by "
@@ -278,9 +301,9 @@ def page(rows: Mapping[str, Mapping[str, Any]]) -> str:
         "",
         f"**{good} of {len(rows)}** agree.",
         "",
-        "| framework | stage | precision | optimizer and schedule from | | losses | norms | other "
-        "numbers | tokens | files | |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| framework | stage | precision | optimizer and schedule from | | ranks | losses | norms "
+        "| other numbers | tokens | files | |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
         *(_row(case, rows[case.name]) for case in CASES if case.name in rows),
     ]
     return "\n".join(lines) + "\n"
@@ -300,7 +323,7 @@ def _row(case: Case, found: Mapping[str, Any]) -> str:
     )
     wrong = differing(case, found)
     verdict = found["failed"] if "failed" in found else ", ".join(wrong)
-    head = (case.framework, case.stage, case.precision, case.by, case.feature)
+    head = (case.framework, case.stage, case.precision, case.by, case.feature, case.ranks)
     return "| " + " | ".join(map(str, (*head, *shown, verdict or "agrees"))) + " |"
 
 
@@ -321,7 +344,8 @@ if __name__ == "__main__":
         case ["run", *names]:
             run([case for case in CASES if not names or case.name in names])
         case ["record"]:
-            rows = {case.name: compared(case) for case in CASES}
+            ran = [case for case in CASES if (RUNS / "dsengine" / f"{case.name}.log").exists()]
+            rows = recorded() | {case.name: compared(case) for case in ran}
             RECORD.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
         case ["page"]:
             PAGE.write_text(page(recorded()), "utf-8")

@@ -65,6 +65,7 @@ class Job:
     script: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    ranks: int = 1
 
 
 def run_jobs(package: str, folder: Path, jobs: Mapping[str, Job]) -> None:
@@ -76,6 +77,7 @@ def run_jobs(package: str, folder: Path, jobs: Mapping[str, Job]) -> None:
         {
             "script": str(SCRIPTS / f"{job.script}.py"),
             "arguments": [str(folder / f"{name}.json"), *job.arguments],
+            "ranks": job.ranks,
             "environment": dict(job.environment),
             "log": str(folder / f"{name}.log"),
         }

@@ -5,7 +5,17 @@ from pathlib import Path
 import pytest
 
 from frameworks import cases
-from frameworks.cases import CASES, PAGE, RECORD, compared, differing, page, recorded, run
+from frameworks.cases import (
+    CASES,
+    ON_TWO_RANKS,
+    PAGE,
+    RECORD,
+    compared,
+    differing,
+    page,
+    recorded,
+    run,
+)
 
 pytestmark = [pytest.mark.live, pytest.mark.engine]
 SOME = (
@@ -15,6 +25,7 @@ SOME = (
     *("trainer-3-fp32-config-resumed_from_deepspeed", "accelerate-3-fp32-file"),
     *("accelerate-2-bf16-fields", "accelerate-3-fp32-launcher", "trl-3-fp32-script-grpo"),
     *("peft-3-fp32-script-lora", "lightning-3-fp32-script"),
+    *(case.name for case in ON_TWO_RANKS),
 )
 """One of each kind, and the cases that the resumed ones require."""
 BY_NAME = {case.name: case for case in CASES}

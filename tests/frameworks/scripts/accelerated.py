@@ -77,7 +77,9 @@ def main(model_path: str, folder: str, stage: int, way: str, precision: str) -> 
     run_epoch("losses")
     accelerator.save_state(folder)
     state = accelerator.get_state_dict(model)
-    result["weights"] = {name: tensor.double().norm().item() for name, tensor in state.items()}
+    result["weights"] = {
+        name: tensor.double().norm().item() for name, tensor in (state or {}).items()
+    }
     run_epoch("again")
     first = list(result["again"])
     accelerator.load_state(folder)
@@ -85,6 +87,7 @@ def main(model_path: str, folder: str, stage: int, way: str, precision: str) -> 
     run_epoch("again")
     result["resumed"] = first == result["again"]
     result["class"] = type(accelerator.unwrap_model(model)).__name__
+    accelerator.wait_for_everyone()
     result["files"] = names_of(Path(folder))
     result["rate"] = optimizer.param_groups[0]["lr"]
     return result

@@ -47,6 +47,7 @@ def main(model_path: str, arguments: TrainingArguments, lora: bool) -> dict[str,
     generated = trainer.model_wrapped.module.generate(prompt, max_new_tokens=6, do_sample=False)
     result["tokens"] = generated.tolist()
     trainer.save_model(str(out / "final"))
+    trainer.accelerator.wait_for_everyone()
     result["saved"] = sorted(path.name for path in (out / "final").iterdir())
     result["files"] = names_of(out)
     (weights_file,) = (out / "final").glob("*model.safetensors")
