@@ -1,8 +1,9 @@
 """Rules for known bugs of DeepSpeed releases with Muon.
 
-As in ``known_faults``, each bug is reported in the thread that its message names. The steps were
-measured with the first and last affected release and the first correct one, on CPU: Muon's step has
-singular values near 1 per unit of learning rate, that of SGD has those of the gradient.
+As in ``known_faults``, each bug is reported in the thread that its message names. DSC849 and DSC850
+were seen in steps of affected releases on CPU: Muon's step has singular values near 1 per unit of
+learning rate, that of SGD has those of the gradient. The others, and all ranges of releases, are
+read in the sources.
 """
 
 from collections.abc import Iterator
