@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsconfig.cost.activations import Recompute, is_flash, recompute_of
-from dsconfig.cost.master_weights import numerics_with, specified
+from dsconfig.cost.master_weights import master_keys, numerics_with, specified
 from dsconfig.facts.base_weights import STAGE_3_WITHOUT
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import RECOMPUTATION, SELECTIVE_RECOMPUTATION, Runtime
@@ -59,7 +59,12 @@ class Choice:
 
 
 def supports_stage(facts: Facts, stage: int) -> bool:
-    """Return whether the base weights can be trained at this stage."""
+    """Return whether the base weights and master weights are possible at this stage.
+
+    DeepSpeed rejects bf16 master weights at stage 0 (DSC307).
+    """
+    if stage == 0:
+        return specified(facts) != "bf16"
     return stage < 3 or facts.base_weights != STAGE_3_WITHOUT
 
 
@@ -236,7 +241,7 @@ def config_of(effective: Effective, *, recomputes: bool = True) -> dict[str, Any
         "zero_optimization": _zero_block(effective.zero),
     }
     if precision != "fp32":
-        config[precision] = {"enabled": True}
+        config[precision] = {"enabled": True, **master_keys(effective.numerics)}
     if effective.activation_checkpointing.enabled and recomputes:
         config["activation_checkpointing"] = dict(RECOMPUTED)
     return config

@@ -36,6 +36,12 @@ def numerics_with(numerics: Numerics, kind: str | None) -> Numerics:
     return replace(narrow, grad_accum_dtype=Precision.BF16) if kind == "none" else narrow
 
 
+def master_keys(numerics: Numerics) -> dict[str, bool]:
+    """Return the keys of the bf16 block with which DeepSpeed has these master weights."""
+    narrow = numerics.precision is numerics.master_dtype is Precision.BF16
+    return {path.partition(".")[2]: True for path in (MASTERS, STATES)} if narrow else {}
+
+
 def priced(effective: Effective, facts: Facts) -> Effective:
     """Return the settings with the master weights of the facts, without checking them."""
     numerics = numerics_with(effective.numerics, specified(facts))

@@ -118,6 +118,18 @@ def test_tune_ranks_with_the_specified_master_weights() -> None:
     assert speed("none") > 1.2 * speed(None)
 
 
+def test_tuned_config_has_the_keys_of_deepspeed() -> None:
+    facts = gather(
+        gpus=2, model="qwen2.5-0.5b", device="a100-80gb", seq_len=512, master_weights="bf16"
+    )
+    candidates = search.tune(facts, runtime=runtime_of("deepspeed"))
+    assert candidates and all(each.choice.stage > 0 for each in candidates)
+    for each in candidates:
+        assert each.config["bf16"] == BF16 | {MASTERS: True, STATES: True}
+        report = dsconfig.validate(each.config, facts, runtime="deepspeed")
+        assert {error.code for error in report.errors} <= {"DSC432"}  # no path for NVMe
+
+
 def test_none_implies_a_program_that_can() -> None:
     facts = ["--model", "llama-2-7b", "--gpus", "4", "--seq-len", "2048", "--device", "rtx-4090"]
     facts.append("--master-weights")
