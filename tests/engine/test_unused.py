@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from dsengine.sharding.order import ReductionOrder
 from training.direct_step_jobs import ADAMW, SGD
 from training.jobs import config
 from training.ranks import Ranks
@@ -94,3 +96,17 @@ def test_gradients_of_different_units_are_not_summed(ranks: Ranks, stage: int) -
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_steps_that_use_every_parameter_add_no_zeros(ranks: Ranks, stage: int) -> None:
     assert ranks.run("training.direct_step_jobs:states_after_all_used", stage=stage) == [[], []]
+
+
+@pytest.mark.parametrize("size", range(1, 33))
+def test_order_of_units_of_any_size_changes_the_number(size: int) -> None:
+    def number(units: list[int]) -> int:
+        shards = [nn.Parameter(torch.zeros(1)) for _ in range(66 * size)]
+        order = ReductionOrder(shards)
+        for unit in units:
+            for shard in shards[unit * size : (unit + 1) * size]:
+                shard.sum().backward()
+        return order.number
+
+    orders = [[0], [1], [64], [0, 1], [1, 0], [0, 64], [64, 0], [0, 64, 1], [1, 64, 0]]
+    assert len({number(units) for units in orders}) == len(orders)

@@ -78,7 +78,8 @@ class Replicated(Sharding):
         )
         averaging = Averaging.of(effective, self._group.size())
         custom = not averaging.is_plain_mean or policy.wire is not policy.compute
-        has_sparse = any(getattr(module, "sparse", False) for module in self.module.modules())
+        modules = self.module.modules()
+        has_sparse = any(getattr(module, "sparse", None) is True for module in modules)
         # The reducer's own collectives bypass the dispatcher, which counts them.
         if self._sums is not None:
             parallel.register_comm_hook(self._group, self._sums.hook)
