@@ -352,9 +352,15 @@ def inputs_to(
 
     Copies from page-locked memory, such as a data loader's, are not waited for.
     """
-    args, kwargs = tree_map_only(Tensor, partial(_copy_pinned, device), (args, kwargs))
+    inputs = (args, kwargs)
+    args, kwargs = tree_map_only(Tensor, partial(_copy_pinned, device), inputs, _is_no_container)
     moved, named = _to_kwargs(args, kwargs, device, False)
     return (moved[0] if moved else ()), (named[0] if named else {})
+
+
+def _is_no_container(value: Any) -> bool:
+    """Whether ``value`` must not be rebuilt: a cache, for example, which the model fills."""
+    return not isinstance(value, (tuple, list, dict))
 
 
 def _copy_pinned(device: torch.device, tensor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ GPU meshes are made over a fake process group; device tensors are fake.
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import register_pytree_node, tree_leaves
 
 import dsengine
 from dsconfig import block_values, tiles
@@ -284,6 +284,18 @@ def test_pinned_inputs_are_copied_without_waiting(monkeypatch: pytest.MonkeyPatc
     args, _ = inputs_to(torch.device("meta"), ({"ids": pinned}, [plain]), {})
     assert {each.device.type for each in tree_leaves(args)} == {"meta"}
     assert moved == {1: True, 2: False}
+
+
+def test_object_that_the_model_fills_is_passed_itself() -> None:
+    """Also if its class is registered with torch, as caches of transformers are."""
+
+    class Cache:
+        layers: ClassVar[list[Tensor]] = []
+
+    register_pytree_node(Cache, lambda cache: (cache.layers, None), lambda *_: Cache())
+    cache = Cache()
+    args, named = inputs_to(torch.device("meta"), (cache,), {"cache": [cache]})
+    assert args[0] is cache and named["cache"][0] is cache
 
 
 def test_step_count_follows_part_to_host() -> None:

@@ -43,6 +43,16 @@ NAMED = {
 }
 
 
+def test_process_with_closed_outputs_ends(tmp_path: Path) -> None:
+    script = RUN + WAITS["checkpoint"][0].replace(
+        "engine.destroy()", "sys.stdout.close()\nsys.stderr.close()\nengine.destroy()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, timeout=120
+    )
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize("kind", WAITS)
 def test_wait_is_reported_and_ends(kind: str, tmp_path: Path) -> None:
     script, action = WAITS[kind]

@@ -68,9 +68,11 @@ def _report(action: str, done: threading.Event, waiting: int, pause: float, limi
         report = f"{action} has been waiting for {waited:.0f} s: {_activity(waiting)}"
         if is_over:
             report += "; this is the limit (DEEPSPEED_TIMEOUT in minutes), so the process ends"
-        print(f"dsengine: {report}", file=sys.stderr, flush=True)
+        with suppress(OSError, ValueError):  # a closed output must not remove the limit
+            print(f"dsengine: {report}", file=sys.stderr, flush=True)
         if is_over:
-            sys.stdout.flush()
+            with suppress(OSError, ValueError, AttributeError):
+                sys.stdout.flush()
             os._exit(EXIT_CODE)
         pause = waited
 
