@@ -144,8 +144,8 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": false},
         "optimizer": {"type": "Muon", "params": {"lr": 0.02}}}
     """
-    if not config.is_optimizer("Muon") or config.stage == 0:
-        return
+    if not config.is_optimizer("Muon") or config.stage == 0 or not config.since("0.17.6"):
+        return  # DSC601 reports releases without Muon
     path, help = (*ZERO, "reduce_scatter"), 'add "reduce_scatter": false to zero_optimization'
     if config.stage == 3 and not config.since("0.18.9"):
         yield Finding(

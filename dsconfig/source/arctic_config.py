@@ -15,6 +15,8 @@ _FROM_BESIDE = {
     "train_micro_batch_size_per_gpu": "micro_batch_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
 }
+OVERWRITTEN = frozenset(f"/{key}" for key in _FROM_BESIDE)
+"""Pointers of the block whose values are never read."""
 _DEFAULTS: Mapping[str, Any] = {
     "steps_per_print": 10,
     "gradient_clipping": 1.0,

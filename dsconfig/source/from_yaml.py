@@ -113,7 +113,8 @@ def _passed_by_arctic(text: str, name: str, root: Node, content: dict[str, Any])
     _walk(root, "", (-1, -1), text, every)
     _walk(dict(_entries(root))[arctic_config.BLOCK], "", (-1, -1), text, positions)
     for pointer, beside in arctic_config.pointers_beside(content).items():
-        positions.places.setdefault(pointer, every.places[beside])
+        if pointer not in positions.places or pointer in arctic_config.OVERWRITTEN:
+            positions.places[pointer] = every.places[beside]
     value = arctic_config.passed_config(content)
     return _finished(text, name, value, positions)._replace(container=content)
 

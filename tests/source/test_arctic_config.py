@@ -64,6 +64,9 @@ def test_a_finding_is_where_the_value_is_written(tmp_path: Path) -> None:
     pointers = {error.pointer: error.range for error in report.errors}
     found = pointers["/train_micro_batch_size_per_gpu"]
     assert found is not None and found.start.line == 2
+    overwritten = text.replace("deepspeed:", "deepspeed:\n  train_micro_batch_size_per_gpu: 7")
+    errors = dsconfig.validate(read(tmp_path, overwritten), runtime="deepspeed").errors
+    assert [error.range for error in errors] == [found]
 
 
 def test_the_facts_have_length_and_kernels(tmp_path: Path) -> None:
