@@ -253,7 +253,7 @@ def page(rows: Mapping[str, Mapping[str, Any]]) -> str:
             "ranks with a tiny model and a local dataset: once on DeepSpeed 0.19.8, and once with "
             "`dsengine torchrun ...`. The numbers are the largest differences of what the program "
             "logs in four steps, relative to the largest value; they must be below 1e-5 in fp32 "
-            "and 5e-3 in bf16. accelerate is told to use gloo, because it knows no backend for "
+            "and 5e-3 in bf16. accelerate runs with gloo, because it has no backend for "
             "DeepSpeed on several CPU ranks. sentence-transformers saves on rank 0 alone, which "
             "dsengine refuses at stage 3; DeepSpeed writes a file of empty tensors. Generated in "
             "tests/ by `python -m frameworks.programs`.",
