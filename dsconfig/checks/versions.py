@@ -239,6 +239,37 @@ def elasticity_with_batch(config: Context) -> Iterator[Finding]:
         )
 
 
+@refusal("DSC866", triggers="elasticity", releases="0.3.9 to 0.19.7", stops="ElasticityConfigError")
+def elasticity_incomplete(config: Context) -> Iterator[Finding]:
+    """Elasticity without its limit or its micro batches
+
+    DeepSpeed up to 0.19.7 requires `max_train_batch_size` and `micro_batch_sizes`, a list of
+    positive integers, if elasticity is enabled.
+
+    with: version="0.14.4"
+    bad: {"elasticity": {"enabled": true, "micro_batch_sizes": [1, 2]}}
+    good: {"elasticity": {"enabled": true, "max_train_batch_size": 8, "micro_batch_sizes": [1, 2]}}
+    """
+    if not config.switch("elasticity", "enabled"):
+        return
+    for key in ("max_train_batch_size", "micro_batch_sizes"):
+        if not config.has("elasticity", key):
+            yield Finding(
+                path=("elasticity", "enabled"),
+                message=f"elasticity is enabled without {key}: DeepSpeed {config.release} rejects "
+                "the config",
+                help=f'add "{key}", or delete the block',
+            )
+    sizes = config.items("elasticity", "micro_batch_sizes")
+    if any(isinstance(size, int | float) and size <= 0 for size in sizes):
+        yield Finding(
+            path=("elasticity", "micro_batch_sizes"),
+            message=f"micro_batch_sizes contains a number below 1: DeepSpeed {config.release} "
+            "rejects the config",
+            help="list positive integers",
+        )
+
+
 @refusal("DSC817", triggers="compression_training", releases="0.7.0 to 0.19.2", stops="NameError")
 def wrong_level_name_error(config: Context) -> Iterator[Finding]:
     """`shared_parameters` directly in `compression_training`
