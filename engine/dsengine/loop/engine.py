@@ -75,7 +75,10 @@ class Engine(AccumulatingEngine):
         self._pass_error = ""
         """The message of the error that ended it."""
         self._issued_before: dict[str, int] = {}
-        """By group, the collectives issued when the last pass began."""
+        """By group, the collectives issued before the first forward since a backward, or before the
+        last backward if there has been none."""
+        self._has_forward = False
+        """Whether forward has been called since the last backward."""
         self._backwards = 0
         """Backwards since the last boundary."""
         self._is_destroyed = False
@@ -142,8 +145,9 @@ class Engine(AccumulatingEngine):
             yield
             return
         self._last_pass, self._in_pass = name, True
-        if name == "forward":
+        if name == "forward" and not self._has_forward:
             self._issued_before = issued_collectives()
+            self._has_forward = True
         try:
             yield
         except BaseException as error:
@@ -175,6 +179,7 @@ class Engine(AccumulatingEngine):
             cause = self._pass_error or "an error in the script's own backward"
             before, now = self._issued_before, issued_collectives()
             agree_to_abort(phase, cause, {name: now[name] - before.get(name, 0) for name in now})
+        self._has_forward = False
         if was_backward:
             self.sharding.drop_gradients()
         self.sharding.abort_pass(in_backward=was_backward)
@@ -202,7 +207,7 @@ class Engine(AccumulatingEngine):
                     "requires_grad before initialize()"
                 )
         self._backwards += 1
-        self._issued_before = issued_collectives()
+        self._issued_before, self._has_forward = issued_collectives(), False
         reduce = self._reduces and self.is_gradient_accumulation_boundary()
         self.sharding.before_backward(loss, reduce)
 
