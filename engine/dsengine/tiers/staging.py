@@ -10,7 +10,7 @@ Pieces of the same target are consumed in the order of their copies: a target's 
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import Any
 
@@ -73,16 +73,19 @@ class Staging:
             self._submit(_recorded(destination.device), None, destination, staged, buffer)
 
     def wait(self) -> None:
-        """Wait until everything has arrived; raise the first error."""
+        """Wait until everything has arrived; then raise the first error."""
         pending, self._pending = self._pending, []
+        wait(pending)
         for future in pending:
             future.result()
 
     def close(self) -> None:
-        self.wait()
-        for thread in self._threads:
-            thread.shutdown()
-        self._threads.clear()
+        try:
+            self.wait()
+        finally:
+            for thread in self._threads:
+                thread.shutdown()
+            self._threads.clear()
 
     def _buffer(self) -> Tensor:
         """Return a free buffer; wait for one if all are in use."""
