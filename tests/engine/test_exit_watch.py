@@ -68,3 +68,23 @@ def test_wait_is_reported_and_ends(kind: str, tmp_path: Path) -> None:
     assert all(f"dsengine: {action} has been waiting for " in line for line in reports)
     assert all(NAMED[kind] in line for line in reports)
     assert "so the process ends" in reports[-1]
+
+
+def test_thread_that_gets_on_is_not_ended() -> None:
+    work = """
+def upload():
+    for number in range(500):
+        threading.Event().wait(0.01 + number % 7 / 1000)
+    print("uploaded", flush=True)
+
+threading.Thread(target=upload, name="upload").start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN + work],
+        env=os.environ | {"DSENGINE_PATIENCE": "0.5"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "uploaded"), done.stderr
+    assert done.stderr.count("the end of the process has been waiting for ") >= 3
+    assert "so the process ends" not in done.stderr

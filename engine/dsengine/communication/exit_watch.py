@@ -12,7 +12,7 @@ import faulthandler
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from time import monotonic
@@ -21,8 +21,10 @@ from dsengine.communication.peers.stragglers import line_of, patience
 from dsengine.communication.start import default_timeout
 
 EXIT_CODE = 1
-_MARGIN_SECONDS = 5.0
+MARGIN_SECONDS = 90.0
 """How much later than Python's the timer in C ends the process."""
+STILL_SECONDS = 60.0
+"""How long all threads stay at one instruction if nothing moves."""
 _IDLE = "_worker"
 """The function in which an idle thread of a pool waits."""
 
@@ -38,8 +40,9 @@ def watch_exit() -> None:
 def reported(action: str) -> Iterator[None]:
     """Report what ``action`` waits for; end the process if it takes too long.
 
-    The first report comes after ``DSENGINE_PATIENCE`` seconds, the next after twice as long. The
-    process ends with exit code 1 after ``DEEPSPEED_TIMEOUT`` minutes, the limit of a collective.
+    The first report comes after ``DSENGINE_PATIENCE`` seconds, the next after twice as long. After
+    ``DEEPSPEED_TIMEOUT`` minutes, the limit of a collective, the process ends with exit code 1
+    unless a thread still makes progress.
     """
     done, waiting = threading.Event(), threading.get_ident()
     arguments = (action, done, waiting, patience(), default_timeout().total_seconds())
@@ -53,21 +56,41 @@ def reported(action: str) -> Iterator[None]:
 def _watch(pause: float, limit: float) -> None:
     main = threading.main_thread()
     main.join()
-    with suppress(ValueError, OSError, RuntimeError):  # stderr may not be a file
-        file = sys.__stderr__ or sys.stderr
-        faulthandler.dump_traceback_later(limit + _MARGIN_SECONDS, exit=True, file=file)
-    _report("the end of the process", threading.Event(), main.ident or 0, pause, limit)
+
+    def arm(seconds: float) -> None:
+        with suppress(ValueError, OSError, RuntimeError):  # stderr may not be a file
+            file = sys.__stderr__ or sys.stderr
+            faulthandler.dump_traceback_later(seconds + MARGIN_SECONDS, exit=True, file=file)
+
+    ended = threading.Event()
+    _report("the end of the process", ended, main.ident or 0, pause, limit, arm)
 
 
-def _report(action: str, done: threading.Event, waiting: int, pause: float, limit: float) -> None:
-    """Report until ``done``, first after ``pause`` seconds; ``waiting``: the thread that waits."""
-    start, waited = monotonic(), 0.0
-    while not done.wait(min(pause, limit - waited)):
+def _report(
+    action: str,
+    done: threading.Event,
+    waiting: int,
+    pause: float,
+    limit: float,
+    extend: Callable[[float], None] = lambda seconds: None,
+) -> None:
+    """Report until ``done``, first after ``pause`` seconds; ``waiting``: the thread that waits.
+
+    The process ends after ``limit`` seconds unless something moves; then it has ``limit`` more,
+    which ``extend`` is told.
+    """
+    start, waited, end = monotonic(), 0.0, limit
+    extend(limit)
+    while not done.wait(min(pause, end - waited)):
+        is_over = monotonic() - start >= end
+        if is_over and _moves(waiting, done, min(STILL_SECONDS, limit / 2)):
+            is_over, end = False, monotonic() - start + limit
+            extend(limit)
         waited = monotonic() - start
-        is_over = waited >= limit
         report = f"{action} has been waiting for {waited:.0f} s: {_activity(waiting)}"
         if is_over:
-            report += "; this is the limit (DEEPSPEED_TIMEOUT in minutes), so the process ends"
+            report += "; nothing moves, and this is the limit (DEEPSPEED_TIMEOUT in minutes), so "
+            report += "the process ends"
         with suppress(OSError, ValueError):  # a closed output must not remove the limit
             print(f"dsengine: {report}", file=sys.stderr, flush=True)
         if is_over:
@@ -77,13 +100,37 @@ def _report(action: str, done: threading.Event, waiting: int, pause: float, limi
         pause = waited
 
 
+def _moves(waiting: int, done: threading.Event, seconds: float) -> bool:
+    """Whether a thread that is waited for, or the waiting one, gets on within ``seconds``."""
+    before = _positions(waiting)
+    return done.wait(seconds) or _positions(waiting) != before
+
+
+def _positions(waiting: int) -> dict[int, tuple[int, int]]:
+    threads = {thread.ident for thread in _awaited(waiting)} | {waiting}
+    return {
+        ident: (id(frame), frame.f_lasti)
+        for ident, frame in sys._current_frames().items()
+        if ident in threads
+    }
+
+
+def _awaited(waiting: int) -> list[threading.Thread]:
+    """Return the threads that must end before the process, without the waiting one."""
+    main = threading.main_thread()
+    return [
+        thread
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not main and thread.ident != waiting
+    ]
+
+
 def _activity(waiting: int) -> str:
     """Return what the other threads are doing; without any, what the waiting thread does."""
     frames = sys._current_frames()
     busy = [
         f"thread {thread.name} at {line_of(frame)}"
-        for thread in threading.enumerate()
-        if not thread.daemon and thread is not threading.main_thread() and thread.ident != waiting
+        for thread in _awaited(waiting)
         if (frame := frames.get(thread.ident or 0)) is not None
         if frame.f_code.co_name != _IDLE
     ]
