@@ -88,10 +88,10 @@ def elastic_batch_above_limit(config: Context) -> Iterator[FaultFinding]:
     steps then belong to another batch.
 
     with: version="0.19.5"
-    bad: {"elasticity": {"enabled": true, "max_train_batch_size": 100, "micro_batch_sizes":
-        [8, 10, 12]}}
-    good: {"elasticity": {"enabled": true, "max_train_batch_size": 100, "micro_batch_sizes":
-        [2, 4, 8]}}
+    bad: {"train_batch_size": 8, "elasticity": {"enabled": true, "max_train_batch_size": 100,
+        "micro_batch_sizes": [8, 10, 12], "ignore_non_elastic_batch_info": true}}
+    good: {"train_batch_size": 8, "elasticity": {"enabled": true, "max_train_batch_size": 100,
+        "micro_batch_sizes": [2, 4, 8], "ignore_non_elastic_batch_info": true}}
     """
     limit = config.number("elasticity", "max_train_batch_size")
     if limit is None or not config.switch("elasticity", "enabled"):

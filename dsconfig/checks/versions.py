@@ -247,8 +247,10 @@ def elasticity_incomplete(config: Context) -> Iterator[Finding]:
     positive integers, if elasticity is enabled.
 
     with: version="0.14.4"
-    bad: {"elasticity": {"enabled": true, "micro_batch_sizes": [1, 2]}}
-    good: {"elasticity": {"enabled": true, "max_train_batch_size": 8, "micro_batch_sizes": [1, 2]}}
+    bad: {"train_batch_size": 8, "elasticity": {"enabled": true, "micro_batch_sizes": [1, 2],
+        "ignore_non_elastic_batch_info": true}}
+    good: {"train_batch_size": 8, "elasticity": {"enabled": true, "max_train_batch_size": 8,
+        "micro_batch_sizes": [1, 2], "ignore_non_elastic_batch_info": true}}
     """
     if not config.switch("elasticity", "enabled"):
         return
