@@ -11,6 +11,8 @@ import threading
 import torch
 from torch import Tensor
 
+from dsengine.torch_private import is_fake
+
 CHUNK_ELEMENTS = 2**16
 """Elements at a time and thread of an operation; more of them per core would leave the cache."""
 MOST_THREADS = 16
@@ -46,8 +48,11 @@ def accumulate(total: Tensor, gradient: Tensor, rounding: torch.dtype, *, is_fir
 
 
 def _buffer(like: Tensor, dtype: torch.dtype, size: int) -> Tensor:
-    """Return memory for a chunk of ``like`` in ``dtype``: this thread's own on the CPU."""
-    if like.device.type != "cpu":
+    """Return memory for a chunk of ``like`` in ``dtype``: this thread's own on the CPU.
+
+    In a dry run it is fake, and must not be kept.
+    """
+    if like.device.type != "cpu" or is_fake(like):
         return torch.empty_like(like, dtype=dtype)
     kept: dict[torch.dtype, Tensor] = vars(_buffers).setdefault("by_dtype", {})
     if dtype not in kept or kept[dtype].numel() < size:
