@@ -37,8 +37,8 @@ KINDS = {
     "all_reduce": "all_reduce",
 }
 PARAMETERS = 30
-SMALL = (("all_reduce", 8), ("all_reduce", 4 * (PARAMETERS + 1)))
-"""A norm, and the flags of used parameters."""
+SMALL = (("all_reduce", 24), ("all_reduce", 4 * (PARAMETERS + 1)))
+"""A norm with the order of reductions, and the flags of used parameters."""
 
 
 def random_case(seed: int) -> tuple[dict[str, Any], int, str]:

@@ -1,6 +1,5 @@
 """Gradients at the step: global norm, clipping, and reports of non-finite gradients."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +20,9 @@ def evaluate(closure: Callable[[], Any] | None) -> Any:
         return None if closure is None else closure()
 
 
+_DIFFER = -1.0
+
+
 class GlobalNorm(NamedTuple):
     """The 2-norm over all gradients, and whether all ranks passed the same ``order``."""
 
@@ -36,7 +38,7 @@ def global_norm(
 
     Norms are taken per tensor in its own precision and summed in float64. Not finite if any
     gradient is not. Gradients may be on the GPU or, of an offloaded optimizer, on the host; the sum
-    is reduced on the GPU if the group supports it. ``order``: a number below 2**16.
+    is reduced on the GPU if the group supports it. ``order``: a number below 2**12.
     """
     device = torch.device("cpu") if group is None else device_for(group)
     total = torch.zeros((), dtype=torch.float64, device=device)
@@ -47,10 +49,10 @@ def global_norm(
         return GlobalNorm(total.sqrt().item(), has_same_order=True)
     totals = torch.stack([total, torch.full_like(total, order), torch.full_like(total, order**2)])
     dist.all_reduce(totals, group=group)
-    squared_norm, orders, squared_orders = (each.item() for each in totals.cpu())
-    # Exact in float64 for millions of ranks.
-    has_same_order = group.size() * int(squared_orders) == int(orders) ** 2
-    return GlobalNorm(math.sqrt(squared_norm), has_same_order)
+    squared_norm, orders, squared_orders = totals.unbind()
+    differ = orders.square() != group.size() * squared_orders  # exact below 2**53
+    value = torch.where(differ, _DIFFER, squared_norm.sqrt()).item()  # the only read
+    return GlobalNorm(value, has_same_order=value != _DIFFER)
 
 
 def clipping_factor(norm: float, clipping: float) -> float:

@@ -118,7 +118,7 @@ class Sharding(ABC):
 
     @property
     def reduction_order(self) -> int:
-        """A number below 2**16 that is the same on all ranks if they reduced in the same order."""
+        """A number below 2**12 that is the same on all ranks if they reduced in the same order."""
         return 0
 
     def counted_in_norm(self, gradients: list[Tensor]) -> list[Tensor]:

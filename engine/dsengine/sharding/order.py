@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-_FACTOR, _RANGE = 17, 65521
-"""The largest prime below 2**16 and a primitive root of it: other orders of a few units never have
+_FACTOR, _RANGE = 5, 4093
+"""The largest prime below 2**12 and a primitive root of it: other orders of a few units never have
 equal numbers, as they would modulo a power of two."""
 
 
