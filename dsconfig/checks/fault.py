@@ -50,6 +50,7 @@ def fault(
     than DeepSpeed are reported if the facts include its release.
     """
     start, end = map(Version.parse, span.split(" to "))
+    affected = f"{program} {span}" if start != end else f"runs with {program} {start}"
 
     def declare(find: Fault) -> Fault:
         @wraps(find)
@@ -63,7 +64,7 @@ def fault(
             for found in find(config):
                 yield Finding(
                     path=found.path,
-                    message=f"{program} {span} {found.behavior} ({thread})",
+                    message=f"{affected} {found.behavior} ({thread})",
                     help=remedy,
                     effect=None if found.certain else Effect.NOTE,
                 )
