@@ -37,8 +37,8 @@ REQUIREMENTS = (
 RANKS = 2
 SECONDS = 240
 CLOSE = {"fp32": 1e-5, "bf16": 5e-3}
-TIMED = ("runtime", "per_second", "step_time", "clip_ratio", "epoch", "flos")
-"""Parts of the names of logged numbers that depend on the clock or count samples."""
+TIMED = ("runtime", "per_second", "step_time")
+"""Parts of the names of logged numbers that depend on the clock."""
 WORDS = ("a small model", "many large steps", "the last word", "one more try", "two cards", "rain")
 DATA: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "text": lambda words: {"text": f"{words}, {words}."},

@@ -57,7 +57,7 @@ def test_page_matches_the_record() -> None:
 
 @pytest.mark.deep
 def test_all_runs_equal_deepspeed() -> None:
-    """Takes ten minutes; resumes from runs/frameworks."""
+    """Resumes from runs/frameworks."""
     run(CASES)
     found = {case: compared(case) for case in CASES if case.is_possible()}
     assert {case.name: result for case, result in found.items() if differing(case, result)} == {}

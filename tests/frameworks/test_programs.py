@@ -22,7 +22,7 @@ def test_page_matches_the_record() -> None:
 @pytest.mark.deep
 @pytest.mark.live
 def test_programs_train_as_on_deepspeed() -> None:
-    """Takes fifteen minutes; resumes from runs/programs."""
+    """Resumes from runs/programs."""
     install()
     run(PROGRAMS)
     found = {program: compared(program) for program in PROGRAMS}

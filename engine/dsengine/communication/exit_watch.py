@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from time import monotonic
 
-from dsengine.communication.peers.stragglers import line_of, patience
+from dsengine.communication.peers.stragglers import line_of, patience, position_of
 from dsengine.communication.start import default_timeout
 
 EXIT_CODE = 1
@@ -76,8 +76,8 @@ def _report(
 ) -> None:
     """Report until ``done``, first after ``pause`` seconds; ``waiting``: the thread that waits.
 
-    The process ends after ``limit`` seconds unless something moves; then it has ``limit`` more,
-    which ``extend`` is told.
+    The process ends after ``limit`` seconds unless something moves; then it has ``limit`` more.
+    ``extend`` is called with the seconds each time.
     """
     start, waited, end = monotonic(), 0.0, limit
     extend(limit)
@@ -109,7 +109,7 @@ def _moves(waiting: int, done: threading.Event, seconds: float) -> bool:
 def _positions(waiting: int) -> dict[int, tuple[int, int]]:
     threads = {thread.ident for thread in _awaited(waiting)} | {waiting}
     return {
-        ident: (id(frame), frame.f_lasti)
+        ident: position_of(frame)
         for ident, frame in sys._current_frames().items()
         if ident in threads
     }

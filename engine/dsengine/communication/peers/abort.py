@@ -8,6 +8,7 @@ import time
 import torch
 
 from dsengine.communication.peers.status import STATUS
+from dsengine.communication.peers.stragglers import position_of
 from dsengine.torch_private import abort_communicators
 
 GRACE_SECONDS = 5.0
@@ -63,7 +64,7 @@ def _stops_for(seconds: float) -> bool:
 
 def _position() -> tuple[int, int]:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return (0, 0) if frame is None else (id(frame), frame.f_lasti)
+    return (0, 0) if frame is None else position_of(frame)
 
 
 def _ends_within(seconds: float) -> bool:

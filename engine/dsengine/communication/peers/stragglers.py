@@ -203,6 +203,11 @@ def _location() -> str:
     return own if script in (None, innermost) else f"{own}, from {line_of(script)}"
 
 
+def position_of(frame: Any) -> tuple[int, int]:
+    """Return a value that stays equal while ``frame`` executes the same instruction."""
+    return id(frame), frame.f_lasti
+
+
 def line_of(frame: Any) -> str:
     """Return the file, line and function that ``frame`` executes."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
