@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dsconfig import Mesh
-from dsengine.torch_private import concatenated, flattened, supports_device, unflattened
+from dsengine.torch_private.groups import concatenated, flattened, supports_device, unflattened
 
 EXPERT_AXES = ("expert_data", "expert")
 GroupName = Literal[

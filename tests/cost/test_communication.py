@@ -15,7 +15,7 @@ from dsconfig.cost.step_time import step_time
 from dsconfig.facts import gather, hf_config
 from dsengine.observation.communication import CommunicationLog
 from dsengine.simulation import dry_run
-from dsengine.torch_private import replaced
+from dsengine.torch_private.tensors import replaced
 
 pytestmark = pytest.mark.torch
 

@@ -38,7 +38,8 @@ from dsengine.simulation.fakes import OperationObserver
 from dsengine.tiers import HostBinding, NvmeBinding, memory, staging
 from dsengine.tiers.host import _to_part
 from dsengine.tiers.staging import THREADS, Staging
-from dsengine.torch_private import as_shard, inputs_to
+from dsengine.torch_private.tensors import as_shard
+from dsengine.torch_private.units import inputs_to
 from engine_storage.offloading import offload_settings
 from narrowing import of_type
 

@@ -13,7 +13,7 @@ import pytest
 
 from dsengine.communication import gloo_exit
 from dsengine.communication.gloo_exit import wait_for_gloo
-from dsengine.torch_private import GLOO_THREAD
+from dsengine.torch_private.groups import GLOO_THREAD
 
 pytestmark = [
     pytest.mark.engine,

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint import metadata as torch_metadata
 
-from dsengine import torch_private
 from dsengine.checkpoints import CheckpointError, plain
 from dsengine.checkpoints.deepspeed_layout import pickles, read_checkpoint
 from dsengine.checkpoints.metadata_reader import SafeFileSystemReader
 from dsengine.checkpoints.restricted_pickle import Name
+from dsengine.torch_private.pickles import named_in_checkpoint_metadata, named_in_tensor_files
 
 HEAD, END = b"\x80\x02", b"."
 DICT, TUPLE, NONE, MARK = b"}", b")", b"N", b"("
@@ -219,8 +219,8 @@ def reachable() -> Iterator[Any]:
     yield from vars(sys.modules["torch._utils"]).values()
     yield from (torch.serialization._get_layout, pickles.Record, Name)
     yield vars(sys.modules["torch._tensor"])["_rebuild_from_type_v2"]
-    yield from torch_private.named_in_checkpoint_metadata().values()
-    yield from torch_private.named_in_tensor_files().values()
+    yield from named_in_checkpoint_metadata().values()
+    yield from named_in_tensor_files().values()
     yield from torch_metadata._MEM_FORMAT_ENCODING
 
 

@@ -64,7 +64,7 @@ def test_disabled_or_frozen_gc_is_kept() -> None:
 
 
 def test_torch_optimizer_imports_dynamo() -> None:
-    """Otherwise ``torch_private.load_compiler`` slows down every start for nothing."""
+    """Otherwise ``load_compiler`` slows down every start for nothing."""
     code = (
         "import sys, torch\n"
         "assert 'torch._dynamo' not in sys.modules, 'import torch already imports it'\n"

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from dsconfig import Mesh
 from dsengine import topology
 from dsengine.topology import AXES, Topology
-from dsengine.torch_private import fake_process_group
+from dsengine.torch_private.dry_runs import fake_process_group
 
 pytestmark = pytest.mark.torch
 EVERY_AXIS = Mesh(pipeline=2, replicate=2, shard=2, sequence=2, tensor=2, expert=2)

@@ -23,8 +23,66 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from dsengine import torch_private as private
 from dsengine.topology import all_ranks
+from dsengine.torch_private.dry_runs import fake_process_group, fake_tensors, is_fake
+from dsengine.torch_private.groups import (
+    COLLECTIVES,
+    GLOO_THREAD,
+    abort_communicators,
+    all_gather_flat,
+    arm_reducer,
+    broadcast_coalesced,
+    collective_of,
+    concatenated,
+    default_store,
+    flattened,
+    issued_collectives,
+    supports_device,
+    unflattened,
+)
+from dsengine.torch_private.modules import (
+    MoveAwareModule,
+    children_of,
+    parameter_table,
+    persistent_buffers,
+    replace_parameter_table,
+)
+from dsengine.torch_private.optimizers import step_hooks_once
+from dsengine.torch_private.pickles import (
+    metadata_path,
+    named_in_checkpoint_metadata,
+    named_in_tensor_files,
+)
+from dsengine.torch_private.removal import hooks_below, make_copyable, remove_fully_shard
+from dsengine.torch_private.tensors import (
+    as_shard,
+    at_end_of_backward,
+    backward_hooks_of,
+    foreach_copy_,
+    foreach_lerp,
+    foreach_lerp_,
+    foreach_mul_,
+    foreach_norm,
+    foreach_step_by_sign_,
+    is_functorch_tensor,
+    local_part,
+    observe_resizes,
+    plain_tensors,
+    preserve_versions,
+    shard_slices,
+    storage_key,
+    version_of,
+)
+from dsengine.torch_private.units import (
+    is_gathered,
+    reduce_late_gradients,
+    remove_state_dict_hooks,
+    reshard_within,
+    sharded_parameters,
+    sharded_parameters_of,
+    units_of,
+    unshard_asynchronously,
+)
 from narrowing import of_type
 
 pytestmark = pytest.mark.torch
@@ -70,11 +128,11 @@ def unit_of(model: nn.Module, **policy: Any) -> Any:
 class TestUnits:
     def test_fully_shard_can_be_removed(self) -> None:
         model = Tied()
-        before = private.hooks_below(model)
+        before = hooks_below(model)
         unit_of(model)(torch.ones(1, 4)).backward()
-        added = private.hooks_below(model) - before
-        private.remove_fully_shard(model, added)
-        assert type(model) is Tied and private.hooks_below(model) == before, (
+        added = hooks_below(model) - before
+        remove_fully_shard(model, added)
+        assert type(model) is Tied and hooks_below(model) == before, (
             "fully_shard leaves state on a module that its hook tables do not show: a second "
             "initialize of a model would train with remains of the first"
         )
@@ -83,7 +141,7 @@ class TestUnits:
 
     def test_unit_lists_parameters_and_owners(self) -> None:
         model = Tied()
-        (parameter,) = private.sharded_parameters(unit_of(model))
+        (parameter,) = sharded_parameters(unit_of(model))
         assert parameter.owners == [(model.first, "weight"), (model.second, "weight")], (
             "FSDPParam._module_info no longer lists every module that shares a parameter: tied "
             "weights would be saved and gathered twice"
@@ -101,43 +159,41 @@ class TestUnits:
     def test_module_that_is_not_a_unit(self) -> None:
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
         unit_of(model[0])
-        assert private.units_of(model) == [model[0]]
+        assert units_of(model) == [model[0]]
         outer = unit_of(model)
-        assert private.units_of(model) == [model, model[0]]
-        assert len(list(private.sharded_parameters(outer))) == 2, (
-            "a unit yields parameters of nested units"
-        )
+        assert units_of(model) == [model, model[0]]
+        assert len(list(sharded_parameters(outer))) == 2, "a unit yields parameters of nested units"
 
     def test_modules_of_one_unit_yield_each_parameter_once(self) -> None:
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
         mesh = init_device_mesh("cpu", (1,))
         fully_shard(list(model), mesh=mesh)
-        assert len(private.sharded_parameters_of(private.units_of(model))) == 4
+        assert len(sharded_parameters_of(units_of(model))) == 4
 
     def test_flat_memory_of_shard_and_full_parameter(self) -> None:
         unit = unit_of(Tied())
-        (parameter,) = private.sharded_parameters(unit)
-        local = private.local_part(parameter.shard)
+        (parameter,) = sharded_parameters(unit)
+        local = local_part(parameter.shard)
         assert parameter.flat_shard.data_ptr() == local.data_ptr(), (
             "FSDPParam._sharded_param_data is not the memory of the shard: offload to NVMe and "
             "shards inside full parameters would train a copy"
         )
         unit.unshard()
-        assert private.is_gathered(unit)
+        assert is_gathered(unit)
         assert parameter.was_gathered
         assert parameter.unsharded.data_ptr() == parameter.flat_unsharded.data_ptr(), (
             "FSDPParam.all_gather_outputs[0] is not the memory of the full parameter: stages 1 "
             "and 2 would compute with the weights of the first step"
         )
         unit.reshard()
-        assert not private.is_gathered(unit)
+        assert not is_gathered(unit)
         assert parameter.flat_unsharded.untyped_storage().nbytes() == 0, (
             "resharding no longer empties the gathered storage: memory is not freed"
         )
 
     def test_shard_can_use_other_memory(self) -> None:
         unit = unit_of(Tied())
-        (parameter,) = private.sharded_parameters(unit)
+        (parameter,) = sharded_parameters(unit)
         shard, memory = parameter.shard, parameter.flat_shard.clone()
         parameter.use_memory(memory)
         memory.fill_(2.0)
@@ -151,7 +207,7 @@ class TestUnits:
     def test_shard_can_be_replaced_before_first_gather(self) -> None:
         model = Tied()
         unit = unit_of(model)
-        (parameter,) = private.sharded_parameters(unit)
+        (parameter,) = sharded_parameters(unit)
         parameter.replace(torch.full((4, 4), 3.0, dtype=torch.bfloat16))
         assert model.first.weight is model.second.weight is parameter.shard, (
             "FSDPParam._setattr_on_modules does not reach every owner"
@@ -166,7 +222,7 @@ class TestUnits:
     def test_modules_can_have_a_view(self) -> None:
         model = Tied()
         unit = unit_of(model)
-        (parameter,) = private.sharded_parameters(unit)
+        (parameter,) = sharded_parameters(unit)
         shard, view = parameter.shard, nn.Parameter(torch.zeros(2))
         seen: list[bool] = []
         parameter.set_view(view)
@@ -190,7 +246,7 @@ class TestUnits:
     def test_full_parameter_can_be_kept(self) -> None:
         unit = unit_of(Tied())
         unit.unshard()
-        (parameter,) = private.sharded_parameters(unit)
+        (parameter,) = sharded_parameters(unit)
         parameter.keep_unsharded()
         unit.reshard()
         assert parameter.flat_unsharded.untyped_storage().nbytes(), (
@@ -201,8 +257,8 @@ class TestUnits:
     def test_late_gradients_are_reduced(self) -> None:
         unit = unit_of(Tied())
         cast(Any, unit)(torch.ones(1, 4)).backward()
-        (parameter,) = private.sharded_parameters(unit)
-        once = private.local_part(cast(Tensor, parameter.shard.grad)).clone()
+        (parameter,) = sharded_parameters(unit)
+        once = local_part(cast(Tensor, parameter.shard.grad)).clone()
         assert not parameter.has_late_gradient
         unit.unshard()
         parameter.unsharded.grad = torch.ones_like(parameter.unsharded)
@@ -211,8 +267,8 @@ class TestUnits:
             "would lose them"
         )
         assert [gradient.sum().item() for gradient in parameter.unreduced()] == [16.0]
-        private.reduce_late_gradients(unit)
-        again = private.local_part(cast(Tensor, parameter.shard.grad))
+        reduce_late_gradients(unit)
+        again = local_part(cast(Tensor, parameter.shard.grad))
         assert torch.equal(again, once + 1.0), (
             "FSDPParamGroup.post_backward does not add late gradients"
         )
@@ -224,7 +280,7 @@ class TestUnits:
         unit = unit_of(Tied(), mp_policy=policy)
         unit.set_requires_gradient_sync(False)
         cast(Any, unit)(torch.ones(1, 4)).backward()
-        (parameter,) = private.sharded_parameters(unit)
+        (parameter,) = sharded_parameters(unit)
         assert [gradient.dtype for gradient in parameter.unreduced()] == [torch.float32], (
             "FSDPParam.unsharded_accumulated_grad is not where gradients accumulate: "
             "offload_states would leave them on the device"
@@ -234,22 +290,22 @@ class TestUnits:
         model = Tied()
         unit = unit_of(model)
         unit.unshard()
-        private.remove_state_dict_hooks(unit)
+        remove_state_dict_hooks(unit)
         values = model.state_dict()
         assert not isinstance(values["first.weight"], DTensor), (
             "fully_shard uses other hooks to put shards into a state dict: below stage 3 state "
             "dicts would contain shards"
         )
         model.load_state_dict({name: torch.zeros_like(value) for name, value in values.items()})
-        (parameter,) = private.sharded_parameters(unit)
-        assert private.is_gathered(unit)
+        (parameter,) = sharded_parameters(unit)
+        assert is_gathered(unit)
         assert parameter.unsharded.eq(0.0).all()
 
     def test_unsharded_model_can_be_copied(self) -> None:
         model = Tied()
         unit = unit_of(model)
         unit.unshard()
-        private.make_copyable(model)
+        make_copyable(model)
         copied = copy.deepcopy(model)
         assert type(copied) is Tied, "fully_shard marks a module's class differently"
         assert copied.first.weight is copied.second.weight
@@ -269,13 +325,13 @@ class TestUnits:
 
     def test_unshard_can_be_asynchronous(self) -> None:
         unit = unit_of(Tied())
-        private.unshard_asynchronously(unit)
+        unshard_asynchronously(unit)
         cast(Any, unit)(torch.ones(1, 4)).backward()
 
 
 def test_issued_collectives_are_counted_by_group() -> None:
     with one_rank():
-        assert private.issued_collectives() == {}, "a single rank has nothing to agree on"
+        assert issued_collectives() == {}, "a single rank has nothing to agree on"
         backend = cast(Any, dist.group.WORLD)._get_backend(torch.device("cpu"))
         before = backend._get_sequence_number_for_group()
         dist.all_reduce(torch.ones(1))
@@ -284,28 +340,28 @@ def test_issued_collectives_are_counted_by_group() -> None:
 
 
 def test_units_share_a_reshard_group() -> None:
-    with private.fake_process_group(0, 4, "gloo"):
+    with fake_process_group(0, 4, "gloo"):
         mesh = init_device_mesh("cpu", (4,))
         units = [
             fully_shard(nn.Linear(8, 8), mesh=mesh, reshard_after_forward=fewer)
             for fewer in (2, True)
         ]
-        mesh_info = private.reshard_within(units[0])
+        mesh_info = reshard_within(units[0])
         assert mesh_info.shard_mesh_size == 2, "FSDPParamGroup.post_forward_mesh_info has changed"
-        assert private.reshard_within(units[1], mesh_info) is mesh_info
-        assert private.reshard_within(units[1]).shard_mesh_size == 2
+        assert reshard_within(units[1], mesh_info) is mesh_info
+        assert reshard_within(units[1]).shard_mesh_size == 2
 
 
 def test_axes_of_a_mesh_are_flattened_divided_and_concatenated() -> None:
-    with private.fake_process_group(5, 8, "gloo"):
+    with fake_process_group(5, 8, "gloo"):
         mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("a", "b", "c"))
-        flat = private.flattened(mesh["b", "c"], "bc")
-        assert flat is private.flattened(mesh["b", "c"], "bc"), "creates the group again"
+        flat = flattened(mesh["b", "c"], "bc")
+        assert flat is flattened(mesh["b", "c"], "bc"), "creates the group again"
         assert dist.get_process_group_ranks(flat.get_group()) == [4, 5, 6, 7]
-        both = private.concatenated([mesh["a"], flat])
+        both = concatenated([mesh["a"], flat])
         assert (both.mesh_dim_names, both.shape) == (("a", "bc"), (2, 4))
         assert both.get_group("bc") is flat.get_group()
-        halves = private.unflattened(flat, {"x": 2, "y": 2})
+        halves = unflattened(flat, {"x": 2, "y": 2})
         assert dist.get_process_group_ranks(halves.get_group("x")) == [5, 7]
         assert dist.get_process_group_ranks(halves.get_group("y")) == [4, 5]
 
@@ -316,28 +372,28 @@ class TestShards:
         mesh = init_device_mesh("cpu", (1,))
         like = distribute_tensor(torch.zeros(4, 2), mesh, [Shard(0)])
         part = torch.ones(4, 2, dtype=torch.bfloat16)
-        shard = private.as_shard(part, like)
+        shard = as_shard(part, like)
         assert shard.placements == like.placements
         assert shard.dtype is torch.bfloat16
-        assert private.local_part(shard).data_ptr() == part.data_ptr(), (
+        assert local_part(shard).data_ptr() == part.data_ptr(), (
             "DTensor(local, spec) copies: an offloaded optimizer would step a copy"
         )
 
     def test_local_part_is_the_same_tensor(self) -> None:
         mesh = init_device_mesh("cpu", (1,))
         shard = distribute_tensor(torch.zeros(4, 2), mesh, [Shard(0)])
-        before = private.version_of(private.local_part(shard))
-        private.local_part(shard).add_(1.0)
-        assert private.version_of(private.local_part(shard)) == before + 1
+        before = version_of(local_part(shard))
+        local_part(shard).add_(1.0)
+        assert version_of(local_part(shard)) == before + 1
         plain = torch.zeros(1)
-        assert private.local_part(plain) is plain
+        assert local_part(plain) is plain
 
     def test_preserve_versions_of_aliased_shard(self) -> None:
         full = torch.zeros(4)
-        shard, before = full[:2], private.version_of(full)
-        with private.preserve_versions([full]):
+        shard, before = full[:2], version_of(full)
+        with preserve_versions([full]):
             full.add_(1.0)
-        assert private.version_of(shard) == before, (
+        assert version_of(shard) == before, (
             "masters on the host would be overwritten by 16-bit shards after every step"
         )
 
@@ -352,18 +408,18 @@ def test_step_hooks_run_once_around_many_steps() -> None:
             optimizer.step()
             output.append("step")
 
-    private.step_hooks_once(optimizer, many)
+    step_hooks_once(optimizer, many)
     assert output == ["before", "step", "step", "after"], "a step's hooks are stored elsewhere"
     optimizer.step()
     assert output[4:] == ["before", "after"], "step hooks are lost"
 
 
 def test_shard_slices_of_a_rank() -> None:
-    with private.fake_process_group(1, 2, "gloo"):
+    with fake_process_group(1, 2, "gloo"):
         mesh = init_device_mesh("cpu", (2,))
         shard = DTensor.from_local(torch.zeros(2, 3), mesh, [Shard(0)], shape=torch.Size((5, 3)),
                                    stride=(3, 1))  # fmt: skip
-        assert private.shard_slices(shard) == (slice(3, 5), slice(0, 3)), (
+        assert shard_slices(shard) == (slice(3, 5), slice(0, 3)), (
             "compute_local_shape_and_global_offset does not shard like fully_shard: weights would "
             "be read into wrong rows"
         )
@@ -373,7 +429,7 @@ class TestModulesAndTensors:
     def test_module_is_notified_of_casts(self) -> None:
         seen: list[str] = []
 
-        class Observed(private.MoveAwareModule):
+        class Observed(MoveAwareModule):
             def __init__(self) -> None:
                 super().__init__()
                 self.inner = nn.Linear(2, 2)
@@ -392,18 +448,18 @@ class TestModulesAndTensors:
         seen: list[bool] = []
 
         def square(x: torch.Tensor) -> torch.Tensor:
-            seen.append(private.is_functorch_tensor(x))
+            seen.append(is_functorch_tensor(x))
             return (x * x).sum()
 
         plain = torch.ones(2, requires_grad=True)
         torch.func.grad(square)(plain)
-        assert seen == [True] and not private.is_functorch_tensor(plain), (
+        assert seen == [True] and not is_functorch_tensor(plain), (
             "_functorch.is_functorch_wrapped_tensor has changed: torch.func derivatives through "
             "an engine would be divided by the accumulation steps"
         )
 
     def test_buffers_of_the_state_dict(self) -> None:
-        assert [name for name, _ in private.persistent_buffers(Tied())] == ["saved_buffer"], (
+        assert [name for name, _ in persistent_buffers(Tied())] == ["saved_buffer"], (
             "Module._non_persistent_buffers_set has changed: checkpoints would change"
         )
 
@@ -421,7 +477,7 @@ class TestModulesAndTensors:
 
     def test_children_are_listed_under_each_name(self) -> None:
         layer = nn.Linear(1, 1)
-        assert [n for n, _ in private.children_of(nn.Sequential(layer, layer))] == ["0", "1"]
+        assert [n for n, _ in children_of(nn.Sequential(layer, layer))] == ["0", "1"]
 
     def test_parameter_reads_use_the_table(self) -> None:
         class Table(dict[str, Any]):
@@ -431,7 +487,7 @@ class TestModulesAndTensors:
 
         read: list[str] = []
         layer = nn.Linear(2, 2)
-        private.replace_parameter_table(layer, Table(private.parameter_table(layer)))
+        replace_parameter_table(layer, Table(parameter_table(layer)))
         layer(torch.ones(1, 2))
         assert sorted(set(read)) == ["bias", "weight"], (
             "Module.__getattr__ does not look parameters up in Module._parameters: a weight that "
@@ -440,16 +496,14 @@ class TestModulesAndTensors:
 
     def test_storage_key_identifies_storage(self) -> None:
         tensor = torch.zeros(4)
-        assert private.storage_key(tensor) == private.storage_key(tensor[1:])
-        assert private.storage_key(tensor) == private.storage_key(tensor.untyped_storage())
-        assert private.storage_key(tensor) != private.storage_key(tensor.clone())
+        assert storage_key(tensor) == storage_key(tensor[1:])
+        assert storage_key(tensor) == storage_key(tensor.untyped_storage())
+        assert storage_key(tensor) != storage_key(tensor.clone())
 
     def test_resizes_are_observed(self) -> None:
         seen: list[tuple[int, int]] = []
         tensor = torch.zeros(4)
-        with private.observe_resizes(
-            lambda storage, before: seen.append((before, storage.nbytes()))
-        ):
+        with observe_resizes(lambda storage, before: seen.append((before, storage.nbytes()))):
             tensor.untyped_storage().resize_(0)
         tensor.untyped_storage().resize_(16)
         assert seen == [(16, 0)]
@@ -459,7 +513,7 @@ class TestModulesAndTensors:
         weight = torch.ones(1, requires_grad=True)
         weight.register_post_accumulate_grad_hook(lambda _: order.append("gradient"))
         product = weight * 2
-        product.register_hook(lambda _: private.at_end_of_backward(lambda: order.append("end")))
+        product.register_hook(lambda _: at_end_of_backward(lambda: order.append("end")))
         product.backward()
         assert order == ["gradient", "end"], (
             "callbacks queued in a backward run before its gradients are complete"
@@ -472,14 +526,14 @@ class TestModulesAndTensors:
                 cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
                 called.append(func)
-                with private.plain_tensors():
+                with plain_tensors():
                     return func(*args, **(kwargs or {}))
 
         called: list[Any] = []
         overriding = torch.ones(2).as_subclass(Overriding)
         _ = overriding + 1
         copied = len(called)
-        with private.plain_tensors(), torch.device("meta"):
+        with plain_tensors(), torch.device("meta"):
             _ = overriding + 1
             assert torch.empty(1).is_meta, "plain_tensors disables a default device"
         assert (copied, len(called)) == (1, 1)
@@ -495,51 +549,51 @@ class TestModulesAndTensors:
 
         calls: list[Any] = []
         _ = torch.ones(1).as_subclass(Recording)._backward_hooks
-        assert private.backward_hooks_of in calls
+        assert backward_hooks_of in calls
 
     def test_multi_tensor_operations(self) -> None:
         tensors = [torch.tensor([3.0, 4.0]), torch.tensor([1.0])]
-        assert [n.item() for n in private.foreach_norm(tensors)] == [5.0, 1.0]
-        private.foreach_mul_(tensors, 2.0)
-        private.foreach_copy_(tensors[1:], [torch.tensor([7.0], dtype=torch.float64)])
+        assert [n.item() for n in foreach_norm(tensors)] == [5.0, 1.0]
+        foreach_mul_(tensors, 2.0)
+        foreach_copy_(tensors[1:], [torch.tensor([7.0], dtype=torch.float64)])
         assert [t.tolist() for t in tensors] == [[6.0, 8.0], [7.0]]
-        (halfway,) = private.foreach_lerp([torch.zeros(1)], [torch.ones(1)], 0.5)
+        (halfway,) = foreach_lerp([torch.zeros(1)], [torch.ones(1)], 0.5)
         assert halfway.item() == 0.5
-        private.foreach_lerp_([halfway], [torch.ones(1)], 0.5)
+        foreach_lerp_([halfway], [torch.ones(1)], 0.5)
         assert halfway.item() == 0.75
-        private.foreach_step_by_sign_([halfway], [torch.tensor([-3.0])], 0.25)
+        foreach_step_by_sign_([halfway], [torch.tensor([-3.0])], 0.25)
         assert halfway.item() == 0.5
 
 
 @pytest.mark.usefixtures("alone")
 class TestGroups:
     def test_group_supports_devices(self) -> None:
-        assert private.supports_device(all_ranks(), "cpu")
-        assert not private.supports_device(all_ranks(), "meta")
-        assert private.supports_device(of_type(dist.new_group([0]), dist.ProcessGroup), "cpu")
+        assert supports_device(all_ranks(), "cpu")
+        assert not supports_device(all_ranks(), "meta")
+        assert supports_device(of_type(dist.new_group([0]), dist.ProcessGroup), "cpu")
 
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are not calls")
     def test_gloo_threads_have_the_known_name(self) -> None:
         """Without the name a process may end in SIGABRT once in some thousand runs."""
         names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-        assert private.GLOO_THREAD in names
+        assert GLOO_THREAD in names
 
     def test_the_store_of_the_group(self) -> None:
-        private.default_store().set("dsengine/contract", "value")
-        assert private.default_store().get("dsengine/contract") == b"value"
+        default_store().set("dsengine/contract", "value")
+        assert default_store().get("dsengine/contract") == b"value"
 
     def test_many_tensors_are_broadcast(self) -> None:
         tensors = [torch.ones(2), torch.zeros(3, dtype=torch.bfloat16)]
-        private.broadcast_coalesced(tensors, 1024, all_ranks())
+        broadcast_coalesced(tensors, 1024, all_ranks())
         assert tensors[0].eq(1.0).all()
 
     def test_single_rank_all_gather(self) -> None:
         full = torch.zeros(2)
-        private.all_gather_flat(full, torch.ones(2))
+        all_gather_flat(full, torch.ones(2))
         assert full.eq(1.0).all()
 
     def test_abort_ignores_groups_without_accelerator(self) -> None:
-        private.abort_communicators()
+        abort_communicators()
 
     def test_reducer_can_be_armed_after_forward(self) -> None:
         model = nn.Linear(2, 1, bias=False)
@@ -560,7 +614,7 @@ class TestGroups:
             model(torch.ones(1, 2)).sum().backward()
         assert reduced == [], "a backward without a forward of DistributedDataParallel reduces"
         loss = model(torch.ones(1, 2)).sum()
-        private.arm_reducer(parallel, loss)
+        arm_reducer(parallel, loss)
         loss.backward()
         assert reduced == [2], (
             "Reducer.prepare_for_backward does not arm the reducer: stage 0 would train on each "
@@ -574,8 +628,8 @@ class TestGroups:
             def __torch_dispatch__(
                 self, func: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
-                if (name := private.collective_of(func)) is not None:
-                    names.append(private.COLLECTIVES.get(name, name))
+                if (name := collective_of(func)) is not None:
+                    names.append(COLLECTIVES.get(name, name))
                 return func(*args, **(kwargs or {}))
 
         names: list[str] = []
@@ -583,7 +637,7 @@ class TestGroups:
             _ = torch.ones(1) + 1
             dist.all_reduce(torch.ones(1))
             dist.broadcast(torch.ones(1), 0)
-            private.all_gather_flat(torch.zeros(1), torch.ones(1))
+            all_gather_flat(torch.zeros(1), torch.ones(1))
             dist.barrier()
         assert names == ["all_reduce", "broadcast", "all_gather_into_tensor", "barrier"], (
             "the dispatcher has other names for collectives: comms_logger would not name them"
@@ -592,28 +646,28 @@ class TestGroups:
 
 class TestDryRuns:
     def test_fake_tensors_have_shapes_only(self) -> None:
-        with private.fake_tensors():
+        with fake_tensors():
             product = torch.ones(2, 3) @ torch.ones(3, 4)
-        assert private.is_fake(product)
+        assert is_fake(product)
         assert product.shape == (2, 4)
-        assert not private.is_fake(torch.ones(1))
+        assert not is_fake(torch.ones(1))
 
     def test_item_runs_one_operator(self) -> None:
         from dsengine.simulation.fakes import OperationObserver
 
-        with private.fake_tensors(), OperationObserver():
+        with fake_tensors(), OperationObserver():
             assert torch.ones(1).sum().item() == 0.5, (
                 "item() runs another operator than _local_scalar_dense: dry runs would fail"
             )
 
     def test_fake_group_reports_other_backend(self) -> None:
         real, has_cuda = dist.get_backend, torch.cuda.is_available
-        with private.fake_process_group(1, 64, "gloo"):
+        with fake_process_group(1, 64, "gloo"):
             assert (dist.get_rank(), dist.get_world_size()) == (1, 64)
             assert dist.get_backend() == "gloo"
             assert not torch.cuda.is_available()
             full = torch.zeros(64)
-            private.all_gather_flat(full, torch.ones(1))
+            all_gather_flat(full, torch.ones(1))
         assert (dist.get_backend, torch.cuda.is_available) == (real, has_cuda)
         assert not dist.is_initialized()
 
@@ -650,7 +704,7 @@ class TestFiles:
             for code, argument, _ in pickletools.genops(archive.read(member))
             if code.name == "GLOBAL"
         }
-        known = {*private.named_in_tensor_files()}
+        known = {*named_in_tensor_files()}
         known |= {("collections", "OrderedDict"), ("torch", "FloatStorage")}
         assert ("torch._utils", "_rebuild_tensor_v2") in names
         assert names <= known, (
@@ -659,7 +713,7 @@ class TestFiles:
         )
 
     def test_layout_is_restricted_to_layouts(self) -> None:
-        rebuild = private.named_in_tensor_files()["torch.serialization", "_get_layout"]
+        rebuild = named_in_tensor_files()["torch.serialization", "_get_layout"]
         assert rebuild("torch.strided") is torch.strided
         for name in ("torch.save", "torch.load", "torch.os", "torch.hub"):
             with pytest.raises(pickle.UnpicklingError):
@@ -689,13 +743,13 @@ class TestFiles:
 
         save({"weight": torch.ones(2), "note": io.BytesIO(b"x")}, checkpoint_id=tmp_path)
         reader = FileSystemReader(tmp_path)
-        path = Path(private.metadata_path(reader, None))
+        path = Path(metadata_path(reader, None))
         assert path == tmp_path / ".metadata", "FileSystemReader._get_metadata_path has changed"
         unpickler = _RecordingUnpickler(io.BytesIO(path.read_bytes()))
         unpickler.load()
         unknown = {
             (module, name)
-            for module, name in unpickler.names - set(private.named_in_checkpoint_metadata())
+            for module, name in unpickler.names - set(named_in_checkpoint_metadata())
             if module not in ("torch", "pathlib", "pathlib._local")
         }
         assert unknown == set(), (

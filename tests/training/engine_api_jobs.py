@@ -16,7 +16,8 @@ import dsengine
 from dsengine.loop.offload_states import offloadable_states
 from dsengine.observation.memory import LiveBytes
 from dsengine.tiers.offloaded_states import OffloadDeviceEnum, OffloadedStates, OffloadStateTypeEnum
-from dsengine.torch_private import collective_of, local_part
+from dsengine.torch_private.groups import collective_of
+from dsengine.torch_private.tensors import local_part
 from narrowing import of_type
 from training import models
 from training.jobs import config, window

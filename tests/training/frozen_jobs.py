@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import dsengine
-from dsengine.torch_private import local_part
+from dsengine.torch_private.tensors import local_part
 
 WIDTH, BLOCKS = 32, 3
 

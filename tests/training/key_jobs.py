@@ -19,7 +19,7 @@ from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.sharding.units import offload_policy
 from dsengine.sharding.zero.status import is_watched
 from dsengine.tiers.host import HostBinding
-from dsengine.torch_private import parameter_groups
+from dsengine.torch_private.units import parameter_groups
 from narrowing import of_type
 from training import models
 from training.engine_api_jobs import Double, _message

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 import dsengine
-from dsengine.torch_private import replaced
+from dsengine.torch_private.tensors import replaced
 from training import models
 from training.jobs import config, window
 

@@ -18,7 +18,7 @@ from dsengine.checkpoints.restricted_pickle import (
     dtype_named,
     reason_of,
 )
-from dsengine.torch_private import metadata_path, named_in_checkpoint_metadata
+from dsengine.torch_private.pickles import metadata_path, named_in_checkpoint_metadata
 
 Ranges = Callable[[], list[tuple[str, int, int]]]
 """Returns (file, offset, length) of what will be read; raises CheckpointError."""

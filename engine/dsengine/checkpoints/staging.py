@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from dsengine.torch_private import as_shard
+from dsengine.torch_private.tensors import as_shard
 
 
 class Staging:

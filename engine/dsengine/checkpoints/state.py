@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dsengine.parameters.names import named_persistent_buffers, named_shards
-from dsengine.torch_private import local_part
+from dsengine.torch_private.tensors import local_part
 
 
 class Stateful(Protocol):

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from dsengine.communication.environment import discover
-from dsengine.torch_private import supports_device
+from dsengine.torch_private.groups import supports_device
 
 ACCELERATOR = "DS_ACCELERATOR"
 """The variable that selects DeepSpeed's accelerator; ``cpu`` here accepts training on the host."""

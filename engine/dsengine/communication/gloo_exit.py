@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from dsengine.torch_private import GLOO_THREAD
+from dsengine.torch_private.groups import GLOO_THREAD
 
 TIMEOUT_SECONDS = 10.0
 _POLL_SECONDS = 0.002

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from dsengine.torch_private import at_end_of_backward, is_functorch_tensor
+from dsengine.torch_private.tensors import at_end_of_backward, is_functorch_tensor
 
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine

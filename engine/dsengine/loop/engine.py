@@ -29,7 +29,9 @@ from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_metrics
 from dsengine.sharding import Sharding
 from dsengine.topology import Topology
-from dsengine.torch_private import is_in_backward, issued_collectives, parameter_table
+from dsengine.torch_private.groups import issued_collectives
+from dsengine.torch_private.modules import parameter_table
+from dsengine.torch_private.tensors import is_in_backward
 
 if TYPE_CHECKING:
     from dsengine.loop.data import TrainingLoader

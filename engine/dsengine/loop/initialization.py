@@ -47,7 +47,7 @@ from dsengine.parameters.model_tree import describe
 from dsengine.sharding import Sharding, distribute
 from dsengine.startup import is_replaced
 from dsengine.topology import Topology, rank, set_current
-from dsengine.torch_private import load_compiler
+from dsengine.torch_private.optimizers import load_compiler
 
 
 @in_phase("initialize")

@@ -12,7 +12,7 @@ from dsengine.loop.state import EngineState
 from dsengine.sharding.zero.dtype_view import shard_of
 from dsengine.tiers.offloaded_states import OffloadedStates
 from dsengine.tiers.offloaded_states import OffloadStateTypeEnum as State
-from dsengine.torch_private import sharded_parameters_of, units_of
+from dsengine.torch_private.units import sharded_parameters_of, units_of
 
 MODEL = frozenset({State.lp_params})
 GRADIENTS = frozenset({State.lp_params, State.lp_grads})

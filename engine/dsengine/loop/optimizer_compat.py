@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from dsengine.optimizers.loss_scale import LossScaler
-from dsengine.torch_private import local_part
+from dsengine.torch_private.tensors import local_part
 
 
 class _WithoutExternalParameters(nn.Module):

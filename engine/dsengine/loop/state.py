@@ -21,7 +21,7 @@ from dsengine.optimizers.schedules.base import assign_lr
 from dsengine.sharding import Sharding
 from dsengine.tiers import bind
 from dsengine.topology import Topology, rank
-from dsengine.torch_private import MoveAwareModule
+from dsengine.torch_private.modules import MoveAwareModule
 
 
 class EngineState(DeepSpeedAttributes, MoveAwareModule):

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from dsengine.communication.exchange import GATHER, REDUCE
 from dsengine.observation.printing import print_rank0
-from dsengine.torch_private import COLLECTIVES, collective_of
+from dsengine.torch_private.groups import COLLECTIVES, collective_of
 
 MESSAGES = {GATHER: "all_gather_into_tensor", REDUCE: "reduce_scatter_tensor"}
 """Over gloo these collectives are sent as messages, identified by their tag."""

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsengine.tiers.memory import GIBI, KIBI
-from dsengine.torch_private import observe_resizes, storage_key
+from dsengine.torch_private.tensors import observe_resizes, storage_key
 
 
 class LiveBytes:

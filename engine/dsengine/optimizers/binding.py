@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from dsconfig import OPTIMIZER_CLASSES
 from dsengine.optimizers import adam
 from dsengine.optimizers.lion import Lion
-from dsengine.torch_private import as_shard, local_part
+from dsengine.torch_private.tensors import as_shard, local_part
 
 ELEMENTWISE = frozenset(
     {

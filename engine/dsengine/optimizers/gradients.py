@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dsengine.communication.devices import device_for
-from dsengine.torch_private import foreach_mul_, foreach_norm
+from dsengine.torch_private.tensors import foreach_mul_, foreach_norm
 
 EPSILON = 1e-6
 """Added to the norm when the clipping factor is computed, as DeepSpeed and torch do."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dsengine.optimizers.gradients import evaluate
-from dsengine.torch_private import (
+from dsengine.torch_private.tensors import (
     foreach_lerp,
     foreach_lerp_,
     foreach_mul_,

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dsengine.torch_private import all_gather_flat
+from dsengine.torch_private.groups import all_gather_flat
 
 
 def chunk_of(full: Tensor, rank: int, ranks: int) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dsconfig import Architecture, ModelTree, ModuleFact, TensorFact, architecture_of
 from dsengine.parameters.names import own_parameters
-from dsengine.torch_private import buffer_table, children_of
+from dsengine.torch_private.modules import buffer_table, children_of
 
 STACKS = (nn.ModuleList, nn.Sequential)
 """Containers whose children of one class are the layers of a model."""

@@ -6,14 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from dsengine.torch_private import (
-    WRAPPERS,
-    is_gathered,
-    parameter_table,
-    persistent_buffers,
-    sharded_parameters_of,
-    units_of,
-)
+from dsengine.torch_private.modules import WRAPPERS, parameter_table, persistent_buffers
+from dsengine.torch_private.units import is_gathered, sharded_parameters_of, units_of
 
 
 def clean_name(name: str) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from dsengine.torch_private import as_shard, local_part, shard_slices
+from dsengine.torch_private.tensors import as_shard, local_part, shard_slices
 
 
 def is_indivisible(parameter: Tensor) -> bool:

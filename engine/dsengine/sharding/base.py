@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dsengine.tiers import OffloadedGradients
-from dsengine.torch_private import local_part, persistent_buffers
+from dsengine.torch_private.modules import persistent_buffers
+from dsengine.torch_private.tensors import local_part
 
 
 class LoadResult(NamedTuple):

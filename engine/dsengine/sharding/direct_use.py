@@ -17,12 +17,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from dsengine.sharding.zero.status import set_gathered_attributes
-from dsengine.torch_private import (
-    parameter_table,
-    reduce_late_gradients,
-    replace_parameter_table,
-    sharded_parameters,
-)
+from dsengine.torch_private.modules import parameter_table, replace_parameter_table
+from dsengine.torch_private.units import reduce_late_gradients, sharded_parameters
 
 
 class DirectUse:

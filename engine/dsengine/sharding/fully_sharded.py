@@ -56,11 +56,10 @@ from dsengine.tiers.mapped import move_shards_to_files
 from dsengine.tiers.masters import HostMasters
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.topology import Topology
-from dsengine.torch_private import (
+from dsengine.torch_private.groups import all_gather_flat
+from dsengine.torch_private.tensors import as_shard, foreach_copy_
+from dsengine.torch_private.units import (
     abort_pass,
-    all_gather_flat,
-    as_shard,
-    foreach_copy_,
     initialize_root,
     inputs_to,
     reduce_late_gradients,

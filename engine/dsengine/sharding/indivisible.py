@@ -19,7 +19,8 @@ from dsengine.sharding.reduction import Averaging
 from dsengine.sharding.to_device import move_parameters
 from dsengine.sharding.zero.dtype_view import write
 from dsengine.sharding.zero.partitioned import keep_fp32_where_unchanged
-from dsengine.torch_private import foreach_copy_, parameter_table
+from dsengine.torch_private.modules import parameter_table
+from dsengine.torch_private.tensors import foreach_copy_
 
 
 class Indivisible:

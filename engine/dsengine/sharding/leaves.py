@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import PlannedUnit
-from dsengine.torch_private import sharded_parameters
+from dsengine.torch_private.units import sharded_parameters
 
 _LEAF = "_z3_leaf"
 """DeepSpeed's marker attribute, which other programs read."""

@@ -8,10 +8,10 @@ from dsengine.optimizers.precision import Policy
 from dsengine.parameters.chunks import chunk_of
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.topology import Topology
-from dsengine.torch_private import (
+from dsengine.torch_private.removal import make_copyable
+from dsengine.torch_private.tensors import local_part
+from dsengine.torch_private.units import (
     ShardedParameter,
-    local_part,
-    make_copyable,
     remove_state_dict_hooks,
     sharded_parameters,
 )

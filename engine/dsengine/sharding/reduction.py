@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dsconfig import Effective
-from dsengine.torch_private import all_gather_flat
+from dsengine.torch_private.groups import all_gather_flat
 
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 """Renamed in torch 2.13, where the old name warns."""

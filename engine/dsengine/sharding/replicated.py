@@ -15,7 +15,9 @@ from dsengine.sharding.base import Sharding
 from dsengine.sharding.reduction import Averaging, all_reduce_hook
 from dsengine.sharding.window_sums import WindowSums
 from dsengine.tiers.memory import MEBI
-from dsengine.torch_private import arm_reducer, foreach_copy_, inputs_to
+from dsengine.torch_private.groups import arm_reducer
+from dsengine.torch_private.tensors import foreach_copy_
+from dsengine.torch_private.units import inputs_to
 
 
 class Replicated(Sharding):

@@ -20,15 +20,9 @@ from dsengine.parameters.shards import full_tensor_of
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.zero.partitioned import is_partitioned_parameter
 from dsengine.sharding.zero.registry import master_of, unlink
-from dsengine.torch_private import (
-    Hook,
-    ShardedParameter,
-    hooks_below,
-    parameter_table,
-    remove_fully_shard,
-    sharded_parameters_of,
-    units_of,
-)
+from dsengine.torch_private.modules import parameter_table
+from dsengine.torch_private.removal import Hook, hooks_below, remove_fully_shard
+from dsengine.torch_private.units import ShardedParameter, sharded_parameters_of, units_of
 
 _Location = tuple[ReferenceType[nn.Module], str]
 """Module and attribute of a parameter, independent of the module's name."""

@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor
 from dsconfig import tiles
 from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.zero.partitioned import is_partitioned_parameter
-from dsengine.torch_private import broadcast_coalesced, buffer_table
+from dsengine.torch_private.groups import broadcast_coalesced
+from dsengine.torch_private.modules import buffer_table
 
 
 def move_and_broadcast(

@@ -20,7 +20,7 @@ from dsengine.optimizers.precision import Policy
 from dsengine.sharding.to_device import on_device
 from dsengine.sharding.zero.external import uses_external
 from dsengine.tiers.masters import HostMasters
-from dsengine.torch_private import reshard_within
+from dsengine.torch_private.units import reshard_within
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 """Modules that are never called, so their hooks would gather nothing."""

@@ -19,12 +19,8 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import tiles
-from dsengine.torch_private import (
-    ShardedParameter,
-    foreach_copy_,
-    preserve_versions,
-    sharded_parameters_of,
-)
+from dsengine.torch_private.tensors import foreach_copy_, preserve_versions
+from dsengine.torch_private.units import ShardedParameter, sharded_parameters_of
 
 
 @dataclass(frozen=True, slots=True)

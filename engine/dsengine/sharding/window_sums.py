@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dsengine.sharding.reduction import Averaging
-from dsengine.torch_private import foreach_copy_, foreach_mul_
+from dsengine.torch_private.tensors import foreach_copy_, foreach_mul_
 
 
 class WindowSums:

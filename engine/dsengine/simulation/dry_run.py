@@ -27,7 +27,8 @@ from dsengine.simulation.fakes import OperationObserver, stand_in_module
 from dsengine.simulation.memory_placement import MemoryPlacement
 from dsengine.tiers import memory
 from dsengine.topology import Topology
-from dsengine.torch_private import fake_process_group, fake_tensors, real_reshard_meshes, replaced
+from dsengine.torch_private.dry_runs import fake_process_group, fake_tensors, real_reshard_meshes
+from dsengine.torch_private.tensors import replaced
 
 STEPS = 2
 """The second step includes the optimizer state that the first one creates."""

@@ -9,7 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dsconfig import ModelTree, ModuleFact
 from dsengine.observation.memory import tensors_in
-from dsengine.torch_private import READ_OF_A_VALUE, is_fake
+from dsengine.torch_private.dry_runs import is_fake
+from dsengine.torch_private.tensors import READ_OF_A_VALUE
 
 
 class OperationObserver(TorchDispatchMode):

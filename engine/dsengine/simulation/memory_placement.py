@@ -22,7 +22,7 @@ from torch import Tensor
 from dsconfig import tiles
 from dsengine.tiers import mapped, memory, nvme, staging
 from dsengine.tiers.files import Buffer, View
-from dsengine.torch_private import local_part, replaced, storage_key
+from dsengine.torch_private.tensors import local_part, replaced, storage_key
 
 _Table = dict[int, "weakref.ref[Any]"]
 """Storages by key."""

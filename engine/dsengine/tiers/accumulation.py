@@ -11,7 +11,7 @@ import threading
 import torch
 from torch import Tensor
 
-from dsengine.torch_private import is_fake
+from dsengine.torch_private.dry_runs import is_fake
 
 CHUNK_ELEMENTS = 2**16
 """Elements at a time and thread of an operation; more of them per core would leave the cache."""

@@ -33,7 +33,8 @@ from dsengine.tiers.tiles import (
     states_per_element,
     stepping_pieces,
 )
-from dsengine.torch_private import as_shard, local_part, step_hooks_once, version_of
+from dsengine.torch_private.optimizers import step_hooks_once
+from dsengine.torch_private.tensors import as_shard, local_part, version_of
 
 FIRST_STEP_ELEMENTS = 2**20
 """Elements per group in a first step, whose new states exist twice until they are copied."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from dsengine.tiers.files import fresh_directory
-from dsengine.torch_private import ShardedParameter, sharded_parameters_of
+from dsengine.torch_private.units import ShardedParameter, sharded_parameters_of
 
 
 @torch.no_grad()

@@ -38,7 +38,7 @@ from dsengine.tiers.files import (
 from dsengine.tiers.host import HostBinding, sharded_like
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.tiers.tiles import Piece, Tile, states_per_element
-from dsengine.torch_private import local_part
+from dsengine.torch_private.tensors import local_part
 
 
 class NvmeBinding(HostBinding):

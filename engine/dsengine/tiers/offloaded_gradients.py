@@ -19,7 +19,7 @@ from dsengine.parameters.shards import is_indivisible
 from dsengine.tiers import memory
 from dsengine.tiers.accumulation import accumulate
 from dsengine.tiers.staging import Staging
-from dsengine.torch_private import local_part
+from dsengine.torch_private.tensors import local_part
 
 
 class OffloadedGradients(Mapping[str, Tensor]):

@@ -13,7 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from dsengine.torch_private import local_part, storage_key
+from dsengine.torch_private.tensors import local_part, storage_key
 
 
 class OffloadStateTypeEnum(StrEnum):

@@ -20,7 +20,7 @@ from torch import Tensor
 from dsconfig import tiles
 from dsengine.communication.devices import threads_on_device
 from dsengine.tiers import memory
-from dsengine.torch_private import is_fake
+from dsengine.torch_private.dry_runs import is_fake
 
 Consume = Callable[[Tensor, Tensor], None]
 """``consume(target, piece)`` handles a piece that has arrived."""

@@ -8,7 +8,7 @@ from dsengine.zero import GatheredParameters
 
 import dsengine
 from dsengine.tiers import HostBinding, NvmeBinding
-from dsengine.torch_private import sharded_parameters_of, units_of
+from dsengine.torch_private.units import sharded_parameters_of, units_of
 from engine_storage.jobs.engine_run import config, train
 from engine_storage.jobs.toy import ToyModel
 from narrowing import not_none

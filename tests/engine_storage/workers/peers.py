@@ -27,7 +27,7 @@ import dsconfig
 import dsengine
 from dsengine.communication.peers import abort, stragglers
 from dsengine.loop import initialization
-from dsengine.torch_private import all_gather_flat
+from dsengine.torch_private.groups import all_gather_flat
 from engine_storage.jobs.toy import ToyModel, batch_of, loss_of
 from ports import reserved_port
 from training.collective_jobs import collectives_only

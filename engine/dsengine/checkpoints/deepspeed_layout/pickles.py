@@ -26,7 +26,7 @@ from dsengine.checkpoints.restricted_pickle import (
     reason_of,
     set_attributes,
 )
-from dsengine.torch_private import is_torchscript, named_in_tensor_files
+from dsengine.torch_private.pickles import is_torchscript, named_in_tensor_files
 
 
 class Record:

@@ -17,7 +17,7 @@ from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import check_weights
 from dsengine.checkpoints.state import TrainingState
 from dsengine.parameters.names import units_resharded
-from dsengine.torch_private import local_part, shard_slices
+from dsengine.torch_private.tensors import local_part, shard_slices
 
 
 def load_weights(

@@ -9,7 +9,7 @@ import torch
 
 from dsengine.communication.peers.status import STATUS
 from dsengine.communication.peers.stragglers import position_of
-from dsengine.torch_private import abort_communicators
+from dsengine.torch_private.groups import abort_communicators
 
 GRACE_SECONDS = 5.0
 """How long a running phase has to fail by itself after another rank has failed."""

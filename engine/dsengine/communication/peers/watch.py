@@ -22,7 +22,7 @@ from dsengine.communication.peers.links import Address, Client, Server
 from dsengine.communication.peers.message import Message, MessageKind, cause_of
 from dsengine.communication.peers.status import STATUS
 from dsengine.communication.peers.stragglers import StragglerDetector, patience
-from dsengine.torch_private import default_store
+from dsengine.torch_private.groups import default_store
 
 EXPLANATION_SECONDS = 3.0
 """How long a communication error waits for a message about the rank that caused it."""

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from dsengine.parameters.names import clean_name
 from dsengine.parameters.shards import full_tensor_of
 from dsengine.sharding.zero.dtype_view import shard_of
-from dsengine.torch_private import as_shard, local_part
+from dsengine.torch_private.tensors import as_shard, local_part
 
 if TYPE_CHECKING:
     from dsengine.loop.engine import Engine

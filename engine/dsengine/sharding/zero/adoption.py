@@ -16,7 +16,8 @@ from dsengine.sharding.zero.external import inherit
 from dsengine.sharding.zero.partitioned import PartitionedParameter, gather, restore, retire
 from dsengine.tiers.masters import HostMasters
 from dsengine.topology import world_size
-from dsengine.torch_private import parameter_table, sharded_parameters_of, units_of
+from dsengine.torch_private.modules import parameter_table
+from dsengine.torch_private.units import sharded_parameters_of, units_of
 
 
 def is_partitioned(module: nn.Module) -> bool:

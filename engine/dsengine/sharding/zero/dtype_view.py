@@ -29,7 +29,7 @@ from dsengine.sharding.zero.partitioned import (
     intercepted,
     writes,
 )
-from dsengine.torch_private import as_shard, backward_hooks_of, local_part
+from dsengine.torch_private.tensors import as_shard, backward_hooks_of, local_part
 
 _T: Any = torch.Tensor
 _OF_THE_SHARD = {

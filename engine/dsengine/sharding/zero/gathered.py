@@ -28,7 +28,7 @@ from dsengine.sharding.zero.rounded import drop_rounding, round_parameter
 from dsengine.sharding.zero.shard_links import link_shard, unlink_shard
 from dsengine.sharding.zero.status import is_watched, partitioned_attributes, set_available
 from dsengine.topology import current
-from dsengine.torch_private import version_of
+from dsengine.torch_private.tensors import version_of
 
 
 def _on_full(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -21,7 +21,7 @@ from dsengine.sharding.zero.external import uses_elsewhere
 from dsengine.sharding.zero.gathered import GatheredParameters
 from dsengine.sharding.zero.shard_links import shard_of
 from dsengine.topology import current
-from dsengine.torch_private import local_part, plain_tensors
+from dsengine.torch_private.tensors import local_part, plain_tensors
 
 _gathered: dict[int, GatheredParameters] = {}
 """What ``all_gather`` has gathered, by the id of the parameter."""

@@ -28,7 +28,7 @@ from dsengine.parameters.chunks import chunk_of, gather_chunks
 from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.zero.status import clear_partitioned_attributes, set_partitioned_attributes
 from dsengine.topology import current
-from dsengine.torch_private import backward_hooks_of, plain_tensors, storage_key, version_of
+from dsengine.torch_private.tensors import backward_hooks_of, plain_tensors, storage_key, version_of
 
 _T: Any = torch.Tensor
 SHAPE_QUERIES = {

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from dsengine.parameters.shards import full_tensor_of
 from dsengine.sharding.zero.dtype_view import write
 from dsengine.sharding.zero.status import set_partitioned_attributes
-from dsengine.torch_private import sharded_parameters_of, units_of
+from dsengine.torch_private.units import sharded_parameters_of, units_of
 
 _ENGINES: WeakSet[nn.Module] = WeakSet()
 _MASTER = "_dsengine_master"

@@ -1,0 +1,123 @@
+"""Process groups and meshes.
+
+Public: ranks and backend name. Private: the devices a group supports, the store it was created
+with, how many collectives it has issued, aborting a hung communicator, broadcasting many tensors
+at once, the state of gloo's threads.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+
+all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""Gathers every rank's flat tensor into one. Public, but renamed in 2.13, where the old name warns.
+"""
+
+
+def supports_device(group: dist.ProcessGroup, device: str) -> bool:
+    """Whether ``group`` supports tensors of that device type."""
+    return torch.device(device) in group._device_types
+
+
+def default_store() -> Any:
+    """Return the store of the default group."""
+    return dist.distributed_c10d._get_default_store()
+
+
+def flattened(mesh: DeviceMesh, name: str) -> DeviceMesh:
+    """Return the one axis ``name`` over all axes of ``mesh``. Collective on the first call."""
+    return mesh._flatten(name)
+
+
+def unflattened(mesh: DeviceMesh, axes: Mapping[str, int]) -> DeviceMesh:
+    """Return the one axis of ``mesh`` as several ``axes`` of these sizes. Collective."""
+    return mesh._unflatten(0, tuple(axes.values()), tuple(axes))
+
+
+def concatenated(meshes: list[DeviceMesh]) -> DeviceMesh:
+    """Return the axes of several parts of one mesh."""
+    return DeviceMesh._concatenate(meshes)
+
+
+def broadcast_coalesced(
+    tensors: list[Tensor], bytes_at_once: int, group: dist.ProcessGroup
+) -> None:
+    """Broadcast the values of the group's first rank, many tensors per message."""
+    cast(Any, dist)._broadcast_coalesced(group, tensors, bytes_at_once, 0)
+
+
+def issued_collectives() -> dict[str, int]:
+    """Return how many collectives this process has issued, by group and transport.
+
+    A rank's host may run ahead of its GPU, so an issued collective may not have begun. Names are
+    the same on all ranks of a group. gloo also counts messages; a transport that does not count is
+    left out.
+    """
+    issued: dict[str, int] = {}
+    for group, name in list(dist.distributed_c10d._world.pg_names.items()):
+        if (size := group.size()) == 1:
+            continue
+        for device in group._device_types:
+            with suppress(RuntimeError):
+                backend = cast(Any, group._get_backend(device))
+                count = backend._get_sequence_number_for_group()
+                issued[f"group {name} of {size} ranks, {backend.name()}"] = count
+    return issued
+
+
+def abort_communicators() -> None:
+    """Make accelerator collectives that wait for a lost rank fail with an error. May hang.
+
+    All within one NCCL group, as torch's own abort: one by one, each could wait for another.
+    """
+    backends: list[Any] = []
+    for group in list(dist.distributed_c10d._world.pg_names):
+        with suppress(RuntimeError):  # a group without an accelerator backend
+            backends.append(group._get_backend(torch.device("cuda")))
+    groups = [backend for backend in backends if hasattr(backend, "_group_start")]
+    if groups:
+        groups[0]._group_start()
+    try:
+        for backend in backends:
+            with suppress(RuntimeError):
+                backend.abort()
+    finally:
+        if groups:
+            groups[0]._group_end()
+
+
+GLOO_THREAD = "pt_gloo_runloop"
+"""Name of the threads that run gloo's collectives, where threads have names (Linux)."""
+
+
+def arm_reducer(parallel: DistributedDataParallel, loss: Tensor) -> None:
+    """Make the coming backward of ``loss`` reduce, whatever the last forward set.
+
+    The public way is a forward outside ``no_sync``.
+    """
+    parallel.reducer._rebuild_buckets()
+    parallel.reducer.prepare_for_backward([loss])
+
+
+COLLECTIVES: Mapping[str, str] = {
+    "allreduce_": "all_reduce",
+    "_allgather_base_": "all_gather_into_tensor",
+    "allgather_": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "reduce_scatter_": "reduce_scatter",
+    "broadcast_": "broadcast",
+    "barrier": "barrier",
+}
+"""Public names by dispatcher name."""
+
+
+def collective_of(operation: Any) -> str | None:
+    """Return the dispatcher's name of a collective or message, None for other operators."""
+    communicates = operation.namespace in ("c10d", "_c10d_functional")
+    return operation._opname if communicates else None

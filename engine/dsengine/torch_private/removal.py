@@ -1,0 +1,96 @@
+"""Copying a module under ``fully_shard``, and removing ``fully_shard`` from it.
+
+Public: neither. ``deepcopy`` of a unit raises, and ``fully_shard`` has no undo.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from copy import deepcopy
+from functools import partial
+from typing import Any, cast
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._composable_state import _module_state_mapping
+from torch.distributed.fsdp import FSDPModule
+
+from dsengine.torch_private.modules import parameter_table, replace_parameter_table
+
+_MARKS = ("__composable_api", "__deepcopy__", "_is_fsdp_managed", "_fsdp_use_orig")
+"""Prefixes of the attributes with which ``fully_shard`` and this file mark a module."""
+
+
+def make_copyable(root: nn.Module) -> None:
+    """Make ``copy.deepcopy`` of ``root`` or a submodule return an ordinary module.
+
+    ``fully_shard`` forbids copies, because copied shards would share its bookkeeping. Unsharded
+    parameters have nothing to share: the copy, for EMA, evaluation or export, has its own full
+    parameters and no hooks.
+    """
+    for module in root.modules():
+        module.__dict__["__deepcopy__"] = partial(_ordinary_copy, module)
+
+
+def _ordinary_kind(module: nn.Module) -> type[nn.Module]:
+    """Return the module's class before ``fully_shard``."""
+    kind = type(module)
+    if issubclass(kind, FSDPModule):
+        kind = next(base for base in kind.__mro__[1:] if not issubclass(base, FSDPModule))
+        kind = kind if issubclass(kind, nn.Module) else nn.Module
+    return kind
+
+
+def _ordinary_copy(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    kind = _ordinary_kind(module)
+    copied = kind.__new__(kind)
+    memo[id(module)] = copied
+    for key, value in module.__dict__.items():
+        if key == "_parameters":
+            copied.__dict__[key] = {n: _copied_parameter(p, memo) for n, p in value.items()}
+        elif "_hooks" in key and isinstance(value, dict):
+            copied.__dict__[key] = OrderedDict()
+        elif not key.startswith(_MARKS):
+            copied.__dict__[key] = deepcopy(value, memo)
+    return copied
+
+
+def _copied_parameter(parameter: Tensor | None, memo: dict[int, Any]) -> nn.Parameter | None:
+    if parameter is None:
+        return None
+    if id(parameter) not in memo:
+        with torch.no_grad():
+            memo[id(parameter)] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+    return memo[id(parameter)]
+
+
+Hook = tuple[ReferenceType[nn.Module], str, int]
+"""A module hook: module, attribute of the hook table, key in it."""
+
+
+def hooks_below(root: nn.Module) -> set[Hook]:
+    """Return every hook of ``root`` and its submodules."""
+    return {
+        (ref(module), table, key)
+        for module in root.modules()
+        for table, hooks in vars(module).items()
+        if "_hooks" in table and isinstance(hooks, dict)
+        for key in cast(Iterable[int], hooks)
+    }
+
+
+def remove_fully_shard(root: nn.Module, hooks: Iterable[Hook]) -> None:
+    """Remove ``fully_shard`` from ``root`` and its submodules, and remove ``hooks``.
+
+    ``fully_shard`` has no undo. Its parameters, sharded or gathered, stay on the modules; the
+    caller replaces them.
+    """
+    for reference, table, key in hooks:
+        if (module := reference()) is not None:
+            vars(module)[table].pop(key, None)
+    for module in root.modules():
+        module.__class__ = _ordinary_kind(module)
+        _module_state_mapping.pop(module, None)
+        for mark in [name for name in vars(module) if name.startswith(_MARKS)]:
+            del vars(module)[mark]
+        replace_parameter_table(module, dict(parameter_table(module)))
