@@ -64,8 +64,15 @@ def check(ranks: Ranks, settings: dict[str, Any]) -> None:
             assert dry == pytest.approx(peaks, rel=TOLERANCE), f"dry run of rank {rank}"
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("precision", "accumulation"),
+    [
+        ("fp32", 1),
+        ("bf16", 4),
+        pytest.param("fp32", 4, marks=pytest.mark.long),
+        pytest.param("bf16", 1, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_phases_are_predicted_and_dry_run_equals_real_run(
     host_ranks: Ranks, stage: int, precision: str, accumulation: int

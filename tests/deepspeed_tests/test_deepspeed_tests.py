@@ -86,6 +86,7 @@ def test_with_a_fixture_of_ranks(of_two_ranks):
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_each_test_gets_one_kind(tmp_path: Path) -> None:
     for name, text in {
         "conftest.py": CONFTEST,

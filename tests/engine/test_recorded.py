@@ -10,7 +10,14 @@ ORACLE = Path(__file__).parents[1] / "oracle"
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("folder", ["results", "results_extras", "results_z3_nomel"])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "results",
+        pytest.param("results_extras", marks=pytest.mark.long),
+        pytest.param("results_z3_nomel", marks=pytest.mark.long),
+    ],
+)
 def test_recorded_runs_are_reproduced(folder: str) -> None:
     cases = list(train.replay(ORACLE / "train" / folder))
     assert cases

@@ -67,6 +67,7 @@ def test_a_deepspeed_script_runs_with_one_changed_import(tmp_path: Path) -> None
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_the_gpt_trains_resumes_and_exports_under_dsconfig_run(tmp_path: Path) -> None:
     model = tmp_path / "tiny.json"
     model.write_text(json.dumps(TINY))
