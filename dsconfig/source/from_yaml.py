@@ -80,6 +80,8 @@ def document_from_yaml(
             _show(root, hidden, set())
         node = _config_node(root)
         content = _plain(loader.construct_document(root))
+        if isinstance(content, dict) and arctic_config.is_arctic(content):
+            node = dict(_entries(root))[arctic_config.BLOCK]  # possibly empty
         if plain.without_large_integers(content)[1]:
             return _with_large_integers(text, name, root, content)
         node_loader = make_loader(readable)

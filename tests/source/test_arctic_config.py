@@ -99,6 +99,14 @@ def test_numbers_with_units(written: str, number: float) -> None:
     assert arctic_config.is_arctic(content)
 
 
+def test_empty_block_has_the_defaults(tmp_path: Path) -> None:
+    text = "micro_batch_size: 2\ngradient_accumulation_steps: 4\ndeepspeed: {}\n"
+    document = read(tmp_path, text + "model: {name_or_path: m}\ndata: {sources: [d]}\n")
+    assert document.value["gradient_accumulation_steps"] == 4
+    assert document.value["zero_optimization"]["stage"] == 2
+    assert document.container["micro_batch_size"] == 2
+
+
 def test_other_trainers_are_not_arctic() -> None:
     block = {"zero_optimization": {"stage": 3}}
     assert not arctic_config.is_arctic({"micro_batch_size": 2, "deepspeed": block})
