@@ -17,8 +17,12 @@ TYPE = ("optimizer", "type")
 
 
 def _at(config: Context, *stages: int) -> bool:
-    """Return whether the optimizer is Muon at one of these stages."""
-    return config.stage_is_known and config.stage in stages and config.is_optimizer("Muon")
+    """Return whether the optimizer is Muon at one of these stages, and DeepSpeed accepts it."""
+    if not config.stage_is_known or config.stage not in stages or not config.is_optimizer("Muon"):
+        return False
+    # Up to 0.18.4, ZeRO rejects Muon as untested unless this key allows it (DSC606).
+    recognized = config.stage == 0 or config.since("0.18.5")
+    return recognized or config.switch("zero_allow_untested_optimizer")
 
 
 @fault(
@@ -59,9 +63,9 @@ def muon_is_sgd_with_offload(config: Context) -> Iterator[FaultFinding]:
     reject this unless `reduce_scatter` is false (DSC621).
 
     with: version="0.19.2"
-    bad: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02}},
-        "zero_optimization": {"stage": 2, "reduce_scatter": false, "offload_optimizer":
-        {"device": "cpu"}}}
+    bad: {"train_batch_size": 8, "zero_allow_untested_optimizer": true, "optimizer": {"type":
+        "Muon", "params": {"lr": 0.02}}, "zero_optimization": {"stage": 2, "reduce_scatter": false,
+        "offload_optimizer": {"device": "cpu"}}}
     good: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02}},
         "zero_optimization": {"stage": 2, "reduce_scatter": false}}
     """
@@ -86,8 +90,8 @@ def muon_on_unreduced_gradients(config: Context) -> Iterator[FaultFinding]:
     every rank applies part of a different update. Matrices within one partition are correct.
 
     with: version="0.19.2"
-    bad: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02}},
-        "zero_optimization": {"stage": 2}}
+    bad: {"train_batch_size": 8, "zero_allow_untested_optimizer": true, "optimizer": {"type":
+        "Muon", "params": {"lr": 0.02}}, "zero_optimization": {"stage": 2}}
     good: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02}},
         "zero_optimization": {"stage": 2, "reduce_scatter": false}}
     """
@@ -113,8 +117,8 @@ def muon_on_embeddings(config: Context) -> Iterator[FaultFinding]:
     `embed` or `lm_head` in their name with Adam, as Muon's authors do.
 
     with: version="0.18.0"
-    bad: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02}},
-        "zero_optimization": {"stage": 1}}
+    bad: {"train_batch_size": 8, "zero_allow_untested_optimizer": true, "optimizer": {"type":
+        "Muon", "params": {"lr": 0.02}}, "zero_optimization": {"stage": 1}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
         "zero_optimization": {"stage": 1}}
     """

@@ -79,7 +79,7 @@ def secondary_shards_stale(config: Context) -> Iterator[FaultFinding]:
     effect=Effect.NOTE,
 )
 def secondary_shard_outside_weight(config: Context) -> Iterator[FaultFinding]:
-    """DeepSpeed 0.13.5 to 0.19.4 stop with ZeRO++ at weights smaller than the number of ranks
+    """DeepSpeed 0.13.5 to 0.19.4 stop with ZeRO++ at weights with far fewer elements than ranks
 
     The secondary shard of a rank begins behind the end of such a weight, and partitioning raises an
     `IndexError`. If only part of a shard is covered, the rest is not initialized.

@@ -119,6 +119,14 @@ def test_rejected_muon_offload_is_not_also_a_fault() -> None:
         assert found.keys() & {"DSC850", "DSC851"} == expected
 
 
+def test_muon_rejected_as_untested_is_not_also_a_fault() -> None:
+    allowed = {"zero_allow_untested_optimizer": True}
+    for more, expected in (({}, set()), (allowed, {"DSC850"})):
+        zero = {**OFFLOADED, "reduce_scatter": False}
+        found = codes({**MUON, **more, "zero_optimization": zero}, "0.18.4")
+        assert found.keys() & {"DSC850", "DSC851", "DSC852"} == expected
+
+
 def test_one_rank_reduces_no_gradients_for_muon() -> None:
     config = {**MUON, "zero_optimization": {"stage": 2}}
     for ranks, expected in ((1, set()), (2, {"DSC851"})):
