@@ -1,10 +1,12 @@
 """Check the examples of a rule with the options on its page."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from dsconfig.checks.rule import Example
 from dsconfig.checks.runner import check
-from dsconfig.facts import Facts, gather
+from dsconfig.facts import Facts, gather, hf_config
+from dsconfig.facts.model import ModelOutline, ModelTree
 from dsconfig.report import Diagnostic
 from dsconfig.schema.version import Version
 from dsconfig.source import read
@@ -14,10 +16,13 @@ from dsconfig.source.reading import BY_SUFFIX
 
 def facts_of(example: Example) -> Facts:
     """Return the facts of an example."""
-    return gather(
+    model, written = example.model, example.model_config
+    described = hf_config.model_or_outline(written, "config.json") if written else None
+    facts = gather(
         gpus=example.world_size,
         device=example.device,
-        model=example.model,
+        seq_len=example.seq_len,
+        model=described if isinstance(described, ModelTree) else model,
         lora_rank=example.lora_rank,
         base_weights=example.base_weights,
         host_memory=example.host_memory,
@@ -25,6 +30,7 @@ def facts_of(example: Example) -> Facts:
         training_args=example.training_args,
         releases=example.releases,
     )
+    return replace(facts, outline=described) if isinstance(described, ModelOutline) else facts
 
 
 def check_example(example: Example) -> tuple[Diagnostic, ...]:
@@ -43,7 +49,8 @@ def flags_of(example: Example) -> str:
         "--deepspeed-version": example.version,
         "--world-size": example.world_size,
         "--device": example.device,
-        "--model": example.model,
+        "--seq-len": example.seq_len,
+        "--model": "config.json" if example.model_config else example.model,
         "--lora-rank": example.lora_rank,
         "--base-weights": example.base_weights,
         "--host-memory": example.host_memory,

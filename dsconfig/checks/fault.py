@@ -50,7 +50,8 @@ def fault(
     than DeepSpeed are reported if the facts include its release.
     """
     start, end = map(Version.parse, span.split(" to "))
-    affected = f"{program} {span}" if start != end else f"runs with {program} {start}"
+    named = program.upper() if program == "trl" else program
+    affected = f"{named} {span}" if start != end else f"runs with {named} {start}"
 
     def declare(find: Fault) -> Fault:
         @wraps(find)

@@ -119,7 +119,10 @@ class Example(NamedTuple):
     version: str | None = None
     world_size: int | None = None
     device: str | None = None
+    seq_len: int | None = None
     model: str | None = None
+    model_config: Mapping[str, Any] | None = None
+    """Content of the model's config.json."""
     lora_rank: int | None = None
     base_weights: str | None = None
     host_memory: str | None = None

@@ -197,7 +197,7 @@ def fact_flags(
         fact(
             "--with",
             metavar="NAME==X.Y",
-            help="Release of transformers, accelerate, torch or cuda in use (repeatable).",
+            help="Release of transformers, accelerate, trl, torch or cuda in use (repeatable).",
         ),
     ] = None,
 ) -> "Facts":

@@ -34,7 +34,7 @@ _about_fixes = partial(typer.Option, rich_help_panel="Fixes")
 
 @options.with_flags(
     "gpus nodes device model params lora_rank base_weights training_args accelerate_config "
-    "host_memory client_optimizer releases"
+    "host_memory client_optimizer seq_len releases"
 )
 def validate(
     files: Annotated[

@@ -43,7 +43,7 @@ class Facts:
     """Class name of an optimizer that the script passes itself."""
     client_scheduler: str | None = None
     releases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Versions of transformers, accelerate, torch and CUDA by name, if known."""
+    """Versions of transformers, accelerate, TRL, torch and CUDA by name, if known."""
     launch: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """The settings of an accelerate config file, including its ``deepspeed_config`` block."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -187,7 +187,7 @@ def _releases(specified: Mapping[str, str] | Iterable[str] | None) -> dict[str, 
     return {name: str(release) for name, release in releases.items()}
 
 
-PROGRAMS = ("transformers", "accelerate", "torch", "cuda")
+PROGRAMS = ("transformers", "accelerate", "trl", "torch", "cuda")
 """Programs whose version can be given. That of DeepSpeed is an argument of each command; torch and
 CUDA determine the memory that each process allocates for itself.
 """

@@ -130,7 +130,9 @@ def target_program(
         runtime = runtime_of(name, release)
     # DeepSpeed alone has none of their faults.
     releases = facts.releases.items() if facts is not None and fills_auto(runtime) else ()
-    checked = (f"{program} {release}" for program, release in releases if program in WRAPPERS)
+    checked = (
+        f"{program} {release}" for program, release in releases if program in (*WRAPPERS, "trl")
+    )
     return TargetProgram(runtime, basis, release_source, tuple(checked))
 
 
@@ -177,9 +179,9 @@ def _infer(
         kind = "accelerate" if container == ACCELERATE else "trainer"
         return container, f"the {kind} {form}"
     releases = facts.releases if facts is not None else ()
-    for name in WRAPPERS:
+    for name, program in ((TRAINER, TRAINER), (ACCELERATE, ACCELERATE), ("trl", TRAINER)):
         if name in releases:
-            return name, "--with"
+            return program, "--with"
     referenced = neighbours.program_for(Path(source or document.name))
     if referenced is not None:
         return referenced

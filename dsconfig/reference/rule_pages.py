@@ -52,10 +52,12 @@ def _example(example: Example) -> Iterator[str]:
     yield "```json" if _is_json(example.config) else "```"
     yield _pretty(example.config)
     yield "```"
-    if example.training_args:
-        yield from ("", "`args.json`:", "", "```json")
-        yield json.dumps(example.training_args, indent=2)
-        yield "```"
+    files = {"config.json": example.model_config, "args.json": example.training_args}
+    for name, content in files.items():
+        if content:
+            yield from ("", f"`{name}`:", "", "```json")
+            yield json.dumps(content, indent=2)
+            yield "```"
     flags = flags_of(example)
     if flags:
         yield ""

@@ -22,6 +22,7 @@ __all__ = ["run"]
 written_pages = cache(pages)
 CODES = list(rules())
 BLOCK = re.compile(r"^```(?:json)?\n(.*?)\n```$", re.M | re.S)
+NAMED = re.compile(r"^`(\w+\.json)`:\n\n```json\n(.*?)\n```$", re.M | re.S)
 COMMAND = re.compile(r"^`dsconfig validate (\S+) ?(.*)`$", re.M)
 QUOTED = re.compile(r"^> `(.+)`: (.+)\.$", re.M)
 HELP = re.compile(r"^> help: (.+)$", re.M)
@@ -46,13 +47,13 @@ def section(code: str, title: str) -> str:
 def written(code: str, title: str) -> Example:
     """Write an example as shown on its page."""
     text = section(code, title)
-    config, *arguments = BLOCK.findall(text)
+    config = BLOCK.findall(text)[0]
     command = COMMAND.search(text)
     file, flags = command.groups() if command else ("ds.json", "")
     if config != file:  # otherwise, the example is a missing file
         put(file, config + "\n")
-    for each in arguments:
-        put("args.json", each)
+    for name, content in NAMED.findall(text):
+        put(name, content)
     return Example(file, shlex.split(flags))
 
 
