@@ -22,8 +22,12 @@ from torch.utils._pytree import register_pytree_node, tree_leaves
 import dsengine
 from dsconfig import block_values, tiles
 from dsengine import comm
-from dsengine.checkpoints import checkpointer
-from dsengine.communication.devices import device_for, select_device
+from dsengine.communication.devices import (
+    device_for,
+    recorded_event,
+    select_device,
+    threads_on_device,
+)
 from dsengine.observation import progress
 from dsengine.observation.flops import FlopsProfile
 from dsengine.optimizers import build_optimizer, rebind
@@ -35,7 +39,7 @@ from dsengine.parameters.shards import copy_local_slice, full_tensor_of, local_s
 from dsengine.sharding.indivisible import Indivisible
 from dsengine.sharding.reduction import Averaging
 from dsengine.simulation.fakes import OperationObserver
-from dsengine.tiers import HostBinding, NvmeBinding, memory, staging
+from dsengine.tiers import HostBinding, NvmeBinding, memory
 from dsengine.tiers.host import _to_part
 from dsengine.tiers.staging import THREADS, Staging
 from dsengine.torch_private.tensors import as_shard
@@ -389,7 +393,7 @@ def test_progress_reads_only_printed_losses(
 
 def test_checkpoint_thread_uses_the_rank_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = Cuda(monkeypatch, current=RANK)
-    with checkpointer._thread() as thread:
+    with threads_on_device(1, "a thread") as thread:
         thread.submit(int).result()
     assert cuda.chosen == [RANK]
 
@@ -462,11 +466,12 @@ def test_staging_waits_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None
         def __init__(self, **options: bool) -> None:
             made.append(options)
 
-        def record(self) -> None:
+        def record(self, stream: object) -> None:
             pass
 
     monkeypatch.setattr("torch.cuda.Event", Event)
-    staging._recorded(torch.device("cuda"))
+    monkeypatch.setattr("torch.cuda.current_stream", lambda _: Stream())
+    recorded_event(torch.device("cuda"))
     assert made == [{"blocking": True}]
 
 

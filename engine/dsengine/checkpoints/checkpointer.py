@@ -7,8 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dsengine.checkpoints import plain
 from dsengine.checkpoints.choice import load_chosen
 from dsengine.checkpoints.directory import LATEST, MAX_TAG_BYTES, is_tag
@@ -20,17 +18,9 @@ from dsengine.checkpoints.run_state import without_run_state
 from dsengine.checkpoints.save import Snapshot, collect, write
 from dsengine.checkpoints.staging import Staging
 from dsengine.checkpoints.state import TrainingState
+from dsengine.communication.devices import threads_on_device
 
 logger = getLogger("dsengine.checkpoint")
-
-
-def _thread() -> ThreadPoolExecutor:
-    """Return a thread on this rank's GPU: it would create a context on the first GPU otherwise."""
-    name = "dsengine-checkpoint"
-    if not torch.cuda.is_available():
-        return ThreadPoolExecutor(1, name)
-    device = torch.cuda.current_device()
-    return ThreadPoolExecutor(1, name, initializer=torch.cuda.set_device, initargs=(device,))
 
 
 class Checkpointer:
@@ -106,7 +96,7 @@ class Checkpointer:
         if not self.asynchronous or state.file_backed:
             return self._write(snapshot, root, save_latest)
         self._ranks.run(lambda: snapshot.stage(self._staging), action)
-        self._thread = self._thread or _thread()
+        self._thread = self._thread or threads_on_device(1, "dsengine-checkpoint")
         self._pending = self._thread.submit(self._write, snapshot, root, save_latest)
         return root / tag
 

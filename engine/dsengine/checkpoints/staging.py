@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from dsengine.communication.devices import wait_for_device
+from dsengine.tiers import memory
 from dsengine.torch_private.tensors import as_shard
 
 
@@ -27,9 +29,9 @@ class Staging:
         self._copies = {name: self._buffer(name, _local(t)) for name, t in tensors.items()}
         for name, tensor in tensors.items():
             local = _local(tensor)
-            self._copies[name].copy_(local, non_blocking=local.is_cuda)
-        if torch.cuda.is_available() and any(t.is_cuda for t in tensors.values()):
-            torch.cuda.synchronize()
+            self._copies[name].copy_(local, non_blocking=self._copies[name].is_pinned())
+        for device in {tensor.device for tensor in tensors.values()}:
+            wait_for_device(device)
         return {
             name: as_shard(self._copies[name], tensor) if isinstance(tensor, DTensor) else copy
             for (name, tensor), copy in zip(tensors.items(), self._copies.values(), strict=True)
@@ -39,7 +41,8 @@ class Staging:
         copy = self._copies.get(name)
         if copy is not None and (copy.shape, copy.dtype) == (local.shape, local.dtype):
             return copy
-        return torch.empty_like(local, device="cpu", pin_memory=local.is_cuda)
+        pin = memory.can_pin() and not memory.is_on_host(local)
+        return memory.empty_on_host(local.shape, pin=pin, dtype=local.dtype)
 
 
 def _local(tensor: Tensor) -> Tensor:

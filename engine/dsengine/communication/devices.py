@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,12 +52,26 @@ def threads_on_device(count: int, name: str) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, name, initializer=torch.cuda.set_device, initargs=(device,))
 
 
+def recorded_event(device: torch.device) -> Any:
+    """Return an event recorded on the current stream of ``device``; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event(blocking=True)  # its wait does not occupy a core
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
 def wait_for_stream(device: torch.device) -> None:
     """Wait until ``device`` has done all work on the current stream, without occupying a core."""
-    if device.type == "cuda":
-        event = torch.cuda.Event(blocking=True)
-        event.record(torch.cuda.current_stream(device))
+    event = recorded_event(device)
+    if event is not None:
         event.synchronize()
+
+
+def wait_for_device(device: torch.device) -> None:
+    """Wait until ``device`` has done all work on all streams."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def device_of_rank() -> torch.device:

@@ -54,12 +54,14 @@ from dsengine.sharding.zero.status import set_gathered_attributes, watch_writes
 from dsengine.sharding.zero.unsavable import refuse_saving_shards
 from dsengine.tiers.mapped import move_shards_to_files
 from dsengine.tiers.masters import HostMasters
+from dsengine.tiers.memory import can_pin
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.topology import Topology
 from dsengine.torch_private.groups import all_gather_flat
 from dsengine.torch_private.tensors import as_shard, foreach_copy_
 from dsengine.torch_private.units import (
     abort_pass,
+    drop_unused_gathers,
     initialize_root,
     inputs_to,
     reduce_late_gradients,
@@ -108,6 +110,8 @@ class FullySharded(Sharding):
         """Whether gradients were reduced in this window; a script may set where windows end."""
         self._defers_reduction = False
         self._reduces = True
+        self._may_be_gathered = False
+        """Whether units may still be gathered from a forward without a backward."""
         self._is_stage_3 = zero.stage == 3
         self._offload = zero.offload_param if self._is_stage_3 else None
         self.unsharded: list[FSDPModule] = []
@@ -264,7 +268,7 @@ class FullySharded(Sharding):
         policy, offload = self.policy, OffloadSettings.of(effective)
         if offload is None or not policy.is_mixed or policy.wire is not policy.compute:
             return None
-        pin = offload.pin_memory and torch.cuda.is_available()
+        pin = offload.pin_memory and can_pin()
         rank, ranks = self._topology.rank("states"), self._topology.size("states")
         return HostMasters(self.originals, rank, ranks, dtype=policy.compute, pin=pin)
 
@@ -310,10 +314,12 @@ class FullySharded(Sharding):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._device.type != "cpu":
             args, kwargs = inputs_to(self._device, args, kwargs)
+        self._may_be_gathered = True
         outputs = self.module(*args, **kwargs)
         if self._offload is not None and not torch.is_grad_enabled():
             # Its gathers may still be copying pinned shards, which a script, a load or a step may
             # write next. (A step waits for the gradients, which come after those of its backward.)
+            drop_unused_gathers(self._resharded_units())
             wait_for_stream(self._device)
         return outputs
 
@@ -339,6 +345,7 @@ class FullySharded(Sharding):
 
     @torch.no_grad()
     def after_backward(self) -> None:
+        self._may_be_gathered = False
         self._reductions.finish()
         self._reductions.buffers.clear()
         self._all_gather.release()
@@ -392,6 +399,8 @@ class FullySharded(Sharding):
         return [gradient for gradient in gradients if gradient.dim() > 0]
 
     def after_update(self, *, frozen: bool = True) -> None:
+        if self._may_be_gathered:
+            self.release()  # they have the old values
         self._unsharded_units.refresh(frozen=frozen)
         self._indivisible.refresh()
 
@@ -419,8 +428,11 @@ class FullySharded(Sharding):
         self._ensure_gathered()
 
     def release(self) -> None:
-        for unit in self._resharded_units():
+        units = self._resharded_units()
+        drop_unused_gathers(units)
+        for unit in units:
             unit.reshard()
+        self._may_be_gathered = False
 
     def prepare_for_compile(self) -> None:
         if self._direct_use is not None:

@@ -20,6 +20,7 @@ from dsengine.optimizers.precision import Policy
 from dsengine.sharding.to_device import on_device
 from dsengine.sharding.zero.external import uses_external
 from dsengine.tiers.masters import HostMasters
+from dsengine.tiers.memory import can_pin
 from dsengine.torch_private.units import reshard_within
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -137,7 +138,7 @@ def offload_policy(offload: Any) -> OffloadPolicy:
     """Return ``fully_shard``'s policy for parameters stored on the host or NVMe."""
     if offload is None:
         return OffloadPolicy()
-    pin = offload.pin_memory and torch.cuda.is_available()
+    pin = offload.pin_memory and can_pin()
     return CPUOffloadPolicy(pin_memory=pin and offload.tier != "nvme")
 
 

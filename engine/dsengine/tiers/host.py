@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dsconfig import tiles
+from dsengine.communication.devices import device_of_rank, wait_for_device
 from dsengine.optimizers.binding import Binding, proves_elementwise
 from dsengine.tiers import memory
 from dsengine.tiers.offloaded_gradients import OffloadedGradients
@@ -69,7 +70,7 @@ class HostBinding(Binding):
         self.masters = masters
         self.settings = settings
         self.uses_local_shards = True
-        self._pin = settings.pin_memory and torch.cuda.is_available()
+        self._pin = settings.pin_memory and memory.can_pin()
         sizes = {n: local_part(masters[n]).numel() for n in self._names_in_order()}
         on_device, on_host = tiles.host_share(sizes, settings.ratio)
         self._adopt(
@@ -125,8 +126,7 @@ class HostBinding(Binding):
         self._gradients = {
             name: total for name, total in reduced if name in self.offloaded_gradients
         }
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        wait_for_device(device_of_rank())
         return list(self._gradients.values())
 
     def assign_gradients(self) -> None:

@@ -25,17 +25,22 @@ MAPPED_FROM = 2**17
 """Bytes; glibc's initial threshold for mapping an allocation separately."""
 
 
-def empty_on_host(shape: Sequence[int], *, pin: bool) -> Tensor:
-    """Return an uninitialized fp32 tensor in host memory, page-locked if ``pin``.
+def can_pin() -> bool:
+    """Whether host memory can be page-locked, for copies to and from this machine's GPU."""
+    return torch.cuda.is_available()
+
+
+def empty_on_host(shape: Sequence[int], *, pin: bool, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return an uninitialized tensor in host memory, page-locked if ``pin``.
 
     Raises MemoryError if the system refuses it.
     """
-    size = 4 * prod(shape)
+    size = dtype.itemsize * prod(shape)
     with explain_allocation_failure(size, pin=pin):
         if pin or size < MAPPED_FROM:
-            return torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=pin)
+            return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=pin)
         mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        return torch.frombuffer(mapping, dtype=torch.float32).view(*shape)
+        return torch.frombuffer(mapping, dtype=dtype).view(*shape)
 
 
 def empty_on_device_of(part: Tensor, shape: Sequence[int], *, pin: bool) -> Tensor:
@@ -43,6 +48,10 @@ def empty_on_device_of(part: Tensor, shape: Sequence[int], *, pin: bool) -> Tens
     if part.device.type != "cpu":
         return torch.empty(shape, dtype=torch.float32, device=part.device)
     return empty_on_host(shape, pin=pin)
+
+
+def is_on_host(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
 
 
 def in_same_memory(one: Tensor, other: Tensor) -> bool:

@@ -13,6 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from dsengine.communication.devices import wait_for_device
 from dsengine.torch_private.tensors import local_part, storage_key
 
 
@@ -62,7 +63,7 @@ class OffloadedStates:
         self.states.update(include)
         selected = self._select(tensors)
         copies = [(storage, self._copied(storage, pin)) for storage in selected]
-        self._synchronize()
+        wait_for_device(self._origin)
         for storage, _ in copies:
             storage.resize_(0)
         self._offloaded += copies
@@ -73,7 +74,7 @@ class OffloadedStates:
         for storage, copy in self._offloaded:
             storage.resize_(copy.numel())
             _bytes_of(storage).copy_(copy, non_blocking=True)
-        self._synchronize()
+        wait_for_device(self._origin)
         for _, copy in self._offloaded:
             if copy.is_pinned():
                 self._buffers.setdefault(copy.numel(), []).append(copy)
@@ -105,10 +106,6 @@ class OffloadedStates:
             pin = pin and self._origin.type == "cuda"
             copy = torch.empty(size, dtype=torch.uint8, pin_memory=pin)
         return copy.copy_(_bytes_of(storage), non_blocking=True)
-
-    def _synchronize(self) -> None:
-        if self._origin.type == "cuda":
-            torch.cuda.synchronize(self._origin)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Tensor:

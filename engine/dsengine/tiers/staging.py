@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dsconfig import tiles
-from dsengine.communication.devices import threads_on_device
+from dsengine.communication.devices import recorded_event, threads_on_device
 from dsengine.tiers import memory
 from dsengine.torch_private.dry_runs import is_fake
 
@@ -53,7 +53,7 @@ class Staging:
             buffer = self._buffer()
             staged = buffer.view(piece.dtype)[: piece.numel()]
             staged.copy_(piece, non_blocking=True)
-            arrived = _recorded(piece.device)
+            arrived = recorded_event(piece.device)
             destination = target[start : start + piece.numel()]
             self._submit(arrived, consume, destination, staged, buffer)
 
@@ -70,7 +70,7 @@ class Staging:
             staged = buffer.view(destination.dtype)[: destination.numel()]
             staged.copy_(flat[start : start + step])
             destination.copy_(staged, non_blocking=True)
-            self._submit(_recorded(destination.device), None, destination, staged, buffer)
+            self._submit(recorded_event(destination.device), None, destination, staged, buffer)
 
     def wait(self) -> None:
         """Wait until everything has arrived; then raise the first error."""
@@ -93,7 +93,7 @@ class Staging:
             self._is_allocated = True
             for _ in range(tiles.PIECES):
                 buffer = memory.empty_on_host(
-                    (tiles.PIECE_BYTES // tiles.ELEMENT_BYTES,), pin=torch.cuda.is_available()
+                    (tiles.PIECE_BYTES // tiles.ELEMENT_BYTES,), pin=memory.can_pin()
                 )
                 self._free.put(buffer.view(torch.uint8))
         return self._free.get()
@@ -122,12 +122,3 @@ class Staging:
                 consume(target, staged)
         finally:
             self._free.put(buffer)
-
-
-def _recorded(device: torch.device) -> Any:
-    """Return an event recorded on the current stream; None on the CPU."""
-    if device.type != "cuda":
-        return None
-    event = torch.cuda.Event(blocking=True)  # its wait does not occupy a core
-    event.record()
-    return event

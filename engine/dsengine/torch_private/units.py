@@ -210,6 +210,18 @@ def is_gathered(unit: FSDPModule) -> bool:
     return any(group.is_unsharded for group in parameter_groups(unit))
 
 
+def drop_unused_gathers(units: Iterable[FSDPModule]) -> None:
+    """Complete gathers that nothing has used, and free what they gathered.
+
+    A unit that was prefetched but not called would otherwise be used with these values later.
+    """
+    for unit in units:
+        for group in parameter_groups(unit):
+            if group._all_gather_result is not None:
+                group.wait_for_unshard()
+                group._to_sharded()
+
+
 def unshard_asynchronously(root: FSDPModule) -> None:
     """Make gathers asynchronous on the CPU, where no streams overlap them."""
     root._set_unshard_async_op(True)
