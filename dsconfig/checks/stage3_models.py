@@ -6,9 +6,13 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import EMBEDDED_IN_YAML, MODEL, TRAINING, rule
 from dsconfig.checks.rule import Finding, reaches_deepspeed, reads_training_arguments
 from dsconfig.facts.base_weights import BaseWeights
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.report.sizes import gib
 from dsconfig.runtimes.read_config import ZERO
+
+with lazy_imports():
+    from dsconfig.cost import workload
 
 ENCODERS = ("vision_config", "audio_config", "thinker_config")
 """Blocks of a model's config.json that describe an encoder of images or sound."""
@@ -85,10 +89,8 @@ def quantized_weights_loaded_unsharded(config: Context) -> Iterator[Finding]:
 
 def _loaded_bytes(config: Context) -> int:
     """Return the bytes of all weights as loaded, in 16 bits where they are not quantized."""
-    from dsconfig.cost.workload import weights_of
-
     facts = config.facts
     if facts.base_weights is None or facts.model is None:
         return 0
-    weights = weights_of(facts.model, packing=(BaseWeights(facts.base_weights), 2))
+    weights = workload.weights_of(facts.model, packing=(BaseWeights(facts.base_weights), 2))
     return 2 * weights.elements + weights.constant_bytes

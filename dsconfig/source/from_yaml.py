@@ -26,7 +26,7 @@ from dsconfig.source.document import (
     unreadable,
 )
 from dsconfig.source.file_kinds import ARGUMENTS, another_kind
-from dsconfig.source.pointer import escape
+from dsconfig.source.pointer import escape, is_block
 from dsconfig.source.positions import LineIndex, Offsets, Spans
 
 Node = Any
@@ -80,7 +80,7 @@ def document_from_yaml(
             _show(root, hidden, set())
         node = _config_node(root)
         content = _plain(loader.construct_document(root))
-        if isinstance(content, dict) and arctic_config.is_arctic(content):
+        if is_block(content) and arctic_config.is_arctic(content):
             node = dict(_entries(root))[arctic_config.BLOCK]  # possibly empty
         if plain.without_large_integers(content)[1]:
             return _with_large_integers(text, name, root, content)
