@@ -16,19 +16,20 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
+from frameworks import comparison
+from frameworks.comparison import PACKAGES, Records, Row, cells, difference, differing
 from frameworks.running import ROOT, Job, run_jobs
 from frameworks.tiny import save_model, save_tokenizer
 
 RUNS = Path(os.environ.get("FRAMEWORKS_RUNS", ROOT / "runs" / "frameworks"))
-RECORD = ROOT / "tests" / "oracle" / "frameworks_table.json"
+RECORDS = Records(ROOT / "tests" / "oracle" / "frameworks_table.json")
 PAGE = ROOT / "docs" / "internals" / "frameworks-table.md"
-PACKAGES = ("deepspeed", "dsengine")
-"""DeepSpeed first, because dsengine resumes from its checkpoints in some cases."""
-CLOSE = {"fp32": 1e-5, "bf16": 5e-3, "fp16": 5e-3}
-"""Relative to the largest value of a list."""
+HEAD = (
+    *("framework", "stage", "precision", "optimizer and schedule from", "", "ranks"),
+    *("losses", "norms", "other numbers", "tokens", "files", ""),
+)
 NEEDS = {"TRL": ("trl", "datasets"), "PEFT": ("peft",), "Lightning": ("lightning",)}
 AUTO = "auto"
 BATCH = {
@@ -233,7 +234,7 @@ def run(cases: Iterable[Case]) -> None:
         run_jobs(package, RUNS / package, {case.name: case.job(package) for case in possible})
 
 
-def compared(case: Case) -> dict[str, Any]:
+def compared(case: Case) -> Row:
     """Return the relative difference of each result; True or False for other values.
 
     DeepSpeed has no gradient norms at stage 0. "failed" names a package without results.
@@ -246,35 +247,7 @@ def compared(case: Case) -> dict[str, Any]:
         results.append(json.loads(file.read_text()))
     theirs, ours = results
     names = [name for name, value in theirs.items() if value != [None] * len(ours["losses"])]
-    return {name: _difference(ours[name], theirs[name]) for name in names}
-
-
-def _difference(ours: Any, theirs: Any) -> float | bool:
-    """Return the difference relative to the largest of ``theirs``; whether equal if not numbers."""
-    own, others = _numbers(ours), _numbers(theirs)
-    if own is None or others is None or len(own) != len(others):
-        return bool(ours == theirs)
-    scale = max(map(abs, others), default=0.0)
-    difference = max((abs(a - b) for a, b in zip(own, others, strict=True)), default=0.0)
-    return difference / scale if scale else difference
-
-
-def _numbers(value: Any) -> list[float] | None:
-    """Return floats as a list; None for names, counts and tokens."""
-    if isinstance(value, dict):
-        return _numbers([value[name] for name in sorted(value)])
-    flat = value if isinstance(value, list) else [value]
-    return flat if all(isinstance(number, float) for number in flat) else None
-
-
-def differing(case: Case, found: Mapping[str, Any]) -> list[str]:
-    """Return the names of results that differ."""
-    close = CLOSE[case.precision]
-    return [
-        name
-        for name, apart in found.items()
-        if isinstance(apart, str) or apart is False or (apart is not True and not apart <= close)
-    ]
+    return {name: difference(ours[name], theirs[name]) for name in names}
 
 
 def _last_line(log: Path) -> str:
@@ -282,61 +255,29 @@ def _last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "not run")[:160]
 
 
-def page(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    good = sum(not differing(case, rows[case.name]) for case in CASES if case.name in rows)
-    lines = [
-        "# The frameworks on dsengine and on DeepSpeed",
-        "",
-        *wrap(
-            "Each row is one training run of a small language model with an unmodified script "
-            "(tests/frameworks/scripts), once with dsengine and once with DeepSpeed 0.19.8, on one "
-            "or two CPU ranks. Numbers are the largest difference relative to the largest value: "
-            "of losses, gradient norms, and all other numbers (rates, evaluation, predictions, "
-            "weight norms). They must be below 1e-5 in fp32 and 5e-3 in 16 bits. "
-            "Generated tokens, the class returned by `unwrap_model` and the names of saved files "
-            "must be equal, except files inside an engine's own checkpoint. Generated in tests/ by "
-            "`python -m frameworks.cases`.",
-            100,
-        ),
-        "",
+def page(rows: Mapping[str, Row]) -> str:
+    listed = [(case, rows[case.name]) for case in CASES if case.name in rows]
+    good = sum(not differing(row, case.precision) for case, row in listed)
+    return comparison.page(
+        "The frameworks on dsengine and on DeepSpeed",
+        "Each row is one training run of a small language model with an unmodified script "
+        "(tests/frameworks/scripts), once with dsengine and once with DeepSpeed 0.19.8, on one "
+        "or two CPU ranks. Numbers are the largest difference relative to the largest value: "
+        "of losses, gradient norms, and all other numbers (rates, evaluation, predictions, "
+        "weight norms). They must be below 1e-5 in fp32 and 5e-3 in 16 bits. "
+        "Generated tokens, the class returned by `unwrap_model` and the names of saved files "
+        "must be equal, except files inside an engine's own checkpoint. Generated in tests/ by "
+        "`python -m frameworks.cases`.",
         f"**{good} of {len(rows)}** agree.",
-        "",
-        "| framework | stage | precision | optimizer and schedule from | | ranks | losses | norms "
-        "| other numbers | tokens | files | |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-        *(_row(case, rows[case.name]) for case in CASES if case.name in rows),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _row(case: Case, found: Mapping[str, Any]) -> str:
-    columns = ("losses", "norms", "tokens", "files")
-    others = [
-        apart
-        for name, apart in found.items()
-        if name not in columns and isinstance(apart, float) and apart is not True
-    ]
-    shown = (
-        *(_shown(found.get(name)) for name in ("losses", "norms")),
-        _shown(max(others, default=None)),
-        *(_shown(found.get(name)) for name in ("tokens", "files")),
+        HEAD,
+        [_row(case, row) for case, row in listed],
     )
-    wrong = differing(case, found)
-    verdict = found["failed"] if "failed" in found else ", ".join(wrong)
+
+
+def _row(case: Case, row: Row) -> str:
     head = (case.framework, case.stage, case.precision, case.by, case.feature, case.ranks)
-    return "| " + " | ".join(map(str, (*head, *shown, verdict or "agrees"))) + " |"
-
-
-def _shown(apart: Any) -> str:
-    if apart is None:
-        return ""
-    if isinstance(apart, bool):
-        return "same" if apart else "different"
-    return f"{apart:.0e}" if apart else "0"
-
-
-def recorded() -> dict[str, dict[str, Any]]:
-    return json.loads(RECORD.read_text("utf-8"))
+    columns = ("losses", "norms", "tokens", "files")
+    return " | ".join([*map(str, head), cells(row, case.precision, columns, 2)])
 
 
 if __name__ == "__main__":
@@ -345,9 +286,8 @@ if __name__ == "__main__":
             run([case for case in CASES if not names or case.name in names])
         case ["record"]:
             ran = [case for case in CASES if (RUNS / "dsengine" / f"{case.name}.log").exists()]
-            rows = recorded() | {case.name: compared(case) for case in ran}
-            RECORD.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+            RECORDS.update({case.name: compared(case) for case in ran})
         case ["page"]:
-            PAGE.write_text(page(recorded()), "utf-8")
+            PAGE.write_text(page(RECORDS.read()), "utf-8")
         case _:
             raise SystemExit(__doc__)

@@ -4,209 +4,154 @@ python -m frameworks.programs install           install the programs into runs/p
 python -m frameworks.programs run [NAME]...     run both packages; resumes an interrupted run
 python -m frameworks.programs record            store the comparison of these runs for the page
 python -m frameworks.programs page              write docs/internals/programs-table.md
+
+Example scripts run from checkouts of their repositories, below PROGRAMS_SOURCES (default:
+runs/programs/sources) under the names of the repositories. Without a checkout they are skipped.
 """
 
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
-from frameworks.running import ROOT, SCRIPTS, environment
-from frameworks.tiny import LLAMA, save_model, save_tokenizer
+from frameworks import comparison
+from frameworks.comparison import PACKAGES, Records, Row, cells, difference, differing
+from frameworks.program_files import save_hub
+from frameworks.program_list import PROGRAMS, SETS, Program, Run
+from frameworks.running import ROOT, environment
 
 RUNS = Path(os.environ.get("PROGRAMS_RUNS", ROOT / "runs" / "programs"))
-INSTALLED = ROOT / "runs" / "programs" / "site-packages"
-RECORD = ROOT / "tests" / "oracle" / "programs_table.json"
+SOURCES = Path(os.environ.get("PROGRAMS_SOURCES", ROOT / "runs" / "programs" / "sources"))
+RECORDS = Records(ROOT / "tests" / "oracle" / "programs_table.json")
 PAGE = ROOT / "docs" / "internals" / "programs-table.md"
-PACKAGES = ("deepspeed", "dsengine")
-REQUIREMENTS = (
-    *("trl", "peft", "datasets", "sentence-transformers", "lightning", "lightning-utilities"),
-    *("pytorch-lightning", "torchmetrics", "pyarrow", "dill", "xxhash", "multiprocess", "pandas"),
-    *("python-dateutil", "six", "pytz", "tzdata", "scikit-learn", "scipy", "joblib"),
-    *("threadpoolctl", "jinja2", "aiohttp", "cloudpickle", "narwhals"),
-)
-"""Without their dependencies, which would replace torch and transformers."""
-RANKS = 2
+OBSERVED = ROOT / "tests" / "frameworks" / "observed"
 SECONDS = 240
-CLOSE = {"fp32": 1e-5, "bf16": 5e-3}
-TIMED = ("runtime", "per_second", "step_time")
-"""Parts of the names of logged numbers that depend on the clock."""
-WORDS = ("a small model", "many large steps", "the last word", "one more try", "two cards", "rain")
-DATA: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
-    "text": lambda words: {"text": f"{words}, {words}."},
-    "preference": lambda words: {"prompt": words, "chosen": " yes", "rejected": " never"},
-    "ranked": lambda words: {"chosen": f"{words} yes", "rejected": f"{words} never"},
-    "labelled": lambda words: {"prompt": words, "completion": " yes", "label": len(words) % 2 == 0},
-    "prompts": lambda words: {"prompt": words},
-    "pairs": lambda words: {"anchor": words, "positive": f"{words} again"},
-}
-TRAINER = {
-    "max_steps": "4",
-    "per_device_train_batch_size": "2",
-    "learning_rate": "1e-3",
-    "logging_steps": "1",
-    "save_steps": "4",
-    "gradient_checkpointing": "false",
-    "report_to": "none",
-    "disable_tqdm": "true",
-    "dataloader_num_workers": "0",
-}
+TIMED = ("runtime", "per_second", "step_time", "speed", "memory", "time")
+"""Parts of the names of logged numbers that depend on the clock or the machine."""
+HEAD = ("program", "stage", "precision", "loss", "norm", "other numbers", "")
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One command line, run with both packages on two ranks."""
-
-    label: str
-    """What the table calls it."""
-    target: str
-    """A module, or a script in tests/frameworks/scripts."""
-    stage: int
-    data: str
-    precision: str = "fp32"
-    model: str = "causal"
-    flags: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        words = f"{self.label} {self.stage} {self.precision}".lower()
-        return "-".join(words.replace("(", "").replace(")", "").split())
-
-    def command(self, package: str) -> list[str]:
-        """Return the command line, and write the files that it names."""
-        out = RUNS / package / self.name
-        config = out.with_suffix(".ds.json")
-        config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text(json.dumps(_config(self.stage)))
-        options = TRAINER | {
-            "model_name_or_path": str(_model(self.model)),
-            "dataset_name": str(_dataset(self.data)),
-            "output_dir": str(out),
-            "deepspeed": str(config),
-            "bf16": str(self.precision == "bf16").lower(),
-        }
-        script = SCRIPTS / f"{self.target}.py"
-        program = str(script) if script.exists() else self.target
-        arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-        start = [*torchrun, "-m", "frameworks.on_gloo", package, program]
-        replaced = ["-m", "dsengine"] if package == "dsengine" else []
-        return [sys.executable, *replaced, *start, *arguments, *self.flags]
-
-
-def _config(stage: int) -> dict[str, Any]:
-    auto = "auto"
-    return {
-        "train_batch_size": auto,
-        "train_micro_batch_size_per_gpu": auto,
-        "gradient_accumulation_steps": auto,
-        "gradient_clipping": auto,
-        "bf16": {"enabled": auto},
-        "zero_optimization": {
-            "stage": stage,
-            "stage3_gather_16bit_weights_on_model_save": True,
-            "stage3_param_persistence_threshold": 0,
-        },
-    }
-
-
-def _model(kind: str) -> Path:
-    folder = RUNS / "models" / kind
-    if not (folder / "tokenizer_config.json").exists():
-        cls = {"causal": "LlamaForCausalLM", "reward": "LlamaForSequenceClassification"}[kind]
-        save_tokenizer(save_model(folder, cls, **LLAMA, **_head(kind)))
-    return folder
-
-
-def _head(kind: str) -> dict[str, int]:
-    return {"num_labels": 1} if kind == "reward" else {}
-
-
-def _dataset(kind: str) -> Path:
-    folder = RUNS / "data" / kind
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(DATA[kind](words)) for words in WORDS]
-    (folder / "train.jsonl").write_text("\n".join(lines) + "\n")
-    return folder
-
-
-LORA = ("--use_peft", "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj")
-GENERATES = (
-    *("--num_generations", "2", "--max_completion_length", "8", "--beta", "1.0"),
-    *("--reward_funcs", "frameworks.rewards.length_of"),
-)
-SHORT = ("--max_length", "24")
-trl = partial(Program, flags=SHORT)
-PROGRAMS = (
-    *(trl("TRL SFT", "trl.scripts.sft", stage, "text") for stage in (2, 3)),
-    trl("TRL SFT", "trl.scripts.sft", 3, "text", "bf16"),
-    *(
-        Program("TRL SFT (LoRA)", "trl.scripts.sft", stage, "text", flags=(*SHORT, *LORA))
-        for stage in (2, 3)
-    ),
-    *(trl("TRL DPO", "trl.scripts.dpo", stage, "preference") for stage in (2, 3)),
-    *(trl("TRL KTO", "trl.scripts.kto", stage, "labelled") for stage in (2, 3)),
-    *(trl("TRL reward", "trl.scripts.reward", s, "ranked", model="reward") for s in (2, 3)),
-    *(
-        Program(f"TRL {kind.upper()}", f"trl.scripts.{kind}", stage, "prompts", flags=GENERATES)
-        for kind in ("grpo", "rloo")
-        for stage in (2, 3)
-    ),
-    *(Program("sentence-transformers", "sentences", stage, "pairs") for stage in (2, 3)),
-)
+def packages_of(name: str) -> Path:
+    """Return the folder of a set; datasets pickles code outside of site-packages by value."""
+    return ROOT / "runs" / "programs" / "sets" / name / "site-packages"
 
 
 def install() -> None:
-    """Install the programs into a folder of their own, unless that was done."""
-    if not (INSTALLED / "trl").exists():
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-        subprocess.run([*pip, "--target", str(INSTALLED), *REQUIREMENTS], check=True)
+    """Install each set of packages into a folder of its own, unless that was done."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    for name, requirements in SETS.items():
+        folder = packages_of(name)
+        if not (folder / ".ready").exists():
+            subprocess.run([*pip, "--target", str(folder), *requirements], check=True)
+            for library in (folder / "torchaudio" / "lib").glob("*.so"):
+                library.unlink()  # built for CUDA; torchaudio can be imported without them
+            (folder / ".ready").touch()
+
+
+def missing(program: Program) -> str:
+    """Return why a program cannot be run; "" if it can."""
+    if program.source and not (SOURCES / program.source).exists():
+        return f"no checkout with {program.source}"
+    return ""
 
 
 def run(programs: Iterable[Program]) -> None:
     """Run each program with both packages, except those that already have a result."""
-    paths = os.pathsep.join([str(INSTALLED), environment(RANKS)["PYTHONPATH"]])
-    offline = {"HF_HUB_OFFLINE": "1", "ACCELERATE_USE_DEEPSPEED": "true", "PYTHONPATH": paths}
+    save_hub(RUNS / "hub")
     for program in programs:
-        for package in PACKAGES:
+        for package in PACKAGES if not missing(program) else ():
             out = RUNS / package / program.name
             if not (out / "result.json").exists():
-                shutil.rmtree(out, ignore_errors=True)
-                _run(program.command(package), environment(RANKS) | offline, out)
+                _remove(out)
+                out.parent.mkdir(parents=True, exist_ok=True)
+                _run(program, package, out)
 
 
-def _run(command: list[str], variables: dict[str, str], out: Path) -> None:
-    """Write the output to ``out.log``, and the logged numbers to ``out/result.json``."""
+def _remove(out: Path) -> None:
+    for path in out.parent.glob(f"{out.name}.*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    shutil.rmtree(out, ignore_errors=True)
+
+
+def _run(program: Program, package: str, out: Path) -> None:
+    """Write the output to ``out.log``, and the numbers to ``out/result.json``."""
+    command = program.start(program, Run(RUNS, out, SOURCES))
+    if package == "dsengine":
+        command = [sys.executable, "-m", "dsengine", *command]
     with out.with_suffix(".log").open("w") as log:
+        started = subprocess.Popen(
+            command,
+            env=_variables(program, out),
+            cwd=RUNS / "hub",
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                command, env=variables, stdout=log, stderr=subprocess.STDOUT, timeout=SECONDS
-            )
+            code = started.wait(SECONDS)
         except subprocess.TimeoutExpired:
-            log.write(f"\nstopped after {SECONDS} seconds\n")
-            return
-    states = list(out.rglob("trainer_state.json"))
-    if done.returncode == 0 and states:
-        history = json.loads(states[-1].read_text())["log_history"]
-        (out / "result.json").write_text(json.dumps(_numbers(history)))
+            log.write(f"\nTimeoutError: stopped after {SECONDS} seconds\n")
+            code = None
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+    if code == 0:
+        out.mkdir(exist_ok=True)
+        (out / "result.json").write_text(json.dumps(_numbers(out)))
 
 
-def _numbers(history: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return the logged numbers by name, in the order of the steps."""
-    names = {name for step in history for name in step if not any(part in name for part in TIMED)}
-    return {name: [step[name] for step in history if name in step] for name in sorted(names)}
+def _variables(program: Program, out: Path) -> dict[str, str]:
+    variables = environment(2)
+    sets = [packages_of(name) for name in program.sets]
+    own = [str(SOURCES / program.path)] if program.path else []
+    paths = [str(OBSERVED), *own, *map(str, sets), variables["PYTHONPATH"]]
+    programs = [*(str(folder / "bin") for folder in sets), str(Path(sys.executable).parent)]
+    return {
+        **variables,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PATH": os.pathsep.join([*programs, variables["PATH"]]),
+        "PROGRAMS_OBSERVED": str(out),
+        "DSENGINE": "required",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(RUNS / "cache"),
+        "WANDB_MODE": "disabled",
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "AXOLOTL_DO_NOT_TRACK": "1",
+        **program.environment,
+    }
 
 
-def compared(program: Program) -> dict[str, Any]:
-    """Return the largest relative difference of each logged number; "failed" names a package."""
+def _numbers(out: Path) -> dict[str, list[float]]:
+    """Return the observed and the logged numbers by name, in the order of the steps."""
+    steps: list[dict[str, Any]] = []
+    for file in sorted(out.parent.glob(f"{out.name}.rank*")):
+        rank = file.suffix[1:]
+        lines = map(json.loads, file.read_text().splitlines())
+        steps += [{f"{name} of {rank}": value for name, value in line.items()} for line in lines]
+    for states in sorted(out.rglob("trainer_state.json"))[-1:]:
+        steps += json.loads(states.read_text())["log_history"]
+    names = {
+        name
+        for step in steps
+        for name, value in step.items()
+        if isinstance(value, int | float) and not any(part in name for part in TIMED)
+    }
+    return {name: [float(s[name]) for s in steps if name in s] for name in sorted(names)}
+
+
+def compared(program: Program) -> Row:
+    """Return the largest relative difference of each number; "failed" names a package."""
+    if reason := missing(program):
+        return {"skipped": reason}
     results: list[dict[str, list[float]]] = []
     for package in PACKAGES:
         out = RUNS / package / program.name
@@ -214,20 +159,19 @@ def compared(program: Program) -> dict[str, Any]:
             return {"failed": f"{package}: {_first_error(out.with_suffix('.log'))}"}
         results.append(json.loads((out / "result.json").read_text()))
     theirs, ours = results
-    return {name: _difference(ours.get(name, []), values) for name, values in theirs.items()}
+    found = {name: difference(ours.get(name, []), values) for name, values in theirs.items()}
+    row: Row = {}
+    for name, apart in found.items():
+        kind = _kind(name)
+        row[kind] = apart if apart is False else max(apart, row.get(kind, 0.0))
+    return row or {"failed": "no step was observed"}
 
 
-def _difference(ours: list[float], theirs: list[float]) -> float:
-    if len(ours) != len(theirs):
-        return float("inf")
-    scale = max(map(abs, theirs)) or 1.0
-    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) / scale
-
-
-def differing(program: Program, found: Mapping[str, Any]) -> list[str]:
-    """Return the names of numbers that differ, or "failed"."""
-    close = CLOSE[program.precision]
-    return [name for name, apart in found.items() if isinstance(apart, str) or not apart <= close]
+def _kind(name: str) -> str:
+    """Return the column of a number."""
+    if name == "loss" or name.startswith("backward of"):
+        return "loss"
+    return "norm" if name == "grad_norm" or name.startswith("norm of") else name
 
 
 def _first_error(log: Path) -> str:
@@ -235,51 +179,32 @@ def _first_error(log: Path) -> str:
     found = re.search(
         r"^(?:\[rank\d+\]: )?\s*(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text, re.MULTILINE
     )
-    return (found.group(1) if found else "not run")[:120]
+    return (found.group(1) if found else "not run")[:160]
 
 
-def recorded() -> dict[str, dict[str, Any]]:
-    return json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
-
-
-def page(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    ran = [program for program in PROGRAMS if program.name in rows]
-    agree = sum(not differing(program, rows[program.name]) for program in ran)
-    lines = [
-        "# Programs of others on dsengine and on DeepSpeed",
-        "",
-        *wrap(
-            "Each row is one program as its package contains it, started by torchrun on two CPU "
-            "ranks with a tiny model and a local dataset: once on DeepSpeed 0.19.8, and once with "
-            "`dsengine torchrun ...`. The numbers are the largest differences of what the program "
-            "logs in four steps, relative to the largest value; they must be below 1e-5 in fp32 "
-            "and 5e-3 in bf16. accelerate runs with gloo, because it has no backend for "
-            "DeepSpeed on several CPU ranks. sentence-transformers saves on rank 0 alone, which "
-            "dsengine refuses at stage 3; DeepSpeed writes a file of empty tensors. Generated in "
-            "tests/ by `python -m frameworks.programs`.",
-            100,
-        ),
-        "",
+def page(rows: dict[str, Row]) -> str:
+    ran = [(program, rows[program.name]) for program in PROGRAMS if program.name in rows]
+    agree = sum(not differing(row, program.precision) for program, row in ran)
+    return comparison.page(
+        "Programs of others on dsengine and on DeepSpeed",
+        "Each row is one program, started on two CPU ranks as its users do, with a tiny model and "
+        "a local dataset: once on DeepSpeed 0.19.8, and once with `dsengine` before the same "
+        "command. The numbers are the largest differences relative to the largest value: of the "
+        "losses that the program passes to `backward` on each rank, of the gradient norms, and of "
+        "everything else it logs; they must be below 1e-5 in fp32 and 5e-3 in bf16. accelerate "
+        "runs with gloo, because it has no backend for DeepSpeed on several CPU ranks. The "
+        "packages are installed without their dependencies, so that torch and DeepSpeed are the "
+        "same; torchvision and torchaudio run without their compiled operators. Generated in "
+        "tests/ by `python -m frameworks.programs`.",
         f"**{agree} of {len(ran)}** agree.",
-        "",
-        "| program | stage | precision | loss | norm | other numbers | |",
-        "|---|---|---|---|---|---|---|",
-        *(_row(program, rows[program.name]) for program in ran),
-    ]
-    return "\n".join(lines) + "\n"
+        HEAD,
+        [_row(program, row) for program, row in ran],
+    )
 
 
-def _row(program: Program, found: Mapping[str, Any]) -> str:
-    others = [
-        value
-        for name, value in found.items()
-        if name not in ("loss", "grad_norm") and not isinstance(value, str)
-    ]
-    numbers = (found.get("loss"), found.get("grad_norm"), max(others, default=None))
-    shown = ["" if value is None else f"{value:.0e}" if value else "0" for value in numbers]
-    verdict = found.get("failed") or ", ".join(differing(program, found)) or "agrees"
-    cells = (program.label, program.stage, program.precision, *shown, verdict)
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+def _row(program: Program, row: Row) -> str:
+    head = (program.label, str(program.stage), program.precision)
+    return " | ".join([*head, cells(row, program.precision, ("loss", "norm"), 2)])
 
 
 if __name__ == "__main__":
@@ -291,9 +216,8 @@ if __name__ == "__main__":
             run([program for program in PROGRAMS if not names or program.name in names])
         case ["record"]:
             ran = [p for p in PROGRAMS if (RUNS / "dsengine" / f"{p.name}.log").exists()]
-            rows = recorded() | {program.name: compared(program) for program in ran}
-            RECORD.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+            RECORDS.update({program.name: compared(program) for program in ran})
         case ["page"]:
-            PAGE.write_text(page(recorded()), "utf-8")
+            PAGE.write_text(page(RECORDS.read()), "utf-8")
         case _:
             raise SystemExit(__doc__)

@@ -34,9 +34,14 @@ def save_model(folder: Path, kind: str = "LlamaForCausalLM", **sizes: Any) -> Pa
     return folder
 
 
-def save_tokenizer(folder: Path, kind: str = "PreTrainedTokenizerFast", **options: Any) -> None:
+def save_tokenizer(
+    folder: Path,
+    kind: str = "PreTrainedTokenizerFast",
+    prepend_scheme: str = "always",
+    **options: Any,
+) -> None:
     """Save a character-level tokenizer with about seventy tokens."""
-    space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}
+    space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend_scheme}
     pieces = [*SPECIAL.values(), "▁", *LETTERS]
     scores = [[piece, -float(place)] for place, piece in enumerate(pieces)]
     described = {
