@@ -25,3 +25,17 @@ def test_saving_shards_is_refused(ranks: Ranks, tmp_path: Path, precision: dict[
     assert result["earlier"] == "an earlier checkpoint"
     assert result["shapes"].pop("is plain")
     assert result["shapes"] == expected_shapes()
+
+
+@pytest.mark.parametrize("precision", [{}, {"bf16": {"enabled": True}}], ids=["fp32", "bf16"])
+def test_rank_0_saves_persistent_parameters(
+    ranks: Ranks, tmp_path: Path, precision: dict[str, Any]
+) -> None:
+    """They are full on every rank, and the other ranks train on without it."""
+    job = "training.saving_jobs:saved_persistent_on_rank_0"
+    results = ranks.run(job, precision=precision, folder=str(tmp_path))
+    for result in results:
+        assert result["full"]
+        exact = 1e-2 if precision else 0  # the file has no fp32 masters
+        assert result["again"] == pytest.approx(result["first"], rel=exact, abs=0)
+    assert results[0]["first"] == results[1]["first"]

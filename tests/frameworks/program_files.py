@@ -88,9 +88,9 @@ def model(runs: Path, kind: str) -> Path:
     folder = runs / "models" / kind
     if not (folder / "tokenizer_config.json").exists():
         cls = "LlamaForSequenceClassification" if kind == "reward" else "LlamaForCausalLM"
-        labels = {"num_labels": 1} if kind == "reward" else {}
+        more = {"reward": {"num_labels": 1}, "biased": {"attention_bias": True}}.get(kind, {})
         prefix = "never" if kind == "chat" else "always"
-        save_tokenizer(save_model(folder, cls, **LLAMA, **labels), prepend_scheme=prefix)
+        save_tokenizer(save_model(folder, cls, **LLAMA, **more), prepend_scheme=prefix)
     return folder
 
 

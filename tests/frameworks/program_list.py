@@ -35,8 +35,9 @@ SETS: Mapping[str, tuple[str, ...]] = {
         *("torchvision==0.29.1", "torchaudio==2.11.0", "diffusers==0.42.1", "evaluate==0.4.6"),
         *("requests", "charset-normalizer", "urllib3", "certifi", "importlib_metadata", "zipp"),
         *("multidict", "yarl", "frozenlist", "aiosignal", "propcache", "aiohappyeyeballs"),
-        *("loguru", "sh", "fire", "termcolor", "sentencepiece"),
+        *("loguru", "sh==1.14.3", "fire", "termcolor", "sentencepiece"),
     ),
+    "chat": ("transformers==4.57.6", "tokenizers==0.22.2", "huggingface_hub==0.36.2"),
     "llamafactory": (
         *("llamafactory==0.9.5", "transformers==5.6.0", "trl==0.24.0", "peft==0.18.1"),
         *("datasets==4.0.0", "tyro==0.8.14", "docstring_parser", "shtab", "fire", "termcolor"),
@@ -184,9 +185,10 @@ def _of_swift(program: Program, run: Run) -> list[str]:
         "tuner_type": "lora" if "LoRA" in program.label else "full",
         "dataset": dataset(run.runs, "chats") / "train.jsonl",
         "torch_dtype": "float32" if program.precision == "fp32" else "bfloat16",
+        "fp16": False,
         "split_dataset_ratio": 0,
     }
-    return ["swift", "sft", *_flags(options)]
+    return ["python", "-m", "swift.cli.main", "sft", *_flags(options)]
 
 
 def _of_axolotl(program: Program, run: Run) -> list[str]:
@@ -234,10 +236,10 @@ def _of_accelerate(*more: str, program: Program, run: Run) -> list[str]:
     return [*launch, script, *words]
 
 
-def _of_config_support(program: Program, run: Run) -> list[str]:
+def _of_config_support(program: Program, run: Run, kind: str = "biased") -> list[str]:
     file = dataset(run.runs, "text") / "train.jsonl"
     data = written(run.runs / "data" / "text" / "train.json", file.read_text())
-    folder = model(run.runs, "causal")
+    folder = model(run.runs, kind)
     options = {
         "config_name": folder,
         "tokenizer_name": folder,
@@ -369,6 +371,13 @@ PROGRAMS: tuple[Program, ...] = (
         sets=EXAMPLES,
         source="accelerate/examples/by_feature/deepspeed_with_config_support.py",
     ),
+    Program(
+        "accelerate deepspeed_with_config_support (an empty parameter group)",
+        partial(_of_config_support, kind="causal"),
+        3,
+        sets=EXAMPLES,
+        source="accelerate/examples/by_feature/deepspeed_with_config_support.py",
+    ),
     *_pair(
         "diffusers train_unconditional",
         _script(*IMAGES),
@@ -387,7 +396,7 @@ PROGRAMS: tuple[Program, ...] = (
         "DeepSpeed-Chat step 1",
         _of_chat,
         precision="bf16",
-        sets=EXAMPLES,
+        sets=("chat", *EXAMPLES),
         path="DeepSpeedExamples/applications/DeepSpeed-Chat",
         source="DeepSpeedExamples/applications/DeepSpeed-Chat/training/"
         "step1_supervised_finetuning/main.py",

@@ -12,6 +12,9 @@ import dsengine
 from training import models
 from training.jobs import config, window
 
+SGD = {"type": "SGD", "params": {"lr": 0.1}}
+"""Without states, so that the weights determine the next losses."""
+
 
 def _saves(module: Any, folder: Path) -> dict[str, Callable[[], object]]:
     state = module.state_dict()
@@ -61,3 +64,21 @@ def saved_on_rank_0(precision: dict[str, Any], folder: str) -> dict[str, Any]:
 def expected_shapes() -> dict[str, tuple[int, ...]]:
     """Return the shapes of the full weights."""
     return {name: tuple(value.shape) for name, value in models.tied().state_dict().items()}
+
+
+def saved_persistent_on_rank_0(precision: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Save a state dict on rank 0 alone, train on, load it everywhere and train again."""
+    persistent = {"stage3_param_persistence_threshold": 100_000}
+    settings = config(3, zero=persistent, optimizer=SGD, **precision)
+    engine, *_ = dsengine.initialize(model=models.tied(), config=settings)
+    window(engine, 0)
+    file = Path(folder) / "model.pt"
+    if dist.get_rank() == 0:
+        torch.save(engine.module.state_dict(), file)
+    first = [window(engine, step) for step in (1, 2)]
+    loaded = torch.load(file)
+    engine.module.load_state_dict(loaded)
+    again = [window(engine, step) for step in (1, 2)]
+    full = {name: tuple(value.shape) for name, value in loaded.items()} == expected_shapes()
+    engine.destroy()
+    return {"full": full, "first": first, "again": again}

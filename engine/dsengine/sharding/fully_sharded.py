@@ -201,6 +201,8 @@ class FullySharded(Sharding):
         gather = start_gather if self._exchanges else all_gather_flat
         self._unsharded_units = UnshardedUnits(self.unsharded, self.norm_group, gather)
         self._ensure_gathered()
+        for unit in self.unsharded:
+            self._unsharded_units.use_full_state_dicts(unit)
         if self._exchanges:
             unshard_asynchronously(self.root)
         initialize_root(self.root)

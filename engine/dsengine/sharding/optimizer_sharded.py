@@ -5,16 +5,9 @@ from torch import nn
 
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
-from dsengine.parameters.chunks import chunk_of
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.topology import Topology
 from dsengine.torch_private.removal import make_copyable
-from dsengine.torch_private.tensors import local_part
-from dsengine.torch_private.units import (
-    ShardedParameter,
-    remove_state_dict_hooks,
-    sharded_parameters,
-)
 
 
 class OptimizerSharded(FullySharded):
@@ -39,19 +32,5 @@ class OptimizerSharded(FullySharded):
         if self.root not in self.unsharded:
             self._keep_unsharded(self.root)
             self._ensure_gathered()
-        for unit in self.unsharded:
-            remove_state_dict_hooks(unit)
-            for parameter in sharded_parameters(unit):
-                _write_through(parameter)
+            self._unsharded_units.use_full_state_dicts(self.root)
         make_copyable(module)
-
-
-def _write_through(parameter: ShardedParameter) -> None:
-    """Copy what ``load_state_dict`` loads into a full parameter to its trained shard."""
-
-    @torch.no_grad()
-    def refresh(*_: object) -> None:
-        own = chunk_of(parameter.unsharded, parameter.rank, parameter.ranks)
-        local_part(parameter.shard).copy_(own)
-
-    parameter.owner.register_load_state_dict_post_hook(refresh)

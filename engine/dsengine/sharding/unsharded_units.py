@@ -19,8 +19,13 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import tiles
-from dsengine.torch_private.tensors import foreach_copy_, preserve_versions
-from dsengine.torch_private.units import ShardedParameter, sharded_parameters_of
+from dsengine.parameters.chunks import chunk_of
+from dsengine.torch_private.tensors import foreach_copy_, local_part, preserve_versions
+from dsengine.torch_private.units import (
+    ShardedParameter,
+    remove_state_dict_hooks,
+    sharded_parameters_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,17 @@ class _Batch:
         )
 
 
+def _write_through(parameter: ShardedParameter) -> None:
+    """Copy what ``load_state_dict`` loads into a full parameter to its trained shard."""
+
+    @torch.no_grad()
+    def refresh(*_: object) -> None:
+        own = chunk_of(parameter.unsharded, parameter.rank, parameter.ranks)
+        local_part(parameter.shard).copy_(own)
+
+    parameter.owner.register_load_state_dict_post_hook(refresh)
+
+
 class UnshardedUnits:
     """Keeps ``units`` gathered; ``group`` shares their shards, None for one rank.
 
@@ -94,6 +110,15 @@ class UnshardedUnits:
         self._all = self._trained = _Batch()
         self._trains: list[bool] = []
         """By entry, whether it was trained when ``_trained`` was built."""
+
+    def use_full_state_dicts(self, unit: FSDPModule) -> None:
+        """Save and load the full parameters of a gathered unit with state dicts.
+
+        A state dict of shards would free them, and wait for all ranks to gather them again.
+        """
+        remove_state_dict_hooks(unit)
+        for parameter in sharded_parameters_of([unit]):
+            _write_through(parameter)
 
     @torch.no_grad()
     def alias_full(self, unit: FSDPModule) -> None:
