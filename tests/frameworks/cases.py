@@ -286,7 +286,7 @@ if __name__ == "__main__":
             run([case for case in CASES if not names or case.name in names])
         case ["record"]:
             ran = [case for case in CASES if (RUNS / "dsengine" / f"{case.name}.log").exists()]
-            RECORDS.update({case.name: compared(case) for case in ran})
+            RECORDS.write(RECORDS.read() | {case.name: compared(case) for case in ran})
         case ["page"]:
             PAGE.write_text(page(RECORDS.read()), "utf-8")
         case _:

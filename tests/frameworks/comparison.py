@@ -24,16 +24,19 @@ class Records:
     def read(self) -> dict[str, Row]:
         return json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
 
-    def update(self, rows: Mapping[str, Row]) -> None:
-        self.path.write_text(json.dumps(self.read() | dict(rows), indent=1) + "\n", "utf-8")
+    def write(self, rows: Mapping[str, Row]) -> None:
+        self.path.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
 
 
-def difference(ours: Any, theirs: Any) -> float | bool:
-    """Return the difference relative to the largest of ``theirs``; whether equal if not numbers."""
+def difference(ours: Any, theirs: Any, at_least: float = 0.0) -> float | bool:
+    """Return the difference relative to the largest of ``theirs``; whether equal if not numbers.
+
+    ``at_least``: the smallest number to be relative to.
+    """
     own, others = _numbers(ours), _numbers(theirs)
     if own is None or others is None or len(own) != len(others):
         return bool(ours == theirs)
-    scale = max(map(abs, others), default=0.0)
+    scale = max(*map(abs, others), at_least, 0.0)
     largest = max((abs(a - b) for a, b in zip(own, others, strict=True)), default=0.0)
     return largest / scale if scale else largest
 

@@ -30,7 +30,7 @@ BERT = {
     "max_position_embeddings": 128,
     "vocab_size": 97,
 }
-METRIC = '''
+METRIC = """
 import datasets
 import evaluate
 
@@ -43,7 +43,7 @@ class Accuracy(evaluate.Metric):
 
     def _compute(self, predictions, references):
         return {"accuracy": sum(map(int.__eq__, predictions, references)) / len(references)}
-'''
+"""
 BLOCKS = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2}
 UNET = {
     "_class_name": "UNet2DModel",

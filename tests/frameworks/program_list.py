@@ -37,7 +37,10 @@ SETS: Mapping[str, tuple[str, ...]] = {
         *("multidict", "yarl", "frozenlist", "aiosignal", "propcache", "aiohappyeyeballs"),
         *("loguru", "sh==1.14.3", "fire", "termcolor", "sentencepiece"),
     ),
-    "chat": ("transformers==4.57.6", "tokenizers==0.22.2", "huggingface_hub==0.36.2"),
+    "chat": (
+        *("transformers==4.57.6", "tokenizers==0.22.2", "huggingface_hub==0.36.2"),
+        *("datasets==4.0.0", "dill==0.3.8", "multiprocess==0.70.16", "fsspec==2025.3.0"),
+    ),
     "llamafactory": (
         *("llamafactory==0.9.5", "transformers==5.6.0", "trl==0.24.0", "peft==0.18.1"),
         *("datasets==4.0.0", "tyro==0.8.14", "docstring_parser", "shtab", "fire", "termcolor"),
@@ -107,6 +110,8 @@ class Program:
     path: str = ""
     """A folder in a checkout that contains its package."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    unavailable: str = ""
+    """Why it cannot run here."""
 
     @property
     def name(self) -> str:
@@ -146,10 +151,17 @@ def _of_trl(
     return [*_torchrun(*target), *_flags(options), *more]
 
 
+def _json(run: Run) -> Path:
+    """Return the dataset with the file extension that scripts of transformers expect."""
+    lines = dataset(run.runs, "text") / "train.jsonl"
+    return written(lines.with_suffix(".json"), lines.read_text())
+
+
 def _of_run_clm(program: Program, run: Run) -> list[str]:
     options = _trainer(program, run) | {
         "model_name_or_path": model(run.runs, "causal"),
-        "train_file": dataset(run.runs, "text") / "train.jsonl",
+        "train_file": _json(run),
+        "validation_file": _json(run),
         "do_train": True,
         "block_size": 16,
     }
@@ -209,6 +221,7 @@ def _of_axolotl(program: Program, run: Run) -> list[str]:
         "bf16": program.precision == "bf16",
         "tf32": False,
         "seed": 7,
+        "device_map": "cpu",
     }
     file = _yaml(run.out.with_suffix(".yaml"), settings)
     return [*_accelerate(program, run), "-m", "axolotl.cli.train", file]
@@ -237,8 +250,7 @@ def _of_accelerate(*more: str, program: Program, run: Run) -> list[str]:
 
 
 def _of_config_support(program: Program, run: Run, kind: str = "biased") -> list[str]:
-    file = dataset(run.runs, "text") / "train.jsonl"
-    data = written(run.runs / "data" / "text" / "train.json", file.read_text())
+    data = _json(run)
     folder = model(run.runs, kind)
     options = {
         "config_name": folder,
@@ -293,7 +305,12 @@ def _of_chat(program: Program, run: Run) -> list[str]:
         "dtype": program.precision,
         "output_dir": run.out,
     }
-    return [*_torchrun(str(run.sources / program.source)), *_flags(options), "--print_loss"]
+    script = str(run.sources / program.source)
+    return ["deepspeed", f"--num_gpus={RANKS}", script, *_flags(options), "--print_loss"]
+
+
+def _unavailable(label: str, reason: str) -> Program:
+    return Program(label, lambda program, run: [], 2, unavailable=reason)
 
 
 LORA = ("--use_peft", "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj")
@@ -400,5 +417,12 @@ PROGRAMS: tuple[Program, ...] = (
         path="DeepSpeedExamples/applications/DeepSpeed-Chat",
         source="DeepSpeedExamples/applications/DeepSpeed-Chat/training/"
         "step1_supervised_finetuning/main.py",
+    ),
+    _unavailable(
+        "DeepSpeedExamples cifar", "torchvision checks the downloaded data against its checksum"
+    ),
+    _unavailable("DeepSpeedExamples bing_bert", "initializes NCCL and always trains on CUDA"),
+    _unavailable(
+        "OpenRLHF train_sft", "imports flash_attn and creates a CUDA device mesh: requires a GPU"
     ),
 )

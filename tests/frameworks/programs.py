@@ -23,7 +23,7 @@ from typing import Any
 
 from frameworks import comparison
 from frameworks.comparison import PACKAGES, Records, Row, cells, difference, differing
-from frameworks.program_files import save_hub
+from frameworks.program_files import save_hub, written
 from frameworks.program_list import PROGRAMS, SETS, Program, Run
 from frameworks.running import ROOT, environment
 
@@ -36,6 +36,8 @@ SECONDS = 240
 IGNORED = ("runtime", "time", "per_sec", "speed", "memory", "total_flos")
 """Parts of the names of logged numbers that depend on the clock or the machine. DeepSpeed's count
 of floating-point operations is 0 at stage 3, where its partitioned parameters have no elements."""
+LOGARITHMIC = ("loss", "kl")
+"""Differences of log-probabilities, which may be near 0: relative to 1 then."""
 HEAD = ("program", "stage", "precision", "loss", "norm", "other numbers", "")
 
 
@@ -58,20 +60,25 @@ def install() -> None:
 
 def missing(program: Program) -> str:
     """Return why a program cannot be run; "" if it can."""
+    if program.unavailable:
+        return program.unavailable
     if program.source and not (SOURCES / program.source).exists():
         return f"no checkout with {program.source}"
     return ""
 
 
 def run(programs: Iterable[Program]) -> None:
-    """Run each program with both packages, except those that already have a result."""
+    """Run each program with both packages, unless the same command has a result."""
     save_hub(RUNS / "hub")
     for program in programs:
         for package in PACKAGES if not missing(program) else ():
             out = RUNS / package / program.name
-            if not (out / "result.json").exists():
+            command = program.start(program, Run(RUNS, out, SOURCES))
+            record = out.parent / "commands" / f"{program.name}.json"
+            is_known = record.exists() and json.loads(record.read_text()) == command
+            if not (is_known and (out / "result.json").exists()):
                 _remove(out)
-                out.parent.mkdir(parents=True, exist_ok=True)
+                written(record, command)
                 _run(program, package, out)
 
 
@@ -141,10 +148,7 @@ def _numbers(out: Path) -> dict[str, list[float]]:
     for states in sorted(out.rglob("trainer_state.json"))[-1:]:
         steps += json.loads(states.read_text())["log_history"]
     names = {
-        name
-        for step in steps
-        for name, value in step.items()
-        if isinstance(value, int | float) and not any(part in name for part in IGNORED)
+        name for step in steps for name, value in step.items() if isinstance(value, int | float)
     }
     return {name: [float(s[name]) for s in steps if name in s] for name in sorted(names)}
 
@@ -160,12 +164,14 @@ def compared(program: Program) -> Row:
             return {"failed": f"{package}: {_first_error(out.with_suffix('.log'))}"}
         results.append(json.loads((out / "result.json").read_text()))
     theirs, ours = results
-    found = {name: difference(ours.get(name, []), values) for name, values in theirs.items()}
     row: Row = {}
-    for name, apart in found.items():
+    for name, values in theirs.items():
         kind = _kind(name)
-        row[kind] = apart if apart is False else max(apart, row.get(kind, 0.0))
-    return row or {"failed": "no step was observed"}
+        if not any(part in name for part in IGNORED) and row.get(kind) is not False:
+            at_least = 1.0 if kind in LOGARITHMIC else 0.0
+            apart = difference(ours.get(name, []), values, at_least)
+            row[kind] = apart if isinstance(apart, bool) else max(apart, row.get(kind, 0.0))
+    return row if "loss" in row else {"failed": "no step was observed"}
 
 
 def _kind(name: str) -> str:
@@ -192,7 +198,8 @@ def page(rows: dict[str, Row]) -> str:
         "a local dataset: once on DeepSpeed 0.19.8, and once with `dsengine` before the same "
         "command. The numbers are the largest differences relative to the largest value: of the "
         "losses that the program passes to `backward` on each rank, of the gradient norms, and of "
-        "everything else it logs; they must be below 1e-5 in fp32 and 5e-3 in bf16. accelerate "
+        "everything else it logs; they must be below 1e-5 in fp32 and 5e-3 in bf16 (losses and "
+        "divergences near 0 relative to 1). A reason names the package that fails. accelerate "
         "runs with gloo, because it has no backend for DeepSpeed on several CPU ranks. The "
         "packages are installed without their dependencies, so that torch and DeepSpeed are the "
         "same; torchvision and torchaudio run without their compiled operators. Generated in "
@@ -216,8 +223,11 @@ if __name__ == "__main__":
             install()
             run([program for program in PROGRAMS if not names or program.name in names])
         case ["record"]:
-            ran = [p for p in PROGRAMS if (RUNS / "dsengine" / f"{p.name}.log").exists()]
-            RECORDS.update({program.name: compared(program) for program in ran})
+            known = RECORDS.read()
+            was_run = {p.name for p in PROGRAMS if (RUNS / "dsengine" / f"{p.name}.log").exists()}
+            stale = [p for p in PROGRAMS if p.name in was_run or p.name not in known]
+            rows = known | {program.name: compared(program) for program in stale}
+            RECORDS.write({program.name: rows[program.name] for program in PROGRAMS})
         case ["page"]:
             PAGE.write_text(page(RECORDS.read()), "utf-8")
         case _:
