@@ -221,7 +221,6 @@ def _of_axolotl(program: Program, run: Run) -> list[str]:
         "bf16": program.precision == "bf16",
         "tf32": False,
         "seed": 7,
-        "device_map": "cpu",
     }
     file = _yaml(run.out.with_suffix(".yaml"), settings)
     return [*_accelerate(program, run), "-m", "axolotl.cli.train", file]

@@ -1,12 +1,13 @@
 """An error for saving shards as if they were full weights.
 
 [Note: saving shards]
-At stage 3 ``state_dict()`` returns this rank's shards as DTensors. A script that saves it on rank 0
-alone, as it would an ordinary model, would lose the other ranks' shards: torch.save would write
-only rank 0's, and safetensors fails with an error about its storage. So torch.save checks for such
-shards before it opens the file, and a shard's storage raises the same explanation where safetensors
-reads its address, which is before it writes. Copies of shards, such as ``value.cpu()``, are
-recognized by their mesh. torch.distributed.checkpoint reads local tensors and is not affected.
+At stage 3 ``state_dict()`` returns this rank's shards as DTensors, except of persistent parameters,
+which are full. A script that saves it on rank 0 alone, as it would an ordinary model, would lose
+the other ranks' shards: torch.save would write only rank 0's, and safetensors fails with an error
+about its storage. So torch.save checks for such shards before it opens the file, and a shard's
+storage raises the same explanation where safetensors reads its address, which is before it writes.
+Copies of shards, such as ``value.cpu()``, are recognized by their mesh. torch.distributed.checkpoint
+reads local tensors and is not affected.
 """
 
 from functools import wraps
