@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from frameworks.tiny import LLAMA, save_model, save_tokenizer
+from frameworks.tiny import LETTERS, LLAMA, SPECIAL, save_model, save_tokenizer
 
 WORDS = ("a small model", "many large steps", "the last word", "one more try", "two cards", "rain")
 DATA: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
@@ -30,6 +30,13 @@ BERT = {
     "max_position_embeddings": 128,
     "vocab_size": 97,
 }
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "reward": {"num_labels": 1},
+    "biased": {"attention_bias": True},
+    "exact": {"vocab_size": len(SPECIAL) + 1 + len(LETTERS)},
+}
+"""In addition to the sizes of LLAMA; "exact" has no tokens that the tokenizer does not have, and
+"files" has a tokenizer that writes its vocabulary."""
 METRIC = """
 import datasets
 import evaluate
@@ -88,9 +95,10 @@ def model(runs: Path, kind: str) -> Path:
     folder = runs / "models" / kind
     if not (folder / "tokenizer_config.json").exists():
         cls = "LlamaForSequenceClassification" if kind == "reward" else "LlamaForCausalLM"
-        more = {"reward": {"num_labels": 1}, "biased": {"attention_bias": True}}.get(kind, {})
+        more = MODELS.get(kind, {})
         prefix = "never" if kind == "chat" else "always"
-        save_tokenizer(save_model(folder, cls, **LLAMA, **more), prepend_scheme=prefix)
+        tokenizer = "GPT2TokenizerFast" if kind == "files" else "PreTrainedTokenizerFast"
+        save_tokenizer(save_model(folder, cls, **(LLAMA | dict(more))), tokenizer, prefix)
     return folder
 
 

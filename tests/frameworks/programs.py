@@ -198,11 +198,13 @@ def page(rows: dict[str, Row]) -> str:
         "a local dataset: once on DeepSpeed 0.19.8, and once with `dsengine` before the same "
         "command. The numbers are the largest differences relative to the largest value: of the "
         "losses that the program passes to `backward` on each rank, of the gradient norms, and of "
-        "everything else it logs; they must be below 1e-5 in fp32 and 5e-3 in bf16 (losses and "
-        "divergences near 0 relative to 1). A reason names the package that fails. accelerate "
-        "runs with gloo, because it has no backend for DeepSpeed on several CPU ranks. The "
+        "everything else it logs, except times and counts of floating-point operations, of which "
+        "DeepSpeed counts none at stage 3. They must be below 1e-5 in fp32 and 5e-3 in bf16; "
+        "losses and divergences near 0 are relative to 1. A reason names the package that fails. "
+        "A start-up hook records the losses and seeds the random generators; it also lets "
+        "accelerate run on gloo, because it has no backend for DeepSpeed on several CPU ranks. The "
         "packages are installed without their dependencies, so that torch and DeepSpeed are the "
-        "same; torchvision and torchaudio run without their compiled operators. Generated in "
+        "same, and torchvision and torchaudio run without their compiled operators. Generated in "
         "tests/ by `python -m frameworks.programs`.",
         f"**{agree} of {len(ran)}** agree.",
         HEAD,
@@ -212,7 +214,8 @@ def page(rows: dict[str, Row]) -> str:
 
 def _row(program: Program, row: Row) -> str:
     head = (program.label, str(program.stage), program.precision)
-    return " | ".join([*head, cells(row, program.precision, ("loss", "norm"), 2)])
+    found = cells(row, program.precision, ("loss", "norm"), 2)
+    return " | ".join([*head, f"{found}: {program.remark}" if program.remark else found])
 
 
 if __name__ == "__main__":

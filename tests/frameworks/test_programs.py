@@ -21,4 +21,6 @@ def test_programs_train_as_on_deepspeed() -> None:
     wrong = {p.name: row for p, row in found.items() if differing(row, p.precision)}
     known = RECORDS.read()
     skipped = {name: row for name, row in wrong.items() if "skipped" in row}
-    assert wrong == skipped | {name: known[name] for name in wrong if "failed" in known[name]}
+    explained = {p.name: wrong[p.name] for p in PROGRAMS if p.remark and p.name in wrong}
+    failed = {name: known[name] for name in wrong if "failed" in known[name]}
+    assert wrong == skipped | explained | failed
