@@ -157,6 +157,44 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
             yield Disagreement(f"{block}.type", None, Side(ARGUMENTS, argument, given[argument]))
 
 
+def failed_comparison(replay: Replay, facts: Facts, runtime: Runtime) -> Failure | None:
+    """Return the error of the Trainer's comparison that other facts cannot change.
+
+    It compares all keys but the global batch size, if the number of processes is unknown.
+    """
+    if not runtime.compares_arguments:
+        return None
+    fill = TrainerFill(replay)
+    try:
+        args = arguments(facts if facts.world_size else replace(facts, world_size=1))
+        fill.process(args, batch_search=args.values["auto_find_batch_size"])
+    except ReplayStop as stop:
+        return stop.failure
+    if facts.world_size is None:
+        fill.mismatches.pop(GLOBAL, None)
+    return fill.disagreement(args)
+
+
+def uncompared(config: Mapping[str, Any], facts: Facts, runtime: Runtime, named: bool) -> str:
+    """Return what the Trainer compares but is not compared for lack of facts; empty if nothing.
+
+    ``named``: the user specified the program, so that its default arguments are worth a remark.
+    """
+    if not runtime.compares_arguments or facts.launch:
+        return ""
+    if facts.arguments:
+        size = config.get(GLOBAL)
+        if facts.world_size is None and type(size) is int:
+            return f"{GLOBAL} is not compared with TrainingArguments: specify --gpus"
+        return ""
+    failure = failed_comparison(Replay(copied(config)), facts, runtime) if named else None
+    if failure is None or not failure.parts:
+        return ""
+    keys = ", ".join(failure.paths)
+    differ = "differs" if len(failure.paths) == 1 else "differ"
+    return f"{keys} {differ} from the defaults of TrainingArguments: specify --training-args"
+
+
 _PRODUCTS = {
     GLOBAL: "per_device_train_batch_size x gradient_accumulation_steps x processes",
     "optimizer.params.betas": "[adam_beta1, adam_beta2]",

@@ -28,10 +28,10 @@ MOST_NAMED = 3
     applies_to=reads_training_arguments,
 )
 def training_argument(config: Context) -> Iterator[Finding]:
-    """Unknown or removed TrainingArgument
+    """Unknown, removed or contradictory TrainingArgument
 
-    transformers 5 removed the name, or it is misspelled. A name that may be a field of the script's
-    own class is reported as a `note`.
+    transformers 5 removed the name, or it is misspelled, or `fp16` and `bf16` are both true. A name
+    that may be a field of the script's own class is reported as a `note`.
 
     In the YAML file of another trainer, a removed name is `deprecated`, because that trainer may
     use an earlier transformers. In YAML, `1e-4` (without a decimal point) is a string:
@@ -61,6 +61,10 @@ def training_argument(config: Context) -> Iterator[Finding]:
             FORMER[name],
             effect=Effect.DEPRECATED if is_embedded else None,
         )
+    for suffix in ("", "_full_eval"):
+        if all(training.arguments.get(dtype + suffix) is True for dtype in ("fp16", "bf16")):
+            problem = f" and bf16{suffix} are both true: transformers raises a ValueError"
+            yield config.argument_finding(f"fp16{suffix}", problem, "set one of them to false")
     if is_embedded:
         return
     yield from _unknown(config, training.arguments)

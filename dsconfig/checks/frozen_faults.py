@@ -61,8 +61,8 @@ def frozen_weights_recomputed(config: Context) -> Iterator[FaultFinding]:
     non-reentrant checkpoints by default.
 
     with: version="0.19.2", runtime="transformers", model="llama-2-7b", lora_rank=16,
-        training_args={"gradient_checkpointing": True, "gradient_checkpointing_kwargs":
-        {"use_reentrant": False}}
+        training_args={"per_device_train_batch_size": 1, "gradient_checkpointing": True,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False}}
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
     good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
     """

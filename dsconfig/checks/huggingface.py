@@ -122,7 +122,8 @@ def integration_error(config: Context) -> Iterator[Finding]:
 
     The program cannot handle a value, or a value of the run differs, and no other rule reports it.
     Checked by replaying how one program processes the config, if its TrainingArguments
-    (`--training-args`) or the accelerate config are known. Conflicts between an accelerate config
+    (`--training-args`) or the accelerate config are known. Without the number of GPUs, the Trainer
+    compares everything but `train_batch_size`. Conflicts between an accelerate config
     and the config that it names are reported at the keys of the former.
 
     with: runtime="transformers", training_args={"per_device_train_batch_size": 8}, world_size=1
@@ -136,19 +137,20 @@ def integration_error(config: Context) -> Iterator[Finding]:
         return
     try:
         replay = refusals.replayed(config.document, copied(config.config), config.facts, runtime)
+        failure = replay.failure or replay.failure_after
     except replays.MissingFact:
-        return
-    failure = replay.failure or replay.failure_after
+        replay = replays.Replay(copied(config.config))
+        failure = agreement.failed_comparison(replay, config.facts, runtime)
     if failure is None:
         return
     yield from _launch_conflicts(config, runtime.name, failure)
     if config.is_refused or failure.launch_keys:
         return
-    program = runtime.name if replay.failure else "DeepSpeed"
-    for path in failure.paths or ("",):
+    program = "DeepSpeed" if failure is replay.failure_after else runtime.name
+    for path, own in failure.by_path().items():
         yield Finding(
             path=tuple(path.split(".")) if path else (),
-            message=f"{program} {failure}",
+            message=f"{program} {own}",
             help=failure.help,
             phase=None if failure.late else Phase.PARSE,
         )

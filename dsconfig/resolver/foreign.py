@@ -13,7 +13,7 @@ from dsconfig.resolver import codes
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoHandling
-from dsconfig.runtimes.replay import Failure, MissingFact, Reason
+from dsconfig.runtimes.replay import Failure, MissingFact, Reason, Replay
 from dsconfig.source.pointer import copied, is_block, join, split
 
 
@@ -44,6 +44,10 @@ def fill(draft: Draft) -> None:
         replay = refusals.replayed(draft.document, copied(before), draft.facts, draft.runtime)
     except MissingFact as missing:
         _report_missing(draft, missing)
+        again = Replay(copied(before))
+        failure = agreement.failed_comparison(again, draft.facts, draft.runtime)
+        if failure is not None:
+            _report(draft, "DSC760", failure)
         return
     draft.config = replay.config
     if replay.failure is not None:

@@ -35,6 +35,7 @@ from dsconfig.runtimes.integrations import (
 )
 from dsconfig.runtimes.plugin import Plugin, launch_environment, set_mixed_precision
 from dsconfig.runtimes.replay import (
+    Failure,
     MissingFact,
     Replay,
     ReplayStop,
@@ -263,18 +264,28 @@ class TrainerFill:
             self._fill(TOTAL, args.total(TOTAL), "num_training_steps (calculated)")
         if value(self.config, WARMUP) is not None:
             self._fill(WARMUP, max(1, args.warmup(WARMUP)), "warmup_steps")
-        if self.mismatches:
-            listed = tuple(map(str, self.mismatches.values()))
-            arguments = "TrainingArguments" if args.are_given else _DEFAULT_ARGUMENTS
-            disagrees = f"the config disagrees with {arguments}: "
+        failure = self.disagreement(args)
+        if failure is not None:
             raise ReplayStop(
-                "ValueError",
-                disagrees + "; ".join(listed),
-                *self.mismatches,
+                failure.exception,
+                failure.message,
+                *failure.paths,
                 late=True,
-                help=_AGREE,
-                parts=tuple(disagrees + each for each in listed),
+                help=failure.help,
+                parts=failure.parts,
             )
+
+    def disagreement(self, args: Arguments) -> Failure | None:
+        """Return the error for the mismatches found so far, if any."""
+        if not self.mismatches:
+            return None
+        listed = tuple(map(str, self.mismatches.values()))
+        arguments = "TrainingArguments" if args.are_given else _DEFAULT_ARGUMENTS
+        disagrees = f"the config disagrees with {arguments}: "
+        message = disagrees + "; ".join(listed)
+        parts = tuple(disagrees + each for each in listed)
+        paths = tuple(self.mismatches)
+        return Failure("ValueError", message, paths, late=True, help=_AGREE, parts=parts)
 
     def _buckets(self, model: SpecifiedModel) -> None:
         open_keys = [key for key in integrations.BY_WIDTH if is_auto(self.config, key)]
