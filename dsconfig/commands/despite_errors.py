@@ -17,30 +17,35 @@ MISSING_FACT = codes.CODES["DSC150"].name
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
+    from dsconfig.project.inference import TargetProgram
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
     from dsconfig.source import Document
 
 
 def resolved(
-    document: "Document", facts: "Facts", program: "Runtime"
+    document: "Document", facts: "Facts", target: "TargetProgram", form: str
 ) -> "tuple[Effective, Report]":
     """Return the concrete config and the errors of the file.
 
-    A config with errors is estimated too. Prints the errors and exits with code 1 if that is not
-    possible.
+    A config with errors is estimated too. Prints the errors in the output format ``form`` and exits
+    with code 1 if that is not possible.
     """
+    program = target.runtime
     report = dsconfig.validate(document, facts, runtime=program, version=program.version)
     result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
     more = Report(prepare.new_findings(result.diagnostics, report))
     errors = Report(report.errors + more.errors)
     effective = result.effective or _repaired(document, errors, facts, program)
     if effective is None:
-        typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
+        if form == "json":
+            prepare.print_failure(errors, target.data)
+        else:
+            typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
         typer.echo("no estimate: the config cannot be read or has no valid stage", err=True)
         raise typer.Exit(1)
     fact_defaults.note_ignored_flags(effective, facts)
-    fact_defaults.note_unintended_fp32(effective, document, program)
+    fact_defaults.note_unintended_fp32(effective, document, program, facts)
     fact_defaults.note_not_estimated(effective)
     return effective, errors
 
@@ -70,14 +75,19 @@ def _repaired(
     reduced = document._replace(value=_without(document.value, pointers, program))
     result = dsconfig.resolve(reduced, facts, runtime=program)
     effective = result.effective or result.derive() or effective
+    still_open: list[str] = []
     if effective is None:  # facts are missing: DeepSpeed's defaults for what is still "auto"
         still_open = [join(*path.split(".")) for path in draft.auto_paths(reduced.value)]
         reduced = reduced._replace(value=_deleted(reduced.value, still_open))
         effective = dsconfig.resolve(reduced, facts, runtime=program).derive()
-        pointers += still_open
-    if effective is not None and pointers:
+    if effective is None:
+        return None
+    if pointers:
         names = ", ".join(dict.fromkeys(map(dotted, pointers)))
         note(f"estimated without the rejected values of {names}")
+    if still_open:
+        names = ", ".join(map(dotted, still_open))
+        note(f'estimated with the default of DeepSpeed for {names} ("auto" is not resolved)')
     return effective
 
 

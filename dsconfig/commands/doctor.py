@@ -34,6 +34,7 @@ with lazy_imports():
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.base import Runtime
+    from dsconfig.source import Document
 
 PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "safetensors", "pydantic", "typer")
 NEEDED_TORCH = (2, 11)
@@ -60,6 +61,7 @@ class Check:
 
 
 def doctor(
+    context: typer.Context,
     config: Annotated[
         str | None,
         typer.Argument(metavar="[FILE]", help="Config to check for the installed releases."),
@@ -96,11 +98,12 @@ def doctor(
     if log:
         _explain(log, runtime, output_format)
         return
-    if runtime is not None or output_format == "json":
+    is_json = output_format == "json" and options.is_flag(context, "output_format")
+    if runtime is not None or is_json:
         raise UsageError("--runtime and --output-format json require --log")
     look = look_of(sys.stdout)
     worst = State.GOOD
-    of_config = config_checks(config) if config is not None else iter(())
+    of_config = iter(()) if config is None else config_checks(config, options.load(config))
     rates = speeds(nvme) if measure or nvme is not None else iter(())
     for check in chain(machine_checks(), rates, of_config):
         mark = paint(f"{check.state:<7}", STYLES[check.state], look)
@@ -131,9 +134,9 @@ def machine_checks() -> Iterator[Check]:
     yield from limits()
 
 
-def config_checks(config: str) -> Iterator[Check]:
+def config_checks(config: str, document: "Document | None" = None) -> Iterator[Check]:
     """Yield the findings of a config for the installed releases. Raises UsageError."""
-    document = options.load(config)
+    document = options.load(config) if document is None else document
     inferred = inference.target_program(None, None, document=document, source=config)
     program = inferred.runtime
     yield Check(State.GOOD, "target", inferred.headline.removeprefix("target: "))

@@ -138,6 +138,8 @@ class Result(NamedTuple):
     host_fixes: tuple[str, ...] = ()
     """Settings with which offloaded states fit the host memory."""
     errors: Report = Report(())
+    assumed: tuple[str, ...] = ()
+    """Notes on the assumptions for facts that are not specified."""
 
     @property
     def option(self) -> "Option":
@@ -198,20 +200,22 @@ def estimate(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts
     )
     facts = memory_options.with_style(facts, style, recompute)
-    effective, errors = None, Report(())
+    effective, errors, assumed = None, Report(()), list[str]()
     if document is not None:
-        for assume in fact_defaults.FOR_AN_ESTIMATE:
-            facts = assume(document, facts, program.runtime)
+        with fact_defaults.collected() as assumed:
+            for assume in fact_defaults.FOR_AN_ESTIMATE:
+                facts = assume(document, facts, program.runtime)
         if not extra.fit:
             with usage():
                 workload.require_facts(facts)
-        effective, errors = despite_errors.resolved(document, facts, program.runtime)
+        effective, errors = despite_errors.resolved(document, facts, program, extra.output_format)
         if errors.diagnostics and extra.output_format != "json":
             typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
     if extra.fit:
         print_limits(facts, effective, program, extra.output_format)
         raise typer.Exit(1 if despite_errors.prevents_start(errors) else 0)
-    result = _result(extra, facts, program, effective, document, log)._replace(errors=errors)
+    result = _result(extra, facts, program, effective, document, log)
+    result = result._replace(errors=errors, assumed=tuple(assumed))
     _write_plots(extra, result)
     _show(result, extra.output_format)
     if result.needs_seq_len:
@@ -352,6 +356,7 @@ def _show(result: Result, output_format: str) -> None:
         comparison = log_comparison.compare(log, result.option, samples)
     if output_format == "json":
         data = {**rendering.as_data(estimates), **program.data}
+        data["inputs"]["assumed"] += result.assumed
         data["host_available_bytes"] = facts.host.usable_bytes if facts.host else None
         for option, entry in zip(estimates.options, data["options"], strict=True):
             entry["lacks"] = fit.host_or_disk_shortfall(option.host, option.nvme, facts)

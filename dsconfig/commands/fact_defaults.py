@@ -1,5 +1,7 @@
 """Assumptions for facts that are not specified, and notes on flags without effect (on stderr)."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -27,8 +29,24 @@ if TYPE_CHECKING:
 PRECISIONS = ("bf16.enabled", "fp16.enabled")
 
 
+_collectors: list[list[str]] = []
+
+
+@contextmanager
+def collected() -> Generator[list[str]]:
+    """Collect the assumptions that are printed in the block."""
+    texts: list[str] = []
+    _collectors.append(texts)
+    try:
+        yield texts
+    finally:
+        _collectors.remove(texts)
+
+
 def note(text: str) -> None:
     """Print a wrapped note to stderr."""
+    for texts in _collectors:
+        texts.append(text)
     notes.note(text_table.paragraph(text))
 
 
@@ -173,14 +191,17 @@ FOR_AN_ESTIMATE = (
 """Applied in this order: each sees the assumptions before it."""
 
 
-def note_unintended_fp32(effective: "Effective", document: "Document", program: "Runtime") -> None:
+def note_unintended_fp32(
+    effective: "Effective", document: "Document", program: "Runtime", facts: "Facts"
+) -> None:
     """Print a note if the run trains in fp32 only because no precision was specified."""
     config: object = document.value
     if str(effective.numerics.precision) != "fp32" or not is_block(config):
         return
     blocks = [config.get(name) for name in ("bf16", "fp16", "torch_autocast")]
     switches = [block.get("enabled") for block in blocks if is_block(block)]
-    if AUTO in switches:
+    named = facts.training is not None and facts.training.precision not in (None, "fp32")
+    if AUTO in switches and not named:
         step = program.instructions({"/bf16/enabled": True}, config)[0]
         note(f"note: trains in fp32 because no precision is specified; set {step}")
     elif not switches:
@@ -199,16 +220,18 @@ def note_ignored_flags(effective: "Effective", facts: "Facts") -> None:
     if training is None:
         return
     if batch is not None:
-        for flag, key, value, used in (
-            ("--micro-batch", MICRO, training.micro_batch_size, batch.micro_batch),
-            ("--global-batch", GLOBAL, training.global_batch_size, batch.global_batch),
-            ("--accumulation", STEPS, training.gradient_accumulation_steps, batch.accumulation),
+        for flag, field, key, used in (
+            ("--micro-batch", "micro_batch_size", MICRO, batch.micro_batch),
+            ("--global-batch", "global_batch_size", GLOBAL, batch.global_batch),
+            ("--accumulation", "gradient_accumulation_steps", STEPS, batch.accumulation),
         ):
-            if value is not None and value != used:
+            value = getattr(training, field)
+            if value not in (None, used) and facts.origins.get(field) == flag:
                 _note_ignored(flag, value, f"{key} is {used}", f"{key}={value}")
     precision = training.precision
     now = str(effective.numerics.precision)
-    if precision is not None and precision != now:
+    is_flag = facts.origins.get("precision") == runs.PRECISION_FLAG
+    if is_flag and precision not in (None, now):
         switches = {now: "false", precision: "true"}
         change = " --set ".join(f"{n}.enabled={to}" for n, to in switches.items() if n != "fp32")
         _note_ignored("--precision", precision, f"the config trains in {now}", change)

@@ -20,6 +20,7 @@ from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError, usage
+from dsconfig.report.render import FORMATS
 from dsconfig.report.sizes import size
 from dsconfig.source.findings import NO_CONFIG, UNREADABLE
 
@@ -71,11 +72,27 @@ FailIfOom = Annotated[
 EXIT_0_ALTHOUGH_OOM = "exit code 0 although it does not fit; use --fail-if-oom to exit with 1"
 
 
-def full_or_json(form: str) -> str:
-    """Return the output format. Raises UsageError for an unknown one."""
-    if form not in ("full", "json"):
+FORMAT_VARIABLE = "DSCONFIG_OUTPUT_FORMAT"
+
+
+def full_or_json(context: typer.Context, form: str) -> str:
+    """Return the output format. Raises UsageError for an unknown one.
+
+    The variable may also name a format that only ``validate`` has; it means ``full`` elsewhere.
+    """
+    if form in ("full", "json"):
+        return form
+    if is_flag(context, "output_format"):
         raise UsageError(f"--output-format: {form!r} is not one of full, json")
-    return form
+    if form not in FORMATS:
+        raise UsageError(f"{FORMAT_VARIABLE}: {form!r} is not one of {', '.join(FORMATS)}")
+    return "full"
+
+
+def is_flag(context: typer.Context, name: str) -> bool:
+    """Return whether a parameter is set on the command line, not by a variable or a default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 FullOrJson = Annotated[
@@ -83,7 +100,7 @@ FullOrJson = Annotated[
     typer.Option(
         metavar="FORMAT",
         autocompletion=completion.full_or_json,
-        envvar="DSCONFIG_OUTPUT_FORMAT",
+        envvar=FORMAT_VARIABLE,
         help="Output format: full or json.",
         callback=full_or_json,
     ),

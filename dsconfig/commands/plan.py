@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import notes, options, prepare
+from dsconfig.commands import completion, notes, options, prepare
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 Out = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan as JSON.")
 ]
+PlanRuntime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROGRAM",
+        autocompletion=completion.runtimes,
+        help="Program that executes the plan, or whose engine is planned for: dsengine, deepspeed, "
+        "transformers or accelerate (default: dsengine).",
+    ),
+]
 Simulate = Annotated[
     bool,
     typer.Option("--simulate", help="Dry-run the engine on fake tensors."),
@@ -36,7 +45,7 @@ def plan(
     file: prepare.ConfigOrPlan,
     *,
     overrides: options.Overrides = None,
-    runtime: options.RuntimeName = None,
+    runtime: PlanRuntime = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     simulate: Simulate = False,
     fail_if_oom: options.FailIfOom = False,
@@ -52,7 +61,7 @@ def plan(
     if plan is None:
         document = options.load(file, overrides)
         facts = options.completed(facts, document)
-        plan = prepare.planned(document, facts, runtime, deepspeed_version)
+        plan = prepare.planned(document, facts, runtime, deepspeed_version, form=output_format)
         target = inference.plan_target(runtime, deepspeed_version)
         fact_defaults.note_ignored_flags(plan.effective, facts)
     else:

@@ -1,8 +1,10 @@
 """Steps shared by plan and run: validate, resolve and plan; stop if the program would."""
 
+import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,11 +15,12 @@ from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 
 with lazy_imports():
-    from dsconfig.commands import fact_defaults, options
+    from dsconfig.commands import fact_defaults, options, text_table
     from dsconfig.facts import facts as empty
     from dsconfig.planner import build
     from dsconfig.planner import plan as plans
     from dsconfig.project import inference
+    from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -54,20 +57,24 @@ def planned(
     version: str | None = None,
     *,
     strict: bool = False,
+    form: str = "",
 ) -> "Plan":
     """Return the plan of a config. Prints errors; exits with code 1 if the program would stop.
 
-    ``strict``: exit at any error, because training would differ from the file.
+    ``strict``: exit at any error, because training would differ from the file. ``form`` is the
+    output format of a failure that names the target program; empty: print the errors alone.
     """
-    program = inference.plan_target(runtime, version).runtime
+    target = inference.plan_target(runtime, version)
+    program = target.runtime
     facts = options.completed(facts, document)
     facts = fact_defaults.no_accumulation(document, facts, program)
     report = dsconfig.validate(document, facts, runtime=program)
-    show_errors(document, report.diagnostics, strict)
+    failed = partial(show_errors, document, strict=strict, form=form, target=target)
+    failed(report.diagnostics)
     resolution = dsconfig.resolve(document, facts, runtime=program)
-    show_errors(document, new_findings(resolution.diagnostics, report), strict)
+    failed(new_findings(resolution.diagnostics, report))
     if resolution.effective is not None:
-        fact_defaults.note_unintended_fp32(resolution.effective, document, program)
+        fact_defaults.note_unintended_fp32(resolution.effective, document, program, facts)
     try:
         return dsconfig.plan(resolution, facts)
     except build.PlanError as error:
@@ -95,13 +102,32 @@ def reject_flags(file: str, flags: Mapping[str, object], facts: "Facts | None" =
 
 
 def show_errors(
-    document: "Document", findings: tuple["Diagnostic", ...], strict: bool = False
+    document: "Document",
+    findings: tuple["Diagnostic", ...],
+    strict: bool = False,
+    form: str = "",
+    target: "inference.TargetProgram | None" = None,
 ) -> None:
-    """Print the errors; exit with code 1 if the program would stop at them, or if ``strict``."""
+    """Print the errors; exit with code 1 if the program would stop at them, or if ``strict``.
+
+    ``form``: "json" for errors that end the command as JSON, with the target program.
+    """
     report = Report(findings)
     ends = bool(report.errors if strict else report.refusals)
+    if ends and form == "json":
+        print_failure(report, {} if target is None else target.data)
+        raise typer.Exit(FOUND)
     if report.errors:
+        if ends and form and target is not None:
+            print(f"{text_table.paragraph(target.headline)}\n")
         shown = FileReport(document.name, document.text, Report(report.errors))
         print(render("full", [shown]), file=sys.stdout if ends else sys.stderr)
     if ends:
         raise typer.Exit(FOUND)
+
+
+def print_failure(report: Report, target: Mapping[str, Any]) -> None:
+    """Print the errors without which there would be a result, as JSON."""
+    found = [machine_form.diagnostic_data(error) for error in report.errors]
+    data = {"format_version": machine_form.FORMAT_VERSION, **target, "diagnostics": found}
+    print(json.dumps(data, indent=2))

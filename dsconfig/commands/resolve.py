@@ -76,7 +76,7 @@ def resolve(
         result = dsconfig.resolve(document, facts, runtime=program)
     if result.effective is not None:
         fact_defaults.note_ignored_flags(result.effective, facts)
-        fact_defaults.note_unintended_fp32(result.effective, document, program)
+        fact_defaults.note_unintended_fp32(result.effective, document, program, facts)
     pointer = None if explain is None else pointer_of(result, explain)
     if output is not None and str(output) != "-":
         if result.ok:

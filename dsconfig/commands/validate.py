@@ -11,17 +11,19 @@ import typer
 from dsconfig.commands import completion, notes, options
 from dsconfig.commands.findings_output import Output
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.project.neighbours import Neighbours
+from dsconfig.project.neighbours import TRAINER, Neighbours
 from dsconfig.project.targets import STDIN, Target, targets
 from dsconfig.project.validator import Selection, Validator, selectors
 from dsconfig.report import Report
 from dsconfig.report.render import FORMATS
 from dsconfig.report.sizes import counted
 from dsconfig.source.findings import UNREADABLE
-from dsconfig.source.pointer import dotted
+from dsconfig.source.pointer import dotted, is_block
 
 with lazy_imports():
+    from dsconfig.checks import agreement
     from dsconfig.commands import writing
+    from dsconfig.facts import facts as facts_module
     from dsconfig.project import baseline as baselines
     from dsconfig.project import checking, fixing
 
@@ -54,7 +56,7 @@ def validate(
         typer.Option(
             metavar="FORMAT",
             autocompletion=completion.report_formats,
-            envvar="DSCONFIG_OUTPUT_FORMAT",
+            envvar=options.FORMAT_VARIABLE,
             help=f"Output format: {', '.join(FORMATS)}.",
         ),
     ] = "full",
@@ -132,6 +134,7 @@ def validate(
         output.heading(reports)
         output.findings(reports)
         if len(chosen) == 1:
+            _note_uncompared(chosen[0], validator, reports[0], output)
             _note_dsengine_errors(chosen[0], validator, reports[0], output)
     output.summary(reports, validator.baseline.suppressed if validator.baseline else None)
     raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
@@ -188,6 +191,24 @@ def _repair(
     verb = "would be applied" if dry else "applied"
     output.note(f"{fixes} fix{'' if fixes == 1 else 'es'} {verb} in {counted(files, 'file')}")
     return reports, fixes > 0
+
+
+def _note_uncompared(
+    target: Target, validator: Validator, report: "FileReport", output: Output
+) -> None:
+    """Print what is not compared with TrainingArguments for lack of facts."""
+    if target.source == STDIN or report.target is None or report.target.runtime != TRAINER:
+        return
+    own = validator.for_file(target.name)
+    document = own.read(target)
+    if document.is_unreadable or document.container or not is_block(document.value):
+        return
+    program = own.with_program(document, target.source).program
+    if program is not None:
+        named, facts = not program.inferred_from, own.facts or facts_module.Facts()
+        text = agreement.uncompared(document.value, facts, program.runtime, named)
+        if text:
+            output.note(text)
 
 
 def _note_dsengine_errors(

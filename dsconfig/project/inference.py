@@ -187,7 +187,7 @@ def _infer(
         return referenced
     if has_foreign_auto(document.value):
         return TRAINER, '"auto"'
-    return ALONE, NO_AUTO
+    return ALONE, DEFAULT if document.is_broken else NO_AUTO
 
 
 def has_foreign_auto(config: object) -> bool:
