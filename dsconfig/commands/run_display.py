@@ -29,6 +29,8 @@ LOG_INTERVAL = 10.0
 """Seconds between lines if stderr is not a terminal; doubled while the status stays the same."""
 TRACEBACK_DELAY = 5.0
 """Seconds that a traceback is delayed."""
+STOPPING = "stopping all ranks"
+TO_KILL = "repeat the signal to kill them"
 TRACEBACK = b"Traceback (most recent call last):"
 _END = re.compile(rb"\r\n|\n|\r")
 LONGEST = 1 << 16
@@ -79,10 +81,12 @@ class RunDisplay:
         """Why the nodes cannot train together."""
         self._restart_is_pointless = False
         self._checkpoint = ""
+        self._received: Sequence[signal.Signals] = ()
 
     def follow(self, received: Sequence[signal.Signals] = ()) -> int:
         """Show the job until it exits; return its exit code. ``received``: signals so far."""
         assert self._job.stdout is not None and self._job.stderr is not None
+        self._received = received
         with selectors.DefaultSelector() as streams:
             streams.register(self._job.stdout, selectors.EVENT_READ, self._output)
             streams.register(self._job.stderr, selectors.EVENT_READ, self._error)
@@ -163,6 +167,9 @@ class RunDisplay:
             self._release()
         if not running:
             return
+        if self._received and self._status_text != STOPPING:
+            self._status_text, self._last_event = STOPPING, now
+            self._message(f"{self._received[0].name} received, {STOPPING}; {TO_KILL}")
         quiet = now - self._last_event
         if self._live and quiet > QUIET_SECONDS:
             self._status(f"{self._status_text}, {quiet:.0f} s")
@@ -201,7 +208,8 @@ class RunDisplay:
                     self._restart_is_pointless = True
             case "failure":
                 self._failures.append(event)
-                self._status_text = f"rank {event['rank']} failed, stopping the others"
+                if not self._received:  # or it is the effect of the signal
+                    self._status_text = f"rank {event['rank']} failed, stopping the others"
             case _:
                 self._end = event
 
@@ -324,11 +332,12 @@ def step_text(step: dict[str, Any], expected: Expected) -> str:
 def summary(
     last: dict[str, Any], step: dict[str, Any], expected: Expected, checkpoint: str, took: str
 ) -> str:
-    """Return steps and time, loss of the last reported ``step``, memory, and the checkpoint."""
+    """Return steps and time, the last known loss, memory, and the checkpoint."""
     kind = "resident on rank 0" if expected.on_cpu else "allocated on rank 0"
     text = f"{last['step']} steps in {took}"
-    if step.get("loss") is not None:
-        text += f", loss {step['loss']:.4f} at step {step['step']}"
+    reported = last if last.get("loss") is not None else step
+    if reported.get("loss") is not None:
+        text += f", loss {reported['loss']:.4f} at step {reported['step']}"
     text += f"; peak {size(last['memory'])} {kind}"
     if expected.peak_bytes is None:
         text += " (no estimate: --model not specified)"

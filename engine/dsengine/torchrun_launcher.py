@@ -45,7 +45,9 @@ def main() -> None:
     from torch.distributed.run import main as torchrun
 
     from dsengine.observation.events import emit
+    from dsengine.stop_signals import address_main_threads
 
+    address_main_threads()
     if rendezvous:
         from dsconfig import launch_env
         from dsengine.rendezvous import Rendezvous, RendezvousError, join

@@ -55,9 +55,9 @@ class _Steps:
         done, now = self._engine.global_steps, time.perf_counter()
         if done == before:  # not at a gradient accumulation boundary
             return result
-        self._end.step = done
         self._steps += 1
         losses, self._losses = self._losses, []
+        self._end.step, self._end.losses = done, losses
         if not self._has_reported or now - self._since > STEP_INTERVAL:
             seconds = (now - self._since) / self._steps
             rates = self._engine.get_lr() if self._engine.optimizer is not None else []

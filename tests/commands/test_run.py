@@ -189,7 +189,8 @@ if engine.global_rank == 0:
 def test_deepspeed_script_runs_unchanged(tmp_path: Path, config: Path) -> None:
     script = tmp_path / "theirs.py"
     script.write_text(WRITTEN_FOR_DEEPSPEED)
-    done = dsconfig("run", config, "--engine", "dsengine", "--gpus", 2, "--", script, "--lr", "1")
+    done = dsconfig("run", config, "--gpus", 2, "--", script, "--lr", "1")
+    assert "target: dsengine (default" in done.stderr
     assert "trains dsengine 2 ['--lr', '1']" in done.stdout, done.stdout + done.stderr
     for rank in range(2):
         assert done.stdout.count(f"[Rank {rank}] dsengine replaces deepspeed") == 1
@@ -303,6 +304,7 @@ def test_run_shows_steps_checkpoint_and_memory(tmp_path: Path, config: Path) -> 
     assert "dsconfig run: step 1 loss " in output and "lr 1.00e-03" in output
     assert (
         "3 steps in" in output
+        and "at step 3; peak" in output
         and "resident on rank 0 (no estimate: --model not specified)" in output
     )
     assert str(tmp_path / "out" / "global_step3") in output

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from itertools import pairwise
@@ -34,6 +35,7 @@ def follow(
     *,
     script: str = "",
     expected: Expected | None = None,
+    received: tuple[signal.Signals, ...] = (),
 ) -> tuple[int, str, str]:
     """Return exit code, stdout and stderr of a job with these events."""
     path, log = tmp_path / "events.jsonl", tmp_path / "run.log"
@@ -41,7 +43,7 @@ def follow(
     job = subprocess.Popen(
         [sys.executable, "-u", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    code = RunDisplay(job, path, log, expected or Expected(ranks=2)).follow()
+    code = RunDisplay(job, path, log, expected or Expected(ranks=2)).follow(received)
     shown = capfd.readouterr()
     return code, shown.out, " ".join(shown.err.split())
 
@@ -72,6 +74,19 @@ def test_failure_report_precedes_traceback(
     assert report < err.index(traceback) and "[rank0]:" not in err
     assert str(tmp_path / "run.log") in err
     assert "[rank0]:" in (tmp_path / "run.log").read_text()
+
+
+def test_signal_is_not_reported_as_failure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_display, "TICK", 0.01)
+    monkeypatch.setattr(run_display, "LOG_INTERVAL", 0.0)
+    interrupted: dict[str, object] = {**FAILED, "cause": "KeyboardInterrupt"}
+    script = "import sys, time; time.sleep(0.5); sys.exit(1)"
+    received = (signal.SIGINT,)
+    _, _, err = follow(tmp_path, capfd, (STEP, interrupted), script=script, received=received)
+    assert "SIGINT received, stopping all ranks; repeat the signal to kill them" in err
+    assert "failed" not in err and "stopped by SIGINT after step 1" in err
 
 
 @pytest.mark.parametrize(
@@ -143,6 +158,11 @@ def test_cpu_memory_is_resident_memory() -> None:
     text = summary(END, STEP, Expected(ranks=1, on_cpu=True, peak_bytes=1 << 30), "", "0:12")
     assert "3.0 GiB resident on rank 0, estimated 1.0 GiB of tensors" in text
     assert text.endswith("no checkpoint saved")
+
+
+def test_summary_has_loss_of_last_step() -> None:
+    text = summary(END | {"loss": 1.25}, STEP, Expected(ranks=1), "", "0:12")
+    assert "20 steps in 0:12, loss 1.2500 at step 20;" in text
 
 
 def test_clock() -> None:

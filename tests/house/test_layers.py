@@ -45,6 +45,7 @@ ENGINE = [
     "simulation",
     "deepspeed",
     "rendezvous",
+    "stop_signals",
     "torchrun_launcher",
     "programs",
     "as_deepspeed",

@@ -89,8 +89,8 @@ class StepEvents:
 
     def boundary(self) -> None:
         self._steps += 1
-        self._end.step = self._engine.global_steps
         losses, self._losses = self._losses, []
+        self._end.step, self._end.losses = self._engine.global_steps, losses
         if self._engine.global_steps > 1 and time.perf_counter() - self._since < STEP_INTERVAL:
             return
         rates = self._engine.get_lr()
@@ -120,12 +120,17 @@ class EndEvent:
 
     def __init__(self, engine: Any) -> None:
         self.step = 0
+        self.losses: list[Tensor] = []
+        """Of the micro batches of this step."""
         self._device = engine.device
         self.emit = finalize(engine, self._emit)  # holds no reference to the engine
 
     def _emit(self) -> None:
         with suppress(Exception):  # the process may be exiting after a failure
-            emit_from_rank_0("end", step=self.step, memory=peak_bytes(self._device))
+            # After a failure the device may never finish the step that a loss waits for.
+            known = bool(self.losses) and not hasattr(sys, "last_value")
+            loss = float(torch.stack(self.losses).sum()) if known else None
+            emit_from_rank_0("end", step=self.step, memory=peak_bytes(self._device), loss=loss)
 
 
 def peak_bytes(device: torch.device | str) -> int:
