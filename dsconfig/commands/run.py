@@ -6,6 +6,7 @@ their progress until they exit.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 PLACEHOLDERS = {"{config}": "resolved.json", "{plan}": "plan.json"}
 """Placeholders in the script's arguments, replaced by file paths."""
 
+NAMES_DSENGINE = re.compile(r"\bdsengine\b")
+SCRIPT_BYTES = 1 << 20
+"""How much of a script is searched for an import of dsengine."""
 INSTALL = "pip install 'dsconfig-zero[engine]'"
 LAUNCHER = "dsengine.torchrun_launcher"
 """torchrun with its log in a separate file."""
@@ -59,7 +63,10 @@ RUNS = {Engine.DSENGINE: "dsengine.as_deepspeed", Engine.DEEPSPEED: "dsengine.wi
 
 Executor = Annotated[
     Engine | None,
-    typer.Option(help="Engine behind `import deepspeed` in the script: dsengine or deepspeed."),
+    typer.Option(
+        help="Engine behind `import deepspeed` in the script: dsengine or deepspeed (default: "
+        "dsengine, unless the script imports dsengine itself)."
+    ),
 ]
 Grace = Annotated[
     int,
@@ -90,8 +97,8 @@ def run(
     the plan and the resolved config; {plan} and {config} in the script's arguments are replaced by
     them.
 
-    With --engine dsengine, a script for DeepSpeed or for a framework that imports it runs
-    unchanged. With --engine deepspeed, it runs on the installed DeepSpeed, with the config resolved
+    A script for DeepSpeed or for a framework that imports it runs unchanged on dsengine. With
+    --engine deepspeed, it runs on the installed DeepSpeed, with the config resolved
     for that release. With --emit, a job script for a cluster is printed instead.
     """
     if not os_errors.is_file(script[0]):
@@ -135,13 +142,19 @@ def run(
         "ranks": requested.gpus,
         "gpus": len(machine.local_gpus()),
     }
-    if engine is not None:
-        program = ["-m", RUNS[engine], *program]
+    if engine is not None or not names_dsengine(script[0]):
+        program = ["-m", RUNS[executor], *program]
     if nodes.local_addr is not None:
         program = [f"--local-addr={nodes.local_addr}", *program]
     program = [f"--max-restarts={nodes.max_restarts}", *program]
     known = run_display.Expected(ranks=0) if plan is None else expected(plan, facts)
     raise typer.Exit(_train(plan, program, known, grace, rendezvous))
+
+
+def names_dsengine(script: str) -> bool:
+    """Return whether a script names dsengine, and so chooses its engine itself."""
+    with open(script, "rb") as file:  # noqa: PTH123
+        return NAMES_DSENGINE.search(file.read(SCRIPT_BYTES).decode("utf-8", "replace")) is not None
 
 
 def _job(
