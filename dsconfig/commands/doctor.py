@@ -17,6 +17,7 @@ import typer
 
 import dsconfig
 from dsconfig.commands import options
+from dsconfig.commands.progress import progress
 from dsconfig.commands.text_table import fitted
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
@@ -70,8 +71,8 @@ def doctor(
         list[Path] | None,
         typer.Option(
             metavar="TRAIN.log",
-            help="Explain why a run failed: its log, those of several ranks (repeat, or a folder), "
-            "flight recorder dumps, py-spy stacks.",
+            help="Explain why a run failed: its log (- for stdin), those of several ranks (repeat, "
+            "or a folder), flight recorder dumps, py-spy stacks.",
         ),
     ] = None,
     measure: Annotated[
@@ -117,7 +118,7 @@ def doctor(
 
 def _explain(logs: list[Path], runtime: str | None, output_format: str) -> None:
     """Print why a run failed. Raises UsageError for a log that cannot be read."""
-    with usage():
+    with usage(), progress("Reading logs"):
         diagnosis = dsconfig.diagnose(*logs, runtime=runtime)
     if output_format == "json":
         typer.echo(json.dumps(diagnosis.data, indent=2, ensure_ascii=False))

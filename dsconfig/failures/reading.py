@@ -2,8 +2,10 @@
 
 import os
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +20,8 @@ from dsconfig.failures.signatures import SIGNATURES
 from dsconfig.failures.text import rank_in_name
 from dsconfig.failures.waiting import Waiting
 
+STDIN = Path("-")
+"""Read as a log."""
 MOST_FILES = 10_000
 PEEK = 1 << 16
 """Bytes that show whether a file is a dump, a stack or a log."""
@@ -28,11 +32,11 @@ DEEPEST = 6
 def diagnose(paths: Sequence[str | Path], program: str | None = None) -> Diagnosis:
     """Return why a run failed, from the logs of its ranks.
 
-    A folder stands for all files in it. ``program`` selects the remedies, instead of the program
-    that the logs name. Raises FactError for a file that cannot be read.
+    A folder stands for all files in it, ``-`` for standard input. ``program`` selects the remedies,
+    instead of the program that the logs name. Raises FactError for a file that cannot be read.
     """
     scans, states = list[Scan](), list[Waiting]()
-    for path in _files(paths):
+    for path in list(_files(paths)):  # all are listed before one is read
         found = _states(path)
         states += found
         if not found:
@@ -65,6 +69,8 @@ def _is_error(failure: Failure) -> bool:
 
 def _states(path: Path) -> list[Waiting]:
     """Return what the ranks of a dump or stack wait for; nothing if the file is a log."""
+    if path == STDIN:
+        return []
     try:
         with path.open("rb") as file:
             _check(file, path)
@@ -89,11 +95,11 @@ def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
     """Yield the files; those of folders in order of their names."""
     count = 0
     for path in map(Path, paths):
-        for file in sorted(_below(path)) if path.is_dir() else [path]:
-            count += 1
-            if count > MOST_FILES:
-                raise FactError("log", f"more than {MOST_FILES} files; pass fewer")
-            yield file
+        files = list(islice(_below(path), MOST_FILES + 1 - count)) if path.is_dir() else [path]
+        count += len(files)
+        if count > MOST_FILES:
+            raise FactError("log", f"{path}: more than {MOST_FILES:,} files; pass fewer")
+        yield from sorted(files)
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -104,6 +110,8 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _scan(path: Path) -> Scan:
+    if path == STDIN:
+        return scan(sys.stdin.buffer, "<stdin>", None)
     try:
         with path.open("rb") as file:
             _check(file, path)

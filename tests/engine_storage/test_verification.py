@@ -67,3 +67,17 @@ def test_checkpoint_without_checksums_is_not_accepted(verified: Verified, saved:
 def test_other_directory_is_not_a_checkpoint(verified: Verified, tmp_path: Path) -> None:
     code, output = verified(tmp_path)
     assert code == 1 and "not a dsengine checkpoint" in output
+
+
+def test_folder_of_the_trainer_is_explained(tmp_path: Path, verified: Verified) -> None:
+    trainer = tmp_path / "out"
+    root = trainer / "checkpoint-6"
+    Checkpointer().save(TrainingState(module=nn.Linear(4, 4)), root, "global_step6")
+    code, printed = verified(trainer)
+    assert code == 1 and f"did you mean {root}?" in printed
+
+
+def test_checkpoint_of_deepspeed_is_explained(tmp_path: Path, verified: Verified) -> None:
+    (tmp_path / "mp_rank_00_model_states.pt").touch()
+    code, printed = verified(tmp_path)
+    assert code == 1 and f"dsconfig checkpoint convert {tmp_path} --to safetensors" in printed

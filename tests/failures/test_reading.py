@@ -1,6 +1,8 @@
 """Reading of logs: several ranks, formats, hostile input, output of the command."""
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from typer.testing import CliRunner
 
 import dsconfig
 from dsconfig.commands.app import app
+from dsconfig.failures import reading
 from dsconfig.failures.text import last_time, rank_in_name, without_prefix
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -165,3 +168,21 @@ def test_facts_of_the_run(tmp_path: Path) -> None:
 def test_options_of_logs_require_a_log() -> None:
     done = CliRunner().invoke(app, ["doctor", "--output-format", "json"])
     assert "require --log" in str(done.exception)
+
+
+def test_too_many_files_are_refused_before_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_FILES", 3)
+    monkeypatch.setattr(reading, "_scan", lambda path: pytest.fail(f"{path} was read"))
+    for name in "abcd":
+        (tmp_path / f"{name}.log").write_text("step 1")
+    with pytest.raises(ValueError, match="more than 3 files"):
+        dsconfig.diagnose(tmp_path)
+
+
+def test_log_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = b"[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(log)))
+    (failure, *_) = dsconfig.diagnose("-").failures
+    assert (failure.file, failure.line) == ("<stdin>", 1)

@@ -91,11 +91,15 @@ def _not_ours(directory: Path) -> str:
         return f"{directory} does not exist"
     if any(directory.glob("*_model_states.pt")):
         return (
-            f"{directory} was written by DeepSpeed; read its weights with "
-            "dsengine.checkpoints.deepspeed_layout.read_checkpoint"
+            f"{directory} was written by DeepSpeed, not by dsengine; convert it with `dsconfig "
+            f"checkpoint convert {directory} --to safetensors -o DIR`"
         )
-    below = sorted(directory.glob(f"*/{MANIFEST}"), key=lambda path: path.stat().st_mtime)
-    hint = f"; did you mean {below[-1].parent}?" if below else ""
+    # A Trainer's folder has one directory of checkpoints per checkpoint-N.
+    found = list(directory.glob(f"*/{MANIFEST}")) or list(directory.glob(f"*/*/{MANIFEST}"))
+    newest = max((path.parent for path in found), key=lambda at: at.stat().st_mtime, default=None)
+    if newest is not None and newest.parent != directory:
+        newest = newest.parent
+    hint = "" if newest is None else f"; did you mean {newest}?"
     return f"{directory} is not a dsengine checkpoint: it has no {MANIFEST}{hint}"
 
 
