@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from dsconfig.facts.inputs import FactError as FactError
     from dsconfig.failures.diagnosis import Diagnosis as Diagnosis
     from dsconfig.failures.diagnosis import Failure as Failure
+    from dsconfig.mesh import Degrees as Degrees
     from dsconfig.mesh import Mesh as Mesh
     from dsconfig.planner.build import PlanError as PlanError
     from dsconfig.planner.plan import Coverage as Coverage

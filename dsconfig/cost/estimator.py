@@ -33,7 +33,12 @@ from dsconfig.cost.workload import Workload
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import LARGEST_SIZE
 from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.runtimes.degrees import expert_degree, recomputed_blocks, with_degrees
+from dsconfig.runtimes.degrees import (
+    expert_degree,
+    recomputed_blocks,
+    with_degrees,
+    with_executed_degrees,
+)
 from dsconfig.runtimes.effective import TIER_NAMES, Effective
 
 
@@ -53,10 +58,10 @@ def estimate(
 def facts_in_force(effective: Effective, facts: Facts, program: Runtime) -> Facts:
     """Return the facts with the parallel degrees and the pipeline recomputation set in the file.
 
-    Only DeepSpeed reads these keys; dsengine rejects or ignores them.
+    dsengine reads only those that it executes, and rejects or ignores the others.
     """
     if not program.runs_deepspeed:
-        return facts
+        return with_executed_degrees(facts, effective.config)
     split = with_degrees(facts, effective.config)
     blocks = recomputed_blocks(effective.config)
     if split.degrees.pipeline == 1 or not blocks or sets_recomputation(split):

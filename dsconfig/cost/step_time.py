@@ -19,7 +19,7 @@ from dsconfig.cost.workload import packing_of, weights_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import ArgumentError
 from dsconfig.facts.model import Architecture, ModelTree
-from dsconfig.runtimes.degrees import with_degrees
+from dsconfig.runtimes.degrees import with_degrees, with_executed_degrees
 from dsconfig.runtimes.effective import Batch, Effective, Tier, mesh_of
 
 USUAL_TOKENS = 2048
@@ -71,7 +71,8 @@ class StepTime:
 def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False) -> StepTime:
     """Return the expected time of one step; raises ValueError without model or
     number of devices."""
-    facts = with_degrees(facts, effective.config) if is_deepspeed else facts
+    divided = with_degrees if is_deepspeed else with_executed_degrees
+    facts = divided(facts, effective.config)
     model, ranks, batch = facts.model, facts.world_size, effective.batch
     if model is None or ranks is None or batch is None:
         raise ArgumentError("the step time requires model=, gpus= and the batch size")

@@ -11,6 +11,7 @@ from dsconfig.planner.schedule import unit_schedule
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.base import runtime_of
+from dsconfig.runtimes.degrees import EXECUTED
 from dsconfig.runtimes.effective import Effective, Zero, mesh_of
 from dsconfig.schema.version import Version
 
@@ -99,7 +100,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
 def _refuse_split(degrees: Degrees) -> None:
     for axis in fields(degrees):
         degree = getattr(degrees, axis.name)
-        if degree > 1:
+        if degree > 1 and axis.name not in EXECUTED:
             raise PlanError(
                 f"--{axis.name}-parallel {degree}: dsengine does not split models this way; use "
                 "zero_optimization.stage 3 to shard the model, or plan for DeepSpeed (--runtime "

@@ -9,6 +9,7 @@ from typing import Any
 
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.resolver.draft import Draft
+from dsconfig.runtimes.degrees import with_executed_degrees
 from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, STAGE
 
 with lazy_imports():
@@ -38,6 +39,7 @@ STAGE_PATHS = (STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE)
 
 def fill(draft: Draft) -> None:
     """Resolve every "auto" value and the batch triple."""
+    draft.facts = with_executed_degrees(draft.facts, draft.config)
     _expand(draft)
     precision.fill(draft)
     optimizer.fill(draft)

@@ -41,6 +41,15 @@ def with_degrees(facts: Facts, config: Mapping[str, Any]) -> Facts:
     return replace(facts, degrees=degrees) if divides else facts
 
 
+EXECUTED = {"sequence": "sequence_parallel_size"}
+"""By axis along which dsengine divides samples or models, the key."""
+
+
+def with_executed_degrees(facts: Facts, config: Mapping[str, Any]) -> Facts:
+    """Return the facts with the degrees of a config that dsengine executes; flags win."""
+    return with_degrees(facts, {key: config[key] for key in EXECUTED.values() if key in config})
+
+
 def expert_degree(config: Mapping[str, Any]) -> int:
     """Return the ranks over which AutoEP divides the experts; 1 if it is disabled."""
     block = _block(config, "expert_parallel")

@@ -12,7 +12,7 @@ from typing import Any
 from dsconfig import batch
 from dsconfig.facts import Facts
 from dsconfig.mesh import Mesh
-from dsconfig.runtimes.degrees import with_degrees
+from dsconfig.runtimes.degrees import with_executed_degrees
 from dsconfig.runtimes.read_config import MONITORS, overlaps
 from dsconfig.runtimes.settings import ConfigReader, plain, setting
 from dsconfig.schema.former_names import with_current_names
@@ -287,10 +287,9 @@ def effective(
     read = ConfigReader(with_current_names(written), version)
     several_nodes = (facts.nodes or 1) > 1
     # The ranks that DeepSpeed divides the batch by; autotp_size does not count.
-    sharing = {key: value for key, value in written.items() if key == "sequence_parallel_size"}
     return read.build(
         Effective,
-        batch=_batch(read, with_degrees(facts, sharing)),
+        batch=_batch(read, with_executed_degrees(facts, written)),
         zero=_zero(read),
         numerics=_numerics(read),
         gradients=read.build(

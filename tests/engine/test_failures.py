@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dsengine.loop.planning import refuse_split_layers
-from training import models
+from dsengine.loop.planning import shared_samples
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.engine
             "mpu_with_tensor_parallelism",
             ["ValueError", "get_tensor_model_parallel_world_size() is 2"],
         ),
-        ("mesh_with_sequence_parallelism", ["ValueError", "mesh_param is (1, 2)"]),
+        ("mesh_with_sequence_parallelism", ["ValueError", "DistributedAttention"]),
         ("marked_parameter", ["ValueError", "'twice.weight' is marked tensor_model_parallel"]),
         (
             "submodule_of_engine_model",
@@ -42,9 +41,14 @@ def test_invalid_initialize_raises_on_every_rank(ranks: Ranks, job: str, words: 
             assert word in message
 
 
-@pytest.mark.parametrize("mesh", [None, (2,), (2, 1)])
+@pytest.mark.parametrize("mesh", [None, (2,), (1, 1)])
 def test_mesh_without_sample_splitting_is_accepted(mesh: tuple[int, ...] | None) -> None:
-    refuse_split_layers(models.tied(), None, mesh)
+    assert shared_samples(None, mesh) == 1
+
+
+def test_mesh_of_other_ranks_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"mesh_param is \(2, 4\)"):
+        shared_samples(None, (2, 4))
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ ENGINE = [
     "communication",
     "optimizers",
     "tiers",
+    "parallel",
     "sharding",
     "checkpoints",
     "observation",

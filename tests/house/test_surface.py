@@ -9,6 +9,7 @@ import dsconfig
 SURFACE = {
     "Architecture",
     "Coverage",
+    "Degrees",
     "DeviceFacts",
     "Diagnosis",
     "Diagnostic",

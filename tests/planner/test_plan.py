@@ -167,13 +167,22 @@ def test_shard_group_must_divide_ranks(stage: int) -> None:
 
 def test_split_that_engine_lacks_is_refused() -> None:
     zero = {"zero_optimization": {"stage": 2}}
-    for axis in ("tensor", "sequence", "pipeline"):
+    for axis in ("tensor", "pipeline"):
         degree: Any = {f"{axis}_parallel": 2}
         world = gather(gpus=8, model="gpt2", **degree)
         with pytest.raises(PlanError, match=f"--{axis}-parallel 2: dsengine does not split"):
             dsconfig.plan(dsconfig.resolve(CONFIG | zero, world), world)
         resolution = dsconfig.resolve(CONFIG | zero, world, runtime="deepspeed")
         assert getattr(dsconfig.plan(resolution, world).mesh, axis) == 2
+
+
+def test_ranks_along_the_sequence_share_samples() -> None:
+    world = gather(gpus=8, model="gpt2")
+    config = {"train_micro_batch_size_per_gpu": 2, "sequence_parallel_size": 4}
+    plan = dsconfig.plan(
+        dsconfig.resolve(config | {"zero_optimization": {"stage": 3}}, world), world
+    )
+    assert (plan.mesh.shard, plan.mesh.sequence, plan.batch.global_batch) == (2, 4, 4)
 
 
 def test_traffic_counts_the_part_of_a_tensor_rank() -> None:

@@ -36,8 +36,10 @@ _BATCH = {
     "vocabulary_size": inert("used only for a warning in DeepSpeed"),
     "data_parallel_size": inert("the mesh follows from the process group"),
     "sequence_parallel_size": inert("no sequence parallelism", equals(1))
-    + refused("sequence parallelism is not supported; remove the key or set it to 1"),
-    "seq_parallel_communication_data_type": inert("no sequence parallelism"),
+    + honoured("samples are divided along the sequence over this many ranks"),
+    "seq_parallel_communication_data_type": inert(
+        "gradients are averaged over data and sequence ranks at once, in communication_data_type"
+    ),
     "use_data_before_expert_parallelism": off_or_refused(
         "expert parallelism is not supported; remove the key", "expert parallelism is off"
     ),

@@ -11,7 +11,7 @@ _INFERENCE = "for inference, call engine.module.generate() or serve the output o
 _PIPELINE = "pipeline parallelism is not supported: use zero_optimization.stage 3"
 EXPERTS = "expert parallelism is not supported: keep experts as ordinary modules with stage 3"
 _TENSORS = "tensor parallelism is not supported: use zero_optimization.stage 3"
-_SEQUENCES = "sequence parallelism is not supported: use activation_checkpointing"
+_SEQUENCES = "sequence parallelism has UlyssesSPAttentionHF and DistributedAttention"
 KERNELS = "there are no kernels to build: use torch's modules and scaled_dot_product_attention"
 _COMPRESSION = "use torch.ao.quantization, or prune before training"
 _CURRICULUM = "curriculum learning is not supported: pass training_data or your own loader"
@@ -153,7 +153,6 @@ INSTEAD = {
     "utils.debug": "use model.named_parameters()",
     "utils.exceptions": "catch Exception, or the class that the error message names",
     "utils.groups": _GROUPS,
-    "utils.groups._get_sequence_parallel_group": _SEQUENCES,
     "utils.logging": "use dsengine.utils.logger, a logging.Logger",
     "utils.mixed_precision_linkage": _SHARDS,
     "utils.numa": "start the script under numactl or taskset",

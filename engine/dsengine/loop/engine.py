@@ -27,6 +27,7 @@ from dsengine.observation.reporter import Reporter
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_metrics
+from dsengine.parallel.attention import require_positions
 from dsengine.sharding import Sharding
 from dsengine.topology import Topology
 from dsengine.torch_private.groups import issued_collectives
@@ -100,6 +101,8 @@ class Engine(AccumulatingEngine):
         self.require_states(MODEL, "forward()")
         if self._failed_pass:
             self._abort_pass(self._failed_pass)
+        if self.topology.size("sequence") > 1 and "input_ids" in kwargs:
+            require_positions(kwargs)
         with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
             self._reporter.record_inputs(*args, *kwargs.values())
             if self._policy.casts_inputs:

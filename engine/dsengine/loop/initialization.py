@@ -31,6 +31,7 @@ from dsengine.loop.planning import (
     refuse_split_layers,
     refuse_uncovered,
     refuse_unusable_files,
+    shared_samples,
 )
 from dsengine.observation.printing import log_replacement, script_logger
 from dsengine.optimizers import (
@@ -92,7 +93,7 @@ def initialize(
     wait_for_gloo_at_exit()
     watch_exit()
     select_device()
-    refuse_split_layers(model, mpu, mesh_param)
+    refuse_split_layers(model, mpu)
     named = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
     configs = (config, config_params, named)
     with registered():
@@ -105,6 +106,7 @@ def initialize(
                 optimizer=optimizer,
                 lr_scheduler=lr_scheduler,
                 training=training,
+                sequence=shared_samples(mpu, mesh_param),
             ),
         )
         engine = _build(chosen, model, optimizer, model_parameters, lr_scheduler)

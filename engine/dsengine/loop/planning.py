@@ -10,7 +10,16 @@ import torch
 from torch import nn
 
 import dsconfig
-from dsconfig import DeviceFacts, Diagnostic, Facts, Plan, Status, TrainingFacts, launch_env
+from dsconfig import (
+    Degrees,
+    DeviceFacts,
+    Diagnostic,
+    Facts,
+    Plan,
+    Status,
+    TrainingFacts,
+    launch_env,
+)
 from dsengine.communication.environment import node_count
 from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
@@ -19,7 +28,7 @@ from dsengine.parameters.model_tree import describe
 from dsengine.sharding import SPLITS
 from dsengine.tiers import files, memory
 from dsengine.tiers.memory import GIBI
-from dsengine.topology import world_size
+from dsengine.topology import current, world_size
 
 NODE, PROCESS = "this node has", "this process may use"
 
@@ -39,12 +48,15 @@ def plan_for(
     optimizer: Any = None,
     lr_scheduler: Any = None,
     training: TrainingFacts | None = None,
+    sequence: int = 1,
 ) -> Plan:
     """Read, validate, resolve and plan.
 
+    ``sequence``: the ranks that share samples, if an ``mpu`` divides them.
+
     Raises ValueError listing everything that is refused; other findings are printed.
     """
-    facts = facts_of(model, optimizer, lr_scheduler, training)
+    facts = facts_of(model, optimizer, lr_scheduler, training, sequence)
     document = dsconfig.read(_without_infinity(config))
     report = dsconfig.validate(document, facts, runtime="dsengine")
     refuse(report.refusals)
@@ -69,11 +81,11 @@ _DEGREES = (
 """Methods an ``mpu`` may have, by Megatron's and DeepSpeed's names."""
 
 
-def refuse_split_layers(model: nn.Module, mpu: Any, mesh_param: Any) -> None:
-    """Raise ValueError if ranks split layers or samples: dsengine averages over all ranks."""
+def refuse_split_layers(model: nn.Module, mpu: Any) -> None:
+    """Raise ValueError if ranks split layers, or samples in a way of their own."""
+    if shared_samples(mpu) > 1:
+        return
     found = [f"mpu.{name}() is {n}" for name in _DEGREES if (n := _degree(mpu, name)) > 1]
-    if mesh_param is not None and tuple(mesh_param)[1:] not in ((), (1,)):
-        found.append(f"mesh_param is {tuple(mesh_param)}")
     # Megatron marks them even if one rank has all of each; then the mpu shows it.
     marks = () if any(hasattr(mpu, name) for name in _TENSOR_DEGREES) else _SPLIT_MARKS
     found += [
@@ -84,10 +96,26 @@ def refuse_split_layers(model: nn.Module, mpu: Any, mesh_param: Any) -> None:
     ][:1]
     if found:
         raise ValueError(
-            f"{found[0]}, but dsengine does not split layers or samples across ranks and would "
-            "average gradients of different shards: pass a full model with "
+            f"{found[0]}, but dsengine does not split layers across ranks, nor samples with a "
+            "foreign mpu, and would average gradients of different shards: pass a full model with "
             "zero_optimization.stage 3, or train with DeepSpeed"
         )
+
+
+def shared_samples(mpu: Any, mesh_param: Any = None) -> int:
+    """Return the ranks over which samples are divided: 1, or as dsengine's own ``mpu`` or
+    ``mesh_param``, (data, sequence), specifies. Raises ValueError for a mesh of other ranks."""
+    if mesh_param is not None and len(mesh_param) > 1:
+        if math.prod(mesh_param) != world_size() or len(mesh_param) > 2:
+            raise ValueError(
+                f"mesh_param is {tuple(mesh_param)}, which is not (data, sequence) parallel sizes "
+                f"of {world_size()} ranks"
+            )
+        return int(mesh_param[1])
+    group = getattr(mpu, "get_sequence_parallel_group", None)
+    if group is None or (size := current().size("sequence")) == 1:
+        return 1
+    return size if group() is current().group("sequence") else 1
 
 
 def _degree(mpu: Any, name: str) -> int:
@@ -107,6 +135,7 @@ def plan_from(
     optimizer: Any = None,
     lr_scheduler: Any = None,
     training: TrainingFacts | None = None,
+    sequence: int = 1,
 ) -> Plan:
     """Return the given plan, or the one in a file, completed for this model.
 
@@ -123,6 +152,11 @@ def plan_from(
             f"{batch.micro_batch} x {batch.accumulation} accumulation x {batch.data_parallel} ranks"
         )
     _check_ranks(made)
+    if sequence not in (1, made.mesh.sequence):
+        raise ValueError(
+            f"the plan is for sequence parallel size {made.mesh.sequence}, but the mpu divides "
+            f"samples over {sequence} ranks: make a plan with --sequence-parallel {sequence}"
+        )
     return dsconfig.complete(made, facts)
 
 
@@ -158,10 +192,15 @@ def _check_ranks(plan: Plan) -> None:
 
 
 def facts_of(
-    model: nn.Module, optimizer: Any, lr_scheduler: Any, training: TrainingFacts | None = None
+    model: nn.Module,
+    optimizer: Any,
+    lr_scheduler: Any,
+    training: TrainingFacts | None = None,
+    sequence: int = 1,
 ) -> Facts:
     return Facts(
         world_size=world_size(),
+        degrees=Degrees(sequence=sequence),
         nodes=node_count(world_size()),
         device=_device_facts(),
         model=describe(model),

@@ -8,6 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
+from dsengine.parallel.transformers_attention import divide_attention
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.sharding.optimizer_sharded import OptimizerSharded
@@ -24,7 +25,7 @@ Split = Callable[[nn.Module, Plan, Topology], None]
 SPLITS: Mapping[str, Split | None] = {
     "tensor": None,
     "expert": None,
-    "sequence": None,
+    "sequence": divide_attention,
     "pipeline": None,
 }
 """What divides a model along each axis before it is sharded, in this order.

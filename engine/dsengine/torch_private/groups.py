@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
@@ -103,6 +104,18 @@ def arm_reducer(parallel: DistributedDataParallel, loss: Tensor) -> None:
     """
     parallel.reducer._rebuild_buckets()
     parallel.reducer.prepare_for_backward([loss])
+
+
+def all_to_all_slices(slices: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Send slice i (of dimension 0) to rank i and return the received slices; differentiable.
+
+    The public collective has no derivative, and an autograd function around it gets zero gradients
+    under torch.compile.
+    """
+    ranks = group.size()
+    sizes = [slices.numel() // ranks] * ranks
+    received = functional.all_to_all_single_autograd(slices.flatten(), sizes, sizes, group)
+    return functional.wait_tensor(received).view(slices.shape)
 
 
 COLLECTIVES: Mapping[str, str] = {

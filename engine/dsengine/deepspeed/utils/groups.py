@@ -36,6 +36,10 @@ def get_model_parallel_rank() -> int:
     return current().rank("tensor")
 
 
+def _get_sequence_parallel_group() -> dist.ProcessGroup:
+    return current().group("sequence")
+
+
 def _get_sequence_parallel_world_size() -> int:
     return current().size("sequence")
 

@@ -1,0 +1,55 @@
+"""Process groups of sequence parallelism, under DeepSpeed's names: the ``mpu`` of Ulysses."""
+
+import torch.distributed as dist
+
+from dsconfig import Degrees, Mesh
+from dsengine.communication.devices import device_of_rank
+from dsengine.parallel import nearest_divisor
+from dsengine.topology import Topology, current, set_current, world_size
+
+
+def initialize_sequence_parallel(sequence_parallel_size: int) -> None:
+    """Divide the ranks into groups of ``sequence_parallel_size`` neighbors. Collective.
+
+    Raises ValueError if the size is below 2 or does not divide the ranks.
+    """
+    ranks = world_size()
+    if sequence_parallel_size < 2 or ranks % sequence_parallel_size:
+        raise ValueError(
+            f"sequence_parallel_size {sequence_parallel_size} does not divide {ranks} ranks: use "
+            f"{nearest_divisor(ranks, sequence_parallel_size)}"
+        )
+    if current().size("sequence") != sequence_parallel_size:
+        degrees = Degrees(sequence=sequence_parallel_size)
+        set_current(Topology(Mesh.over(ranks, degrees, sharded=True), device_of_rank().type))
+
+
+def get_sequence_parallel_group() -> dist.ProcessGroup:
+    """Return the ranks with the same samples."""
+    return current().group("sequence")
+
+
+def get_sequence_parallel_world_size() -> int:
+    return current().size("sequence")
+
+
+def get_sequence_parallel_rank() -> int:
+    return current().rank("sequence")
+
+
+def get_sequence_data_parallel_group() -> dist.ProcessGroup:
+    """Return the ranks whose gradients are averaged: data x sequence."""
+    return current().group("gradients")
+
+
+def get_sequence_data_parallel_world_size() -> int:
+    return current().size("gradients")
+
+
+def get_sequence_data_parallel_rank() -> int:
+    return current().rank("gradients")
+
+
+get_model_parallel_rank = get_sequence_parallel_rank
+get_model_parallel_world_size = get_sequence_parallel_world_size
+get_model_parallel_group = get_sequence_parallel_group

@@ -1,0 +1,1 @@
+"""Sequence parallelism for attention of a script, at DeepSpeed's path."""

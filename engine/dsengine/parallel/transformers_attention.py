@@ -1,0 +1,136 @@
+"""Sequence-parallel attention in the place of one of transformers' attention functions."""
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dsconfig import Plan
+from dsengine.parallel.all_to_all import all_gather
+from dsengine.parallel.attention import SequenceAttention
+from dsengine.parallel.distributed_attention import DistributedAttention
+from dsengine.topology import Topology
+
+DENSE_ONLY = ("eager", "paged|eager")
+"""Implementations that always need a dense mask."""
+RECURRENT = ("linear_attention", "mamba", "recurrent", "conv")
+"""Types of layers that carry a state along the sequence."""
+
+
+def register(
+    model: Any, kind: str, group: dist.ProcessGroup, *, disable_in_eval: bool = False
+) -> SequenceAttention:
+    """Replace transformers' attention function ``kind`` and its mask function; return the new one.
+
+    ``model``: a model, or the name or path of one. Raises ValueError for implementations, layers
+    and numbers of heads that a sequence cannot be divided for.
+    """
+    from transformers import AutoConfig
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    is_loaded = hasattr(model, "config")
+    config = (model.config if is_loaded else AutoConfig.from_pretrained(model)).get_text_config()
+    if is_loaded:
+        _refuse_other_kind(config, kind)
+    if kind in DENSE_ONLY or kind not in ALL_ATTENTION_FUNCTIONS:
+        raise ValueError(
+            f"core_attn_implementation={kind!r} does not support sequence parallelism: use "
+            "flash_attention_2 or sdpa"
+        )
+    _refuse_layers(config)
+    known = ALL_ATTENTION_FUNCTIONS[kind]
+    if isinstance(known, SequenceAttention):
+        known = known.attention
+    heads = int(config.num_attention_heads)
+    attention = SequenceAttention(
+        known,
+        kind,
+        group,
+        heads,
+        int(getattr(config, "num_key_value_heads", None) or heads),
+        disable_in_eval=disable_in_eval,
+    )
+    ALL_ATTENTION_FUNCTIONS[kind] = attention
+    masks = ALL_MASK_ATTENTION_FUNCTIONS[kind]
+    local = masks.local if isinstance(masks, _Padding) else masks
+    ALL_MASK_ATTENTION_FUNCTIONS[kind] = _Padding(
+        local, group, ref(model) if is_loaded and disable_in_eval else None
+    )
+    return attention
+
+
+def divide_attention(model: nn.Module, plan: Plan, topology: Topology) -> None:
+    """Register sequence-parallel attention for a model of transformers, unless a script has.
+
+    Raises ValueError for other models without a ``DistributedAttention``: each rank would attend
+    to its own part only.
+    """
+    kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if kind is None:
+        if any(isinstance(module, DistributedAttention) for module in model.modules()):
+            return
+        raise ValueError(
+            f"sequence_parallel_size {plan.mesh.sequence} divides samples over ranks, but this "
+            "model attends within each part: call its attention through "
+            "deepspeed.sequence.layer.DistributedAttention, or remove the key"
+        )
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    known = ALL_ATTENTION_FUNCTIONS.get(kind)
+    group = topology.group("sequence")
+    if not isinstance(known, SequenceAttention) or known.group.size() != group.size():
+        register(model, kind, group)
+
+
+class _Padding:
+    """Mask function that returns the padding of the whole sequence. [Note: masks over the whole
+    sequence]
+
+    ``local``: transformers' own, for a model in evaluation if ``model`` is given.
+    """
+
+    def __init__(
+        self, local: Callable[..., Any], group: dist.ProcessGroup, model: "ref[Any] | None"
+    ) -> None:
+        self.local = local
+        self._group = group
+        self._model = model
+
+    def __call__(self, *args: Any, **options: Any) -> Tensor | None:
+        model = self._model and self._model()
+        if model is not None and not model.training:
+            return self.local(*args, **options)
+        if options.get("use_vmap") or "or_mask" in getattr(
+            options.get("mask_function"), "__qualname__", ""
+        ):
+            raise ValueError(
+                "sequence parallelism supports causal, windowed, packed and padded attention, but "
+                "this model attends in blocks of its own: use sequence_parallel_size 1"
+            )
+        padding = options.get("attention_mask")
+        return None if padding is None else all_gather(padding.to(torch.uint8), self._group).bool()
+
+
+def _refuse_other_kind(config: Any, kind: str) -> None:
+    chosen = getattr(config, "_attn_implementation", None)  # pyright: ignore
+    if chosen not in (None, kind):
+        raise ValueError(
+            f"the model uses attn_implementation={chosen!r}, but core_attn_implementation is "
+            f"{kind!r}: set both to the same"
+        )
+
+
+def _refuse_layers(config: Any) -> None:
+    """Raise ValueError for layers whose result depends on tokens of other ranks."""
+    types = set(getattr(config, "layer_types", None) or ())
+    divided = {name for name in types if any(part in name for part in RECURRENT)}
+    divided |= types & {"chunked_attention"}
+    if divided:
+        raise ValueError(
+            f"layers of type {', '.join(sorted(divided))} need the whole sequence on one rank: "
+            "use sequence_parallel_size 1"
+        )

@@ -1,0 +1,177 @@
+"""Training with samples divided along the sequence equals training in one process."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dsengine.parallel.attention import SequenceAttention
+from dsengine.parallel.tiling import TiledFusedLogitsLoss, TiledMLP, sequence_tiled_compute
+from narrowing import not_none
+from training import sequence_jobs
+from training.ranks import Ranks, SharedRanks
+
+KINDS = [
+    "causal",
+    "one key head",
+    "window",
+    "packed",
+    "left padding",
+    "right padding",
+    "gemma 3",
+    "qwen 3",
+    "mixtral",
+    "no labels on a rank",
+]
+
+
+def check(
+    ranks: Ranks,
+    kind: str,
+    stage: int,
+    accumulation: int,
+    optimizer: str,
+    *,
+    divided: int = 2,
+    replicas: int = 1,
+    steps: int = 20,
+) -> None:
+    options = {"kind": kind, "accumulation": accumulation, "optimizer": optimizer, "steps": steps}
+    clip = 0.5
+    expected = sequence_jobs.one_process(clip=clip, replicas=replicas, **options)
+    got = ranks.run(
+        "training.sequence_jobs:divided", clip=clip, stage=stage, ranks=divided, **options
+    )
+    assert min(norm for _, norm in expected) > clip, "clipping is active"
+    for curve in got:
+        losses, norms = zip(*curve, strict=True)
+        assert losses == pytest.approx([loss for loss, _ in expected], rel=1e-5)
+        assert norms == pytest.approx([norm for _, norm in expected], rel=1e-5)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_own_attention(ranks: Ranks, stage: int, accumulation: int) -> None:
+    check(ranks, "own", stage, accumulation, "SGD", steps=6)
+
+
+@pytest.mark.engine
+@pytest.mark.live
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_of_transformers(ranks: Ranks, kind: str, stage: int) -> None:
+    check(ranks, kind, stage, 1, "SGD")
+
+
+@pytest.mark.engine
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("kind", "stage", "accumulation", "divided"),
+    [("window", 3, 4, 2), ("packed", 1, 1, 2), ("causal", 2, 4, 4), ("one key head", 0, 1, 4)],
+)
+def test_data_and_sequence(
+    ranks_of: SharedRanks, kind: str, stage: int, accumulation: int, divided: int
+) -> None:
+    replicas = 4 // divided
+    check(
+        ranks_of(4),
+        kind,
+        stage,
+        accumulation,
+        "AdamW",
+        divided=divided,
+        replicas=replicas,
+        steps=8,
+    )
+
+
+@pytest.mark.engine
+def test_loader_divides_the_batches_of_all_ranks(ranks: Ranks) -> None:
+    first, second = ranks.run("training.sequence_jobs:loaded", positions=True, length=4)
+    assert [name for name, *_ in first] == ["rank 0", "rank 1", "rank 0", "rank 1"]
+    assert first[1] == ("rank 1", [[100, 101]], [[101, 102]])
+    assert second[1] == ("rank 1", [[102, 103]], [[103, -100]])
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("positions", "length", "words"),
+    [(False, 4, "position_ids in every batch"), (True, 5, "cannot be divided")],
+)
+def test_loader_explains_what_is_missing(
+    ranks: Ranks, positions: bool, length: int, words: str
+) -> None:
+    for message in ranks.run("training.sequence_jobs:loaded", positions=positions, length=length):
+        assert words in message
+
+
+class Ranked:
+    """As much of a process group as the checks of head counts need."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+
+    def size(self) -> int:
+        return self.ranks
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "ranks", "words"),
+    [
+        (12, 12, 8, "12 attention heads cannot be divided .* 8: use 6"),
+        (24, 6, 4, "6 key/value heads .* use 3"),
+    ],
+)
+def test_head_counts_that_do_not_divide(heads: int, kv_heads: int, ranks: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        SequenceAttention(len, "sdpa", cast(Any, Ranked(ranks)), heads, kv_heads)
+
+
+def gradients(
+    compute: Callable[[nn.Module, torch.Tensor], torch.Tensor],
+) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(6, 6), torch.randn(2, 7, 6, requires_grad=True)
+    result = compute(layer, x)
+    result.square().sum().backward()
+    return result.detach(), not_none(x.grad), not_none(layer.weight.grad)
+
+
+def rowwise(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(layer(x))
+
+
+@pytest.mark.parametrize("shards", [1, 3, 7])
+def test_tiled_computation_equals_whole(shards: int) -> None:
+    whole = gradients(rowwise)
+    for compute in (
+        lambda layer, x: TiledMLP.apply(rowwise, layer, x, shards),
+        lambda layer, x: sequence_tiled_compute(
+            rowwise, 7, shards, {"x": x}, {"layer": layer}, output_reduction=None
+        ),
+    ):
+        for tiled, expected in zip(gradients(compute), whole, strict=True):
+            assert torch.allclose(tiled, expected, atol=1e-6)
+
+
+def test_tiled_loss_equals_whole_and_never_has_all_logits() -> None:
+    labels, sizes = torch.arange(14).reshape(2, 7) % 6, list[int]()
+
+    def loss(layer: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        logits = layer(x)
+        sizes.append(logits.shape[0])
+        return F.cross_entropy(logits, y, reduction="sum")
+
+    tiled = gradients(
+        lambda layer, x: TiledFusedLogitsLoss.apply(
+            loss, layer, x, labels, None, 7, output_reduction="sum"
+        )
+    )
+    assert max(sizes) == 2
+    whole = gradients(lambda layer, x: loss(layer, x.flatten(0, 1), labels.flatten()))
+    for got, expected in zip(tiled, whole, strict=True):
+        assert torch.allclose(got, expected, rtol=1e-5)

@@ -1,0 +1,245 @@
+"""Jobs of the tests of sequence parallelism. Each function runs on every rank."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import dsengine
+from dsengine.deepspeed.runtime.sequence_parallel import parallel_state_sp
+from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import (
+    UlyssesSPAttentionHF,
+    UlyssesSPDataLoaderAdapter,
+)
+from dsengine.deepspeed.sequence.layer import DistributedAttention
+
+VOCABULARY, LENGTH, MICRO_BATCH, IGNORED = 96, 16, 2, -100
+OPTIMIZERS = {"SGD": {"lr": 0.3}, "AdamW": {"lr": 1e-3, "weight_decay": 0.01}}
+Curve = list[tuple[float, float]]
+"""By step, mean loss and gradient norm."""
+
+
+class Attention(nn.Module):
+    def __init__(self, divided: bool) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(32, 96, bias=False)
+        self.out = nn.Linear(32, 32, bias=False)
+        if divided:
+            group = parallel_state_sp.get_sequence_parallel_group()
+            self.core: Any = DistributedAttention(causal, group, scatter_idx=2, gather_idx=1)
+        else:
+            self.core = causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.qkv(x).unflatten(-1, (3, 4, 8)).unbind(2)
+        return self.out(self.core(query, key, value).flatten(-2))
+
+
+def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention of [batch, sequence, heads, head size]."""
+    query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+
+
+class Block(nn.Module):
+    def __init__(self, divided: bool) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.RMSNorm(32), Attention(divided)
+        self.mlp = nn.Sequential(nn.RMSNorm(32), nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm(x))
+        return x + self.mlp(x)
+
+
+class Own(nn.Module):
+    """A language model whose attention is divided by ``DistributedAttention``."""
+
+    def __init__(self, divided: bool) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, 32)
+        self.positions = nn.Embedding(LENGTH, 32)
+        self.blocks = nn.ModuleList(Block(divided) for _ in range(2))
+        self.head = nn.Linear(32, VOCABULARY, bias=False)
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, **_: Any) -> Tensor:
+        x = self.tokens(input_ids) + self.positions(position_ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def transformer(kind: str) -> Any:
+    """Return a tiny model of transformers."""
+    import transformers as hf
+
+    shape: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1 if kind == "one key head" else 2,
+        "head_dim": 8,
+        "max_position_embeddings": 64,
+        "attn_implementation": "sdpa",
+        "tie_word_embeddings": False,
+        "pad_token_id": 0,
+        "use_cache": False,  # with a cache, transformers does not separate packed samples
+    }
+    layers = ["sliding_attention", "full_attention"]
+    match kind:
+        case "window":
+            return hf.MistralForCausalLM(hf.MistralConfig(sliding_window=5, **shape))
+        case "gemma 3":
+            config = hf.Gemma3TextConfig(sliding_window=5, layer_types=layers, **shape)
+            return hf.Gemma3ForCausalLM(config)
+        case "qwen 3":
+            return hf.Qwen3ForCausalLM(hf.Qwen3Config(**shape))
+        case "mixtral":
+            config = hf.MixtralConfig(num_local_experts=2, num_experts_per_tok=1, **shape)
+            return hf.MixtralForCausalLM(config)
+        case _:
+            return hf.LlamaForCausalLM(hf.LlamaConfig(**shape))
+
+
+def model_of(kind: str, divided: bool) -> nn.Module:
+    torch.manual_seed(5)
+    return Own(divided) if kind == "own" else transformer(kind)
+
+
+def sample_batch(kind: str, number: int) -> dict[str, Tensor]:
+    """Return micro batch ``number``: inputs over the whole sequence and next-token labels."""
+    generator = torch.Generator().manual_seed(100 + number)
+    shape = (MICRO_BATCH, LENGTH)
+    tokens = torch.randint(1, VOCABULARY, shape, generator=generator)
+    positions = torch.arange(LENGTH).expand(shape).contiguous()
+    batch = {"input_ids": tokens, "position_ids": positions}
+    labels = F.pad(tokens, (0, 1), value=IGNORED)[:, 1:].contiguous()
+    if kind == "packed":
+        batch["position_ids"] = torch.cat([torch.arange(6), torch.arange(10)]).expand(shape)
+        labels[:, 5] = IGNORED
+    if kind in ("left padding", "right padding"):
+        padded = slice(0, 5) if kind == "left padding" else slice(9, LENGTH)
+        batch["attention_mask"] = torch.ones(shape, dtype=torch.long)
+        batch["attention_mask"][0, padded] = 0
+        batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
+        labels[0, padded] = IGNORED
+        if kind == "right padding":
+            labels[0, 8] = IGNORED
+    if kind == "no labels on a rank":
+        labels[:, : LENGTH // 2] = IGNORED
+    return {**batch, "labels": labels}
+
+
+def token_losses(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
+    """Return the sum of the losses of labelled tokens, and their number."""
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    outputs = model(**inputs)
+    logits = outputs if isinstance(outputs, Tensor) else outputs.logits
+    labels = batch["labels"].flatten()
+    total = F.cross_entropy(logits.flatten(0, 1), labels, ignore_index=IGNORED, reduction="sum")
+    return total, int((labels != IGNORED).sum())
+
+
+def settings(stage: int, accumulation: int, optimizer: str, clip: float) -> dict[str, Any]:
+    return {
+        "train_micro_batch_size_per_gpu": MICRO_BATCH,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": clip,
+        "optimizer": {"type": optimizer, "params": OPTIMIZERS[optimizer]},
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+    }
+
+
+def one_process(
+    kind: str, accumulation: int, optimizer: str, clip: float, steps: int, replicas: int
+) -> Curve:
+    """Train in one process without an engine."""
+    model = model_of(kind, divided=False)
+    make = getattr(torch.optim, optimizer)
+    trained = make(model.parameters(), **OPTIMIZERS[optimizer])
+    curve: Curve = []
+    for step in range(steps):
+        total = 0.0
+        for number in range(accumulation * replicas):
+            batch = sample_batch(kind, step * accumulation * replicas + number)
+            losses, count = token_losses(model, batch)
+            loss = losses / count / (accumulation * replicas)
+            loss.backward()
+            total += loss.item()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), clip)
+        trained.step()
+        trained.zero_grad()
+        curve.append((total, norm.item()))
+    return curve
+
+
+def divided(
+    kind: str,
+    stage: int,
+    accumulation: int,
+    optimizer: str,
+    clip: float,
+    steps: int,
+    ranks: int = 2,
+) -> Curve:
+    """Train with samples divided over ``ranks``."""
+    config = settings(stage, accumulation, optimizer, clip)
+    if kind == "own":
+        parallel_state_sp.initialize_sequence_parallel(ranks)
+        model, mpu = model_of(kind, divided=True), parallel_state_sp
+    else:
+        model = model_of(kind, divided=True)
+        mpu = UlyssesSPAttentionHF.register_with_transformers(model, "sdpa", ranks, MICRO_BATCH)
+    engine, *_ = dsengine.initialize(model=model, config=config, mpu=mpu)
+    replicas, group = dist.get_world_size() // ranks, mpu.get_sequence_parallel_group()
+    curve: Curve = []
+    for step in range(steps):
+        total = torch.zeros(())
+        for micro in range(accumulation):
+            number = (step * accumulation + micro) * replicas + dist.get_rank() // ranks
+            batch = dict(parts(sample_batch(kind, number), ranks))
+            losses, count = token_losses(engine, batch)
+            counts = torch.tensor(float(count))
+            dist.all_reduce(counts, group=group)
+            # Gradients are averaged over data x sequence ranks: weight the loss by the token share.
+            loss = losses * ranks / counts
+            engine.backward(loss)
+            engine.step()
+            total += loss.detach() / accumulation
+        dist.all_reduce(total)
+        curve.append((total.item() / dist.get_world_size(), engine.get_global_grad_norm() or 0.0))
+    engine.destroy()
+    return curve
+
+
+def parts(batch: dict[str, Tensor], ranks: int) -> Iterator[tuple[str, Tensor]]:
+    """Yield this rank's part of each tensor."""
+    length, rank = LENGTH // ranks, dist.get_rank() % ranks
+    for name, value in batch.items():
+        yield name, value[:, rank * length : (rank + 1) * length].contiguous()
+
+
+def loaded(positions: bool, length: int) -> Any:
+    """Draw two batches per rank through the loader; return all parts, or the error message."""
+    parallel_state_sp.initialize_sequence_parallel(2)
+    rank = dist.get_rank()
+    tokens = torch.arange(2 * length).reshape(2, 1, length) + 100 * rank
+    samples: list[dict[str, Any]] = [
+        {"input_ids": each, "labels": each.clone(), "name": f"rank {rank}"} for each in tokens
+    ]
+    for sample in samples if positions else ():
+        sample["position_ids"] = torch.arange(length)[None]
+    group = parallel_state_sp.get_sequence_parallel_group()
+    loader = UlyssesSPDataLoaderAdapter(samples, rank % 2, group, 2, "cpu")
+    try:
+        return [
+            (part["name"], part["input_ids"].tolist(), part["shift_labels"].tolist())
+            for part in loader
+        ]
+    except ValueError as error:
+        return str(error)
