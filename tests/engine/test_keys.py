@@ -297,8 +297,15 @@ OTHERS = [
     ),
 ]
 CASES = [*BATCH, *PRECISION, *ZERO, *TIERS, *REPORTS, *OTHERS]
-ELSEWHERE = ("optimizer.params.", "scheduler.params.", "wandb.", "comet.")
-"""Covered by ``test_arguments.py`` and ``engine_storage/test_monitors.py`` without ranks."""
+ELSEWHERE = (
+    "optimizer.params.",
+    "scheduler.params.",
+    "wandb.",
+    "comet.",
+    "sequence_parallel_size",
+)
+"""Covered by ``test_arguments.py`` and ``engine_storage/test_monitors.py`` without ranks, and by
+``test_sequence.py``."""
 
 
 def honoured() -> set[str]:
