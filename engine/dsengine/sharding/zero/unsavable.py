@@ -6,8 +6,8 @@ which are full. A script that saves it on rank 0 alone, as it would an ordinary 
 the other ranks' shards: torch.save would write only rank 0's, and safetensors fails with an error
 about its storage. So torch.save checks for such shards before it opens the file, and a shard's
 storage raises the same explanation where safetensors reads its address, which is before it writes.
-Copies of shards, such as ``value.cpu()``, are recognized by their mesh. torch.distributed.checkpoint
-reads local tensors and is not affected.
+Copies of shards, such as ``value.cpu()``, are recognized by their mesh.
+torch.distributed.checkpoint reads local tensors and is not affected.
 """
 
 from functools import wraps
