@@ -30,6 +30,7 @@ from dsengine.communication.devices import (
 )
 from dsengine.observation import progress
 from dsengine.observation.flops import FlopsProfile
+from dsengine.observation.timers import Timers
 from dsengine.optimizers import build_optimizer, rebind
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding
@@ -372,6 +373,35 @@ def test_flops_profiler_synchronizes_before_timing(monkeypatch: pytest.MonkeyPat
         assert cuda.waits == 1
     assert cuda.waits == 2
     assert profile._seconds == 10.0  # read after each wait, not before
+
+
+def test_phases_are_timed_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, times = Cuda(monkeypatch), iter(range(100))
+
+    class Event:
+        waited = 0
+
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.time = next(times)
+
+        def synchronize(self) -> None:
+            Event.waited += 1
+
+        def elapsed_time(self, end: "Event") -> float:
+            return float(end.time - self.time)
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    timers = Timers(torch.device("cuda"))
+    for name in ("forward", "backward", "forward", "backward", "step"):
+        with timers.phase(name):
+            pass
+    assert (Event.waited, cuda.waits) == (0, 0)
+    assert timers.take() == {"forward": 2.0, "backward": 2.0, "step": 1.0}
+    assert (Event.waited, cuda.waits) == (1, 0)
+    assert timers.take() == {}
 
 
 def test_progress_reads_only_printed_losses(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -18,25 +19,41 @@ def finished_at(device: torch.device) -> float:
 
 
 class Timers:
-    """Milliseconds by phase since the last ``take``; the device is synchronized."""
+    """Milliseconds by phase since the last ``take``.
+
+    On a GPU they are measured between events, so that only ``take`` waits for the device.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._sums: dict[str, float] = {}
+        self._is_cuda = device.type == "cuda"
+        self._spans: list[tuple[str, Any, Any]] = []
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        started = finished_at(self._device)
+        started = self._mark()
         try:
             yield
         finally:
-            passed = finished_at(self._device) - started
-            self._sums[name] = self._sums.get(name, 0.0) + passed * 1e3
+            self._spans.append((name, started, self._mark()))
 
     def take(self) -> dict[str, float]:
         """Return the sums and reset them."""
-        sums, self._sums = self._sums, {}
+        spans, self._spans = self._spans, []
+        if self._is_cuda and spans:
+            spans[-1][2].synchronize()
+        sums: dict[str, float] = {}
+        for name, started, ended in spans:
+            passed = started.elapsed_time(ended) if self._is_cuda else (ended - started) * 1e3
+            sums[name] = sums.get(name, 0.0) + passed
         return sums
+
+    def _mark(self) -> Any:
+        """Return the time in seconds; on a GPU an event, which has its time when it is reached."""
+        if not self._is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
 
 class Throughput:
