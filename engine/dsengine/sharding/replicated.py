@@ -27,6 +27,12 @@ class Replicated(Sharding):
     Its forward decides whether the next backward reduces. A script may declare the end of a window
     only between forward and backward (as accelerate does), and may run forward several times before
     one backward. So forward never arms the reducer; ``before_backward`` does.
+
+    [Note: unused parameters]
+    The reducer waits for every gradient. It can search for parameters without one, but then visits
+    the graph, sends and reads a map of the used ones and never sorts its buckets, in every
+    backward. So unused ones get zeros instead, at the end of a backward that has any. Only a run
+    that refuses unused parameters, or has sparse gradients, needs the search.
     """
 
     has_forward_collectives = False
@@ -53,9 +59,19 @@ class Replicated(Sharding):
         self._reduced = False
         self._has_unreduced = False
         """Whether gradients of the last backward are to be reduced by a later one."""
-        self._wrap_model = partial(self._wrap, plan.effective, policy)
+        self._trained = [p for p in self._parameters.values() if p.requires_grad]
+        self._ready: list[Tensor] = []
+        """Parameters whose gradient the current backward has computed."""
+        has_sparse = any(getattr(each, "sparse", None) is True for each in module.modules())
+        self._searches = has_sparse or not plan.effective.zero.ignore_unused_parameters
+        self._wrap_model = partial(self._wrap, plan.effective, policy, has_sparse)
         self._parallel = self._wrap_model()
         self._has_reducer = self._parallel is not None
+        counts = self._has_reducer and not self._searches
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._ready.append)
+            for parameter in (self._trained if counts else ())
+        ]
 
     def _window_sums(self, effective: Effective, policy: Policy) -> WindowSums | None:
         if policy.accumulation is policy.compute:
@@ -63,25 +79,25 @@ class Replicated(Sharding):
         averaging = Averaging.of(effective, self._group.size())
         return WindowSums(self._parameters.values(), policy.accumulation, averaging, policy.wire)
 
-    def _wrap(self, effective: Effective, policy: Policy) -> DistributedDataParallel | None:
-        trainable = [p for p in self._parameters.values() if p.requires_grad]
-        if not trainable or self._group.size() == 1:
+    def _wrap(
+        self, effective: Effective, policy: Policy, has_sparse: bool
+    ) -> DistributedDataParallel | None:
+        if not self._trained or self._group.size() == 1:
             return None
-        bucket_bytes = effective.zero.reduce_bucket_size * trainable[0].element_size()
+        first = self._trained[0]
+        bucket_bytes = effective.zero.reduce_bucket_size * first.element_size()
         parallel = DistributedDataParallel(
-            _WithUnusedParameter(self.module, trainable[0]),
+            _WithUnusedParameter(self.module, first) if self._searches else self.module,
             process_group=self._group,
             init_sync=False,
             bucket_cap_mb=min(
                 bucket_bytes / MEBI, 25.0
             ),  # at most DistributedDataParallel's default
-            find_unused_parameters=True,
+            find_unused_parameters=self._searches,
             gradient_as_bucket_view=True,
         )
         averaging = Averaging.of(effective, self._group.size())
         custom = not averaging.is_plain_mean or policy.wire is not policy.compute
-        modules = self.module.modules()
-        has_sparse = any(getattr(module, "sparse", None) is True for module in modules)
         # The reducer's own collectives bypass the dispatcher, which counts them.
         if self._sums is not None:
             parallel.register_comm_hook(self._group, self._sums.hook)
@@ -98,6 +114,7 @@ class Replicated(Sharding):
     def before_backward(self, loss: Tensor, reduce: bool) -> None:
         self._reduced = self._parallel is not None and reduce
         self._has_unreduced = not reduce
+        self._ready.clear()
         if self._parallel is not None and reduce:
             arm_reducer(self._parallel, loss)
 
@@ -113,17 +130,37 @@ class Replicated(Sharding):
     def detach(self) -> None:
         super().detach()
         self._parallel = None  # also removes the reducer's hooks on the parameters
+        for hook in self._hooks:
+            hook.remove()
         with torch.no_grad():
             for parameter, master in self._pairs:
                 parameter.data = master.data
 
     def after_backward(self) -> None:
+        if self._reduced and not self._searches and len(self._ready) < len(self._trained):
+            self._reduce_unused()
+        self._ready.clear()
         if self._sums is None:
             return
         if self._reduced:
             self._sums.keep_reduced()
         else:
             self._sums.accumulate()
+
+    def _reduce_unused(self) -> None:
+        """Complete a reduction with zeros for parameters that the backward has not used.
+
+        Parameters frozen since the reducer was built remain without a gradient.
+        """
+        ready = {id(parameter) for parameter in self._ready}
+        unused = [parameter for parameter in self._trained if id(parameter) not in ready]
+        frozen = [parameter for parameter in unused if not parameter.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        torch.autograd.backward(unused, [torch.zeros_like(parameter) for parameter in unused])
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+            parameter.grad = None
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
         self._move_to_masters()
@@ -182,8 +219,8 @@ class Replicated(Sharding):
 class _WithUnusedParameter(nn.Module):
     """The model plus one parameter that forward never uses.
 
-    Models may leave parameters unused, so DistributedDataParallel must search for them; if it finds
-    none it prints a warning on stderr. With this wrapper it always finds one.
+    If DistributedDataParallel searches for unused parameters and finds none, it prints a warning on
+    stderr. With this wrapper it always finds one.
     """
 
     def __init__(self, module: nn.Module, like: Tensor) -> None:

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from dsengine.torch_private.dry_runs import is_fake
+
 all_gather_flat: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """Gathers every rank's flat tensor into one. Public, but renamed in 2.13, where the old name warns.
 """
@@ -102,7 +104,8 @@ def arm_reducer(parallel: DistributedDataParallel, loss: Tensor) -> None:
 
     The public way is a forward outside ``no_sync``.
     """
-    parallel.reducer._rebuild_buckets()
+    if not is_fake(loss):  # it reads values, in the first backward
+        parallel.reducer._rebuild_buckets()
     parallel.reducer.prepare_for_backward([loss])
 
 
