@@ -32,6 +32,8 @@ class _Collective(Work):
         return True
 
     def get_future(self) -> Any:
+        """Return a completed future; DistributedDataParallel waits for it in C++, unseen here."""
+        self.wait()
         future = torch.futures.Future[Any]()
         future.set_result(self._result)
         return future
