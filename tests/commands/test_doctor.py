@@ -55,9 +55,3 @@ def test_inferred_program_reports_nothing_about_the_script(tmp_path: Path) -> No
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": {"stage": 1}}))
     assert not [found for found in doctor.config_checks(str(path)) if "DSC613" in found.text]
-
-
-def test_missing_file_is_reported_before_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="file not found"):
-        doctor.doctor("nowhere.json")
-    assert capsys.readouterr().out == ""
