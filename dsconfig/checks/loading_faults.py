@@ -149,8 +149,8 @@ def liger_loss_on_sharded_head(config: Context) -> Iterator[FaultFinding]:
 
     with: runtime="transformers", releases={"trl": "1.5.1"}, model="llama-2-7b", training_args={
         "use_liger_kernel": True, "num_generations": 8}
-    bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
-    good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
+    bad: {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 3}}
+    good: {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}}
     """
     release = Version.parse(config.facts.releases["trl"])
     arguments = {**(config.document.container or {}), **config.facts.arguments}

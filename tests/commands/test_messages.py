@@ -4,6 +4,7 @@ import json
 import re
 import stat
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -109,7 +110,7 @@ def test_brackets_of_an_extra_are_printed(monkeypatch: pytest.MonkeyPatch, capsy
     text = "missing (pip install 'dsconfig-zero[engine]')"
     found = [doctor.Check(doctor.State.NOTE, "torch", text)]
     monkeypatch.setattr(doctor, "machine_checks", lambda: iter(found))
-    doctor.doctor()
+    doctor.doctor(cast(Any, None))
     assert "'dsconfig-zero[engine]'" in capsys.readouterr().out
 
 

@@ -89,7 +89,7 @@ def test_missing_file_is_reported_as_unreadable_input(run: Run) -> None:
     assert "2 files, 1 error, 0 warnings, 1 note, 1 unreadable" in both.err
 
 
-@pytest.mark.parametrize("selector", ["DSC999", "DSC6666", "no-such-rule", "everything", "DSC87"])
+@pytest.mark.parametrize("selector", ["DSC999", "DSC6666", "no-such-rule", "everything", "DSC89"])
 @pytest.mark.parametrize("key", ["select", "ignore", "per-file-ignores"])
 def test_unknown_rule_is_an_error_in_flags_and_settings(run: Run, key: str, selector: str) -> None:
     put("ds.json", GOOD)

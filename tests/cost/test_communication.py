@@ -75,7 +75,7 @@ def random_case(seed: int) -> tuple[dict[str, Any], int, str]:
 
 
 def simulated(plan: dsconfig.Plan, device: str) -> Counter[str]:
-    """Return bytes by collective in a dry run, without norms and the reducer's flags.
+    """Return bytes by collective in a dry run, without norms.
 
     On the CPU gathers and reduce-scatters are messages: the bytes that a rank sends. Elsewhere the
     full tensor is counted.
@@ -92,8 +92,6 @@ def simulated(plan: dsconfig.Plan, device: str) -> Counter[str]:
     for (name, size), count in counts.items():
         if (name, size) not in SMALL:
             total[KINDS[name]] += size * count
-    if plan.effective.zero.stage == 0:  # one element that DistributedDataParallel finds unused
-        total["all_reduce"] -= plan.effective.numerics.communication_dtype.bytes
     return total
 
 

@@ -47,7 +47,6 @@ def test_plan_file_trains_like_its_config(
     [
         ("tensor", Mesh(tensor=2)),
         ("expert", Mesh(shard=2, expert=2)),
-        ("sequence", Mesh(sequence=2)),
         ("pipeline", Mesh(pipeline=2)),
     ],
 )

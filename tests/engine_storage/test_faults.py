@@ -30,7 +30,7 @@ def outcomes(
         ("missing file", ["__1_0.distcp", "missing"]),
         ("foreign state", ["training_state.pt", "cannot be read"]),
         ("malicious metadata", ["checkpoint's metadata", "not allowed in a checkpoint"]),
-        ("deepspeed", ["written by DeepSpeed", "deepspeed_layout"]),
+        ("deepspeed", ["written by DeepSpeed", "checkpoint convert"]),
         ("full disk", ["CheckpointError", "rank 1", "File too large"]),
         ("thread", ["CheckpointError", "rank 1", "no space for this thread"]),
         ("client state", ["ValueError", "client_state['bad']", "Malicious"]),

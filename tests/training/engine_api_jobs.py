@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -222,7 +223,9 @@ def _loaded_in_place(module: nn.Module, master: Any) -> dict[str, bool]:
 
 def _written_otherwise(module: nn.Module, weight: Any, master: Any) -> dict[str, bool]:
     """Whether all ways of writing, copying and casting views reach the shard."""
-    local, parameters = local_part(master), list[Tensor](module.parameters())
+    local = local_part(master)
+    # Persistent parameters are full, and torch does not mix full tensors and shards in one call.
+    parameters: list[Tensor] = [p for p in module.parameters() if isinstance(p, DTensor)]
     result: dict[str, bool] = {}
     for name, factor in (("lists", 2.0), ("out", 3.0), ("data", 0.5), ("mixed", 1.0)):
         before = local.clone()
