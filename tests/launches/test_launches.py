@@ -1,6 +1,7 @@
 """Predicted outcomes of project folders equal those of transformers and accelerate."""
 
 import multiprocessing
+import os
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -28,3 +29,14 @@ def test_random_launches_are_predicted(tmp_path: Path) -> None:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
         wrong = alone.submit(disagreements, tmp_path, ROUNDS, SEED).result()
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.deep
+@pytest.mark.live
+def test_public_files_have_the_verdict_of_the_programs() -> None:
+    from launches import public_files
+
+    clones = os.environ.get("PUBLIC_CLONES")
+    if clones is None:
+        pytest.skip("PUBLIC_CLONES names no folder with clones of the listed repositories")
+    assert list(public_files.differences(Path(clones))) == []
