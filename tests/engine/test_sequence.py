@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dsengine.parallel.attention import SequenceAttention
+from dsengine.parallel.attention import SequenceAttention, SequenceMask
 from dsengine.parallel.tiling import TiledFusedLogitsLoss, TiledMLP, sequence_tiled_compute
+from dsengine.parallel.transformers_attention import register
 from narrowing import not_none
 from training import sequence_jobs
 from training.ranks import Ranks, SharedRanks
@@ -129,6 +130,25 @@ class Ranked:
 def test_head_counts_that_do_not_divide(heads: int, kv_heads: int, ranks: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         SequenceAttention(len, "sdpa", cast(Any, Ranked(ranks)), heads, kv_heads)
+
+
+def test_masks_are_not_taken_from_freed_paddings() -> None:
+    """A script may pass the same positions each step; memory of old paddings is reused."""
+    positions, masks = torch.arange(4)[None], SequenceMask()
+    for length in (1, 2, 3):
+        padding = torch.arange(4)[None] < length
+        mask = masks.dense(positions, padding, causal=False, window=None)
+        assert not_none(mask)[0, 0, 0].tolist() == padding[0].tolist()
+        del padding
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("kind", ["eager", "flex_attention", "unknown"])
+def test_attention_without_known_masks_is_refused(kind: str) -> None:
+    model = sequence_jobs.transformer("causal")
+    model.config._attn_implementation = kind
+    with pytest.raises(ValueError, match="does not support sequence parallelism"):
+        register(model, kind, cast(Any, Ranked(2)))
 
 
 def gradients(

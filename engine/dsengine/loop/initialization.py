@@ -79,7 +79,8 @@ def initialize(
     trained weights.
     Raises ValueError with every finding if the config is refused; for a submodule of an engine's
     model; with ``dist_init_required=False`` if no process group exists; and if ``mpu``,
-    ``mesh_param``, the model or the plan indicate that ranks split layers or samples.
+    ``mesh_param``, the model or the plan indicate that ranks split layers, or samples in a way of
+    their own.
     """
     if model is None:
         raise ArgumentError("initialize() requires a model: pass model=...")

@@ -8,6 +8,7 @@ where a packed sample starts. ``SequenceMask`` combines them; without padding, w
 there is no mask, and the kernel's own causal mode is used.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,9 +19,14 @@ from torch import Tensor, nn
 
 from dsengine.parallel import nearest_divisor
 from dsengine.parallel.all_to_all import all_gather, split_heads, split_sequence
+from dsengine.torch_private.tensors import version_of
 
 LONGEST_DENSE = 16_384
 """Longest sequence with a dense mask, of sequence x sequence booleans (256 MiB)."""
+
+
+KINDS_OF_LAYERS = 2
+"""Masks that a forward needs at a time: with and without a window."""
 
 
 class SequenceAttention:
@@ -104,11 +110,11 @@ def require_positions(inputs: Mapping[str, Any]) -> None:
 
 
 class SequenceMask:
-    """Builds dense masks, and keeps those of the last positions: layers share them."""
+    """Builds dense masks, and keeps the last few: the layers of a forward share them."""
 
     def __init__(self) -> None:
-        self._positions: Tensor | None = None
-        self._built: dict[tuple[int, bool, int | None], Tensor | None] = {}
+        self._built: deque[tuple[Tensor, Tensor | None, bool, int | None, Tensor | None]]
+        self._built = deque(maxlen=KINDS_OF_LAYERS)
 
     def dense(
         self, positions: Tensor, padding: Tensor | None, *, causal: bool, window: int | None
@@ -119,12 +125,12 @@ class SequenceMask:
         None if the kernel's own causal mode, or no mask, does the same. Raises ValueError for
         sequences above ``LONGEST_DENSE``.
         """
-        if self._positions is not positions:
-            self._positions, self._built = positions, {}
-        key = (id(padding), causal, window)
-        if key not in self._built:
-            self._built[key] = _dense(positions, padding, causal, window)
-        return self._built[key]
+        for at, of, is_causal, within, mask in self._built:
+            if at is positions and of is padding and (is_causal, within) == (causal, window):
+                return mask
+        mask = _dense(positions, padding, causal, window)
+        self._built.append((positions, padding, causal, window, mask))
+        return mask
 
 
 def _dense(
@@ -171,8 +177,8 @@ class _Gathered:
         self._last: tuple[Tensor, int, Tensor] | None = None
 
     def __call__(self, part: Tensor) -> Tensor:
-        if self._last is None or self._last[0] is not part or self._last[1] != part._version:
-            self._last = (part, part._version, all_gather(part, self._group))
+        if self._last is None or self._last[0] is not part or self._last[1] != version_of(part):
+            self._last = (part, version_of(part), all_gather(part, self._group))
         return self._last[2]
 
 

@@ -14,8 +14,8 @@ from dsengine.parallel.attention import SequenceAttention
 from dsengine.parallel.distributed_attention import DistributedAttention
 from dsengine.topology import Topology
 
-DENSE_ONLY = ("eager", "paged|eager")
-"""Implementations that always need a dense mask."""
+SUPPORTED = ("sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4")
+"""Implementations whose masks are known over the whole sequence."""
 RECURRENT = ("linear_attention", "mamba", "recurrent", "conv")
 """Types of layers that carry a state along the sequence."""
 
@@ -36,7 +36,7 @@ def register(
     config = (model.config if is_loaded else AutoConfig.from_pretrained(model)).get_text_config()
     if is_loaded:
         _refuse_other_kind(config, kind)
-    if kind in DENSE_ONLY or kind not in ALL_ATTENTION_FUNCTIONS:
+    if kind not in SUPPORTED or kind not in ALL_ATTENTION_FUNCTIONS:
         raise ValueError(
             f"core_attn_implementation={kind!r} does not support sequence parallelism: use "
             "flash_attention_2 or sdpa"

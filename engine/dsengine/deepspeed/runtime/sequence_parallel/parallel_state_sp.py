@@ -1,9 +1,25 @@
 """Process groups of sequence parallelism, under DeepSpeed's names: the ``mpu`` of Ulysses."""
 
-import torch.distributed as dist
-
 from dsconfig import Degrees, Mesh
 from dsengine.communication.devices import device_of_rank
+from dsengine.deepspeed.utils.groups import (
+    _get_sequence_data_parallel_group as get_sequence_data_parallel_group,
+)
+from dsengine.deepspeed.utils.groups import (
+    _get_sequence_data_parallel_rank as get_sequence_data_parallel_rank,
+)
+from dsengine.deepspeed.utils.groups import (
+    _get_sequence_data_parallel_world_size as get_sequence_data_parallel_world_size,
+)
+from dsengine.deepspeed.utils.groups import (
+    _get_sequence_parallel_group as get_sequence_parallel_group,
+)
+from dsengine.deepspeed.utils.groups import (
+    _get_sequence_parallel_rank as get_sequence_parallel_rank,
+)
+from dsengine.deepspeed.utils.groups import (
+    _get_sequence_parallel_world_size as get_sequence_parallel_world_size,
+)
 from dsengine.parallel import nearest_divisor
 from dsengine.topology import Topology, current, set_current, world_size
 
@@ -24,32 +40,19 @@ def initialize_sequence_parallel(sequence_parallel_size: int) -> None:
         set_current(Topology(Mesh.over(ranks, degrees, sharded=True), device_of_rank().type))
 
 
-def get_sequence_parallel_group() -> dist.ProcessGroup:
-    """Return the ranks with the same samples."""
-    return current().group("sequence")
-
-
-def get_sequence_parallel_world_size() -> int:
-    return current().size("sequence")
-
-
-def get_sequence_parallel_rank() -> int:
-    return current().rank("sequence")
-
-
-def get_sequence_data_parallel_group() -> dist.ProcessGroup:
-    """Return the ranks whose gradients are averaged: data x sequence."""
-    return current().group("gradients")
-
-
-def get_sequence_data_parallel_world_size() -> int:
-    return current().size("gradients")
-
-
-def get_sequence_data_parallel_rank() -> int:
-    return current().rank("gradients")
-
-
 get_model_parallel_rank = get_sequence_parallel_rank
 get_model_parallel_world_size = get_sequence_parallel_world_size
 get_model_parallel_group = get_sequence_parallel_group
+
+__all__ = [
+    "get_model_parallel_group",
+    "get_model_parallel_rank",
+    "get_model_parallel_world_size",
+    "get_sequence_data_parallel_group",
+    "get_sequence_data_parallel_rank",
+    "get_sequence_data_parallel_world_size",
+    "get_sequence_parallel_group",
+    "get_sequence_parallel_rank",
+    "get_sequence_parallel_world_size",
+    "initialize_sequence_parallel",
+]
