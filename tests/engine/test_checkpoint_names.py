@@ -42,5 +42,5 @@ def test_sequence_parallel_size_1_registers_nothing() -> None:
 
     register = UlyssesSPAttentionHF.register_with_transformers
     assert register("model", "sdpa", sequence_parallel_size=1, micro_batch_size=1) is None
-    with pytest.raises(ValueError, match="sequence_parallel_size=2"):
+    with pytest.raises(ValueError, match="sequence_parallel_size 2 does not divide 1 ranks"):
         register("model", "sdpa", sequence_parallel_size=2, micro_batch_size=1)

@@ -1,6 +1,7 @@
 """Sequence-parallel attention in the place of one of transformers' attention functions."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 from weakref import ref
 
@@ -28,21 +29,21 @@ def register(
     ``model``: a model, or the name or path of one. Raises ValueError for implementations, layers
     and numbers of heads that a sequence cannot be divided for.
     """
-    from transformers import AutoConfig
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
+    # Transformers is not a requirement of this package.
+    auto: Any = import_module("transformers").AutoConfig
+    functions: Any = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
+    mask_functions: Any = import_module("transformers.masking_utils").ALL_MASK_ATTENTION_FUNCTIONS
     is_loaded = hasattr(model, "config")
-    config = (model.config if is_loaded else AutoConfig.from_pretrained(model)).get_text_config()
+    config = (model.config if is_loaded else auto.from_pretrained(model)).get_text_config()
     if is_loaded:
         _refuse_other_kind(config, kind)
-    if kind not in SUPPORTED or kind not in ALL_ATTENTION_FUNCTIONS:
+    if kind not in SUPPORTED or kind not in functions:
         raise ValueError(
             f"core_attn_implementation={kind!r} does not support sequence parallelism: use "
             "flash_attention_2 or sdpa"
         )
     _refuse_layers(config)
-    known = ALL_ATTENTION_FUNCTIONS[kind]
+    known = functions[kind]
     if isinstance(known, SequenceAttention):
         known = known.attention
     heads = int(config.num_attention_heads)
@@ -54,10 +55,10 @@ def register(
         int(getattr(config, "num_key_value_heads", None) or heads),
         disable_in_eval=disable_in_eval,
     )
-    ALL_ATTENTION_FUNCTIONS[kind] = attention
-    masks = ALL_MASK_ATTENTION_FUNCTIONS[kind]
+    functions[kind] = attention
+    masks = mask_functions[kind]
     local = masks.local if isinstance(masks, _Padding) else masks
-    ALL_MASK_ATTENTION_FUNCTIONS[kind] = _Padding(
+    mask_functions[kind] = _Padding(
         local, group, ref(model) if is_loaded and disable_in_eval else None
     )
     return attention
@@ -78,9 +79,7 @@ def divide_attention(model: nn.Module, plan: Plan, topology: Topology) -> None:
             "model attends within each part: call its attention through "
             "deepspeed.sequence.layer.DistributedAttention, or remove the key"
         )
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    known = ALL_ATTENTION_FUNCTIONS.get(kind)
+    known = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS.get(kind)
     group = topology.group("sequence")
     if not isinstance(known, SequenceAttention) or known.group.size() != group.size():
         register(model, kind, group)
