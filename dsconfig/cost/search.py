@@ -1,14 +1,15 @@
 """The search for stage, tiers, recomputation, buckets and batch, as far as a file leaves them open.
 
 [Note: the policy] Every arrangement of stage, tiers and recomputation is evaluated with the largest
-micro batch that fits, and the fastest per sample is chosen. Candidates that leave 5 % of every
-memory free come before those that only just fit. Fixing one of the answers does not change the
+micro batch that leaves 5 % of every memory free, and the fastest per sample is chosen. If none
+leaves that much, each is evaluated with the largest one that needs no more than the smallest, so
+that more memory never results in a smaller batch. Fixing one of the answers does not change the
 others: the overall fastest is also the fastest of those that share a setting with it. ``resolve``,
 ``tune``, ``init``, ``--fit`` and the remedies of diagnostics use this search.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import inf
@@ -54,10 +55,10 @@ def fastest(space: Space) -> SearchResult:
             skipped.append(choice)
             tight += [] if small is None else [choice]
         elif _may_reach(space, choice, AS_FAST * best):
-            fitting.append(_largest(space, choice, spare=True) or small)
+            fitting.append(_largest(space, choice) or small)
             best = min(best, fitting[-1].time.seconds_per_sample)
     if not fitting:
-        fitting = [_largest(space, each, spare=False) or space.candidate(each) for each in tight]
+        fitting = [_tight(space, each) or space.candidate(each) for each in tight]
         skipped = [each for each in skipped if each not in tight]
     if not fitting:
         return SearchResult(None, skipped)
@@ -147,17 +148,55 @@ def any_fits(space: Space) -> bool:
 
 
 def with_largest_batch(space: Space, choice: Choice) -> Candidate | None:
-    """Return an arrangement with the largest micro batch that fits; None if none does."""
-    return _largest(space, choice, spare=True) or _largest(space, choice, spare=False)
+    """Return an arrangement with the largest micro batch that leaves memory to spare, otherwise
+    with the largest that needs no more than the smallest that fits; None if none does."""
+    return _largest(space, choice) or _tight(space, choice)
 
 
-def _largest(space: Space, choice: Choice, *, spare: bool) -> Candidate | None:
-    """Search by interpolation, since bytes grow nearly in proportion; every third try bisects."""
+def _largest(space: Space, choice: Choice) -> Candidate | None:
+    """Return the largest batch that leaves memory to spare."""
+    limit = (space.facts.device_bytes or inf) * (1 - TO_SPARE)
+    return _search_batch(space, choice, lambda each: each.verdict.has_headroom, limit)
+
+
+def _tight(space: Space, choice: Choice) -> Candidate | None:
+    """Return the largest batch that needs no more than the smallest that fits.
+
+    One micro step that takes a full share, which needs no accumulated gradients, may fit where
+    smaller ones do not.
+    """
+    sizes = space.batches.sizes
+    ends = sizes[:1] if len(sizes) == LARGEST_MICRO_BATCH else (sizes[0], sizes[-1])
+    tried = (space.with_batch(choice, size) for size in ends)
+    least = next((each for each in tried if each.verdict.fits), None)
+    if least is None:
+        return None
+    needed = _needed(least)
+
+    def needs_no_more(candidate: Candidate) -> bool:
+        pairs = zip(_needed(candidate), needed, strict=True)
+        return candidate.verdict.fits and all(mine <= most for mine, most in pairs)
+
+    return _search_batch(space, choice, needs_no_more, least.device_bytes)
+
+
+def _needed(candidate: Candidate) -> tuple[int, int, int]:
+    """Return the bytes that decide whether it fits, and whether tightly."""
+    return candidate.device_bytes, candidate.option.device.visible_bytes, candidate.host_bytes
+
+
+def _search_batch(
+    space: Space, choice: Choice, accepts: Callable[[Candidate], bool], limit: float
+) -> Candidate | None:
+    """Return the largest accepted batch. ``limit``: bytes of the device that it should fill.
+
+    Search by interpolation, since bytes grow nearly in proportion; every third try bisects.
+    """
     sizes, tried = space.batches.sizes, list[Candidate]()
 
     def serves(place: int) -> bool:
         tried.append(space.with_batch(choice, sizes[place]))
-        return tried[-1].verdict.has_headroom if spare else tried[-1].verdict.fits
+        return accepts(tried[-1])
 
     # A full share in one micro step needs no accumulated gradients.
     if len(sizes) < LARGEST_MICRO_BATCH and serves(len(sizes) - 1):
@@ -166,24 +205,22 @@ def _largest(space: Space, choice: Choice, *, spare: bool) -> Candidate | None:
     for attempt in count():
         if low >= high:
             return space.with_batch(choice, sizes[low - 1]) if low else None
-        place = min(attempt, 1) if attempt < 2 else _expected(space, tried, spare)
+        place = min(attempt, 1) if attempt < 2 else _expected(space, tried, limit)
         if attempt % 3 == 1 and attempt > 1:
             place = (low + high) // 2
         place = min(max(place, low), high - 1)
         low, high = (place + 1, high) if serves(place) else (low, place)
 
 
-def _expected(space: Space, tried: list[Candidate], spare: bool) -> int:
-    """Return the index of the size that fills the device, extrapolated from the last two
+def _expected(space: Space, tried: list[Candidate], limit: float) -> int:
+    """Return the index of the size that fills ``limit`` bytes, extrapolated from the last two
     estimates."""
-    memory = space.facts.device_bytes
     one, other = sorted(tried[-2:], key=lambda each: each.choice.micro_batch)
     apart = other.choice.micro_batch - one.choice.micro_batch
     grown = other.device_bytes - one.device_bytes
-    if memory is None or grown <= 0:
+    if grown <= 0:
         return len(space.batches.sizes)
-    room = memory * (1 - TO_SPARE if spare else 1) - one.device_bytes
-    micro = one.choice.micro_batch + room * apart / grown
+    micro = one.choice.micro_batch + (limit - one.device_bytes) * apart / grown
     return bisect_right(space.batches.sizes, micro) - 1
 
 

@@ -103,10 +103,11 @@ def nothing_fits() -> None:
 
 @_code("DSC155", "tight-fit", Effect.NOTE)
 def tight_fit() -> None:
-    """The micro batch fits with less than 5% of GPU memory free, about the error of the estimate.
-    The run may go out of memory later, when the allocator's memory is fragmented.
+    """No micro batch leaves 5% of GPU memory free beside what the allocator caches; the error of
+    the estimate is about as large. The largest one that needs no more memory than the smallest is
+    used. The run may go out of memory later, when the allocator's memory is fragmented.
 
-    help: Run some steps; if it runs out of memory, use the next smaller micro batch.
+    help: Run some steps; if it runs out of memory, use more GPUs, a higher stage or offloading.
     """
 
 

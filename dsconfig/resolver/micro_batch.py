@@ -41,9 +41,9 @@ def largest(draft: Draft, path: str) -> int | None:
         draft.report(
             "DSC155",
             path,
-            f"a micro batch of {found.choice.micro_batch} leaves only {gib(left, 2)} of "
-            "GPU memory free by the estimate",
-            "if it runs out of memory, use the next smaller one",
+            f"a micro batch of {found.choice.micro_batch} leaves only {gib(left, 2)} of GPU memory "
+            "free by the estimate, and no other leaves more",
+            'if it runs out of memory, use more GPUs, or "auto" for stage and offload devices',
         )
     return found.choice.micro_batch
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import dsconfig
 from dsconfig.batch import Contradiction, Triple, solve
 from dsconfig.facts import gather
+from dsconfig.resolver.resolution import LedgerEntry, Resolution
 from dsconfig.runtimes.effective import effective
 from narrowing import not_none
 
@@ -109,19 +110,32 @@ def test_complete_batch_needs_no_world_size():
     assert dsconfig.resolve({MICRO: 2, STEPS: 1}, gather()).ok
 
 
-def test_largest_micro_batch_that_fits_is_in_ledger():
-    resolution = resolved(
-        {GLOBAL: 256, MICRO: A, STEPS: A, "bf16": {"enabled": True}},
-        device="a100-40gb",
-        model="gpt2-xl",
-        seq_len=1024,
-    )
-    entry = next(entry for entry in resolution.ledger if entry.pointer == f"/{MICRO}")
+def sized_for(memory: str) -> tuple[Resolution, LedgerEntry]:
+    """Return the micro batch of GPT-2 XL at stage 0, where a batch of 1 needs 38.3 GiB."""
+    config = {GLOBAL: 256, MICRO: A, STEPS: A, "bf16": {"enabled": True}}
+    resolution = resolved(config, device_memory=memory, model="gpt2-xl", seq_len=1024)
+    return resolution, next(each for each in resolution.ledger if each.pointer == f"/{MICRO}")
+
+
+def tried_sizes(entry: LedgerEntry) -> dict[int, float]:
+    return {int(size): float(gib.split()[0]) for size, gib in entry.inputs["tried"].items()}
+
+
+def test_largest_micro_batch_that_leaves_memory_is_in_ledger():
+    resolution, entry = sized_for("48GB")
+    enough = entry.inputs["capacity_bytes"] / 2**30 * 0.95
+    tried = tried_sizes(entry)
+    assert entry.source == "memory" and not resolution.diagnostics
+    assert tried[entry.value] <= enough
+    assert min(gib for size, gib in tried.items() if size > entry.value) > enough
+
+
+def test_tight_micro_batch_needs_no_more_than_the_smallest():
+    resolution, entry = sized_for("44GB")
     capacity = entry.inputs["capacity_bytes"] / 2**30
-    tried = {int(size): float(gib.split()[0]) for size, gib in entry.inputs["tried"].items()}
-    assert entry.source == "memory"
-    assert tried[entry.value] <= capacity
-    assert min(gib for size, gib in tried.items() if size > entry.value) > capacity
+    tried = tried_sizes(entry)
+    assert [each.code for each in resolution.diagnostics] == ["DSC155"]
+    assert tried[entry.value] == tried[1] < tried[2] < capacity
 
 
 def test_missing_search_facts_name_flags():

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import dsconfig
@@ -119,6 +119,7 @@ def test_key_order_does_not_matter(config, world, random):
     st.sampled_from([1, 8]),
     st.lists(st.integers(8, 192), min_size=2, max_size=4, unique=True),
 )
+@example("llama-2-7b", 1, 1, [134, 135, 162, 172])
 def test_micro_batch_grows_with_memory(model, stage, ranks, gigabytes):
     config = {
         "train_batch_size": 64 * ranks,
