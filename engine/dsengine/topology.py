@@ -19,7 +19,13 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dsconfig import Mesh
-from dsengine.torch_private.groups import concatenated, flattened, supports_device, unflattened
+from dsengine.torch_private.groups import (
+    concatenated,
+    correct_all_gather_gradient,
+    flattened,
+    supports_device,
+    unflattened,
+)
 
 EXPERT_AXES = ("expert_data", "expert")
 GroupName = Literal[
@@ -72,6 +78,8 @@ class Topology:
         for name in AXES:
             if 1 < self.size(name) < mesh.world_size:
                 self.group(name)
+        if mesh.sequence > 1:
+            correct_all_gather_gradient()
 
     @cached_property
     def devices(self) -> DeviceMesh:

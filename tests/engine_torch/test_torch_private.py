@@ -4,6 +4,7 @@ Runs in one process: a gloo group of one rank, or torch's fake group of two.
 """
 
 import copy
+import importlib
 import io
 import pickle
 import pickletools
@@ -34,6 +35,7 @@ from dsengine.torch_private.groups import (
     broadcast_coalesced,
     collective_of,
     concatenated,
+    correct_all_gather_gradient,
     default_store,
     flattened,
     issued_collectives,
@@ -586,6 +588,15 @@ class TestGroups:
         tensors = [torch.ones(2), torch.zeros(3, dtype=torch.bfloat16)]
         broadcast_coalesced(tensors, 1024, all_ranks())
         assert tensors[0].eq(1.0).all()
+
+    def test_gradient_of_gathered_values_can_be_replaced(self) -> None:
+        functions = importlib.import_module("torch.distributed.nn.functional")
+        correct_all_gather_gradient()
+        assert functions._AllGather.backward.__module__ == correct_all_gather_gradient.__module__
+        value = torch.ones(2, requires_grad=True)
+        (gathered,) = functions._AllGather.apply(all_ranks(), value)
+        (3 * gathered).sum().backward()
+        assert value.grad is not None and value.grad.tolist() == [3, 3]
 
     def test_single_rank_all_gather(self) -> None:
         full = torch.zeros(2)

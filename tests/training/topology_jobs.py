@@ -43,6 +43,16 @@ def built(seed: int) -> Part:
     return Part()
 
 
+def gradient_of_gathered_losses() -> float:
+    """Gather a loss per pair of ranks, weight those by rank + 1, and return its gradient."""
+    group = Topology(Mesh(shard=2, sequence=2), HOST.type).group("sequence")
+    loss = torch.zeros((), requires_grad=True)
+    losses = torch.stack(dist.nn.functional.all_gather(loss, group=group))  # pyright: ignore
+    (losses * torch.arange(1.0, 3)).sum().mul(rank() + 1).backward()
+    assert loss.grad is not None
+    return loss.grad.item()
+
+
 def reduced_within_a_part(stage: int, mesh: Mesh) -> None:
     """Compare weights and gradients of this rank's part with those of one process."""
     ranks = Topology(mesh, HOST.type)

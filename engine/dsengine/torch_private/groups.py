@@ -2,11 +2,12 @@
 
 Public: ranks and backend name. Private: the devices a group supports, the store it was created
 with, how many collectives it has issued, aborting a hung communicator, broadcasting many tensors
-at once, the state of gloo's threads.
+at once, the state of gloo's threads, the gradient of ``torch.distributed.nn.all_gather``.
 """
 
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, cast
 
 import torch
@@ -119,6 +120,24 @@ def all_to_all_slices(slices: Tensor, group: dist.ProcessGroup) -> Tensor:
     sizes = [slices.numel() // ranks] * ranks
     received = functional.all_to_all_single_autograd(slices.flatten(), sizes, sizes, group)
     return functional.wait_tensor(received).view(slices.shape)
+
+
+def correct_all_gather_gradient() -> None:
+    """Make the gradient of ``torch.distributed.nn.functional.all_gather`` correct over gloo.
+
+    transformers' Trainer gathers losses with it. torch's own passes a rank's number in the group as
+    the number among all ranks: the backward fails in every group but the first.
+    """
+    gather: Any = import_module("torch.distributed.nn.functional")._AllGather
+    backward = gather.backward
+    if backward.__module__ != __name__:
+
+        def corrected(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+            if dist.get_backend(ctx.group) != dist.Backend.GLOO:
+                return backward(ctx, *gradients)
+            return None, all_to_all_slices(torch.stack(gradients), ctx.group).sum(0)
+
+        gather.backward = staticmethod(corrected)
 
 
 COLLECTIVES: Mapping[str, str] = {
