@@ -107,11 +107,24 @@ def parse_count(text: str | int | float, argument: str) -> int:
     return _size(text, argument, _COUNT_UNITS, remedy, *limit)
 
 
+SMALLEST_MEMORY = 2**20
+"""Smaller sizes are numbers of GiB or MiB whose unit is missing."""
+
+
 def parse_bytes(text: str | int | float, argument: str) -> int:
-    """Return a size in bytes; ``GB`` is 10^9, ``GiB`` 2^30. Raises FactError if invalid."""
+    """Return a size in bytes; ``GB`` is 10^9, ``GiB`` 2^30.
+
+    Raises FactError if it is invalid, or below 1 MiB: then its unit is missing.
+    """
     remedy = "write a size like 512GB, 80GiB or a number of bytes"
     limit = (LARGEST_SIZE, "is larger than any machine")
-    return _size(text, argument, _BYTE_UNITS, remedy, *limit)
+    size = _size(text, argument, _BYTE_UNITS, remedy, *limit)
+    if size < SMALLEST_MEMORY:
+        unit = "GiB" if size < 4096 else "MiB"  # nvidia-smi lists MiB
+        plain = str(text).strip()
+        wanted = f"write {plain}{unit}" if plain.isdigit() else remedy
+        raise FactError(argument, f"{shown(text)} is less than 1 MiB; {wanted}")
+    return size
 
 
 def _size(
