@@ -156,8 +156,9 @@ def replan(plan: Plan, facts: Facts) -> Plan:
     batch = plan.batch
     before = batches.Triple(batch.global_batch, batch.micro_batch, batch.accumulation)
     config = {**plan.effective.config, **batches.on_other_ranks(before, ranks).given}
-    report = validate(config, facts, runtime=plan.runtime, version=plan.release)
-    resolution = resolve(config, facts, runtime=plan.runtime, version=plan.release)
+    release = releases.Version.parse(plan.release)
+    report = validate(config, facts, runtime=plan.runtime, version=release)
+    resolution = resolve(config, facts, runtime=plan.runtime, version=release)
     if refusals := report.refusals or resolution.refusals:
         why = "; ".join(f"{refusal.pointer}: {refusal.message}" for refusal in refusals)
         raise build.PlanError(f"{ranks} ranks cannot continue this plan: {why}")
@@ -308,7 +309,7 @@ def _version(version: str | Version | None, runtime: str | Runtime | None) -> Ve
         return version
     if not isinstance(version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f'version={plain.shown(version)} is not a string; write one like "0.19.8"')
-    return releases.Version.parse(version)
+    return releases.known_release(version)
 
 
 def diagnose(*logs: str | Path, runtime: str | None = None) -> Diagnosis:

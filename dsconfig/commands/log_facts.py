@@ -9,7 +9,7 @@ from dsconfig.commands.notes import note
 from dsconfig.commands.text_table import paragraph
 from dsconfig.facts import machine
 from dsconfig.report.sizes import counted, gib
-from dsconfig.schema.version import OLDEST, Version
+from dsconfig.schema.version import known_release
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -38,8 +38,10 @@ def with_log(facts: "Facts", log: "RunLog", path: Path) -> "tuple[Facts, list[st
 
 def release(log: "RunLog") -> str | None:
     """Return the DeepSpeed release of the log, None if it is unknown or not supported."""
-    known = log.release is not None and Version.parse(log.release) >= OLDEST
-    return log.release if known else None
+    try:
+        return str(known_release(log.release)) if log.release is not None else None
+    except ValueError:
+        return None
 
 
 def print_source(path: Path, added: list[str]) -> None:

@@ -116,9 +116,10 @@ def target_program(
         name = None  # DeepSpeed alone does not read a file that embeds a config
     release = release_of(version)
     if version is not None:
-        newer = release > versions.NEWEST
-        release_source = f"checked as {versions.NEWEST}, the newest supported" if newer else ""
-    elif release >= versions.NEWEST:
+        release_source = ""
+    elif release > versions.NEWEST:
+        release_source = f"installed; checked as {versions.NEWEST}, the newest supported"
+    elif release == versions.NEWEST:
         release_source = NEWEST
     else:
         release_source = INSTALLED
@@ -146,15 +147,12 @@ def plan_target(name: str | None, version: str | None) -> TargetProgram:
 def release_of(text: str | None, *, option: str = "--deepspeed-version") -> "versions.Version":
     """Return the given release, the installed one, or the newest supported.
 
-    Raises UsageError for an invalid or unsupported release.
+    Raises UsageError for an unknown release, naming the nearest.
     """
     if text is None:
         return installed.installed_or_newest()
     with usage(option):
-        version = versions.Version.parse(text)
-        if version < versions.OLDEST:
-            raise ValueError(f"releases before {versions.OLDEST} are not supported")
-    return version
+        return versions.known_release(text)
 
 
 def _infer(

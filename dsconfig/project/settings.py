@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from dsconfig import os_errors
-from dsconfig.project.errors import UsageError
+from dsconfig.project.errors import UsageError, usage
+from dsconfig.schema.version import known_release
 from dsconfig.source.pointer import is_block, is_list
 
 SECTION = "[tool.dsconfig]"
@@ -126,7 +127,7 @@ def _settings(path: Path, table: Any) -> ProjectSettings:
         exclude=_texts(path, "exclude", table.get("exclude", [])),
         per_file_ignores={name: _texts(path, name, codes) for name, codes in per_file.items()},
         runtime=_text(path, "runtime", table.get("runtime")),
-        version=_text(path, "deepspeed-version", table.get("deepspeed-version")),
+        version=_release(path, _text(path, "deepspeed-version", table.get("deepspeed-version"))),
     )
 
 
@@ -140,6 +141,12 @@ def _text(path: Path, key: str, value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise UsageError(f"{path}: {key} in {SECTION} must be a string")
+
+
+def _release(path: Path, text: str | None) -> str | None:
+    """Return a release of DeepSpeed. Raises UsageError for an unknown one."""
+    with usage(f"{path}: deepspeed-version"):
+        return None if text is None else str(known_release(text))
 
 
 MAX_DIGITS = 9

@@ -44,21 +44,50 @@ def _parse(text: str) -> Version:
     return Version(int(major), int(minor), int(patch))
 
 
+_LAST_PATCHES = {
+    3: 16,
+    4: 5,
+    5: 10,
+    6: 7,
+    7: 7,
+    8: 3,
+    9: 5,
+    10: 3,
+    11: 2,
+    12: 6,
+    13: 5,
+    14: 5,
+    15: 4,
+    16: 9,
+    17: 6,
+    18: 9,
+    19: 8,
+}
+"""The last patch of each minor release 0.x of DeepSpeed."""
 OLDEST = Version(0, 3, 0)
 """Oldest known release."""
-NEWEST = Version(0, 19, 8)
+NEWEST = Version(0, *max(_LAST_PATCHES.items()))
 """Newest release whose behavior was measured."""
+_FIRST_PUBLISHED = 10
 
-PUBLISHED = (
-    Version(0, 10, 3),
-    Version(0, 11, 2),
-    Version(0, 12, 6),
-    Version(0, 13, 5),
-    Version(0, 14, 5),
-    Version(0, 15, 4),
-    Version(0, 16, 9),
-    Version(0, 17, 6),
-    Version(0, 18, 9),
-    NEWEST,
+PUBLISHED = tuple(
+    Version(0, minor, patch) for minor, patch in _LAST_PATCHES.items() if minor >= _FIRST_PUBLISHED
 )
 """Releases with a published JSON Schema: the newest patch of each minor release."""
+
+
+def known_release(text: str) -> Version:
+    """Parse a release of DeepSpeed that a user specified.
+
+    Raises ValueError for one that does not exist or is not supported, naming the nearest.
+    """
+    version = Version.parse(text)
+    last = _LAST_PATCHES.get(version.minor) if version.major == 0 else None
+    if last is not None and version.patch <= last:
+        return version
+    if last is not None:
+        nearest = Version(0, version.minor, last)
+    else:
+        nearest = OLDEST if version < OLDEST else NEWEST
+    known = f"known releases: {OLDEST} to {NEWEST}"
+    raise ValueError(f"{text!r} is not a known DeepSpeed release; nearest: {nearest} ({known})")

@@ -138,13 +138,19 @@ def test_reasons_have_no_negative_sizes() -> None:
     assert not any(re.search(r"-\d| 0 [GM]iB", reason) for reason in reasons), reasons
 
 
-def test_newer_release_is_checked_as_newest_supported(tmp_path: Path) -> None:
+def test_unknown_release_is_an_error_that_names_the_nearest(tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
     config.write_text('{"train_batch_size": 8}')
-    newer = run("validate", config, "--deepspeed-version", "9.9.9")
-    text = " ".join(newer.stderr.split())
-    assert "DeepSpeed 9.9.9" in text and "checked as 0.19.8, the newest supported" in text
-    assert "DeepSpeed 0.19.8 clips" in newer.stdout and "9.9.9" not in newer.stdout
+    for flag, *command in (
+        ("--deepspeed-version", "validate", config),
+        ("--deepspeed-version", "resolve", config),
+        ("--deepspeed-version", "schema"),
+        ("--from-version", "diff", config),
+        ("--to-version", "diff", config, "--from-version", "0.14.4"),
+    ):
+        done = run(*command, flag, "9.9.9")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"{flag}: '9.9.9' is not a known DeepSpeed release; nearest: 0.19.8" in done.stderr
     wrong = run("validate", config, "--deepspeed-version", "newest")
     assert wrong.returncode == 2 and "is not a DeepSpeed version" in wrong.stderr
 

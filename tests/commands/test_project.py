@@ -101,3 +101,12 @@ def test_wrong_program_of_project_names_the_file(tmp_path: Path) -> None:
     done = run(tmp_path, "validate", "ds.json")
     assert done.returncode == 2
     assert "pyproject.toml: runtime: 'deepsped' is not a runtime" in done.stderr
+
+
+def test_unknown_release_of_project_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.dsconfig]\ndeepspeed-version = "0.99"\n')
+    (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
+    for command in ("validate", "resolve"):
+        done = run(tmp_path, command, "ds.json")
+        assert done.returncode == 2
+        assert "pyproject.toml: deepspeed-version: '0.99' is not a known" in done.stderr

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dsconfig.project import inference, settings
+from dsconfig.schema import Version, installed
 from validate.test_command import GOOD, Run, codes_of, put, run  # noqa: F401
 
 TRAINER = """{
@@ -196,9 +197,13 @@ def test_trainer_requires_no_optimizer_in_config(run: Run) -> None:  # noqa: F81
         assert ("DSC613" in codes_of(result)) is reported
 
 
-def test_release_after_newest_known_is_mentioned(run: Run) -> None:  # noqa: F811
-    result = run(put("ds.json", GOOD), "--deepspeed-version", "0.25.0")
-    assert "checked as 0.19.8, the newest supported" in result.err
+def test_installed_release_after_newest_known_is_mentioned(
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(installed, "installed_or_newest", lambda: Version(0, 25, 0))
+    result = run(put("ds.json", GOOD))
+    assert "installed; checked as 0.19.8, the newest supported" in " ".join(result.err.split())
 
 
 def test_filled_auto_values_are_counted() -> None:
