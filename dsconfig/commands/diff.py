@@ -79,60 +79,74 @@ def diff(
     """
     if b is None and from_version is None:
         raise UsageError("specify a second file, or --from-version to compare two releases")
-    before = inference.release_of(from_version, option="--from-version")
-    after = (
-        inference.release_of(to_version, option="--to-version")
-        if to_version or b is None
-        else before
-    )
-    first = options.load(a, overrides)
-    if pin:
-        _pin(first, b, before, after, output, runtime)
-        return
-    if output is not None:
+    if pin and b is not None:
+        raise UsageError("--pin requires one file and --from-version")
+    if output is not None and not pin:
         raise UsageError("-o requires --pin")
-    if b is None:
-        _mapping(first)
-        target = inference.target_program(runtime, str(after), document=first, source=a)
-        note(text_table.paragraph(target.headline))
-        changes = _upgrade_changes(first, before, after, target.runtime.name)
+    before = inference.release_of(from_version, option="--from-version")
+    if to_version is not None:
+        inference.release_of(to_version, option="--to-version")
+    elif b is not None:
+        to_version = from_version
+    first = options.load(a, overrides)
+    mapping = _mapping(first)
+    changes: list[Change] | list[UpgradeChange]
+    if b is not None:
+        second = options.load(b)
+        target = _target_of_both(runtime, to_version, (first, a), (second, b))
+        after = target.runtime.version
+        was = after if from_version is None else before
+        changes = differences.between_configs(mapping, _mapping(second), was, after)
     else:
-        if runtime is not None:
-            raise UsageError("--runtime requires one file and --from-version")
-        second = options.load(b, overrides)
-        changes = differences.between_configs(_mapping(first), _mapping(second), before, after)
+        target = inference.target_program(runtime, to_version, document=first, source=a)
+        if pin:
+            _pin(first, before, target, output)
+            return
+        note(text_table.paragraph(target.headline))
+        changes = _upgrade_changes(first, before, target)
     typer.echo(as_json(changes) if output_format == "json" else text_table.fitted(as_text(changes)))
     if changes:
         raise typer.Exit(1)
 
 
+def _target_of_both(
+    runtime: str | None, version: str | None, *files: "tuple[Document, str]"
+) -> "inference.TargetProgram":
+    """Print the target program of both files, or that of each, and return that of the second."""
+    targets = [
+        inference.target_program(runtime, version, document=document, source=source)
+        for document, source in files
+    ]
+    if len({target.headline for target in targets}) == 1:
+        note(text_table.paragraph(targets[0].headline))
+    else:
+        for (document, _), target in zip(files, targets, strict=True):
+            note(text_table.paragraph(f"{document.name}: {target.headline}"))
+    return targets[-1]
+
+
 def _upgrade_changes(
-    document: "Document", before: "Version", after: "Version", program: str
+    document: "Document", before: "Version", target: "inference.TargetProgram"
 ) -> "list[UpgradeChange]":
+    program = target.runtime.name
     return upgrades.upgrade_changes(
         document,
         before,
-        after,
+        target.runtime.version,
         lambda version: dsconfig.validate(document, runtime=program, version=version),
     )
 
 
 def _pin(
     first: "Document",
-    b: str | None,
     before: "Version",
-    after: "Version",
+    target: "inference.TargetProgram",
     output: Path | None,
-    runtime: str | None,
 ) -> None:
-    if b is not None:
-        raise UsageError("--pin requires one file and --from-version")
-    _mapping(first)
     with usage("--pin"):
-        pinned = pinning.pinned(first, before, after)
+        pinned = pinning.pinned(first, before, target.runtime.version)
     write(output, pinned.text or "")
-    target = inference.target_program(runtime, str(after), document=pinned, source=pinned.name)
-    for change in _upgrade_changes(pinned, before, after, target.runtime.name):
+    for change in _upgrade_changes(pinned, before, target):
         typer.echo(f"cannot be kept: {change}", err=True)
 
 

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsconfig.report.render.terminal import one_line
-from dsconfig.schema.meaning import Meaning, Path, meaning
+from dsconfig.schema.former_names import ZERO
+from dsconfig.schema.meaning import SET_BY_STAGE, Meaning, Path, meaning
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import dotted, join
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between values or states; ``why`` may be empty."""
+    """One difference between values, None if unset; ``why`` may be empty.
+
+    The values are equal if only the effect of the key differs.
+    """
 
     pointer: str
     before: Any
@@ -22,10 +26,19 @@ class Change:
 
     def __str__(self) -> str:
         reason = f"  ({self.why})" if self.why else ""
-        before, after = (
-            json.dumps(value, ensure_ascii=False) for value in (self.before, self.after)
-        )
-        return one_line(f"{dotted(self.pointer)}: {before} -> {after}{reason}")
+        values = dict.fromkeys(map(_shown, (self.before, self.after)))
+        return one_line(f"{dotted(self.pointer)}: {' -> '.join(values)}{reason}")
+
+
+_LONGEST = 60
+
+
+def _shown(value: Any) -> str:
+    """Return a value as JSON, shortened."""
+    if value is None:
+        return "unset"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def between_configs(
@@ -34,25 +47,42 @@ def between_configs(
     """Return the differences of the second config."""
     old, new = meaning(first, before), meaning(second, after)
     paths = dict.fromkeys([*old.settings, *new.settings])
-    changes = [
-        Change(join(*path), old.value(path), new.value(path), _default_note(path, old, new))
-        for path in paths
-        if old.value(path) != new.value(path)
-    ]
+    if old.has_block((ZERO,)) and new.has_block((ZERO,)):
+        paths |= dict.fromkeys(SET_BY_STAGE)
+    changes = (_change(path, old, new) for path in paths)
     return [
-        *changes,
-        *_unread(old, new, "only in the first; not read by DeepSpeed"),
-        *_unread(new, old, "only in the second; not read by DeepSpeed"),
+        *(change for change in changes if change is not None),
+        *_unread(old, new),
     ]
+
+
+def _change(path: Path, old: Meaning, new: Meaning) -> Change | None:
+    """Return the difference at a path, or None."""
+    before, after = old.value(path), new.value(path)
+    ignored = old.ignored_at_stage(path), new.ignored_at_stage(path)
+    if before == after and (None not in ignored or ignored[0] == ignored[1]):
+        return None
+    notes = [_default_note(path, old, new)]
+    notes += [
+        f"no effect at stage {stage}" for stage in dict.fromkeys(ignored) if stage is not None
+    ]
+    return Change(join(*path), before, after, "; ".join(filter(None, notes)))
 
 
 def _default_note(path: Path, old: Meaning, new: Meaning) -> str:
-    if path not in old.settings:
-        return "default in the first"
-    return "" if path in new.settings else "default in the second"
+    sides = [
+        side
+        for side, config in (("first", old), ("second", new))
+        if path not in config.settings and config.value(path) is not None
+    ]
+    if len(sides) == 2:
+        return "default of the stage" if path in SET_BY_STAGE else "default in both"
+    return f"default in the {sides[0]}" if sides else ""
 
 
-def _unread(one: Meaning, other: Meaning, why: str) -> Iterator[Change]:
-    for path in one.unread:
-        if path not in other.unread:
-            yield Change(join(*path), "unread", "unread", why)
+def _unread(old: Meaning, new: Meaning) -> Iterator[Change]:
+    """Yield the keys of only one config that DeepSpeed does not read."""
+    for path in dict.fromkeys([*old.unread, *new.unread]):
+        if path not in old.unread or path not in new.unread:
+            before, after = old.unread.get(path), new.unread.get(path)
+            yield Change(join(*path), before, after, "not read by DeepSpeed")

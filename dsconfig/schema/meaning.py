@@ -15,15 +15,18 @@ from dsconfig.schema.version import Version
 
 Path = tuple[str, ...]
 Config = Mapping[str, Any]
+STAGE = (ZERO, "stage")
+SET_BY_STAGE = ((ZERO, "overlap_comm"),)
+"""Keys whose default depends on the ZeRO stage: true at stage 3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """``settings``: values that the release reads, by path; ``unread``: other paths."""
+    """``settings``: values that the release reads, by path; ``unread``: the other ones."""
 
     version: Version
     settings: Mapping[Path, Any]
-    unread: tuple[Path, ...]
+    unread: Mapping[Path, Any]
 
     def has_block(self, path: Path) -> bool:
         """Return whether a block has any settings."""
@@ -37,25 +40,34 @@ class Meaning:
         if key is None or (path[0] in ("optimizer", "scheduler") and not self.has_block(path[:1])):
             return None
         default = key.default_at(self.version)
-        if path == (ZERO, "overlap_comm") and default is None:
-            return self.value((ZERO, "stage")) == 3
+        if path in SET_BY_STAGE and default is None:
+            return self.value(STAGE) == 3
         return _normalized(key, default)
+
+    def ignored_at_stage(self, path: Path) -> int | None:
+        """Return the ZeRO stage if it makes the key at a path ineffective, else None."""
+        stage = self.value(STAGE)
+        if path[0] != ZERO or not isinstance(stage, int):
+            return None
+        keys = (find(path[:length]) for length in (2, len(path)))
+        limits = [key.declared.stages for key in keys if key is not None and key.declared.stages]
+        return stage if any(stage not in stages for stages in limits) else None
 
 
 def meaning(config: Config, version: Version) -> Meaning:
     """Return the meaning of a config for a release."""
     settings: dict[Path, Any] = {}
-    unread: list[Path] = []
+    unread: dict[Path, Any] = {}
     below_unread: set[Path] = set()
     for path, key, value in _walk(with_current_names(config), (), None):
         if path[:-1] in below_unread:
             below_unread.add(path)
         elif key is None or not key.read_at(version):
-            unread.append(path)
+            unread[path] = value
             below_unread.add(path)
         elif not isinstance(value, dict):
             settings[path] = _normalized(key, value)
-    return Meaning(version, settings, tuple(unread))
+    return Meaning(version, settings, unread)
 
 
 def _walk(

@@ -56,13 +56,61 @@ def test_different_configs_list_changes(run: Run, file: Any) -> None:
     assert code == 1
     assert out.splitlines() == [
         "gradient_clipping: 1 -> 0.5  (default in the first)",
-        'unknown: "unread" -> "unread"  (only in the second; not read by DeepSpeed)',
+        "unknown: unset -> 1  (not read by DeepSpeed)",
     ]
 
 
 def test_value_set_only_in_first(run: Run, file: Any) -> None:
     _, out, _ = run("diff", file("a.json", OLD | {"steps_per_print": 5}), file("b.json", NEW))
-    assert out == "steps_per_print: 5 -> null  (default in the second)\n"
+    assert out == "steps_per_print: 5 -> unset\n"
+
+
+def test_values_that_deepspeed_does_not_read_are_shown(run: Run, file: Any) -> None:
+    first, second = NEW | {"notes": ["x"] * 99, "same": 1}, NEW | {"same": 1, "more": {"a": 1}}
+    _, out, _ = run("diff", file("a.json", first), file("b.json", second))
+    notes, more = out.splitlines()
+    assert notes.startswith('notes: ["x", "x"') and notes.endswith(
+        "... -> unset  (not read by DeepSpeed)"
+    )
+    assert more == 'more: unset -> {"a": 1}  (not read by DeepSpeed)'
+    changes = dsconfig.diff(first, second)
+    assert [change.before for change in changes] == [["x"] * 99, None]
+
+
+def test_another_stage_lists_its_defaults_and_keys_without_effect() -> None:
+    zero = {"stage": 2, "allgather_bucket_size": 2e8}
+    first = NEW | {"zero_optimization": zero}
+    second = NEW | {"zero_optimization": {**zero, "stage": 3, "stage3_max_live_parameters": 5}}
+    assert [str(change) for change in dsconfig.diff(first, second)] == [
+        "zero_optimization.stage: 2 -> 3",
+        "zero_optimization.allgather_bucket_size: 200000000  (no effect at stage 3)",
+        "zero_optimization.stage3_max_live_parameters: 1000000000 -> 5  (default in the first; no "
+        "effect at stage 2)",
+        "zero_optimization.overlap_comm: false -> true  (default of the stage)",
+    ]
+
+
+def test_target_of_two_files_is_shown(run: Run, file: Any) -> None:
+    trainer = file("b.json", NEW | {"train_batch_size": "auto"})
+    _, _, err = run("diff", trainer, trainer)
+    assert " ".join(err.split()).startswith("target: transformers 5.23 + DeepSpeed")
+    _, _, err = run("diff", file("a.json", OLD), trainer)
+    first, second = " ".join(err.split()).split("b.json: ")
+    assert "a.json: target: DeepSpeed" in first and "target: transformers" in second
+    _, _, err = run("diff", file("a.json", OLD), trainer, "--runtime", "dsengine")
+    assert err.startswith("target: dsengine")
+
+
+def test_override_applies_to_the_first_file_only(run: Run, file: Any) -> None:
+    both = file("a.json", NEW), file("b.json", NEW)
+    _, out, _ = run("diff", *both, "--set", "steps_per_print=5")
+    assert out == "steps_per_print: 5 -> unset\n"
+
+
+def test_project_release_is_the_default_of_to_version(run: Run, file: Any) -> None:
+    file("pyproject.toml", '[tool.dsconfig]\ndeepspeed-version = "0.16.4"\n')
+    _, _, err = run("diff", file("a.json", NEW), "--from-version", "0.14.4")
+    assert "DeepSpeed 0.16.4" in err
 
 
 def test_for_programs(run: Run, file: Any) -> None:
@@ -130,7 +178,7 @@ def test_upgrade_adds_features(run: Run, file: Any) -> None:
     [
         ((), "specify a second file"),
         (("--from-version", "x"), "--from-version: 'x' is not a DeepSpeed version"),
-        (("--from-version", "0.2.0"), "releases before 0.3.0 are not supported"),
+        (("--from-version", "0.2.0"), "'0.2.0' is not a known DeepSpeed release; nearest: 0.3.0"),
         (("--from-version", "0.14", "--output-format", "xml"), "--output-format"),
     ],
 )
