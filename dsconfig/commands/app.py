@@ -18,6 +18,7 @@ from typer.main import get_command
 
 from dsconfig.commands.help_page import PlainCommand, write_parameters
 from dsconfig.commands.notes import with_quiet
+from dsconfig.commands.overwriting import with_force
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
 
@@ -69,7 +70,7 @@ def build(name: str) -> Any:
     text = help_text(function.__doc__ or "")
     epilog = examples if invocations else None
     single.command(name, cls=PlainCommand, context_settings=settings, help=text, epilog=epilog)(
-        with_quiet(function)
+        with_quiet(with_force(function))
     )
     return get_command(single)
 

@@ -93,7 +93,7 @@ def test_plan_file_records_missing_activations(without: Path, tmp_path: Path) ->
     plan = tmp_path / "plan.json"
     run("plan", without, *MODEL, "-o", plan)
     assert "at least" in run("plan", plan).stdout
-    run("plan", without, *MODEL, "--seq-len", 512, "-o", plan)
+    run("plan", without, *MODEL, "--seq-len", 512, "-o", plan, "--force")
     assert "at least" not in run("plan", plan).stdout
 
 

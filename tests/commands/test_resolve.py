@@ -165,7 +165,16 @@ def test_unsupported_setting_is_reported_and_config_written(tmp_path):
     done = run(BAICHUAN, *WORLD, "--model", "examples/gpt.json", *extra)
     assert done.returncode == 1 and "error[DSC762]" in done.stdout
     assert json.loads(out.read_text())["train_batch_size"] == 32
-    done = run(BAICHUAN, *WORLD, "--model", "examples/gpt.json", *extra, "--output-format", "json")
+    done = run(
+        BAICHUAN,
+        *WORLD,
+        "--model",
+        "examples/gpt.json",
+        *extra,
+        "--force",
+        "--output-format",
+        "json",
+    )
     assert [each["code"] for each in json.loads(done.stdout)["diagnostics"]] == ["DSC762"]
 
 

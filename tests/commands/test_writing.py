@@ -126,7 +126,7 @@ def test_full_disk_keeps_old_file(names: int, config: Path, tmp_path: Path) -> N
     before = sorted(tmp_path.iterdir())
     clean = tmp_path / "clean.json"
     clean.write_text('{"train_batch_size": 8}')
-    done = run("plan", clean, "--gpus", 2, "-o", plan, room=100)
+    done = run("plan", clean, "--gpus", 2, "-o", plan, "--force", room=100)
     clean.unlink()
     assert done.returncode == 2 and f"-o {plan}" in " ".join(done.stderr.split())
     assert plan.read_text() == "the old plan"
