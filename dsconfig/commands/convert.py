@@ -13,11 +13,13 @@ from dsconfig.commands import options
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
-from dsconfig.source.pointer import dotted, is_block, lookup
+from dsconfig.schema import find
+from dsconfig.source.pointer import dotted, is_block, lookup, split
 
 with lazy_imports():
     from dsconfig.commands import prepare
     from dsconfig.planner.coverage import cover
+    from dsconfig.project import launch_file
     from dsconfig.runtimes import effective as settings
 
 
@@ -42,7 +44,7 @@ Out = Annotated[
 ]
 
 
-@options.with_flags("gpus nodes", gpus=1, nodes=1)
+@options.with_flags("gpus nodes", gpus=1)
 def convert(
     file: options.ConfigFile,
     to: Annotated[Format, typer.Option(help="Output format.")],
@@ -55,42 +57,48 @@ def convert(
     document = options.load(file, overrides)
     if document.is_broken:
         prepare.show_errors(document, document.diagnostics)
-    options.facts_from(**flags)  # rejects impossible counts
+    facts = options.facts_from(**flags)  # rejects impossible counts
     config: object = document.value
     if not is_block(config):
         raise UsageError(f"{document.name}: the config is not an object")
-    gpus, nodes = flags["gpus"] or 1, flags["nodes"] or 1
+    gpus, nodes = facts.world_size or 1, facts.nodes or 1
     match to:
         case Format.JSON:
-            text = json.dumps(config, indent=4)
+            text = json.dumps(config, indent=4) + "\n"
         case Format.BASE64:
-            text = urlsafe_b64encode(json.dumps(config).encode()).decode()
+            text = urlsafe_b64encode(json.dumps(config).encode()).decode() + "\n"
         case Format.ACCELERATE:
-            text = as_accelerate(document, gpus, nodes)
+            _require_file(document, file)
+            stage = lookup(config, "/zero_optimization/stage", 0)
+            named = launch_file.naming(document.name, stage, gpus=gpus, nodes=nodes)
+            text = launch_file.dumped(named)
         case Format.FSDP2:
-            text = as_fsdp2(document, gpus, nodes)
-    write(output, f"{text}\n")
+            text = as_fsdp2(document, file, gpus, nodes)
+    write(output, text)
 
 
-def as_accelerate(document: "Document", gpus: int, nodes: int) -> str:
-    if document.is_generated:
-        raise UsageError(f"{document.name}: this is already an accelerate YAML")
-    stage = lookup(document.value, "/zero_optimization/stage", 0)
-    lines = [
-        *_head("DEEPSPEED", gpus, nodes),
-        "deepspeed_config:",
-        f"  deepspeed_config_file: {json.dumps(document.name)}",
-        f"  zero3_init_flag: {_yaml(stage == 3)}",
-    ]
-    return "\n".join(lines)
+def _require_file(document: "Document", file: str) -> None:
+    """Raise UsageError unless an accelerate YAML can name the file."""
+    if document.is_generated or document.named_in is not None:
+        raise UsageError(f"{file}: this is already an accelerate YAML; its config: --to json")
+    if document.container or document.name != file or document.overrides:
+        what = "--set changes" if document.overrides else "stdin" if file == "-" else "this file"
+        raise UsageError(
+            f"{document.name}: the accelerate YAML names the file of the config, and {what} "
+            "cannot be named; write the config with --to json -o ds.json and convert that file"
+        )
 
 
-def as_fsdp2(document: "Document", gpus: int, nodes: int) -> str:
-    """Map the settings that FSDP2 supports; list the other keys as comments."""
+def as_fsdp2(document: "Document", file: str, gpus: int, nodes: int) -> str:
+    """Map the settings that FSDP2 supports; list the others as comments.
+
+    Raises UsageError for an unresolved config.
+    """
     try:
         settled = settings.effective(document.value)
     except ValueError as error:
-        raise UsageError(f"{document.name}: {error}; resolve the config first") from None
+        command = f"`dsconfig resolve {file} -o new.json`"
+        raise UsageError(f"{document.name}: {error}: {command}") from None
     zero = settled.zero
     gathers = zero.stage == 3 and zero.gather_16bit_weights_on_model_save
     fsdp = {
@@ -103,19 +111,25 @@ def as_fsdp2(document: "Document", gpus: int, nodes: int) -> str:
         "fsdp_activation_checkpointing": settled.activation_checkpointing.enabled,
     }
     precision = {"fp32": "no"}.get(settled.numerics.precision, settled.numerics.precision)
-    lines = [
-        *_head("FSDP", gpus, nodes),
-        f"mixed_precision: {_yaml(str(precision))}",
-        "fsdp_config:",
-        *(f"  {name}: {_yaml(value)}" for name, value in fsdp.items()),
-    ]
-    unmapped = [row.pointer for row in cover.coverage(settled) if row.pointer not in FSDP_KEYS]
-    lines += ["# No FSDP2 equivalent; set these in the training script:"] if unmapped else []
-    values = {dotted(pointer): lookup(document.value, pointer) for pointer in unmapped}
-    lines += [f"#   {path} = {json.dumps(value)}" for path, value in values.items()]
-    return "\n".join(lines)
+    launch = launch_file.head("FSDP", gpus, nodes)
+    text = launch_file.dumped({**launch, "mixed_precision": str(precision), "fsdp_config": fsdp})
+    return text + "".join(f"{line}\n" for line in _not_converted(document, settled))
 
 
+def _not_converted(document: "Document", settled: "settings.Effective") -> list[str]:
+    """Return the keys without an equivalent as YAML comments, by what to do about them."""
+    pointers = [row.pointer for row in cover.coverage(settled) if row.pointer not in FSDP_KEYS]
+    lines: list[str] = []
+    for title, is_read in ((TO_BE_SET, True), (UNREAD, False)):
+        listed = [each for each in pointers if (find(split(each)) is not None) is is_read]
+        lines += [f"# {title}"] if listed else []
+        values = {dotted(pointer): lookup(document.value, pointer) for pointer in listed}
+        lines += [f"#   {path} = {json.dumps(value)}" for path, value in values.items()]
+    return lines
+
+
+TO_BE_SET = "No FSDP2 equivalent in this file; set these in the training script or drop them:"
+UNREAD = "Not converted: DeepSpeed does not read these keys either:"
 FSDP_KEYS = frozenset(
     f"/{path}"
     for path in (
@@ -128,18 +142,3 @@ FSDP_KEYS = frozenset(
     )
 )
 """Keys covered by the settings above."""
-
-
-def _head(kind: str, gpus: int, nodes: int) -> list[str]:
-    return [
-        "compute_environment: LOCAL_MACHINE",
-        f"distributed_type: {kind}",
-        f"num_machines: {nodes}",
-        f"num_processes: {gpus}",
-    ]
-
-
-def _yaml(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value if isinstance(value, str) and value not in ("no", "yes") else json.dumps(value)

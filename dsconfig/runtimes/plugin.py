@@ -12,7 +12,7 @@ with lazy_imports():
     from dsconfig.source import override, plugin_settings
 
 MIXED = "mixed_precision"
-_IGNORED_WITH_A_FILE = (
+REFUSED_WITH_A_FILE = (
     "gradient_accumulation_steps",
     "gradient_clipping",
     "zero_stage",
@@ -73,7 +73,7 @@ class Plugin:
             message = "the config has no zero_optimization block, which accelerate requires"
             raise ReplayStop("ValueError", message, "zero_optimization")
         listed = self.environment.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",")
-        clashing = [name for name in listed if name in _IGNORED_WITH_A_FILE]
+        clashing = [name for name in listed if name in REFUSED_WITH_A_FILE]
         if clashing:
             message = f"{', '.join(clashing)} must not be set together with deepspeed_config_file"
             keys = (name if name == MIXED else f"deepspeed_config.{name}" for name in clashing)

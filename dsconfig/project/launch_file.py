@@ -1,0 +1,43 @@
+"""The accelerate YAML that names a config file."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from dsconfig.runtimes.plugin import REFUSED_WITH_A_FILE
+from dsconfig.source import plugin_settings
+
+
+def head(kind: str, gpus: int, nodes: int) -> dict[str, Any]:
+    """Return the entries that every accelerate YAML starts with."""
+    return {
+        "compute_environment": plugin_settings.LOCAL,
+        "distributed_type": kind,
+        "num_machines": nodes,
+        "num_processes": gpus,
+    }
+
+
+def naming(
+    config: str, stage: object, *, gpus: int, nodes: int, launch: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the YAML that names a config file and keeps the entries of ``launch``.
+
+    Entries that accelerate refuses together with a config file are left out.
+    """
+    launch = launch or {}
+    kept = {name: value for name, value in launch.items() if name not in REFUSED_WITH_A_FILE}
+    block = {
+        name: value
+        for name, value in plugin_settings.block_of(launch).items()
+        if name not in REFUSED_WITH_A_FILE
+    }
+    block = {"deepspeed_config_file": config, "zero3_init_flag": stage == 3, **block}
+    own = head(plugin_settings.DEEPSPEED, gpus, nodes)
+    return {**own, **kept, "deepspeed_config": block}
+
+
+def dumped(entries: Mapping[str, Any]) -> str:
+    """Return the text of a YAML file."""
+    return yaml.safe_dump(dict(entries), sort_keys=False)

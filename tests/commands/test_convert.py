@@ -1,0 +1,59 @@
+"""``dsconfig convert``: accelerate YAMLs, and what cannot be converted."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from command_line import run
+
+CONFIG = """{"train_batch_size": 8, "bf16": {"enabled": true}, "notes": "x",
+"zero_optimization": {"stage": 3, "no_such_key": 1}, "steps_per_print": 10}"""
+YAML = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  zero_stage: 2\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "ds.json").write_text(CONFIG)
+    (tmp_path / "acc.yaml").write_text(YAML)
+    return tmp_path
+
+
+def test_accelerate_yaml_names_the_file_and_counts_nodes(folder: Path) -> None:
+    done = run("convert", "ds.json", "--to", "accelerate", "--gpus", 16, cwd=folder)
+    assert yaml.safe_load(done.stdout) == {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "DEEPSPEED",
+        "num_machines": 2,
+        "num_processes": 16,
+        "deepspeed_config": {"deepspeed_config_file": "ds.json", "zero3_init_flag": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-",), "and stdin cannot be named; write the config with --to json"),
+        (("ds.json", "--set", "gradient_clipping=1"), "--set changes cannot be named"),
+        (("acc.yaml",), "acc.yaml: this is already an accelerate YAML"),
+    ],
+)
+def test_accelerate_yaml_requires_a_file_to_name(
+    folder: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = run("convert", *arguments, "--to", "accelerate", cwd=folder, stdin=CONFIG)
+    assert (done.returncode, done.stdout) == (2, "") and message in done.stderr
+
+
+def test_keys_without_fsdp2_equivalent_are_listed_by_what_to_do(folder: Path) -> None:
+    done = run("convert", "ds.json", "--to", "fsdp2", cwd=folder)
+    text, _, unread = done.stdout.partition("# Not converted: DeepSpeed does not read")
+    assert "#   steps_per_print = 10" in text and "notes" not in text
+    assert '#   notes = "x"' in unread and "no_such_key = 1" in unread
+    assert yaml.safe_load(done.stdout)["fsdp_config"]["fsdp_version"] == 2
+
+
+def test_unresolved_config_names_the_command_once(folder: Path) -> None:
+    done = run("convert", "acc.yaml", "--to", "fsdp2", cwd=folder)
+    assert done.returncode == 2 and done.stderr.count("resolve the config") == 1
+    assert "`dsconfig resolve acc.yaml -o new.json`" in done.stderr
