@@ -1,22 +1,28 @@
 """``dsconfig init``: write a starter config for a model and hardware, with reasons."""
 
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import dsconfig
-from dsconfig import os_errors
 from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError
+from dsconfig.project.neighbours import ACCELERATE
 from dsconfig.report import Severity
+from dsconfig.source.pointer import value_at
 
 with lazy_imports():
     from dsconfig.commands import host_memory, text_table
+    from dsconfig.facts import inputs
+    from dsconfig.project import launch_file
     from dsconfig.project import starter as starters
 
 if TYPE_CHECKING:
@@ -40,7 +46,6 @@ def init(
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write to FILE instead of stdout."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE if it exists.")] = False,
 ) -> None:
     """Write a valid, commented starter config for the target program.
 
@@ -52,34 +57,118 @@ def init(
     in stay "auto". Reasons are written under "$dsconfig", which all programs ignore; with
     --runtime deepspeed or dsengine they are // comments.
     """
-    fact_flags = options.with_project_facts({**flags, "learning_rate": learning_rate}, None)
-    facts = options.facts_from(**fact_flags)
+    given = options.with_project_facts({**flags, "learning_rate": learning_rate}, None)
+    facts = options.facts_from(**given)
     output = None if str(output) == "-" else output
     target = inference.target_program(runtime, None, source=str(output or ""), facts=facts)
     known = (facts.model, facts.world_size, facts.device)
-    if any(known) and not all(known):
-        raise UsageError("specify --model (or --params), --gpus and --device together, or none")
-    if all(known):
-        facts = options.with_memory_here(facts)
-        is_named = target.inferred_from != inference.DEFAULT
-        selective = is_named and target.runtime.recomputes_selectively
-        starter = starters.chosen(facts, learning_rate, target.runtime, selective=selective)
-        if starter.host_bytes:
-            note(text_table.paragraph(host_memory.sentence(starter.host_bytes, facts)))
-    else:
-        starter = starters.conservative(learning_rate, facts)
+    if any((facts.model, given["gpus"], facts.device)) and not all(known):
+        raise UsageError(
+            "specify --model (or --params), --gpus and --device together, or none of them"
+        )
+    starter = _starter(facts, given, target, searched=all(known))
     # Without a target program the file must be strict JSON.
-    hjson = target.inferred_from != inference.DEFAULT and target.runtime.reads_hjson
-    starter = starter.for_program(target.runtime)
+    hjson = not _is_for_all(target) and target.runtime.reads_hjson
     text = starters.render(starter, hjson=hjson)
-    _check(text, facts, target)
-    _emit(starter.title, text, output, target, force=force)
+    launch = _launch_config(facts, target, starter, output)
+    _check(text, replace(facts, launch=launch) if launch else facts, target)
+    message = [text_table.paragraph(FOR_ALL) if _is_for_all(target) else ""]
+    if target.inferred_from and not _is_for_all(target):
+        message = [text_table.paragraph(target.headline)]
+    if output is not None:
+        write(output, text)
+        message += [
+            text_table.paragraph(starter.title),
+            *_next_steps(output, starter, given, target),
+        ]
+    if launch:
+        text_of_launch = launch_file.dumped(launch).rstrip()
+        message += [f"accelerate config to launch it with:\n{text_of_launch}"]
+    if any(message):
+        note("\n".join(filter(None, message)))
+    if output is None:
+        typer.echo(text, nl=False)
+
+
+def _is_for_all(target: inference.TargetProgram) -> bool:
+    return target.inferred_from == inference.DEFAULT
+
+
+def _starter(
+    facts: "Facts", flags: Mapping[str, Any], target: inference.TargetProgram, *, searched: bool
+) -> "starters.Starter":
+    """Return the starter config for the target; prints a note about host memory."""
+    if not searched:
+        starter = starters.conservative(flags["learning_rate"], facts)
+        return starter.for_program(target.runtime)
+    facts = options.with_memory_here(facts)
+    rank, targets = flags["lora_rank"], flags["lora_targets"] or ""
+    starter = starters.chosen(
+        facts,
+        flags["learning_rate"],
+        target.runtime,
+        for_all=_is_for_all(target),
+        adapters=starters.Adapters(rank, targets) if rank else None,
+    )
+    if starter.host_bytes:
+        note(text_table.paragraph(host_memory.sentence(starter.host_bytes, facts)))
+    return starter.for_program(target.runtime)
+
+
+def _launch_config(
+    facts: "Facts",
+    target: inference.TargetProgram,
+    starter: "starters.Starter",
+    output: Path | None,
+) -> dict[str, Any]:
+    """Return the accelerate YAML that names the starter config; {} for other programs.
+
+    It has the entries of --accelerate-config, except those that the config replaces.
+    """
+    if target.runtime.name != ACCELERATE:
+        return {}
+    stage = value_at(starter.config, "zero_optimization.stage")
+    gpus, nodes = facts.world_size or 1, facts.nodes or 1
+    config = str(output or "ds.json")
+    return launch_file.naming(config, stage, gpus=gpus, nodes=nodes, launch=facts.launch)
+
+
+def _next_steps(
+    output: Path,
+    starter: "starters.Starter",
+    flags: Mapping[str, Any],
+    target: inference.TargetProgram,
+) -> list[str]:
+    """Return the lines about the file written: commands that check and estimate it."""
+    program = () if _is_for_all(target) else ("--runtime", target.runtime.name)
+    lines = [f"wrote {output}; check it with `{shlex.join(_command('validate', output, program))}`"]
+    if starter.host_bytes:
+        own = _as_flags(flags)
+        command = _command("estimate", output, (*own, *starter.estimate_flags, *program))
+        lines.append(f"memory per component: `{shlex.join(command)}`")
+    return lines
+
+
+def _command(name: str, file: Path, flags: Iterable[str]) -> list[str]:
+    return ["dsconfig", name, str(file), *flags]
+
+
+def _as_flags(flags: Mapping[str, Any]) -> list[str]:
+    """Return the facts as flags of ``estimate``, without those that are unset."""
+    listed: list[str] = []
+    for name, value in flags.items():
+        if value is not None and value not in (0.0, False) and name not in IN_FILE:
+            listed += [inputs.flag_of(name), str(value)]
+    return listed
+
+
+IN_FILE = ("learning_rate", "global_batch", "micro_batch", "accelerate_config")
+"""Flags whose values the file contains, or the accelerate config that goes with it."""
 
 
 def _check(text: str, facts: "Facts", target: inference.TargetProgram) -> None:
     """Raise UsageError if no starter is valid under the facts, such as invalid arguments."""
-    is_for_all = target.inferred_from == inference.DEFAULT
-    program = None if is_for_all else target.runtime
+    program = None if _is_for_all(target) else target.runtime
     document = dsconfig.read(text, name="starter config")
     report = dsconfig.validate(document, facts, runtime=program, version=target.runtime.version)
     for finding in report.diagnostics:
@@ -92,29 +181,3 @@ FOR_ALL = (
     "target: every program (choose one with --runtime). The Trainer requires the same values in "
     'TrainingArguments; with --runtime transformers, the file contains "auto" for them.'
 )
-
-
-def _emit(
-    title: str,
-    text: str,
-    output: Path | None,
-    target: inference.TargetProgram,
-    *,
-    force: bool,
-) -> None:
-    """Write the file or print it, and print the target program; the title is part of the text."""
-    for_all = target.inferred_from == inference.DEFAULT
-    message = target.headline if target.inferred_from else ""
-    if for_all:
-        message = text_table.paragraph(FOR_ALL)
-    if output is not None:
-        if os_errors.exists(output) and not force:
-            raise UsageError(f"{output} exists; specify another file, or --force")
-        write(output, text)
-        flag = "" if for_all else f"--runtime {target.runtime.name} "
-        wrote = f"wrote {output}; check it with `dsconfig validate {flag}{output}`"
-        message = f"{message}\n{text_table.paragraph(title)}\n{wrote}".strip()
-    if message:
-        note(message)
-    if output is None:
-        typer.echo(text, nl=False)

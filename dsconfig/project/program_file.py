@@ -30,7 +30,9 @@ def for_program(
     opens = program.fills_auto and not program.reads_hjson
     opened = _filled_by_program(config, (), program) if opens else {}
     values = {
-        pointer: value for pointer, value in opened.items() if pointer in program.set_elsewhere
+        pointer: value
+        for pointer, value in opened.items()
+        if pointer in program.set_elsewhere and value is not False
     }
     steps = program.instructions({**values, **other_settings}, {})
     return ProgramFile(cast("dict[str, Any]", _with_auto(config, (), opened)), tuple(opened), steps)

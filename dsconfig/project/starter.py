@@ -3,18 +3,27 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+from dsconfig.batch import MICRO
 from dsconfig.checks.agreement import Disagreement, disagreements
-from dsconfig.cost import search, search_space
+from dsconfig.cost import estimator, search, search_space
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
 from dsconfig.facts import Facts
+from dsconfig.facts.adapters import ALL_LINEAR
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.project.program_file import for_program
-from dsconfig.runtimes.base import BASE_WEIGHTS, RECOMPUTATION, Runtime, format_instructions
+from dsconfig.runtimes.base import (
+    ADAPTERS_BY_PEFT,
+    BASE_WEIGHTS,
+    RECOMPUTATION,
+    Instruction,
+    Runtime,
+    format_instructions,
+)
 from dsconfig.schema import AUTO, find
 from dsconfig.source.ignores import REMARKS, SECTION
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of, mixed_precision
@@ -32,16 +41,24 @@ class Starter:
     reasons: Mapping[str, str]
     set_elsewhere: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Values, by pointer, that the program takes from elsewhere than the config."""
+    steps: tuple[Instruction, ...] = ()
+    """Other settings that the run requires outside the config."""
     host_bytes: int = 0
-    """Host memory per node that the run requires in any program; 0 if it was not estimated."""
+    """Host memory per node that the run requires; 0 if it was not estimated."""
+    estimate_flags: tuple[str, ...] = ()
+    """Flags of ``estimate`` for the settings of this run that are not in the config."""
 
     def for_program(self, program: Runtime) -> "Starter":
         """Return the starter with "auto" for values that the program fills in."""
         file = for_program(program, self.config, self.set_elsewhere)
         reasons = {at: why for at, why in self.reasons.items() if at not in file.opened}
         reasons |= dict.fromkeys(file.opened, f"filled in by {program.name}")
-        title = f"{self.title}; set {format_instructions(file.steps)}" if file.steps else self.title
-        return replace(self, title=title, config=file.config, reasons=reasons)
+        steps = (*self.steps, *file.steps)
+        title = f"{self.title}; set {format_instructions(steps)}" if steps else self.title
+        flags, micro = self.estimate_flags, self.config.get(MICRO)
+        if f"/{MICRO}" in file.opened:
+            flags = (*flags, "--micro-batch", str(micro))
+        return replace(self, title=title, config=file.config, reasons=reasons, estimate_flags=flags)
 
 
 def skeleton(learning_rate: float, facts: Facts) -> dict[str, Any]:
@@ -147,16 +164,39 @@ COMMON_REASONS = {
 }
 
 
+class Adapters(NamedTuple):
+    """LoRA as specified: rank and names of the adapted modules (all linear layers if empty)."""
+
+    rank: int
+    targets: str = ""
+
+    @property
+    def step(self) -> Instruction:
+        """The code that adds them to the model."""
+        step = ADAPTERS_BY_PEFT._replace(text=ADAPTERS_BY_PEFT.text.format(self.rank))
+        names = [name.strip() for name in self.targets.split(",") if name.strip()]
+        if not names or names == [ALL_LINEAR]:
+            return step
+        return step._replace(text=step.text.replace(json.dumps(ALL_LINEAR), json.dumps(names)))
+
+
 def chosen(
-    facts: Facts, learning_rate: float, program: Runtime, *, selective: bool = True
+    facts: Facts,
+    learning_rate: float,
+    program: Runtime,
+    *,
+    for_all: bool = False,
+    adapters: Adapters | None = None,
 ) -> Starter:
     """Return the fastest config that fits, including recomputation.
 
-    Raises UsageError if nothing fits or a fact is missing.
+    ``for_all``: in every program, not only ``program``. Raises UsageError if nothing fits or a fact
+    is missing.
     """
     import dsconfig
 
     config = with_explicit_settings(skeleton(learning_rate, facts), facts)
+    selective = program.recomputes_selectively and not for_all
     with usage():
         fastest = search.fastest(
             search_space.open_space(facts, "dsengine", selective=selective)
@@ -165,10 +205,9 @@ def chosen(
     if recompute is Recompute.FULL:
         # The resolution below is for dsengine, which reads this block.
         config["activation_checkpointing"] = dict(RECOMPUTED)
-    if recompute is Recompute.SELECTIVE:
-        facts = recomputing_selectively(facts)
-    resolution = dsconfig.resolve(config, facts, runtime="dsengine")
-    if not resolution.ok:
+    given = recomputing_selectively(facts) if recompute is Recompute.SELECTIVE else facts
+    resolution = dsconfig.resolve(config, given, runtime="dsengine")
+    if not resolution.ok or resolution.effective is None:
         finding = resolution.diagnostics[0]
         raise UsageError(f"{finding.message}; {finding.help}" if finding.help else finding.message)
     reasons = COMMON_REASONS | {entry.pointer: entry.rule for entry in resolution.ledger}
@@ -177,27 +216,42 @@ def chosen(
         reasons[join("gradient_accumulation_steps")] = batch
     config = _without_inert_keys(resolution.config)
     set_elsewhere = recomputation_edits(recompute)
+    flags = ["--recompute", recompute.value] if set_elsewhere else []
     if recompute is Recompute.FULL:
         if program.recomputes_from_config:
-            set_elsewhere.clear()
+            set_elsewhere, flags = {}, []
         else:
             del config["activation_checkpointing"]
     if facts.base_weights == BaseWeights.FOUR_BIT:
         set_elsewhere[BASE_WEIGHTS] = facts.base_weights
-    model = f"{facts.model.name}{_adaptation(facts)}" if facts.model else "a model"
+    if for_all:
+        host_bytes = 0 if fastest is None else fastest.host_bytes
+    else:
+        estimate = estimator.estimate(resolution.effective, given, runtime=program)
+        host_bytes = estimate.options[0].host.peak_bytes
+    return Starter(
+        _title(facts, adapters),
+        config,
+        reasons,
+        set_elsewhere,
+        steps=(adapters.step,) if adapters else (),
+        host_bytes=host_bytes,
+        estimate_flags=tuple(flags),
+    )
+
+
+def _title(facts: Facts, adapters: Adapters | None) -> str:
+    """Return ``llama-2-7b with LoRA (rank 16) on 2 x RTX-4090, 2048 tokens per sample``."""
+    model = facts.model.name if facts.model else "a model"
+    if adapters:
+        model += f" with LoRA (rank {adapters.rank})"
+    elif facts.model and facts.model.trainable != facts.model.parameters:
+        model += f", {facts.model.trainable:.3g} trainable parameters"
+    if facts.base_weights:
+        model += f", {BaseWeights(facts.base_weights).label}"
     device = facts.device.name if facts.device else "an unknown GPU"
     tokens = facts.training.sequence_length if facts.training else None
-    title = f"{model} on {facts.world_size} x {device}, {tokens} tokens per sample"
-    host_bytes = 0 if fastest is None else fastest.host_bytes
-    return Starter(title, config, reasons, set_elsewhere, host_bytes)
-
-
-def _adaptation(facts: Facts) -> str:
-    """Return ``, adapters on 4-bit base weights (...)``; "" if all parameters are trained."""
-    if facts.model is None or facts.model.trainable == facts.model.parameters:
-        return ""
-    quantized = facts.base_weights and BaseWeights(facts.base_weights).label
-    return f", adapters on {quantized}" if quantized else ", adapters on frozen weights"
+    return f"{model} on {facts.world_size} x {device}, {tokens} tokens per sample"
 
 
 def conservative(learning_rate: float, facts: Facts) -> Starter:
@@ -212,11 +266,14 @@ def conservative(learning_rate: float, facts: Facts) -> Starter:
             "overlap_comm": True,
             "reduce_bucket_size": 200_000_000,
             "allgather_bucket_size": 200_000_000,
+            "stage3_gather_16bit_weights_on_model_save": True,
         },
         "optimizer": _optimizer(learning_rate),
         "scheduler": _scheduler(learning_rate),
         "steps_per_print": 100,
     }
+    config = with_explicit_settings(config, facts)
+    config[ZERO] = _with_effect(config[ZERO])
     reasons = COMMON_REASONS | {
         join("train_micro_batch_size_per_gpu"): "increase until GPU memory is used",
         join("bf16", "enabled"): "GPUs before Ampere do not support bf16: use fp16",
@@ -224,7 +281,7 @@ def conservative(learning_rate: float, facts: Facts) -> Starter:
         join(ZERO, "reduce_bucket_size"): "3.6 GB for both buckets by the 4.5x rule",
     }
     title = "conservative values; specify --model, --gpus and --device for better ones"
-    return Starter(title, with_explicit_settings(config, facts), reasons)
+    return Starter(title, config, reasons)
 
 
 def _without_inert_keys(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,16 +291,22 @@ def _without_inert_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     config runs at any world size. Accumulation stays, because accelerate's default is 1.
     """
     kept = {name: value for name, value in config.items() if value != {"enabled": False}}
-    zero = cast(dict[str, Any], kept.get(ZERO, {}))
-    if zero.get("stage") != 3:
-        zero = {name: value for name, value in zero.items() if not name.startswith("stage3_")}
-    else:
-        zero = {name: value for name, value in zero.items() if name != "allgather_bucket_size"}
     del kept["train_batch_size"]
-    if zero.get("stage") == 0:
-        zero = {"stage": 0}
-    kept[ZERO] = {name: value for name, value in zero.items() if value != {"device": "none"}}
+    kept[ZERO] = _with_effect(kept.get(ZERO, {}))
     return kept
+
+
+def _with_effect(zero: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a zero_optimization block that have an effect at its stage."""
+    stage = zero.get("stage")
+    if stage == 0:
+        return {"stage": 0}
+    return {
+        name: value
+        for name, value in zero.items()
+        if value != {"device": "none"}
+        and not (name == "allgather_bucket_size" if stage == 3 else name.startswith("stage3_"))
+    }
 
 
 INDENT = "  "

@@ -62,8 +62,9 @@ class Accelerate(Runtime):
             SCRIPT, "Accelerator(gradient_accumulation_steps={})"
         ),
         "/optimizer/params/lr": Instruction(SCRIPT, "DummyOptim(..., lr={})"),
-        "/bf16/enabled": Instruction("the accelerate config", "mixed_precision: bf16"),
-        "/fp16/enabled": Instruction("the accelerate config", "mixed_precision: fp16"),
+        # In the accelerate config, it must not be set together with deepspeed_config_file.
+        "/bf16/enabled": Instruction(SCRIPT, 'Accelerator(mixed_precision="bf16")'),
+        "/fp16/enabled": Instruction(SCRIPT, 'Accelerator(mixed_precision="fp16")'),
     }
     supplies_optimizer: ClassVar[bool] = True
     hands_over: ClassVar[bool] = True

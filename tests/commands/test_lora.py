@@ -45,4 +45,12 @@ def test_init_writes_how_the_base_weights_are_loaded() -> None:
     world = ["--model", "llama-2-7b", "--gpus", "2", "--device", "rtx-4090"]
     flags = ["--lora-rank", "16", "--base-weights", "4bit", "--runtime", "transformers"]
     done = CliRunner().invoke(app, ["init", *world, *flags])
-    assert "adapters on 4-bit base weights" in done.stdout and "load_in_4bit=True" in done.stdout
+    assert "with LoRA (rank 16), 4-bit base weights" in done.stdout
+    assert "LoraConfig(r=16" in done.stdout and "load_in_4bit=True" in done.stdout
+
+
+def test_init_writes_which_modules_are_adapted() -> None:
+    world = ["--model", "llama-2-7b", "--gpus", "2", "--device", "rtx-4090", "--lora-rank", "4"]
+    flags = ["--lora-targets", "q_proj, v_proj", "--runtime", "deepspeed"]
+    done = CliRunner().invoke(app, ["init", *world, *flags])
+    assert 'LoraConfig(r=4, target_modules=["q_proj", "v_proj"])' in done.stdout

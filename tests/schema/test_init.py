@@ -1,6 +1,8 @@
 """``dsconfig init`` writes a valid starter config for each program."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,45 @@ def test_wrong_usage(run: Run, arguments: tuple[object, ...], message: str) -> N
     code, out, err = run("init", *arguments)
     assert (code, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.parametrize("program", [None, "deepspeed", "transformers", "accelerate", "dsengine"])
+@pytest.mark.parametrize(
+    "world",
+    [
+        ("--model", "llama-2-7b", "--gpus", 2, "--device", "rtx-4090", "--lora-rank", 16),
+        ("--model", "gpt2", "--gpus", 4, "--device", "v100-16gb", "--host-memory", "64GiB"),
+    ],
+)
+def test_init_prints_the_estimate_of_its_config(
+    run: Run, tmp_path: Path, world: tuple[object, ...], program: str | None
+) -> None:
+    path = tmp_path / "ds.json"
+    chosen = ("--runtime", program) if program else ()
+    code, _, err = run("init", *world, *chosen, "-o", path)
+    assert code == 0
+    (command,) = re.findall("memory per component: `dsconfig (.*)`", err)
+    code, out, _ = run(*shlex.split(command), "--fail-if-oom")
+    assert code == 0 and "\nFits" in out
+    (needed,) = re.findall(r"Host memory: \S+ \wiB per node required", " ".join(err.split()))
+    if program:
+        assert needed in out
+
+
+def test_init_prints_the_accelerate_config_that_goes_with_it(run: Run, tmp_path: Path) -> None:
+    config, launch = tmp_path / "ds.json", tmp_path / "accelerate.yaml"
+    given = tmp_path / "given.yaml"
+    given.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+        "num_processes: 8\nrdzv_backend: static\ndeepspeed_config:\n  zero_stage: 3\n"
+        "  zero3_init_flag: true\n  offload_optimizer_device: cpu\n"
+    )
+    code, _, err = run("init", "--accelerate-config", given, "-o", config)
+    assert code == 0
+    written = err.partition("accelerate config to launch it with:\n")[2]
+    launch.write_text(written)
+    assert "rdzv_backend: static" in written and "mixed_precision" not in written
+    assert 'Accelerator(mixed_precision="bf16")' in err and "fp16" not in err
+    assert run("validate", launch)[:2] == (0, "")
+    zero = json.loads(config.read_text())["zero_optimization"]
+    assert zero["stage"] == 3 and zero["offload_optimizer"]["device"] == "cpu"
