@@ -31,6 +31,7 @@ NOT_SHOWN = {
     "DSC708": "accelerate or torchrun fails, not DeepSpeed",
     "DSC864": "only releases up to 0.19.2 fail, with recomputed frozen weights",
     "DSC865": "transformers fails, not DeepSpeed",
+    "DSC869": "TRL fails, not DeepSpeed",
     "DSC902": "fails when a checkpoint is loaded",
     "DSC916": "fails when deepspeed creates the data loader",
 }
