@@ -34,7 +34,7 @@ test: $(STAMPS)/setup ## run the test suite
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "engine and not live and not browser and not long and not deep"
 
 test-all: $(STAMPS)/interop ## test against the real programs, full jobs, and a browser if there is one
-	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -m "(live or browser or long) and not deep"
+	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(live or browser or long) and not deep"
 
 # Takes hours; an interrupted run resumes.
 test-deep: $(STAMPS)/setup mutants ## run sweeps that are too long for the suite
