@@ -96,7 +96,7 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
         peak = size(plan.memory["peak_bytes"])
         yield "expected peak", f"{peak} allocated per rank, in {plan.memory['peak_phase']}"
     if plan.step:
-        yield "expected step", step_line(plan.step).removeprefix("Step: ")
+        yield "step", step_line(plan.step).removeprefix("Step: ")
     for collective, sent in plan.traffic.items():
         yield collective.replace("_", "-"), f"{size(sent)} sent per rank and step"
 
