@@ -89,8 +89,15 @@ __getattr__, __all__ = lazy_attributes(__name__, "__version__")
 
 
 def __dir__() -> list[str]:
-    """List the public functions."""
-    return [name for name in __all__ if name.islower() and name not in _MODULES | {"__version__"}]
+    """List the public functions, and the types and errors in their signatures and docstrings."""
+    functions = [name for name in __all__ if name.islower()]
+    return [name for name in (*functions, *_TYPES) if name not in _MODULES | {"__version__"}]
+
+
+_TYPES = (
+    *("Diagnosis", "Document", "Estimate", "FactError", "Facts", "ModelTree", "Plan", "PlanError"),
+    *("Report", "Resolution"),
+)
 
 
 _MODULES = {"hostfile", "launch_env", "tiles"}

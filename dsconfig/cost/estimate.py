@@ -68,6 +68,9 @@ class DeviceMemory:
     high_bytes: int | None = None
     """Range of the peak if something was assumed; None if it is exact."""
 
+    def __repr__(self) -> str:
+        return f"<DeviceMemory: {size(self.needed_bytes)}, peak in {self.peak_phase}>"
+
     @property
     def beside_peak(self) -> dict[str, int]:
         """Return the bytes by name that must fit besides the allocated peak."""
@@ -91,6 +94,9 @@ class TierMemory:
     """Page-locked bytes, rounded up to powers of two (host only)."""
     rounding_bytes: int = 0
     """What the rounding adds to ``bytes``."""
+
+    def __repr__(self) -> str:
+        return f"<TierMemory: {size(self.bytes)}, at most {size(self.peak_bytes)}>"
 
     @property
     def is_building_worst(self) -> bool:
@@ -145,6 +151,10 @@ class Option:
     fits: tuple[Fit, ...] = ()
     step: StepEstimate | None = None
     """None if the batch size is not resolved."""
+
+    def __repr__(self) -> str:
+        tiers = f"offload_optimizer={self.offload_optimizer}, offload_param={self.offload_param}"
+        return f"<Option: stage {self.stage}, {tiers}, {self.device!r}, host={self.host!r}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -227,7 +227,7 @@ def _check_ranks(world_size: int | None, nodes: int | None, degrees: mesh.Degree
     if world_size is None:
         return
     if world_size > mesh.MOST_RANKS:
-        raise FactError("gpus", f"{world_size} exceeds the limit of {mesh.MOST_RANKS:,} ranks")
+        raise FactError("gpus", f"{world_size:,} exceeds the limit of {mesh.MOST_RANKS:,} ranks")
     if not degrees.divide(world_size):
         together = degrees.per_sample
         factors = f"{degrees.tensor} x {degrees.sequence} x {degrees.pipeline}"
@@ -358,6 +358,8 @@ def _trained(
         arguments["lora_dropout"],
     )
     require_non_negative(dropout, "lora_dropout")
+    if dropout > 1:
+        raise FactError("lora_dropout", f"{shown(dropout)} is not a probability of at most 1")
     trainable = arguments["trainable"]
     if rank is None and (targets is not None or dropout):
         argument = "lora_targets" if targets is not None else "lora_dropout"

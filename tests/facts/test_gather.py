@@ -67,6 +67,8 @@ def test_assumed_architecture_is_close_to_the_count(count):
         ({"device_memory": "24564"}, "--device-memory.* write 24564MiB"),
         ({"host_memory": "64B"}, "--host-memory.*'64B' is less than 1 MiB; write a size like"),
         ({"nvme_size": "2"}, "--nvme-size.*'2' is less than 1 MiB; write 2GiB"),
+        ({"lora_dropout": 2, "lora_rank": 8, "model": "gpt2"}, "--lora-dropout.*at most 1"),
+        ({"gpus": 3_221_225_472}, "--gpus.*3,221,225,472 exceeds the limit of 10,000,000"),
         ({"precision": "fp12"}, "--precision.*bf16"),
         ({"model": "no/such/config.json"}, "--model.*file not found"),
         ({"training_args": {"learning_rate": "5e-5"}}, "--training-args.*without quotes"),

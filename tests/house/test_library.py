@@ -28,12 +28,19 @@ def facts() -> dsconfig.Facts:
     return dsconfig.gather(gpus=2, device="a100-80gb", model="gpt2", seq_len=512)
 
 
-def test_dir_lists_the_public_functions_only() -> None:
+def test_dir_lists_functions_and_the_types_they_name() -> None:
     names = dir(dsconfig)
     functions = "diff estimate explain gather plan read resolve tune validate"
     assert set(functions.split()) <= set(names) <= set(dsconfig.__all__)
-    assert all(callable(getattr(dsconfig, name)) for name in names)
-    assert not any(isinstance(getattr(dsconfig, name), type) for name in names)
+    values = {name: getattr(dsconfig, name) for name in names}
+    assert all(map(callable, values.values()))
+    texts = [
+        f"{value.__doc__} {signature(value)}" for name, value in values.items() if name.islower()
+    ]
+    types = {name for name in names if isinstance(values[name], type)}
+    assert {"Facts", "FactError", "Report", "Resolution", "Estimate", "Plan"} <= types
+    unused = {name for name in types if not re.search(rf"\b{name}\b", " ".join(texts))}
+    assert not unused
 
 
 def test_help_introduces_the_functions() -> None:
@@ -138,6 +145,8 @@ def test_representations_are_short_and_html(facts: dsconfig.Facts) -> None:
         assert repr(value).startswith(f"<{type(value).__name__}")
         html = value._repr_html_()
         assert html.startswith("<table") and html.endswith("</table>")
+    (option,) = dsconfig.estimate(resolution, facts).options
+    assert len(repr(option)) <= 250 and "peak in" in repr(option.device)
     report = dsconfig.validate({"train_batch_size": 8, "a<b": 1})
     assert "a&lt;b" in report._repr_html_()
     assert len(repr(facts)) <= 300, repr(facts)
