@@ -23,13 +23,14 @@ from dsconfig.project.errors import UsageError, usage
 from dsconfig.report.render import FORMATS
 from dsconfig.report.sizes import size
 from dsconfig.source.findings import NO_CONFIG, UNREADABLE
+from dsconfig.source.pointer import is_block
 
 with lazy_imports():
     from dsconfig.commands import host_memory
     from dsconfig.facts import embedded_facts, gathering, machine
     from dsconfig.planner import plan as plans
     from dsconfig.project import settings
-    from dsconfig.source import override
+    from dsconfig.source import file_kinds, override
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -116,6 +117,9 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
     errors = [finding for finding in document.diagnostics if finding.code in codes]
     if errors:
         raise UsageError(f"{document.name}: {errors[0].message}")
+    if is_block(document.value) and file_kinds.another_kind(document.value) is file_kinds.PLAN:
+        remedy = file_kinds.PLAN.help.replace("FILE", source)
+        raise UsageError(f"{document.name}: this is a plan, not a config; {remedy}")
     with usage():
         return override.with_overrides(document, overrides or [])
 

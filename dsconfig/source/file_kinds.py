@@ -37,7 +37,15 @@ LAUNCH = FileKind(
     2,
     "pass it as --accelerate-config, together with the ds_config",
 )
+PLAN = FileKind(
+    "a plan",
+    frozenset({"format_version", "digest", "mesh", "effective", "coverage", "traffic"}),
+    4,
+    "show it with `dsconfig plan FILE`, run it with `dsconfig run FILE`",
+    with_zero=True,
+)
 KINDS = (
+    PLAN,
     FileKind(
         "a JSON Schema",
         frozenset({"$defs", "definitions", "properties", "additionalProperties", "$id"}),
