@@ -11,8 +11,9 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Effect
 from dsconfig.runtimes.base import Runtime, every_runtime, runtime_of
 from dsconfig.runtimes.dsengine import DsEngine
+from dsconfig.schema.key_index import paths_of
 from dsconfig.schema.version import NEWEST, Version
-from dsconfig.source import findings
+from dsconfig.source import findings, plugin_settings
 from dsconfig.source.document import Document
 from dsconfig.source.file_kinds import UNRELATED, FileKind, another_kind
 from dsconfig.source.pointer import join, split
@@ -125,6 +126,9 @@ def diagnostic_of(rule: Rule, finding: Finding, context: Context) -> Diagnostic 
             effect, message = Effect.REFUSED, finding.dsengine_message
     if not names:
         return None
+    help = finding.help
+    if help is not None and context.document.is_generated:
+        help = plugin_settings.in_settings(help, lambda name: bool(paths_of(name)))
     pointer = join(*finding.path)
     place = finding.range or context.document.range(pointer, key=finding.on_key)
     return Diagnostic(
@@ -135,7 +139,7 @@ def diagnostic_of(rule: Rule, finding: Finding, context: Context) -> Diagnostic 
         pointer=pointer,
         range=None if finding.in_other_file else place,
         runtimes=names,
-        help=finding.help,
+        help=help,
         fix=finding.fix,
         late=late,
         file=finding.file,

@@ -5,7 +5,8 @@ The plugin reads them and, if no file is named, generates a config. The plugin a
 for NVMe paths, which the launcher never sets.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from dsconfig.schema.markers import AUTO
@@ -45,6 +46,12 @@ OTHERS = frozenset(
     )
 )
 """Settings of the block that do not reach a ds_config."""
+SETTING_OF_KEY = {
+    path.rpartition(".")[2]: name
+    for name, path in PATH_OF_SETTING.items()
+    if not name.startswith("offload_")
+}
+"""Settings by name of the key that they generate, where the name belongs to one key only."""
 KNOWN = OTHERS | PATH_OF_SETTING.keys()
 OWN = KNOWN - {"gradient_accumulation_steps", "gradient_clipping"}
 """Settings that are not ds_config keys."""
@@ -165,6 +172,26 @@ def _as_launched(name: str, value: Any) -> str:
     return (
         str(value) if name in ("zero_stage", "gradient_accumulation_steps") else f"{value}".lower()
     )
+
+
+_QUOTED_KEY = re.compile(r'"(\w+)"(: [\w.+-]+)?( to zero_optimization)?')
+_PRECISION = re.compile(r'"(bf16|fp16)": \{"enabled": true\}')
+NO_SETTING = "this YAML has no setting for it: write a config file and name it in "
+"""Begins the remedy for keys that no setting generates."""
+
+
+def in_settings(remedy: str, is_key: Callable[[str], bool]) -> str:
+    """Return a remedy that names keys of a generated config with the settings to edit instead."""
+    remedy = _PRECISION.sub(r"mixed_precision: \1", remedy)
+    found = [match[1] for match in _QUOTED_KEY.finditer(remedy) if is_key(match[1])]
+    if all(name in SETTING_OF_KEY for name in found):
+        return _QUOTED_KEY.sub(_as_setting, remedy)
+    return f"{remedy}; {NO_SETTING}deepspeed_config_file"
+
+
+def _as_setting(match: re.Match[str]) -> str:
+    setting = SETTING_OF_KEY.get(match[1])
+    return match[0] if setting is None else f"deepspeed_config.{setting}{match[2] or ''}"
 
 
 def read(name: str, environment: Mapping[str, str]) -> Any:

@@ -1,7 +1,12 @@
 """Conflicts between an accelerate config and the config it names are reported in the YAML file."""
 
 import json
+from pathlib import Path
 
+import pytest
+
+import dsconfig
+from dsconfig.source import plugin_settings
 from validate.test_command import Run, put, run
 
 __all__ = ["run"]
@@ -75,3 +80,29 @@ def test_baseline_suppresses_findings_in_accelerate_config(run: Run) -> None:
     put("acc.yaml", LAUNCH)
     put("base.json", run("acc.yaml", "--output-format", "json").out)
     assert run("acc.yaml", "--baseline", "base.json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "remedy"),
+    [
+        ("zero_stage: 3", "DSC403", "add deepspeed_config.zero3_save_16bit_model: true, or"),
+        ("gradient_accumulation_steps: 0", "DSC202", "set deepspeed_config.gradient_accum"),
+    ],
+)
+def test_remedy_names_the_setting_of_the_yaml(
+    tmp_path: Path, settings: str, code: str, remedy: str
+) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(f"distributed_type: DEEPSPEED\ndeepspeed_config:\n  {settings}\n")
+    report = dsconfig.validate(path, runtime="accelerate")
+    (finding,) = (each for each in report.diagnostics if each.code == code)
+    assert (finding.help or "").startswith(remedy)
+
+
+def test_remedy_without_a_setting_in_the_yaml_suggests_a_config_file() -> None:
+    def in_settings(remedy: str) -> str:
+        return plugin_settings.in_settings(remedy, lambda name: name != "zero_to_fp32")
+
+    assert in_settings('add "overlap_comm": true').endswith("name it in deepspeed_config_file")
+    assert in_settings('write "bf16": {"enabled": true}') == "write mixed_precision: bf16"
+    assert in_settings("run zero_to_fp32") == "run zero_to_fp32"
