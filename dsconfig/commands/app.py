@@ -95,6 +95,20 @@ _NOT_A_NUMBER = re.compile(
 )
 _EXPECTED = {"integer": "expected an integer", "number": "expected a number"}
 
+_OPTIONS = re.compile(
+    r"([Nn]o such option: --)([\w-]+) \((?:Possible options: |Did you mean )(.*)\)"
+)
+
+
+def _nearest(match: re.Match[str]) -> str:
+    """Return the message about an unknown option with the nearest one, if one is near."""
+    known = re.findall(r"--([\w-]+)", match[3])
+    near = spelling.closest(match[2], known)
+    starting = near or next((name for name in known if name.startswith(match[2])), None)
+    hint = f"did you mean --{starting}?" if starting else f"similar: {match[3].rstrip('?')}"
+    return f"{match[1]}{match[2]}; {hint}"
+
+
 PARSER_ERROR: Any = typer.BadParameter.__mro__[1]
 """Base class of the parser's usage errors, which Typer does not export."""
 
@@ -103,6 +117,7 @@ def usage_error(error: Any) -> UsageError:
     """Return a usage error of the parser in the style of all others."""
     text = " ".join(error.format_message().split()).rstrip(".")
     text = _NOT_A_NUMBER.sub(lambda match: _EXPECTED[match[1]], text)
+    text = _OPTIONS.sub(_nearest, text)
     text = text.replace("Value error, ", "")
     text = text.replace("Input should be greater than or equal to", "must be at least")
     text = text.replace("Input should be less than or equal to", "must be at most")

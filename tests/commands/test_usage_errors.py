@@ -22,6 +22,8 @@ def call(folder: Path, *arguments: str) -> Done:
     ("arguments", "message"),
     [
         (("validate", "--nope"), "no such option: --nope"),
+        (("estimate", "--gpu", "8"), "no such option: --gpu; did you mean --gpus?"),
+        (("schema", "--deepspeed", "1"), "no such option: --deepspeed; did you mean --deepspeed-v"),
         (
             ("validate", "--gpus", "many"),
             "invalid value for '--gpus' / '--world-size': expected an integer",
