@@ -14,7 +14,7 @@ with lazy_imports():
     from dsconfig.checks import runner
     from dsconfig.comparison import differences, upgrades
     from dsconfig.cost import estimator, search
-    from dsconfig.facts import embedded_facts
+    from dsconfig.facts import embedded_facts, inputs
     from dsconfig.facts import facts as facts_module
     from dsconfig.failures import reading as failures
     from dsconfig.planner import build
@@ -121,10 +121,9 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
         return estimator.estimate(resolution, facts)
     _require_resolution(resolution, "estimate")
     if resolution.effective is None:
-        listed = "; ".join(
-            f"{finding.code} {finding.message}" for finding in resolution.diagnostics
-        )
-        raise ValueError(f"the config is not resolved: {listed or 'run validate for the errors'}")
+        listed = "; ".join(inputs.in_arguments(found.cause) for found in resolution.refusals)
+        why = f"the config is not resolved: {listed or 'run validate for the errors'}"
+        raise inputs.ArgumentError(why)
     program = runtimes.runtime_of(resolution.runtime, resolution.version)
     return estimator.estimate(resolution.effective, facts, runtime=program)
 

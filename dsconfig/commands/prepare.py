@@ -78,7 +78,7 @@ def planned(
     try:
         return dsconfig.plan(resolution, facts)
     except build.PlanError as error:
-        print(f"{document.name}: {error}", file=sys.stderr)
+        print(f"{document.name}: {error.in_flags}", file=sys.stderr)
         raise typer.Exit(FOUND) from None
 
 

@@ -47,6 +47,14 @@ def in_flags(message: str) -> str:
     return _ARGUMENT.sub(lambda match: flag_of(match[1]), message)
 
 
+_FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)\b")
+
+
+def in_arguments(message: str) -> str:
+    """Return a message with arguments of the library in place of command-line flags."""
+    return _FLAG.sub(lambda match: f"{match[1].replace('-', '_')}=", message)
+
+
 def flag_of(argument: str) -> str:
     """Return the command-line flag of an argument of :func:`gather`."""
     return "--with" if argument == "releases" else f"--{argument.replace('_', '-')}"

@@ -3,6 +3,7 @@
 from dataclasses import asdict, fields, replace
 
 from dsconfig.facts import Facts, ModelTree
+from dsconfig.facts.inputs import ArgumentError, in_arguments
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import Degrees, Mesh
 from dsconfig.planner.coverage import coverage
@@ -19,7 +20,7 @@ with lazy_imports():
     from dsconfig.cost import estimator, step_time
 
 
-class PlanError(ValueError):
+class PlanError(ArgumentError):
     """The config cannot be planned; ``diagnostics`` contain the reasons."""
 
     def __init__(self, message: str, diagnostics: tuple[Diagnostic, ...] = ()) -> None:
@@ -121,13 +122,13 @@ def _mesh(zero: Zero, facts: Facts) -> Mesh:
 def _settled(resolution: Resolution) -> Effective:
     if resolution.effective is None:
         refusals = resolution.refusals
-        listed = "; ".join(f"{found.code} {found.message}" for found in refusals)
+        listed = "; ".join(in_arguments(found.cause) for found in refusals)
         why = f"the config has errors: {listed}" if refusals else "a value has a wrong type"
-        raise PlanError(f"{why}; see `dsconfig validate`", refusals)
+        raise PlanError(why, refusals)
     if resolution.effective.batch is None:
         raise PlanError(
-            "the batch is not determined: set train_micro_batch_size_per_gpu, or specify"
-            " --micro-batch and --gpus"
+            "the batch is not determined: set train_micro_batch_size_per_gpu, or specify "
+            "micro_batch= and gpus="
         )
     return resolution.effective
 

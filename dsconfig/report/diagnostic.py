@@ -92,6 +92,11 @@ class Diagnostic(NamedTuple):
         return self.effect.severity
 
     @property
+    def cause(self) -> str:
+        """Code, message and help in one line."""
+        return f"{self.code} {self.message}" + (f": {self.help}" if self.help else "")
+
+    @property
     def url(self) -> str:
         """The file URI of the installed page of the rule."""
         return rule_pages.url(self.code)

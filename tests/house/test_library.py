@@ -160,3 +160,16 @@ def test_missing_facts_name_arguments_in_python_and_flags_on_the_command_line() 
         dsconfig.tune(dsconfig.gather(gpus=2, model="gpt2"))
     done = CliRunner().invoke(app, ["tune", "--model", "gpt2", "--seq-len", "128"])
     assert "--gpus" in f"{done.exception}" and "gpus=" not in f"{done.exception}"
+
+
+def test_errors_with_findings_name_arguments() -> None:
+    config = {"train_batch_size": "auto"}
+    for runtime, call in (
+        ("transformers", dsconfig.estimate),
+        ("transformers", dsconfig.plan),
+        ("dsengine", dsconfig.plan),
+    ):
+        resolution = dsconfig.resolve(config, runtime=runtime)
+        with pytest.raises(ValueError, match=r"DSC150 .*: specify gpus=") as caught:
+            call(resolution, dsconfig.gather(model="gpt2"))
+        assert "--" not in str(caught.value)
