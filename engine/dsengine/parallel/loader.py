@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dsengine.parallel import nearest_degree
+from dsengine.topology import world_size
 
 IGNORED = -100
 """Label of tokens that do not count in the loss."""
@@ -97,9 +98,7 @@ class SequenceLoader:
                     f"it like input_ids, {tuple(shape)}"
                 )
         if shape[1] % self.sp_world_size:
-            nearest = nearest_degree(
-                self.sp_world_size, dist.get_world_size(), lambda n: shape[1] % n == 0
-            )
+            nearest = nearest_degree(self.sp_world_size, world_size(), lambda n: shape[1] % n == 0)
             return (
                 f"a sequence of {shape[1]} tokens cannot be divided over sequence_parallel_size "
                 f"{self.sp_world_size}: let the collator pad to a multiple of it, or use {nearest}"
