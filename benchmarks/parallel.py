@@ -1,13 +1,13 @@
 """Sequence parallelism compared with hand-written torch and DeepSpeed, in one run.
 
-    python benchmarks/parallel.py [--pairs 9] [--length 512] [--stages 1,3]
+    python benchmarks/parallel.py [--pairs 31] [--length 512] [--stages 1,2,3]
 
 Two ranks on gloo, one thread each, share every sample. Hand-written torch: the same model and
-attention, with exchanges in an autograd function, and ``fully_shard`` over both ranks. Pairs are
-interleaved: in each round every mode trains some steps right after the others. Printed: the median
-of the ratios of dsengine's speed to the other's, and an interval that contains it with 95 %.
-DeepSpeed runs in processes of its own, at stage 3, where its gradients are right; if it fails, its
-error is printed.
+attention, with exchanges in an autograd function, and ``fully_shard`` over both ranks with the
+engine's units. A pair is one step of each mode, one after the other, in alternating order.
+Printed: the median over pairs of dsengine's speed relative to the other's, and an interval that
+contains it with 95 %. DeepSpeed changes torch for its whole process: its ranks are separate, and it
+runs at stage 3, where its gradients are right. If it fails, its error is printed.
 """
 
 import argparse
@@ -23,29 +23,33 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]
 
-WARM, TIMED = 2, 6
-RANKS = 2
+WARM, RANKS = 3, 2
+_built: dict[str, tuple[Callable[[Any], None], Any]] = {}
+"""Steps and parts of samples in a rank, by mode."""
 
 
-def timed(mode: str, length: int, steps: int = TIMED) -> float:
-    """Return tokens per second of a mode; called on every rank. The model is built anew."""
+def build(mode: str, length: int) -> None:
+    """Build a mode and warm it up; called on every rank."""
     import torch
     import torch.distributed as dist
     from parallel_modes import MODES, VOCABULARY
 
-    step, destroy = MODES[mode](length)
     ids = torch.randint(VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
-    part = ids.chunk(RANKS, dim=1)[dist.get_rank()].contiguous()
+    _built[mode] = MODES[mode](), ids.chunk(RANKS, dim=1)[dist.get_rank()].contiguous()
     for _ in range(WARM):
-        step(part)
+        step(mode)
+
+
+def step(mode: str) -> float:
+    """Return the seconds of one step; called on every rank."""
+    import torch.distributed as dist
+
+    train, part = _built[mode]
     dist.barrier()
     start = time.perf_counter()
-    for _ in range(steps):
-        step(part)
+    train(part)
     dist.barrier()
-    seconds = time.perf_counter() - start
-    destroy()
-    return steps * length / seconds
+    return time.perf_counter() - start
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
@@ -58,34 +62,26 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
     return ordered[cut], ordered[count - 1 - cut]
 
 
-def compared(
-    mode: str, others: Sequence[str], pairs: int, length: int, run: Callable[[str], float]
-) -> list[str]:
-    """Return a line for each of ``others``: the ratio of the speed of ``mode`` to it."""
-    rates: dict[str, list[float]] = {}
-    failed: dict[str, str] = {}
-    for number in range(pairs):
-        # The order alternates, so that a drift of the machine affects both alike.
-        for each in (mode, *others)[:: 1 if number % 2 == 0 else -1]:
-            if each not in failed:
-                try:
-                    rates.setdefault(each, []).append(run(each))
-                except RuntimeError as error:
-                    failed[each] = str(error).strip().splitlines()[-1]
-        print(f"{mode}: round {number + 1} of {pairs}", file=sys.stderr, flush=True)
-    lines: list[str] = []
-    for other in others:
-        if other in failed or mode in failed:
-            lines.append(f"{mode} / {other}: {failed.get(other) or failed[mode]}")
-            continue
-        ratios = [mine / its for mine, its in zip(rates[mode], rates[other], strict=True)]
-        low, high = interval(ratios)
-        lines.append(
-            f"{mode} / {other}: {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f}), "
-            f"{statistics.median(rates[mode]):.0f} and {statistics.median(rates[other]):.0f} "
-            f"tokens/s, {length} tokens"
-        )
-    return lines
+def compared(mode: str, other: str, pairs: int, length: int, run: Callable[[str, str], Any]) -> str:
+    """Return a line: the speed of ``mode`` relative to ``other``, or the error of one of them.
+
+    ``run`` calls a function of this file by name for a mode.
+    """
+    ratios: list[float] = []
+    try:
+        for each in (mode, other):
+            run("build", each)
+        for number in range(pairs):
+            order = (mode, other) if number % 2 == 0 else (other, mode)
+            seconds = {each: run("step", each) for each in order}
+            ratios.append(seconds[other] / seconds[mode])
+    except RuntimeError as error:
+        return f"{mode} / {other}: {str(error).strip().splitlines()[-1]}"
+    low, high = interval(ratios)
+    return (
+        f"{mode} / {other}: {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f}), "
+        f"{pairs} pairs, {length} tokens"
+    )
 
 
 def main() -> None:
@@ -95,23 +91,24 @@ def main() -> None:
     from training.ranks import Ranks
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--pairs", type=int, default=31)
     parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--stages", default="1,3")
+    parser.add_argument("--stages", default="1,2,3")
     chosen: Any = parser.parse_args()
-    has_deepspeed = importlib.util.find_spec("deepspeed") is not None
-    with Ranks(RANKS) as plain, Ranks(RANKS) as foreign, report_compilation():
-
-        def run(mode: str) -> float:
-            ranks = foreign if mode.startswith("deepspeed") else plain
-            return ranks.run("parallel:timed", seconds=LONGEST, mode=mode, length=chosen.length)[0]
-
-        for stage in map(int, chosen.stages.split(",")):
-            others = [f"torch {stage}"] + ["deepspeed 3"] * (stage == 3 and has_deepspeed)
-            mode = f"dsengine {stage}"
-            print("\n".join(compared(mode, others, chosen.pairs, chosen.length, run)), flush=True)
-    if not has_deepspeed:
+    pairs = [(f"dsengine {stage}", f"torch {stage}") for stage in chosen.stages.split(",")]
+    if importlib.util.find_spec("deepspeed") is not None:
+        pairs.append(("dsengine 3", "deepspeed 3"))
+    else:
         print("deepspeed is not installed: not compared", file=sys.stderr)
+    for mode, other in pairs:
+        with Ranks(RANKS) as plain, Ranks(RANKS) as foreign, report_compilation():
+
+            def run(job: str, each: str, plain: Any = plain, foreign: Any = foreign) -> Any:
+                ranks = foreign if each.startswith("deepspeed") else plain
+                length = {"length": chosen.length} if job == "build" else {}
+                return ranks.run(f"parallel:{job}", seconds=LONGEST, mode=each, **length)[0]
+
+            print(compared(mode, other, chosen.pairs, chosen.length, run), flush=True)
 
 
 if __name__ == "__main__":

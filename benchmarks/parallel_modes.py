@@ -1,12 +1,11 @@
 """Training modes for `benchmarks/parallel.py`.
 
-Each builder takes the length of the sequence and returns a function that trains one step on this
-rank's part. AdamW, clipping, fp32; every rank has as many labels.
+Each builder returns a function that trains one step on this rank's part of a sample. AdamW,
+clipping, fp32; every rank has as many labels.
 """
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -20,8 +19,7 @@ from torch.distributed.fsdp import fully_shard
 DIM, LAYERS, HEADS, VOCABULARY = 256, 4, 8, 4096
 CLIP, LEARNING_RATE = 1.0, 1e-4
 Step = Callable[[Tensor], None]
-Build = Callable[[int], tuple[Step, Callable[[], None]]]
-Core = Callable[[Tensor, Tensor, Tensor], Tensor]
+Build = Callable[[], Step]
 
 
 def causal(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -86,7 +84,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def ulysses(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attention by hand: all tokens of a part of the heads, and back."""
+    """Hand-written attention: all tokens of a part of the heads, and back."""
     ranks = dist.get_world_size()
 
     def of_heads(x: Tensor) -> Tensor:
@@ -101,8 +99,7 @@ def ulysses(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def by_hand(stage: int) -> Build:
     """``fully_shard`` with the engine's units; below stage 3 parameters stay unsharded."""
 
-    def build(length: int) -> tuple[Step, Callable[[], None]]:
-        del length
+    def build() -> Step:
         net, reshard = GPT(ulysses), stage == 3
         mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         units: list[Any] = [*net.blocks, net.tokens, [net.norm, net.head], net]
@@ -116,18 +113,19 @@ def by_hand(stage: int) -> Build:
             optimizer.step()
             optimizer.zero_grad()
 
-        return step, lambda: None
+        return step
 
     return build
 
 
 def settings(stage: int) -> dict[str, Any]:
+    persistent = {"stage3_param_persistence_threshold": 0} if stage == 3 else {}
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_clipping": CLIP,
         "sequence_parallel_size": dist.get_world_size(),
         "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE, "torch_adam": True}},
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_optimization": {"stage": stage, **persistent},
     }
 
 
@@ -140,8 +138,7 @@ def _engine_step(engine: Any) -> Step:
 
 
 def ours(stage: int) -> Build:
-    def build(length: int) -> tuple[Step, Callable[[], None]]:
-        del length
+    def build() -> Step:
         import dsengine
         from dsengine.deepspeed.runtime.sequence_parallel import parallel_state_sp
         from dsengine.deepspeed.sequence.layer import DistributedAttention
@@ -150,29 +147,27 @@ def ours(stage: int) -> Build:
         group = parallel_state_sp.get_sequence_parallel_group()
         net = GPT(DistributedAttention(causal, group, scatter_idx=2, gather_idx=1))
         engine, *_ = dsengine.initialize(model=net, config=settings(stage), mpu=parallel_state_sp)
-        return _engine_step(engine), engine.destroy
+        return _engine_step(engine)
 
     return build
 
 
 def deepspeed(stage: int) -> Build:
-    def build(length: int) -> tuple[Step, Callable[[], None]]:
-        del length
+    def build() -> Step:
         from training.live_jobs import real_deepspeed
 
         real = real_deepspeed()
         real.init_distributed("gloo")
         mpu: Any = import_module("deepspeed.runtime.sequence_parallel.parallel_state_sp")
         layer: Any = import_module("deepspeed.sequence.layer")
-        with suppress(AssertionError):  # groups exist from the round before
-            mpu.initialize_sequence_parallel(dist.get_world_size())
+        mpu.initialize_sequence_parallel(dist.get_world_size())
         group = mpu.get_sequence_parallel_group()
         attention = layer.DistributedAttention(causal, group, scatter_idx=2, gather_idx=1)
         net = GPT(lambda query, key, value: attention(query, key, value, 0))
         engine, *_ = real.initialize(
             model=net, model_parameters=net.parameters(), config=settings(stage), mpu=mpu
         )
-        return _engine_step(engine), engine.destroy
+        return _engine_step(engine)
 
     return build
 
