@@ -13,7 +13,7 @@ with lazy_imports():
     from dsconfig import batch as batches
     from dsconfig.checks import runner
     from dsconfig.comparison import differences, upgrades
-    from dsconfig.cost import estimator, search
+    from dsconfig.cost import estimator, tuning
     from dsconfig.facts import embedded_facts, inputs
     from dsconfig.facts import facts as facts_module
     from dsconfig.failures import reading as failures
@@ -167,7 +167,8 @@ def replan(plan: Plan, facts: Facts) -> Plan:
 def tune(
     facts: Facts, *, runtime: str | Runtime | None = None, version: str | Version | None = None
 ) -> tuple[Candidate, ...]:
-    """Rank ZeRO stage, offload and recomputation by estimated throughput, the best first.
+    """Rank ZeRO stage, offload, recomputation and, unless the model fits without, parallel degrees
+    by estimated throughput, the best first.
 
     Each candidate has the largest micro batch that fits and its ``config``; ``reason`` is empty if
     it fits. Default of ``runtime``: transformers or accelerate if the facts contain their settings,
@@ -178,7 +179,7 @@ def tune(
     if runtime is None:
         runtime, _ = runtimes.implied_by(facts) or ("deepspeed", "")
     program = runtimes.runtime_of(runtime, _version(version, runtime))
-    return search.tune(facts, runtime=program)
+    return tuning.tune(facts, runtime=program)
 
 
 def explain(name: str | Path | Document) -> str:

@@ -32,6 +32,12 @@ def ranks_per_node(world_size: int, nodes: int | None) -> int:
     return max(1, -(-world_size // (nodes or max(1, nodes_for(world_size)))))
 
 
+def nearest_divisor(number: int, degree: int) -> int:
+    """Return the divisor of ``number`` nearest to ``degree``; the smaller of two."""
+    divisors = (each for each in range(1, number + 1) if number % each == 0)
+    return min(divisors, key=lambda each: (abs(each - degree), each))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
     """Ranks over which a sample, a model and its experts are divided."""
@@ -138,6 +144,11 @@ class Mesh:
     def state_ranks(self) -> int:
         """Return the ranks over which one copy of the model states is divided."""
         return self.shard * self.sequence
+
+    @property
+    def expert_state_ranks(self) -> int:
+        """Return the ranks over which one copy of the states of an expert is divided."""
+        return min(self.shard, self.expert_data) * self.sequence
 
     @property
     def gradient_ranks(self) -> int:

@@ -12,7 +12,7 @@ from dsconfig.report.sizes import gib
 from dsconfig.runtimes.read_config import ZERO
 
 with lazy_imports():
-    from dsconfig.cost import workload
+    from dsconfig.cost import weights
 
 ENCODERS = ("vision_config", "audio_config", "thinker_config")
 """Blocks of a model's config.json that describe an encoder of images or sound."""
@@ -92,5 +92,5 @@ def _loaded_bytes(config: Context) -> int:
     facts = config.facts
     if facts.base_weights is None or facts.model is None:
         return 0
-    weights = workload.weights_of(facts.model, packing=(BaseWeights(facts.base_weights), 2))
-    return 2 * weights.elements + weights.constant_bytes
+    loaded = weights.weights_of(facts.model, packing=(BaseWeights(facts.base_weights), 2))
+    return 2 * loaded.elements + loaded.constant_bytes

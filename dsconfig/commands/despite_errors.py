@@ -46,7 +46,7 @@ def resolved(
         raise typer.Exit(1)
     fact_defaults.note_ignored_flags(effective, facts)
     fact_defaults.note_unintended_fp32(effective, document, program, facts)
-    fact_defaults.note_not_estimated(effective)
+    fact_defaults.note_not_estimated(effective, facts)
     return effective, errors
 
 

@@ -208,10 +208,10 @@ def note_unintended_fp32(
         note('note: trains in fp32 because the config has neither "bf16" nor "fp16"')
 
 
-def note_not_estimated(effective: "Effective") -> None:
+def note_not_estimated(effective: "Effective", facts: "Facts") -> None:
     """Print a note for each key whose effect is not estimated."""
-    for key in estimator.not_estimated(effective):
-        note(f"note: {key} is not estimated: every rank is assumed to have all experts")
+    for key in estimator.not_estimated(effective, facts):
+        note(f"note: {key} is not estimated: the model is not known to have experts")
 
 
 def note_ignored_flags(effective: "Effective", facts: "Facts") -> None:

@@ -34,6 +34,7 @@ SEQUENCE_LENGTH = 2048
 
 @options.with_flags(
     "model params gpus nodes device seq_len micro_batch global_batch host_memory "
+    "tensor_parallel sequence_parallel pipeline_parallel expert_parallel "
     "training_args accelerate_config lora_rank lora_targets lora_dropout trainable base_weights",
     seq_len=SEQUENCE_LENGTH,
 )
@@ -53,9 +54,10 @@ def init(
     file next to -o that names the config; else the config is valid for every program.
 
     With --model (or --params), --gpus and --device: the fastest stage, offload, buckets and micro
-    batch that fit. Without them: conservative values. Values that transformers or accelerate fill
-    in stay "auto". Reasons are written under "$dsconfig", which all programs ignore; with
-    --runtime deepspeed or dsengine they are // comments.
+    batch that fit, and parallel degrees of the target program if the model needs them. Without
+    them: conservative values. Values that transformers or accelerate fill in stay "auto". Reasons
+    are written under "$dsconfig", which all programs ignore; with --runtime deepspeed or dsengine
+    they are // comments.
     """
     given = options.with_project_facts({**flags, "learning_rate": learning_rate}, None)
     facts = options.facts_from(**given)

@@ -206,9 +206,18 @@ def fact_flags(
         str | None,
         fact(metavar="CLASS", help="Optimizer passed by the script, e.g. AdamW."),
     ] = None,
-    tensor_parallel: Annotated[int, fact(help="Tensor-parallel degree.")] = 1,
-    sequence_parallel: Annotated[int, fact(help="Sequence-parallel degree.")] = 1,
-    pipeline_parallel: Annotated[int, fact(help="Pipeline-parallel degree.")] = 1,
+    tensor_parallel: Annotated[
+        int | None, fact(help="Tensor-parallel degree (default: 1, or searched).")
+    ] = None,
+    sequence_parallel: Annotated[
+        int | None, fact(help="Sequence-parallel degree (default: 1, or searched).")
+    ] = None,
+    pipeline_parallel: Annotated[
+        int | None, fact(help="Pipeline-parallel degree (default: 1, or searched).")
+    ] = None,
+    expert_parallel: Annotated[
+        int | None, fact(help="Expert-parallel degree (default: 1, or searched).")
+    ] = None,
     node_link: Annotated[
         str | None,
         fact(metavar="RATE", help="Bandwidth between nodes per GPU, in GB/s, or e.g. 200Gbit."),

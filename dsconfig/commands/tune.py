@@ -18,11 +18,13 @@ from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 with lazy_imports():
     from dsconfig.commands import host_memory, screen, text_table
     from dsconfig.commands import tune_tables as tables
-    from dsconfig.cost import choices, rendering, search, workload
+    from dsconfig.cost import choices, rendering, search_space, tuning, workload
     from dsconfig.project import program_file
+    from dsconfig.runtimes import capabilities
 
 if TYPE_CHECKING:
     from dsconfig.cost.search_space import Candidate
+    from dsconfig.cost.tuning import Ranking
     from dsconfig.facts import Facts
     from dsconfig.project.program_file import ProgramFile
     from dsconfig.runtimes.base import Runtime
@@ -51,8 +53,9 @@ def tune(
 ) -> None:
     """Rank ZeRO stage, offload and recomputation by estimated throughput.
 
-    Each candidate uses the largest micro batch that fits. With --runtime dsengine, the fastest one
-    is also the choice of resolve and init.
+    If the model does not fit without offload, parallel degrees are searched as well: those that
+    the target program executes. Each candidate uses the largest micro batch that fits. With
+    --runtime dsengine, the fastest one is also the choice of init and, at its degrees, of resolve.
 
     Exit code 1 if nothing fits.
     """
@@ -64,7 +67,8 @@ def tune(
         workload.require_facts(facts, device=True, sequence_length=True)
     facts = memory_options.with_style(facts, style)
     with usage(), progress("Searching configurations"):
-        candidates = search.tune(facts, runtime=program)
+        ranking = tuning.ranking(facts, runtime=program)
+    candidates = ranking.candidates
     fits = bool(candidates) and not candidates[0].reason
     if fits and output is not None:
         winner = file_of(candidates[0], program)
@@ -72,7 +76,7 @@ def tune(
             note(f"also set {format_instructions(winner.steps)}")
         write(output, json.dumps(winner.config, indent=4) + "\n")
     if output is None or str(output) != "-":
-        _show(candidates, show_all, output_format, facts, target)
+        _show(ranking, show_all, output_format, facts, target)
     host_is_known = facts.host is not None and facts.host.memory_bytes is not None
     if fits and candidates[0].option.host.bytes and not host_is_known:
         note(host_memory.ASSUMED)
@@ -87,27 +91,33 @@ def tune(
 def file_of(candidate: "Candidate", program: "Runtime") -> "ProgramFile":
     """Return the config file of a candidate and the settings its program takes elsewhere."""
     config = choices.config_of(candidate.effective, recomputes=program.recomputes_from_config)
-    settings = choices.recomputation_edits(candidate.choice.recompute)
+    config = search_space.with_settings(config, candidate.settings)
+    settings = {
+        **capabilities.outside(candidate.settings),
+        **choices.recomputation_edits(candidate.choice.recompute),
+    }
     if program.recomputes_from_config:
         settings.pop(RECOMPUTATION, None)
     return program_file.for_program(program, config, settings)
 
 
 def _show(
-    candidates: "tuple[Candidate, ...]",
+    ranking: "Ranking",
     show_all: bool,
     output_format: str,
     facts: "Facts",
     program: inference.TargetProgram,
 ) -> None:
     if output_format == "json":
-        data = rendering.candidates_data(candidates)
+        data = rendering.candidates_data(*ranking)
         typer.echo(json.dumps({**data, **program.data}, indent=2))
         return
-    with screen.ending_with(tables.search_verdict(candidates[0])):
-        tables.print_candidates(candidates, None if show_all else SHOWN, facts, program)
-    if not candidates[0].reason:
-        winner = file_of(candidates[0], program.runtime)
+    best = ranking.candidates[0]
+    with screen.ending_with(tables.search_verdict(best)):
+        tables.print_candidates(ranking.candidates, None if show_all else SHOWN, facts, program)
+        tables.print_degrees(ranking)
+    if not best.reason:
+        winner = file_of(best, program.runtime)
         if winner.steps:
             typer.echo(
                 text_table.paragraph(

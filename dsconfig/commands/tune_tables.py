@@ -7,11 +7,14 @@ import typer
 from dsconfig.commands import verdict as verdicts
 from dsconfig.commands.estimate_tables import model_label, print_host
 from dsconfig.commands.text_table import TextTable, colored_verdict, paragraph
+from dsconfig.cost.divisions import described
+from dsconfig.mesh import UNDIVIDED
 from dsconfig.report.sizes import counted, in_gib
 
 if TYPE_CHECKING:
     from dsconfig.cost.search_space import Candidate
     from dsconfig.cost.step_time import StepTime
+    from dsconfig.cost.tuning import Ranking
     from dsconfig.facts import Facts
     from dsconfig.project.inference import TargetProgram
 
@@ -26,7 +29,8 @@ def search_verdict(best: "Candidate") -> str:
 def print_candidates(
     candidates: "tuple[Candidate, ...]", most: int | None, facts: "Facts", program: "TargetProgram"
 ) -> None:
-    """Print the fastest candidate, then up to ``most`` others with the reason each was rejected."""
+    """Print the fastest candidate, then up to ``most`` others at the same parallel degrees, with
+    the reason each was rejected."""
     best = candidates[0]
     peak = facts.device.tflops_16bit if facts.device else None
     option, time = best.option, best.time
@@ -44,12 +48,13 @@ def print_candidates(
                 "guarantee."
             )
         )
-    heading = "Candidates, each with its largest micro batch that fits (memory in GiB)"
+    divided = f" at {described(best.degrees)}" if best.degrees != UNDIVIDED else ""
+    heading = f"Candidates{divided}, each with its largest micro batch that fits (memory in GiB)"
     if not facts.training or facts.training.global_batch_size is None:
         heading += "; specify --global-batch to compare equal steps"
     typer.echo(f"\n{paragraph(heading)}")
     table = TextTable(">tokens/s/GPU", ">MFU", ">GPU", ">host", "config")
-    groups = _grouped(candidates)
+    groups = _grouped(tuple(each for each in candidates if each.degrees == best.degrees))
     for group in groups[:most]:
         first = group[0]
         stages = " or ".join(str(candidate.choice.stage) for candidate in group)
@@ -61,6 +66,26 @@ def print_candidates(
     typer.echo(str(table))
     if most is not None and len(groups) > most:
         typer.echo(f"{len(groups) - most} more: --all lists them")
+
+
+def print_degrees(ranking: "Ranking") -> None:
+    """Print why each other combination of parallel degrees was not chosen, equal reasons
+    together. Nothing if none was tried."""
+    if not _at_other_degrees(ranking.candidates):
+        return
+    reasons: dict[str, list[str]] = {}
+    for candidate in _at_other_degrees(ranking.candidates):
+        label = f"{described(candidate.degrees)}, {candidate.choice.label}"
+        reasons.setdefault(candidate.reason, []).append(label)
+    for each in ranking.rejected:
+        reasons.setdefault(each.reason, []).append(each.label)
+    typer.echo("\nOther parallel degrees")
+    for reason, labels in reasons.items():
+        typer.echo(paragraph(f"{'; '.join(labels)}: {reason}", indent="    ", first="  "))
+
+
+def _at_other_degrees(candidates: "tuple[Candidate, ...]") -> "list[Candidate]":
+    return [each for each in candidates if each.degrees != candidates[0].degrees]
 
 
 def _grouped(candidates: "tuple[Candidate, ...]") -> "list[list[Candidate]]":

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from dsconfig.cost.activations import Recompute, recompute_of
-from dsconfig.cost.dsengine.sharding import groups_of
-from dsconfig.cost.workload import packing_of, weights_of
+from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of
+from dsconfig.cost.dsengine.sharding import Sharing, groups_of
+from dsconfig.cost.weights import packing_of, weights_of
 from dsconfig.facts.facts import Facts
 from dsconfig.mesh import Mesh
 from dsconfig.runtimes.effective import Effective
@@ -65,12 +65,14 @@ class Volume:
     """What one rank exchanges: ``units``, and the hidden states of ``layers`` layers.
 
     ``hidden_bytes``: of one micro batch and rank; layers that are recomputed count again.
+    ``routed``: layers with experts, times the experts that each token is sent to.
     """
 
     units: tuple[UnitVolume, ...]
     reduces_every_pass: bool
     layers: float = 0.0
     hidden_bytes: float = 0.0
+    routed: float = 0.0
 
 
 def traffic(found: Iterable[Collective]) -> Mapping[str, int]:
@@ -153,11 +155,13 @@ def _of_layers(mesh: Mesh, volume: Volume, steps: int) -> Iterator[Collective]:
 
     Tensor parallelism all-reduces twice in forward and twice in backward (Shoeybi et al. 2019,
     arXiv:1909.08053); Ulysses sends q, k, v and the output through an all-to-all, and back
-    (Jacobs et al. 2023, arXiv:2309.14509).
+    (Jacobs et al. 2023, arXiv:2309.14509); experts get tokens and return them, and back (Lepikhin
+    et al. 2020, arXiv:2006.16668).
     """
     for axis, kind, ranks, hidden in (
         ("tensor", CollectiveKind.ALL_REDUCE, mesh.tensor, 4 * volume.layers),
         ("sequence", CollectiveKind.ALL_TO_ALL, mesh.sequence, 8 * volume.layers),
+        ("expert", CollectiveKind.ALL_TO_ALL, mesh.expert, 4 * volume.routed),
         ("pipeline", CollectiveKind.SEND, mesh.pipeline, 2),
     ):
         amount = hidden * volume.hidden_bytes
@@ -176,13 +180,13 @@ def volume_of(
     hpz = zero.hpz_partition_size > 1
     if is_deepspeed:
         # Each recomputation gathers again, before backward does.
-        again = (1 + recomputes) if zero.stage == 3 else 0
+        gathers = (1 + recomputes) if zero.stage == 3 else 0
         units = [
             UnitVolume(
                 weights.elements // degrees.pipeline,
                 weights.trained // degrees.pipeline,
-                gathers=int(zero.stage == 3) + again * (not hpz),
-                regathers=again * hpz,
+                gathers=int(zero.stage == 3) + gathers * (not hpz),
+                regathers=gathers * hpz,
             )
         ]
     else:
@@ -193,13 +197,16 @@ def volume_of(
                 gathers=int(group.gathered) + (group.freed_after_forward and not hpz),
                 regathers=int(group.freed_after_forward and hpz),
             )
-            for group in groups_of(zero, model, weights, mesh.state_ranks)
+            for group in groups_of(zero, model, weights, Sharing.of(mesh))
         ]
-    layers = shape.layers / degrees.pipeline * (1.5 if recomputes else 1.0) if shape else 0.0
+    again = (1.5 if recomputes else 1.0) / degrees.pipeline
+    layers = shape.layers * again if shape else 0.0
+    routed = shape.mixed_blocks * experts_at_work(shape) * again if shape else 0.0
     width = effective.numerics.precision.bytes
     return Volume(
         units=tuple(units),
         reduces_every_pass=zero.stage >= 2 if is_deepspeed else zero.reduces_every_pass,
         layers=layers,
+        routed=routed,
         hidden_bytes=tokens * shape.hidden_size * width if shape else 0.0,
     )

@@ -261,14 +261,18 @@ def inputs_of(
             "accumulation": batch.accumulation if batch else 1,
             "recompute": recompute_of(effective, facts),
             "overlap_comm": effective.zero.overlap_comm,
-            "not_estimated": not_estimated(effective),
+            "not_estimated": not_estimated(effective, facts),
         }
     )
 
 
-def not_estimated(effective: Effective) -> list[str]:
-    """Return the keys of the config whose effect on memory and time is not estimated."""
-    return ["expert_parallel.autoep_size"] if expert_degree(effective.config) > 1 else []
+def not_estimated(effective: Effective, facts: Facts) -> list[str]:
+    """Return the keys of the config whose effect on memory and time is not estimated: the degree
+    of experts that the model is not known to have."""
+    shape = facts.architecture
+    known = shape is not None and bool(shape.experts)
+    divided = expert_degree(effective.config) > 1
+    return ["expert_parallel.autoep_size"] if divided and not known else []
 
 
 def simulator_of(runtime: str | Runtime) -> Callable[[Workload], Trace]:

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from dsconfig.cost import search, search_space
+from dsconfig.cost import degree_search, divisions, search, search_space
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.search_space import Batches, Candidate, Space
 from dsconfig.facts import Facts, TrainingFacts
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import Runtime, runtime_of
+from dsconfig.runtimes.capabilities import label_of
 from dsconfig.runtimes.effective import Effective
 
 with lazy_imports():
@@ -18,6 +19,7 @@ with lazy_imports():
 
 
 MAXIMUM_GPUS = 65_536
+FEWEST = "fewest GPUs"
 SMALLEST_MODEL, LARGEST_MODEL = 10_000_000, 100_000_000_000_000
 
 
@@ -45,7 +47,8 @@ class Limit:
     def how(self) -> str:
         if self.candidate is None:
             return ""
-        return self.candidate.choice.label + _RECOMPUTE_LABELS[self.recompute]
+        degrees = label_of(self.candidate.degrees)
+        return f"{degrees}{self.candidate.choice.label}{_RECOMPUTE_LABELS[self.recompute]}"
 
 
 _RECOMPUTE_LABELS = {
@@ -84,13 +87,17 @@ def limits(
 
 class _Questions:
     def __init__(self, facts: Facts, effective: Effective | None, runtime: str | Runtime) -> None:
-        self._facts, self._effective, self._runtime = facts, effective, runtime
+        self._facts, self._effective, self._runtime = facts, effective, runtime_of(runtime)
+        self._tried = [facts]
+        """The facts with each combination of degrees; without a file all that are possible."""
+        if effective is None:
+            self._tried += divisions.possible(facts, self._runtime)
 
     def largest_model(self) -> Limit:
         """Return the parameter count, to 1 %, of the largest Llama-like decoder."""
 
-        def facts_for(size: int) -> Facts:
-            return replace(self._facts, model=parameter_count.model(size))
+        def facts_for(size: int, facts: Facts) -> Facts:
+            return replace(facts, model=parameter_count.model(size))
 
         return self._most(
             "largest model (parameters)", SMALLEST_MODEL, LARGEST_MODEL, facts_for, precision=0.01
@@ -99,9 +106,14 @@ class _Questions:
     def fewest_gpus(self) -> Limit:
         """Return the count in full groups of tensor, sequence and pipeline parallel ranks.
 
-        With a global batch, only as many groups as divide it: ``tune`` rejects others.
+        With a global batch, only as many groups as divide it: ``tune`` rejects others. Divided
+        further only if no number suffices.
         """
-        facts, question = self._facts, "fewest GPUs"
+        answers = (self._fewest_gpus(facts) for facts in self._tried)
+        return next((each for each in answers if each.value is not None), Limit(question=FEWEST))
+
+    def _fewest_gpus(self, facts: Facts) -> Limit:
+        question = FEWEST
         per_node = max(1, (facts.world_size or 8) // (facts.nodes or 1))
         group = facts.degrees.per_sample
         total = facts.training.global_batch_size if facts.training else None
@@ -134,18 +146,18 @@ class _Questions:
             "largest micro batch",
             1,
             search_space.LARGEST_MICRO_BATCH,
-            lambda _: self._facts,
+            lambda _, facts: facts,
             micro_batch=True,
         )
 
     def longest_sequence(self) -> Limit:
         """Return the length in tokens, to a multiple of 128."""
 
-        def facts_for(units: int) -> Facts:
-            training = self._facts.training or TrainingFacts(micro_batch_size=1)
-            return replace(self._facts, training=replace(training, sequence_length=units * 128))
+        def facts_for(units: int, facts: Facts) -> Facts:
+            training = facts.training or TrainingFacts(micro_batch_size=1)
+            return replace(facts, training=replace(training, sequence_length=units * 128))
 
-        found = self._most("longest sequence (tokens)", 1, 131_072, facts_for)
+        found = self._most("longest sequence (tokens)", 1, 131_072, facts_for, all_degrees=True)
         return found if found.value is None else replace(found, value=found.value * 128)
 
     def _most(
@@ -153,42 +165,56 @@ class _Questions:
         question: str,
         low: int,
         high: int,
-        facts_for: Callable[[int], Facts],
+        facts_for: Callable[[int, Facts], Facts],
         *,
         micro_batch: bool = False,
         precision: float = 0.0,
+        all_degrees: bool = False,
     ) -> Limit:
-        @cache
-        def space(value: int) -> Space:
-            return self._space(facts_for(value), value if micro_batch else None)
+        """Return the largest value that fits.
+
+        ``all_degrees``: over all combinations of degrees, instead of the first with which any
+        value fits.
+        """
 
         def steps(value: int) -> int:
             return max(1, int(value * precision))
 
-        most = None
-        for choice in search.by_footprint(space(low)):
-            # Continue from the best value found so far.
-            start = low if most is None else most + steps(most)
-            if start <= high and search.fits(space(start), choice):
-                most = _farthest(
-                    lambda value, choice=choice: search.fits(space(value), choice),
-                    start,
-                    high,
-                    steps,
-                )
-        if most is None:
+        most, best = None, None
+        # Most divided first: the others then have to be better only once.
+        for facts in reversed(self._tried) if all_degrees else self._tried:
+
+            @cache
+            def space(value: int, facts: Facts = facts) -> Space:
+                return self._space(facts_for(value, facts), value if micro_batch else None)
+
+            for choice in search.by_footprint(space(low)):
+                # Continue from the best value found so far.
+                start = low if most is None else most + steps(most)
+                if start <= high and search.fits(space(start), choice):
+                    most = _farthest(
+                        lambda value, choice=choice, space=space: search.fits(space(value), choice),
+                        start,
+                        high,
+                        steps,
+                    )
+                    best = space(most)
+            if most is not None and not all_degrees:
+                break
+        if most is None or best is None:
             return Limit(question=question)
-        return Limit(question=question, value=most, candidate=search.fastest(space(most)).chosen)
+        return Limit(question=question, value=most, candidate=search.fastest(best).chosen)
 
     def _space(self, facts: Facts, micro_batch: int | None = None) -> Space:
         if self._effective is None:
             space = search_space.open_space(facts, self._runtime)
+            space = degree_search.executed(space, self._runtime)
         else:
             batch = self._effective.batch
             space = Space(
                 base=self._effective,
                 facts=facts,
-                runtime=runtime_of(self._runtime),
+                runtime=self._runtime,
                 batches=Batches(
                     (batch.micro_batch if batch else 1,), None, batch.accumulation if batch else 1
                 ),

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dsconfig.cost.activations import Activations
-from dsconfig.cost.workload import OUTSIDE, Weight, Weights, Workload, workload
+from dsconfig.cost.weights import OUTSIDE, Weight, Weights
+from dsconfig.cost.workload import Workload, workload
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective

@@ -6,6 +6,7 @@ from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
 
+from dsconfig.batch import STEPS
 from dsconfig.cost.activations import Recompute, recompute_of
 from dsconfig.cost.choices import (
     RECOMPUTED,
@@ -18,14 +19,16 @@ from dsconfig.cost.choices import (
     with_micro_batch,
     with_recomputation,
 )
+from dsconfig.cost.divisions import described, possible
 from dsconfig.cost.estimate import Option
-from dsconfig.cost.estimator import estimate_option
+from dsconfig.cost.estimator import estimate_option, facts_in_force
 from dsconfig.cost.fit import verdict_on
 from dsconfig.cost.search_space import divisors
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts.adapters import with_adapters
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
+from dsconfig.mesh import UNDIVIDED
 from dsconfig.runtimes.base import (
     BASE_WEIGHTS,
     LORA_RANK,
@@ -34,6 +37,7 @@ from dsconfig.runtimes.base import (
     Runtime,
     runtime_of,
 )
+from dsconfig.runtimes.capabilities import settings_of, stages_under
 from dsconfig.runtimes.effective import TIER_NAMES, Effective, Tier, Zero
 
 
@@ -63,8 +67,9 @@ def cheapest_changes(
     """Return the ``count`` fastest changes that make the config fit; if none does, those that save
     most.
 
-    Pairs of changes are offered only if neither change alone fits and is as fast. LoRA or QLoRA
-    comes last, since it trains something else.
+    Pairs of changes are offered only if neither change alone fits and is as fast; parallel degrees
+    only if nothing else fits without offload. LoRA or QLoRA comes last, since it trains something
+    else.
     """
     facts = _without_redundant_false(effective, facts)
     program = runtime_of(runtime)
@@ -72,6 +77,9 @@ def cheapest_changes(
     choices = ([choice] for choice in _other_choices(effective, facts))
     all_series = [*_of_the_run(effective, facts, program), *choices]
     found = [change for series in all_series for change in evaluator.evaluate(series)]
+    if not any(map(_fits_on_device, found)):
+        for series in _degrees(effective, facts, program):
+            found += evaluator.first_fitting(series)
     if sum(change.fits for change in found) < count:
         alone = {change.what: change.slowdown for change in found if change.fits}
         pairs = [
@@ -79,6 +87,9 @@ def cheapest_changes(
             for series in _pairs(effective, facts, program)
             for change in evaluator.evaluate(series)
         ]
+        if not any(map(_fits_on_device, (*found, *pairs))):
+            for series in _degrees_with_others(effective, facts, program):
+                pairs += evaluator.first_fitting(series)
         found += [
             pair
             for pair in pairs
@@ -88,6 +99,12 @@ def cheapest_changes(
     rest = sorted((change for change in found if not change.fits), key=lambda it: -it.saved_bytes)
     adapted = evaluator.first_fitting(_adapters(effective, facts))
     return tuple([*fitting[:count], *adapted] or rest[:count])
+
+
+def _fits_on_device(change: Change) -> bool:
+    """Return whether a change fits without offload."""
+    option = change.option
+    return change.fits and option.offload_optimizer == option.offload_param == "none"
 
 
 def _without_redundant_false(effective: Effective, facts: Facts) -> Facts:
@@ -165,7 +182,7 @@ class Candidate(NamedTuple):
     edits: dict[str, Any]
     effective: Effective
     facts: Facts | None = None
-    """Those of a run that trains something else."""
+    """Those of a run that trains something else, or at other degrees."""
 
 
 Series = list[Candidate]
@@ -201,7 +218,51 @@ def _pairs(effective: Effective, facts: Facts, program: Runtime) -> Iterator[Ser
 def _joined(first: Candidate, others: Iterable[Candidate]) -> Iterator[Candidate]:
     for other in others:
         edits = {**first.edits, **other.edits}
-        yield Candidate((*first.parts, *other.parts), edits, other.effective)
+        yield Candidate((*first.parts, *other.parts), edits, other.effective, first.facts)
+
+
+def _degrees(effective: Effective, facts: Facts, program: Runtime) -> Iterator[Series]:
+    """Yield the parallel degrees of each axis, smallest first, with more accumulation: the same
+    global batch. Nothing if the run sets one."""
+    batch, ranks = effective.batch, facts.world_size
+    if batch is None or ranks is None:
+        return
+    if facts_in_force(effective, facts, program).degrees != UNDIVIDED:
+        return
+    series: dict[str, Series] = {}
+    for divided in possible(facts, program):
+        degrees, samples = divided.degrees, divided.data_parallel or 1
+        if effective.zero.stage not in stages_under(program, degrees):
+            continue
+        steps = batch.accumulation * batch.data_parallel // samples
+        edits = settings_of(program, degrees, ranks)
+        if steps != batch.accumulation:
+            edits[f"/{STEPS}"] = steps
+        changed = with_micro_batch(effective, batch.micro_batch, steps, samples)
+        label = described(degrees)
+        axis = label.partition(" ")[0]
+        series.setdefault(axis, []).append(Candidate((label,), edits, changed, divided))
+    yield from series.values()
+
+
+def _degrees_with_others(effective: Effective, facts: Facts, program: Runtime) -> Iterator[Series]:
+    """Yield the degrees of each axis with recomputation, with a stage and offload, with both."""
+    for series in _degrees(effective, facts, program):
+        again = [
+            list(_joined(each, _recomputation(each.effective, facts, program))) for each in series
+        ]
+        recomputed = [list(each) for each in zip(*again, strict=True)]
+        yield from recomputed
+        for base in (series, *recomputed):
+            others = [list(_joined(each, _other_choices(each.effective, facts))) for each in base]
+            for combined in zip(*others, strict=True):
+                yield [each for each in combined if _is_executed(each, program)]
+
+
+def _is_executed(candidate: Candidate, program: Runtime) -> bool:
+    """Return whether the program executes the candidate's degrees at its stage."""
+    assert candidate.facts is not None
+    return candidate.effective.zero.stage in stages_under(program, candidate.facts.degrees)
 
 
 def _recomputation(effective: Effective, facts: Facts, program: Runtime) -> Iterator[Candidate]:

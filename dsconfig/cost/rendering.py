@@ -4,7 +4,8 @@ from dataclasses import asdict
 from typing import Any
 
 from dsconfig.cost.activations import Recompute
-from dsconfig.cost.choices import config_of, offload_label
+from dsconfig.cost.choices import offload_label
+from dsconfig.cost.divisions import Rejected
 from dsconfig.cost.estimate import Component, Estimate, Option, TierMemory
 from dsconfig.cost.limits import Limit
 from dsconfig.cost.search_space import Candidate
@@ -75,7 +76,7 @@ def limits_data(limits: tuple[Limit, ...]) -> dict[str, Any]:
                 "value": limit.value,
                 "recompute": limit.recompute is not Recompute.NONE,
                 "recomputation": limit.recompute.value,
-                "config": config_of(limit.effective) if limit.effective else None,
+                "config": limit.candidate.config if limit.candidate else None,
                 "option": option_data(limit.option) if limit.option else None,
             }
             for limit in limits
@@ -83,8 +84,13 @@ def limits_data(limits: tuple[Limit, ...]) -> dict[str, Any]:
     }
 
 
-def candidates_data(candidates: tuple[Candidate, ...]) -> dict[str, Any]:
-    """Return the search results, the chosen one first; ``reason`` is empty only for it."""
+def candidates_data(
+    candidates: tuple[Candidate, ...], rejected: tuple[Rejected, ...] = ()
+) -> dict[str, Any]:
+    """Return the search results, the chosen one first; ``reason`` is empty only for it.
+
+    ``rejected``: parallel degrees that were not tried; ``degree`` is null for a whole axis.
+    """
     return {
         "format_version": FORMAT_VERSION,
         "candidates": [
@@ -98,7 +104,8 @@ def candidates_data(candidates: tuple[Candidate, ...]) -> dict[str, Any]:
                 "recompute": each.choice.recompute is not Recompute.NONE,
                 "recomputation": each.choice.recompute.value,
                 "bucket": each.effective.zero.reduce_bucket_size,
-                "config": config_of(each.effective),
+                "degrees": asdict(each.degrees),
+                "config": each.config,
                 "peak_bytes": each.option.device.peak_bytes,
                 "visible_bytes": each.option.device.visible_bytes,
                 "needed_bytes": each.option.device.needed_bytes,
@@ -107,6 +114,7 @@ def candidates_data(candidates: tuple[Candidate, ...]) -> dict[str, Any]:
             }
             for each in candidates
         ],
+        "rejected_degrees": [each._asdict() for each in rejected],
     }
 
 

@@ -9,31 +9,21 @@ others: the overall fastest is also the fastest of those that share a setting wi
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from math import inf
-from typing import Any
 
-from dsconfig.cost.activations import Recompute, sets_recomputation
-from dsconfig.cost.choices import (
-    Choice,
-    supports_stage,
-)
+from dsconfig.cost.activations import Recompute
+from dsconfig.cost.choices import Choice, supports_stage
 from dsconfig.cost.fit import TO_SPARE
 from dsconfig.cost.search_space import (
     LARGEST_MICRO_BATCH,
     STAGE,
     Candidate,
     Space,
-    open_space,
 )
 from dsconfig.cost.step_time import StepTime
-from dsconfig.cost.workload import require_facts
-from dsconfig.facts.facts import Facts
-from dsconfig.facts.inputs import ArgumentError
-from dsconfig.report.sizes import size
-from dsconfig.runtimes.base import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +66,9 @@ def _at_lower_stages(space: Space, fitting: Sequence[Candidate]) -> list[Candida
     candidates = (
         space.fitting(choice)
         for choice in choices
-        if choice.works and supports_stage(space.facts, choice.stage)
+        if choice.works
+        and choice.stage in space.stages
+        and supports_stage(space.facts, choice.stage)
     )
     return [
         candidate
@@ -222,71 +214,3 @@ def _expected(space: Space, tried: list[Candidate], limit: float) -> int:
         return len(space.batches.sizes)
     micro = one.choice.micro_batch + (limit - one.device_bytes) * apart / grown
     return bisect_right(space.batches.sizes, micro) - 1
-
-
-def tune(
-    facts: Facts,
-    *,
-    runtime: str | Runtime = "dsengine",
-    fixed: Mapping[str, Any] | None = None,
-) -> tuple[Candidate, ...]:
-    """Return every arrangement with its largest batch: the chosen one, the others by speed, then
-    those that do not fit.
-
-    Raises ValueError if the model, the number of devices or the device memory is unknown.
-    """
-    require_facts(facts, device=True)
-    ranks, total = facts.data_parallel or 1, facts.training and facts.training.global_batch_size
-    if total and total % ranks:
-        raise ArgumentError(f"global_batch=: {total} is not a multiple of {ranks} ranks")
-    space = open_space(facts, runtime, fixed)
-    best = fastest(space).chosen
-    fitting, out = list[Candidate](), list[Candidate]()
-    for choice in space.arrangements():
-        large = with_largest_batch(space, choice)
-        if _is_pointless(space, choice, large):
-            continue
-        if large is None:
-            small = space.candidate(choice)
-            out.append(replace(small, reason=small.verdict.shortfall))
-        else:
-            lost = _why_not_chosen(large, best) if best and large.choice != best.choice else ""
-            fitting.append(replace(large, reason=lost))
-    fitting.sort(key=lambda each: (bool(each.reason), each.time.seconds_per_sample))
-    out.sort(key=lambda each: each.option.device.needed_bytes)
-    return (*fitting, *out)
-
-
-def _is_pointless(space: Space, choice: Choice, large: Candidate | None) -> bool:
-    """Return whether selective recomputation allows no larger batch, or none at all."""
-    if choice.recompute is not Recompute.SELECTIVE or sets_recomputation(space.facts):
-        return False
-    plain = with_largest_batch(space, replace(choice, recompute=Recompute.NONE))
-    if large is None or plain is None:
-        return large is None
-    return plain.verdict.has_headroom and plain.choice.micro_batch >= large.choice.micro_batch
-
-
-def _why_not_chosen(candidate: Candidate, best: Candidate) -> str:
-    """Explain the difference from the chosen candidate by the time per sample."""
-    if candidate.verdict.tight and not best.verdict.tight:
-        return "fits with less than 5% free"
-    mine, others = candidate.time, best.time
-    ratio = mine.seconds_per_sample / others.seconds_per_sample
-    if ratio < AS_FAST:
-        more = candidate.device_bytes - best.device_bytes
-        if more > 0:
-            return f"as fast, {size(more)} more"
-        return "as fast, but more sharded" if more < 0 else "the same, but more sharded"
-    again = candidate.choice.recompute is not best.choice.recompute
-
-    def longer(part: str) -> float:
-        return getattr(mine, part) / mine.samples - getattr(others, part) / others.samples
-
-    causes = {
-        "offload": longer("offload"),
-        "communication": longer("communication"),
-        "recomputation" if again else "update": longer("compute"),
-    }
-    cause = max(causes, key=lambda name: causes[name])
-    return f"{ratio:.2f}x the time ({cause})"

@@ -24,9 +24,12 @@ from dsconfig.cost.fit import Verdict, host_or_disk_shortfall, verdict_on
 from dsconfig.cost.master_weights import specified
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
+from dsconfig.mesh import UNDIVIDED, Degrees
 from dsconfig.report.sizes import size
 from dsconfig.runtimes.base import Runtime, runtime_of
+from dsconfig.runtimes.capabilities import keys_in, label_of
 from dsconfig.runtimes.effective import Effective, Tier
+from dsconfig.source.pointer import copied, split
 
 LARGEST_MICRO_BATCH = 2**16
 """Upper bound of the search."""
@@ -90,6 +93,10 @@ class Candidate:
     verdict: Verdict
     device_bytes: int
     host_bytes: int
+    degrees: Degrees = UNDIVIDED
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """How the target program executes the degrees: keys of the config, and what is set elsewhere,
+    by pointer."""
     reason: str = ""
 
     def __repr__(self) -> str:
@@ -98,12 +105,12 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        return f"{self.choice.label}, {self.run}"
+        return f"{label_of(self.degrees)}{self.choice.label}, {self.run}"
 
     @property
     def config(self) -> dict[str, Any]:
         """The config of this candidate, ready for JSON."""
-        return config_of(self.effective)
+        return with_settings(config_of(self.effective), self.settings)
 
     @property
     def run(self) -> str:
@@ -112,6 +119,18 @@ class Candidate:
         recompute = _RECOMPUTE_LABELS[choice.recompute]
         steps = f" x {choice.accumulation}" if choice.accumulation > 1 else ""
         return f"micro batch {choice.micro_batch}{steps}{recompute}"
+
+
+def with_settings(config: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config with the settings, by pointer, that belong in it."""
+    made = copied(config)
+    for pointer, value in keys_in(settings).items():
+        *blocks, name = split(pointer)
+        place = made
+        for block in blocks:
+            place = place.setdefault(block, {})
+        place[name] = value
+    return made
 
 
 _RECOMPUTE_LABELS = {
@@ -132,6 +151,10 @@ class Space:
     open: frozenset[str] = EVERYTHING
     selective: bool = True
     """False if the script of the run is not for dsengine."""
+    stages: Sequence[int] = range(4)
+    """ZeRO stages at which the target program executes the degrees of the facts."""
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """How it executes them, by pointer."""
     priced: dict[Choice, Candidate] = field(default_factory=dict[Choice, Candidate])
     too_large: set[Choice] = field(default_factory=set[Choice])
 
@@ -157,7 +180,11 @@ class Space:
         ]
         if ARRANGEMENT & self.open:
             found = [
-                each for each in found if each.works and supports_stage(self.facts, each.stage)
+                each
+                for each in found
+                if each.works
+                and each.stage in self.stages
+                and supports_stage(self.facts, each.stage)
             ]
         return sorted(found, key=self.quickest) if len(found) > 1 else found
 
@@ -257,6 +284,8 @@ class Space:
             verdict=verdict,
             device_bytes=max(option.device.needed_bytes for option in options),
             host_bytes=max(option.host.peak_bytes for option in options),
+            degrees=facts.degrees,
+            settings=self.settings,
         )
 
     def with_batch(self, choice: Choice, micro: int) -> Candidate:

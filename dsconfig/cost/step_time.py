@@ -8,24 +8,25 @@ what can be hidden is counted, and both ends make the range (docs/decisions/0503
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dsconfig.cost import hardware, unfused
 from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of, style_of
 from dsconfig.cost.communication import collectives, traffic, volume_of
 from dsconfig.cost.hardware import Rates, rates
 from dsconfig.cost.master_weights import priced
-from dsconfig.cost.workload import packing_of, weights_of
+from dsconfig.cost.weights import packing_of, weights_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import ArgumentError
 from dsconfig.facts.model import Architecture, ModelTree
+from dsconfig.mesh import UNDIVIDED
 from dsconfig.runtimes.degrees import with_degrees, with_executed_degrees
 from dsconfig.runtimes.effective import Batch, Effective, Tier, mesh_of
 
 USUAL_TOKENS = 2048
 """Tokens per sample if not specified: the order of choices hardly depends on it."""
 
-WITHIN_LAYERS = ("tensor", "sequence", "pipeline", "hpz")
+WITHIN_LAYERS = ("tensor", "sequence", "expert", "pipeline", "hpz")
 """Axes whose ranks are in one node."""
 
 
@@ -141,7 +142,11 @@ class _StepModel:
         # Elements that are stored and gathered: fewer if base weights are quantized.
         packed = weights_of(model, packing=packing).elements if packing else None
         self._stored_elements = packed or model.parameters
-        self._owned = model.trainable / self._split / (self._sharing if zero.stage else 1)
+        weights = weights_of(model, replace(UNDIVIDED, expert=facts.degrees.expert))
+        # All states together are divided over the ranks from stage 1 on, experts or not.
+        states = model.trainable / self._sharing if zero.stage else weights.trained
+        self._owned = states / self._split
+        self._read_elements = weights.elements / self._split
         training = facts.training
         self.length = (training.sequence_length if training else None) or USUAL_TOKENS
         # Per micro step and rank.
@@ -170,7 +175,7 @@ class _StepModel:
         Weights are read once in forward and twice in backward, which dominates short micro steps.
         """
         products = self._flops() / self._rate(speed)
-        weights = 3 * self._width * self._model.parameters / self._split / speed.memory
+        weights = 3 * self._width * self._read_elements / speed.memory
         work = products + weights + self._moved() / speed.memory
         return max(work, self._launches() * speed.launch)
 

@@ -10,7 +10,8 @@ from math import inf
 from typing import NamedTuple, TypeVar
 
 from dsconfig.cost.estimate import Component, Phase
-from dsconfig.cost.workload import OUTSIDE, Workload
+from dsconfig.cost.weights import OUTSIDE
+from dsconfig.cost.workload import Workload
 
 K = TypeVar("K")
 SHAPED = frozenset(

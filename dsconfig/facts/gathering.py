@@ -62,9 +62,10 @@ def gather(
     host_memory: str | int | None = None,
     nvme: str | None = None,
     nvme_size: str | int | None = None,
-    tensor_parallel: int = 1,
-    sequence_parallel: int = 1,
-    pipeline_parallel: int = 1,
+    tensor_parallel: int | None = None,
+    sequence_parallel: int | None = None,
+    pipeline_parallel: int | None = None,
+    expert_parallel: int | None = None,
     node_link: str | float | None = None,
     trainable: str | int | None = None,
     lora_rank: int | None = None,
@@ -128,9 +129,7 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
             origins[name] = str(arguments[argument])
     ranks = _argument_or_launch("world_size", "gpus", arguments, launch.world_size, origins)
     nodes = _argument_or_launch("nodes", "nodes", arguments, launch.nodes, origins)
-    for name in _DEGREES:
-        require_positive(arguments[f"{name}_parallel"], f"{name}_parallel")
-    degrees = mesh.Degrees(**{name: arguments[f"{name}_parallel"] for name in _DEGREES})
+    degrees = _degrees(arguments, origins)
     _check_ranks(ranks, nodes, degrees)
     if ranks is not None and nodes is None:
         nodes = mesh.nodes_for(ranks)
@@ -191,7 +190,19 @@ PROGRAMS = ("transformers", "accelerate", "trl", "torch", "cuda")
 """Programs whose version can be given. That of DeepSpeed is an argument of each command; torch and
 CUDA determine the memory that each process allocates for itself.
 """
-_DEGREES = ("tensor", "sequence", "pipeline")
+_DEGREES = ("tensor", "sequence", "pipeline", "expert")
+
+
+def _degrees(arguments: Mapping[str, Any], origins: dict[str, str]) -> mesh.Degrees:
+    """Return the degrees that are given, and record their origin: a given 1 is not searched."""
+    given: dict[str, int] = {}
+    for name in _DEGREES:
+        argument = f"{name}_parallel"
+        require_positive(arguments[argument], argument)
+        if arguments[argument] is not None:
+            given[name] = arguments[argument]
+            origins[argument] = flag_of(argument)
+    return mesh.Degrees(**given)
 
 
 def _settings(source: object, argument: str) -> Mapping[str, Any]:
@@ -228,16 +239,30 @@ def _check_ranks(world_size: int | None, nodes: int | None, degrees: mesh.Degree
         return
     if world_size > mesh.MOST_RANKS:
         raise FactError("gpus", f"{world_size:,} exceeds the limit of {mesh.MOST_RANKS:,} ranks")
-    if not degrees.divide(world_size):
-        together = degrees.per_sample
-        factors = f"{degrees.tensor} x {degrees.sequence} x {degrees.pipeline}"
-        product = f"tensor x sequence x pipeline = {factors} = {together}"
+    _check_degrees(world_size, degrees)
+    if nodes is not None and world_size % nodes:
+        raise FactError("nodes", f"{world_size} ranks are not divisible by {nodes} nodes")
+
+
+def _check_degrees(world_size: int, degrees: mesh.Degrees) -> None:
+    """Raise FactError, naming the nearest valid number, unless the degrees divide the ranks."""
+    together, samples = degrees.per_sample, degrees.samples(world_size)
+    if world_size % together:
+        divided = [name for name in _DEGREES if name != "expert" and getattr(degrees, name) > 1]
+        if len(divided) == 1:
+            use = mesh.nearest_divisor(world_size, together)
+            message = f"{world_size} ranks are not divisible by {together}; use {use}"
+            raise FactError(f"{divided[0]}_parallel", message)
+        factors = " x ".join(str(getattr(degrees, name)) for name in divided)
+        product = f"{' x '.join(divided)} = {factors} = {together}"
         below, above = world_size // together * together, -(-world_size // together) * together
         near = " or ".join(str(size) for size in (below, above) if size)
         message = f"{world_size} ranks are not divisible by {product}; specify {near}"
         raise FactError("gpus", message)
-    if nodes is not None and world_size % nodes:
-        raise FactError("nodes", f"{world_size} ranks are not divisible by {nodes} nodes")
+    if samples % degrees.expert:
+        use = mesh.nearest_divisor(samples, degrees.expert)
+        message = f"{degrees.expert} does not divide {samples} data-parallel ranks; use {use}"
+        raise FactError("expert_parallel", message)
 
 
 def _node_link(bandwidth: str | float | None, origins: dict[str, str]) -> float | None:

@@ -1,7 +1,8 @@
 """Attributes that transformers' config class adds to a config.json.
 
 A class may store ``hidden_size`` under another name (``n_embd``, ``d_model``), give it a default,
-or compute it. ``hf_attributes.json`` lists this by ``model_type`` for transformers 5.23; written
+or compute it. ``hf_attributes.json`` lists this, and the styles of tensor-parallel plans, by
+``model_type`` for transformers 5.23; written
 by ``tests/facts/record_hf_attributes.py``.
 """
 
@@ -45,6 +46,16 @@ def is_listed(model_type: object) -> bool:
 def ties_by_default(model_type: object) -> bool:
     """Return whether a config without ``tie_word_embeddings`` ties embedding and head."""
     return bool(_table().get(str(model_type), {}).get("ties", False))
+
+
+def recorded_types() -> tuple[str, ...]:
+    """Return every recorded ``model_type``."""
+    return tuple(_table())
+
+
+def tensor_plan(model_type: object) -> tuple[str, ...]:
+    """Return the styles of the ``base_model_tp_plan`` of a family; none without a plan."""
+    return tuple(_table().get(str(model_type), {}).get("tensor_plan", ()))
 
 
 def is_known(config: Mapping[str, Any]) -> bool:

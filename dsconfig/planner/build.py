@@ -1,6 +1,6 @@
 """Build a Plan from a Resolution."""
 
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 
 from dsconfig.facts import Facts, ModelTree
 from dsconfig.facts.inputs import ArgumentError, in_arguments
@@ -11,8 +11,8 @@ from dsconfig.planner.plan import Plan, PlannedStage
 from dsconfig.planner.schedule import unit_schedule
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import Resolution
-from dsconfig.runtimes.base import runtime_of
-from dsconfig.runtimes.degrees import EXECUTED
+from dsconfig.runtimes.base import Runtime, runtime_of
+from dsconfig.runtimes.capabilities import AXES, support
 from dsconfig.runtimes.effective import Effective, Zero, mesh_of
 from dsconfig.schema.version import Version
 
@@ -44,7 +44,7 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
     program = runtime_of(resolution.runtime, resolution.version)
     facts = estimator.facts_in_force(effective, facts, program)
     if not program.runs_deepspeed:
-        _refuse_split(facts.degrees)
+        _refuse_split(facts.degrees, program)
     plan = Plan(
         runtime=resolution.runtime,
         release=str(resolution.version),
@@ -98,12 +98,12 @@ def complete(plan: Plan, facts: Facts) -> Plan:
     )
 
 
-def _refuse_split(degrees: Degrees) -> None:
-    for axis in fields(degrees):
-        degree = getattr(degrees, axis.name)
-        if degree > 1 and axis.name not in EXECUTED:
+def _refuse_split(degrees: Degrees, program: Runtime) -> None:
+    for axis in AXES:
+        degree, why = getattr(degrees, axis), support(program, axis).reason
+        if degree > 1 and why:
             raise PlanError(
-                f"--{axis.name}-parallel {degree}: dsengine does not split models this way; use "
+                f"--{axis}-parallel {degree}: not executed by dsengine: {why}; use "
                 "zero_optimization.stage 3 to shard the model, or plan for DeepSpeed (--runtime "
                 "deepspeed)"
             )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from dsconfig.batch import MICRO
 from dsconfig.checks.agreement import Disagreement, disagreements
-from dsconfig.cost import estimator, search, search_space
+from dsconfig.cost import degree_search, estimator, search_space
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.choices import RECOMPUTED, recomputation_edits, recomputing_selectively
 from dsconfig.facts import Facts
@@ -16,6 +16,7 @@ from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.project.program_file import for_program
+from dsconfig.runtimes import capabilities
 from dsconfig.runtimes.base import (
     ADAPTERS_BY_PEFT,
     BASE_WEIGHTS,
@@ -198,9 +199,12 @@ def chosen(
     config = with_explicit_settings(skeleton(learning_rate, facts), facts)
     selective = program.recomputes_selectively and not for_all
     with usage():
-        fastest = search.fastest(
-            search_space.open_space(facts, "dsengine", selective=selective)
-        ).chosen
+        fastest = degree_search.of_facts(
+            facts, program, runtime="dsengine", selective=selective
+        ).chosen.result.chosen
+    settings = fastest.settings if fastest is not None else dict[str, Any]()
+    if fastest is not None:
+        facts = replace(facts, degrees=fastest.degrees)
     recompute = fastest.choice.recompute if fastest is not None else Recompute.NONE
     if recompute is Recompute.FULL:
         # The resolution below is for dsengine, which reads this block.
@@ -214,7 +218,8 @@ def chosen(
     if facts.training and facts.training.global_batch_size:
         batch = f"{facts.training.global_batch_size} samples per step on {facts.world_size} ranks"
         reasons[join("gradient_accumulation_steps")] = batch
-    config = _without_inert_keys(resolution.config)
+    config = search_space.with_settings(_without_inert_keys(resolution.config), settings)
+    reasons |= dict.fromkeys(capabilities.keys_in(settings), "required to fit, or faster")
     set_elsewhere = recomputation_edits(recompute)
     flags = ["--recompute", recompute.value] if set_elsewhere else []
     if recompute is Recompute.FULL:
@@ -224,6 +229,11 @@ def chosen(
             del config["activation_checkpointing"]
     if facts.base_weights == BaseWeights.FOUR_BIT:
         set_elsewhere[BASE_WEIGHTS] = facts.base_weights
+    elsewhere = capabilities.outside(settings)
+    for axis, pointer in capabilities.POINTERS.items():
+        if pointer in elsewhere and not capabilities.support(program, axis).keys:
+            flags += [f"--{axis}-parallel", str(getattr(facts.degrees, axis))]
+    set_elsewhere |= elsewhere
     if for_all:
         host_bytes = 0 if fastest is None else fastest.host_bytes
     else:

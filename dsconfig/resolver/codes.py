@@ -70,7 +70,7 @@ def no_rule_for_auto() -> None:
     either.
 
     help: Write a value, or delete the key.
-    bad: {"train_batch_size": 8, "sequence_parallel_size": "auto"}
+    bad: {"train_batch_size": 8, "data_parallel_size": "auto"}
     flags: --gpus 8 --runtime dsengine
     """
 

@@ -10,10 +10,19 @@ from typing import Any
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.resolver.draft import Draft
 from dsconfig.runtimes.degrees import with_executed_degrees
-from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, STAGE
+from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, SEQUENCE_PARALLEL, STAGE
 
 with lazy_imports():
-    from dsconfig.resolver import batch, buckets, optimizer, other_keys, precision, scheduler, zero
+    from dsconfig.resolver import (
+        batch,
+        buckets,
+        degrees,
+        optimizer,
+        other_keys,
+        precision,
+        scheduler,
+        zero,
+    )
 
 AUTO_BLOCKS: Mapping[str, Mapping[str, Any]] = {
     "fp16": {"enabled": "auto"},
@@ -44,6 +53,8 @@ def fill(draft: Draft) -> None:
     precision.fill(draft)
     optimizer.fill(draft)
     scheduler.fill(draft)
+    if draft.is_auto(SEQUENCE_PARALLEL):
+        degrees.fill(draft)
     # Only if there is a choice: it imports the estimator.
     if any(draft.is_auto(path) for path in STAGE_PATHS):
         zero.fill(draft)
@@ -68,6 +79,7 @@ POLICY: Mapping[str, str] = {
     "train_batch_size": "micro batch x accumulation x data-parallel ranks",
     "train_micro_batch_size_per_gpu": "largest that fits and divides the global batch",
     "gradient_accumulation_steps": "global batch / (micro batch x data-parallel ranks)",
+    "sequence_parallel_size": "1 if the model fits without offload, else " + _FASTEST,
     "gradient_clipping": "max_grad_norm of the training run, else 1.0",
     "communication_data_type": "training precision",
     "seq_parallel_communication_data_type": "training precision",

@@ -24,27 +24,32 @@ ARRANGEMENT = {
 """Names in the search space, by path."""
 
 
-def space(draft: Draft) -> search_space.Space | None:
+Space = search_space.Space
+
+
+def space(draft: Draft, facts: Facts | None = None) -> Space | None:
     """Return the search space of a draft: "auto" is open, other values are constraints.
 
-    None if facts or config do not allow an estimate; see :func:`missing_flags`.
+    ``facts``: others than those of the draft. None if facts or config do not allow an estimate; see
+    :func:`missing_flags`.
     """
-    if missing_flags(draft.facts):
+    facts = facts or draft.facts
+    if missing_flags(facts):
         return None
     try:
-        base = effective(_without_auto(draft.config), draft.facts, version=draft.runtime.version)
+        base = effective(_without_auto(draft.config), facts, version=draft.runtime.version)
     except (ValueError, TypeError, OverflowError):
         return None
     sizes = {name for name in buckets.KEYS if draft.is_auto(f"{BLOCK}.{name}")}
     arranged = {name for path, name in ARRANGEMENT.items() if draft.is_auto(path)}
     known = {path: member.value for path, member in known_members(draft).items()}
     counts = {path: n for path, n in known.items() if type(n) is int and n > 0}
-    return search_space.Space(
+    return Space(
         base=base,
-        facts=draft.facts,
+        facts=facts,
         runtime=draft.runtime,
         batches=search_space.batches(
-            draft.facts.data_parallel or 1,
+            facts.data_parallel or 1,
             total=counts.get(GLOBAL),
             micro=counts.get(MICRO),
             steps=counts.get(STEPS),

@@ -21,6 +21,7 @@ from dsconfig.runtimes.base import (
     Overrides,
     Runtime,
 )
+from dsconfig.runtimes.capabilities import steps_of
 from dsconfig.runtimes.integrations import (
     SpecifiedModel,
     is_auto,
@@ -57,6 +58,7 @@ class Accelerate(Runtime):
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: BY_THE_MODEL,
         **IN_THE_SCRIPT,
+        **steps_of("accelerate"),
         "/train_micro_batch_size_per_gpu": Instruction(SCRIPT, "DataLoader(..., batch_size={})"),
         "/gradient_accumulation_steps": Instruction(
             SCRIPT, "Accelerator(gradient_accumulation_steps={})"

@@ -68,6 +68,9 @@ SELECTIVELY_BY_THE_MODEL = Instruction(
 """The policy is part of dsengine, because torch has none by name; it only depends on torch."""
 LORA_RANK, BASE_WEIGHTS = "/lora/rank", "/base_weights"
 """Pointers that stand for LoRA adapters on a frozen model, and for quantizing it."""
+SEQUENCE, TENSOR = "/degrees/sequence", "/degrees/tensor"
+EXPERT, PIPELINE = "/degrees/expert", "/degrees/pipeline"
+"""Pointers that stand for what a parallel degree requires outside the config."""
 ADAPTERS_BY_PEFT = Instruction(
     SCRIPT, 'model = get_peft_model(model, LoraConfig(r={}, target_modules="all-linear"))'
 )
@@ -77,8 +80,6 @@ QUANTIZED_BY_BITSANDBYTES = Instruction(
     'bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, '
     "bnb_4bit_quant_storage=torch.bfloat16))",
 )
-OUTSIDE_FILES = frozenset((SELECTIVE_RECOMPUTATION, LORA_RANK, BASE_WEIGHTS))
-"""Pointers of edits that no config can express."""
 IN_THE_SCRIPT: Mapping[str, Instruction] = {
     LORA_RANK: ADAPTERS_BY_PEFT,
     BASE_WEIGHTS: QUANTIZED_BY_BITSANDBYTES,

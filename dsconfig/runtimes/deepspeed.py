@@ -5,13 +5,14 @@ Where it stops is in ``checks/refusals.py``.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from dsconfig import batch
 from dsconfig.facts import Facts
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes import reading
-from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
+from dsconfig.runtimes.base import AUTO, AutoHandling, Instruction, Runtime
+from dsconfig.runtimes.capabilities import steps_of
 from dsconfig.runtimes.reading import typed_block
 from dsconfig.runtimes.replay import (
     Failure,
@@ -48,6 +49,10 @@ class DeepSpeed(Runtime):
     """
 
     name = "deepspeed"
+    set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
+        **Runtime.set_elsewhere,
+        **steps_of("deepspeed"),
+    }
 
     def __init__(
         self, version: Version = NEWEST, *, until: str = "step", mpu: bool = False

@@ -11,6 +11,7 @@ from typing import Any
 
 from dsconfig.facts import Facts
 from dsconfig.mesh import Degrees
+from dsconfig.runtimes.capabilities import TABLE
 from dsconfig.source.pointer import is_block
 
 
@@ -41,13 +42,14 @@ def with_degrees(facts: Facts, config: Mapping[str, Any]) -> Facts:
     return replace(facts, degrees=degrees) if divides else facts
 
 
-EXECUTED = {"sequence": "sequence_parallel_size"}
-"""By axis along which dsengine divides samples or models, the key."""
-
-
 def with_executed_degrees(facts: Facts, config: Mapping[str, Any]) -> Facts:
     """Return the facts with the degrees of a config that dsengine executes; flags win."""
-    return with_degrees(facts, {key: config[key] for key in EXECUTED.values() if key in config})
+    executed = {
+        key
+        for axis in TABLE["dsengine"].values()
+        for key in (pointer.split("/")[1] for pointer in axis.keys)
+    }
+    return with_degrees(facts, {key: config[key] for key in executed if key in config})
 
 
 def expert_degree(config: Mapping[str, Any]) -> int:

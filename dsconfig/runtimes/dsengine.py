@@ -11,6 +11,7 @@ from dsconfig.runtimes.base import (
     Instruction,
     Runtime,
 )
+from dsconfig.runtimes.capabilities import steps_of
 from dsconfig.schema import catalogue
 
 
@@ -23,6 +24,7 @@ class DsEngine(Runtime):
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         SELECTIVE_RECOMPUTATION: SELECTIVELY_BY_THE_MODEL,
         **IN_THE_SCRIPT,
+        **steps_of("dsengine"),
     }
     eight_bit_optimizer: ClassVar[Instruction | None] = None
     recomputes_from_config: ClassVar[bool] = True

@@ -24,6 +24,7 @@ from dsconfig.runtimes.base import (
     Overrides,
     Runtime,
 )
+from dsconfig.runtimes.capabilities import steps_of
 from dsconfig.runtimes.deepspeed import auto_handling
 from dsconfig.runtimes.integrations import (
     SpecifiedModel,
@@ -68,6 +69,7 @@ class Transformers(Runtime):
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: Instruction(ARGUMENTS, "gradient_checkpointing=True"),
         **IN_THE_SCRIPT,
+        **steps_of("transformers"),
         "/train_micro_batch_size_per_gpu": Instruction(ARGUMENTS, "per_device_train_batch_size={}"),
         "/gradient_accumulation_steps": Instruction(ARGUMENTS, "gradient_accumulation_steps={}"),
         "/optimizer/params/lr": Instruction(ARGUMENTS, "learning_rate={}"),

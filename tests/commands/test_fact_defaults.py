@@ -174,7 +174,7 @@ def test_accelerate_plugin_assumes_one_sample_per_loader_batch(tmp_path: Path) -
     assert "assuming" not in run("estimate", path, *flags, "--micro-batch", 2).stderr
 
 
-def test_expert_parallel_is_reported_as_not_estimated(tmp_path: Path) -> None:
+def test_expert_parallel_without_known_experts_is_not_estimated(tmp_path: Path) -> None:
     path = tmp_path / "experts.json"
     experts = {"enabled": True, "autoep_size": 4}
     path.write_text(json.dumps({**WITHOUT, "expert_parallel": experts}))

@@ -11,10 +11,10 @@ from dsconfig.cost.choices import USUAL, Choice, usual_config
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.limits import limits
-from dsconfig.cost.search import tune
 from dsconfig.cost.timeline import DEQUANTIZED
+from dsconfig.cost.tuning import tune
 from dsconfig.cost.usual import table
-from dsconfig.cost.workload import weights_of
+from dsconfig.cost.weights import weights_of
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.inputs import FactError
 from dsconfig.mesh import Degrees

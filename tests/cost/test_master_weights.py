@@ -6,7 +6,7 @@ import pytest
 
 import command_line
 import dsconfig
-from dsconfig.cost import search
+from dsconfig.cost import tuning
 from dsconfig.cost.estimate import Option
 from dsconfig.facts import gather
 from dsconfig.runtimes.base import runtime_of
@@ -111,7 +111,7 @@ def test_tune_ranks_with_the_specified_master_weights() -> None:
         facts = gather(
             gpus=2, model="llama-2-7b", device="a100-40gb", seq_len=2048, master_weights=kind
         )
-        step = search.tune(facts, runtime=runtime_of("dsengine"))[0].option.step
+        step = tuning.tune(facts, runtime=runtime_of("dsengine"))[0].option.step
         assert step is not None
         return step.tokens_per_second_per_gpu
 
@@ -122,7 +122,7 @@ def test_tuned_config_has_the_keys_of_deepspeed() -> None:
     facts = gather(
         gpus=2, model="qwen2.5-0.5b", device="a100-80gb", seq_len=512, master_weights="bf16"
     )
-    candidates = search.tune(facts, runtime=runtime_of("deepspeed"))
+    candidates = tuning.tune(facts, runtime=runtime_of("deepspeed"))
     assert candidates and all(each.choice.stage > 0 for each in candidates)
     for each in candidates:
         assert each.config["bf16"] == BF16 | {MASTERS: True, STATES: True}

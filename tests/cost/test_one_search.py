@@ -16,9 +16,10 @@ from dsconfig.cost.choices import recomputing_selectively
 from dsconfig.cost.deepspeed.stage3 import recording_of
 from dsconfig.cost.estimator import estimate_if_fits, estimate_option
 from dsconfig.cost.limits import limits
-from dsconfig.cost.search import any_fits, tune
+from dsconfig.cost.search import any_fits
 from dsconfig.cost.search_space import OPTIMIZER, PARAMETERS, STAGE, Candidate, open_space
 from dsconfig.cost.timeline import Recorder, Timeline
+from dsconfig.cost.tuning import tune
 from dsconfig.facts import DeviceFacts, Facts, architectures, parameter_count
 from dsconfig.facts.gathering import gather
 from dsconfig.project import starter as starters
@@ -53,6 +54,7 @@ def case(seed: int) -> tuple[Facts, dict[str, Any]]:
         "model": draw.choice(MODELS),
         "gpus": ranks,
         "nodes": -(-ranks // 8),
+        "sequence_parallel": 1,  # no degrees: a file that does not say "auto" opens none
         "device": draw.choice(DEVICES),
         "seq_len": draw.choice([256, 1024, 2048, 4096]),
         "learning_rate": 1e-4,

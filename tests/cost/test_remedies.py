@@ -12,7 +12,7 @@ import dsconfig
 import dsengine
 from dsconfig.cost.activations import Recompute
 from dsconfig.cost.remedies import Change, cheapest_changes
-from dsconfig.cost.search import tune
+from dsconfig.cost.tuning import tune
 from dsconfig.facts import Facts
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.base import (

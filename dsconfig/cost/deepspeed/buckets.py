@@ -44,7 +44,8 @@ class Partition:
         alignment = _ALIGNMENT * job.ranks
         flat = job.trained
         total = -(-flat // alignment) * alignment
-        elements = total // job.ranks
+        # Experts have groups of parameters of their own, divided over fewer ranks.
+        elements = max(total // job.ranks, job.owned)
         owners: dict[int, tuple[int, int]] = {}
         slices: dict[int, int] = {}
         is_offloaded = job.effective.zero.optimizer_tier is not Tier.DEVICE

@@ -19,7 +19,8 @@ from dsconfig.cost.deepspeed.releases import (
     WRAPS_GIVEN_MODELS,
 )
 from dsconfig.cost.timeline import Timeline
-from dsconfig.cost.workload import Weight, Weights, Workload
+from dsconfig.cost.weights import Weight, Weights
+from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier, Zero
 
 

@@ -28,7 +28,7 @@ def on_nvme(job: Workload) -> list[Component]:
         found.append(categories.offloaded_moments(job.optimizer.state_bytes(own, job.state_width)))
         found.append(categories.offloaded_gradients(own * job.master_width))
     if zero.parameter_tier is Tier.NVME:
-        amount = job.shard(job.elements) * job.width
+        amount = job.held * job.width
         found.append(
             Component(
                 "weights", amount, categories.PARAMETERS, "compute-dtype bytes per owned element"
@@ -125,7 +125,7 @@ def _pool(job: Workload, offload: Offload) -> list[Component]:
 
 
 def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
-    shards = job.shard(job.elements)
+    shards = job.held
     if offload.tier is Tier.HOST:
         amount, formula = shards * job.width, "compute-dtype bytes per owned element"
         # Flattened in page-locked memory, whatever ``pin_memory`` is.

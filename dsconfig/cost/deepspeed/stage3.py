@@ -19,7 +19,8 @@ from dsconfig.cost.deepspeed.releases import FLAT_STAGE3, GATHERS_IN_PLACE
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.optimizers import muon_bytes
 from dsconfig.cost.timeline import Recorder, Segment, Timeline, Trace, run_backward, run_forward
-from dsconfig.cost.workload import OUTSIDE, Weight, Weights, Workload
+from dsconfig.cost.weights import OUTSIDE, Weight, Weights
+from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
 
 NORM_ELEMENTS = 250_000_000

@@ -19,7 +19,8 @@ from dsconfig import tiles
 from dsconfig.cost.dsengine import categories
 from dsconfig.cost.dsengine.sharding import Group, shard_width
 from dsconfig.cost.timeline import Category, Timeline
-from dsconfig.cost.workload import Weight, Workload
+from dsconfig.cost.weights import Weight
+from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Tier
 
 

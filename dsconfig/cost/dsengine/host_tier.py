@@ -93,7 +93,7 @@ def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
 
 def _kept(job: Workload, offload: Offload) -> int:
     """Return the bytes of this rank's shards in host memory."""
-    shards, held = job.shard(job.elements), shard_bytes(job)
+    shards, held = job.held, shard_bytes(job)
     if offload.tier is Tier.HOST or shards <= offload.max_in_cpu:
         return held
     return held * offload.max_in_cpu // shards  # frozen and trained ones alternate

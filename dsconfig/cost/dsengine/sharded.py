@@ -8,6 +8,7 @@ from dsconfig.cost.dsengine import categories, replicated
 from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_bytes, held_width
 from dsconfig.cost.dsengine.sharding import (
     Group,
+    Sharing,
     groups_of,
     host_share,
     moves_masters,
@@ -25,7 +26,8 @@ from dsconfig.cost.timeline import (
     Timeline,
     Trace,
 )
-from dsconfig.cost.workload import OUTSIDE, Weight, Workload
+from dsconfig.cost.weights import OUTSIDE, Weight
+from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Precision, Tier
 
 
@@ -42,7 +44,7 @@ class _Run:
     def __init__(self, job: Workload) -> None:
         self._job = job
         self._line = Timeline(job.memory_budget)
-        self._groups = groups_of(job.effective.zero, job.model, job.weights, job.ranks)
+        self._groups = groups_of(job.effective.zero, job.model, job.weights, Sharing.of(job.mesh))
         zero = job.effective.zero
         self._on_device = zero.optimizer_tier is Tier.DEVICE
         self._shards_on_device = zero.parameter_tier is Tier.DEVICE
@@ -100,8 +102,8 @@ class _Run:
             self._hold_moments()
 
     def _hold_moments(self) -> None:
-        trained = sum(group.trainable for group in self._groups)
-        state = self._job.optimizer.state_bytes(trained // self._job.ranks, self._job.state_width)
+        owned = sum(group.owned for group in self._groups)
+        state = self._job.optimizer.state_bytes(owned, self._job.state_width)
         self._line.hold(MOMENTS, state)
 
     def _unit_made(self, group: Group, full_model: bool) -> Segment:
@@ -118,7 +120,7 @@ class _Run:
         if not self._has_masters:
             self._narrow(line, weights, stays=full_model)
         if not self._shards_on_device:  # shards are offloaded one by one
-            sizes = (job.shard(weight.elements) * shard_width(job, weight) for weight in weights)
+            sizes = (job.shard_of(weight) * shard_width(job, weight) for weight in weights)
             line.hold_briefly(categories.SHARDS, max(sizes))
         for category, amount in self._divided(group).items():
             line.hold(category, amount)
@@ -140,8 +142,8 @@ class _Run:
         """Return the bytes of this rank's shards of a unit."""
         if not self._shards_on_device:
             return {}
-        job, ranks = self._job, self._job.ranks
-        trained, frozen = group.trainable // ranks, (group.elements - group.trainable) // ranks
+        job = self._job
+        trained, frozen = group.owned, group.held - group.owned
         return {
             categories.master(job) if self._has_masters else categories.SHARDS: trained
             * self._shard_width,
@@ -166,7 +168,8 @@ class _Run:
             # Between micro steps gradients are kept in the dtype of their reduction.
             line.hold(categories.KEPT_GRADIENTS, trained * held_width(job))
         if self._sums_shards and self._shards_on_device:
-            line.hold(categories.SHARDED_GRADIENTS, trained // job.ranks * self._shard_width)
+            owned = sum(group.owned for group in self._groups)
+            line.hold(categories.SHARDED_GRADIENTS, owned * self._shard_width)
 
     def _forward(self) -> None:
         line, job = self._line, self._job
@@ -262,7 +265,7 @@ class _Run:
         self._collectives.take_input(group.trainable)
         kept = group.last_gradient if job.ranks > 1 else 0
         line.free(categories.GRADIENTS, max(0, (group.trainable - kept) * held))
-        reduced = group.trainable // job.ranks
+        reduced = group.owned
         line.hold(categories.REDUCE_OUTPUT, reduced * wire)
         read_at_once = self._sums_shards or self._offloads_gradients or not same
         alone = job.effective.zero.mics_shard_size <= 0

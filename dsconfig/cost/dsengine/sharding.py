@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 from dsconfig import tiles
-from dsconfig.cost.workload import Weight, Weights, Workload
+from dsconfig.cost.weights import Weight, Weights
+from dsconfig.cost.workload import Workload
 from dsconfig.facts.model import ModelTree, ModuleFact
+from dsconfig.mesh import Mesh
 from dsconfig.runtimes.effective import Zero
 from dsconfig.units import Unit, cap_of, order_of_use, unit_schedules, units
 
@@ -18,6 +21,10 @@ class Group:
     block: int
     elements: int
     trainable: int
+    held: int
+    """Of ``elements``, those of one rank's shard."""
+    owned: int
+    """Of ``trainable``, those of one rank's shard."""
     last_gradient: int
     """Elements of its last trainable parameter."""
     copied: int
@@ -47,12 +54,29 @@ class _Layout:
     """By index of the unit, as below stage 3."""
 
 
-_LAYOUTS: dict[tuple[int, int, int], tuple[tuple[Weight, ...], _Layout]] = {}
+class Sharing(NamedTuple):
+    """Ranks that share one copy of the states, and of those of an expert."""
+
+    ranks: int
+    of_experts: int
+
+    @classmethod
+    def of(cls, mesh: Mesh) -> Self:
+        return cls(mesh.state_ranks, mesh.expert_state_ranks)
+
+    def of_weight(self, weight: Weight) -> int:
+        """Return the ranks that share a tensor."""
+        return self.of_experts if weight.expert else self.ranks
 
 
-def groups_of(zero: Zero, model: ModelTree, weights: Weights, ranks: int) -> tuple[Group, ...]:
-    """Return the units over ``ranks``, in order of use in forward."""
-    layout = _layout(model, weights, cap_of(zero, model), ranks)
+_LAYOUTS: dict[tuple[int, int, Sharing], tuple[tuple[Weight, ...], _Layout]] = {}
+
+
+def groups_of(
+    zero: Zero, model: ModelTree, weights: Weights, sharing: Sharing
+) -> tuple[Group, ...]:
+    """Return the units, in order of use in forward."""
+    layout = _layout(model, weights, cap_of(zero, model), sharing)
     divided, used = layout.divided, layout.used
     if zero.stage != 3:
         return tuple(layout.groups[index] for index in used)
@@ -73,18 +97,18 @@ def groups_of(zero: Zero, model: ModelTree, weights: Weights, ranks: int) -> tup
     )
 
 
-def _layout(model: ModelTree, weights: Weights, cap: int, ranks: int) -> _Layout:
+def _layout(model: ModelTree, weights: Weights, cap: int, sharing: Sharing) -> _Layout:
     """Cached by identity of the weights, so that a search over configs divides a model once."""
-    key = (id(weights), cap, ranks)
+    key = (id(weights), cap, sharing)
     found = _LAYOUTS.get(key)
     if found is None or found[0] is not weights:
         if len(_LAYOUTS) > 64:
             _LAYOUTS.clear()
-        found = _LAYOUTS[key] = (weights, _divide(model, weights, cap, ranks))
+        found = _LAYOUTS[key] = (weights, _divide(model, weights, cap, sharing))
     return found[1]
 
 
-def _divide(model: ModelTree, weights: Weights, cap: int, ranks: int) -> _Layout:
+def _divide(model: ModelTree, weights: Weights, cap: int, sharing: Sharing) -> _Layout:
     if model.root is None:
         made = tuple((tuple(indices), block) for block, indices in weights.segments)
         divided = tuple(_unit(weights, indices) for indices, _ in made)
@@ -102,7 +126,7 @@ def _divide(model: ModelTree, weights: Weights, cap: int, ranks: int) -> _Layout
     }
     first: dict[tuple[tuple[int, int, bool], ...], int] = {}
     groups = tuple(
-        _group(weights, ranks, indices, block, first.setdefault(_sizes(weights, indices), index))
+        _group(weights, sharing, indices, block, first.setdefault(_sizes(weights, indices), index))
         for index, (indices, block) in enumerate(made)
     )
     return _Layout(divided, used, sizes, groups)
@@ -119,14 +143,20 @@ def _sizes(weights: Weights, indices: tuple[int, ...]) -> tuple[tuple[int, int, 
     return tuple((weight.elements, weight.rows, weight.trainable) for weight in own)
 
 
-def _group(weights: Weights, ranks: int, indices: tuple[int, ...], block: int, alike: int) -> Group:
+def _group(
+    weights: Weights, sharing: Sharing, indices: tuple[int, ...], block: int, alike: int
+) -> Group:
     own = [weights[index] for index in indices]
     trained = [weight for weight in own if weight.trainable]
+    full = {id(weight): padded(weight, sharing.of_weight(weight)) for weight in own}
+    held = {id(weight): full[id(weight)] // sharing.of_weight(weight) for weight in own}
     return Group(
         weights=indices,
         block=block,
-        elements=sum(padded(weight, ranks) for weight in own),
-        trainable=sum(padded(weight, ranks) for weight in trained),
+        elements=sum(full[id(weight)] for weight in own),
+        trainable=sum(full[id(weight)] for weight in trained),
+        held=sum(held[id(weight)] for weight in own),
+        owned=sum(held[id(weight)] for weight in trained),
         last_gradient=trained[-1].elements if trained else 0,
         copied=_largest_copy(own, own),
         copied_trained=_largest_copy(own, trained),
@@ -166,7 +196,11 @@ def host_share(job: Workload) -> tuple[int, int]:
     """Return the elements of this rank updated (on the device, on the host) by an offloaded
     optimizer."""
     offload = job.effective.zero.offload_optimizer
-    sizes = {n: padded(weight, job.ranks) // job.ranks for n, weight in enumerate(job.trainable)}
+    sharing = Sharing.of(job.mesh)
+    sizes: dict[int, int] = {}
+    for n, weight in enumerate(job.trainable):
+        ranks = sharing.of_weight(weight)
+        sizes[n] = padded(weight, ranks) // ranks
     stay, leave = tiles.host_share(sizes, offload.ratio if offload is not None else 0.0)
     return sum(stay.values()), sum(leave.values())
 
@@ -191,4 +225,4 @@ def shard_width(job: Workload, weight: Weight | None = None) -> int:
 
 def shard_bytes(job: Workload) -> int:
     """Return the bytes of all of this rank's shards."""
-    return job.owned * shard_width(job) + job.shard(job.frozen_elements) * job.width
+    return job.owned * shard_width(job) + job.held_frozen * job.width

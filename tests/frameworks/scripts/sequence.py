@@ -125,8 +125,7 @@ def with_accelerate(
             if accelerator.sync_gradients:
                 norm: Any = accelerator.clip_grad_norm_(model.parameters(), CLIP)
                 result["norms"].append(float(norm))
-                mean: Any = accelerator.reduce(total, "mean")
-                result["losses"].append(mean.item())
+                result["losses"].append(accelerator.reduce(total, "mean").item())
                 total = torch.zeros(())
             optimizer.step()
             optimizer.zero_grad()

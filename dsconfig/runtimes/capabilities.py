@@ -1,0 +1,204 @@
+"""Which parallel degrees each program executes, and how they are set: the only table of it.
+
+Planner, search, ``init``, ``resolve`` and remedies read it. A degree that a program does not
+execute has a reason. Releases are those of DeepSpeed underneath.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from dsconfig.facts.hf_attributes import tensor_plan
+from dsconfig.mesh import Degrees
+from dsconfig.runtimes.base import (
+    ARGUMENTS,
+    EXPERT,
+    PIPELINE,
+    SCRIPT,
+    SEQUENCE,
+    TENSOR,
+    Instruction,
+    Runtime,
+)
+from dsconfig.schema.version import OLDEST, Version
+
+AXES: Final = ("sequence", "tensor", "expert", "pipeline")
+"""In the order in which a search tries them: the cheapest communication first."""
+POINTERS: Final = {
+    "sequence": SEQUENCE,
+    "tensor": TENSOR,
+    "expert": EXPERT,
+    "pipeline": PIPELINE,
+}
+"""Pointers that stand for what is set outside the config."""
+ALL_STAGES: Final = (0, 1, 2, 3)
+
+
+class Support(NamedTuple):
+    """How a program executes one degree; not at all if there is a ``reason``.
+
+    ``keys`` are pointers of the config with their values, None for the degree. ``step`` is set
+    elsewhere; its text is formatted with the degree and the data-parallel ranks.
+    """
+
+    reason: str = ""
+    keys: Mapping[str, Any] = {}
+    step: Instruction | None = None
+    since: Version = OLDEST
+    stages: tuple[int, ...] = ALL_STAGES
+    later_stages: tuple[Version, tuple[int, ...]] | None = None
+    """Stages from a later release on."""
+
+    def stages_at(self, version: Version) -> tuple[int, ...]:
+        """Return the ZeRO stages at a DeepSpeed release."""
+        later = self.later_stages
+        return later[1] if later is not None and version >= later[0] else self.stages
+
+
+_AUTOTP = Support(
+    keys={"/tensor_parallel/autotp_size": None},
+    since=Version(0, 16, 4),
+    stages=(0, 1, 2),
+    later_stages=(Version(0, 19, 4), ALL_STAGES),
+)
+_AUTOEP = Support(
+    keys={"/expert_parallel/enabled": True, "/expert_parallel/autoep_size": None},
+    since=Version(0, 19, 2),
+)
+_ULYSSES = (
+    "UlyssesSPAttentionHF.register_with_transformers(..., sequence_parallel_size={0[degree]}), its "
+    "result as mpu= of initialize, and UlyssesSPDataLoaderAdapter(...)"
+)
+_SIZES = "sp_size={0[degree]}, dp_shard_size={0[data]}"
+_BLOCK = (
+    "parallelism_config: {{parallelism_config_sp_size: {0[degree]}, "
+    "parallelism_config_dp_shard_size: {0[data]}}}"
+)
+_ULYSSES_OF_ACCELERATE = Version(0, 18, 2)
+"""Checked by accelerate 1.15 (``_prepare_deepspeed``)."""
+_NO_PIPELINE = Support("it runs every layer on each rank and creates no PipelineModule")
+
+AUTOEP_FAMILIES: Final = frozenset(
+    (
+        *("deepseek_v2", "deepseek_v3", "minimax_m3_vl_text", "mixtral", "qwen2_moe"),
+        *("qwen3_5_moe_text", "qwen3_moe"),
+    )
+)
+"""Families with a preset of AutoEP (``auto_ep_presets`` of DeepSpeed 0.19.8)."""
+AUTOTP_STYLES: Final = frozenset(
+    (
+        *("colwise", "colwise_rep", "colwise_gather_output", "rowwise"),
+        *("replicated_with_grad_allreduce", "embedding_rowwise"),
+    )
+)
+"""Styles of a transformers plan that AutoTP converts (``tp_plan_converter.py`` of 0.19.8)."""
+NO_AUTOTP: Final = frozenset(
+    ("deberta", "flaubert", "fsmt", "gpt2", "led", "longformer", "xlm", "xlnet")
+)
+"""Families without a plan that AutoTP refuses (``AutoTP.supported`` of 0.19.8)."""
+
+TABLE: Mapping[str, Mapping[str, Support]] = {
+    "deepspeed": {
+        "sequence": Support(step=Instruction(SCRIPT, _ULYSSES), since=Version(0, 17, 0)),
+        "tensor": _AUTOTP,
+        "expert": _AUTOEP,
+        "pipeline": Support(
+            step=Instruction(SCRIPT, "PipelineModule(..., num_stages={0[degree]})"), stages=(0, 1)
+        ),
+    },
+    "transformers": {
+        "sequence": Support(
+            step=Instruction(ARGUMENTS, f"parallelism_config=ParallelismConfig({_SIZES})"),
+            since=_ULYSSES_OF_ACCELERATE,
+        ),
+        "tensor": _AUTOTP,
+        "expert": _AUTOEP,
+        "pipeline": _NO_PIPELINE,
+    },
+    "accelerate": {
+        "sequence": Support(
+            step=Instruction("the accelerate config", _BLOCK),
+            since=_ULYSSES_OF_ACCELERATE,
+        ),
+        "tensor": _AUTOTP,
+        "expert": _AUTOEP,
+        "pipeline": _NO_PIPELINE,
+    },
+    "dsengine": {
+        "sequence": Support(
+            keys={"/sequence_parallel_size": None},
+            step=Instruction(SCRIPT, "UlyssesSPDataLoaderAdapter(...)"),
+        ),
+        "tensor": Support("it does not divide layers"),
+        "expert": Support("it does not divide experts"),
+        "pipeline": Support("it runs every layer on each rank"),
+    },
+}
+
+
+def support(program: Runtime, axis: str) -> Support:
+    """Return how a program, at its release, executes a degree."""
+    found = TABLE[program.name][axis]
+    if program.runs_deepspeed and not found.reason and program.version < found.since:
+        return Support(f"it requires DeepSpeed {found.since} or later")
+    return found
+
+
+def refused_by_autotp(family: str | None) -> str:
+    """Return why AutoTP of DeepSpeed 0.19.8 refuses a model of transformers 5.23; "" if it does
+    not."""
+    if family in NO_AUTOTP:
+        return "it has no tensor-parallel plan"
+    styles = sorted(set(tensor_plan(family)) - AUTOTP_STYLES)
+    return f"its plan has the styles {', '.join(styles)}" if styles else ""
+
+
+def executes(program: Runtime, axis: str) -> bool:
+    """Return whether a program, at its release, executes a degree."""
+    return not support(program, axis).reason
+
+
+def stages_under(program: Runtime, degrees: Degrees) -> tuple[int, ...]:
+    """Return the ZeRO stages at which a program executes all of these degrees."""
+    used = [support(program, axis) for axis in AXES if getattr(degrees, axis) > 1]
+    every = [each.stages_at(program.version) for each in used]
+    return tuple(stage for stage in ALL_STAGES if all(stage in stages for stages in every))
+
+
+def settings_of(program: Runtime, degrees: Degrees, world_size: int) -> dict[str, Any]:
+    """Return the values, by pointer, with which a program executes these degrees.
+
+    Keys of the config, and pointers that stand for settings elsewhere.
+    """
+    found: dict[str, Any] = {}
+    for axis in AXES:
+        degree = getattr(degrees, axis)
+        if degree == 1:
+            continue
+        supported = support(program, axis)
+        found |= {key: degree if value is None else value for key, value in supported.keys.items()}
+        if supported.step is not None:
+            found[POINTERS[axis]] = {"degree": degree, "data": degrees.samples(world_size)}
+    return found
+
+
+def keys_in(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the settings that belong in the config."""
+    return {key: value for key, value in settings.items() if key not in POINTERS.values()}
+
+
+def outside(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the settings that belong elsewhere."""
+    return {key: value for key, value in settings.items() if key in POINTERS.values()}
+
+
+def label_of(degrees: Degrees) -> str:
+    """Return ``sequence parallel 8, ``; "" if nothing is divided."""
+    parts = (f"{axis} parallel {getattr(degrees, axis)}" for axis in AXES)
+    used = (part for axis, part in zip(AXES, parts, strict=True) if getattr(degrees, axis) > 1)
+    return "".join(f"{part}, " for part in used)
+
+
+def steps_of(program: str) -> dict[str, Instruction]:
+    """Return what a program takes from elsewhere than the config, by pointer."""
+    rows = TABLE[program].items()
+    return {POINTERS[axis]: each.step for axis, each in rows if each.step is not None}

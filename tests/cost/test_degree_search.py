@@ -1,0 +1,198 @@
+"""``tune`` searches parallel degrees that the target program executes, if the model needs them."""
+
+import json
+from typing import Any
+
+import pytest
+
+import command_line
+import dsconfig
+from dsconfig.cost import divisions, tuning
+from dsconfig.cost.limits import limits
+from dsconfig.cost.remedies import cheapest_changes
+from dsconfig.cost.search_space import Candidate
+from dsconfig.facts import Facts, gather
+from dsconfig.mesh import UNDIVIDED, Degrees
+from dsconfig.report.sizes import GIB
+from dsconfig.runtimes import capabilities
+from dsconfig.runtimes.base import NAMES, every_runtime, runtime_of
+from dsconfig.schema.version import Version
+from narrowing import not_none
+
+LONG: dict[str, Any] = {
+    "model": "qwen2.5-32b",
+    "gpus": 64,
+    "device": "h100",
+    "seq_len": 131_072,
+}
+
+
+def first(runtime: str, **more: Any) -> Candidate:
+    return tuning.tune(gather(**{**LONG, **more}), runtime=runtime)[0]
+
+
+@pytest.mark.parametrize("runtime", NAMES)
+def test_long_sequences_are_divided_where_nothing_fits_undivided(runtime: str) -> None:
+    best = first(runtime)
+    assert (best.degrees, best.choice.stage) == (Degrees(sequence=8), 3)
+    assert not best.reason and best.verdict.has_headroom
+    headroom = best.option.fits[0].headroom_bytes / GIB
+    assert headroom == pytest.approx(25.4 if runtime == "dsengine" else 21.2, abs=0.1)
+
+
+def test_model_that_fits_is_not_divided() -> None:
+    facts = gather(model="llama-3-8b", gpus=8, device="h100", seq_len=4096)
+    found = tuning.ranking(facts, runtime="deepspeed")
+    assert {each.degrees for each in found.candidates} == {UNDIVIDED}
+    assert {(each.axis, each.degree) for each in found.rejected} == {
+        (axis, None) for axis in capabilities.AXES
+    }
+    assert found.rejected[0].reason == "not needed: fits with data parallelism alone"
+
+
+def test_degree_of_a_flag_is_kept() -> None:
+    facts = gather(**LONG, sequence_parallel=16)
+    assert {each.degrees for each in tuning.tune(facts, runtime="deepspeed")} == {
+        Degrees(sequence=16)
+    }
+
+
+def test_flag_of_one_keeps_samples_whole() -> None:
+    (best, *_) = tuning.tune(gather(**LONG, sequence_parallel=1), runtime="deepspeed")
+    assert best.degrees == UNDIVIDED and "exceeds" in best.reason
+
+
+@pytest.mark.parametrize("runtime", NAMES)
+def test_every_other_degree_has_a_reason(runtime: str) -> None:
+    found = tuning.ranking(gather(**LONG), runtime=runtime)
+    others = [each for each in found.candidates if each.degrees != found.candidates[0].degrees]
+    assert UNDIVIDED in {each.degrees for each in others}
+    assert all(each.reason for each in (*others, *found.rejected))
+    covered = {axis for each in others for axis in capabilities.AXES if each.degrees != UNDIVIDED}
+    assert covered | {each.axis for each in found.rejected} == set(capabilities.AXES)
+    unsupported = {each.axis for each in found.rejected if "not executed by" in each.reason}
+    program = runtime_of(runtime)
+    refused = {axis for axis in capabilities.AXES if not capabilities.executes(program, axis)}
+    assert unsupported == refused
+
+
+def test_candidate_contains_the_settings_of_its_program() -> None:
+    assert first("dsengine").config["sequence_parallel_size"] == 8
+    for runtime in ("deepspeed", "transformers", "accelerate"):
+        assert "sequence_parallel_size" not in first(runtime).config
+    done = command_line.run(
+        *("tune", "--model", "qwen2.5-32b", "--gpus", "64", "--device", "h100"),
+        *("--seq-len", "131072", "--runtime", "transformers"),
+    )
+    assert done.returncode == 0
+    shown = " ".join(done.stdout.split())
+    assert "parallelism_config=ParallelismConfig(sp_size=8, dp_shard_size=8)" in shown
+    assert "pipeline parallel: not executed by transformers" in shown
+
+
+def test_json_lists_degrees_and_rejections() -> None:
+    done = command_line.run(
+        *("tune", "--model", "qwen2.5-32b", "--gpus", "64", "--device", "h100"),
+        *("--seq-len", "131072", "--runtime", "dsengine", "--output-format", "json"),
+    )
+    data = json.loads(done.stdout)
+    assert data["candidates"][0]["degrees"]["sequence"] == 8
+    assert {
+        "axis": "tensor",
+        "degree": None,
+        "reason": "not executed by dsengine: it does not divide layers",
+    } in data["rejected_degrees"]
+
+
+def obstacle(axis: str, degree: int, **more: Any) -> str:
+    facts: Facts = gather(**{**LONG, **more})
+    return divisions.why_not(axis, degree, facts)
+
+
+def test_obstacles_name_the_nearest_degree() -> None:
+    assert obstacle("sequence", 16).endswith("not divisible by it; use 20")
+    assert obstacle("sequence", 3, gpus=48) == "131072 tokens are not divisible by it; use 2"
+    assert "key/value heads" in obstacle("tensor", 16)
+    assert obstacle("pipeline", 128, gpus=128).startswith("64 layers cannot fill it; use 64")
+    assert obstacle("sequence", 5).startswith("64 ranks are not divisible by it; use 4")
+    assert "global batch of 12" in obstacle("sequence", 8, global_batch=12)
+    assert obstacle("expert", 3, gpus=48, model="qwen3-30b-a3b").endswith("by it; use 2")
+    assert obstacle("expert", 8, model="qwen3-30b-a3b") == ""
+
+
+def test_table_covers_every_program_and_axis() -> None:
+    for program in every_runtime():
+        rows = capabilities.TABLE[program.name]
+        assert set(rows) == set(capabilities.AXES)
+        for axis, row in rows.items():
+            assert bool(row.reason) != bool(row.keys or row.step), (program.name, axis)
+            if row.step is not None:
+                assert program.set_elsewhere[capabilities.POINTERS[axis]] == row.step
+
+
+def test_release_and_stage_limit_a_degree() -> None:
+    old = runtime_of("transformers", Version(0, 17, 6))
+    assert capabilities.support(old, "sequence").reason == "it requires DeepSpeed 0.18.2 or later"
+    tensor = Degrees(tensor=2)
+    at = [runtime_of("deepspeed", Version(0, 19, patch)) for patch in (3, 4)]
+    assert [capabilities.stages_under(each, tensor) for each in at] == [(0, 1, 2), (0, 1, 2, 3)]
+    assert capabilities.stages_under(at[1], Degrees(pipeline=2)) == (0, 1)
+    assert capabilities.stages_under(at[1], Degrees(pipeline=2, tensor=2)) == (0, 1)
+
+
+def test_written_keys_are_accepted_by_their_program() -> None:
+    for program in every_runtime():
+        for axis in capabilities.AXES:
+            degrees = Degrees(**{axis: 2})
+            settings = capabilities.settings_of(program, degrees, 8)
+            for pointer in capabilities.keys_in(settings):
+                path = pointer.strip("/").replace("/", ".")
+                assert dsconfig.explain(path), path
+
+
+CONFIG: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 2,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}},
+}
+
+
+def test_remedy_divides_the_sequence_and_keeps_the_global_batch() -> None:
+    facts = gather(**LONG)
+    effective = dsconfig.resolve(CONFIG, facts, runtime="dsengine").effective
+    best, *_ = cheapest_changes(not_none(effective), facts, runtime="dsengine")
+    assert best.fits and best.parts == ("sequence parallel 8", "recompute activations", "stage 3")
+    assert best.edits["/sequence_parallel_size"] == 8
+    assert best.edits["/gradient_accumulation_steps"] == 16
+
+
+def test_remedies_do_not_divide_what_fits_otherwise() -> None:
+    facts = gather(model="llama-3-8b", gpus=4, device="a100-80gb", seq_len=8192)
+    effective = dsconfig.resolve(
+        {**CONFIG, "zero_optimization": {"stage": 3}}, facts, runtime="deepspeed"
+    ).effective
+    changes = cheapest_changes(not_none(effective), facts, runtime="deepspeed")
+    assert changes[0].what == "recompute activations"
+    assert not any("parallel" in change.what for change in changes)
+
+
+def test_limits_use_the_degrees() -> None:
+    found = {limit.question: limit for limit in limits(gather(**LONG), runtime="deepspeed")}
+    assert not_none(found["longest sequence (tokens)"].value) > 200_000
+    assert found["longest sequence (tokens)"].how.startswith("sequence parallel 8, stage 3")
+    assert found["fewest GPUs"].value == 8
+
+
+def test_auto_sequence_parallel_size_is_the_choice_of_the_search() -> None:
+    config = {**CONFIG, "sequence_parallel_size": "auto", "zero_optimization": {"stage": "auto"}}
+    config["activation_checkpointing"] = {}
+    resolution = dsconfig.resolve(config, gather(**LONG), runtime="dsengine")
+    assert resolution.ok and resolution.config["sequence_parallel_size"] == 8
+    assert resolution.config["zero_optimization"]["stage"] == 3
+    small = gather(model="llama-3-8b", gpus=8, device="h100", seq_len=2048)
+    assert dsconfig.resolve(config, small).config["sequence_parallel_size"] == 1
+    assert dsconfig.resolve(config, gather(gpus=8)).config["sequence_parallel_size"] == 1
+    flag = gather(**LONG, sequence_parallel=16)
+    assert dsconfig.resolve(config, flag).config["sequence_parallel_size"] == 16
