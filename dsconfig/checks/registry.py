@@ -73,6 +73,7 @@ MODULES: Mapping[str, str] = {
     "stage3_faults": "zero_optimization",
     "engine_faults": "fp16 communication_data_type elasticity pipeline",
     "frozen_faults": f"{MODEL} {TRAINING}",
+    "sequence_faults": f"gradient_clipping sequence_parallel_size tensor_parallel {MODEL}",
     "trainer_faults": "transformers accelerate",
     "loading_faults": f"trl {MODEL}",
     "faster_stage": MODEL,
