@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dsconfig import os_errors
+from dsconfig.facts import progress_bars
 from dsconfig.facts.inputs import FactError
 from dsconfig.report.sizes import GIB, KIB, MIB
 
@@ -77,6 +78,7 @@ class RunLog:
     samples_per_second: float | None = None
     """The last printed average, over all ranks."""
     seconds_per_iteration: float | None = None
+    """According to the progress bar of training."""
     peak_allocated: int | None = None
     """Peak according to the throughput lines."""
     visible: int | None = None
@@ -132,7 +134,7 @@ def from_text(text: str) -> RunLog:
     gpus = [int(match[1]) * MIB for match in _NVIDIA_SMI.finditer(text)]
     out_of_memory = _out_of_memory(lines)
     config = _config(text)
-    iteration = list(_ITERATION.finditer(text))
+    iteration = progress_bars.seconds_per_iteration(text)
     world = _first(_WORLD, text)
     capacity = [int(match[1]) * MIB for match in _NVIDIA_SMI_TOTAL.finditer(text)]
     versions = {name: _first(pattern, text) for name, pattern in _RELEASES.items()}
@@ -149,7 +151,7 @@ def from_text(text: str) -> RunLog:
         config=config,
         readings=readings,
         samples_per_second=float(rates[-1][1]) if rates else None,
-        seconds_per_iteration=_seconds(iteration[-1]) if iteration else None,
+        seconds_per_iteration=iteration,
         peak_allocated=int(max(peaks) * GIB) if peaks else None,
         visible=max(gpus, default=None),
         device=_first(_NVIDIA_SMI_NAME, text),
@@ -172,7 +174,6 @@ _RELEASE = re.compile(
 )
 _WORLD = re.compile(r"(?:dist_world_size|world_size ?\.*|[^_]world_size) ?= ?(\d{1,12})\b")
 _RATE = re.compile(rf"(?<!Curr)SamplesPerSec={_NUMBER}")
-_ITERATION = re.compile(rf"{_NUMBER} ?(s/it|it/s)\b")
 _MAX_ALLOCATED = re.compile(rf"MaxMemAllocated={_NUMBER} ?GB")
 _NVIDIA_SMI = re.compile(r"\|\s+(\d{1,12})MiB\s*/\s*\d{1,12}MiB\s*\|")
 _NVIDIA_SMI_TOTAL = re.compile(r"\|\s+\d{1,12}MiB\s*/\s*(\d{1,12})MiB\s*\|")
@@ -308,10 +309,3 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
     """Return the group that took part in the first match."""
     hit = pattern.search(text)
     return next(filter(None, hit.groups()), None) if hit else None
-
-
-def _seconds(hit: re.Match[str]) -> float | None:
-    value = float(hit[1])
-    if value <= 0:
-        return None
-    return value if hit[2] == "s/it" else 1 / value
