@@ -4,14 +4,13 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dsconfig.commands import memory_options, options
+from dsconfig.commands.estimate_result import EstimateOptions, Result, not_fitting
 from dsconfig.commands.notes import note
-from dsconfig.commands.progress import progress
-from dsconfig.facts.inputs import in_flags
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
@@ -22,8 +21,8 @@ from dsconfig.report.sizes import GIB, gib, in_gib
 with lazy_imports():
     from dsconfig.commands import (
         despite_errors,
+        estimate_limits,
         fact_defaults,
-        host_memory,
         log_facts,
         run_logs,
         screen,
@@ -35,11 +34,9 @@ with lazy_imports():
     from dsconfig.cost import (
         assumptions,
         calibration,
-        compat,
         estimator,
         fit,
         host_memory_fixes,
-        limits,
         log_comparison,
         plots,
         remedies,
@@ -51,9 +48,7 @@ with lazy_imports():
     from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
-    from dsconfig.cost.assumptions import Assumption
     from dsconfig.cost.estimate import Estimate, Option
-    from dsconfig.cost.remedies import Change
     from dsconfig.facts import Facts
     from dsconfig.facts.run_log import RunLog
     from dsconfig.report.render import as_json as machine_form
@@ -61,100 +56,10 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
-class EstimateOptions(NamedTuple):
-    """Additional inputs and outputs of an estimate, one flag per field."""
-
-    fit: Annotated[
-        bool,
-        typer.Option(
-            "--fit", help="Find the largest model, batch and sequence, and the fewest GPUs."
-        ),
-    ] = False
-    compat: Annotated[
-        str | None,
-        typer.Option(metavar="deepspeed", help="Print the tables of DeepSpeed's own estimator."),
-    ] = None
-    measured: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Calibrate with a measured peak, e.g. 61.2GiB."),
-    ] = None
-    measured_as: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND", help="Kind of --measured: allocated, reserved or visible (nvidia-smi)."
-        ),
-    ] = "visible"
-    measured_here: Annotated[
-        bool,
-        typer.Option(
-            "--measured-here",
-            help="Measure host memory, PCIe and NVMe bandwidth for the step time.",
-        ),
-    ] = False
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TRAIN.log",
-            help="Compare with the log of a run; also a source of GPUs, releases and config.",
-        ),
-    ] = None
-    plot: Annotated[Path | None, typer.Option(metavar="OUT.png|svg", help="Write a bar chart.")] = (
-        None
-    )
-    html: Annotated[
-        Path | None, typer.Option(metavar="OUT.html", help="Write a self-contained HTML page.")
-    ] = None
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the config with the fastest change of the file that makes it fit.",
-        ),
-    ] = None
-    fail_if_oom: options.FailIfOom = False
-    output_format: options.FullOrJson = "full"
-
-
 NO_SEQ_LEN = (
     "the run ran out of memory, but without --seq-len activations are not estimated, so that no "
     "change can be suggested: specify --seq-len"
 )
-
-
-class Result(NamedTuple):
-    """An estimate with its inputs, the fixes and the decisive assumptions."""
-
-    estimate: "Estimate"
-    facts: "Facts"
-    program: inference.TargetProgram
-    effective: "Effective | None"
-    """None without a file: the estimate covers the usual configurations."""
-    document: "Document | None"
-    log: "RunLog | None"
-    changes: "tuple[Change, ...]" = ()
-    others: "tuple[Assumption, ...]" = ()
-    host_fixes: tuple[str, ...] = ()
-    """Settings with which offloaded states fit the host memory."""
-    errors: Report = Report(())
-    assumed: tuple[str, ...] = ()
-    """Notes on the assumptions for facts that are not specified."""
-
-    @property
-    def option(self) -> "Option":
-        """The estimated config, or the first of the usual configurations."""
-        return self.estimate.options[0]
-
-    @property
-    def ran_out(self) -> bool:
-        """Whether the logged run ran out of memory."""
-        return self.log is not None and self.log.out_of_memory is not None
-
-    @property
-    def needs_seq_len(self) -> bool:
-        """Whether changes cannot be suggested: the run failed, and activations are unknown."""
-        return self.ran_out and self.estimate.inputs["sequence_length"] is None
 
 
 @options.with_groups
@@ -180,6 +85,7 @@ def estimate(
     Exit code 1 if the run cannot start, or with --fail-if-oom if it does not fit. Errors are
     printed above the estimate; exit code 0 means that an estimate was made, not that it fits.
     """
+    _reject_without_file(extra, file, overrides)
     log = None
     if extra.log is not None:
         log, facts, deepspeed_version = _read_log(extra.log, file, facts, deepspeed_version)
@@ -188,7 +94,7 @@ def estimate(
         facts = options.measured_here(facts)
     _reject_contradictions(extra, file, facts, log)
     if extra.compat is not None:
-        print_compat(facts, extra.compat, extra.output_format)
+        estimate_limits.print_compat(facts, extra.compat, extra.output_format)
         return
     document = None if file is None else options.load(file, overrides)
     if document is None and log is not None:
@@ -205,27 +111,47 @@ def estimate(
         with fact_defaults.collected() as assumed:
             for assume in fact_defaults.FOR_AN_ESTIMATE:
                 facts = assume(document, facts, program.runtime)
-        if not extra.fit:
-            with usage():
-                workload.require_facts(facts)
-        effective, errors = despite_errors.resolved(document, facts, program, extra.output_format)
-        if errors.diagnostics and extra.output_format != "json":
-            typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
+        effective, errors = _checked(extra, document, facts, program)
     if extra.fit:
-        print_limits(facts, effective, program, extra.output_format)
+        estimate_limits.print_limits(facts, effective, program, extra.output_format)
         raise typer.Exit(1 if despite_errors.prevents_start(errors) else 0)
     result = _result(extra, facts, program, effective, document, log)
-    result = result._replace(errors=errors, assumed=tuple(assumed))
+    _finish(extra, result._replace(errors=errors, assumed=tuple(assumed)))
+
+
+def _checked(
+    extra: EstimateOptions,
+    document: "Document",
+    facts: "Facts",
+    program: inference.TargetProgram,
+) -> "tuple[Effective, Report]":
+    """Return the concrete config and the errors of the file; prints the errors."""
+    if not extra.fit:
+        with usage():
+            workload.require_facts(facts)
+    effective, errors = despite_errors.resolved(document, facts, program, extra.output_format)
+    if errors.diagnostics and extra.output_format != "json":
+        typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
+    return effective, errors
+
+
+def _finish(extra: EstimateOptions, result: Result) -> None:
+    """Print and write the estimate. Exits with code 1 as the command does."""
     _write_plots(extra, result)
     _show(result, extra.output_format)
     if result.needs_seq_len:
         note(NO_SEQ_LEN)
-    if extra.output is not None and document is not None:
-        _write_config(extra.output, result, document)
-    is_oom = all(tables.not_fitting(option, facts) for option in result.estimate.options)
-    if despite_errors.prevents_start(errors) or (extra.fail_if_oom and is_oom):
+    if extra.output is not None and result.document is not None:
+        _write_config(extra.output, result, result.document)
+    is_oom = all(not_fitting(each, result.facts) for each in result.estimate.options)
+    if despite_errors.prevents_start(result.errors) or (extra.fail_if_oom and is_oom):
         raise typer.Exit(1)
-    if is_oom:
+    if is_oom and result.effective is None:
+        known = result.estimate.inputs
+        can_recompute = known["sequence_length"] is not None and known["recompute"] == "none"
+        first = "--recompute full (gradient checkpointing), " if can_recompute else ""
+        note(f"try {first}{verdict.flags_to_try(result.facts)}")
+    if is_oom and extra.output is None:
         note(options.EXIT_0_ALTHOUGH_OOM)
 
 
@@ -245,6 +171,16 @@ def _read_log(
     return log, facts, version
 
 
+def _reject_without_file(
+    extra: EstimateOptions, file: str | None, overrides: list[str] | None
+) -> None:
+    """Raise UsageError for options that change a config, if there is none."""
+    if file is None and extra.output is not None:
+        raise UsageError("--output requires FILE, the config to change")
+    if file is None and extra.log is None and overrides:
+        raise UsageError("--set requires FILE, the config to change")
+
+
 def _reject_contradictions(
     extra: EstimateOptions, file: str | None, facts: "Facts", log: "RunLog | None"
 ) -> None:
@@ -255,8 +191,6 @@ def _reject_contradictions(
         raise UsageError("--log requires FILE: the log does not contain the config of the run")
     if str(extra.html) == "-":
         raise UsageError("--html requires a file name; standard output is used by the tables")
-    if extra.output is not None and file is None:
-        raise UsageError("--output requires FILE, the config to change")
 
 
 def _write_plots(extra: EstimateOptions, result: Result) -> None:
@@ -265,7 +199,7 @@ def _write_plots(extra: EstimateOptions, result: Result) -> None:
         with usage():
             plots.write_plot(result.estimate, extra.plot)
     if extra.html is not None:
-        summary = tables.overall(result.estimate, result.facts, result.effective is not None)
+        summary = verdict.overall(result.estimate, result.facts, result.effective is not None)
         fixes = _changes(result)
         with usage():
             page = plots.html_page(result.estimate, summary, fixes)
@@ -280,7 +214,9 @@ def _write_config(path: Path, result: Result, document: "Document") -> None:
         program = result.program.runtime
         suggested_changes.write_changed(path, result.changes, program, document)
     else:
-        note(f"nothing written to {path}: the config fits")
+        is_known = result.estimate.inputs["sequence_length"] is not None
+        without = "" if is_known else " without activations; specify --seq-len"
+        note(f"nothing written to {path}: the config fits{without}")
 
 
 def _result(
@@ -302,7 +238,7 @@ def _result(
     result = Result(estimates, facts, program, effective, document, log)
     if effective is None:
         return result
-    if not result.needs_seq_len and (result.ran_out or tables.not_fitting(result.option, facts)):
+    if not result.needs_seq_len and (result.ran_out or not_fitting(result.option, facts)):
         limit = smaller_device(facts, result.option, log) if log is not None else facts
         changes = remedies.cheapest_changes(effective, limit, runtime=program.runtime)
         result = result._replace(changes=changes, host_fixes=_host_fixes(result))
@@ -370,19 +306,23 @@ def _show(result: Result, output_format: str) -> None:
             data["log"] = log_comparison.as_data(comparison)
         typer.echo(json.dumps(data, indent=2))
     elif result.effective is None:
-        with screen.ending_with(tables.overall(estimates, facts)):
+        with screen.ending_with(verdict.overall(estimates, facts)):
             tables.print_table(estimates, facts, program)
     elif result.document is not None:
         show = partial(
-            suggested_changes.change_lines, runtime=program.runtime, document=result.document
+            suggested_changes.change_lines,
+            runtime=program.runtime,
+            document=result.document,
+            activations=estimates.inputs["sequence_length"] is not None,
         )
         lines = show(result.changes[:1])
-        summary = tables.overall(estimates, facts, is_config=True)
+        summary = verdict.overall(estimates, facts, is_config=True)
         with screen.ending_with(summary, *(lines if result.changes else ())):
             tables.print_depth(result)
         if log is not None and comparison is not None:
             run_logs.print_comparison(log, comparison)
-            if result.ran_out and not tables.not_fitting(result.option, facts):
+            suggests = result.ran_out and not result.needs_seq_len
+            if suggests and not not_fitting(result.option, facts):
                 for line in show(result.changes):
                     typer.echo(line)
 
@@ -396,55 +336,8 @@ def _changes(result: Result) -> list[dict[str, Any]]:
 def smaller_device(facts: "Facts", option: "Option", log: "RunLog") -> "Facts":
     """Reduce the device memory by what the run failed to allocate, if the estimate fits."""
     failure = log.out_of_memory
-    if failure is None or tables.not_fitting(option, facts):
+    if failure is None or not_fitting(option, facts):
         return facts
     device = facts.device or machine.DeviceFacts(name="the GPU")
     memory = option.device.needed_bytes - failure.tried
     return replace(facts, device=replace(device, memory_bytes=max(memory, 1)))
-
-
-def print_limits(
-    facts: "Facts",
-    effective: "Effective | None",
-    program: inference.TargetProgram,
-    output_format: str,
-) -> None:
-    """Print the largest model, batch and sequence that fit, and the fewest GPUs."""
-    with usage(), progress("Searching for limits"):
-        answers = limits.limits(facts, effective, runtime=program.runtime)
-    if not answers:
-        if facts.outline is not None:
-            raise UsageError(in_flags(facts.why_no_model))
-        missing = [] if facts.world_size else ["--gpus"]
-        missing += [] if facts.model else ["--model"]
-        raise UsageError(f"--fit requires {' or '.join(missing)}")
-    if output_format == "json":
-        typer.echo(json.dumps({**rendering.limits_data(answers), **program.data}, indent=2))
-        return
-
-    tables.print_limits(answers, facts, program)
-    if facts.model is not None and not (facts.training and facts.training.sequence_length):
-        note("the largest micro batch requires --seq-len")
-    uses_host = any(limit.option and limit.option.host.bytes for limit in answers)
-    if uses_host and not (facts.host and facts.host.memory_bytes):
-        note(host_memory.ASSUMED)
-
-
-def print_compat(facts: "Facts", program: str, output_format: str) -> None:
-    """Print the tables of DeepSpeed's own estimator verbatim, or their bytes as JSON."""
-    if program != "deepspeed":
-        raise UsageError(f"--compat: {program!r} is not supported; use --compat deepspeed")
-    if facts.outline is not None:
-        raise UsageError(in_flags(facts.why_no_model))
-    if facts.model is None or facts.world_size is None:
-        raise UsageError("--compat requires --model and --gpus")
-    nodes = facts.nodes or 1
-    hardware = (facts.world_size // nodes, nodes)
-    largest = facts.model.largest_module or facts.model.largest_tensor or 0
-    if facts.model.assumed:
-        note(f"assuming the largest layer of {facts.model.assumed[0]}")
-    if output_format == "json":
-        typer.echo(json.dumps(compat.as_data(facts.model.parameters, largest, *hardware), indent=2))
-        return
-    typer.echo(compat.zero2_table(facts.model.parameters, *hardware))
-    typer.echo(compat.zero3_table(facts.model.parameters, largest, *hardware), nl=False)

@@ -4,8 +4,8 @@ The verdict comes first. Sizes are in GiB, as in nvidia-smi and torch.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,10 +13,10 @@ import typer
 from dsconfig.commands import suggested_changes
 from dsconfig.commands import verdict as verdicts
 from dsconfig.commands.bars import memory_bars
+from dsconfig.commands.estimate_result import not_fitting
 from dsconfig.commands.text_table import (
     TextTable,
     colored_verdict,
-    emphasised,
     paragraph,
     terminal_width,
     uses_color,
@@ -46,7 +46,6 @@ with lazy_imports():
 
 if TYPE_CHECKING:
     from dsconfig.commands.estimate import Result
-    from dsconfig.cost.limits import Limit
     from dsconfig.facts import Facts
     from dsconfig.facts.machine import HostFacts
     from dsconfig.project.inference import TargetProgram
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") -> None:
     """Print the usual configurations: GPU, host and NVMe memory, what fits, and the buckets."""
     typer.echo(f"{paragraph(_heading(estimate))}\n{paragraph(program.headline)}\n")
-    typer.echo(colored_verdict(paragraph(overall(estimate, facts))))
+    typer.echo(colored_verdict(paragraph(verdicts.overall(estimate, facts))))
     print_host(max(estimate.options, key=lambda option: option.host.peak_bytes), facts, "up to ")
     typer.echo(f"\nMemory required per configuration (GiB)\n{_choices(estimate, facts)}\n")
     typer.echo(f"{memory_bars(estimate.options)}\n")
@@ -70,42 +69,6 @@ def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") ->
         typer.echo(paragraph(building))
     for line in _remarks(estimate, facts):
         typer.echo(paragraph(line))
-
-
-def overall(estimate: Estimate, facts: "Facts", is_config: bool = False) -> str:
-    """Return whether a config fits, or which of the usual configurations do."""
-    first, precision = estimate.options[0], estimate.inputs["precision"]
-    if is_config:
-        return verdicts.verdict(first, facts, precision)
-    options = estimate.options
-    fit_below = [
-        option for option in options if not host_or_disk_shortfall(option.host, option.nvme, facts)
-    ]
-    if facts.device is None or not first.fits:
-        smallest = replace(_smallest(fit_below or options), fits=())
-        needs = _uncapitalized(verdicts.verdict(smallest, facts, precision))
-        return f"Smallest footprint: {label(smallest)} {needs}"
-    fitting = [option for option in fit_below if option.fits[0].fits]
-    if not fitting:
-        smallest = _smallest(options)
-        prefix = "" if smallest.fits[0].may_fit else "Nothing fits. "
-        why = _uncapitalized(verdicts.verdict(smallest, facts))
-        return f"{prefix}Smallest footprint: {label(smallest)} {why}"
-    without = "" if estimate.inputs["sequence_length"] else " without activations"
-    return (
-        f"{len(fitting)} of {len(options)} configurations fit{without} on each "
-        f"{facts.device.name}. Least "
-        f"sharded: {label(fitting[0])}, {size(fitting[0].fits[0].headroom_bytes)} left. "
-        "Run `dsconfig tune` to find the fastest."
-    )
-
-
-def _uncapitalized(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
-def _smallest(options: Sequence[Option]) -> Option:
-    return min(options, key=lambda option: option.device.needed_bytes)
 
 
 def _heading(estimate: Estimate) -> str:
@@ -124,11 +87,11 @@ def _heading(estimate: Estimate) -> str:
 
 def model_label(model: str, parameters: int) -> str:
     """Return ``llama-3-8b: 8.03e9 parameters``, or only the count for an unnamed model."""
-    count = f"{_scientific(parameters)} parameters"
+    count = f"{scientific(parameters)} parameters"
     return count if model == count else f"{model}: {count}"
 
 
-def _scientific(count: int) -> str:
+def scientific(count: int) -> str:
     """Return a count as ``13e9``, ``124e6`` or ``1e12``."""
     power = 3 * ((len(str(count)) - 1) // 3)
     return f"{count / 10**power:.3g}e{power}" if power else str(count)
@@ -137,7 +100,8 @@ def _scientific(count: int) -> str:
 def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
     nvme = any(option.nvme.bytes for option in estimate.options)
     columns = [">stage", "offload", ">GPU", ">host"]
-    table = TextTable(*columns, *([">NVMe"] if nvme else []), "fits")
+    fits = "fits" if estimate.inputs["sequence_length"] else "fits without activations"
+    table = TextTable(*columns, *([">NVMe"] if nvme else []), fits)
     for option in estimate.options:
         counts = [option.device.needed_bytes, option.host.peak_bytes]
         counts += [option.nvme.bytes] if nvme else []
@@ -147,7 +111,7 @@ def _choices(estimate: Estimate, facts: "Facts") -> TextTable:
     return table
 
 
-def _size(count: float) -> str:
+def size_cell(count: float) -> str:
     """Return a size in GiB without the unit; ``-`` for zero."""
     return in_gib(count) if count else "-"
 
@@ -233,34 +197,6 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
     return remarks
 
 
-def print_limits(limits: "tuple[Limit, ...]", facts: "Facts", program: "TargetProgram") -> None:
-    """Print the limits, each with the configuration that reaches it."""
-    device = facts.device.name if facts.device else "the GPU"
-    devices = f"{facts.world_size} x {device}" if facts.world_size else device
-    typer.echo(f"limits on {devices}\n{paragraph(program.headline)}\n")
-    host_is_unknown = facts.host is None or not facts.host.memory_bytes
-    for limit in limits:
-        answer = "none fits" if limit.value is None else _count(limit.value)
-        host = limit.option.host.peak_bytes if limit.option and host_is_unknown else 0
-        condition = f", with {size(host)} of host memory per node" if host else ""
-        typer.echo(emphasised(f"{limit.question}: {answer}{condition}"))
-    typer.echo()
-    table = TextTable("limit", ">value", ">GPU (GiB)", ">host (GiB)", "configuration")
-    for limit in limits:
-        if limit.value is None or limit.option is None:
-            table.add_row(limit.question, "none fits", "", "", "")
-            continue
-        value = _count(limit.value)
-        option = limit.option
-        sizes = _size(option.device.needed_bytes), _size(option.host.peak_bytes)
-        table.add_row(limit.question, value, *sizes, limit.how)
-    typer.echo(str(table))
-
-
-def _count(value: int) -> str:
-    return _scientific(value) if value >= 10**7 else f"{value:,}"
-
-
 def print_depth(result: "Result") -> None:
     """Print one config: verdict, decisive assumptions, fixes, then components."""
     estimate, facts, option = result.estimate, result.facts, result.option
@@ -268,12 +204,15 @@ def print_depth(result: "Result") -> None:
     written: Mapping[str, Any] = document.value if document else {}
     typer.echo(paragraph(f"{_heading(estimate)}, {label(option)}"))
     typer.echo(f"{paragraph(result.program.headline)}\n")
-    typer.echo(colored_verdict(paragraph(overall(estimate, facts, is_config=True))))
+    typer.echo(colored_verdict(paragraph(verdicts.overall(estimate, facts, is_config=True))))
     print_host(option, facts)
     for other in result.others:
         typer.echo(paragraph(verdicts.assumption_line(other)))
     if not_fitting(option, facts) and document is not None:
-        for line in suggested_changes.change_lines(result.changes, runtime, document):
+        known = estimate.inputs["sequence_length"] is not None
+        for line in suggested_changes.change_lines(
+            result.changes, runtime, document, activations=known
+        ):
             typer.echo(line)
     if result.host_fixes:
         typer.echo("To fit the host memory:")
@@ -311,13 +250,6 @@ def step_line(step: Mapping[str, float | None]) -> str:
         f"({listed}); "
         f"{step['tokens_per_second_per_gpu'] or 0.0:,.0f} tokens/s per GPU{share}."
     )
-
-
-def not_fitting(option: Option, facts: "Facts") -> bool:
-    """Return whether the specified device, host memory or NVMe space is too small."""
-    if host_or_disk_shortfall(option.host, option.nvme, facts):
-        return True
-    return facts.device is not None and not all(fit.fits for fit in option.fits)
 
 
 def _components(option: Option) -> TextTable:
@@ -372,24 +304,26 @@ def _levels(option: Option) -> TextTable:
     """Return the steps from the allocated peak to the memory of the GPU."""
     device = option.device
     table = TextTable("", ">GiB per GPU", "")
-    table.add_row("peak allocated", _size(device.peak_bytes), f"in {device.peak_phase}")
+    table.add_row("peak allocated", size_cell(device.peak_bytes), f"in {device.peak_phase}")
     if device.low_bytes is not None and device.high_bytes is not None:
-        span = f"{_size(device.low_bytes)} to {_size(device.high_bytes)}"
+        span = f"{size_cell(device.low_bytes)} to {size_cell(device.high_bytes)}"
         table.add_row("", "", f"{span}, depending on assumptions")
     for name, count in device.beside_peak.items():
-        table.add_row(name, _size(count), _BESIDE[name])
+        table.add_row(name, size_cell(count), _BESIDE[name])
     if MOVED in device.beside_peak:
-        table.add_row("total", _size(device.needed_bytes), "")
+        table.add_row("total", size_cell(device.needed_bytes), "")
     elif device.beside_peak:
         least, most = device.least_needed_bytes, device.most_needed_bytes
         # A calibrated estimate has no range.
-        between = f"{_size(least)} to {_size(most)} by fragmentation" if least < most else ""
-        table.add_row("required per GPU", _size(device.needed_bytes), between)
+        between = (
+            f"{size_cell(least)} to {size_cell(most)} by fragmentation" if least < most else ""
+        )
+        table.add_row("required per GPU", size_cell(device.needed_bytes), between)
         table.add_row("nvidia-smi (approx.)", *_visible(option))
     for fit in option.fits:
         verdict = "left" if fit.fits else _TOO_MUCH[fit.may_fit]
-        table.add_row(f"{fit.device} has", _size(fit.memory_bytes), "")
-        table.add_row("", _size(abs(fit.headroom_bytes)), verdict, bold=not fit.fits)
+        table.add_row(f"{fit.device} has", size_cell(fit.memory_bytes), "")
+        table.add_row("", size_cell(abs(fit.headroom_bytes)), verdict, bold=not fit.fits)
     return table
 
 
@@ -397,9 +331,11 @@ def _visible(option: Option) -> tuple[str, str]:
     """Return what nvidia-smi shows, at most the memory of the device, and what is in it."""
     shown = min([option.device.visible_bytes, *(fit.memory_bytes for fit in option.fits)])
     if shown == option.device.visible_bytes or not all(fit.fits for fit in option.fits):
-        return _size(option.device.visible_bytes), "incl. cached memory"
+        return size_cell(option.device.visible_bytes), "incl. cached memory"
     cached = option.device.visible_bytes - option.device.needed_bytes
-    return _size(shown), f"all of it: up to {_size(cached)} GiB cached, freed when memory runs out"
+    return size_cell(
+        shown
+    ), f"all of it: up to {size_cell(cached)} GiB cached, freed when memory runs out"
 
 
 def print_host(option: Option, facts: "Facts", bound: str = "") -> None:
@@ -429,7 +365,7 @@ def _tier(name: str, tier: TierMemory, host: "HostFacts | None") -> TextTable:
     table = TextTable(f"{name} memory", ">GiB per node", *columns)
 
     def add(name: str, count: int, formula: str = "", key: str = "", bold: bool = False) -> None:
-        table.add_row(name, _size(count), *([key] if wide else []), formula, bold=bold)
+        table.add_row(name, size_cell(count), *([key] if wide else []), formula, bold=bold)
 
     for part in tier.components:
         add(part.name, part.bytes, part.formula, _key(part.pointer))

@@ -1,10 +1,16 @@
 """Notes on stderr, which ``-q`` suppresses."""
 
+import sys
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import typer
+
+from dsconfig.lazy_imports import lazy_imports
+
+with lazy_imports():
+    from dsconfig.commands import text_table
 
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no notes, only results and errors.")
@@ -22,9 +28,9 @@ def is_quiet() -> bool:
 
 
 def note(text: str) -> None:
-    """Print a note to stderr, unless suppressed."""
+    """Print a note to stderr, unless suppressed; on a terminal wrapped to its width."""
     if not is_quiet():
-        typer.echo(text, err=True)
+        typer.echo(text_table.fitted(text) if sys.stderr.isatty() else text, err=True)
 
 
 def with_quiet(command: Any) -> Any:

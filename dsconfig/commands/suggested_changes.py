@@ -25,12 +25,21 @@ NOTHING_SMALLER = "No smaller configuration is known: use more or larger GPUs, o
 
 
 def change_lines(
-    changes: "Sequence[Change]", runtime: "Runtime", document: "Document"
+    changes: "Sequence[Change]",
+    runtime: "Runtime",
+    document: "Document",
+    *,
+    activations: bool = True,
 ) -> list[str]:
-    """Return each change with its memory and step time, what to set, and the diff of the file."""
+    """Return each change with its memory and step time, what to set, and the diff of the file.
+
+    ``activations``: whether the memory includes them.
+    """
     if not changes:
         return [NOTHING_SMALLER]
-    lines = ["To fit:" if changes[0].fits else "No single change makes it fit. Closest:"]
+    without = "" if activations else " without activations"
+    fitting = f"To fit{without}:"
+    lines = [fitting if changes[0].fits else f"No single change makes it fit{without}. Closest:"]
     for change in changes:
         memory = size(change.option.device.needed_bytes)
         effect = f"{change.what} ({memory}, {change.slowdown:.2f}x step time)"

@@ -16,7 +16,7 @@ from dsconfig.project.errors import usage
 from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 
 with lazy_imports():
-    from dsconfig.commands import host_memory, screen, text_table
+    from dsconfig.commands import host_memory, screen, text_table, verdict
     from dsconfig.commands import tune_tables as tables
     from dsconfig.cost import choices, rendering, search_space, tuning, workload
     from dsconfig.project import program_file
@@ -81,10 +81,9 @@ def tune(
     if fits and candidates[0].option.host.bytes and not host_is_known:
         note(host_memory.ASSUMED)
     if not fits:
-        model, remedy = facts.model, "more GPUs, more --host-memory, --nvme, a shorter --seq-len"
-        if model is not None and model.trainable == model.parameters:
-            remedy += ", --lora-rank 16 (LoRA), or that with --base-weights 4bit (QLoRA)"
-        typer.echo(text_table.paragraph(f"nothing fits; try {remedy}"), err=True)
+        typer.echo(
+            text_table.paragraph(f"nothing fits; try {verdict.flags_to_try(facts)}"), err=True
+        )
         raise typer.Exit(1)
 
 

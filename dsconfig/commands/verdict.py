@@ -1,15 +1,18 @@
 """The verdict of an estimate: whether it fits, by how much, and what would make it fit."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig.cost.fit import TO_SPARE, host_or_disk_shortfall
+from dsconfig.cost.rendering import label
 from dsconfig.cost.usual import known_devices
 from dsconfig.report.sizes import GIB, size
 
 if TYPE_CHECKING:
     from dsconfig.cost.assumptions import Assumption
-    from dsconfig.cost.estimate import Option
+    from dsconfig.cost.estimate import Estimate, Option
     from dsconfig.facts import Facts
 
 
@@ -103,3 +106,59 @@ def assumption_data(others: "tuple[Assumption, ...]") -> list[dict[str, Any]]:
         }
         for other in others
     ]
+
+
+def overall(estimate: "Estimate", facts: "Facts", is_config: bool = False) -> str:
+    """Return whether a config fits, or which of the usual configurations do."""
+    options, precision = estimate.options, estimate.inputs["precision"]
+    if is_config:
+        return verdict(options[0], facts, precision)
+    fit_below = [
+        option for option in options if not host_or_disk_shortfall(option.host, option.nvme, facts)
+    ]
+    if facts.device is None or not options[0].fits:
+        smallest = replace(_smallest(fit_below or options), fits=())
+        why = verdict(smallest, facts, precision)
+        return f"{_closest(smallest, why, nothing_fits=not fit_below)}"
+    fitting = [option for option in fit_below if option.fits[0].fits]
+    without = "" if estimate.inputs["sequence_length"] else " without activations"
+    if not fitting:
+        smallest = _smallest(fit_below or options)
+        may_fit = smallest in fit_below and smallest.fits[0].may_fit
+        return _closest(smallest, verdict(smallest, facts), nothing_fits=not may_fit)
+    next_step = (
+        "Specify --seq-len to include them."
+        if without
+        else "Run `dsconfig tune` to find the fastest."
+    )
+    return (
+        f"{len(fitting)} of {len(options)} configurations fit{without} on each "
+        f"{facts.device.name}. Least sharded: {label(fitting[0])}, "
+        f"{size(fitting[0].fits[0].headroom_bytes)} left. {next_step}"
+    )
+
+
+_MISFIT = "Does not fit: "
+
+
+def _closest(option: "Option", why: str, *, nothing_fits: bool) -> str:
+    """Return the verdict of the configuration that needs least memory per GPU."""
+    if nothing_fits:
+        return f"Nothing fits. Closest: {label(option)}: {why.removeprefix(_MISFIT)}"
+    return f"Smallest footprint: {label(option)} {why[:1].lower()}{why[1:]}"
+
+
+def _smallest(options: "Sequence[Option]") -> "Option":
+    return min(options, key=lambda option: option.device.needed_bytes)
+
+
+def flags_to_try(facts: "Facts") -> str:
+    """Return flags that change the job so that it may fit."""
+    model, ways = facts.model, ["more GPUs", "more --host-memory", "--nvme"]
+    if facts.training is not None and facts.training.sequence_length is not None:
+        ways += ["a shorter --seq-len"]
+    if model is not None and model.trainable == model.parameters:
+        ways += ["--lora-rank 16 (LoRA)", "or that with --base-weights 4bit (QLoRA)"]
+    elif facts.base_weights is None:
+        ways += ["--base-weights 4bit (QLoRA)"]
+    return ", ".join(ways)
