@@ -11,7 +11,7 @@ import typer
 from dsconfig.commands import completion, notes, options
 from dsconfig.commands.findings_output import Output
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.project.neighbours import TRAINER, Neighbours
+from dsconfig.project.neighbours import TRAINER, Neighbours, named_reference
 from dsconfig.project.targets import STDIN, Target, targets
 from dsconfig.project.validator import Selection, Validator, selectors
 from dsconfig.report import Report
@@ -207,6 +207,10 @@ def _note_uncompared(
     if program is not None:
         named, facts = not program.inferred_from, own.facts or facts_module.Facts()
         text = agreement.uncompared(document.value, facts, program.runtime, named)
+        file = named_reference(program.inferred_from)
+        if file and program.runtime.compares_arguments and not facts.arguments:
+            path = Path(target.source).parent / file
+            text = f"not compared with the arguments in {path}: specify --training-args {path}"
         if text:
             output.note(text)
 

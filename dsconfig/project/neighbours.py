@@ -14,8 +14,11 @@ MOST_NEIGHBOURS, LARGEST_NEIGHBOUR = 40, 64 * 1024
 """Limits on the files in the same folder that are searched: number, and bytes of each."""
 MOST_FOLDERS = 64
 """Folders whose files are kept: the files of a command are listed folder by folder."""
-_PLUGIN = re.compile(r"^\s*deepspeed_config(?:_file)?\s*:", re.MULTILINE)
-_ARGUMENT = re.compile(r"""^\s*["']?deepspeed["']?\s*:""", re.MULTILINE)
+_KEY = r"""(?:^[ \t-]*|[{{,]\s*)["']?{}["']?\s*:"""
+"""A key of JSON or YAML: first on its line, or inside of ``{{...}}``."""
+_PLUGIN = re.compile(_KEY.format("deepspeed_config(?:_file)?"), re.MULTILINE)
+_ARGUMENT = re.compile(_KEY.format("deepspeed"), re.MULTILINE)
+REFERENCES = ", which references it"
 
 
 class Reference(NamedTuple):
@@ -46,7 +49,7 @@ class Neighbours:
         """Return the program of a file in the same folder that references ``path``, and why."""
         for reference in self._beside(path.parent).references:
             if reference.file != path.name and reference.names(path.name):
-                return reference.program, f"{reference.file}, which references it"
+                return reference.program, f"{reference.file}{REFERENCES}"
         return None
 
     def changed(self, path: Path) -> None:
@@ -68,6 +71,11 @@ class _Folder:
         texts = ((file.name, _text(file)) for file in files)
         found = (Reference(name, text, _program(text)) for name, text in texts)
         self.references = [reference for reference in found if reference.program]
+
+
+def named_reference(evidence: str) -> str:
+    """Return the file that references a config, from the evidence for its program; else empty."""
+    return evidence.removesuffix(REFERENCES) if evidence.endswith(REFERENCES) else ""
 
 
 def container_program(path: Path) -> str:

@@ -1,0 +1,56 @@
+"""The target program of a config is inferred from a file that references it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import command_line
+from command_line import Done
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 2,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3},
+}
+
+
+def run(folder: Path, *arguments: object) -> Done:
+    return command_line.run(*arguments, cwd=folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("args.json", '{"output_dir": "out", "deepspeed": "ds.json", "bf16": true}'),
+        ("args.json", '{"training": {"deepspeed": "./ds.json"}}'),
+        ("train.yaml", "{model: x, deepspeed: ds.json}"),
+        ("train.yaml", "training: {deepspeed: configs/ds.json, bf16: true}"),
+        ("train.yaml", "trainer:\n  args:\n    deepspeed: ds.json\n"),
+        ("train.yaml", "runs:\n- deepspeed: ds.json\n"),
+    ],
+)
+def test_reference_is_found_in_any_layout(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
+    (tmp_path / name).write_text(text)
+    done = run(tmp_path, "validate", "ds.json")
+    shown = " ".join(done.stderr.split())
+    assert f"target: transformers 5.23 + DeepSpeed 0.19.8 (inferred from {name}" in shown
+
+
+def test_reference_in_an_accelerate_config_on_one_line_is_found(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
+    plugin = {
+        "distributed_type": "DEEPSPEED",
+        "deepspeed_config": {"deepspeed_config_file": "ds.json"},
+    }
+    (tmp_path / "accelerate.json").write_text(json.dumps(plugin))
+    done = run(tmp_path, "validate", "ds.json")
+    assert "target: accelerate" in done.stderr and "more error" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["# deepspeed: ds.json\n", "a: run with deepspeed ds.json\n"])
+def test_mention_is_no_reference(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "notes.yaml").write_text(text)
+    assert "references it" not in run(tmp_path, "validate", "ds.json").stderr
