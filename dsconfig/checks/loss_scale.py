@@ -59,6 +59,7 @@ def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
     and later reject a fraction here; dsengine accepts it. A scale below 1 makes small gradients
     even smaller: use bf16, a lower learning rate or gradient clipping instead.
 
+    with: version="0.16.9"
     bad: {"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 1e-10}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "min_loss_scale": 1}}
     """

@@ -62,6 +62,8 @@ def _unusual(config: Context, path: Path, usual: Usual) -> Iterator[Finding]:
     if value is None or usual.low <= value <= usual.high:
         return
     why = usual.if_low if value < usual.low else usual.if_high
+    if not why:
+        return  # out of range, which DSC614 reports
     yield Finding(
         path=path,
         message=f"{path[-1]} is {value:g}: {why}",

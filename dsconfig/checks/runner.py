@@ -6,6 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.keys import NO_SUGGESTION, UNKNOWN, is_comment
 from dsconfig.checks.registry import applicable_rules
 from dsconfig.checks.rule import Finding, Phase, Rule
+from dsconfig.checks.superseded import without_superseded
 from dsconfig.facts import Facts
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic, Effect
@@ -59,6 +60,7 @@ def check(
         if diagnostic is not None:
             diagnostics.append(diagnostic)
             context.is_refused |= diagnostic.effect is Effect.REFUSED
+    diagnostics = without_superseded(diagnostics)
     return _wrong_file_kind(context, names, diagnostics) or tuple(diagnostics)
 
 
