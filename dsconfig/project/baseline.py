@@ -32,13 +32,17 @@ class Baseline:
         found: Counter[Identity] = Counter()
         fresh: list[Diagnostic] = []
         for diagnostic in findings:
-            identity = (_portable(diagnostic.file or file), diagnostic.code, diagnostic.pointer)
+            identity = _identity(file, diagnostic)
             if found[identity] < self.known[identity]:
                 found[identity] += 1
             else:
                 fresh.append(diagnostic)
         self._suppressed[file] = found.total()
         return tuple(fresh)
+
+    def knows(self, file: str, finding: Diagnostic) -> bool:
+        """Return whether a finding for a file is in the baseline, without counting it."""
+        return self.known[_identity(file, finding)] > 0
 
 
 def load(path: Path) -> Baseline:
@@ -60,6 +64,10 @@ def load(path: Path) -> Baseline:
         )
     except (KeyError, TypeError):
         raise UsageError(f"--baseline: {path}: not a report of dsconfig; {help}") from None
+
+
+def _identity(file: str, finding: Diagnostic) -> Identity:
+    return (_portable(finding.file or file), finding.code, finding.pointer)
 
 
 def _portable(file: str) -> str:

@@ -10,7 +10,7 @@ from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.project.settings import ProjectSettings, settings_for
 from dsconfig.project.targets import STDIN, Target
-from dsconfig.report import Diagnostic, Effect, FileReport, FileTarget, Report
+from dsconfig.report import Diagnostic, FileReport, FileTarget, Report
 from dsconfig.source import Document, read, with_overrides
 from dsconfig.source.findings import NEVER_IGNORED, matches
 
@@ -178,11 +178,16 @@ class Validator(NamedTuple):
         return own.with_program(document, target.source).report(document)
 
     def dsengine_errors(self, document: Document) -> list[str]:
-        """Return the pointers of errors for dsengine in a file of another program."""
+        """Return the pointers of selected errors for dsengine in a file of another program."""
         report = dsconfig.validate(document, self.facts, runtime="dsengine", version=self.version)
         return [
-            finding.pointer for finding in report.diagnostics if finding.effect is Effect.REFUSED
+            finding.pointer for finding in report.refusals if self._is_selected(document, finding)
         ]
+
+    def _is_selected(self, document: Document, finding: Diagnostic) -> bool:
+        """Return whether a finding is selected and not in the baseline."""
+        known = self.baseline is not None and self.baseline.knows(document.name, finding)
+        return self.selection.keeps(finding) and not known
 
 
 ONLY_IF_SPECIFIED = frozenset({"DSC613"})
