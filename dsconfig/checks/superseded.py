@@ -15,9 +15,9 @@ AT_THE_KEY: Mapping[str, tuple[str, ...]] = {
 }
 """Codes that state more about a key, by the code that is then left out."""
 
-IN_THE_BLOCK: Mapping[str, tuple[str, ...]] = {
-    name: ("DSC801", "DSC803") for name in ("DSC021", "DSC022", "DSC023")
-}
+IN_THE_BLOCK: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("DSC021", "DSC022", "DSC023"), ("DSC801", "DSC803")
+)
 """Codes about a block as such, by the code that is then left out below it: spelling does not
 matter in a block that the program rejects."""
 

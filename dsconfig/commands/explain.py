@@ -2,7 +2,7 @@
 
 import json
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,10 +11,14 @@ from dsconfig.commands.notes import note
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
+from dsconfig.report import Severity
 
 with lazy_imports():
     from dsconfig.commands import markdown, text_table
     from dsconfig.reference import explanation
+
+if TYPE_CHECKING:
+    from dsconfig.source import Document
 
 
 def explain(
@@ -56,12 +60,33 @@ def explain(
 def _explain_file(name: str, runtime: str | None, output_format: str) -> None:
     """Print every key of a file for the program that runs it."""
     document = options.load(name)
+    problem = _syntax_error(document)
     target = inference.target_program(runtime, None, document=document, source=name)
     with usage():
         if output_format == "json":
             data = {"format_version": "1.0", **explanation.data_of_file(document), **target.data}
             typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+            _exit_at(problem)
             return
         text = explanation.text_of_file(document, target.runtime.name)
     note(text_table.paragraph(target.headline))
     typer.echo(text_table.fitted(text))
+    _exit_at(problem)
+
+
+def _syntax_error(document: "Document") -> str:
+    """Return the error in the text because of which keys may be missing; empty without one."""
+    if not document.is_broken:
+        return ""
+    found = next((each for each in document.diagnostics if each.severity is Severity.ERROR), None)
+    if found is None:
+        return ""
+    place = f":{found.range.start.line}" if found.range else ""
+    return f"{document.name}{place}: {found.message}; keys may be missing above"
+
+
+def _exit_at(problem: str) -> None:
+    """Print the error of a text that could be read in part, and exit with code 1."""
+    if problem:
+        typer.echo(text_table.paragraph(problem), err=True)
+        raise typer.Exit(1)

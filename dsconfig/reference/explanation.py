@@ -17,7 +17,7 @@ with lazy_imports():
     from dsconfig.reference import keys, rule_pages
     from dsconfig.resolver import codes
     from dsconfig.schema import catalogue
-    from dsconfig.source import reading
+    from dsconfig.source import file_kinds, reading
 
 if TYPE_CHECKING:
     from dsconfig.checks.rule import Rule
@@ -201,6 +201,14 @@ def _entries(document: "Document") -> Iterator[Entry]:
     if not is_block(config) or document.is_unreadable:
         reason = document.diagnostics[0].message if document.diagnostics else "not an object"
         raise ValueError(f"{document.name}: {reason}")
+    if not config:
+        problem = next((each.message for each in document.diagnostics), "the file sets no keys")
+        raise ValueError(f"{document.name}: {problem}")
+    kind = file_kinds.another_kind(config)
+    if kind is None and not any(catalogue.find((name,)) for name in config):
+        kind = file_kinds.UNRELATED
+    if kind is not None:
+        raise ValueError(f"{document.name} is {kind.name}, not a ds_config: {kind.help}")
     yield from _below(document, config, ())
 
 

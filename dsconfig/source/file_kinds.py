@@ -94,10 +94,19 @@ UNRELATED = FileKind(
 def another_kind(config: Mapping[str, object]) -> FileKind | None:
     """Return the kind of a file that is not a ds_config, or None."""
     names = {name.replace("-", "_") for name in config} | {*config}
-    own = count_distinctive(config)
+    has_own = has_own_keys(config)
     for kind in KINDS:
         marks = len(names & kind.marks)
-        shared = own - len({"gradient_accumulation_steps", "bf16", "fp16"} & names)
-        if marks >= kind.least and (kind.with_zero or not shared):
+        if marks >= kind.least and (kind.with_zero or not has_own):
             return kind
     return None
+
+
+_SHARED = frozenset({"gradient_accumulation_steps", "bf16", "fp16"})
+"""Keys of a ds_config that TrainingArguments have too."""
+
+
+def has_own_keys(config: Mapping[str, object]) -> bool:
+    """Return whether a file has keys that only a ds_config has."""
+    names = {name.replace("-", "_") for name in config}
+    return count_distinctive(config) > len(_SHARED & names)

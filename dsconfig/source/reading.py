@@ -16,7 +16,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings
 from dsconfig.source.document import Document, Format, bounded, unreadable
-from dsconfig.source.file_kinds import ARGUMENTS, LAUNCH, another_kind
+from dsconfig.source.file_kinds import ARGUMENTS, LAUNCH, another_kind, has_own_keys
 from dsconfig.source.from_text import document_from_text
 from dsconfig.source.plain import shown, to_plain
 from dsconfig.source.pointer import (
@@ -156,8 +156,12 @@ def _names_a_config(document: Document) -> bool:
     """Return whether this is the JSON of a trainer or accelerate that names a config."""
     config = document.value if is_block(document.value) else {}
     kind = another_kind(config)
-    return kind is LAUNCH or (
-        kind is ARGUMENTS and any(key in config for key in from_yaml.EMBEDDING_KEYS)
+    named = [config[key] for key in from_yaml.EMBEDDING_KEYS if key in config]
+    is_file = any(isinstance(value, str) and value.endswith(from_yaml.SUFFIXES) for value in named)
+    return (
+        kind is LAUNCH
+        or (kind is ARGUMENTS and bool(named))
+        or (kind is None and is_file and not has_own_keys(config))
     )
 
 
