@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +9,11 @@ import typer
 
 from dsconfig.commands import completion, notes, options
 from dsconfig.commands.findings_output import Output
+from dsconfig.commands.validate_options import FindingOptions, FixOptions, RunOptions
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.neighbours import TRAINER, Neighbours, named_reference
 from dsconfig.project.targets import STDIN, Target, targets
-from dsconfig.project.validator import Selection, Validator, selectors
+from dsconfig.project.validator import Validator
 from dsconfig.report import Report
 from dsconfig.report.render import FORMATS
 from dsconfig.report.sizes import counted
@@ -30,10 +30,8 @@ with lazy_imports():
 if TYPE_CHECKING:
     from dsconfig.report import Diagnostic, FileReport
 
-_about_findings = partial(typer.Option, rich_help_panel="Findings")
-_about_fixes = partial(typer.Option, rich_help_panel="Fixes")
 
-
+@options.with_groups
 @options.with_flags(
     "gpus nodes device model params lora_rank base_weights training_args accelerate_config "
     "host_memory client_optimizer seq_len releases"
@@ -60,54 +58,10 @@ def validate(
             help=f"Output format: {', '.join(FORMATS)}.",
         ),
     ] = "full",
-    select: Annotated[
-        list[str] | None,
-        _about_findings(metavar="CODES", help="Report only these rules (DSC412, DSC4 or a name)."),
-    ] = None,
-    ignore: Annotated[
-        list[str] | None, _about_findings(metavar="CODES", help="Do not report these rules.")
-    ] = None,
-    baseline: Annotated[
-        Path | None,
-        _about_findings(
-            metavar="FILE", help="JSON report of an earlier run; report only new findings."
-        ),
-    ] = None,
-    fix: Annotated[
-        bool, _about_fixes("--fix", help="Apply safe fixes and keep the layout.")
-    ] = False,
-    unsafe_fixes: Annotated[
-        bool, _about_fixes("--unsafe-fixes", help="Also apply fixes that may change training.")
-    ] = False,
-    diff: Annotated[
-        bool, _about_fixes("--diff", help="Print the changes without writing.")
-    ] = False,
+    findings: FindingOptions,
+    fixes: FixOptions,
     quiet: notes.Quiet = False,
-    exit_zero: Annotated[
-        bool, typer.Option("--exit-zero", help="Exit with 0 even if there are findings.")
-    ] = False,
-    error_on_warning: Annotated[
-        bool, typer.Option("--error-on-warning", help="Exit with 1 for warnings as well.")
-    ] = False,
-    skip_non_configs: Annotated[
-        bool,
-        typer.Option(
-            "--skip-non-configs", help="Skip files that contain no config (for pre-commit)."
-        ),
-    ] = False,
-    stdin_filename: Annotated[
-        str | None, typer.Option(help="File name to print for stdin.")
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            min=1,
-            help="Processes to check files with, ignored with --fix or --diff (default: 1, or all "
-            f"cores from {checking.SEQUENTIAL_BELOW} files on).",
-        ),
-    ] = None,
+    run: RunOptions,
 ) -> None:
     """Check configs. Exit code 0: no errors; 1: errors; 2: usage error or unreadable input."""
     notes.set_quiet(quiet)
@@ -120,24 +74,32 @@ def validate(
         runtime=runtime,
         version=deepspeed_version,
         overrides=overrides or (),
-        selection=Selection(selectors("--select", select), selectors("--ignore", ignore)),
-        baseline=baselines.load(baseline) if baseline else None,
+        selection=findings.selection(),
+        baseline=baselines.load(findings.baseline) if findings.baseline else None,
     )
-    chosen = targets(files or ["."], stdin_filename, skip_non_configs=skip_non_configs)
+    chosen = targets(files or ["."], run.stdin_filename, skip_non_configs=run.skip_non_configs)
     if not chosen:
         return
-    if fix or unsafe_fixes or diff:
-        reports, changed = _repair(chosen, validator, output, unsafe=unsafe_fixes, dry=diff)
+    if fixes.any:
+        unsafe, dry = fixes.unsafe_fixes, fixes.diff
+        reports, changed = _repair(chosen, validator, output, unsafe=unsafe, dry=dry)
     else:
-        count = jobs or checking.default_jobs(len(chosen))
-        reports, changed = _validate(chosen, validator, count), False
-        output.heading(reports)
-        output.findings(reports)
-        if len(chosen) == 1:
-            _note_uncompared(chosen[0], validator, reports[0], output)
-            _note_dsengine_errors(chosen[0], validator, reports[0], output)
+        reports, changed = _report(chosen, validator, output, run.jobs), False
     output.summary(reports, validator.baseline.suppressed if validator.baseline else None)
-    raise typer.Exit(_exit_code(reports, changed and diff, exit_zero, error_on_warning))
+    raise typer.Exit(_exit_code(reports, changed and fixes.diff, run))
+
+
+def _report(
+    chosen: Sequence[Target], validator: Validator, output: Output, jobs: int | None
+) -> list["FileReport"]:
+    """Print and return the findings, for one file with notes on what is not checked."""
+    reports = _validate(chosen, validator, jobs or checking.default_jobs(len(chosen)))
+    output.heading(reports)
+    output.findings(reports)
+    if len(chosen) == 1:
+        _note_uncompared(chosen[0], validator, reports[0], output)
+        _note_dsengine_errors(chosen[0], validator, reports[0], output)
+    return reports
 
 
 def _validate(chosen: Sequence[Target], validator: Validator, jobs: int) -> list["FileReport"]:
@@ -233,13 +195,11 @@ def _note_dsengine_errors(
 MOST_NAMED = 3
 
 
-def _exit_code(
-    reports: Sequence["FileReport"], would_change: bool, exit_zero: bool, error_on_warning: bool
-) -> int:
+def _exit_code(reports: Sequence["FileReport"], would_change: bool, run: RunOptions) -> int:
     codes = [finding.code for file in reports for finding in file.report.diagnostics]
     if UNREADABLE in codes:
         return 2
     failed = would_change or not all(file.report.ok for file in reports)
-    if error_on_warning:
+    if run.error_on_warning:
         failed = failed or any(file.report.warnings for file in reports)
-    return 1 if failed and not exit_zero else 0
+    return 1 if failed and not run.exit_zero else 0
