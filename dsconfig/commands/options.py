@@ -49,7 +49,11 @@ def fact(*names: str, help: str, **more: Any) -> Any:
 ConfigFile = Annotated[str, typer.Argument(metavar="FILE", help="Config file (- for stdin).")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a key of the file (repeatable)."),
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Override a key of the file, e.g. zero_optimization.stage=2 (repeatable).",
+    ),
 ]
 RuntimeName = Annotated[
     str | None,

@@ -78,7 +78,11 @@ def planned(
     try:
         return dsconfig.plan(resolution, facts)
     except build.PlanError as error:
-        print(f"{document.name}: {error.in_flags}", file=sys.stderr)
+        message = f"{document.name}: {error.in_flags}"
+        if form == "json":
+            print_failure(Report(error.diagnostics), target.data, message)
+        else:
+            print(message, file=sys.stderr)
         raise typer.Exit(FOUND) from None
 
 
@@ -126,8 +130,11 @@ def show_errors(
         raise typer.Exit(FOUND)
 
 
-def print_failure(report: Report, target: Mapping[str, Any]) -> None:
-    """Print the errors without which there would be a result, as JSON."""
+def print_failure(report: Report, target: Mapping[str, Any], message: str = "") -> None:
+    """Print the errors without which there would be a result, as JSON.
+
+    ``message``: the reason if it is not about a key of the file.
+    """
     found = [machine_form.diagnostic_data(error) for error in report.errors]
     data = {"format_version": machine_form.FORMAT_VERSION, **target, "diagnostics": found}
-    print(json.dumps(data, indent=2))
+    print(json.dumps({**data, "error": message} if message else data, indent=2))

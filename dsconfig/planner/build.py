@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 
+from dsconfig.batch import MICRO
 from dsconfig.facts import Facts, ModelTree
 from dsconfig.facts.inputs import ArgumentError, in_arguments
 from dsconfig.lazy_imports import lazy_imports
@@ -126,10 +127,9 @@ def _settled(resolution: Resolution) -> Effective:
         why = f"the config has errors: {listed}" if refusals else "a value has a wrong type"
         raise PlanError(why, refusals)
     if resolution.effective.batch is None:
-        raise PlanError(
-            "the batch is not determined: set train_micro_batch_size_per_gpu, or specify "
-            "micro_batch= and gpus="
-        )
+        has_micro_batch = type(resolution.config.get(MICRO)) is int
+        step = "specify gpus=" if has_micro_batch else f"set {MICRO}, or specify micro_batch="
+        raise PlanError(f"the batch is not determined: {step}")
     return resolution.effective
 
 

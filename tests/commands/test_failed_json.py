@@ -70,3 +70,25 @@ def test_doctor_ignores_json_of_the_variable(tmp_path: Path) -> None:
 def test_unreadable_file_has_no_inferred_program(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('Use {"bf16": {"enabled": "auto"} here')
     assert "to fill in" not in command_line.run("validate", "ds.json", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--gpus", 8, "--tensor-parallel", 2), "dsengine does not split models this way"),
+        (("--gpus", 8, "--set", "zero_optimization.mics_shard_size=3"), "does not divide"),
+        ((), "the batch is not determined: specify --gpus"),
+    ],
+)
+def test_config_without_a_plan_is_json(
+    tmp_path: Path, words: tuple[object, ...], expected: str
+) -> None:
+    text = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}'
+    (tmp_path / "ds.json").write_text(text)
+    command = ("plan", "ds.json", "--model", "gpt2", *words)
+    result = command_line.run(*command, "--output-format", "json", cwd=tmp_path)
+    data = json.loads(result.stdout)
+    assert result.returncode == 1 and data["diagnostics"] == []
+    assert data["error"].startswith("ds.json: ") and expected in data["error"]
+    text = command_line.run(*command, cwd=tmp_path)
+    assert expected in text.stderr and text.returncode == 1
