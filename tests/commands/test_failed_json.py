@@ -90,5 +90,5 @@ def test_config_without_a_plan_is_json(
     data = json.loads(result.stdout)
     assert result.returncode == 1 and data["diagnostics"] == []
     assert data["error"].startswith("ds.json: ") and expected in data["error"]
-    text = command_line.run(*command, cwd=tmp_path)
-    assert expected in text.stderr and text.returncode == 1
+    shown = command_line.run(*command, cwd=tmp_path)
+    assert expected in shown.stderr and shown.returncode == 1
