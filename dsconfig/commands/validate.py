@@ -29,6 +29,7 @@ with lazy_imports():
 
 if TYPE_CHECKING:
     from dsconfig.report import Diagnostic, FileReport
+    from dsconfig.source import Document
 
 
 @options.with_groups
@@ -171,10 +172,24 @@ def _note_uncompared(
         text = agreement.uncompared(document.value, facts, program.runtime, named)
         file = named_reference(program.inferred_from)
         if file and program.runtime.compares_arguments and not facts.arguments:
-            path = Path(target.source).parent / file
-            text = f"not compared with the arguments in {path}: specify --training-args {path}"
+            path = str(Path(target.source).parent / file)
+            count = _more_errors(path, document, own, report)
+            more = f"{counted(count, 'more error')} with the arguments in {path}"
+            text = f"{more}: specify --training-args {path}" if count else ""
         if text:
             output.note(text)
+
+
+def _more_errors(
+    path: str, document: "Document", validator: Validator, report: "FileReport"
+) -> int:
+    """Return how many errors a config has only with the arguments in a file that references it."""
+    other = validator.read(Target(path, path))
+    if other.value != document.value:
+        return 0
+    compared = validator._replace(baseline=None).with_program(other, path).validate(other)
+    known = {(error.code, error.pointer) for error in report.report.errors}
+    return sum((error.code, error.pointer) not in known for error in compared.errors)
 
 
 def _note_dsengine_errors(

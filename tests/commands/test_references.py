@@ -38,6 +38,17 @@ def test_reference_is_found_in_any_layout(tmp_path: Path, name: str, text: str) 
     assert f"target: transformers 5.23 + DeepSpeed 0.19.8 (inferred from {name}" in shown
 
 
+def test_errors_with_the_arguments_of_a_reference_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(CONFIG | {"gradient_clipping": 0.5}))
+    arguments = {"output_dir": "out", "deepspeed": "ds.json", "bf16": True}
+    arguments |= {"per_device_train_batch_size": 2}
+    (tmp_path / "args.json").write_text(json.dumps(arguments | {"max_grad_norm": 0.5}))
+    assert "more error" not in run(tmp_path, "validate", "ds.json").stderr
+    (tmp_path / "args.json").write_text(json.dumps(arguments | {"max_grad_norm": 1.0}))
+    shown = " ".join(run(tmp_path, "validate", "ds.json").stderr.split())
+    assert "1 more error with the arguments in args.json: specify --training-args args" in shown
+
+
 def test_reference_in_an_accelerate_config_on_one_line_is_found(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
     plugin = {
