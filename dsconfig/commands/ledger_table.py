@@ -4,7 +4,7 @@ Not based on rich, because importing it takes a third of the run time of the com
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 NARROW = 110
 """Columns below which entries are listed instead of shown as a table."""
 _WIDEST_KEY, _WIDEST_VALUE = 60, 24
+_NAMES: Mapping[str, str] = {
+    "training": "training run",
+    "hardware": "GPUs",
+    "memory": "memory limit",
+    "derived": "calculated",
+}
+"""Sources as shown, where the name in JSON is not clear by itself."""
+
+
+def source_of(entry: "LedgerEntry") -> str:
+    """Return what determined a value, such as ``training run``."""
+    return _NAMES.get(entry.source, entry.source)
 
 
 def ledger(resolution: "Resolution", width: int) -> str:
@@ -30,13 +42,13 @@ def ledger(resolution: "Resolution", width: int) -> str:
 
 def _table(resolution: "Resolution", width: int) -> Iterable[str]:
     cells = [
-        tuple(map(one_line, (dotted(row.pointer), shown(row.value), row.source, reason(row))))
+        tuple(map(one_line, (dotted(row.pointer), shown(row.value), source_of(row), reason(row))))
         for row in resolution.ledger
     ]
     widths = [
         min(widest, max(len(heading), *(len(row[column]) for row in cells)))
         for column, (heading, widest) in enumerate(
-            (("key", _WIDEST_KEY), ("value", _WIDEST_VALUE), ("source", 10))
+            (("key", _WIDEST_KEY), ("value", _WIDEST_VALUE), ("source", 12))
         )
     ]
     rest = width - sum(widths) - 6
@@ -58,7 +70,7 @@ def _listed(resolution: "Resolution", width: int) -> Iterable[str]:
     for entry in resolution.ledger:
         pointer, value = one_line(dotted(entry.pointer)), one_line(shown(entry.value))
         yield f"{pointer} = {emphasised(value)}"
-        text = one_line(f"{entry.source}: {reason(entry)}")
+        text = one_line(f"{source_of(entry)}: {reason(entry)}")
         yield from wrap(text, width, initial_indent="  ", subsequent_indent="  ")
 
 
@@ -66,7 +78,7 @@ def explained(entry: "LedgerEntry") -> str:
     """Return all details of an entry (--explain): source, rule and inputs."""
     lines = [
         f"{dotted(entry.pointer)} = {shown(entry.value)}",
-        f"  source: {entry.source}",
+        f"  source: {source_of(entry)}",
         f"  rule:   {entry.rule}",
     ]
     for name, value in entry.inputs.items():

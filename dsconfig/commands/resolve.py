@@ -2,8 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
-from math import isinf
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 import dsconfig
 from dsconfig.commands import options
+from dsconfig.commands.notes import note
 from dsconfig.commands.text_table import paragraph
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
@@ -19,7 +21,7 @@ from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render.terminal import one_line
 from dsconfig.report.report import in_order
-from dsconfig.source.pointer import dotted, from_dotted, is_block, is_list, lookup
+from dsconfig.source.pointer import ABSENT, dotted, from_dotted, is_block, is_list, lookup, value_at
 
 with lazy_imports():
     from dsconfig.commands import fact_defaults, ledger_table
@@ -47,7 +49,7 @@ def resolve(
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     explain: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Explain the value of one key.")
+        str | None, typer.Option(metavar="KEY", help="Print where the value of one key comes from.")
     ] = None,
     output: Annotated[
         Path | None,
@@ -78,15 +80,11 @@ def resolve(
         fact_defaults.note_ignored_flags(result.effective, facts)
         fact_defaults.note_unintended_fp32(result.effective, document, program, facts)
     pointer = None if explain is None else pointer_of(result, explain)
-    if output is not None and str(output) != "-":
-        if result.ok:
-            write(output, as_json(result.config) + "\n")
-        else:
-            typer.echo(f"{output} not written: the config is not resolved", err=True)
+    is_written = output is None or _write(output, result, document)
     result = with_refusals(result, document, facts, program)
     if output is not None and str(output) == "-":
         show_findings(result, document, to_stderr=True)
-        if result.effective is not None:
+        if is_written and result.effective is not None:
             typer.echo(as_json(result.config))
     elif output_format == "json":
         typer.echo(json.dumps({**data(result, pointer), **target.data}, indent=2, default=str))
@@ -94,8 +92,41 @@ def resolve(
         typer.echo(explanation(result, pointer))
     else:
         show(result, target, document)
-    if not result.ok:
+    if not result.ok or not is_written:
         raise typer.Exit(1)
+
+
+def _write(output: Path, result: "Resolution", document: "Document") -> bool:
+    """Write the config, unless to stdout; return whether JSON can represent it.
+
+    Prints what is not written as in the file, or why nothing is written.
+    """
+    problem = "" if result.ok else "the config is not resolved"
+    for path, value in not_finite(result.config):
+        if path != PRINT_INTERVAL or value != inf:
+            problem = f"JSON cannot represent {path} = {value}"
+        elif value_at(document.value, path) is not ABSENT:
+            note(f"{path}: Infinity is not valid JSON; written as null, which never prints either")
+    is_file = str(output) != "-"
+    if problem and (is_file or result.ok):
+        typer.echo(f"{output if is_file else 'config'} not written: {problem}", err=True)
+    elif is_file:
+        write(output, as_json(result.config) + "\n")
+    return not problem or not result.ok
+
+
+PRINT_INTERVAL = "steps_per_print"
+"""Infinite in every config that accelerate completes."""
+
+
+def not_finite(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the dotted path and the value of each number that is infinite or NaN."""
+    for name, value in config.items():
+        if is_block(value):
+            yield from not_finite(value, f"{above}{name}.")
+        for each in value if is_list(value) else (value,):
+            if isinstance(each, float) and not isfinite(each):
+                yield f"{above}{name}", each
 
 
 def with_refusals(
@@ -161,35 +192,48 @@ def data(result: "Resolution", only: str | None) -> dict[str, Any]:
 
 
 def as_json(config: dict[str, Any]) -> str:
-    """Return valid JSON in the user's key order. An infinite interval becomes null (never)."""
+    """Return valid JSON in the user's key order. An infinite interval becomes null (never).
+
+    Raises ValueError for other numbers that JSON cannot represent.
+    """
     return json.dumps(finite(config, infinity=None), indent=4, ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: Any, infinity: str | None = "inf") -> Any:
-    """Return the value with infinities replaced, which JSON cannot represent."""
+    """Return the value with infinities and NaN replaced, which JSON cannot represent."""
     if is_block(value):
         return {key: finite(child, infinity) for key, child in value.items()}
     if is_list(value):
         return [finite(child, infinity) for child in value]
-    return infinity if isinstance(value, float) and isinf(value) else value
+    if isinstance(value, float) and not isfinite(value):
+        return infinity if value == inf else str(value)
+    return value
 
 
 def explanation(result: "Resolution", pointer: str) -> str:
-    """Return the ledger entry and findings of the key at a pointer."""
-    entries = [entry for entry in result.ledger if entry.pointer == pointer]
-    parts = [ledger_table.explained(entry) for entry in entries]
+    """Return the ledger entry and findings of the key at a pointer, or of all keys of a block."""
+    value = lookup(result.config, pointer)
+
+    def concerns(other: str) -> bool:
+        return other == pointer or (is_block(value) and other.startswith(f"{pointer}/"))
+
+    parts = [ledger_table.explained(entry) for entry in result.ledger if concerns(entry.pointer)]
     parts += [
         f"{finding.code} {finding.message}\n  help: {finding.help}"
         for finding in result.diagnostics
-        if finding.pointer == pointer
+        if concerns(finding.pointer)
     ]
+    if parts and is_block(value):
+        parts.append(f"{dotted(pointer)}: all other keys are set in the file")
     if parts:
         return "\n".join(parts)
-    value = lookup(result.config, pointer)
     if value is not None:
         shown = ledger_table.shown(value)
         return one_line(f"{dotted(pointer)} = {shown}: set in the file")
-    return f"{dotted(pointer)} is not set and has no resolved value"
+    return (
+        f"{dotted(pointer)} is not set in the file and not filled in: the default applies "
+        f"(see `dsconfig explain {dotted(pointer)}`)"
+    )
 
 
 def show(result: "Resolution", target: inference.TargetProgram, document: "Document") -> None:

@@ -5,6 +5,7 @@ is created, *finalize* when the model and the number of steps are known. Mismatc
 and raised together at the end of finalize. Then accelerate prepares the run.
 """
 
+import re
 from collections.abc import Mapping
 from copy import copy
 from math import ceil
@@ -139,6 +140,8 @@ class Arguments(NamedTuple):
     steps: int | None
     are_given: bool = True
     """False if they are the defaults, because no file contains them."""
+    given: frozenset[str] = frozenset()
+    """Names of arguments that a file or a flag sets; the others have their defaults."""
 
     def switch(self, dtype: str) -> bool:
         """Return whether the training or the evaluation flag of a dtype is set."""
@@ -172,16 +175,17 @@ def arguments(facts: Facts) -> Arguments:
     if facts.world_size is None:
         raise unknown_ranks()
     training = facts.training
-    values: dict[str, Any] = dict(training_facts.DEFAULTS)
+    given: dict[str, Any] = {}
     if training is not None:
-        values |= _from_flags(facts, training) | dict(training.arguments)
+        given = _from_flags(facts, training) | dict(training.arguments)
+    values: dict[str, Any] = {**training_facts.DEFAULTS, **given}
     steps = values.get("num_training_steps")
     if steps is None:
         steps = values["max_steps"] if values.get("max_steps", -1) > 0 else None
     if steps is None and training is not None:
         steps = training.total_steps
     are_given = training is not None and bool(training.arguments)
-    return Arguments(values, facts.world_size, steps, are_given)
+    return Arguments(values, facts.world_size, steps, are_given, frozenset(given))
 
 
 def _from_flags(facts: Facts, training: "training_facts.TrainingFacts") -> dict[str, Any]:
@@ -231,9 +235,11 @@ class TrainerFill:
         self.config = replay.config
         self.stage: Any = stage_of(self.config)
         self.mismatches: dict[str, Mismatch] = {}
+        self.given: frozenset[str] = frozenset()
 
     def process(self, args: Arguments, *, batch_search: bool = False) -> None:
         """First pass: values that depend only on the arguments."""
+        self.given = args.given
         micro, steps = (
             args.values["per_device_train_batch_size"],
             args.values["gradient_accumulation_steps"],
@@ -309,18 +315,22 @@ class TrainerFill:
         if written == AUTO:
             place[name] = wanted
             if argument:
-                self.replay.record(path, _origin(argument), Source.TRAINING)
+                self.replay.record(path, _origin(argument, self.given), Source.TRAINING)
             else:
                 self.replay.record(path, "a constant of the Trainer", Source.DEFAULT)
         elif must_match and written is not None and written != wanted:
             self.mismatches[path] = Mismatch(path, written, argument, wanted)
 
 
-def _origin(argument: str) -> str:
-    """Describe the source of a value; ``argument`` is spelled as in the Trainer's messages."""
+def _origin(argument: str, given: frozenset[str]) -> str:
+    """Describe the source of a value; ``argument`` is spelled as in the Trainer's messages.
+
+    ``given``: the arguments that are specified; the others have their defaults.
+    """
     if argument.endswith(_CALCULATED):
         return "calculated from TrainingArguments"
-    return f"{argument.replace('|', ' or ').replace('+', ' and ')} of TrainingArguments"
+    default = ", the default" if given.isdisjoint(re.split(r"[|+]", argument)) else ""
+    return f"{argument.replace('|', ' or ').replace('+', ' and ')} of TrainingArguments{default}"
 
 
 _CALCULATED = " (calculated)"

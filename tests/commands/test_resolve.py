@@ -61,7 +61,7 @@ def test_resolved_config_keeps_key_order(tmp_path):
 def test_explain_prints_inputs_of_one_key():
     done = run(BAICHUAN, *WORLD, "--explain", "gradient_accumulation_steps")
     assert done.stdout.startswith("gradient_accumulation_steps = 2\n")
-    assert "source: derived" in done.stdout and "data_parallel: 2" in done.stdout
+    assert "source: calculated" in done.stdout and "data_parallel: 2" in done.stdout
     untouched = run(BAICHUAN, *WORLD, "--explain", "/zero_optimization/stage")
     assert "set in the file" in untouched.stdout
 
