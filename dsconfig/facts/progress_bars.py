@@ -89,7 +89,7 @@ def _names_training(description: str) -> bool:
 
 
 def _outside_bars(text: str) -> float | None:
-    """Return the last rate that stands in a line about training, but in no bar of tqdm."""
+    """Return the last rate in a line about training that contains no bar of tqdm."""
     seconds = None
     for hit in _RATE.finditer(text):
         line = re.split(r"[\r\n]", text[max(0, hit.start() - _LONGEST_DESCRIPTION) : hit.start()])[

@@ -156,13 +156,13 @@ def _names_a_config(document: Document) -> bool:
     """Return whether this is the JSON of a trainer or accelerate that names a config."""
     config = document.value if is_block(document.value) else {}
     kind = another_kind(config)
+    if kind is LAUNCH:
+        return True
+    if kind not in (ARGUMENTS, None) or has_own_keys(config):
+        return False
     named = [config[key] for key in from_yaml.EMBEDDING_KEYS if key in config]
     is_file = any(isinstance(value, str) and value.endswith(from_yaml.SUFFIXES) for value in named)
-    return (
-        kind is LAUNCH
-        or (kind is ARGUMENTS and bool(named))
-        or (kind is None and is_file and not has_own_keys(config))
-    )
+    return bool(named) if kind is ARGUMENTS else is_file
 
 
 def _decode_base64(source: str, name: str | None) -> Document | None:

@@ -34,7 +34,7 @@ def shown(*words: str) -> str:
     return " ".join(f"{done.stdout}\n{done.stderr}".split())
 
 
-def test_failed_run_that_fits_without_activations_only_asks_for_their_size(
+def test_failed_run_that_fits_without_activations_needs_their_size(
     config: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "train.log"

@@ -61,7 +61,7 @@ def test_reference_in_an_accelerate_config_on_one_line_is_found(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["# deepspeed: ds.json\n", "a: run with deepspeed ds.json\n"])
-def test_mention_is_no_reference(tmp_path: Path, text: str) -> None:
+def test_mention_does_not_count_as_reference(tmp_path: Path, text: str) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
     (tmp_path / "notes.yaml").write_text(text)
     assert "references it" not in run(tmp_path, "validate", "ds.json").stderr
