@@ -287,11 +287,12 @@ def effective(
     read = ConfigReader(with_current_names(written), version)
     several_nodes = (facts.nodes or 1) > 1
     # The ranks that DeepSpeed divides the batch by; autotp_size does not count.
+    divided = with_executed_degrees(facts, written)
     return read.build(
         Effective,
-        batch=_batch(read, with_executed_degrees(facts, written)),
+        batch=_batch(read, divided),
         zero=_zero(read),
-        numerics=_numerics(read),
+        numerics=_numerics(read, divides_sequence=divided.degrees.sequence > 1),
         gradients=read.build(
             Gradients,
             clipping=max(float(read.value("gradient_clipping") or 0), 0.0),
@@ -323,7 +324,7 @@ def _batch(read: ConfigReader, facts: Facts) -> Batch | None:
     return Batch(**solved._asdict(), data_parallel=ranks) if settled else None
 
 
-def _numerics(read: ConfigReader) -> Numerics:
+def _numerics(read: ConfigReader, *, divides_sequence: bool) -> Numerics:
     precision = Precision.FP32
     if read.flag("bf16.enabled"):
         precision = Precision.BF16
@@ -338,6 +339,9 @@ def _numerics(read: ConfigReader) -> Numerics:
     if read.flag("torch_autocast.enabled"):
         wanted = _dtype(read, "torch_autocast.dtype", Precision.BF16)
         autocast = "float16" if wanted is Precision.FP16 else "bfloat16"
+    communicated = "communication_data_type"
+    if divides_sequence and read.has(f"seq_parallel_{communicated}"):
+        communicated = f"seq_parallel_{communicated}"
     return Numerics(
         precision=precision,
         autocast=autocast,
@@ -346,7 +350,7 @@ def _numerics(read: ConfigReader) -> Numerics:
         check_grad_overflow=fp16 or (bf16 and read.flag("bf16.check_grad_overflow")),
         immediate_grad_update=read.flag("bf16.immediate_grad_update"),
         grad_accum_dtype=_dtype(read, "data_types.grad_accum_dtype", precision),
-        communication_dtype=_dtype(read, "communication_data_type", precision),
+        communication_dtype=_dtype(read, communicated, precision),
         master_dtype=master,
         state_dtype=Precision.BF16 if read.flag("bf16.bf16_optimizer_states") else master,
         buffer_dtype=read.value("data_types.buffer_dtype"),

@@ -303,6 +303,7 @@ ELSEWHERE = (
     "wandb.",
     "comet.",
     "sequence_parallel_size",
+    "seq_parallel_communication_data_type",
 )
 """Covered by ``test_arguments.py`` and ``engine_storage/test_monitors.py`` without ranks, and by
 ``test_sequence.py``."""

@@ -1,16 +1,15 @@
 """Training with samples divided along the sequence equals training in one process."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dsengine.parallel.attention import SequenceAttention, SequenceMask
+from dsengine.parallel.attention import SequenceMask
 from dsengine.parallel.tiling import TiledFusedLogitsLoss, TiledMLP, sequence_tiled_compute
-from dsengine.parallel.transformers_attention import register
 from narrowing import not_none
 from training import sequence_jobs
 from training.ranks import Ranks, SharedRanks
@@ -91,45 +90,10 @@ def test_data_and_sequence(
 
 
 @pytest.mark.engine
-def test_loader_divides_the_batches_of_all_ranks(ranks: Ranks) -> None:
-    first, second = ranks.run("training.sequence_jobs:loaded", positions=True, length=4)
-    assert [name for name, *_ in first] == ["rank 0", "rank 1", "rank 0", "rank 1"]
-    assert first[1] == ("rank 1", [[100, 101]], [[101, 102]])
-    assert second[1] == ("rank 1", [[102, 103]], [[103, -100]])
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize(
-    ("positions", "length", "words"),
-    [(False, 4, "position_ids in every batch"), (True, 5, "cannot be divided")],
-)
-def test_loader_explains_what_is_missing(
-    ranks: Ranks, positions: bool, length: int, words: str
-) -> None:
-    for message in ranks.run("training.sequence_jobs:loaded", positions=positions, length=length):
-        assert words in message
-
-
-class Ranked:
-    """As much of a process group as the checks of head counts need."""
-
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
-
-    def size(self) -> int:
-        return self.ranks
-
-
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "ranks", "words"),
-    [
-        (12, 12, 8, "12 attention heads cannot be divided .* 8: use 6"),
-        (24, 6, 4, "6 key/value heads .* use 3"),
-    ],
-)
-def test_head_counts_that_do_not_divide(heads: int, kv_heads: int, ranks: int, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        SequenceAttention(len, "sdpa", cast(Any, Ranked(ranks)), heads, kv_heads)
+def test_gradients_are_reduced_in_the_given_dtype(ranks: Ranks) -> None:
+    job = "training.sequence_jobs:reduced_bytes"
+    narrow, wide = (ranks.run(job, dtype=dtype) for dtype in ("bf16", "fp32"))
+    assert narrow[0] > 0 and wide == [2 * size for size in narrow]
 
 
 def test_masks_are_not_taken_from_freed_paddings() -> None:
@@ -140,15 +104,6 @@ def test_masks_are_not_taken_from_freed_paddings() -> None:
         mask = masks.dense(positions, padding, causal=False, window=None)
         assert not_none(mask)[0, 0, 0].tolist() == padding[0].tolist()
         del padding
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("kind", ["eager", "flex_attention", "unknown"])
-def test_attention_without_known_masks_is_refused(kind: str) -> None:
-    model = sequence_jobs.transformer("causal")
-    model.config._attn_implementation = kind
-    with pytest.raises(ValueError, match="does not support sequence parallelism"):
-        register(model, kind, cast(Any, Ranked(2)))
 
 
 def gradients(

@@ -101,6 +101,21 @@ def test_dtype_aliases(name: str) -> None:
     assert effective({"communication_data_type": name}).numerics.communication_dtype == "fp16"
 
 
+@pytest.mark.parametrize(
+    ("size", "dtype", "expected"), [(2, "fp32", "fp32"), (2, None, "bf16"), (1, "fp32", "bf16")]
+)
+def test_communication_dtype_of_divided_samples(
+    size: int, dtype: str | None, expected: str
+) -> None:
+    config = {
+        "communication_data_type": "bf16",
+        "sequence_parallel_size": size,
+        "seq_parallel_communication_data_type": dtype,
+    }
+    settled = effective(config, Facts(world_size=4))
+    assert settled.numerics.communication_dtype == expected
+
+
 def test_unresolved_auto_raises_with_the_key() -> None:
     with pytest.raises(ValueError, match="train_batch_size"):
         effective({"train_batch_size": "auto"}, Facts(world_size=1))

@@ -10,10 +10,7 @@ from torch import Tensor, nn
 
 import dsengine
 from dsengine.deepspeed.runtime.sequence_parallel import parallel_state_sp
-from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import (
-    UlyssesSPAttentionHF,
-    UlyssesSPDataLoaderAdapter,
-)
+from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 from dsengine.deepspeed.sequence.layer import DistributedAttention
 
 VOCABULARY, LENGTH, MICRO_BATCH, IGNORED = 96, 16, 2, -100
@@ -178,6 +175,29 @@ def one_process(
     return curve
 
 
+def divided_model(kind: str, ranks: int) -> tuple[nn.Module, Any]:
+    """Return a model whose samples are divided over ``ranks``, and the ``mpu``."""
+    if ranks == 1:
+        return model_of(kind, divided=False), None
+    if kind == "own":
+        parallel_state_sp.initialize_sequence_parallel(ranks)
+        return model_of(kind, divided=True), parallel_state_sp
+    model = model_of(kind, divided=True)
+    mpu = UlyssesSPAttentionHF.register_with_transformers(model, "sdpa", ranks, MICRO_BATCH)
+    return model, mpu
+
+
+def micro_batch_loss(model: Any, kind: str, micro: int, ranks: int) -> Tensor:
+    """Return the loss of this rank's part of micro batch ``micro``."""
+    number = micro * (dist.get_world_size() // ranks) + dist.get_rank() // ranks
+    losses, count = token_losses(model, dict(parts(sample_batch(kind, number), ranks)))
+    counts = torch.tensor(float(count))
+    if ranks > 1:
+        dist.all_reduce(counts, group=parallel_state_sp.get_sequence_parallel_group())
+    # Gradients are averaged over data x sequence ranks: weight the loss by the token share.
+    return losses * ranks / counts
+
+
 def divided(
     kind: str,
     stage: int,
@@ -189,25 +209,13 @@ def divided(
 ) -> Curve:
     """Train with samples divided over ``ranks``."""
     config = settings(stage, accumulation, optimizer, clip)
-    if kind == "own":
-        parallel_state_sp.initialize_sequence_parallel(ranks)
-        model, mpu = model_of(kind, divided=True), parallel_state_sp
-    else:
-        model = model_of(kind, divided=True)
-        mpu = UlyssesSPAttentionHF.register_with_transformers(model, "sdpa", ranks, MICRO_BATCH)
+    model, mpu = divided_model(kind, ranks)
     engine, *_ = dsengine.initialize(model=model, config=config, mpu=mpu)
-    replicas, group = dist.get_world_size() // ranks, mpu.get_sequence_parallel_group()
     curve: Curve = []
     for step in range(steps):
         total = torch.zeros(())
         for micro in range(accumulation):
-            number = (step * accumulation + micro) * replicas + dist.get_rank() // ranks
-            batch = dict(parts(sample_batch(kind, number), ranks))
-            losses, count = token_losses(engine, batch)
-            counts = torch.tensor(float(count))
-            dist.all_reduce(counts, group=group)
-            # Gradients are averaged over data x sequence ranks: weight the loss by the token share.
-            loss = losses * ranks / counts
+            loss = micro_batch_loss(engine, kind, step * accumulation + micro, ranks)
             engine.backward(loss)
             engine.step()
             total += loss.detach() / accumulation
@@ -224,22 +232,22 @@ def parts(batch: dict[str, Tensor], ranks: int) -> Iterator[tuple[str, Tensor]]:
         yield name, value[:, rank * length : (rank + 1) * length].contiguous()
 
 
-def loaded(positions: bool, length: int) -> Any:
-    """Draw two batches per rank through the loader; return all parts, or the error message."""
-    parallel_state_sp.initialize_sequence_parallel(2)
-    rank = dist.get_rank()
-    tokens = torch.arange(2 * length).reshape(2, 1, length) + 100 * rank
-    samples: list[dict[str, Any]] = [
-        {"input_ids": each, "labels": each.clone(), "name": f"rank {rank}"} for each in tokens
-    ]
-    for sample in samples if positions else ():
-        sample["position_ids"] = torch.arange(length)[None]
-    group = parallel_state_sp.get_sequence_parallel_group()
-    loader = UlyssesSPDataLoaderAdapter(samples, rank % 2, group, 2, "cpu")
-    try:
-        return [
-            (part["name"], part["input_ids"].tolist(), part["shift_labels"].tolist())
-            for part in loader
-        ]
-    except ValueError as error:
-        return str(error)
+def reduced_bytes(dtype: str) -> int:
+    """Return the bytes of gradients reduced in one step in bf16, with
+    ``seq_parallel_communication_data_type`` set to ``dtype``."""
+    model, mpu = divided_model("own", 2)
+    config = settings(2, 1, "SGD", clip=0.0) | {
+        "bf16": {"enabled": True},
+        "seq_parallel_communication_data_type": dtype,
+        "comms_logger": {"enabled": True, "prof_all": True},
+    }
+    engine, *_ = dsengine.initialize(model=model, config=config, mpu=mpu)
+    counted = engine._reporter.communication.counts
+    total = 0
+    for _ in range(2):  # the first step also creates what later ones use
+        counted.clear()
+        engine.backward(micro_batch_loss(engine, "own", 0, 2))
+        total = sum(size * times for (name, size), times in counted.items() if "reduce_s" in name)
+        engine.step()
+    engine.destroy()
+    return total

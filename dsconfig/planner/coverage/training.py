@@ -37,8 +37,9 @@ _BATCH = {
     "data_parallel_size": inert("the mesh follows from the process group"),
     "sequence_parallel_size": inert("no sequence parallelism", equals(1))
     + honoured("samples are divided along the sequence over this many ranks"),
-    "seq_parallel_communication_data_type": inert(
-        "gradients are averaged over data and sequence ranks at once, in communication_data_type"
+    "seq_parallel_communication_data_type": honoured(
+        "dtype of gradient reduction where samples are divided along the sequence, in place of "
+        "communication_data_type"
     ),
     "use_data_before_expert_parallelism": off_or_refused(
         "expert parallelism is not supported; remove the key", "expert parallelism is off"

@@ -21,8 +21,7 @@ def check_agreement(plan: Plan | None, model: nn.Module, failure: Exception | No
         "plan": {} if plan is None else {"its digest": plan.digest[:12]},
     }
     cause = None if failure is None else f"{failure}"
-    ranks = [(cause, own)] * dist.get_world_size()
-    dist.all_gather_object(ranks, (cause, own))
+    ranks = _gather("initialize()", (cause, own))
     if failure is not None:
         return
     for rank, (cause, _) in enumerate(ranks):
@@ -36,6 +35,28 @@ def check_agreement(plan: Plan | None, model: nn.Module, failure: Exception | No
                 raise ValueError(
                     f"rank {rank} has a different {part} than rank 0: {'; '.join(differing[:3])}"
                 )
+
+
+def check_same_call(call: str) -> None:
+    """Raise ValueError on every rank if another makes a different ``call``. Collective.
+
+    Compared before groups of ranks are created: with other groups, ranks would wait for each other.
+    """
+    _gather(call, None)
+
+
+def _gather(call: str, value: Any) -> list[Any]:
+    """Return the values of all ranks. Raises ValueError if their calls differ."""
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, (call, value))
+    calls = [other for other, _ in gathered]
+    for rank, other in enumerate(calls):
+        if other != calls[0]:
+            raise ValueError(
+                f"rank {rank} calls {other}, but rank 0 {calls[0]}: set the same "
+                "sequence_parallel_size on every rank"
+            )
+    return [value for _, value in gathered]
 
 
 def _leaves(value: Any, path: str = "") -> list[tuple[str, str]]:

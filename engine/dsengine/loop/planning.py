@@ -24,6 +24,7 @@ from dsengine.communication.environment import node_count
 from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
 from dsengine.observation.printing import print_rank0
+from dsengine.parallel import nearest_degree
 from dsengine.parameters.model_tree import describe
 from dsengine.sharding import SPLITS
 from dsengine.tiers import files, memory
@@ -234,7 +235,14 @@ def refuse_uncovered(plan: Plan) -> None:
 
 
 def refuse_parallel(plan: Plan) -> None:
-    """Raise ValueError if the plan divides the model along an axis that dsengine does not split."""
+    """Raise ValueError if the plan divides the model along an axis that dsengine does not split, or
+    the config samples over a number of ranks that does not divide all."""
+    ranks, wanted = plan.mesh.world_size, plan.effective.config.get("sequence_parallel_size") or 1
+    if ranks % wanted:
+        raise ValueError(
+            f"sequence_parallel_size {wanted} does not divide {ranks} ranks: use "
+            f"{nearest_degree(wanted, ranks)}"
+        )
     for axis, split in SPLITS.items():
         degree = getattr(plan.mesh, axis)
         if degree > 1 and split is None:

@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dsengine.parallel import nearest_divisor
+from dsengine.parallel import nearest_degree
 from dsengine.parallel.all_to_all import all_gather, split_heads, split_sequence
+from dsengine.topology import world_size
 from dsengine.torch_private.tensors import version_of
 
 LONGEST_DENSE = 16_384
@@ -48,15 +49,13 @@ class SequenceAttention:
         disable_in_eval: bool = False,
     ) -> None:
         ranks = group.size()
-        if heads % ranks:
-            raise ValueError(
-                f"{heads} attention heads cannot be divided over sequence_parallel_size {ranks}: "
-                f"use {nearest_divisor(heads, ranks)}"
+        if not _divides_heads(ranks, heads, kv_heads):
+            nearest = nearest_degree(
+                ranks, max(ranks, world_size()), lambda n: _divides_heads(n, heads, kv_heads)
             )
-        if kv_heads % ranks and ranks % kv_heads:
             raise ValueError(
-                f"{kv_heads} key/value heads and sequence_parallel_size {ranks}: one must be a "
-                f"multiple of the other; use {nearest_divisor(kv_heads, ranks)}"
+                f"{heads} attention heads and {kv_heads} key/value heads cannot be divided over "
+                f"sequence_parallel_size {ranks}: use {nearest}"
             )
         self.attention = attention
         self.kind = kind
@@ -97,6 +96,11 @@ class SequenceAttention:
         with _groups_of(module, query.shape[1] // key.shape[1]):
             output, weights = self.attention(module, query, key, value, attention_mask, **options)
         return split_sequence(output.transpose(1, 2), self.group).transpose(1, 2), weights
+
+
+def _divides_heads(ranks: int, heads: int, kv_heads: int) -> bool:
+    """Return whether each rank gets as many heads; fewer key/value heads than ranks repeat."""
+    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
 
 
 def require_positions(inputs: Mapping[str, Any]) -> None:

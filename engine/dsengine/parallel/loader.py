@@ -8,8 +8,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from dsengine.parallel import nearest_degree
+from dsengine.topology import world_size
+
 IGNORED = -100
 """Label of tokens that do not count in the loss."""
+FAULTY = -1
+"""Exchanged in place of the length of a batch that cannot be divided."""
 
 
 class SequenceLoader:
@@ -19,7 +24,8 @@ class SequenceLoader:
     the other, so a draw makes as many micro batches as the group has ranks. ``labels`` become
     ``shift_labels``, the label of the next token, because the next token may be on another rank.
     Batches are dicts of [batch, sequence] tensors with ``input_ids``, ``position_ids`` and
-    ``labels``; other values are passed on. Parts are on the host.
+    ``labels``; other values are passed on. Parts are on the host. The loaders of a group end with
+    the shortest.
     """
 
     def __init__(
@@ -51,40 +57,53 @@ class SequenceLoader:
         return self.micro_batches.popleft()
 
     def refill(self) -> None:
-        """Draw one batch on each rank, and divide them. Collective over the group."""
-        try:
-            batch = next(self.iter)
-        except StopIteration:
-            self.iter = iter(self.dl)
-            raise
-        self._check(batch)
-        length = torch.tensor([batch["input_ids"].shape[1]], device=self.device)
+        """Draw one batch on each rank, and divide them. Collective over the group.
+
+        Raises ValueError on every rank if a batch of one cannot be divided.
+        """
+        batch = next(self.iter, None)
+        problem = None if batch is None else self._problem(batch)
+        drawn = 0 if batch is None else FAULTY if problem else batch["input_ids"].shape[1]
+        length = torch.tensor([drawn], device=self.device)
         lengths = [torch.zeros_like(length) for _ in range(self.sp_world_size)]
         dist.all_gather(lengths, length, group=self.sp_group)
         sizes = [int(each) for each in lengths]
+        if FAULTY in sizes:
+            problems: list[str | None] = [None] * self.sp_world_size
+            dist.all_gather_object(problems, problem, group=self.sp_group)
+            raise ValueError(problem or next(filter(None, problems)))
+        if batch is None or 0 in sizes:
+            self.iter = iter(self.dl)
+            raise StopIteration
         gathered = {name: self._gather(value, sizes) for name, value in batch.items()}
         for rank in range(self.sp_world_size):
             whole = {name: values[rank] for name, values in gathered.items()}
             self.micro_batches.append(self._part(whole))
 
-    def _check(self, batch: dict[str, Any]) -> None:
+    def _problem(self, batch: dict[str, Any]) -> str | None:
+        """Return why ``batch`` cannot be divided."""
+        missing = [name for name in ("input_ids", "labels") if name not in batch]
+        if missing:
+            return f"sequence parallelism requires {missing[0]} in every batch"
         if "position_ids" not in batch:
-            raise ValueError(
+            return (
                 "sequence parallelism requires position_ids in every batch: let the collator add "
                 "torch.arange(length), restarting at each packed sample"
             )
         shape = batch["input_ids"].shape
         for name, value in batch.items():
             if isinstance(value, Tensor) and value.shape[1:2] != shape[1:2]:
-                raise ValueError(
+                return (
                     f"{name} has the shape {tuple(value.shape)}, but sequence parallelism divides "
                     f"it like input_ids, {tuple(shape)}"
                 )
         if shape[1] % self.sp_world_size:
-            raise ValueError(
+            nearest = nearest_degree(self.sp_world_size, world_size(), lambda n: shape[1] % n == 0)
+            return (
                 f"a sequence of {shape[1]} tokens cannot be divided over sequence_parallel_size "
-                f"{self.sp_world_size}: let the collator pad to a multiple of it"
+                f"{self.sp_world_size}: let the collator pad to a multiple of it, or use {nearest}"
             )
+        return None
 
     def _gather(self, value: Any, lengths: list[int]) -> list[Any]:
         """Return ``value`` of every rank of the group."""

@@ -22,12 +22,13 @@ RECURRENT = ("linear_attention", "mamba", "recurrent", "conv")
 
 
 def register(
-    model: Any, kind: str, group: dist.ProcessGroup, *, disable_in_eval: bool = False
+    model: Any, kind: str | None, group: dist.ProcessGroup, *, disable_in_eval: bool = False
 ) -> SequenceAttention:
     """Replace transformers' attention function ``kind`` and its mask function; return the new one.
 
-    ``model``: a model, or the name or path of one. Raises ValueError for implementations, layers
-    and numbers of heads that a sequence cannot be divided for.
+    ``model``: a model, or the name or path of one. ``kind``: that of the model, or sdpa, if None.
+    Raises ValueError for implementations, layers and numbers of heads that a sequence cannot be
+    divided for.
     """
     # Transformers is not a requirement of this package.
     auto: Any = import_module("transformers").AutoConfig
@@ -35,6 +36,7 @@ def register(
     mask_functions: Any = import_module("transformers.masking_utils").ALL_MASK_ATTENTION_FUNCTIONS
     is_loaded = hasattr(model, "config")
     config = (model.config if is_loaded else auto.from_pretrained(model)).get_text_config()
+    kind = str(kind or getattr(config, "_attn_implementation", None) or "sdpa")
     if is_loaded:
         _refuse_other_kind(config, kind)
     if kind not in SUPPORTED or kind not in functions:

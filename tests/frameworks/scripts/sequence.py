@@ -125,7 +125,8 @@ def with_accelerate(
             if accelerator.sync_gradients:
                 norm: Any = accelerator.clip_grad_norm_(model.parameters(), CLIP)
                 result["norms"].append(float(norm))
-                result["losses"].append(accelerator.reduce(total, "mean").item())
+                mean: Any = accelerator.reduce(total, "mean")
+                result["losses"].append(mean.item())
                 total = torch.zeros(())
             optimizer.step()
             optimizer.zero_grad()

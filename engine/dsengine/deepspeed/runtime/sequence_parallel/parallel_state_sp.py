@@ -1,6 +1,7 @@
 """Process groups of sequence parallelism, under DeepSpeed's names: the ``mpu`` of Ulysses."""
 
 from dsconfig import Degrees, Mesh
+from dsengine.communication.agreement import check_same_call
 from dsengine.communication.devices import device_of_rank
 from dsengine.deepspeed.utils.groups import (
     _get_sequence_data_parallel_group as get_sequence_data_parallel_group,
@@ -20,20 +21,23 @@ from dsengine.deepspeed.utils.groups import (
 from dsengine.deepspeed.utils.groups import (
     _get_sequence_parallel_world_size as get_sequence_parallel_world_size,
 )
-from dsengine.parallel import nearest_divisor
+from dsengine.parallel import nearest_degree
 from dsengine.topology import Topology, current, set_current, world_size
 
 
 def initialize_sequence_parallel(sequence_parallel_size: int) -> None:
     """Divide the ranks into groups of ``sequence_parallel_size`` neighbors. Collective.
 
-    Raises ValueError if the size is below 2 or does not divide the ranks.
+    Raises ValueError on every rank if the size is below 2, does not divide the ranks or differs
+    between them.
     """
     ranks = world_size()
+    if ranks > 1:
+        check_same_call(f"sequence_parallel_size {sequence_parallel_size}")
     if sequence_parallel_size < 2 or ranks % sequence_parallel_size:
         raise ValueError(
             f"sequence_parallel_size {sequence_parallel_size} does not divide {ranks} ranks: use "
-            f"{nearest_divisor(ranks, sequence_parallel_size)}"
+            f"{nearest_degree(sequence_parallel_size, ranks)}"
         )
     if current().size("sequence") != sequence_parallel_size:
         degrees = Degrees(sequence=sequence_parallel_size)

@@ -20,7 +20,7 @@ class UlyssesSPAttentionHF:
     def register_with_transformers(
         cls,
         model_name_or_path: Any,
-        core_attn_implementation: str,
+        core_attn_implementation: str | None,
         sequence_parallel_size: int,
         micro_batch_size: int,
         seq_length: int | None = None,
@@ -31,8 +31,9 @@ class UlyssesSPAttentionHF:
         """Divide sequences over ``sequence_parallel_size`` ranks; return the ``mpu`` for
         ``initialize``, or None for size 1.
 
-        Any batch size and length is accepted: ``micro_batch_size`` and ``seq_length`` are compared
-        with nothing. Raises ValueError if the size does not divide the ranks or the model's heads.
+        ``core_attn_implementation`` None, accelerate's default, is that of the model. Any batch
+        size and length is accepted: ``micro_batch_size`` and ``seq_length`` are compared with
+        nothing. Raises ValueError if the size does not divide the ranks or the model's heads.
         """
         del micro_batch_size
         if sequence_parallel_size == 1:
