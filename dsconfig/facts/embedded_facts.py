@@ -14,7 +14,6 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import TrainingFacts, training
-from dsconfig.mesh import Degrees
 from dsconfig.source import arctic_config, plugin_settings
 from dsconfig.source.document import Document, count_distinctive
 from dsconfig.source.from_yaml import EMBEDDING_KEYS
@@ -61,7 +60,7 @@ def _with_launch(facts: Facts, container: Mapping[str, Any], name: str) -> Facts
     return replace(
         facts,
         launch=dict(container),
-        degrees=_degrees(facts.degrees, container),
+        degrees=parallelism.with_sizes(facts.degrees, container, None, None),
         world_size=facts.world_size or launch.world_size,
         nodes=facts.nodes or launch.nodes,
         training=known,
@@ -87,16 +86,6 @@ def _with_arctic(facts: Facts, container: Mapping[str, Any]) -> Facts:
             arguments={**arguments, **known.arguments},
         ),
     )
-
-
-def _degrees(degrees: Degrees, container: Mapping[str, Any]) -> Degrees:
-    """Return the tensor and sequence parallel degrees set in accelerate's YAML; given ones win."""
-    sizes = parallelism.degrees(container)
-    if sizes is None:
-        return degrees
-    names = {"tensor": "tp_size", "sequence": "sp_size"}
-    embedded = {name: sizes[size] for name, size in names.items() if getattr(degrees, name) == 1}
-    return replace(degrees, **embedded)
 
 
 def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Facts:

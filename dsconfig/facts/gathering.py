@@ -34,6 +34,7 @@ with lazy_imports():
         hf_config,
         hub,
         named_model,
+        parallelism,
         parameter_count,
     )
 
@@ -144,6 +145,7 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
             raise FactError(argument, message)
     device = arguments["device"]
     model = _trained(_model(arguments["model"], arguments["params"], origins), arguments)
+    run = _training(arguments, launch.precision, origins)
     ranks_of_node = mesh.ranks_per_node(ranks, nodes) if ranks else 1
     return Facts(
         world_size=ranks,
@@ -155,14 +157,14 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
         model=None if isinstance(model, ModelOutline) else model,
         outline=model if isinstance(model, ModelOutline) else None,
         base_weights=_base_weights(model, arguments),
-        training=_training(arguments, launch.precision, origins),
+        training=run,
         client_optimizer=arguments["client_optimizer"],
         client_scheduler=arguments["client_scheduler"],
         releases=MappingProxyType(_releases(arguments["releases"])),
         launch=MappingProxyType(dict(launch_settings)),
         node_link_gb_per_second=_node_link(arguments["node_link"], origins),
         origins=MappingProxyType(origins),
-        degrees=degrees,
+        degrees=parallelism.with_sizes(degrees, launch_settings, run, ranks),
     )
 
 

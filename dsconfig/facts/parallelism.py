@@ -4,10 +4,15 @@ accelerate's ParallelismConfig reads it from environment variables that the laun
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from dsconfig.mesh import Degrees
 from dsconfig.source.plain import shown
+
+if TYPE_CHECKING:
+    from dsconfig.facts.training import TrainingFacts
 
 BLOCK = "parallelism_config"
 SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
@@ -43,11 +48,27 @@ def block_of(launch: Mapping[str, Any]) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", block) if isinstance(block, Mapping) else {}
 
 
-def degrees(launch: Mapping[str, Any]) -> Mapping[str, int] | None:
+def sizes_of(launch: Mapping[str, Any]) -> Mapping[str, int] | None:
     """Return the size of each setting (default 1); None without a block or if a size is invalid."""
     block = block_of(launch)
     sizes = {setting: block.get(yaml_name(setting), 1) for setting in SIZES}
     return sizes if block and all(map(_is_size, sizes.values())) else None
+
+
+def with_sizes(
+    degrees: Degrees, launch: Mapping[str, Any], run: "TrainingFacts | None", ranks: int | None
+) -> Degrees:
+    """Return the degrees with those of accelerate's YAML, or of ``parallelism_config`` in
+    TrainingArguments, if they divide the ranks; given ones win."""
+    own = block_of(run.arguments) if run is not None else dict[str, Any]()
+    sizes = sizes_of(launch) or dict[str, int]()
+    added: dict[str, int] = {}
+    for axis, setting in (("tensor", "tp_size"), ("sequence", "sp_size")):
+        size = own.get(setting, sizes.get(setting, 1))
+        if getattr(degrees, axis) == 1 and _is_size(size):
+            added[axis] = size
+    found = replace(degrees, **added)
+    return found if ranks is None or found.divide(ranks) else degrees
 
 
 def _is_size(value: object) -> bool:
@@ -68,7 +89,7 @@ def violations(launch: Mapping[str, Any], processes: int | None) -> Iterator[Vio
             yield Violation(
                 setting, f"is {shown(value)}; only {only} is supported", f"write {only}"
             )
-    sizes = degrees(launch)
+    sizes = sizes_of(launch)
     if sizes is not None:
         yield from _combined(sizes, processes)
 

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from dsconfig.facts import FactError, gather
+from dsconfig.mesh import Degrees
 from narrowing import not_none
 
 
@@ -43,7 +44,7 @@ def test_assumed_architecture_is_close_to_the_count(count):
     ("arguments", "message"),
     [
         ({"gpus": 0}, "--gpus.*positive integer"),
-        ({"gpus": 6, "tensor_parallel": 4}, "--gpus.*specify 4 or 8"),
+        ({"gpus": 6, "tensor_parallel": 4}, "--tensor-parallel.*use 3"),
         ({"gpus": 6, "nodes": 4}, "--nodes"),
         ({"tensor_parallel": "2"}, "--tensor-parallel.*integer"),
         ({"micro_batch": 0}, "--micro-batch.*positive"),
@@ -120,3 +121,20 @@ def test_host_memory_is_shared_among_cpu_ranks():
     memory = not_none(not_none(one.device).memory_bytes)
     assert not_none(four.device).memory_bytes == memory // 4
     assert not_none(one.host).memory_bytes == memory
+
+
+def test_degrees_of_the_trainer_and_of_accelerate() -> None:
+    trainer = {"parallelism_config": {"sp_size": 4, "dp_shard_size": 2}}
+    assert gather(gpus=8, training_args=trainer).degrees == Degrees(sequence=4)
+    launch = {
+        "distributed_type": "DEEPSPEED",
+        "num_processes": 8,
+        "deepspeed_config": {"zero_stage": 3},
+        "parallelism_config": {
+            "parallelism_config_sp_size": 2,
+            "parallelism_config_dp_shard_size": 4,
+        },
+    }
+    assert gather(accelerate_config=launch).degrees == Degrees(sequence=2)
+    assert gather(gpus=8, sequence_parallel=2, training_args=trainer).degrees.sequence == 2
+    assert gather(gpus=6, training_args=trainer).degrees == Degrees(), "does not divide 6 ranks"
