@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from dsconfig.commands.estimate_tables import step_line
@@ -10,6 +11,7 @@ from dsconfig.commands.verdict import Requirement, sentence
 from dsconfig.cost.estimate import TierMemory
 from dsconfig.cost.fit import host_or_disk_shortfall
 from dsconfig.facts import Facts
+from dsconfig.mesh import Mesh
 from dsconfig.planner.plan import Plan, PlannedUnit, Status
 from dsconfig.report.sizes import counted, size
 from dsconfig.runtimes.effective import Tier
@@ -73,6 +75,8 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "defaults", f"DeepSpeed {plan.release}"
     ranks = f"{mesh.world_size} on {counted(plan.nodes, 'node')}"
     yield "ranks", f"{ranks} (shard over {mesh.shard}, replicate over {mesh.replicate})"
+    if drawn := _mesh_of(mesh):
+        yield "mesh", drawn
     if plan.model:
         yield "model", f"{plan.model}, {plan.model_elements or 0:,} parameters"
     yield "ZeRO stage", str(settled.zero.stage)
@@ -105,6 +109,31 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
 
 Pattern = tuple[tuple[str, ...], int, str, int]
 """Module names without numbers, elements, when it is unsharded, units prefetched."""
+
+
+def _mesh_of(mesh: Mesh) -> str:
+    """Return ``4 shard x 2 sequence; ranks that share samples: 0-1, 2-3, 4-5, ...``; "" if all
+    ranks have samples of their own."""
+    shared = [axis for axis in ("pipeline", "sequence", "tensor") if getattr(mesh, axis) > 1]
+    if not shared and mesh.expert == 1:
+        return ""
+    axes = mesh.axes if shared else mesh.expert_axes
+    parts = [" x ".join(f"{size} {axis}" for axis, size in axes.items() if size > 1)]
+    for label, names in (("ranks that share samples", shared), ("experts over", ["expert"])):
+        groups = mesh.groups(*names) if names and prod(getattr(mesh, n) for n in names) > 1 else ()
+        if groups:
+            shown = [_ranks_of(group) for group in groups[:GROUPS_SHOWN]]
+            parts.append(f"{label}: {', '.join(shown)}{', ...' * (len(groups) > GROUPS_SHOWN)}")
+    return "; ".join(parts)
+
+
+GROUPS_SHOWN = 3
+
+
+def _ranks_of(group: tuple[int, ...]) -> str:
+    """Return ``0-7``, or ``0 4 8`` if the ranks are not neighbors."""
+    is_range = group[-1] - group[0] == len(group) - 1
+    return f"{group[0]}-{group[-1]}" if is_range else " ".join(map(str, group))
 
 
 def units_table(units: Sequence[PlannedUnit]) -> TextTable:
