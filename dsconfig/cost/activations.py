@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from dsconfig.cost import formulas
-from dsconfig.cost.families import Family, Norm, family_of
+from dsconfig.cost.families import Family, Norm, family_of, latent_attention
 from dsconfig.cost.loss import FORMULAS, Loss, loss_bytes, loss_of, upcasts_logits
 from dsconfig.cost.mixers import bytes_without_scores
 from dsconfig.facts.adapters import Adapters, adapters_of
@@ -95,6 +95,8 @@ class Style:
     """False: disabled, whatever the published config of the family has."""
     mask_width: int = 1
     """Bytes of a dropout mask element: 1 on CUDA; the model dtype on CPU."""
+    exchanges: bool = False
+    """Samples are divided along the sequence: attention and its output projection keep copies."""
 
     @property
     def lean(self) -> bool:
@@ -171,6 +173,8 @@ def _attention(family: Family, shape: Architecture, style: Style) -> float:
         kept += style.width * values if style.flash else 0
     if family.gated_attention:
         kept += style.width * 3 * queries  # the gate, its sigmoid, the product
+    if style.exchanges and style.flash:
+        kept += style.width * queries
     return kept + lengths
 
 
@@ -291,6 +295,7 @@ def style_of(effective: Effective, facts: Facts) -> Style:
         compiled=bool(arguments.get("torch_compile", False)),
         dropout=None if dropout is None else bool(dropout),
         mask_width=width if facts.on_cpu else 1,
+        exchanges=facts.degrees.sequence > 1,
     )
 
 
@@ -428,20 +433,3 @@ def _micro_batch(effective: Effective, facts: Facts) -> int | None:
     if isinstance(written, int) and written > 0:
         return written
     return facts.training.micro_batch_size if facts.training else None
-
-
-def latent_attention(shape: Architecture, width: int, *, flash: bool) -> float:
-    """Return bytes per token and hidden unit, with ``width`` bytes an element.
-
-    The rotary and the other part of queries and keys are concatenated: copies. Values are a view of
-    the up projection, whose other half stays alive under flash attention; eager attention copies
-    them. The output is copied for the output projection. Each low-rank projection keeps its norm's
-    fp32 input, normalized value and output. Checked against transformers 5.23.
-    """
-    sizes = shape.extras
-    rotary, plain = int(sizes["qk_rope_head_dim"]), int(sizes["qk_nope_head_dim"])
-    value = int(sizes["v_head_dim"])
-    per_head = 2 * (rotary + plain) + (plain + 3 * value if flash else 2 * value)
-    ranks = [int(sizes[name]) for name in ("kv_lora_rank", "q_lora_rank") if sizes.get(name)]
-    low = sum((4 + 2 * width) * rank + 4 for rank in ranks)
-    return (width * shape.heads * per_head + low) / shape.hidden_size

@@ -116,3 +116,20 @@ def family_of(shape: Architecture) -> Family:
     """Return the traits of an architecture's family."""
     known = FAMILIES.get(shape.family or "")
     return known or (_LLAMA if shape.gated_mlp else _PLAIN)
+
+
+def latent_attention(shape: Architecture, width: int, *, flash: bool) -> float:
+    """Return bytes per token and hidden unit, with ``width`` bytes an element.
+
+    The rotary and the other part of queries and keys are concatenated: copies. Values are a view of
+    the up projection, whose other half stays alive under flash attention; eager attention copies
+    them. The output is copied for the output projection. Each low-rank projection keeps its norm's
+    fp32 input, normalized value and output. Checked against transformers 5.23.
+    """
+    sizes = shape.extras
+    rotary, plain = int(sizes["qk_rope_head_dim"]), int(sizes["qk_nope_head_dim"])
+    value = int(sizes["v_head_dim"])
+    per_head = 2 * (rotary + plain) + (plain + 3 * value if flash else 2 * value)
+    ranks = [int(sizes[name]) for name in ("kv_lora_rank", "q_lora_rank") if sizes.get(name)]
+    low = sum((4 + 2 * width) * rank + 4 for rank in ranks)
+    return (width * shape.heads * per_head + low) / shape.hidden_size
