@@ -129,8 +129,8 @@ def partition_config(config: Context) -> Iterator[Finding]:
 
     bad: {"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "partition_config":
         {"layer_specs": [{"patterns": ["o_proj"], "partition_type": "rows"}]}}}
-    good: {"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2, "partition_config":
-        {"layer_specs": [{"patterns": ["o_proj"], "partition_type": "row"}]}}}
+    good: {"train_micro_batch_size_per_gpu": 8, "tensor_parallel": {"autotp_size": 2,
+        "partition_config": {"layer_specs": [{"patterns": ["o_proj"], "partition_type": "row"}]}}}
     """
     path: Path = (*TP, "partition_config", "layer_specs")
     for index, spec in enumerate(config.items(*path)):

@@ -162,7 +162,7 @@ def model_without_autotp(config: Context) -> Iterator[FaultFinding]:
     "DSC875",
     "0.16.4 to 0.19.8",
     "deepspeedai/DeepSpeed#7298",
-    "multiply train_batch_size by autotp_size",
+    "multiply train_batch_size by autotp_size, or write train_micro_batch_size_per_gpu instead",
     triggers="tensor_parallel",
 )
 def batch_counts_tensor_ranks(config: Context) -> Iterator[FaultFinding]:
@@ -170,14 +170,15 @@ def batch_counts_tensor_ranks(config: Context) -> Iterator[FaultFinding]:
 
     DeepSpeed checks that `train_batch_size` is micro batch x accumulation x all ranks, but the
     ranks of a tensor-parallel group share their samples. With `autotp_size` N, a step trains on 1/N
-    of `train_batch_size` samples. Under sequence parallelism the ranks of a group are not counted.
+    of `train_batch_size` samples. Not reported beside a micro batch, which is taken as written.
+    Under sequence parallelism the ranks of a group are not counted.
 
     with: world_size=8
     bad: {"train_batch_size": 64, "tensor_parallel": {"autotp_size": 2}}
     good: {"train_micro_batch_size_per_gpu": 8, "tensor_parallel": {"autotp_size": 2}}
     """
     total, size = config.number("train_batch_size"), config.in_force(AUTOTP[:1], "autotp_size")
-    if total is not None and size > 1:
+    if total is not None and size > 1 and config.number("train_micro_batch_size_per_gpu") is None:
         behavior = (
             f"count all ranks in train_batch_size, although {size} share each sample: a step "
             f"trains on {total / size:g} samples"
