@@ -75,7 +75,10 @@ def test_unreadable_file_has_no_inferred_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--gpus", 8, "--tensor-parallel", 2), "dsengine does not split models this way"),
+        (
+            ("--gpus", 8, "--tensor-parallel", 2),
+            "not executed by dsengine: it does not divide layers",
+        ),
         (("--gpus", 8, "--set", "zero_optimization.mics_shard_size=3"), "does not divide"),
         ((), "the batch is not determined: specify --gpus"),
     ],

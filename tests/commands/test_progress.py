@@ -39,19 +39,19 @@ FACTS = ("--model", "gpt2", "--gpus", "2", "--device", "h100", "--seq-len", "128
 
 
 @pytest.mark.parametrize(
-    ("arguments", "task"),
+    ("arguments", "module", "task"),
     [
-        (("tune", *FACTS), "Searching configurations"),
-        (("estimate", "--fit", *FACTS), "Searching for limits"),
+        (("tune", *FACTS), "tune", "Searching configurations"),
+        (("estimate", "--fit", *FACTS), "estimate_limits", "Searching for limits"),
     ],
     ids=["tune", "fit"],
 )
 def test_long_command_names_its_task(
-    arguments: tuple[str, ...], task: str, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], module: str, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[str] = []
     replacement = lambda task: nullcontext(shown.append(task))  # noqa: E731
-    monkeypatch.setattr(f"dsconfig.commands.{arguments[0]}.progress", replacement)
+    monkeypatch.setattr(f"dsconfig.commands.{module}.progress", replacement)
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert shown == [task]
 

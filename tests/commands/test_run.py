@@ -124,7 +124,7 @@ def test_plan_shows_plan_file(plan: Path, tmp_path: Path) -> None:
     [
         (("--gpus", 4), "--gpus"),
         (("--set", "fp16.enabled=true"), "--set"),
-        (("--tensor-parallel", 2), "flags about facts"),
+        (("--tensor-parallel", 2), "already decided by the plan"),
         (("--deepspeed-version", "0.19.8"), "--deepspeed-version"),
     ],
 )
