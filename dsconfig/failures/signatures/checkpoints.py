@@ -97,6 +97,7 @@ SIGNATURES = (
         "read",
         remedy="Load it with the release that wrote it and save the weights, or train with that "
         "release.",
+        threads=("deepspeedai/DeepSpeed/pull/1042",),
     ),
     Signature(
         name="weights-only-load",

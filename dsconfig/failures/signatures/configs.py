@@ -117,6 +117,7 @@ SIGNATURES = (
         cause="the config defines an optimizer or scheduler, and the script creates one too",
         remedy="Delete the block from the config, or use accelerate.utils.DummyOptim and "
         "DummyScheduler in the script.",
+        threads=("huggingface/trl/issues/636",),
     ),
     Signature(
         name="offload-with-own-optimizer",
