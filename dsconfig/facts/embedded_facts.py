@@ -5,7 +5,7 @@ fields of TrainingArguments, some renamed: LLaMA-Factory and ms-swift use the or
 axolotl renames the batch size, and each has its own name for the sequence length.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import TrainingFacts, training
-from dsconfig.source import arctic_config, plugin_settings
+from dsconfig.source import arctic_config, option_configs, plugin_settings
 from dsconfig.source.document import Document, count_distinctive
 from dsconfig.source.from_yaml import EMBEDDING_KEYS
 from dsconfig.source.pointer import is_block
@@ -29,6 +29,15 @@ ALIASES: Mapping[str, str] = {
 }
 """Names in axolotl (the first three), LLaMA-Factory and others, with their original names."""
 
+OF_TRAINER = frozenset(
+    (
+        *("deepspeed", "output_dir", "num_train_epochs", "lr_scheduler_type"),
+        *("per_device_train_batch_size", "per_device_eval_batch_size"),
+        *("save_strategy", "eval_strategy"),
+    )
+)
+"""TrainingArguments whose names no other program uses."""
+
 
 def complete(facts: Facts, document: Document) -> Facts:
     """Return the facts, completed from the document's container file; given facts win."""
@@ -40,15 +49,29 @@ def complete(facts: Facts, document: Document) -> Facts:
         if is_accelerate_config(container):
             return facts if facts.launch else _with_launch(facts, container, name)
         if arctic_config.is_arctic(container):
-            return _with_arctic(facts, container)
-        return _with_arguments(facts, container, name)
+            return _with_options(facts, _arctic_arguments(container))
+        built = option_configs.built_config(container)
+        if built is not None:
+            return _with_options(facts, built.arguments)
+        return _with_arguments(facts, container, name) if is_of_trainer(container) else facts
     except FactError:  # an invalid value, which a rule reports, or a file of another program
         return facts
 
 
 def is_accelerate_config(container: Mapping[str, Any]) -> bool:
     """Return whether a YAML file was written by ``accelerate config``."""
-    return plugin_settings.is_accelerate_config(container, plugin_settings.block_of(container))
+    is_text = isinstance(container.get("deepspeed_config"), str)
+    block = None if is_text else plugin_settings.block_of(container)
+    return plugin_settings.is_accelerate_config(container, block)
+
+
+def is_of_trainer(container: Mapping[str, Any]) -> bool:
+    """Return whether the Trainer reads a file: it has arguments that no other program has.
+
+    Other programs pass a ``deepspeed_config`` to ``deepspeed.initialize`` themselves.
+    """
+    blocks = (container, *_blocks_below(container))
+    return any(not OF_TRAINER.isdisjoint(block) for block in blocks)
 
 
 def _with_launch(facts: Facts, container: Mapping[str, Any], name: str) -> Facts:
@@ -68,15 +91,22 @@ def _with_launch(facts: Facts, container: Mapping[str, Any], name: str) -> Facts
     )
 
 
-def _with_arctic(facts: Facts, container: Mapping[str, Any]) -> Facts:
-    """Return the facts with the sequence length and kernels of ArcticTraining's YAML."""
-    model, known = container["model"], facts.training or TrainingFacts()
-    arguments: dict[str, Any] = {
+def _arctic_arguments(container: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sequence length and kernels of ArcticTraining's YAML."""
+    model = container["model"]
+    return {
         "gradient_checkpointing": not model.get("disable_activation_checkpoint", False),
         "attn_implementation": model.get("attn_implementation", "sdpa"),
         "use_liger_kernel": model.get("type") == "liger",
+        "max_length": container["data"].get("max_length"),
     }
-    length = container["data"].get("max_length")
+
+
+def _with_options(facts: Facts, options: Mapping[str, Any]) -> Facts:
+    """Return the facts with options of a program that passes the ds_config on itself."""
+    known = facts.training or TrainingFacts()
+    arguments = {name: value for name, value in options.items() if name != "max_length"}
+    length = options.get("max_length")
     usable = type(length) is int and length > 0
     return replace(
         facts,
@@ -89,7 +119,8 @@ def _with_arctic(facts: Facts, container: Mapping[str, Any]) -> Facts:
 
 
 def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Facts:
-    arguments = {**trainer_arguments(_nested_arguments(container)), **trainer_arguments(container)}
+    nested = _nested_arguments(container)
+    arguments = {**trainer_arguments(nested), **trainer_arguments(container)}
     flags = facts.training
     if not arguments or (flags is not None and flags.arguments):
         return facts
@@ -105,15 +136,24 @@ def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Fa
 def _nested_arguments(container: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the block of a trainer's YAML with the most TrainingArguments.
 
-    Frameworks with one YAML for all their parts write them one level down, such as
-    ``training: {bf16: true}``. The ds_config is not searched.
+    Frameworks with one YAML for all their parts write them in a block of it, such as
+    ``training: {args: {bf16: true}}``. The ds_config is not searched.
     """
-    blocks = [
-        block for key, block in container.items() if key not in EMBEDDING_KEYS and is_block(block)
-    ]
-    blocks = [block for block in blocks if count_distinctive(_blocks_of(block)) < 2]
     none: dict[str, Any] = {}
+    blocks = _blocks_below(container)
     return max(blocks, key=lambda block: len(trainer_arguments(block)), default=none)
+
+
+def _blocks_below(container: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Return the blocks of a YAML, outermost first, without a ds_config and its blocks."""
+    waiting = [container]
+    for outer in waiting:
+        inner = [
+            block for key, block in outer.items() if key not in EMBEDDING_KEYS and is_block(block)
+        ]
+        inner = [block for block in inner if count_distinctive(_blocks_of(block)) < 2]
+        yield from inner
+        waiting += inner
 
 
 def _blocks_of(entries: Mapping[str, Any]) -> list[str]:

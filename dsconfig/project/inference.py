@@ -18,7 +18,7 @@ from dsconfig.project.neighbours import ACCELERATE, TRAINER, YAMLS, Neighbours, 
 from dsconfig.report.report import FileTarget
 from dsconfig.runtimes.base import AUTO, AutoHandling, implied_by, runtime_of
 from dsconfig.schema.markers import integral
-from dsconfig.source import arctic_config
+from dsconfig.source import arctic_config, option_configs
 from dsconfig.source.pointer import is_block, value_at
 
 with lazy_imports():
@@ -161,6 +161,9 @@ def _infer(
     """Return the name of the program and the evidence for it."""
     if document is not None and arctic_config.is_arctic(document.container):
         return ALONE, "the ArcticTraining YAML"
+    built = None if document is None else option_configs.built_config(document.container)
+    if built is not None:
+        return ALONE, f"options of {built.program}"
     implied = None if facts is None else implied_by(facts)
     if implied is not None:
         return implied
@@ -168,9 +171,10 @@ def _infer(
         return (source and neighbours.program_for(Path(source))) or (ALONE, DEFAULT)
     container, form = "", "YAML" if source.endswith(YAMLS) else "JSON"
     if document.container:
-        container = (
-            ACCELERATE if embedded_facts.is_accelerate_config(document.container) else TRAINER
-        )
+        if embedded_facts.is_accelerate_config(document.container):
+            container = ACCELERATE
+        elif embedded_facts.is_of_trainer(document.container):
+            container = TRAINER
     elif source.endswith(YAMLS):
         container = container_program(Path(source))
     if container:

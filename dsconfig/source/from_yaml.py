@@ -14,7 +14,15 @@ from typing import Any, cast
 import yaml
 
 from dsconfig import os_errors
-from dsconfig.source import arctic_config, findings, plain, plugin_settings, templates, yaml_numbers
+from dsconfig.source import (
+    arctic_config,
+    findings,
+    option_configs,
+    plain,
+    plugin_settings,
+    templates,
+    yaml_numbers,
+)
 from dsconfig.source.document import (
     Document,
     Format,
@@ -84,6 +92,9 @@ def document_from_yaml(
             node = dict(_entries(root))[arctic_config.BLOCK]  # possibly empty
         if plain.without_large_integers(content)[1]:
             return _with_large_integers(text, name, root, content)
+        built = option_configs.built_config(content) if is_block(content) else None
+        if built is not None:
+            return _built_from_options(text, name, root, content, built)
         node_loader = make_loader(readable)
         value = _plain(node_loader.construct_document(node)) if node else content
     except yaml.YAMLError as error:
@@ -119,6 +130,21 @@ def _passed_by_arctic(text: str, name: str, root: Node, content: dict[str, Any])
             positions.places[pointer] = every.places[beside]
     value = arctic_config.passed_config(content)
     return _finished(text, name, value, positions)._replace(container=content)
+
+
+def _built_from_options(
+    text: str,
+    name: str,
+    root: Node,
+    content: dict[str, Any],
+    built: option_configs.BuiltConfig,
+) -> Document:
+    """Return the config that a program builds, each value at the position of its option."""
+    every = _Positions()
+    _walk(root, "", (-1, -1), text, every)
+    places = {to: every.places[at] for to, at in built.pointers.items() if at in every.places}
+    positions = _Positions({"": every.places[""], **places}, every.duplicates)
+    return _finished(text, name, built.config, positions)._replace(container=content)
 
 
 def _with_large_integers(text: str, name: str, root: Node, content: Any) -> Document:
@@ -180,8 +206,10 @@ def _config_node(root: Node) -> Node:
     searched: set[int] = set()
     for node in waiting:
         entries = dict(_entries(node))
-        block = dict(_entries(entries["deepspeed_config"])) if "deepspeed_config" in entries else {}
-        if plugin_settings.is_accelerate_config(entries, block):
+        plugin = entries.get("deepspeed_config")
+        block = dict(_entries(plugin)) if plugin is not None else {}
+        is_named = plugin is not None and _is_path(plugin, "deepspeed_config")
+        if plugin_settings.is_accelerate_config(entries, None if is_named else block):
             named = block.get("deepspeed_config_file")
             return named if named and _is_path(named, "deepspeed_config_file") else None
         if node is root and any(_is_disabled(entries.get(key)) for key in EMBEDDING_KEYS):

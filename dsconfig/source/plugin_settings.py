@@ -109,12 +109,18 @@ DISTINCTIVE = frozenset(("compute_environment", "distributed_type", "main_traini
 """Keys that only accelerate's YAML has."""
 
 
-def is_accelerate_config(names: Iterable[str], block: Iterable[str]) -> bool:
-    """Return whether a YAML with these keys, and ``deepspeed_config`` keys, is accelerate's."""
-    names, block = frozenset(names), frozenset(block)
+def is_accelerate_config(names: Iterable[str], block: Iterable[str] | None) -> bool:
+    """Return whether a YAML with these keys, and ``deepspeed_config`` keys, is accelerate's.
+
+    ``block`` is None if ``deepspeed_config`` is a text: accelerate's is a block.
+    """
+    names = frozenset(names)
     if DISTINCTIVE & names or len(TOP_LEVEL & names) > 2:
         return True
-    return "deepspeed_config" in names and (block <= KNOWN or bool(block & OWN))
+    if block is None or "deepspeed_config" not in names:
+        return False
+    block = frozenset(block)
+    return block <= KNOWN or bool(block & OWN)
 
 
 def is_launched_with(launch: Mapping[str, Any]) -> bool:

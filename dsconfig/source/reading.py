@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic
-from dsconfig.source import findings
+from dsconfig.source import findings, option_configs
 from dsconfig.source.document import Document, Format, bounded, unreadable
 from dsconfig.source.file_kinds import ARGUMENTS, LAUNCH, another_kind, has_own_keys
 from dsconfig.source.from_text import document_from_text
@@ -156,7 +156,7 @@ def _names_a_config(document: Document) -> bool:
     """Return whether this is the JSON of a trainer or accelerate that names a config."""
     config = document.value if is_block(document.value) else {}
     kind = another_kind(config)
-    if kind is LAUNCH:
+    if kind is LAUNCH or option_configs.built_config(config) is not None:
         return True
     if kind not in (ARGUMENTS, None) or has_own_keys(config):
         return False

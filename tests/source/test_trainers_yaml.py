@@ -11,6 +11,7 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import embedded_facts
+from dsconfig.project.inference import target_program
 from dsconfig.report import Effect
 
 FILLED = {
@@ -257,6 +258,46 @@ def test_arguments_one_level_down_are_found(tmp_path: Path) -> None:
     resolution = dsconfig.resolve(path, dsconfig.gather(gpus=8), runtime="transformers")
     assert resolution.config["train_batch_size"] == 64
     assert resolution.config["bf16"]["enabled"] is True
+
+
+NESTED = "per_device_train_batch_size: 2, gradient_accumulation_steps: 4, bf16: true"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"training: {{args: {{{NESTED}, deepspeed: ds.json}}}}\n",
+        f"trainer: {{deepspeed_config: ds.json, {NESTED}}}\n",
+        f"exp: {{trainer: {{args: {{{NESTED}, deepspeed: ds.json}}}}}}\n",
+        f"deepspeed_config: ds.json\nrun: {{args: {{{NESTED}}}}}\n",
+    ],
+)
+def test_nested_arguments_and_reference_are_those_of_the_trainer(text: str, tmp_path: Path) -> None:
+    config = {"train_batch_size": "auto", "bf16": {"enabled": "auto"}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    path = tmp_path / "train.yaml"
+    path.write_text(text)
+    document = dsconfig.read(path)
+    facts = embedded_facts.complete(dsconfig.gather(gpus=8), document)
+    target = target_program(None, "0.19.8", document=document, source=str(path), facts=facts)
+    assert target.runtime.name == "transformers"
+    resolution = dsconfig.resolve(document, facts, runtime="transformers")
+    assert resolution.config["train_batch_size"] == 64
+    assert resolution.config["bf16"]["enabled"] is True
+
+
+def test_block_without_training_arguments_is_run_by_deepspeed(tmp_path: Path) -> None:
+    path = tmp_path / "ppo.yaml"
+    path.write_text(
+        "trainer:\n"
+        "  gradient_checkpointing: true\n"
+        "  policy:\n"
+        f"    deepspeed_config: {json.dumps(EMBEDDED)}\n"
+    )
+    document = dsconfig.read(path)
+    facts = embedded_facts.complete(dsconfig.gather(gpus=8), document)
+    target = target_program(None, "0.19.8", document=document, source=str(path), facts=facts)
+    assert target.runtime.name == "deepspeed"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,218 @@
+"""Configs that a program builds from its own options: OpenRLHF's flags, and verl's YAML.
+
+Both write the ds_config in their code and read none from a file. OpenRLHF: ``get_ds_train_config``
+and ``get_train_ds_config`` (openrlhf/utils/deepspeed, read); its options have a prefix
+(``--ds.zero_stage``), and had none before (``--zero_stage``). verl: ``_build_deepspeed_config`` of
+its DeepSpeed engine, and ``get_deepspeed_config`` (verl/utils/deepspeed_utils.py, read).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from dsconfig.source import yaml_numbers
+from dsconfig.source.pointer import escape, is_block
+
+
+class BuiltConfig(NamedTuple):
+    """A config built from options.
+
+    ``pointers``: where each value of the config is written in the file; ``arguments``: options
+    outside the config, by their names in TrainingArguments.
+    """
+
+    program: str
+    config: dict[str, Any]
+    pointers: dict[str, str]
+    arguments: dict[str, Any]
+
+
+def built_config(content: Mapping[str, Any]) -> BuiltConfig | None:
+    """Return the config that a program builds from these options; None for another file."""
+    options = _flat(content)
+    if any(names <= options.keys() for names in _OPENRLHF_MARKS):
+        return _of_openrlhf(_Options(options))
+    engine = _engine_of_verl(content)
+    return None if engine is None else _of_verl(*engine)
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "", above: str = "") -> dict[str, Any]:
+    """Return pointer and value of each option, by its dotted name."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        name, pointer = f"{prefix}{key}", f"{above}/{escape(key)}"
+        if is_block(value):
+            found |= _flat(value, f"{name}.", pointer)
+        else:
+            found[name] = (pointer, _number(value))
+    return found
+
+
+def _number(value: Any) -> Any:
+    """Convert 1e-6, which YAML 1.1 reads as a string; argparse and OmegaConf read a number."""
+    is_number = isinstance(value, str) and yaml_numbers.EXPONENT.fullmatch(value)
+    return float(value) if is_number else value
+
+
+class _Options:
+    """Options by dotted name, and the config built from them."""
+
+    def __init__(self, options: Mapping[str, tuple[str, Any]]) -> None:
+        self.options = options
+        self.config: dict[str, Any] = {}
+        self.pointers: dict[str, str] = {}
+
+    def get(self, names: str, default: Any = None) -> Any:
+        """Return the value of the first option that is set; ``names`` are separated by spaces."""
+        found = self._find(names)
+        return default if found is None else found[1]
+
+    def _find(self, names: str) -> tuple[str, Any] | None:
+        found = (self.options.get(name) for name in names.split())
+        return next((each for each in found if each is not None and each[1] is not None), None)
+
+    def write(self, path: str, value: Any, names: str = "") -> None:
+        """Write a value of the config at a dotted path; ``names``: the options it is read from."""
+        block, keys = self.config, path.split(".")
+        for key in keys[:-1]:
+            block = block.setdefault(key, {})
+        block[keys[-1]] = value
+        source = self._find(names)
+        if source is not None:
+            self.pointers[f"/{'/'.join(keys)}"] = source[0]
+
+    def copy(self, path: str, names: str, default: Any = None) -> None:
+        """Write the value of an option, or its default; nothing without either."""
+        value = self.get(names, default)
+        if value is not None:
+            self.write(path, value, names)
+
+
+# --- OpenRLHF
+
+_OPENRLHF_MARKS = (
+    {"ds.zero_stage", "train.micro_batch_size"},
+    {"zero_stage", "micro_train_batch_size"},
+)
+"""Options that only OpenRLHF has, with and without prefixes."""
+_MICRO = "train.micro_batch_size micro_train_batch_size"
+_BATCH = "train.batch_size train_batch_size"
+_DTYPE = "ds.param_dtype param_dtype"
+_RATE = "adam.lr actor.adam.lr learning_rate actor_learning_rate"
+_GROUPS = ("ds.ring_attn_size ring_attn_size", "ds.tensor_parallel_size ds_tensor_parallel_size")
+
+
+def _of_openrlhf(options: _Options) -> BuiltConfig:
+    write, copy, get = options.write, options.copy, options.get
+    if get("train.dynamic_batch_enable use_dynamic_batch"):
+        write("train_micro_batch_size_per_gpu", 1)
+        write("gradient_accumulation_steps", 1)
+    else:
+        copy("train_micro_batch_size_per_gpu", _MICRO)
+        batch, groups = get(_BATCH, 128), [get(names, 1) for names in _GROUPS]
+        if all(type(size) is int for size in (batch, *groups)):
+            batch *= groups[0] * groups[1]
+        write("train_batch_size", batch, _BATCH)
+    copy("zero_optimization.stage", "ds.zero_stage zero_stage", 2)
+    adam = "ds.adam_offload adam_offload"
+    write("zero_optimization.offload_optimizer.device", "cpu" if get(adam) else "none", adam)
+    write("zero_optimization.offload_optimizer.pin_memory", True)
+    copy("zero_optimization.zero_hpz_partition_size", "ds.zpg zpg", 1)
+    overlap = "ds.overlap_comm overlap_comm"
+    if get(overlap):
+        write("zero_optimization.overlap_comm", True, overlap)
+        write("zero_optimization.contiguous_gradients", True)
+    # Releases without param_dtype have --bf16, which is off by default, and no fp16.
+    is_off = get(_DTYPE) is None and "zero_stage" in options.options and not get("bf16")
+    dtype = "fp32" if is_off else get(_DTYPE, "bf16")
+    for block in ("bf16", "fp16"):
+        write(f"{block}.enabled", dtype == block, f"{_DTYPE} bf16")
+    copy("gradient_clipping", "max_norm actor.max_norm", 1.0)
+    copy("data_types.grad_accum_dtype", "ds.grad_accum_dtype grad_accum_dtype")
+    _with_adam(options, _RATE, "adam.")
+    copy("compile.deepcompile", "ds.deepcompile deepcompile")
+    copy("checkpoint.load_universal", "ds.use_universal_ckpt use_ds_universal_ckpt")
+    copy("tensor_parallel.autotp_size", _GROUPS[1])
+    write("steps_per_print", 100)
+    return _built("OpenRLHF", options)
+
+
+def _with_adam(options: _Options, rate: str, prefix: str, name: str = "AdamW") -> None:
+    """Write the optimizer block; the rate only if the file sets it, as defaults vary."""
+    options.write("optimizer.type", name)
+    options.copy("optimizer.params.lr", rate)
+    for key in ("betas", "eps", "weight_decay"):
+        options.copy(f"optimizer.params.{key}", f"{prefix}{key} {key}")
+
+
+# --- verl
+
+
+def _engine_of_verl(content: Mapping[str, Any]) -> tuple[_Options, _Options] | None:
+    """Return the options of the DeepSpeed engine and its optimizer."""
+    for parent, pointer, key in _blocks(content):
+        engine = parent[key] if key else parent
+        if engine.get("strategy") != "deepspeed" or "zero_stage" not in engine:
+            continue
+        above = f"{pointer}/{escape(key)}" if key else pointer
+        beside = parent.get("optim") if key and "optim" not in engine else engine.get("optim")
+        place = pointer if key and "optim" not in engine else above
+        optim = _flat(beside, above=f"{place}/optim") if is_block(beside) else {}
+        return _Options(_flat(engine, above=above)), _Options(optim)
+    return None
+
+
+def _blocks(
+    content: Mapping[str, Any], pointer: str = ""
+) -> Iterator[tuple[Mapping[str, Any], str, str]]:
+    """Return each block, outermost first, as its parent, the parent's pointer, and its key."""
+    if not pointer:
+        yield content, "", ""
+    inner = [(key, value) for key, value in content.items() if is_block(value)]
+    for key, _ in inner:
+        yield content, pointer, key
+    for key, value in inner:
+        yield from _blocks(value, f"{pointer}/{escape(key)}")
+
+
+def _of_verl(options: _Options, optim: _Options) -> BuiltConfig:
+    write, copy, get = options.write, options.copy, options.get
+    stage, target = get("zero_stage", 2), get("offload", "none")
+    copy("train_micro_batch_size_per_gpu", "micro_batch_size_per_gpu", 1)
+    copy("gradient_accumulation_steps", "gradient_accumulation_steps", 1)
+    write("zero_optimization.stage", stage, "zero_stage")
+    if type(stage) is int and target in ("cpu", "nvme", "auto"):
+        device = "nvme" if target == "nvme" else "cpu"
+        for block, least in (("offload_optimizer", 2), ("offload_param", 3)):
+            if stage >= least:
+                write(f"zero_optimization.{block}.device", device, "offload")
+                if device == "nvme":
+                    copy(f"zero_optimization.{block}.nvme_path", "offload_dir")
+                else:
+                    write(f"zero_optimization.{block}.pin_memory", True)
+    if stage == 3:
+        write("zero_optimization.gather_16bit_weights_on_model_save", True)
+    dtype = "mixed_precision.param_dtype dtype"
+    written = str(get(dtype, "bfloat16")).lower()
+    for block, names in (("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16", "float16"))):
+        if written in names:
+            write(f"{block}.enabled", True, dtype)
+    if optim.options:
+        _with_adam(optim, "lr", "", optim.get("optimizer", "AdamW"))
+        optim.copy("gradient_clipping", "clip_grad")
+    options.config |= optim.config
+    options.pointers |= optim.pointers
+    return _built("verl", options)
+
+
+def _built(program: str, options: _Options) -> BuiltConfig:
+    length = options.get("data.max_len max_len")
+    arguments: dict[str, Any] = {}
+    recomputes = options.get(
+        "model.gradient_checkpointing_enable actor.gradient_checkpointing_enable "
+        "gradient_checkpointing activation_checkpointing"
+    )
+    if isinstance(recomputes, bool):
+        arguments["gradient_checkpointing"] = recomputes
+    if type(length) is int and length > 0:
+        arguments["max_length"] = length
+    return BuiltConfig(program, options.config, options.pointers, arguments)

@@ -1,0 +1,177 @@
+"""Configs that OpenRLHF and verl build from their options."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.facts import Facts, embedded_facts
+from dsconfig.project.inference import target_program
+from dsconfig.source import option_configs
+
+PREFIXED = """\
+ds: {zero_stage: 3, param_dtype: bf16, adam_offload: true, zpg: 4, ring_attn_size: 2}
+train: {micro_batch_size: 2, batch_size: 128}
+model: {gradient_checkpointing_enable: true}
+adam: {lr: 5e-6, betas: [0.9, 0.95]}
+data: {max_len: 2048}
+max_norm: 0.5
+"""
+FLAT = """\
+zero_stage: 3
+bf16: true
+adam_offload: true
+zpg: 4
+ring_attn_size: 2
+micro_train_batch_size: 2
+train_batch_size: 128
+gradient_checkpointing: true
+learning_rate: 5e-6
+betas: [0.9, 0.95]
+max_len: 2048
+max_norm: 0.5
+"""
+DOTTED = """\
+ds.zero_stage: 3
+ds.adam_offload: true
+ds.zpg: 4
+ds.ring_attn_size: 2
+train.micro_batch_size: 2
+train.batch_size: 128
+model.gradient_checkpointing_enable: true
+adam.lr: 5e-6
+adam.betas: [0.9, 0.95]
+data.max_len: 2048
+max_norm: 0.5
+"""
+VERL = """\
+model: {path: Qwen/Qwen3-8B}
+engine:
+  strategy: deepspeed
+  zero_stage: 3
+  offload: cpu
+  dtype: bfloat16
+  micro_batch_size_per_gpu: 4
+  gradient_accumulation_steps: 2
+optim: {lr: 1e-5, weight_decay: 0.01, clip_grad: 1.0}
+"""
+
+
+def read(tmp_path: Path, text: str, name: str = "train.yaml") -> dsconfig.Document:
+    path = tmp_path / name
+    path.write_text(text)
+    return dsconfig.read(path)
+
+
+@pytest.mark.parametrize("text", [PREFIXED, FLAT, DOTTED])
+def test_options_of_openrlhf_build_its_config(tmp_path: Path, text: str) -> None:
+    document = read(tmp_path, text)
+    assert document.value == {
+        "train_micro_batch_size_per_gpu": 2,
+        "train_batch_size": 256,  # 128 times the ring of 2
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": {"device": "cpu", "pin_memory": True},
+            "zero_hpz_partition_size": 4,
+        },
+        "bf16": {"enabled": True},
+        "fp16": {"enabled": False},
+        "gradient_clipping": 0.5,
+        "optimizer": {"type": "AdamW", "params": {"lr": 5e-6, "betas": [0.9, 0.95]}},
+        "steps_per_print": 100,
+    }
+    facts = embedded_facts.complete(Facts(), document)
+    assert facts.training is not None and facts.training.sequence_length == 2048
+    assert facts.arguments["gradient_checkpointing"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "value"),
+    [
+        ("zero_stage: 1\nmicro_train_batch_size: 1\n", "bf16", {"enabled": False}),
+        ("zero_stage: 1\nmicro_train_batch_size: 1\n", "train_batch_size", 128),
+        ("zero_stage: 1\nmicro_train_batch_size: 1\n", "gradient_clipping", 1.0),
+        (
+            "ds.zero_stage: 1\ntrain.micro_batch_size: 1\nds.param_dtype: fp16\n",
+            "fp16",
+            {"enabled": True},
+        ),
+        ("ds.zero_stage: 1\ntrain.micro_batch_size: 1\n", "bf16", {"enabled": True}),
+        (
+            "ds.zero_stage: 1\ntrain.micro_batch_size: 4\ntrain.dynamic_batch_enable: true\n",
+            "train_micro_batch_size_per_gpu",
+            1,
+        ),
+    ],
+)
+def test_defaults_of_openrlhf(tmp_path: Path, options: str, path: str, value: object) -> None:
+    config: Any = read(tmp_path, options).value
+    assert config[path] == value
+
+
+def test_options_in_json_equal_yaml(tmp_path: Path) -> None:
+    options = {"zero_stage": 2, "micro_train_batch_size": 2, "train_batch_size": 64}
+    config: Any = read(tmp_path, json.dumps(options), "options.json").value
+    assert config["zero_optimization"]["stage"] == 2 and config["train_batch_size"] == 64
+
+
+def test_a_finding_is_at_the_option(tmp_path: Path) -> None:
+    document = read(tmp_path, DOTTED.replace("batch_size: 128", "batch_size: 100"))
+    found = dsconfig.validate(document, dsconfig.gather(gpus=8), runtime="deepspeed").diagnostics
+    (error,) = [each for each in found if each.code == "DSC203"]
+    assert error.range is not None and error.range.start.line == 6
+
+
+def test_options_of_verl_build_its_config(tmp_path: Path) -> None:
+    document = read(tmp_path, VERL)
+    offload = {"device": "cpu", "pin_memory": True}
+    assert document.value == {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 2,
+        "zero_optimization": {
+            "stage": 3,
+            "offload_optimizer": offload,
+            "offload_param": offload,
+            "gather_16bit_weights_on_model_save": True,
+        },
+        "bf16": {"enabled": True},
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.01}},
+    }
+    place = document.range("/gradient_clipping")
+    assert place is not None and place.start.line == 9
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_engine_of_verl_is_found_at_any_depth(stage: int, tmp_path: Path) -> None:
+    actor = {"strategy": "deepspeed", "zero_stage": stage, "offload": "cpu", "dtype": "float16"}
+    text = json.dumps({"actor_rollout_ref": {"actor": {"optim": {"lr": 1e-6}, "engine": actor}}})
+    config: Any = read(tmp_path, text).value
+    assert config["zero_optimization"]["stage"] == stage
+    assert ("offload_optimizer" in config["zero_optimization"]) is (stage == 2)
+    assert config["fp16"] == {"enabled": True} and config["optimizer"]["params"]["lr"] == 1e-6
+
+
+@pytest.mark.parametrize(("text", "program"), [(PREFIXED, "OpenRLHF"), (VERL, "verl")])
+def test_deepspeed_alone_runs_it(tmp_path: Path, text: str, program: str) -> None:
+    document = read(tmp_path, text)
+    facts = embedded_facts.complete(Facts(), document)
+    target = target_program(None, "0.19.8", document=document, source=document.name, facts=facts)
+    assert target.runtime.name == "deepspeed" and program in target.inferred_from
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"zero_stage": 3, "train_batch_size": 8},
+        {"deepspeed_config": {"zero_stage": 3}},
+        {"engine": {"strategy": "fsdp", "zero_stage": 3}},
+        {"engine": {"strategy": "deepspeed"}},
+        {"engine": "deepspeed"},
+        {},
+    ],
+)
+def test_other_files_are_not_built_from_options(content: dict[str, Any]) -> None:
+    assert option_configs.built_config(content) is None
