@@ -47,7 +47,7 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
         path=(),
         message=f"{json_error.message} is not valid JSON: transformers and accelerate reject the "
         "config",
-        help="convert it to strict JSON for them: `dsconfig convert --to json`",
+        help=strict.convert_help(config.document.name),
         effect=None if alone else Effect.NOTE,
         fix=strict.strict_fix(config.document) if alone else None,
         range=json_error.range,

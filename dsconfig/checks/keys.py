@@ -142,6 +142,7 @@ def _suggestion(config: Context, path: Path, error: SchemaError) -> _Suggestion:
         closest = closest if config.accepts((*path[:-1], closest), value) else None
     if closest and (
         not spelling.is_longer_or_shorter(path[-1], closest)
+        or spelling.has_other_ending(path[-1], closest)
         or (path[-1] in closest[: len(path[-1])] and config.accepts((*path[:-1], closest), value))
     ):
         is_certain = spelling.same_letters(path[-1], closest)

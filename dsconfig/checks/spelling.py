@@ -65,6 +65,15 @@ def is_longer_or_shorter(name: str, other: str) -> bool:
     return first != second and (first in second or second in first)
 
 
+def has_other_ending(name: str, other: str) -> bool:
+    """Return whether names differ only by one or two last letters: a plural, or letters missing."""
+    shorter, longer = sorted((name.lower(), other.lower()), key=len)
+    ending = longer[len(shorter) :]
+    return (
+        len(shorter) >= 5 and longer.startswith(shorter) and len(ending) <= 2 and ending.isalpha()
+    )
+
+
 def has_other_word(name: str, other: str) -> bool:
     """Return whether names with as many words differ in one that is not a misspelling."""
     words, others = name.lower().split("_"), other.lower().split("_")

@@ -44,7 +44,7 @@ def resolved(
             typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
         typer.echo("no estimate: the config cannot be read or has no valid stage", err=True)
         raise typer.Exit(1)
-    fact_defaults.note_ignored_flags(effective, facts)
+    fact_defaults.note_ignored_flags(effective, document, program, facts)
     fact_defaults.note_unintended_fp32(effective, document, program, facts)
     fact_defaults.note_not_estimated(effective, facts)
     return effective, errors

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.facts.training import TrainingFacts
     from dsconfig.runtimes.base import Runtime
-    from dsconfig.runtimes.effective import Effective
+    from dsconfig.runtimes.effective import Batch, Effective
     from dsconfig.source import Document
 
 PRECISIONS = ("bf16.enabled", "fp16.enabled")
@@ -214,8 +214,10 @@ def note_not_estimated(effective: "Effective", facts: "Facts") -> None:
         note(f"note: {key} is not estimated: the model is not known to have experts")
 
 
-def note_ignored_flags(effective: "Effective", facts: "Facts") -> None:
-    """Print a note for each flag that the config overrides."""
+def note_ignored_flags(
+    effective: "Effective", document: "Document", program: "Runtime", facts: "Facts"
+) -> None:
+    """Print a note for each flag that the config, or the program, overrides."""
     training, batch = facts.training, effective.batch
     if training is None:
         return
@@ -226,7 +228,11 @@ def note_ignored_flags(effective: "Effective", facts: "Facts") -> None:
             ("--accumulation", "gradient_accumulation_steps", STEPS, batch.accumulation),
         ):
             value = getattr(training, field)
-            if value not in (None, used) and facts.origins.get(field) == flag:
+            if value in (None, used) or facts.origins.get(field) != flag:
+                continue
+            if flag == "--global-batch" and _multiplies(document, program):
+                _note_derived(value, batch, program)
+            else:
                 _note_ignored(flag, value, f"{key} is {used}", f"{key}={value}")
     precision = training.precision
     now = str(effective.numerics.precision)
@@ -235,6 +241,27 @@ def note_ignored_flags(effective: "Effective", facts: "Facts") -> None:
         switches = {now: "false", precision: "true"}
         change = " --set ".join(f"{n}.enabled={to}" for n, to in switches.items() if n != "fp32")
         _note_ignored("--precision", precision, f"the config trains in {now}", change)
+
+
+def _multiplies(document: "Document", program: "Runtime") -> bool:
+    """Return whether the program computes the global batch from arguments that it fills in."""
+    config: object = document.value
+    return (
+        program.fills_auto
+        and is_block(config)
+        and all(config.get(key, AUTO) == AUTO for key in (GLOBAL, STEPS))
+    )
+
+
+def _note_derived(wanted: int, batch: "Batch", program: "Runtime") -> None:
+    """Print that the program derives the global batch, and how to get the wanted one."""
+    steps, rest = divmod(wanted, batch.micro_batch * batch.data_parallel)
+    change = f"--accumulation {steps}" if steps and not rest else "--micro-batch and --accumulation"
+    notes.note(
+        f"--global-batch {wanted} has no effect: {program.name} computes the global batch "
+        f"({batch.micro_batch} x {batch.accumulation} x {batch.data_parallel} = "
+        f"{batch.global_batch}); specify {change}, or --training-args"
+    )
 
 
 def _note_ignored(flag: str, value: object, reason: str, change: str) -> None:

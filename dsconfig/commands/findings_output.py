@@ -1,5 +1,6 @@
 """Write findings to stdout, and the summary and everything else to stderr."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -71,10 +72,17 @@ class Output:
             fixed = f"; its batch sizes require {counted(ranks, 'rank')}" if ranks else ""
             self.note(f"{one_line(name)}: {described}{filled}{fixed}")
 
-    def summary(self, reports: Sequence[FileReport], suppressed: int | None = None) -> None:
+    def summary(
+        self,
+        reports: Sequence[FileReport],
+        suppressed: int | None = None,
+        *,
+        given: Sequence[str] = (),
+    ) -> None:
         """Print ``3 files, 0 errors, 1 warning; 1 fixable: dsconfig validate --fix a.json``.
 
         ``suppressed``: number of findings of the baseline; None without a baseline.
+        ``given``: files and folders of the command line.
         """
         baseline = "" if suppressed is None else f"{suppressed} suppressed by the baseline"
         if self.form not in FOR_PEOPLE:
@@ -96,7 +104,7 @@ class Output:
         severities = {finding.severity for finding in findings}
         problems = (Severity.ERROR, Severity.WARNING)
         style = next((severity for severity in problems if severity in severities), "good")
-        self.note(", ".join(counts) + _fixable(reports), style)
+        self.note(", ".join(counts) + _fixable(reports, given), style)
 
 
 def is_unreadable(file: FileReport) -> bool:
@@ -109,7 +117,11 @@ NOUNS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "n
 FLAGS = {Applicability.SAFE: "--fix", Applicability.UNSAFE: "--unsafe-fixes"}
 
 
-def _fixable(reports: Sequence[FileReport]) -> str:
+MOST_GIVEN = 3
+"""Files and folders that the command that fixes findings repeats."""
+
+
+def _fixable(reports: Sequence[FileReport], given: Sequence[str]) -> str:
     """Return the number of fixable findings, and the command that fixes them."""
     text = ""
     for applicability, flag in FLAGS.items():
@@ -120,6 +132,7 @@ def _fixable(reports: Sequence[FileReport]) -> str:
             if finding.fix is not None and finding.fix.applicability is applicability
         ]
         if names:
-            file = names[0] if len(set(names)) == 1 else "..."
-            text += f"; {len(names)} fixable: dsconfig validate {flag} {file}"
+            several = shlex.join(given or ["."]) if len(given) <= MOST_GIVEN else "FILES"
+            files = names[0] if len(set(names)) == 1 else several
+            text += f"; {len(names)} fixable: dsconfig validate {flag} {files}"
     return text

@@ -63,7 +63,7 @@ def plan(
         facts = options.completed(facts, document)
         plan = prepare.planned(document, facts, runtime, deepspeed_version, form=output_format)
         target = inference.plan_target(runtime, deepspeed_version)
-        fact_defaults.note_ignored_flags(plan.effective, facts)
+        fact_defaults.note_ignored_flags(plan.effective, document, target.runtime, facts)
     else:
         target = inference.TargetProgram(base.runtime_of(plan.runtime))
         decided = {"set": overrides, "runtime": runtime, "deepspeed_version": deepspeed_version}

@@ -77,7 +77,7 @@ def resolve(
     with usage():
         result = dsconfig.resolve(document, facts, runtime=program)
     if result.effective is not None:
-        fact_defaults.note_ignored_flags(result.effective, facts)
+        fact_defaults.note_ignored_flags(result.effective, document, program, facts)
         fact_defaults.note_unintended_fp32(result.effective, document, program, facts)
     pointer = None if explain is None else pointer_of(result, explain)
     is_written = output is None or _write(output, result, document)

@@ -86,7 +86,8 @@ def validate(
         reports, changed = _repair(chosen, validator, output, unsafe=unsafe, dry=dry)
     else:
         reports, changed = _report(chosen, validator, output, run.jobs), False
-    output.summary(reports, validator.baseline.suppressed if validator.baseline else None)
+    suppressed = validator.baseline.suppressed if validator.baseline else None
+    output.summary(reports, suppressed, given=files or ())
     raise typer.Exit(_exit_code(reports, changed and fixes.diff, run))
 
 

@@ -14,6 +14,7 @@ from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoHandling
 from dsconfig.runtimes.replay import Failure, MissingFact, Reason, Replay
+from dsconfig.source import strict
 from dsconfig.source.pointer import copied, is_block, join, split
 
 
@@ -26,7 +27,7 @@ def fill(draft: Draft) -> None:
             "DSC760",
             "",
             f"{draft.runtime.name} raises JSONDecodeError: {json_error.message} is not valid JSON",
-            "convert it to strict JSON: `dsconfig convert --to json`",
+            strict.convert_help(draft.document.name),
         )
         return
     for diagnostic in draft.document.diagnostics:

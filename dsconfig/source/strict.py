@@ -20,6 +20,11 @@ MAX_STEPS = 400
 _WORD = re.compile(r"[A-Za-z]+")
 
 
+def convert_help(name: str) -> str:
+    """Return the help for a config that programs which read strict JSON reject."""
+    return f"convert it to strict JSON: `dsconfig convert {name} --to json -o strict.json`"
+
+
 def as_json_reads(document: Document) -> Any:
     """Return the values as Python's ``json`` parses them: 1.0 and 5e8 are floats."""
     if document.text is None or document.json_error is not None or document.is_broken:

@@ -109,6 +109,25 @@ def test_name_with_another_word_is_suggested_only_if_the_value_fits() -> None:
     assert close == ("DSC021", 'did you mean "train_micro_batch_size_per_gpu"?')
 
 
+@pytest.mark.parametrize(
+    ("name", "meant", "value"),
+    [
+        ("offload_params", "offload_param", {"device": "cpu"}),
+        ("offload_optimizers", "offload_optimizer", {"device": "cpu"}),
+        ("sub_group_sizes", "sub_group_size", 1e9),
+        ("overlap_com", "overlap_comm", 5),
+        ("reduce_bucket_siz", "reduce_bucket_size", "large"),
+    ],
+)
+def test_another_ending_is_a_misspelling_whatever_the_value(
+    name: str, meant: str, value: object
+) -> None:
+    zero = {"stage": 3, name: value}
+    assert ("DSC021", f'did you mean "{meant}"?') in codes_and_helps(
+        {"train_batch_size": 8, "zero_optimization": zero}
+    )
+
+
 @pytest.mark.parametrize("block", ["auto", {"enabled": "auto"}])
 def test_a_block_that_is_refused_by_name_has_one_finding(block: object) -> None:
     assert [code for code, _ in codes_and_helps({"train_batch_size": 8, "amp": block})] == [

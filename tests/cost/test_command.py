@@ -255,6 +255,23 @@ def test_flag_overridden_by_file_is_named(command: str, config: str) -> None:
     assert "--micro-batch 8 has no effect: train_micro_batch_size_per_gpu is 4" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("wanted", "change"),
+    [("512", "--accumulation 8"), ("100", "--micro-batch and --accumulation")],
+)
+def test_global_batch_that_the_trainer_computes_is_named(
+    wanted: str, change: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "ds.json"
+    auto = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu"), "auto")
+    path.write_text(json.dumps({**auto, "zero_optimization": {"stage": 2}}))
+    flags = ("--model", "gpt2", "--gpus", "8", "--micro-batch", "8", "--global-batch", wanted)
+    done = run("estimate", str(path), *flags, "--seq-len", "128")
+    assert f"--global-batch {wanted} has no effect: transformers computes" in done.stderr
+    assert f"(8 x 1 x 8 = 64); specify {change}, or --training-args" in done.stderr
+    assert "--set train_batch_size" not in done.stderr
+
+
 def test_fit_answers_include_configs() -> None:
     flags = ("--fit", "--params", "13e9", "--gpus", "8", "--device", "h100")
     done = run("estimate", *flags, "--output-format", "json")

@@ -219,3 +219,12 @@ def test_filled_auto_values_are_counted() -> None:
             "train_micro_batch_size_per_gpu",
         ]
     )
+
+
+def test_help_and_summary_print_commands_that_run(run: Run) -> None:  # noqa: F811
+    put("configs/a.json", UNREADABLE)
+    put("configs/b.json", UNREADABLE)
+    result = run("configs")
+    assert "`dsconfig convert configs/a.json --to json -o strict.json`" in result.out
+    assert "2 fixable: dsconfig validate --fix configs\n" in result.err
+    assert run("--fix", "configs").code == 0
