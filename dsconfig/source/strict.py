@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from dsconfig.report import Applicability, Edit, Fix
-from dsconfig.source import tokens
+from dsconfig.source import override, tokens
 from dsconfig.source.document import Document, Format
 from dsconfig.source.from_text import NUMBER_WORD, PYTHON_WORDS, document_from_text
 from dsconfig.source.pointer import copied, escape, is_block, is_list, lookup, split, value_at
@@ -30,20 +30,23 @@ def as_json_reads(document: Document) -> Any:
     if document.text is None or document.json_error is not None or document.is_broken:
         return copied(document.value)
     try:
-        return _numbers_of(document.value, json.loads(document.text))
+        read = json.loads(document.text)
+        override.apply(read, document.overrides)
+        return _numbers_of(document.value, read)
     except ValueError:  # not JSON
         return copied(document.value)
 
 
 def _numbers_of(value: Any, read: Any) -> Any:
-    """Return a copy of ``value`` (possibly overridden) with the numbers of ``read``."""
+    """Return a copy of ``value`` with the floats of ``read`` for integers of the same value."""
     if is_block(value):
         other = read if is_block(read) else {}
         return {name: _numbers_of(child, other.get(name)) for name, child in value.items()}
     if is_list(value):
         others = read if is_list(read) else []
         return [_numbers_of(*pair) for pair in zip_longest(value, others[: len(value)])]
-    return read if isinstance(read, float) and type(value) is int else value
+    is_same = isinstance(read, float) and type(value) is int and read == value
+    return read if is_same else value
 
 
 def as_strict_json_reads(document: Document) -> Document:

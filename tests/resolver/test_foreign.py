@@ -7,6 +7,7 @@ from dsconfig.facts import gather
 from dsconfig.runtimes.accelerate import accelerate
 from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.runtimes.transformers import transformers
+from dsconfig.source import with_overrides
 from narrowing import not_none
 
 A = "auto"
@@ -206,6 +207,15 @@ def test_transformers_reads_numbers_as_json_does() -> None:
     assert type(hugging["zero_optimization"]["reduce_bucket_size"]) is float
     alone = dsconfig.resolve(text, facts, runtime="deepspeed").config
     assert type(alone["train_batch_size"]) is int
+
+
+@pytest.mark.parametrize("runtime", ["transformers", "accelerate"])
+def test_integer_override_replaces_a_float_of_the_file(runtime: str) -> None:
+    text = '{"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"sub_group_size": 5e8}}'
+    changed = ["zero_optimization.sub_group_size=100"]
+    document = with_overrides(dsconfig.read(text), changed)
+    config = dsconfig.resolve(document, gather(gpus=1), runtime=runtime).config
+    assert config["zero_optimization"]["sub_group_size"] == 100
 
 
 def test_unspecified_learning_rate_is_that_of_dummy_optim():
