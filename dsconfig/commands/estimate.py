@@ -106,6 +106,7 @@ def estimate(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts
     )
     facts = memory_options.with_style(facts, style, recompute)
+    fact_defaults.note_unread_arguments(program, file or "", facts)
     effective, errors, assumed = None, Report(()), list[str]()
     if document is not None:
         with fact_defaults.collected() as assumed:

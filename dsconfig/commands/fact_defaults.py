@@ -3,6 +3,7 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ with lazy_imports():
     from dsconfig.commands import notes, text_table
     from dsconfig.cost import estimator
     from dsconfig.facts import training as runs
-    from dsconfig.project import inference
+    from dsconfig.project import inference, neighbours
     from dsconfig.runtimes import degrees, integrations
 
 if TYPE_CHECKING:
@@ -212,6 +213,14 @@ def note_not_estimated(effective: "Effective", facts: "Facts") -> None:
     """Print a note for each key whose effect is not estimated."""
     for key in estimator.not_estimated(effective, facts):
         note(f"note: {key} is not estimated: the model is not known to have experts")
+
+
+def note_unread_arguments(target: "inference.TargetProgram", source: str, facts: "Facts") -> None:
+    """Print a note if the file of arguments that references the config was not read."""
+    file = neighbours.named_reference(target.inferred_from)
+    if file and target.runtime.compares_arguments and "training" not in facts.origins:
+        path = Path(source).parent / file
+        note(f"{path} was not read; add --training-args {path}")
 
 
 def note_ignored_flags(

@@ -8,6 +8,7 @@ from dsconfig import mesh
 from dsconfig.commands.notes import note
 from dsconfig.commands.text_table import paragraph
 from dsconfig.facts import machine
+from dsconfig.facts.training import TrainingFacts
 from dsconfig.report.sizes import counted, gib
 from dsconfig.schema.version import known_release
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def with_log(facts: "Facts", log: "RunLog", path: Path) -> "tuple[Facts, list[str]]":
-    """Return the facts, completed with ranks, GPU and releases of the log, and what was added."""
+    """Return the facts, completed with ranks, GPU, batch and releases of the log, and what was added."""
     origins, added = dict(facts.origins), list[str]()
     if facts.world_size is None and log.world_size:
         facts = replace(facts, world_size=log.world_size, nodes=mesh.nodes_for(log.world_size))
@@ -29,11 +30,27 @@ def with_log(facts: "Facts", log: "RunLog", path: Path) -> "tuple[Facts, list[st
         origins["device"] = str(path)
         memory = "" if device.memory_bytes is None else f" with {gib(device.memory_bytes)}"
         added.append(f"{device.name}{memory}")
+    if "training" not in origins:
+        facts = replace(facts, training=_with_batch(facts.training, log, added))
     releases = {
         name: release for name, release in log.releases.items() if name not in facts.releases
     }
     added += [f"{name} {release}" for name, release in releases.items()]
     return replace(facts, releases={**facts.releases, **releases}, origins=origins), added
+
+
+def _with_batch(
+    training: "TrainingFacts | None", log: "RunLog", added: list[str]
+) -> "TrainingFacts | None":
+    """Return the training facts with the batch of the log, and append what was added."""
+    for field, value, name in (
+        ("micro_batch_size", log.micro_batch, "micro batch"),
+        ("gradient_accumulation_steps", log.accumulation, "gradient accumulation"),
+    ):
+        if value is not None and getattr(training, field, None) is None:
+            training = replace(training or TrainingFacts(), **{field: value})
+            added.append(f"{name} {value}")
+    return training
 
 
 def release(log: "RunLog") -> str | None:

@@ -72,6 +72,7 @@ def resolve(
     target = inference.target_program(
         runtime, deepspeed_version, document=document, source=file, facts=facts
     )
+    fact_defaults.note_unread_arguments(target, file, facts)
     program = target.runtime
     facts = fact_defaults.no_accumulation(document, facts, program)
     with usage():

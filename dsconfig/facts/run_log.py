@@ -35,6 +35,8 @@ PHRASES = (
     "CUDA out of memory",
     "total capacity",
     "zero_optimization_stage",
+    "batch size per device",
+    "Accumulation steps",
 )
 """Each line that is read contains one of these."""
 MAX_BYTES = 512 * MIB
@@ -73,6 +75,9 @@ class RunLog:
 
     release: str | None = None
     world_size: int | None = None
+    micro_batch: int | None = None
+    accumulation: int | None = None
+    """Batch that the Trainer prints at the start of training."""
     config: Mapping[str, Any] | None = None
     readings: tuple[MemoryReading, ...] = ()
     samples_per_second: float | None = None
@@ -148,6 +153,8 @@ def from_text(text: str) -> RunLog:
     return RunLog(
         release=_first(_RELEASE, text),
         world_size=int(world) if world else None,
+        micro_batch=_count(_MICRO_BATCH, text),
+        accumulation=_count(_ACCUMULATION, text),
         config=config,
         readings=readings,
         samples_per_second=float(rates[-1][1]) if rates else None,
@@ -173,6 +180,8 @@ _RELEASE = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _WORLD = re.compile(r"(?:dist_world_size|world_size ?\.*|[^_]world_size) ?= ?(\d{1,12})\b")
+_MICRO_BATCH = re.compile(r"Instantaneous batch size per device = ([1-9]\d{0,11})\b")
+_ACCUMULATION = re.compile(r"Gradient Accumulation steps = ([1-9]\d{0,11})\b")
 _RATE = re.compile(rf"(?<!Curr)SamplesPerSec={_NUMBER}")
 _MAX_ALLOCATED = re.compile(rf"MaxMemAllocated={_NUMBER} ?GB")
 _NVIDIA_SMI = re.compile(r"\|\s+(\d{1,12})MiB\s*/\s*\d{1,12}MiB\s*\|")
@@ -309,3 +318,9 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
     """Return the group that took part in the first match."""
     hit = pattern.search(text)
     return next(filter(None, hit.groups()), None) if hit else None
+
+
+def _count(pattern: re.Pattern[str], text: str) -> int | None:
+    """Return the number in the first match."""
+    found = _first(pattern, text)
+    return int(found) if found else None

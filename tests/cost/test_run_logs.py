@@ -212,3 +212,32 @@ def test_log_without_config_requires_file(tmp_path: Path) -> None:
     path.write_text(PRINTED.replace("json =", ""))
     done = CliRunner().invoke(app, ["estimate", "--log", str(path), "--model", "gpt2"])
     assert "--log requires FILE" in str(done.exception)
+
+
+TRAINER_LOG = """
+***** Running training *****
+  Instantaneous batch size per device = 4
+  Gradient Accumulation steps = 2
+MA 20.0 GB         Max_MA 25.0 GB         CA 26.0 GB         Max_CA 26 GB
+"""
+AUTO_BATCH = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "zero_optimization": {"stage": 0},
+}
+
+
+def test_batch_of_the_trainer_is_read_and_unread_arguments_are_named(tmp_path: Path) -> None:
+    path, config, arguments = (tmp_path / name for name in ("t.log", "ds.json", "args.json"))
+    path.write_text(TRAINER_LOG)
+    config.write_text(json.dumps(AUTO_BATCH))
+    arguments.write_text('{"deepspeed": "ds.json", "per_device_train_batch_size": 3}')
+    data = estimated(path, str(config), "--gpus", "2")
+    inputs = data["inputs"]
+    assert isinstance(inputs, dict) and inputs["micro_batch"] == 4
+    assert "micro batch 4, gradient accumulation 2" in str(data["stderr"])
+    assert f"{arguments} was not read; add --training-args {arguments}" in str(data["stderr"])
+    read = estimated(path, str(config), "--gpus", "2", "--training-args", str(arguments))
+    inputs = read["inputs"]
+    assert isinstance(inputs, dict) and inputs["micro_batch"] == 3
+    assert "was not read" not in str(read["stderr"])
