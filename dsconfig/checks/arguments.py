@@ -6,11 +6,12 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import TRAINING, rule
 from dsconfig.checks.rule import Finding, reads_training_arguments
 from dsconfig.facts.embedded_facts import is_accelerate_config
-from dsconfig.facts.trainer_fields import FORMER, TAKEN
+from dsconfig.facts.trainer_fields import FORMER, REMOVED, TAKEN
 from dsconfig.facts.training import NUMBERS, OF_SCRIPTS
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.transformers import Transformers
+from dsconfig.schema.version import Version
 
 with lazy_imports():
     from dsconfig.checks import spelling
@@ -30,8 +31,9 @@ MOST_NAMED = 3
 def training_argument(config: Context) -> Iterator[Finding]:
     """Unknown, removed or contradictory TrainingArgument
 
-    transformers 5 removed the name, or it is misspelled, or `fp16` and `bf16` are both true. A name
-    that may be a field of the script's own class is reported as a `note`.
+    transformers removed the name, or it is misspelled, or `fp16` and `bf16` are both true. A name
+    that may be a field of the script's own class is reported as a `note`. An earlier release
+    (`--with transformers==4.57.1`) may still have the name.
 
     In the YAML file of another trainer, a removed name is `deprecated`, because that trainer may
     use an earlier transformers. In YAML, `1e-4` (without a decimal point) is a string:
@@ -48,7 +50,10 @@ def training_argument(config: Context) -> Iterator[Finding]:
         return
     holder = config.document.container
     is_embedded = bool(holder) and not is_accelerate_config(holder)
+    release = config.facts.releases.get("transformers", Transformers.release)
     for name in training.arguments.keys() & FORMER.keys():
+        if Version.parse(release) < Version.parse(REMOVED[name]):
+            continue
         consequence = (
             "the trainer may use an earlier release"
             if is_embedded
@@ -56,8 +61,8 @@ def training_argument(config: Context) -> Iterator[Finding]:
         )
         yield config.argument_finding(
             name,
-            f" was removed from the TrainingArguments of transformers {Transformers.release}: "
-            f"{consequence}",
+            f" is not a TrainingArgument of transformers {release} "
+            f"(removed in {REMOVED[name]}): {consequence}",
             FORMER[name],
             effect=Effect.DEPRECATED if is_embedded else None,
         )

@@ -15,3 +15,6 @@ TAKEN: frozenset[str] = frozenset(_FIELDS["taken"])
 
 FORMER: Mapping[str, str] = MappingProxyType(_FIELDS["former"])
 """Fields removed between 4.36 and 5.23, with their replacements."""
+
+REMOVED: Mapping[str, str] = MappingProxyType(_FIELDS["removed"])
+"""The first release of transformers without each of the ``FORMER`` fields."""

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import dsconfig
-from dsconfig.facts.trainer_fields import FORMER, TAKEN
+from dsconfig.facts.trainer_fields import FORMER, REMOVED, TAKEN
 from dsconfig.report import Position, Range
 
 CONFIG = {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
@@ -27,6 +27,27 @@ def test_fields_match_installed_transformers() -> None:
 
 def test_former_fields_are_not_current() -> None:
     assert TAKEN.isdisjoint(FORMER)
+
+
+def test_removing_release_of_each_former_field_is_known() -> None:
+    assert REMOVED.keys() == FORMER.keys()
+
+
+@pytest.mark.parametrize(
+    ("release", "is_rejected"), [("4.57.1", False), ("5.14.1", False), ("5.15.0", True)]
+)
+def test_removed_argument_is_rejected_from_the_release_that_removed_it(
+    release: str, is_rejected: bool
+) -> None:
+    arguments = {"warmup_ratio": 0.1, "per_device_train_batch_size": 8}
+    facts = dsconfig.gather(
+        gpus=1, training_args=arguments, releases={"transformers": release}, total_steps=10
+    )
+    found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
+    messages = [each.message for each in found if each.code == "DSC707"]
+    assert bool(messages) is is_rejected
+    assert all(f"transformers {release} (removed in 5.15)" in each for each in messages)
+    assert dsconfig.resolve(CONFIG, facts, runtime="transformers").ok is not is_rejected
 
 
 @pytest.mark.parametrize(
@@ -90,7 +111,7 @@ def test_argument_finding_has_its_line(tmp_path: Path) -> None:
     path.write_text("output_dir: out\nevaluation_strategy: 'no'\n")
     facts = dsconfig.gather(gpus=1, training_args=path)
     (findings,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
-    assert findings.message.startswith("evaluation_strategy was removed")
+    assert findings.message.startswith("evaluation_strategy is not a TrainingArgument of")
     assert (findings.file, findings.range) == (str(path), Range(Position(2, 1), Position(2, 20)))
 
 
