@@ -24,8 +24,8 @@ NVME_SUB_GROUP = 100_000_000
 _SHARE_NUMERATOR, _SHARE_DENOMINATOR = 45, 100
 
 HISTORY = (
-    "The 4.5x rule was literal in DeepSpeed 0.3.x (Sep 2020 to May 2021: two ZeRO-2 buffers of "
-    "4.5 x reduce_bucket_size halves) and is false since 0.4.0; kept as a safe bound."
+    "The 4.5x rule: with overlap_comm, reserve 4.5 times the bytes of both buckets. DeepSpeed "
+    "0.3.x allocated that much at stage 2; since 0.4.0, overlap_comm adds one reduce bucket."
 )
 """Shown by `dsconfig explain`; an estimate shows only the bytes."""
 
@@ -66,9 +66,9 @@ def by_width(width: int) -> dict[str, int]:
 
 
 def overlaps(stage: int, facts: Facts) -> bool:
-    """Return whether there is communication to overlap: not without sharding, nor
-    on a single rank."""
-    return stage >= 1 and (facts.data_parallel or 2) > 1
+    """Return whether there is communication to overlap: not without sharding, nor if no other
+    rank has the same part of the model."""
+    return stage >= 1 and (facts.gradient_ranks or 2) > 1
 
 
 def with_buckets(

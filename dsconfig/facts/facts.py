@@ -123,5 +123,10 @@ class Facts:
         return replace(self, training=replace(known, arguments={**known.arguments, **arguments}))
 
     @property
+    def gradient_ranks(self) -> int | None:
+        """Ranks that average their gradients: all with the same part of the model."""
+        return None if self.world_size is None else self.world_size // self.degrees.per_model
+
+    @property
     def data_parallel(self) -> int | None:
         return None if self.world_size is None else self.degrees.samples(self.world_size)

@@ -28,11 +28,10 @@ def fill(draft: Draft) -> None:
     stage = draft.value(f"{BLOCK}.stage")
     if draft.is_auto(f"{BLOCK}.{OVERLAP}"):
         overlapping = isinstance(stage, int) and overlaps(stage, draft.facts)
-        reason = (
-            "overlaps communication with backward"
-            if overlapping
-            else "no communication to overlap: no sharding, or a single rank"
-        )
+        reason = "overlaps communication with backward"
+        if not overlapping:
+            why = "no other rank has these parameters" if stage else "no sharding at stage 0"
+            reason = f"no communication to overlap: {why}"
         draft.set(f"{BLOCK}.{OVERLAP}", overlapping, Source.DERIVED, reason)
     width = draft.facts.width
     for name in (REDUCE, GATHER):

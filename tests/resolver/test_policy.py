@@ -108,6 +108,22 @@ def test_buckets_without_model_use_defaults():
 
 
 @pytest.mark.parametrize(
+    ("stage", "degrees", "reason"),
+    [
+        (3, {"sequence_parallel": 8}, "overlaps communication with backward"),
+        (3, {"tensor_parallel": 8}, "no communication to overlap: no other rank has these"),
+        (0, {}, "no communication to overlap: no sharding at stage 0"),
+    ],
+)
+def test_reason_for_overlap_follows_from_the_ranks_that_average(stage, degrees, reason):
+    resolution = resolved(
+        {"zero_optimization": {"stage": stage, "overlap_comm": A}}, gpus=8, **degrees
+    )
+    rules = {entry.pointer: entry.rule for entry in resolution.ledger}
+    assert rules["/zero_optimization/overlap_comm"].startswith(reason)
+
+
+@pytest.mark.parametrize(
     ("device", "elements"), [("nvme", 100_000_000), ("cpu", 1_000_000_000), ("none", 1_000_000_000)]
 )
 def test_sub_group_is_smaller_with_nvme(device, elements):
