@@ -137,13 +137,16 @@ def _fits(option: Option, facts: "Facts") -> str:
 
 
 def _buckets(estimate: Estimate) -> str:
-    """Return the allocated communication buckets and their documented bound (4.5x rule)."""
+    """Return the allocated communication buckets, and DeepSpeed's 4.5x rule where it is a bound."""
     sharded = [option for option in estimate.options if option.stage]
     if not sharded:
         return "Communication buckets: none at stage 0"
     allocated = _by_stage({o.stage: gib(o.bucket_allocated_bytes, 2) for o in reversed(sharded)})
-    rule = _by_stage({o.stage: f"{o.bucket_rule_bytes / 1e9:.2f} GB" for o in reversed(sharded)})
-    return paragraph(f"Communication buckets: {allocated} allocated; 4.5x rule: at most {rule}")
+    text = f"Communication buckets allocated: {allocated}"
+    if all(option.bucket_rule_bytes >= option.bucket_allocated_bytes for option in sharded):
+        rule = _by_stage({o.stage: gib(o.bucket_rule_bytes, 2) for o in reversed(sharded)})
+        text += f"; 4.5x rule: at most {rule}"
+    return paragraph(text)
 
 
 def _by_stage(values: Mapping[int, str]) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def with_log(facts: "Facts", log: "RunLog", path: Path) -> "tuple[Facts, list[str]]":
-    """Return the facts, completed with ranks, GPU, batch and releases of the log, and what was added."""
+    """Return the facts and what was added to them: ranks, GPU, batch and releases of the log."""
     origins, added = dict(facts.origins), list[str]()
     if facts.world_size is None and log.world_size:
         facts = replace(facts, world_size=log.world_size, nodes=mesh.nodes_for(log.world_size))

@@ -31,9 +31,16 @@ def test_table_shows_both_bucket_numbers() -> None:
     done = run("estimate", "--params", "13e9", "--gpus", "8")
     assert done.returncode == 0
     shown = " ".join(done.stdout.split())
-    assert "Communication buckets: 2.77 GiB at stages 1 and 2, 3.77 GiB at stage 3" in shown
-    assert "4.5x rule: at most 9.00 GB" in shown
+    assert "buckets allocated: 2.77 GiB at stages 1 and 2, 3.77 GiB at stage 3" in shown
+    assert "; 4.5x rule: at most 8.38 GiB" in shown
     assert "0.3.x" not in done.stdout, "explain shows the key's history"
+
+
+def test_rule_below_the_allocated_buckets_is_not_shown(config: str) -> None:
+    small = ("--set", "zero_optimization.reduce_bucket_size=5000000")
+    smaller = ("--set", "zero_optimization.allgather_bucket_size=5000000")
+    shown = run("estimate", config, "--params", "13e9", "--gpus", "8", *small, *smaller).stdout
+    assert "Communication buckets allocated: " in shown and "4.5x" not in shown
 
 
 @pytest.mark.parametrize("count", ["13e9", "13B", "1.3e10", "13000M"])
