@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dsconfig.comparison.read_meaning import read_meaning
 from dsconfig.report.render.terminal import one_line
 from dsconfig.schema.former_names import ZERO
-from dsconfig.schema.meaning import SET_BY_STAGE, Meaning, Path, meaning
+from dsconfig.schema.meaning import SET_BY_STAGE, Meaning, Path
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import dotted, join
 
@@ -45,7 +46,7 @@ def between_configs(
     first: dict[str, Any], second: dict[str, Any], before: Version, after: Version
 ) -> list[Change]:
     """Return the differences of the second config."""
-    old, new = meaning(first, before), meaning(second, after)
+    old, new = read_meaning(first, before), read_meaning(second, after)
     paths = dict.fromkeys([*old.settings, *new.settings])
     if old.has_block((ZERO,)) and new.has_block((ZERO,)):
         paths |= dict.fromkeys(SET_BY_STAGE)

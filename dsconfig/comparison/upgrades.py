@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from dsconfig.comparison.read_meaning import read_meaning
 from dsconfig.report import Effect, Report
 from dsconfig.schema.catalogue import Key, find, keys
-from dsconfig.schema.meaning import Meaning, Path, meaning
+from dsconfig.schema.meaning import Meaning, Path
 from dsconfig.schema.version import Version
 from dsconfig.source import Document
 from dsconfig.source.pointer import dotted, join
@@ -49,7 +50,7 @@ def upgrade_changes(
     document: Document, before: Version, after: Version, check: Check
 ) -> list[UpgradeChange]:
     """Return the changes of an upgrade, most severe first."""
-    old, new = meaning(document.value, before), meaning(document.value, after)
+    old, new = (read_meaning(document.value, version) for version in (before, after))
     changes = [*_no_longer_read(old, new), *_newly_read(old, new), *new_defaults(old, new)]
     changes += _findings(check, before, after, {change.pointer for change in changes})
     return sorted(changes, key=lambda change: list(ChangeKind).index(change.kind))

@@ -1,8 +1,8 @@
 """Edit a config so that an upgrade does not change its meaning."""
 
+from dsconfig.comparison.read_meaning import read_meaning
 from dsconfig.comparison.upgrades import new_defaults
 from dsconfig.report import Applicability
-from dsconfig.schema.meaning import meaning
 from dsconfig.schema.version import Version
 from dsconfig.source.document import Document
 from dsconfig.source.edit import EDITABLE, Edits, apply_edits, delete_entry, insert_entry
@@ -21,12 +21,12 @@ def pinned(document: Document, before: Version, after: Version) -> Document:
     """
     if document.text is None or document.format not in EDITABLE:
         raise ValueError(f"{document.name}: only JSON and HJSON can be edited; convert it first")
-    was = meaning(document.value, before)
+    was = read_meaning(document.value, before)
     for path in was.unread:
-        if path not in meaning(document.value, after).unread:
+        if path not in read_meaning(document.value, after).unread:
             document = _edited(document, delete_entry(document, join(*path)))
     document = _renamed(document, after)
-    for change in new_defaults(was, meaning(document.value, after)):
+    for change in new_defaults(was, read_meaning(document.value, after)):
         *parents, name = change.pointer.split("/")
         if change.before is not None:
             entry = insert_entry(document, "/".join(parents), name, change.before)

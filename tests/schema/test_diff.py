@@ -50,6 +50,13 @@ def test_equivalent_configs_have_no_differences(run: Run, file: Any) -> None:
     assert (code, out) == (0, "no differences in meaning\n")
 
 
+def test_converted_values_have_the_same_meaning(run: Run, file: Any) -> None:
+    text = {"zero_optimization": {"stage": "3", "contiguous_gradients": "yes"}}
+    number = {"zero_optimization": {"stage": 3, "contiguous_gradients": True}}
+    code, out, _ = run("diff", file("a.json", text), file("b.json", number))
+    assert (code, out) == (0, "no differences in meaning\n")
+
+
 def test_different_configs_list_changes(run: Run, file: Any) -> None:
     other = NEW | {"gradient_clipping": 0.5, "unknown": 1}
     code, out, _ = run("diff", file("a.json", OLD), file("b.json", other))
