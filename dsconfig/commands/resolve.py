@@ -18,9 +18,10 @@ from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
-from dsconfig.report import FileReport, Report
+from dsconfig.report import FileReport, Report, Severity
 from dsconfig.report.render.terminal import one_line
 from dsconfig.report.report import in_order
+from dsconfig.runtimes.base import AUTO
 from dsconfig.source.pointer import ABSENT, dotted, from_dotted, is_block, is_list, lookup, value_at
 
 with lazy_imports():
@@ -91,6 +92,8 @@ def resolve(
         typer.echo(json.dumps({**data(result, pointer), **target.data}, indent=2, default=str))
     elif pointer is not None:
         typer.echo(explanation(result, pointer))
+        for error in errors_elsewhere(result, pointer):
+            typer.echo(error, err=True)
     else:
         show(result, target, document)
     if not result.ok or not is_written:
@@ -228,6 +231,8 @@ def explanation(result: "Resolution", pointer: str) -> str:
         parts.append(f"{dotted(pointer)}: all other keys are set in the file")
     if parts:
         return "\n".join(parts)
+    if value == AUTO and not result.ok:
+        return f'{dotted(pointer)} = "auto": not resolved, because the config has errors'
     if value is not None:
         shown = ledger_table.shown(value)
         return one_line(f"{dotted(pointer)} = {shown}: set in the file")
@@ -235,6 +240,15 @@ def explanation(result: "Resolution", pointer: str) -> str:
         f"{dotted(pointer)} is not set in the file and not filled in: the default applies "
         f"(see `dsconfig explain {dotted(pointer)}`)"
     )
+
+
+def errors_elsewhere(result: "Resolution", pointer: str) -> list[str]:
+    """Return the errors of keys other than the one at a pointer, with their remedies."""
+    return [
+        one_line(f"{found.code} {found.message}: {found.help}")
+        for found in result.diagnostics
+        if found.severity is Severity.ERROR and not f"{found.pointer}/".startswith(f"{pointer}/")
+    ]
 
 
 def show(result: "Resolution", target: inference.TargetProgram, document: "Document") -> None:

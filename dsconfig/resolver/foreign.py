@@ -1,6 +1,6 @@
 """Replay of other programs: the values they write for "auto", or the error they raise."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoHandling
 from dsconfig.runtimes.replay import Failure, MissingFact, Reason, Replay
 from dsconfig.source import strict
-from dsconfig.source.pointer import copied, is_block, join, split
+from dsconfig.source.pointer import copied, is_block, join, split, value_at
 
 
 def fill(draft: Draft) -> None:
@@ -44,7 +44,7 @@ def fill(draft: Draft) -> None:
     try:
         replay = refusals.replayed(draft.document, copied(before), draft.facts, draft.runtime)
     except MissingFact as missing:
-        _report_missing(draft, missing)
+        _set_known(draft, _report_missing(draft, missing))
         again = Replay(copied(before))
         failure = agreement.failed_comparison(again, draft.facts, draft.runtime)
         if failure is not None:
@@ -67,8 +67,9 @@ def fill(draft: Draft) -> None:
         _report(draft, "DSC761", replay.failure_after, does, reported)
 
 
-def _report_missing(draft: Draft, missing: MissingFact) -> None:
-    """Report every missing fact: to find the next one, replay with a value for the one before."""
+def _report_missing(draft: Draft, missing: MissingFact) -> set[str]:
+    """Report and return every missing fact: to find the next one, replay with a value for the one
+    before."""
     facts, reported = draft.facts, set[str]()
     while missing.fact not in reported:
         reported.add(missing.fact)
@@ -78,17 +79,36 @@ def _report_missing(draft: Draft, missing: MissingFact) -> None:
             refusals.replayed(draft.document, copied(draft.config), facts, draft.runtime)
         except MissingFact as following:
             missing = following
+    return reported
 
 
-def _with_any_value(fact: str, facts: Facts) -> Facts:
+def _set_known(draft: Draft, missing: Iterable[str]) -> None:
+    """Set the values that do not depend on the missing facts: equal for two values of each."""
+    replays: list[Replay] = []
+    for value in (1, 1009):
+        facts = draft.facts
+        for fact in missing:
+            facts = _with_any_value(fact, facts, value)
+        try:
+            replays.append(draft.runtime.replay(copied(draft.config), facts))
+        except MissingFact:
+            return
+    one, other = replays
+    for path, new in changes(draft.config, one.config):
+        why = one.reasons.get(path)
+        if why is not None and value_at(other.config, path) == new:
+            draft.set(path, new, why.source, why.rule, **why.inputs)
+
+
+def _with_any_value(fact: str, facts: Facts, value: int = 1) -> Facts:
     """Return the facts with some value for a missing one, an argument of ``gather``."""
     if fact == "gpus":
-        return replace(facts, world_size=1)
+        return replace(facts, world_size=value)
     if fact == "model":
-        outline = ModelOutline(name="", why="", hidden_size=1, config={"hidden_size": 1})
+        outline = ModelOutline(name="", why="", hidden_size=value, config={"hidden_size": value})
         return replace(facts, model=None, outline=outline)
     field = {"micro_batch": "micro_batch_size"}.get(fact, fact)
-    return replace(facts, training=replace(facts.training or TrainingFacts(), **{field: 1}))
+    return replace(facts, training=replace(facts.training or TrainingFacts(), **{field: value}))
 
 
 def _report(

@@ -206,3 +206,29 @@ def test_config_on_stdout_is_resolved_or_absent(tmp_path: Path) -> None:
     done = run(str(path), "--runtime", "accelerate", "--gpus", "2", "--micro-batch", "1", "-o", "-")
     assert done.returncode == 0
     assert json.loads(done.stdout)["train_micro_batch_size_per_gpu"] == 1
+
+
+PARTLY_KNOWN = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}},
+}
+
+
+def test_known_values_are_printed_although_a_fact_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps(PARTLY_KNOWN))
+    flags = (str(file), "--gpus", "2", "--model", "llama-2-7b", "--runtime", "transformers")
+    done = run(*flags)
+    assert done.returncode == 1 and "the number of optimizer steps is unknown" in done.stdout
+    assert "train_micro_batch_size_per_gpu" in done.stdout and "16,777,216" in done.stdout
+    assert "total_num_steps  " not in done.stdout
+    explained = run(*flags, "--explain", "reduce_bucket_size")
+    assert explained.returncode == 1
+    assert explained.stdout.startswith("zero_optimization.reduce_bucket_size = 16,777,216")
+    assert "the number of optimizer steps is unknown" in explained.stderr
+    unnamed = run(str(file), "--gpus", "2", *flags[-2:], "--explain", "reduce_bucket_size")
+    assert "set in the file" not in unnamed.stdout + unnamed.stderr and unnamed.returncode == 1
+    one = run(*flags, "--explain", "total_num_steps")
+    assert "specify --total-steps" in one.stdout and "DSC150" not in one.stderr
