@@ -45,7 +45,7 @@ def _numbers_of(value: Any, read: Any) -> Any:
     if is_list(value):
         others = read if is_list(read) else []
         return [_numbers_of(*pair) for pair in zip_longest(value, others[: len(value)])]
-    is_same = isinstance(read, float) and type(value) is int and read == value
+    is_same = isinstance(read, float) and type(value) is int and read == float(value)
     return read if is_same else value
 
 
