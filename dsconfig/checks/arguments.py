@@ -80,7 +80,7 @@ def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Findi
     """Yield misspelled names, or one note if some may be fields of the script's own class."""
     checked_elsewhere = {distributed_config.MODEL_INIT, distributed_config.BLOCK}
     unknown = sorted(arguments.keys() - TAKEN - FORMER.keys() - OF_SCRIPTS - checked_elsewhere)
-    meant = {name: spelling.closest(name, sorted(TAKEN)) for name in unknown}
+    meant = {name: _meant(name) for name in unknown}
     if None not in meant.values():
         for name, closest in meant.items():
             problem = " is not a TrainingArgument: transformers raises a TypeError"
@@ -95,6 +95,16 @@ def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Findi
         "delete them unless the script defines them",
         effect=Effect.NOTE,
     )
+
+
+def _meant(name: str) -> str | None:
+    """Return the closest TrainingArgument: one of training, unless the name mentions evaluation."""
+    closest = spelling.closest(name, sorted(TAKEN))
+    if closest is None:
+        return None
+    twin = closest.replace("eval", "train")
+    is_abbreviated = set(name.split("_")) < set(closest.split("_"))
+    return twin if is_abbreviated and "eval" not in name and twin in TAKEN else closest
 
 
 def _strings(config: Context) -> Iterator[Finding]:

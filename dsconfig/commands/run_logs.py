@@ -121,8 +121,10 @@ def _print_failure(title: str, failure: "Failure") -> None:
         ("Fix: ", failure.remedy),
     ):
         typer.echo(paragraph(f"{label}{text}", first="  ", indent="    "))
+    if failure.threads:
+        typer.echo("  Threads:")
     for url in failure.threads:
-        typer.echo(f"  {url}")
+        typer.echo(f"    {url}")
 
 
 def _place(failure: "Failure") -> str:

@@ -97,7 +97,7 @@ def write_changed(
             note(f"also set {format_instructions(also)}")
     for what, steps in elsewhere.items():
         if steps:
-            note(f"also fits, set outside the file: {what}: {format_instructions(steps)}")
+            note(f"other change that fits (not written): {what}: {format_instructions(steps)}")
     if change is None:
         reason = "no change to the file" if elsewhere else "no change"
         typer.echo(f"nothing written to {path}: {reason} makes the config fit", err=True)

@@ -1,7 +1,10 @@
 """Separate the first failure of a run from its consequences."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import shlex
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dsconfig.facts import run_log
@@ -9,6 +12,7 @@ from dsconfig.failures.clues import PROGRAMS, SPEAKS
 from dsconfig.failures.scanner import EXCEPTION, RECOVERED, Match, Scan
 from dsconfig.failures.signature import Role, Signature, compiled
 from dsconfig.failures.signatures import SIGNATURES
+from dsconfig.failures.text import without_prefix
 
 MESSAGE = 4000
 """Characters after a line that belong to its message."""
@@ -96,6 +100,7 @@ def separate(
 ) -> tuple[tuple[Failure, ...], tuple[Failure, ...], list[str]]:
     """Return failures, consequences, and the signatures after which the run continued."""
     clues = {clue for scan in scans for clue in scan.clues}
+    stage = stage_of(clues)
     by_file = {scan.file: scan for scan in scans}
     hits, unexplained = list[Hit](), [match for scan in scans for match in scan.exceptions]
     for match in (match for scan in scans for match in scan.matches):
@@ -116,8 +121,8 @@ def separate(
             continue
         (failures if _is_independent(hit, first) else consequences).append(hit)
     return (
-        tuple(_failures(failures, hits, program)),
-        tuple(_failures(consequences, hits, program)),
+        tuple(_failures(failures, hits, program, stage)),
+        tuple(_failures(consequences, hits, program, stage)),
         recovered,
     )
 
@@ -136,8 +141,19 @@ def _hit(match: Match, clues: set[str], releases: Mapping[str, str]) -> Hit | No
             continue
         hit = compiled(signature.pattern).search(" ".join(around.split()))
         values = {name: value for name, value in hit.groupdict().items() if value} if hit else {}
+        values |= _listed(signature.items, around) if signature.items else {}
         return Hit(match, signature, values)
     return None
+
+
+def _listed(items: str, message: str) -> dict[str, str]:
+    """Return the named groups of all items of a message, joined by semicolons."""
+    lines = "\n".join(without_prefix(line)[0] for line in message.splitlines())
+    found: dict[str, list[str]] = {name: [] for name in compiled(items).groupindex}
+    for item in compiled(items).finditer(lines):
+        for name, value in item.groupdict().items():
+            found[name] += [value.strip()] if value else []
+    return {name: "; ".join(dict.fromkeys(values)) for name, values in found.items() if values}
 
 
 def _innermost(before: str) -> str:
@@ -250,7 +266,15 @@ def _is_independent(hit: Hit, first: Hit) -> bool:
     )
 
 
-def _failures(chosen: Sequence[Hit], hits: Sequence[Hit], program: str | None) -> Iterable[Failure]:
+def stage_of(clues: Container[str]) -> int | None:
+    """Return the ZeRO stage that the logs show; None if they show several or none."""
+    stages = [stage for stage in (2, 3) if f"stage {stage}" in clues]
+    return stages[0] if len(stages) == 1 else None
+
+
+def _failures(
+    chosen: Sequence[Hit], hits: Sequence[Hit], program: str | None, stage: int | None
+) -> Iterable[Failure]:
     """Yield one failure per signature."""
     done: set[str] = set()
     for hit in chosen:
@@ -258,7 +282,7 @@ def _failures(chosen: Sequence[Hit], hits: Sequence[Hit], program: str | None) -
             continue
         done.add(hit.name)
         ranks = {other.match.rank for other in hits if other.name == hit.name}
-        cause, remedy = _texts(hit, program)
+        cause, remedy = _texts(hit, program, stage)
         yield Failure(
             signature=hit.name,
             file=hit.match.file,
@@ -277,7 +301,13 @@ class _Values(dict[str, str]):
         return "?"
 
 
-def _texts(hit: Hit, program: str | None) -> tuple[str, str]:
+LOG = "--log LOG"
+"""Replaced by the name of the log in remedies."""
+_UNFILLED = re.compile(r"\{\w+\}\. ")
+"""A sentence of a remedy for which the log has no value."""
+
+
+def _texts(hit: Hit, program: str | None, stage: int | None) -> tuple[str, str]:
     """Return cause and remedy, the remedy in the words of the program that runs."""
     signature = hit.signature
     if signature is None:
@@ -291,7 +321,13 @@ def _texts(hit: Hit, program: str | None) -> tuple[str, str]:
     cause = signature.cause
     if "{" in cause:
         cause = cause.format_map(_Values(hit.values))
-    return cause, remedy or signature.remedy
+    remedy = remedy or signature.at_stage.get(stage or 0) or signature.remedy
+    for name, value in hit.values.items():
+        remedy = remedy.replace(f"{{{name}}}", value)
+    remedy = _UNFILLED.sub("", remedy)
+    if Path(hit.match.file).is_file():
+        remedy = remedy.replace(LOG, f"--log {shlex.quote(hit.match.file)}")
+    return cause, remedy
 
 
 def program_of(scans: Sequence[Scan]) -> str | None:

@@ -13,7 +13,7 @@ from dsconfig import os_errors
 from dsconfig.facts import run_log
 from dsconfig.facts.inputs import FactError
 from dsconfig.failures import waiting as waiting_ranks
-from dsconfig.failures.diagnosis import Diagnosis, Failure, program_of, separate
+from dsconfig.failures.diagnosis import Diagnosis, Failure, program_of, separate, stage_of
 from dsconfig.failures.scanner import Scan, scan
 from dsconfig.failures.signature import Role
 from dsconfig.failures.signatures import SIGNATURES
@@ -136,7 +136,6 @@ def _facts(
 ) -> dict[str, Any]:
     """Return what the logs state about the run."""
     clues = {clue for scan_ in scans for clue in scan_.clues}
-    stages = [stage for stage in (2, 3) if f"stage {stage}" in clues]
     return {
         "files": [
             {"file": scan_.file, "lines": scan_.lines, "rank": scan_.rank} for scan_ in scans
@@ -147,7 +146,7 @@ def _facts(
         "out_of_memory": asdict(log.out_of_memory) if log.out_of_memory else None,
         "releases": releases,
         "program": program,
-        "stage": stages[0] if len(stages) == 1 else None,
+        "stage": stage_of(clues),
         "recognized": sorted({*log.found, *clues}),
         "recovered": recovered,
     }

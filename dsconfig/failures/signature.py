@@ -52,6 +52,11 @@ class Signature:
     remedy: str
     remedies: Mapping[str, str] = field(default_factory=dict[str, str])
     """Remedies in the words of one program, instead of ``remedy``."""
+    at_stage: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Remedies for a run at a ZeRO stage, instead of ``remedy``."""
+    items: str = ""
+    """Pattern of the items that the message lists; ``cause`` and ``remedy`` contain its named
+    groups as ``{name}``, those of several items joined by semicolons."""
     threads: tuple[str, ...] = ()
     """Public threads, as paths below https://github.com."""
 

@@ -80,7 +80,7 @@ def test_first_change_of_the_file_is_written_and_others_are_printed(tmp_path: Pa
         run(tmp_path, "--runtime", "deepspeed", "--device-memory", "80GiB", *AS_JSON).stdout
     )["remedies"]
     assert first["fits"] and not first["diff"]
-    assert f"set outside the file: {first['what']}: model.gradient" in done.stderr
+    assert f"other change that fits (not written): {first['what']}: model.gradient" in done.stderr
     assert (tmp_path / "new.json").read_text() != CONFIG
     assert f"wrote new.json: {first['what']}" not in done.stderr
 

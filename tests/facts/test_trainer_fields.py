@@ -151,3 +151,18 @@ def test_script_fields_are_known_arguments() -> None:
     facts = dsconfig.gather(gpus=1, training_args=given)
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
     assert "DSC707" not in {each.code for each in found}
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("per_device_batch_size", "per_device_train_batch_size"),
+        ("per_device_evl_batch_size", "per_device_eval_batch_size"),
+        ("do_evall", "do_eval"),
+    ],
+)
+def test_name_without_eval_means_the_argument_of_training(name: str, meant: str) -> None:
+    facts = dsconfig.gather(gpus=1, training_args={name: 2})
+    report = dsconfig.validate({"train_batch_size": 2}, facts, runtime="transformers")
+    helps = [each.help for each in report.diagnostics if each.code == "DSC707"]
+    assert helps == [f'did you mean "{meant}"?']

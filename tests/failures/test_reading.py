@@ -186,3 +186,71 @@ def test_log_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(log)))
     (failure, *_) = dsconfig.diagnose("-").failures
     assert (failure.file, failure.line) == ("<stdin>", 1)
+
+
+def diagnosed(text: str, folder: Path) -> dsconfig.Diagnosis:
+    path = folder / "train.log"
+    path.write_text(text)
+    return dsconfig.diagnose(path)
+
+
+def test_remedy_does_not_suggest_a_higher_stage_than_3(tmp_path: Path) -> None:
+    frame = '  File "/env/deepspeed/runtime/zero/{}.py", line 2, in step\n'
+    remedies = [
+        diagnosed(f"Traceback (most recent call last):\n{frame.format(file)}    x\n{OOM}", tmp_path)
+        .failures[0]
+        .remedy
+        for file in ("stage3", "stage_1_and_2")
+    ]
+    assert "higher stage" not in remedies[0] and "use more GPUs" in remedies[0]
+    assert "higher stage" in remedies[1]
+    assert all(f"--log {tmp_path / 'train.log'}`" in remedy for remedy in remedies)
+
+
+MISMATCH = """\
+[rank0]: ValueError: Please correct the following DeepSpeed config values that mismatch \
+TrainingArguments values:
+[rank0]: - ds train_batch_size=32 vs hf train_batch_size (calculated)=4
+[rank0]: - ds bf16.enabled=True vs hf bf16=False
+[rank0]: The easiest method is to set these DeepSpeed config values to 'auto'.
+"""
+
+
+def test_values_that_contradict_the_arguments_are_listed(tmp_path: Path) -> None:
+    (failure,) = diagnosed(MISMATCH, tmp_path).failures
+    assert failure.cause.endswith(
+        "ds train_batch_size=32 vs hf train_batch_size (calculated)=4; "
+        "ds bf16.enabled=True vs hf bf16=False"
+    )
+
+
+def test_findings_of_dsengine_are_cause_and_fix(tmp_path: Path) -> None:
+    findings = dsconfig.validate(
+        {"train_batch_size": 8, "zero_optimization": {"overlap_com": True}, "amp": 3},
+        runtime="dsengine",
+    ).errors
+    message = "".join(
+        f"[rank1]:   {each.code} {each.pointer}: {each.message}\n"
+        + (f"[rank1]:     {each.help}\n" if each.help else "")
+        for each in findings
+    )
+    text = f"[rank1]: x.DeepSpeedConfigError: this config cannot be run:\n{message}[rank1]: next\n"
+    (failure,) = diagnosed(text, tmp_path).failures
+    assert failure.signature == "config-refused-by-dsengine" and len(findings) > 1
+    for each in findings:
+        assert f"{each.code} {each.pointer}: {each.message}" in failure.cause
+        assert each.help is not None and each.help in failure.remedy
+    assert "next" not in failure.cause + failure.remedy
+
+
+def test_refusal_without_findings_has_a_complete_remedy(tmp_path: Path) -> None:
+    (failure,) = diagnosed(
+        "E.DeepSpeedConfigError: this config cannot be run:\n", tmp_path
+    ).failures
+    assert failure.remedy.startswith("`dsconfig validate FILE`")
+
+
+def test_threads_have_a_heading(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(MISMATCH)
+    output = CliRunner().invoke(app, ["doctor", "--log", str(tmp_path / "train.log")]).output
+    assert "\n  Threads:\n    https://github.com/" in output

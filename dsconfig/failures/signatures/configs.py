@@ -7,6 +7,14 @@ _VALIDATE = "`dsconfig validate FILE` finds it without a GPU."
 
 SIGNATURES = (
     Signature(
+        name="config-refused-by-dsengine",
+        phrases=("this config cannot be run:",),
+        items=r"(?m)^\s*(?P<findings>DSC\d{3} .*)$(?:\n {4,}(?P<helps>\S.*)$)?",
+        releases={"dsengine": ""},
+        cause="dsengine refuses the config: {findings}",
+        remedy=f"{{helps}}. {_VALIDATE}",
+    ),
+    Signature(
         name="batch-arithmetic",
         phrases=("Check batch related parameters",),
         pattern=r"Check batch related parameters(?:.{0,160}?(?P<sizes>\d+ != \d+ \* \d+ \* \d+))?",
@@ -29,7 +37,8 @@ SIGNATURES = (
         name="config-contradicts-trainer",
         phrases=("Please correct the following DeepSpeed config values that mismatch",),
         releases={"transformers": ""},
-        cause="values of the config contradict TrainingArguments; the lines below list them",
+        items=r"(?m)^\s*- (?P<listed>ds \S+=.* vs hf .*)$",
+        cause="values of the config contradict TrainingArguments: {listed}",
         remedy='Set the listed keys to "auto", or pass the same values to TrainingArguments. '
         "`dsconfig validate FILE --training-args ARGS` finds them.",
         threads=(

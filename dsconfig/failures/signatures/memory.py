@@ -4,12 +4,13 @@ from dsconfig.failures.signature import Role, Signature
 
 _OOM = ("CUDA out of memory", "HIP out of memory", "OutOfMemoryError")
 _SIZES = r"(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<tried>[\d.]+ \w+))?"
-_ESTIMATE = "Find a config that fits: dsconfig estimate FILE ... --log LOG."
+_ESTIMATE = "Find a config that fits: `dsconfig estimate FILE ... --log LOG`."
 _THREADS = ("qingze-bai/VSmTrans/issues/3", "Instruction-Tuning-with-GPT-4/GPT-4-LLM/issues/16")
 
 
-def _oom(phase: str, cause: str, remedy: str, *threads: str) -> Signature:
-    """Return the signature of an out-of-memory error in a phase."""
+def _oom(phase: str, cause: str, remedy: str, *threads: str, at_stage3: str = "") -> Signature:
+    """Return the signature of an out-of-memory error in a phase; ``at_stage3`` if no stage is
+    higher."""
     return Signature(
         name=f"gpu-out-of-memory-{phase}",
         phrases=_OOM,
@@ -18,6 +19,7 @@ def _oom(phase: str, cause: str, remedy: str, *threads: str) -> Signature:
         releases={"torch": ""},
         cause=f"out of GPU memory in {phase} ({{tried}} requested): {cause}",
         remedy=f"{remedy} {_ESTIMATE}",
+        at_stage={3: f"{at_stage3} {_ESTIMATE}"} if at_stage3 else {},
         threads=(*threads, *_THREADS),
     )
 
@@ -54,6 +56,7 @@ SIGNATURES = (
         "the model states do not fit",
         "Shard or offload them: stage 3, offload_optimizer, or load the model under zero.Init.",
         "deepspeedai/DeepSpeed/issues/4700",
+        at_stage3="Offload the optimizer and the parameters, or load the model under zero.Init.",
     ),
     _oom(
         "forward",
@@ -69,6 +72,7 @@ SIGNATURES = (
         "step",
         "optimizer states do not fit",
         "Offload the optimizer to the CPU or use a higher stage.",
+        at_stage3="Offload the optimizer to the CPU, or use more GPUs.",
     ),
     Signature(
         name="gpu-out-of-memory",
