@@ -199,4 +199,7 @@ def root(
         help="Print the version and exit.",
     ),
 ) -> None:
-    """Compiler for DeepSpeed configs: validate, resolve, estimate, plan and run."""
+    """Check DeepSpeed configs, fill in "auto", and estimate whether a run fits in memory.
+
+    Every command exits with 2 for a usage error or unreadable input.
+    """

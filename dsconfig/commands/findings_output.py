@@ -21,12 +21,13 @@ with lazy_imports():
 class Output:
     """Output of one run of ``validate``."""
 
-    def __init__(self, form: str, *, quiet: bool) -> None:
+    def __init__(self, form: str, *, quiet: bool, error_on_warning: bool = False) -> None:
         if form not in FORMATS:
             known = ", ".join(FORMATS)
             raise UsageError(f"--output-format: {form!r} is not one of {known}")
         self.form = form
         self.quiet = quiet
+        self.error_on_warning = error_on_warning
 
     def findings(self, reports: Sequence[FileReport], *, to_stderr: bool = False) -> None:
         """Print the findings; to stderr if stdout contains a fixed config."""
@@ -37,7 +38,8 @@ class Output:
                     (finding,) = file.report.diagnostics
                     error_line(f"{file.file}: {finding.message}; {finding.help}")
             reports = [file for file in reports if not is_unreadable(file)]
-        stream.write(render(self.form, reports, look_of(stream)))
+        strict = self.error_on_warning
+        stream.write(render(self.form, reports, look_of(stream), error_on_warning=strict))
 
     def diff(self, text: str) -> None:
         """Print a unified diff, in color on a terminal."""

@@ -64,9 +64,13 @@ def validate(
     quiet: notes.Quiet = False,
     run: RunOptions,
 ) -> None:
-    """Check configs. Exit code 0: no errors; 1: errors; 2: usage error or unreadable input."""
+    """Check configs.
+
+    Exit code 1 if there are errors, or with --error-on-warning warnings; 2 for a usage error or
+    unreadable input.
+    """
     notes.set_quiet(quiet)
-    output = Output(output_format, quiet=quiet)
+    output = Output(output_format, quiet=quiet, error_on_warning=run.error_on_warning)
     # The modules for facts are imported only if there are any.
     own = {name: flag for name, flag in flags.items() if flag is not None}
     known = options.with_project_facts(own, files[0] if files else None)

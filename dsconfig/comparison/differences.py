@@ -7,6 +7,7 @@ from typing import Any
 
 from dsconfig.comparison.read_meaning import read_meaning
 from dsconfig.report.render.terminal import one_line
+from dsconfig.runtimes.reading import Reading, read
 from dsconfig.schema.former_names import ZERO
 from dsconfig.schema.meaning import SET_BY_STAGE, Meaning, Path
 from dsconfig.schema.version import Version
@@ -53,7 +54,7 @@ def between_configs(
     changes = (_change(path, old, new) for path in paths)
     return [
         *(change for change in changes if change is not None),
-        *_unread(old, new),
+        *_unread(old, new, (read(first, before), read(second, after))),
     ]
 
 
@@ -81,9 +82,12 @@ def _default_note(path: Path, old: Meaning, new: Meaning) -> str:
     return f"default in the {sides[0]}" if sides else ""
 
 
-def _unread(old: Meaning, new: Meaning) -> Iterator[Change]:
+def _unread(old: Meaning, new: Meaning, readings: tuple[Reading, ...]) -> Iterator[Change]:
     """Yield the keys of only one config that DeepSpeed does not read."""
     for path in dict.fromkeys([*old.unread, *new.unread]):
         if path not in old.unread or path not in new.unread:
             before, after = old.unread.get(path), new.unread.get(path)
-            yield Change(join(*path), before, after, "not read by DeepSpeed")
+            entries = [reading.at(path) for reading in readings]
+            is_rejected = any(entry is not None and entry.refused for entry in entries)
+            verb = "rejected" if is_rejected else "not read"
+            yield Change(join(*path), before, after, f"{verb} by DeepSpeed")

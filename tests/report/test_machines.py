@@ -196,8 +196,18 @@ def test_sarif_uses_uris_for_absolute_paths_and_stable_fingerprints() -> None:
     assert location == {"uri": "file:///x/a.json"}
 
 
+def test_junit_fails_only_where_validate_does() -> None:
+    warned = [FileReport("ds.json", "{}", Report((IDLE, NOTE)))]
+    root = ElementTree.fromstring(render("junit", warned, COLORED))
+    assert (root.get("tests"), root.get("failures")) == ("2", "0")
+    output = [each.text or "" for each in root.findall("testsuite/testcase/system-out")]
+    assert [text.partition(":")[0] for text in output] == ["warning", "info"]
+    strict = render("junit", warned, COLORED, error_on_warning=True)
+    assert ElementTree.fromstring(strict).get("failures") == "1"
+
+
 def test_junit_has_a_failure_for_each_error_and_warning() -> None:
-    root = ElementTree.fromstring(render("junit", FILES, COLORED))
+    root = ElementTree.fromstring(render("junit", FILES, COLORED, error_on_warning=True))
     assert (root.get("tests"), root.get("failures")) == ("5", "3")
     first, clean = root.findall("testsuite")
     assert len(first.findall("testcase/failure")) == 3

@@ -84,6 +84,13 @@ def test_values_that_deepspeed_does_not_read_are_shown(run: Run, file: Any) -> N
     assert [change.before for change in changes] == [["x"] * 99, None]
 
 
+def test_key_that_deepspeed_rejects_is_not_called_unread(run: Run, file: Any) -> None:
+    zero = {"zero_optimization": {"stage": 2, "overlap_com": True}}
+    same = {"zero_optimization": {"stage": 2}}
+    _, out, _ = run("diff", file("a.json", zero), file("b.json", same))
+    assert out == "zero_optimization.overlap_com: true -> unset  (rejected by DeepSpeed)\n"
+
+
 def test_another_stage_lists_its_defaults_and_keys_without_effect() -> None:
     zero = {"stage": 2, "allgather_bucket_size": 2e8}
     first = NEW | {"zero_optimization": zero}

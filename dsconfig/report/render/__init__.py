@@ -21,13 +21,21 @@ FORMATS = {
 FOR_PEOPLE = ("full", "concise")
 
 
-def render(name: str, files: Sequence[FileReport], look: Look | None = None) -> str:
+def render(
+    name: str,
+    files: Sequence[FileReport],
+    look: Look | None = None,
+    *,
+    error_on_warning: bool = False,
+) -> str:
     """Render the findings in a format; default ``look``: that of standard output.
 
+    ``error_on_warning``: whether JUnit counts warnings as failures.
     Raises ValueError for an unknown format.
     """
     if name not in FORMATS:
         raise ValueError(f"{name!r} is not an output format; choose one of {', '.join(FORMATS)}")
     by_file = [report for file in files for report in file.by_file()]
-    shown: str = import_module(FORMATS[name]).render(by_file, look or look_of(sys.stdout))
+    more = {"error_on_warning": True} if error_on_warning and name == "junit" else {}
+    shown: str = import_module(FORMATS[name]).render(by_file, look or look_of(sys.stdout), **more)
     return shown

@@ -1,10 +1,12 @@
-"""JUnit XML: one suite per file, one failing case per error or warning.
+"""JUnit XML: one suite per file, one case per finding.
 
-Findings of one cause are one case, so that the counts are those of ``validate``.
+Errors fail, and warnings if they make ``validate`` fail; other findings are the output of a case
+that passes. Findings of one cause are one case, so that the counts are those of ``validate``.
 """
 
 import re
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from xml.sax.saxutils import escape, quoteattr
 
 from dsconfig.report.diagnostic import Severity
@@ -15,30 +17,34 @@ NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that are invalid in XML 1.0."""
 
 
-def render(files: Sequence[FileReport], look: Look) -> str:
+FAILING = frozenset({Severity.ERROR})
+
+
+def render(files: Sequence[FileReport], look: Look, *, error_on_warning: bool = False) -> str:
+    failing = FAILING | {Severity.WARNING} if error_on_warning else FAILING
     causes = [group_by_cause(file.report.diagnostics) for file in files]
-    suites = [_suite(file, found) for file, found in zip(files, causes, strict=True)]
+    suites = [_suite(file, found, failing) for file, found in zip(files, causes, strict=True)]
     total = sum(max(1, len(found)) for found in causes)
-    failures = sum(map(_failures, causes))
+    failures = sum(_failures(found, failing) for found in causes)
     head = f'<testsuites name="dsconfig" tests="{total}" failures="{failures}">'
     body = "\n".join(suites)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{head}\n{body}\n</testsuites>\n'
 
 
-def _failures(causes: Sequence[Cause]) -> int:
-    return sum(cause.first.severity is not Severity.INFO for cause in causes)
+def _failures(causes: Sequence[Cause], failing: AbstractSet[Severity]) -> int:
+    return sum(cause.first.severity in failing for cause in causes)
 
 
-def _suite(file: FileReport, causes: Sequence[Cause]) -> str:
+def _suite(file: FileReport, causes: Sequence[Cause], failing: AbstractSet[Severity]) -> str:
     name = _attribute(file.file)
-    cases = "\n".join(_case(cause, name) for cause in causes)
+    cases = "\n".join(_case(cause, name, failing) for cause in causes)
     if not causes:
         cases = f'    <testcase name="valid" classname={name}/>'
-    counts = f'tests="{max(1, len(causes))}" failures="{_failures(causes)}"'
+    counts = f'tests="{max(1, len(causes))}" failures="{_failures(causes, failing)}"'
     return f"  <testsuite name={name} {counts}>\n{cases}\n  </testsuite>"
 
 
-def _case(cause: Cause, file: str) -> str:
+def _case(cause: Cause, file: str, failing: AbstractSet[Severity]) -> str:
     found = cause.first
     title = f"{found.code} {found.name} {found.pointer}".rstrip()
     where = (
@@ -48,10 +54,10 @@ def _case(cause: Cause, file: str) -> str:
     also = f"\nalso: {cause.also}" if cause.others else ""
     text = escape(_xml(where + found.message + help_ + also))
     kind = f"type={_attribute(str(found.severity))} message={_attribute(found.message)}"
-    if found.severity is Severity.INFO:
-        inner = f"<system-out>{text}</system-out>"
-    else:
+    if found.severity in failing:
         inner = f"<failure {kind}>{text}</failure>"
+    else:
+        inner = f"<system-out>{found.severity}: {text}</system-out>"
     return f"    <testcase name={_attribute(title)} classname={file}>{inner}</testcase>"
 
 
