@@ -172,9 +172,9 @@ class RunDisplay:
             self._message(f"{self._received[0].name} received, {STOPPING}; {TO_KILL}")
         quiet = now - self._last_event
         if self._live and quiet > QUIET_SECONDS:
-            self._status(f"{self._status_text}, {quiet:.0f} s")
+            self._status(f"{self._status_text} ({quiet:.0f} s elapsed)")
         elif not self._live and min(now - self._last_message, quiet) > self._patience:
-            self._message(f"{self._status_text}, {quiet:.0f} s")
+            self._message(f"{self._status_text} ({quiet:.0f} s elapsed)")
             self._patience *= 2
 
     def _read_events(self) -> None:

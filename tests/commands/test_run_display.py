@@ -140,7 +140,7 @@ def test_waiting_is_not_repeated_every_few_seconds(
     monkeypatch.setattr(run_display, "TICK", 0.001)
     script = "import time; time.sleep(0.5)"
     _, _, err = follow(tmp_path, capfd, script=script)
-    waited = [int(found[1]) for found in re.finditer(r"starting 2 ranks, (\d+) s", err)]
+    waited = [int(found[1]) for found in re.finditer(r"starting 2 ranks \((\d+) s elapsed\)", err)]
     assert waited and waited[0] >= 10
     assert all(later >= 2 * first for first, later in pairwise(waited[1:]))
 
