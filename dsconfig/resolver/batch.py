@@ -1,5 +1,6 @@
 """Batch triple: values from config and training run, the largest micro batch that fits."""
 
+from collections.abc import Container
 from typing import Any
 
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS, Contradiction, Triple, solve
@@ -87,6 +88,7 @@ def _solve(draft: Draft, known: dict[str, Known], ranks: int) -> None:
         _report(draft, solved)
         return
     assert solved is not None, "the global or the micro batch is known by now"
+    before = frozenset(known)
     for path, value in zip(KEYS, solved, strict=True):
         if path not in known:
             is_default = path == STEPS and GLOBAL not in known
@@ -95,14 +97,15 @@ def _solve(draft: Draft, known: dict[str, Known], ranks: int) -> None:
             source, inputs = known[path].source, dict[str, Any](data_parallel=ranks)
             if source is Source.MEMORY:
                 inputs |= draft.searches.get(path, {})
-            draft.set(path, known[path].value, source, _rule(path, source), **inputs)
+            draft.set(path, known[path].value, source, _rule(path, source, before), **inputs)
 
 
-def _rule(path: str, source: Source) -> str:
+def _rule(path: str, source: Source, known: Container[str]) -> str:
     if source is Source.TRAINING:
         return f"set for the training run ({_FLAG[path]} or --training-args)"
     if source is Source.MEMORY:
-        return "largest that fits by the estimate and divides the global batch"
+        divides = " and divides the global batch" if GLOBAL in known else ""
+        return f"largest that fits by the estimate{divides}"
     if source is Source.DEFAULT:
         return "no gradient accumulation requested"
     return _DERIVED[path]

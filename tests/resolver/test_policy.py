@@ -349,3 +349,14 @@ def test_suggestion_omits_existing_recomputation():
     (found,) = (found for found in stuck.diagnostics if found.code == "DSC252")
     help_ = not_none(found.help)
     assert "would fit" in help_ and "together with" not in help_
+
+
+@pytest.mark.parametrize("total", [None, 64])
+def test_reason_of_the_micro_batch_names_a_global_batch_only_if_given(total):
+    config = {"train_micro_batch_size_per_gpu": A, "train_batch_size": A}
+    config |= {"gradient_accumulation_steps": A if total else 1, "zero_optimization": {"stage": 2}}
+    flags = {"model": "gpt2", "gpus": 2, "device": "a100-80gb", "seq_len": 512}
+    ledger = dsconfig.resolve(config, gather(global_batch=total, **flags)).ledger
+    (entry,) = (each for each in ledger if each.pointer == "/train_micro_batch_size_per_gpu")
+    assert entry.rule.startswith("largest that fits by the estimate")
+    assert ("divides the global batch" in entry.rule) is bool(total)
