@@ -81,8 +81,16 @@ def _heading(estimate: Estimate) -> str:
     base = f", {BaseWeights(weights).hyphenated} base weights" if weights else ""
     kind = inputs["master_weights"]
     copy = f" with {'no' if kind == 'none' else kind} master weights" if kind else ""
-    precision = f"{inputs['precision']}{copy}{base}"
+    precision = f"{inputs['precision']}{copy}{base}{_trainable(inputs)}"
     return f"{model} on {devices}{on}, {precision}, {inputs['optimizer']}"
+
+
+def _trainable(inputs: Mapping[str, Any]) -> str:
+    """Return ``, LoRA rank 16, 40e6 trainable``; empty if all parameters are trained."""
+    if inputs["trainable"] == inputs["parameters"]:
+        return ""
+    adapters = f", LoRA rank {inputs['lora_rank']}" if inputs["lora_rank"] else ""
+    return f"{adapters}, {scientific(inputs['trainable'])} trainable"
 
 
 def model_label(model: str, parameters: int) -> str:

@@ -30,6 +30,7 @@ from dsconfig.cost.step_time import step_time
 from dsconfig.cost.tiers import host_memory, nvme_memory
 from dsconfig.cost.timeline import SHAPED, BudgetExceeded, Trace
 from dsconfig.cost.workload import Workload
+from dsconfig.facts.adapters import rank_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import LARGEST_SIZE
 from dsconfig.runtimes.base import Runtime, runtime_of
@@ -248,6 +249,7 @@ def inputs_of(
             "model": model.name if model else None,
             "parameters": model.parameters if model else None,
             "trainable": model.trainable if model else None,
+            "lora_rank": rank_of(model) if model else None,
             "assumed": list(model.assumed) if model else [],
             "gpus": facts.world_size,
             "nodes": facts.nodes,

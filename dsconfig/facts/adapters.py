@@ -166,6 +166,14 @@ def adapters_of(tree: ModelTree) -> Adapters | None:
     )
 
 
+def rank_of(tree: ModelTree) -> int | None:
+    """Return the rank that all adapters have; None without adapters or if their ranks differ."""
+    modules = tree.root.walk() if tree.root else ()
+    halves = (module for module in modules if _owner(module).endswith(f".{_DOWN}"))
+    ranks = {half.parameters[0].shape[0] for half in halves}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
 def _owner(module: ModuleFact | str) -> str:
     name = module if isinstance(module, str) else module.name
     return name.rpartition(".")[0]

@@ -36,7 +36,7 @@ def test_quantized_base_weights_need_adapters(command: str) -> None:
 def test_estimate_states_what_is_quantized() -> None:
     flags = ["--base-weights", "4bit", "--lora-rank", "8"]
     shown = " ".join(CliRunner().invoke(app, ["estimate", *FACTS, *flags]).stdout.split())
-    assert "4-bit base weights, AdamW" in shown
+    assert "4-bit base weights, LoRA rank 8, 1.18e6 trainable, AdamW" in shown
     assert "embeddings, head and norms stay in 16 bits" in shown
     assert "Stage 3 requires bnb_4bit_quant_storage" in shown
 
@@ -54,3 +54,9 @@ def test_init_writes_which_modules_are_adapted() -> None:
     flags = ["--lora-targets", "q_proj, v_proj", "--runtime", "deepspeed"]
     done = CliRunner().invoke(app, ["init", *world, *flags])
     assert 'LoraConfig(r=4, target_modules=["q_proj", "v_proj"])' in done.stdout
+
+
+def test_estimate_states_the_trainable_parameters() -> None:
+    shown = CliRunner().invoke(app, ["estimate", *FACTS, "--trainable", "2M"]).stdout
+    assert ", 2e6 trainable, AdamW" in shown and "LoRA" not in shown
+    assert " trainable" not in CliRunner().invoke(app, ["estimate", *FACTS]).stdout
