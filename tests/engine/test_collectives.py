@@ -49,6 +49,22 @@ def test_collectives_equal_direct_exchange(ranks: Ranks, stage: int, name: str) 
     agree(ranks, config(stage, 2, **SETTINGS[name]), tolerance)
 
 
+@pytest.mark.parametrize("zero", [{}, {"offload_optimizer": ON_HOST}], ids=str)
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_step_gathers_all_parameters_in_one_launch(
+    ranks: Ranks, stage: int, zero: dict[str, Any]
+) -> None:
+    """Packed small ones included; ``comms_logger`` counts each gather, as without coalescing."""
+    settings = config(stage, zero=zero, **BF16)
+    job = "training.collective_jobs:counted_gathers"
+    (one, together), (many, separate) = (
+        ranks.run(job, config=settings, coalesce=coalesce, packed_below=2000)[0]
+        for coalesce in (True, False)
+    )
+    assert one == 1 < many
+    assert together == separate
+
+
 def test_evaluation_with_offloaded_parameters_waits_for_its_gathers(ranks: Ranks) -> None:
     """The copies of pinned shards to the GPU must end before anything writes the shards."""
     job = "training.collective_jobs:waits_with_offload"

@@ -31,6 +31,7 @@ from dsengine.torch_private.groups import (
     GLOO_THREAD,
     abort_communicators,
     all_gather_flat,
+    arguments_of_each,
     arm_reducer,
     broadcast_coalesced,
     collective_of,
@@ -39,6 +40,7 @@ from dsengine.torch_private.groups import (
     default_store,
     flattened,
     issued_collectives,
+    start_gathers,
     supports_device,
     unflattened,
 )
@@ -104,6 +106,24 @@ def one_rank() -> Iterator[None]:
 def alone() -> Iterator[None]:
     with one_rank():
         yield
+
+
+DTYPES = ((2, torch.float32), (3, torch.bfloat16))
+
+
+def _seen(sent: list[tuple[str, Any]]) -> Any:
+    """Return a context that records names and arguments of collectives."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if (name := collective_of(func)) is not None:
+                sent.append((name, args))
+            return func(*args, **(kwargs or {}))
+
+    return Seen()
 
 
 class Tied(nn.Module):
@@ -603,6 +623,23 @@ class TestGroups:
         all_gather_flat(full, torch.ones(2))
         assert full.eq(1.0).all()
 
+    def test_many_gathers_are_one_collective(self) -> None:
+        pairs = [(torch.zeros(n, dtype=d), torch.ones(n, dtype=d)) for n, d in DTYPES]
+        sent: list[tuple[str, Any]] = []
+        with _seen(sent):
+            start_gathers(pairs, all_ranks()).wait()
+            dist.all_reduce(torch.ones(1))
+            start_gathers([], all_ranks()).wait()
+        names = [COLLECTIVES[name] for name, _ in sent]
+        assert names == ["all_gather_into_tensor", "all_reduce"], (
+            "the coalescing manager issues each gather by itself, or keeps what comes after it"
+        )
+        assert all(full.eq(1).all() for full, _ in pairs)
+        each = [[tensor.data_ptr() for tensor in one] for one in arguments_of_each(*sent[0])]
+        assert each == [[tensor.data_ptr() for tensor in pair] for pair in pairs], (
+            "the dispatched arguments are not two lists: comms_logger would count other bytes"
+        )
+
     def test_abort_ignores_groups_without_accelerator(self) -> None:
         abort_communicators()
 
@@ -633,23 +670,14 @@ class TestGroups:
         )
 
     def test_collectives_are_identified(self) -> None:
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        class Seen(TorchDispatchMode):
-            def __torch_dispatch__(
-                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                if (name := collective_of(func)) is not None:
-                    names.append(COLLECTIVES.get(name, name))
-                return func(*args, **(kwargs or {}))
-
-        names: list[str] = []
-        with Seen():
+        sent: list[tuple[str, Any]] = []
+        with _seen(sent):
             _ = torch.ones(1) + 1
             dist.all_reduce(torch.ones(1))
             dist.broadcast(torch.ones(1), 0)
             all_gather_flat(torch.zeros(1), torch.ones(1))
             dist.barrier()
+        names = [COLLECTIVES.get(name, name) for name, _ in sent]
         assert names == ["all_reduce", "broadcast", "all_gather_into_tensor", "barrier"], (
             "the dispatcher has other names for collectives: comms_logger would not name them"
         )
@@ -679,6 +707,8 @@ class TestDryRuns:
             assert not torch.cuda.is_available()
             full = torch.zeros(64)
             all_gather_flat(full, torch.ones(1))
+            with fake_tensors():
+                start_gathers([(torch.zeros(64), torch.ones(1))], all_ranks()).wait()
         assert (dist.get_backend, torch.cuda.is_available) == (real, has_cuda)
         assert not dist.is_initialized()
 

@@ -87,14 +87,20 @@ class EqualRanks(_Base):
         return _Collective(schedule, dict(stream.clock), [*reads, *writes], result)
 
     def _allgather_base(self, output: Tensor, own: Tensor, opts: Any = None) -> Work:
-        with torch.no_grad():
-            parts = output.detach().view(-1).chunk(self._size)
-            for part in parts:
-                if part.data_ptr() != own.data_ptr():
-                    torch.Tensor.copy_(part, own.detach().view(-1))
+        self._fill(output, own)
         return self.launch("all_gather", [own], [output], opts, output)
 
     all_gather_single = _allgather_base
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> Work:
+        """Gather all in one launch; asynchronous by default, as in torch."""
+        for output, own in zip(outputs, inputs, strict=True):
+            self._fill(output, own)
+        return self.launch("all_gather", inputs, outputs, opts or _Options(), outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         with torch.no_grad():
@@ -124,6 +130,12 @@ class EqualRanks(_Base):
 
     def barrier(self, opts: Any = None) -> Work:
         return self.launch("barrier", [], [], opts)
+
+    @torch.no_grad()
+    def _fill(self, output: Tensor, own: Tensor) -> None:
+        for part in output.detach().view(-1).chunk(self._size):
+            if part.data_ptr() != own.data_ptr():
+                torch.Tensor.copy_(part, own.detach().view(-1))
 
     def _scale(self, tensor: Tensor, opts: Any) -> None:
         if opts is None or opts.reduceOp == dist.ReduceOp.SUM:

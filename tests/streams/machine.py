@@ -197,6 +197,7 @@ def simulated(ranks: int = 4) -> Iterator[Machine]:
         )
         for original, substitute in (
             (devices.recorded_event, machine.recorded_event),
+            (devices.can_coalesce, lambda *_: True),
             (devices.wait_for_stream, machine.wait_for_stream),
             (devices.wait_for_device, machine.wait_for_device),
             (devices.threads_on_device, machine.threads_on_device),

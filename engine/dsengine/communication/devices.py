@@ -92,6 +92,11 @@ def get_backend(group: dist.ProcessGroup | None = None) -> str:
     return by_device.get(device_of_rank().type, name)
 
 
+def can_coalesce(group: dist.ProcessGroup) -> bool:
+    """Whether ``group`` runs many collectives of this rank's tensors as one launch: NCCL only."""
+    return get_backend(group) == "nccl"
+
+
 def device_for(group: dist.ProcessGroup) -> torch.device:
     """Return the device whose tensors ``group`` uses: the GPU if it can.
 

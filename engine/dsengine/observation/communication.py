@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from dsengine.communication.exchange import GATHER, REDUCE
 from dsengine.observation.printing import print_rank0
-from dsengine.torch_private.groups import COLLECTIVES, collective_of
+from dsengine.torch_private.groups import COLLECTIVES, arguments_of_each, collective_of
 
 MESSAGES = {GATHER: "all_gather_into_tensor", REDUCE: "reduce_scatter_tensor"}
 """Over gloo these collectives are sent as messages, identified by their tag."""
@@ -18,6 +18,8 @@ MESSAGES = {GATHER: "all_gather_into_tensor", REDUCE: "reduce_scatter_tensor"}
 
 class CommunicationLog(TorchDispatchMode):
     """Counts the collectives that run inside the context, by name and bytes.
+
+    Collectives that are launched as one are counted one by one.
 
     ``settings``: the ``comms_logger`` block with ``prof_all``, ``prof_ops`` (names to count if not
     all) and ``verbose`` (print each one).
@@ -43,11 +45,12 @@ class CommunicationLog(TorchDispatchMode):
             name = MESSAGES[args[-1]]
         if not (self._all or name in self._chosen):
             return
-        tensors = (leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))
-        size = max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
-        self.counts[name, size] += 1
-        if self._verbose:
-            print_rank0(f"comm op: {name}, {size:,} bytes")
+        for arguments in arguments_of_each(operation, args):
+            tensors = (leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor))
+            size = max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
+            self.counts[name, size] += 1
+            if self._verbose:
+                print_rank0(f"comm op: {name}, {size:,} bytes")
 
     def summary(self) -> str:
         """Return a table: operation, bytes of the larger side, count."""

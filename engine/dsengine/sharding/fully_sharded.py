@@ -29,7 +29,6 @@ from dsengine.communication.exchange import (
     UnitAllGather,
     UnitReduceScatter,
     can_exchange,
-    start_gather,
 )
 from dsengine.optimizers.precision import Policy
 from dsengine.parameters.shards import local_slice_of
@@ -57,7 +56,6 @@ from dsengine.tiers.masters import HostMasters
 from dsengine.tiers.memory import can_pin
 from dsengine.tiers.settings import OffloadSettings
 from dsengine.topology import Topology
-from dsengine.torch_private.groups import all_gather_flat
 from dsengine.torch_private.tensors import as_shard, foreach_copy_
 from dsengine.torch_private.units import (
     abort_pass,
@@ -198,8 +196,9 @@ class FullySharded(Sharding):
         self._reductions = Reductions()
         self._set_collectives(averaging)
         set_prefetch(units, heads)
-        gather = start_gather if self._exchanges else all_gather_flat
-        self._unsharded_units = UnshardedUnits(self.unsharded, self.norm_group, gather)
+        self._unsharded_units = UnshardedUnits(
+            self.unsharded, self.norm_group, exchanges=self._exchanges
+        )
         self._ensure_gathered()
         for unit in self.unsharded:
             self._unsharded_units.use_full_state_dicts(unit)

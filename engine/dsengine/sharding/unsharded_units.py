@@ -9,7 +9,7 @@ own.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,10 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import tiles
+from dsengine.communication.devices import can_coalesce
+from dsengine.communication.exchange import start_gather
 from dsengine.parameters.chunks import chunk_of
+from dsengine.torch_private.groups import all_gather_flat, start_gathers
 from dsengine.torch_private.tensors import foreach_copy_, local_part, preserve_versions
 from dsengine.torch_private.units import (
     ShardedParameter,
@@ -57,7 +60,7 @@ class _Entry:
 class _Batch:
     """Entries by how they are refreshed.
 
-    ``separate`` shards are copied into place first, ``large`` parameters are gathered one by one,
+    ``separate`` shards are copied into place first, ``large`` parameters are gathered in place,
     ``small`` ones packed by dtype.
     """
 
@@ -92,18 +95,19 @@ def _write_through(parameter: ShardedParameter) -> None:
 class UnshardedUnits:
     """Keeps ``units`` gathered; ``group`` shares their shards, None for one rank.
 
-    ``all_gather(full, own, group=..., async_op=True)`` starts a gather of flat tensors.
+    ``exchanges``: gather over gloo by direct exchange.
     """
 
     def __init__(
         self,
         units: Sequence[FSDPModule],
         group: dist.ProcessGroup | None,
-        all_gather: Callable[..., Any],
+        *,
+        exchanges: bool,
     ) -> None:
         self._units = units
         self._group = group
-        self._all_gather = all_gather
+        self._exchanges = exchanges
         self._rank = group.rank() if group is not None else 0
         self._ranks = group.size() if group is not None else 1
         self._entries: list[_Entry] = []
@@ -147,11 +151,13 @@ class UnshardedUnits:
             foreach_copy_([e.own for e in batch.separate], [e.shard for e in batch.separate])
         if self._group is None:
             return
-        pending = [self._start_gather(entry.full, entry.own) for entry in batch.large]
-        for entries in batch.small:
-            self._gather_packed(entries)
-        for gather in pending:
+        packed = [self._pack(entries) for entries in batch.small]
+        pairs = [(entry.full, entry.own) for entry in batch.large]
+        pairs += [(flat.view(-1), flat[self._rank]) for flat in packed]
+        for gather in self._start_gathers(pairs, self._group):
             gather.wait()
+        for flat, entries in zip(packed, batch.small, strict=True):
+            self._unpack(flat, entries)
 
     def _rebuild(self) -> None:
         self._entries = [self._entry(record) for record in sharded_parameters_of(self._units)]
@@ -171,15 +177,27 @@ class UnshardedUnits:
         own = full.view(self._ranks, -1)[self._rank]
         return _Entry(parameter, parameter.flat_shard, full, own)
 
-    def _gather_packed(self, entries: Sequence[_Entry]) -> None:
-        """Gather small parameters in one flat buffer."""
+    def _pack(self, entries: Sequence[_Entry]) -> Tensor:
+        """Return a flat buffer (ranks, n) that has this rank's shards of small parameters."""
+        flat = entries[0].full.new_empty(self._ranks, sum(entry.own.numel() for entry in entries))
+        torch.cat([entry.own for entry in entries], out=flat[self._rank])
+        return flat
+
+    def _unpack(self, flat: Tensor, entries: Sequence[_Entry]) -> None:
+        """Copy the gathered shards to the full parameters."""
         sizes = [entry.own.numel() for entry in entries]
-        flat = entries[0].full.new_empty(self._ranks, sum(sizes))
-        own = flat[self._rank]
-        torch.cat([entry.own for entry in entries], out=own)
-        self._start_gather(flat.view(-1), own).wait()
         targets = [entry.full.view(self._ranks, -1) for entry in entries]
         torch.split_with_sizes_copy(flat, sizes, dim=1, out=targets)
 
-    def _start_gather(self, full: Tensor, own: Tensor) -> Any:
-        return self._all_gather(full, own, group=self._group, async_op=True)
+    def _start_gathers(
+        self, pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup
+    ) -> Sequence[Any]:
+        """Start gathering pairs of a flat tensor and this rank's slice of it.
+
+        Over NCCL in one launch: each launch costs host time, and has a latency on the device.
+        """
+        if self._exchanges:
+            return [start_gather(full, own, group) for full, own in pairs]
+        if can_coalesce(group):
+            return [start_gathers(pairs, group)]
+        return [all_gather_flat(full, own, group=group, async_op=True) for full, own in pairs]

@@ -1,6 +1,7 @@
 """Fake tensors and process groups, for dry runs.
 
 Fake tensors are public only as a debugging aid of torch.compile; there is no public fake group.
+torch implements all collectives that the engine uses for fake tensors, except coalesced gathers.
 """
 
 from collections.abc import Iterator
@@ -29,6 +30,20 @@ def is_fake(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+GATHERS = "allgather_into_tensor_coalesced_"
+
+
+@contextmanager
+def _fake_coalesced_gathers() -> Iterator[None]:
+    """Inside, coalesced gathers of fake tensors do nothing."""
+    from torch._C._distributed_c10d import FakeWork
+
+    with torch.library._scoped_library("c10d", "IMPL", "Meta") as library:
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"c10d::{GATHERS}", "Meta"):
+            library.impl(GATHERS, lambda *_: FakeWork().boxed())
+        yield
+
+
 @contextmanager
 def fake_process_group(rank: int, ranks: int, backend: str) -> Iterator[None]:
     """Inside, create a default group whose collectives do nothing, on a machine without a GPU.
@@ -43,6 +58,7 @@ def fake_process_group(rank: int, ranks: int, backend: str) -> Iterator[None]:
             replaced(dist, "get_backend", lambda *_: backend),
             replaced(torch.accelerator, "current_accelerator", lambda *_, **__: None),
             replaced(torch.cuda, "is_available", lambda: False),
+            _fake_coalesced_gathers(),
         ):
             yield
     finally:

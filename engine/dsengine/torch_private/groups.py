@@ -2,10 +2,11 @@
 
 Public: ranks and backend name. Private: the devices a group supports, the store it was created
 with, how many collectives it has issued, aborting a hung communicator, broadcasting many tensors
-at once, the state of gloo's threads, the gradient of ``torch.distributed.nn.all_gather``.
+at once, gathering many in one launch, the state of gloo's threads, the gradient of
+``torch.distributed.nn.all_gather``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, cast
@@ -54,6 +55,19 @@ def broadcast_coalesced(
 ) -> None:
     """Broadcast the values of the group's first rank, many tensors per message."""
     cast(Any, dist)._broadcast_coalesced(group, tensors, bytes_at_once, 0)
+
+
+def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup) -> Any:
+    """Start gathers of flat tensors as one collective; return its work, which has ``wait``.
+
+    ``pairs``: each a full tensor (ranks * n,) and this rank's shard (n,), which may be its slice.
+    Dtypes may differ. Over NCCL this is one launch. torch passes what is inside ``with`` to
+    ``all_gather_single_coalesced``, before 2.13 ``allgather_into_tensor_coalesced``.
+    """
+    with dist.distributed_c10d._coalescing_manager(group, async_ops=True) as gathers:
+        for full, own in pairs:
+            all_gather_flat(full, own, group=group)
+    return gathers
 
 
 def issued_collectives() -> dict[str, int]:
@@ -142,17 +156,31 @@ def correct_all_gather_gradient() -> None:
 
 COLLECTIVES: Mapping[str, str] = {
     "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce",
     "_allgather_base_": "all_gather_into_tensor",
+    "allgather_into_tensor_coalesced_": "all_gather_into_tensor",
     "allgather_": "all_gather",
     "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor",
     "reduce_scatter_": "reduce_scatter",
     "broadcast_": "broadcast",
     "barrier": "barrier",
 }
 """Public names by dispatcher name."""
+_COALESCED = frozenset(name for name in COLLECTIVES if name.endswith("_coalesced_"))
 
 
 def collective_of(operation: Any) -> str | None:
     """Return the dispatcher's name of a collective or message, None for other operators."""
     communicates = operation.namespace in ("c10d", "_c10d_functional")
     return operation._opname if communicates else None
+
+
+def arguments_of_each(operation: str, arguments: Sequence[Any]) -> list[Sequence[Any]]:
+    """Return the arguments of each collective that a dispatched operation runs.
+
+    A coalesced operation has lists of equal length, with one tensor for each collective.
+    """
+    if operation not in _COALESCED:
+        return [arguments]
+    return [*zip(*(each for each in arguments if isinstance(each, (list, tuple))), strict=True)]
