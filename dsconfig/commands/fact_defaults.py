@@ -256,7 +256,7 @@ def _multiplies(document: "Document", program: "Runtime") -> bool:
     """Return whether the program computes the global batch from arguments that it fills in."""
     config: object = document.value
     return (
-        program.fills_auto
+        f"/{STEPS}" in program.set_elsewhere
         and is_block(config)
         and all(config.get(key, AUTO) == AUTO for key in (GLOBAL, STEPS))
     )
