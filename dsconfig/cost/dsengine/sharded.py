@@ -110,9 +110,9 @@ class _Run:
         """Return the segment that moves and shards a unit, shared by identical units."""
         job, line = self._job, Recorder()
         weights = [job.weights[index] for index in group.weights]
-        frozen = (group.elements - group.trainable) * job.width
+        frozen = (sum(weight.elements for weight in weights) - group.gradients) * job.width
         if not full_model:
-            line.hold(categories.BUILT, group.trainable * job.master_width + frozen)
+            line.hold(categories.BUILT, group.gradients * job.master_width + frozen)
         elif job.mixed:
             line.hold(categories.NARROWED, frozen)
         if job.ranks > 1:
@@ -158,7 +158,7 @@ class _Run:
 
     def _hold_states(self) -> None:
         job, line = self._job, self._line
-        trained = sum(group.trainable for group in self._groups)
+        trained = sum(group.gradients for group in self._groups)
         if not self._offloads_gradients and not job.optimizer.eager:
             self._hold_moments()
         # Gradients of the tiles on the device are kept for the next step.
@@ -250,11 +250,11 @@ class _Run:
         if self._keeps_gradients:
             if held_width(job) != job.width:  # added to sums of a wider dtype
                 held = held_width(job)
-                line.hold_briefly(categories.GRADIENTS, group.trainable * job.width)
+                line.hold_briefly(categories.GRADIENTS, group.gradients * job.width)
             else:
                 line.hold_briefly(categories.GRADIENTS, group.last_gradient * job.width)
-            line.free(categories.KEPT_GRADIENTS, group.trainable * held)
-        line.hold(categories.GRADIENTS, group.trainable * held)
+            line.free(categories.KEPT_GRADIENTS, group.gradients * held)
+        line.hold(categories.GRADIENTS, group.gradients * held)
         self._reshard(place)
         self._reduce(group, held)
 
@@ -264,7 +264,7 @@ class _Run:
         wire, same = held_width(job), held_width(job) == self._shard_width
         self._collectives.take_input(group.trainable)
         kept = group.last_gradient if job.ranks > 1 else 0
-        line.free(categories.GRADIENTS, max(0, (group.trainable - kept) * held))
+        line.free(categories.GRADIENTS, max(0, (group.gradients - kept) * held))
         reduced = group.owned
         line.hold(categories.REDUCE_OUTPUT, reduced * wire)
         read_at_once = self._sums_shards or self._offloads_gradients or not same

@@ -25,6 +25,8 @@ class Group:
     """Of ``elements``, those of one rank's shard."""
     owned: int
     """Of ``trainable``, those of one rank's shard."""
+    gradients: int
+    """Elements of its gradients, which are not padded."""
     last_gradient: int
     """Elements of its last trainable parameter."""
     copied: int
@@ -157,6 +159,7 @@ def _group(
         trainable=sum(full[id(weight)] for weight in trained),
         held=sum(held[id(weight)] for weight in own),
         owned=sum(held[id(weight)] for weight in trained),
+        gradients=sum(weight.elements for weight in trained),
         last_gradient=trained[-1].elements if trained else 0,
         copied=_largest_copy(own, own),
         copied_trained=_largest_copy(own, trained),
