@@ -60,6 +60,17 @@ def test_a_dry_run_agrees_with_the_estimate(
         assert agrees(device.phase_bytes[phase], result["phases"][phase]), phase
 
 
+@pytest.mark.parametrize("stage", [pytest.param(1, marks=LONG), 3])
+def test_512_ranks_of_64_sequences_agree_with_the_estimate(stage: int) -> None:
+    """Dimensions that 512 does not divide are padded in gathers, but not in gradients."""
+    facts = gather(gpus=512, nodes=64, model=SMALL, sequence_parallel=8)
+    resolution = dsconfig.resolve(config(stage), facts)
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
+    device = dsconfig.estimate(resolution, facts).options[0].device
+    for phase in Phase:
+        assert agrees(device.phase_bytes[phase], result["phases"][phase]), phase
+
+
 OFFLOADED = {"device": "cpu"}
 TILES = {"sub_group_size": 1_000_000, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}
 FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}

@@ -74,7 +74,8 @@ def divide_attention(model: nn.Module, plan: Plan, topology: Topology) -> None:
     """
     kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if kind is None:
-        if any(isinstance(module, DistributedAttention) for module in model.modules()):
+        divided = any(isinstance(module, DistributedAttention) for module in model.modules())
+        if divided or not getattr(model, "attends", True):
             return
         raise ValueError(
             f"sequence_parallel_size {plan.mesh.sequence} divides samples over ranks, but this "

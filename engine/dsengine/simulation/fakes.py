@@ -55,6 +55,9 @@ def stand_in_module(tree: ModelTree) -> nn.Module:
 class _Module(nn.Module):
     """One module of the tree; forward sums its own parameters, then runs its children."""
 
+    attends = False
+    """Its samples can be divided along the sequence: no token depends on another."""
+
     def __init__(self, fact: ModuleFact, shared: dict[str, nn.Parameter]) -> None:
         super().__init__()
         prefix = f"{fact.name}." if fact.name else ""
