@@ -20,6 +20,8 @@ with lazy_imports():
 
 MAXIMUM_GPUS = 65_536
 FEWEST = "fewest GPUs"
+MODEL = "largest model (parameters)"
+WITHOUT_OFFLOAD = "largest model (parameters), without offload"
 SMALLEST_MODEL, LARGEST_MODEL = 10_000_000, 100_000_000_000_000
 
 
@@ -75,7 +77,11 @@ def limits(
     # A model of another size would be trained in full, without the adapters of this one.
     trains_all = model is None or model.trainable == model.parameters
     if facts.world_size is not None and effective is None and trains_all:
-        found.append(questions.largest_model())
+        largest = questions.largest_model()
+        host_is_known = facts.host is not None and facts.host.memory_bytes is not None
+        if largest.candidate is not None and largest.candidate.choice.tiers and not host_is_known:
+            found.append(questions.largest_model(without_offload=True))
+        found.append(largest)
     if facts.model is not None:
         found.append(questions.fewest_gpus())
     if facts.model is not None and facts.world_size is not None:
@@ -88,20 +94,25 @@ def limits(
 class _Questions:
     def __init__(self, facts: Facts, effective: Effective | None, runtime: str | Runtime) -> None:
         self._facts, self._effective, self._runtime = facts, effective, runtime_of(runtime)
+        self._closed: set[str] = set()
+        """Settings of ``search_space`` that are not searched."""
         self._tried = [facts]
         """The facts with each combination of degrees; without a file all that are possible."""
         if effective is None:
             self._tried += divisions.possible(facts, self._runtime)
 
-    def largest_model(self) -> Limit:
+    def largest_model(self, *, without_offload: bool = False) -> Limit:
         """Return the parameter count, to 1 %, of the largest Llama-like decoder."""
+        if without_offload:
+            self._closed = {search_space.OPTIMIZER, search_space.PARAMETERS}
+            found = replace(self.largest_model(), question=WITHOUT_OFFLOAD)
+            self._closed = set()
+            return found
 
         def facts_for(size: int, facts: Facts) -> Facts:
             return replace(facts, model=parameter_count.model(size))
 
-        return self._most(
-            "largest model (parameters)", SMALLEST_MODEL, LARGEST_MODEL, facts_for, precision=0.01
-        )
+        return self._most(MODEL, SMALLEST_MODEL, LARGEST_MODEL, facts_for, precision=0.01)
 
     def fewest_gpus(self) -> Limit:
         """Return the count in full groups of tensor, sequence and pipeline parallel ranks.
@@ -208,6 +219,7 @@ class _Questions:
     def _space(self, facts: Facts, micro_batch: int | None = None) -> Space:
         if self._effective is None:
             space = search_space.open_space(facts, self._runtime)
+            space = replace(space, open=space.open - self._closed)
             space = degree_search.executed(space, self._runtime)
         else:
             batch = self._effective.batch

@@ -127,6 +127,7 @@ def test_fit_prints_assumed_host_memory() -> None:
     [first] = [line for line in answered.stdout.splitlines() if line.startswith("largest model (")][
         :1
     ]
+    assert first.startswith("largest model (parameters), without offload: ")
     assert first.endswith("of host memory per node")
 
 
