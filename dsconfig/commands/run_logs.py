@@ -18,6 +18,12 @@ LONGEST = 60
 """Characters of a caption."""
 
 
+def _shortened(text: str) -> str:
+    """Return a text as one line, with an ellipsis if it is cut."""
+    line = one_line(text)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
 def print_comparison(log: "RunLog", comparison: Comparison) -> None:
     """Print measured and estimated figures, fitted constants and the failure."""
     typer.echo(f"\n{paragraph(f'log: {_listed(log.found)}')}\n")
@@ -63,7 +69,7 @@ def print_diagnosis(diagnosis: "Diagnosis") -> None:
     if diagnosis.consequences:
         table = TextTable("consequence", "place", "line")
         for failure in diagnosis.consequences:
-            table.add_row(failure.signature, _place(failure), one_line(failure.text)[:LONGEST])
+            table.add_row(failure.signature, _place(failure), _shortened(failure.text))
         typer.echo(f"\n{table}")
     if not diagnosis.failures:
         typer.echo(emphasised(f"\n{paragraph(NO_FAILURE)}"))
@@ -107,7 +113,7 @@ def _readings(log: "RunLog") -> TextTable:
     table = TextTable("reading (GiB)", "phase", ">allocated", ">peak", ">reserved", "")
     for reading in log.readings:
         cells = [in_gib(size) for size in (reading.allocated, reading.peak, reading.reserved)]
-        table.add_row(one_line(reading.caption)[:LONGEST], reading.phase or "?", *cells, "")
+        table.add_row(_shortened(reading.caption), reading.phase or "?", *cells, "")
     return table
 
 

@@ -254,3 +254,11 @@ def test_threads_have_a_heading(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(MISMATCH)
     output = CliRunner().invoke(app, ["doctor", "--log", str(tmp_path / "train.log")]).output
     assert "\n  Threads:\n    https://github.com/" in output
+
+
+def test_cut_text_ends_with_an_ellipsis(tmp_path: Path) -> None:
+    report = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: " + "x" * 99
+    (tmp_path / "train.log").write_text(f"[rank0]: {OOM}{report}\n")
+    output = CliRunner().invoke(app, ["doctor", "--log", str(tmp_path / "train.log")]).output
+    (row,) = (line for line in output.splitlines() if "elastic.multi" in line)
+    assert row.endswith("...")
