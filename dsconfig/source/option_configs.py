@@ -9,8 +9,11 @@ its DeepSpeed engine, and ``get_deepspeed_config`` (verl/utils/deepspeed_utils.p
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dsconfig.source import yaml_numbers
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.source.pointer import escape, is_block
+
+with lazy_imports():  # PyYAML, for files of options only
+    from dsconfig.source import yaml_numbers
 
 
 class BuiltConfig(NamedTuple):
@@ -43,7 +46,7 @@ def _flat(content: Mapping[str, Any], prefix: str = "", above: str = "") -> dict
         if is_block(value):
             found |= _flat(value, f"{name}.", pointer)
         else:
-            found[name] = (pointer, _number(value))
+            found[name] = (pointer, value)
     return found
 
 
@@ -64,7 +67,7 @@ class _Options:
     def get(self, names: str, default: Any = None) -> Any:
         """Return the value of the first option that is set; ``names`` are separated by spaces."""
         found = self._find(names)
-        return default if found is None else found[1]
+        return default if found is None else _number(found[1])
 
     def _find(self, names: str) -> tuple[str, Any] | None:
         found = (self.options.get(name) for name in names.split())
