@@ -111,7 +111,7 @@ def test_file_and_flag_estimate_the_same(tmp_path: Path) -> None:
     }
     divided = {**config, "expert_parallel": {"enabled": True, "autoep_size": 8}}
 
-    def peak(config: dict[str, Any], **flags: int) -> int:
+    def peak(config: dict[str, Any], **flags: Any) -> int:
         facts = gather(**MOE, **flags)
         resolution = dsconfig.resolve(config, facts, runtime="deepspeed")
         return dsconfig.estimate(resolution, facts).options[0].device.peak_bytes
@@ -140,7 +140,7 @@ def test_file_and_flag_estimate_the_same(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_degree_names_the_nearest(flags: dict[str, int], message: str) -> None:
+def test_wrong_degree_names_the_nearest(flags: dict[str, Any], message: str) -> None:
     with pytest.raises(FactError) as caught:
         gather(**MOE, **flags)
     assert str(caught.value).startswith(message)
