@@ -74,7 +74,9 @@ def _summary(plan: Plan) -> Iterator[tuple[str, str]]:
     settled, batch, mesh = plan.effective, plan.batch, plan.mesh
     yield "defaults", f"DeepSpeed {plan.release}"
     ranks = f"{mesh.world_size} on {counted(plan.nodes, 'node')}"
-    yield "ranks", f"{ranks} (shard over {mesh.shard}, replicate over {mesh.replicate})"
+    shards = mesh.state_ranks if settled.zero.stage else 1
+    replicas = mesh.gradient_ranks // shards
+    yield "ranks", f"{ranks} (shard over {shards}, replicate over {replicas})"
     if drawn := _mesh_of(mesh):
         yield "mesh", drawn
     if plan.model:

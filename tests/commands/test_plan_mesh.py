@@ -49,3 +49,14 @@ def test_plan_draws_the_mesh(
     assert done.returncode in (0, 1), done.stderr  # 1: a key that dsengine refuses
     lines = [line for line in done.stdout.splitlines() if line.startswith("mesh")]
     assert [" ".join(line.split()) for line in lines] == ([f"mesh {drawn}"] if drawn else [])
+
+
+@pytest.mark.parametrize(
+    ("stage", "drawn"),
+    [(0, "shard over 1, replicate over 8"), (3, "shard over 8, replicate over 1")],
+)
+def test_ranks_of_a_sequence_share_states(stage: int, drawn: str, tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    block = {"zero_optimization": {"stage": stage}, "sequence_parallel_size": 2}
+    path.write_text(json.dumps({**CONFIG, **block}))
+    assert drawn in command_line.run("plan", path, "--gpus", "8", "--runtime", "dsengine").stdout
