@@ -5,6 +5,7 @@ in the sources of the first and the last release.
 """
 
 from collections.abc import Iterator
+from typing import cast
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.fault import FaultFinding, fault
@@ -78,11 +79,11 @@ def window_dropped_under_ulysses(config: Context) -> Iterator[FaultFinding]:
     bad: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}
     good: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 1}
     """
-    kernel = config.facts.arguments.get("attn_implementation", "sdpa")
+    kernel = config.facts.arguments.get("attn_implementation") or "sdpa"
     if sequence_degree(config) == 1 or kernel != "sdpa":
         return
     path: Path = SP if config.has(*SP) else ()
-    certain = "attn_implementation" in config.facts.arguments
+    certain = config.facts.arguments.get("attn_implementation") is not None
     if _has_window(config):
         behavior = f"ignore the sliding window of {_name(config)} with sdpa attention"
         yield FaultFinding(path, behavior, certain)
@@ -96,8 +97,10 @@ def _has_window(config: Context) -> bool:
     if model is None or model.architecture is None:
         return False
     written = model.config or {}
-    window = written.get("sliding_window")
+    window, length = written.get("sliding_window"), config.facts.sequence_length
     is_set = type(window) is int and written.get("use_sliding_window", True) is not False
+    if is_set and length is not None and length <= cast(int, window):
+        return False
     return is_set or model.architecture.family in WINDOWED
 
 
@@ -114,7 +117,7 @@ def _name(config: Context) -> str:
     triggers=f"sequence_parallel_size {MODEL}",
 )
 def recurrent_layers_under_ulysses(config: Context) -> Iterator[FaultFinding]:
-    """Layers without attention start again on every rank under sequence parallelism
+    """Recurrent layers restart on every rank under sequence parallelism
 
     Ulysses exchanges tokens around attention only. Mamba, gated delta nets and convolutions keep a
     state along the sequence, which each rank starts from zero: the loss looks plausible, and the
@@ -127,7 +130,7 @@ def recurrent_layers_under_ulysses(config: Context) -> Iterator[FaultFinding]:
     shape = config.facts.architecture
     count = recurrent_layers(shape) if shape is not None else 0
     if count and sequence_degree(config) > 1:
-        behavior = f"start {count} layers of {_name(config)} without attention again on every rank"
+        behavior = f"reset the state of {count} recurrent layers of {_name(config)} on every rank"
         yield FaultFinding(SP if config.has(*SP) else (), behavior)
 
 

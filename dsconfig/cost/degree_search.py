@@ -25,9 +25,10 @@ from dsconfig.cost.divisions import (
 from dsconfig.cost.search import SearchResult
 from dsconfig.cost.search_space import Candidate, Space, open_space
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.inputs import ArgumentError
 from dsconfig.mesh import UNDIVIDED
 from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.runtimes.capabilities import AXES, settings_of, stages_under
+from dsconfig.runtimes.capabilities import AXES, label_of, settings_of, stages_under, support
 from dsconfig.runtimes.effective import Tier
 
 SpaceOf = Callable[[Facts], Space | None]
@@ -192,13 +193,27 @@ def of_facts(
     """Return the search with everything open that the facts do not set.
 
     ``runtime`` is the program whose memory counts, by default the target itself. Raises ValueError
-    as ``open_space`` does.
+    as ``open_space`` does, and for degrees of the facts that the target does not execute.
     """
     target = runtime_of(program)
+    _require_executed(facts, target)
     found = best(
         facts,
         target,
         lambda known: open_space(known, runtime or target, fixed, selective=selective),
     )
-    assert found is not None  # stage 0 is always possible without degrees
+    if found is None:
+        raise ArgumentError(
+            f"{target.name} executes {label_of(facts.degrees).strip(', ')} only at the ZeRO stages "
+            f"{', '.join(map(str, stages_under(target, facts.degrees)))}"
+        )
     return found
+
+
+def _require_executed(facts: Facts, target: Runtime) -> None:
+    for axis in AXES:
+        degree, reason = getattr(facts.degrees, axis), support(target, axis).reason
+        if degree > 1 and reason:
+            raise ArgumentError(
+                f"{axis}_parallel=: {degree} is not executed by {target.name}: {reason}"
+            )

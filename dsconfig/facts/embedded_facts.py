@@ -83,7 +83,7 @@ def _with_launch(facts: Facts, container: Mapping[str, Any], name: str) -> Facts
     return replace(
         facts,
         launch=dict(container),
-        degrees=parallelism.with_sizes(facts.degrees, container, None, None),
+        degrees=parallelism.with_sizes(facts.degrees, container, None, None, origins),
         world_size=facts.world_size or launch.world_size,
         nodes=facts.nodes or launch.nodes,
         training=known,

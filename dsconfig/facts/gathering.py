@@ -164,7 +164,7 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
         launch=MappingProxyType(dict(launch_settings)),
         node_link_gb_per_second=_node_link(arguments["node_link"], origins),
         origins=MappingProxyType(origins),
-        degrees=parallelism.with_sizes(degrees, launch_settings, run, ranks),
+        degrees=parallelism.with_sizes(degrees, launch_settings, run, ranks, origins),
     )
 
 

@@ -56,16 +56,23 @@ def sizes_of(launch: Mapping[str, Any]) -> Mapping[str, int] | None:
 
 
 def with_sizes(
-    degrees: Degrees, launch: Mapping[str, Any], run: "TrainingFacts | None", ranks: int | None
+    degrees: Degrees,
+    launch: Mapping[str, Any],
+    run: "TrainingFacts | None",
+    ranks: int | None,
+    origins: Mapping[str, str],
 ) -> Degrees:
     """Return the degrees with those of accelerate's YAML, or of ``parallelism_config`` in
-    TrainingArguments, if they divide the ranks; given ones win."""
+    TrainingArguments, if they divide the ranks.
+
+    ``origins``: those of the facts; degrees that have one were given and are kept.
+    """
     own = block_of(run.arguments) if run is not None else dict[str, Any]()
     sizes = sizes_of(launch) or dict[str, int]()
     added: dict[str, int] = {}
     for axis, setting in (("tensor", "tp_size"), ("sequence", "sp_size")):
         size = own.get(setting, sizes.get(setting, 1))
-        if getattr(degrees, axis) == 1 and _is_size(size):
+        if f"{axis}_parallel" not in origins and _is_size(size):
             added[axis] = size
     found = replace(degrees, **added)
     return found if ranks is None or found.divide(ranks) else degrees

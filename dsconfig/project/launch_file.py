@@ -22,7 +22,7 @@ def head(kind: str, gpus: int, nodes: int) -> dict[str, Any]:
 def naming(
     config: str, stage: object, *, gpus: int, nodes: int, launch: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the YAML that names a config file and keeps the entries of ``launch``.
+    """Return the YAML that names a config file and keeps the other entries of ``launch``.
 
     Entries that accelerate refuses together with a config file are left out.
     """
@@ -33,9 +33,10 @@ def naming(
         for name, value in plugin_settings.block_of(launch).items()
         if name not in REFUSED_WITH_A_FILE
     }
-    block = {"deepspeed_config_file": config, "zero3_init_flag": stage == 3, **block}
+    initializes = stage == 3 and block.get("zero3_init_flag") is not False
+    block |= {"deepspeed_config_file": config, "zero3_init_flag": initializes}
     own = head(plugin_settings.DEEPSPEED, gpus, nodes)
-    return {**own, **kept, "deepspeed_config": block}
+    return {**own, **kept, **own, "deepspeed_config": block}
 
 
 def dumped(entries: Mapping[str, Any]) -> str:

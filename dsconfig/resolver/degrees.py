@@ -13,9 +13,13 @@ from dsconfig.schema.paths import SEQUENCE_PARALLEL
 
 def fill(draft: Draft) -> None:
     """Resolve ``sequence_parallel_size``, and use it in everything resolved afterwards."""
-    path, flag = SEQUENCE_PARALLEL, draft.facts.degrees.sequence
-    if flag > 1 or draft.facts.degrees != UNDIVIDED:
-        draft.set(path, flag, Source.TRAINING, "--sequence-parallel")
+    path, degree = SEQUENCE_PARALLEL, draft.facts.degrees.sequence
+    if degree > 1 or "sequence_parallel" in draft.facts.origins:
+        origin = draft.facts.origins.get("sequence_parallel", "parallelism_config")
+        draft.set(path, degree, Source.TRAINING, origin)
+        return
+    if draft.facts.degrees != UNDIVIDED:
+        draft.set(path, degree, Source.DEFAULT, "not divided: another parallel degree is set")
         return
 
     def space(facts: Facts) -> sizing.Space | None:
@@ -28,7 +32,9 @@ def fill(draft: Draft) -> None:
     degrees = found.chosen.space.facts.degrees
     reasons = {each.axis: each.reason for each in found.rejected if each.degree is None}
     rule = "the fastest degree that fits, with the largest micro batch"
-    if degrees.sequence == 1:
+    if found.chosen.result.chosen is None:
+        rule = "nothing fits; this degree comes closest"
+    elif degrees.sequence == 1:
         rule = reasons.get("sequence", "no other degree is faster")
     draft.set(path, degrees.sequence, Source.MEMORY, rule)
     draft.facts = replace(draft.facts, degrees=degrees)

@@ -1,5 +1,7 @@
 """Rules for sequence and tensor parallelism: which degrees, stages, models and releases."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +56,7 @@ def test_windows_under_ulysses(model: str, kernel: str | None, effect: str | Non
 
 def test_recurrent_layers_under_ulysses() -> None:
     found = codes(MICRO, model="qwen3-next-80b-a3b", sequence_parallel=2)
-    assert "36 layers" in found["DSC873"]
+    assert "36 recurrent layers" in found["DSC873"]
     assert "DSC873" not in codes(MICRO, model="llama-3-8b", sequence_parallel=2)
 
 
@@ -85,3 +87,14 @@ def test_batch_counts_tensor_ranks() -> None:
     assert "trains on 16 samples" in codes(divided, model="llama-3-8b")["DSC875"]
     assert "DSC875" not in codes({**MICRO, "tensor_parallel": {"autotp_size": 4}})
     assert "DSC875" not in codes({"train_batch_size": 64, "tensor_parallel": {"autotp_size": 1}})
+
+
+@pytest.mark.parametrize(("length", "reported"), [(1024, False), (8192, True)])
+def test_window_matters_for_longer_sequences_only(
+    length: int, reported: bool, tmp_path: Path
+) -> None:
+    shape = {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 2, "vocab_size": 96}
+    model = {"model_type": "mistral", "intermediate_size": 128, "sliding_window": 4096, **shape}
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    here: dict[str, Any] = {"sequence_parallel": 2, "model": tmp_path / "config.json"}
+    assert ("DSC872" in codes(MICRO, **here, seq_len=length)) == reported

@@ -196,3 +196,9 @@ def test_auto_sequence_parallel_size_is_the_choice_of_the_search() -> None:
     assert dsconfig.resolve(config, gather(gpus=8)).config["sequence_parallel_size"] == 1
     flag = gather(**LONG, sequence_parallel=16)
     assert dsconfig.resolve(config, flag).config["sequence_parallel_size"] == 16
+
+
+def test_degree_that_the_program_does_not_execute_is_an_error() -> None:
+    facts = gather(gpus=8, model="llama-2-7b", device="a100-80gb", seq_len=2048, tensor_parallel=2)
+    with pytest.raises(ValueError, match="tensor_parallel=: 2 is not executed by dsengine"):
+        dsconfig.tune(facts, runtime="dsengine")

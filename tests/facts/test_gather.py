@@ -6,6 +6,7 @@ import re
 import pytest
 
 from dsconfig.facts import FactError, gather
+from dsconfig.facts.inputs import in_arguments
 from dsconfig.mesh import Degrees
 from narrowing import not_none
 
@@ -138,3 +139,15 @@ def test_degrees_of_the_trainer_and_of_accelerate() -> None:
     assert gather(accelerate_config=launch).degrees == Degrees(sequence=2)
     assert gather(gpus=8, sequence_parallel=2, training_args=trainer).degrees.sequence == 2
     assert gather(gpus=6, training_args=trainer).degrees == Degrees(), "does not divide 6 ranks"
+
+
+def test_given_degree_of_1_overrides_the_arguments():
+    sizes = {"parallelism_config": {"sp_size": 2}}
+    assert gather(gpus=8, training_args=sizes).degrees.sequence == 2
+    assert gather(gpus=8, training_args=sizes, sequence_parallel=1).degrees.sequence == 1
+
+
+def test_flags_become_arguments_outside_commands():
+    text = "specify --gpus, or `dsconfig convert x --to json` --with deepspeed"
+    expected = "specify gpus=, or `dsconfig convert x --to json` releases= deepspeed"
+    assert in_arguments(text) == expected

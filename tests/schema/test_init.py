@@ -10,6 +10,7 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import gather
+from dsconfig.project import launch_file
 
 from .conftest import Run
 
@@ -180,3 +181,17 @@ def test_init_prints_the_accelerate_config_that_goes_with_it(run: Run, tmp_path:
     assert run("validate", launch)[:2] == (0, "")
     zero = json.loads(config.read_text())["zero_optimization"]
     assert zero["stage"] == 3 and zero["offload_optimizer"]["device"] == "cpu"
+
+
+def test_launch_file_names_the_new_config_and_keeps_other_entries() -> None:
+    old = {
+        "distributed_type": "MULTI_GPU",
+        "num_processes": 8,
+        "mixed_precision": "bf16",
+        "main_process_port": 29501,
+        "deepspeed_config": {"deepspeed_config_file": "old.json", "zero3_init_flag": True},
+    }
+    new = launch_file.naming("new.json", 2, gpus=4, nodes=1, launch=old)
+    assert (new["distributed_type"], new["num_processes"]) == ("DEEPSPEED", 4)
+    named = {"deepspeed_config_file": "new.json", "zero3_init_flag": False}
+    assert new["deepspeed_config"] == named and new["main_process_port"] == 29501

@@ -126,7 +126,7 @@ def _divide(model: ModelTree, weights: Weights, cap: int, sharing: Sharing) -> _
         for unit, (indices, _) in zip(divided, made, strict=True)
         for name, index in zip(unit.parameters, indices, strict=True)
     }
-    first: dict[tuple[tuple[int, int, bool], ...], int] = {}
+    first: dict[tuple[tuple[int, int, bool, bool], ...], int] = {}
     groups = tuple(
         _group(weights, sharing, indices, block, first.setdefault(_sizes(weights, indices), index))
         for index, (indices, block) in enumerate(made)
@@ -140,9 +140,9 @@ def padded(weight: Weight, ranks: int) -> int:
     return -(-weight.rows // ranks) * ranks * (weight.elements // max(1, weight.rows))
 
 
-def _sizes(weights: Weights, indices: tuple[int, ...]) -> tuple[tuple[int, int, bool], ...]:
+def _sizes(weights: Weights, indices: tuple[int, ...]) -> tuple[tuple[int, int, bool, bool], ...]:
     own = (weights[index] for index in indices)
-    return tuple((weight.elements, weight.rows, weight.trainable) for weight in own)
+    return tuple((each.elements, each.rows, each.trainable, each.expert) for each in own)
 
 
 def _group(
