@@ -48,10 +48,13 @@ def test_loader_explains_what_is_missing_on_every_rank(
 @pytest.mark.parametrize(
     ("degrees", "words"),
     [
-        ([2, 2, 4, 4], "rank 2 calls sequence_parallel_size 4, but rank 0 .* 2: .* same"),
+        (
+            [2, 2, 4, 4],
+            r"rank 2 calls initialize_sequence_parallel\(4\), but rank 0 calls .*\(2\): .* same",
+        ),
         (
             [2, 2, 1, 1],
-            r"rank 2 calls initialize\(\), but rank 0 sequence_parallel_size 2: .* same",
+            r"rank 2 calls initialize\(\), but rank 0 calls initialize_sequence_.*\(2\): .* same",
         ),
         ([3, 3, 3, 3], "sequence_parallel_size 3 does not divide 4 ranks: use 2"),
     ],

@@ -53,7 +53,7 @@ def _gather(call: str, value: Any) -> list[Any]:
     for rank, other in enumerate(calls):
         if other != calls[0]:
             raise ValueError(
-                f"rank {rank} calls {other}, but rank 0 {calls[0]}: set the same "
+                f"rank {rank} calls {other}, but rank 0 calls {calls[0]}: set the same "
                 "sequence_parallel_size on every rank"
             )
     return [value for _, value in gathered]

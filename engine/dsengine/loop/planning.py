@@ -237,7 +237,10 @@ def refuse_uncovered(plan: Plan) -> None:
 def refuse_parallel(plan: Plan) -> None:
     """Raise ValueError if the plan divides the model along an axis that dsengine does not split, or
     the config samples over a number of ranks that does not divide all."""
-    ranks, wanted = plan.mesh.world_size, plan.effective.config.get("sequence_parallel_size") or 1
+    ranks, wanted = plan.mesh.world_size, plan.effective.config.get("sequence_parallel_size")
+    wanted = 1 if wanted is None else wanted
+    if type(wanted) is not int or wanted < 1:
+        raise ValueError(f"sequence_parallel_size {wanted!r} is not a positive integer")
     if ranks % wanted:
         raise ValueError(
             f"sequence_parallel_size {wanted} does not divide {ranks} ranks: use "

@@ -82,6 +82,10 @@ class SequenceLoader:
 
     def _problem(self, batch: dict[str, Any]) -> str | None:
         """Return why ``batch`` cannot be divided."""
+        if not isinstance(batch, dict):
+            return (
+                f"sequence parallelism requires batches that are dicts, not {type(batch).__name__}"
+            )
         missing = [name for name in ("input_ids", "labels") if name not in batch]
         if missing:
             return f"sequence parallelism requires {missing[0]} in every batch"
@@ -90,7 +94,10 @@ class SequenceLoader:
                 "sequence parallelism requires position_ids in every batch: let the collator add "
                 "torch.arange(length), restarting at each packed sample"
             )
-        shape = batch["input_ids"].shape
+        ids = batch["input_ids"]
+        if not isinstance(ids, Tensor) or ids.dim() < 2:
+            return "sequence parallelism requires input_ids of the shape [batch, sequence]"
+        shape = ids.shape
         for name, value in batch.items():
             if isinstance(value, Tensor) and value.shape[1:2] != shape[1:2]:
                 return (

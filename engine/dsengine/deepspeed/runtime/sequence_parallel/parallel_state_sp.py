@@ -33,7 +33,7 @@ def initialize_sequence_parallel(sequence_parallel_size: int) -> None:
     """
     ranks = world_size()
     if ranks > 1:
-        check_same_call(f"sequence_parallel_size {sequence_parallel_size}")
+        check_same_call(f"initialize_sequence_parallel({sequence_parallel_size})")
     if sequence_parallel_size < 2 or ranks % sequence_parallel_size:
         raise ValueError(
             f"sequence_parallel_size {sequence_parallel_size} does not divide {ranks} ranks: use "
