@@ -6,6 +6,7 @@ To record: DS_ACCELERATOR=cpu PYTHONPATH=tests python -m replays.large_integers
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import dsconfig
 from dsconfig.facts import Facts
@@ -27,15 +28,14 @@ def record() -> dict[str, list[str]]:
     """Return the keys at which DeepSpeed raises an exception, by value."""
     from deepspeed.runtime import config as module
 
-    module.dist.get_rank = lambda *_: 0
-    module.dist.get_world_size = lambda *_: 1
     refused: dict[str, list[str]] = {name: [] for name in VALUES}
-    for name, value in VALUES.items():
-        for path, _, config in configs(paths(), [value]):
-            try:
-                module.DeepSpeedConfig(config)
-            except Exception:  # of any class
-                refused[name].append(path)
+    with patch.multiple(module.dist, get_rank=lambda *_: 0, get_world_size=lambda *_: 1):
+        for name, value in VALUES.items():
+            for path, _, config in configs(paths(), [value]):
+                try:
+                    module.DeepSpeedConfig(config)
+                except Exception:  # of any class
+                    refused[name].append(path)
     return refused
 
 
