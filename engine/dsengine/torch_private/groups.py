@@ -147,10 +147,10 @@ def correct_all_gather_gradient() -> None:
     if backward.__module__ != __name__:
 
         def corrected(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
-            group = ctx.group or dist.distributed_c10d._get_default_group()
-            if dist.get_backend(group) != dist.Backend.GLOO:
+            # Among all ranks (None) the numbers are the same.
+            if ctx.group is None or dist.get_backend(ctx.group) != dist.Backend.GLOO:
                 return backward(ctx, *gradients)
-            return None, all_to_all_slices(torch.stack(gradients), group).sum(0)
+            return None, all_to_all_slices(torch.stack(gradients), ctx.group).sum(0)
 
         gather.backward = staticmethod(corrected)
 
