@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import dsconfig
@@ -90,20 +90,25 @@ TEXTS = st.lists(
 ).map("".join)
 
 
+KEY = r"""(?:^[ \t-]*|[{{,]\s*)["']?{}["']?\s*:"""
+"""A key of JSON or YAML: first on its line, or inside of ``{{...}}``."""
+
+
 def referencing_program(files: dict[str, str], name: str) -> str | None:
     """Return the program without any cache, as its description has it."""
     for file, text in sorted(files.items())[:MOST_NEIGHBOURS]:
         named = re.search(rf"[\s\"'/]{re.escape(name)}\b", text)
         if file == name or not named:
             continue
-        if re.search(r"^\s*deepspeed_config(_file)?\s*:", text, re.MULTILINE):
+        if re.search(KEY.format("deepspeed_config(?:_file)?"), text, re.MULTILINE):
             return "accelerate"
-        if re.search(r"""^\s*["']?deepspeed["']?\s*:""", text, re.MULTILINE):
+        if re.search(KEY.format("deepspeed"), text, re.MULTILINE):
             return "transformers"
     return None
 
 
 @given(st.dictionaries(st.sampled_from(["a.yaml", "b.yml", "c.json", "z.json"]), TEXTS), NAMES)
+@example({"a.yaml": "/a{deepspeed: "}, "a")
 def test_shared_neighbours_find_the_same_program(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, str], name: str
 ) -> None:
