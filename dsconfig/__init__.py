@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from dsconfig.failures.diagnosis import Failure as Failure
     from dsconfig.mesh import Degrees as Degrees
     from dsconfig.mesh import Mesh as Mesh
+    from dsconfig.mesh import nearest_degree as nearest_degree
     from dsconfig.planner.build import PlanError as PlanError
     from dsconfig.planner.plan import Coverage as Coverage
     from dsconfig.planner.plan import Plan as Plan
@@ -91,7 +92,7 @@ __getattr__, __all__ = lazy_attributes(__name__, "__version__")
 def __dir__() -> list[str]:
     """List the public functions, and the types and errors in their signatures and docstrings."""
     functions = [name for name in __all__ if name.islower()]
-    return [name for name in (*functions, *_TYPES) if name not in _MODULES | {"__version__"}]
+    return [name for name in (*functions, *_TYPES) if name not in _UNLISTED]
 
 
 _TYPES = (
@@ -100,5 +101,5 @@ _TYPES = (
 )
 
 
-_MODULES = {"hostfile", "launch_env", "tiles"}
-"""Public modules, used by the engine."""
+_UNLISTED = {"__version__", "hostfile", "launch_env", "nearest_degree", "tiles"}
+"""Public for the engine."""

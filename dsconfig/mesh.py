@@ -10,6 +10,7 @@ samples, are also expert_data x expert, neighbors along ``expert`` (DeepSpeed's
 of which ``expert_data`` copies exist.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -32,10 +33,13 @@ def ranks_per_node(world_size: int, nodes: int | None) -> int:
     return max(1, -(-world_size // (nodes or max(1, nodes_for(world_size)))))
 
 
-def nearest_divisor(number: int, degree: int) -> int:
-    """Return the divisor of ``number`` nearest to ``degree``; the smaller of two."""
-    divisors = (each for each in range(1, number + 1) if number % each == 0)
-    return min(divisors, key=lambda each: (abs(each - degree), each))
+def nearest_degree(
+    degree: int, number: int, is_valid: Callable[[int], bool] = lambda _: True
+) -> int:
+    """Return the valid divisor of ``number`` above 1 nearest to ``degree``; the smaller of two,
+    else 1."""
+    divisors = (each for each in range(2, number + 1) if number % each == 0 and is_valid(each))
+    return min(divisors, key=lambda each: (abs(each - degree), each), default=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture
-from dsconfig.mesh import UNDIVIDED, Degrees, nearest_divisor, ranks_per_node
+from dsconfig.mesh import UNDIVIDED, Degrees, nearest_degree, ranks_per_node
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.capabilities import (
     AUTOEP_FAMILIES,
@@ -60,7 +60,7 @@ def why_not(axis: str, degree: int, facts: Facts) -> str:
     ranks = facts.world_size or 1
     found = replace(UNDIVIDED, **{axis: degree})
     if not found.divide(ranks):
-        return f"{ranks} ranks are not divisible by it; use {nearest_divisor(ranks, degree)}"
+        return f"{ranks} ranks are not divisible by it; use {nearest_degree(degree, ranks)}"
     total = facts.training.global_batch_size if facts.training else None
     groups = found.samples(ranks)
     if total is not None and total % groups:
@@ -112,7 +112,7 @@ def recurrent_layers(shape: Architecture) -> int:
 
 def _heads(degree: int, shape: Architecture, facts: Facts) -> str:
     if shape.heads % degree:
-        use = nearest_divisor(shape.heads, degree)
+        use = nearest_degree(degree, shape.heads)
         return f"{shape.heads} attention heads are not divisible by it; use {use}"
     return ""
 
@@ -120,10 +120,10 @@ def _heads(degree: int, shape: Architecture, facts: Facts) -> str:
 def _sequence(degree: int, shape: Architecture, facts: Facts) -> str:
     heads, length = shape.kv_heads or shape.heads, facts.sequence_length
     if length is not None and length % degree:
-        use = nearest_divisor(length, degree)
+        use = nearest_degree(degree, length)
         return f"{length} tokens are not divisible by it; use {use}"
     if heads % degree and degree % heads:
-        use = nearest_divisor(heads, degree)
+        use = nearest_degree(degree, heads)
         return f"{heads} key/value heads and {degree} ranks: one must divide the other; use {use}"
     return _heads(degree, shape, facts)
 
@@ -131,7 +131,7 @@ def _sequence(degree: int, shape: Architecture, facts: Facts) -> str:
 def _tensor(degree: int, shape: Architecture, facts: Facts) -> str:
     heads = shape.kv_heads or shape.heads
     if heads % degree:
-        use = nearest_divisor(heads, degree)
+        use = nearest_degree(degree, heads)
         return f"{heads} key/value heads are not divisible by it; use {use}"
     return _heads(degree, shape, facts)
 
@@ -139,7 +139,7 @@ def _tensor(degree: int, shape: Architecture, facts: Facts) -> str:
 def _expert(degree: int, shape: Architecture, facts: Facts) -> str:
     experts = shape.experts or 1
     if experts % degree:
-        return f"{experts} experts are not divisible by it; use {nearest_divisor(experts, degree)}"
+        return f"{experts} experts are not divisible by it; use {nearest_degree(degree, experts)}"
     return ""
 
 

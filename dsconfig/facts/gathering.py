@@ -252,7 +252,7 @@ def _check_degrees(world_size: int, degrees: mesh.Degrees) -> None:
     if world_size % together:
         divided = [name for name in _DEGREES if name != "expert" and getattr(degrees, name) > 1]
         if len(divided) == 1:
-            use = mesh.nearest_divisor(world_size, together)
+            use = mesh.nearest_degree(together, world_size)
             message = f"{world_size} ranks are not divisible by {together}; use {use}"
             raise FactError(f"{divided[0]}_parallel", message)
         factors = " x ".join(str(getattr(degrees, name)) for name in divided)
@@ -262,7 +262,7 @@ def _check_degrees(world_size: int, degrees: mesh.Degrees) -> None:
         message = f"{world_size} ranks are not divisible by {product}; specify {near}"
         raise FactError("gpus", message)
     if samples % degrees.expert:
-        use = mesh.nearest_divisor(samples, degrees.expert)
+        use = mesh.nearest_degree(degrees.expert, samples)
         message = f"{degrees.expert} does not divide {samples} data-parallel ranks; use {use}"
         raise FactError("expert_parallel", message)
 

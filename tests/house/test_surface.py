@@ -51,6 +51,7 @@ SURFACE = {
     "gather",
     "hostfile",
     "launch_env",
+    "nearest_degree",
     "optimizer_type",
     "plan",
     "read",

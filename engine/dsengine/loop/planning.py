@@ -19,12 +19,12 @@ from dsconfig import (
     Status,
     TrainingFacts,
     launch_env,
+    nearest_degree,
 )
 from dsengine.communication.environment import node_count
 from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
 from dsengine.observation.printing import print_rank0
-from dsengine.parallel import nearest_degree
 from dsengine.parameters.model_tree import describe
 from dsengine.sharding import SPLITS
 from dsengine.tiers import files, memory

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dsengine.parallel import nearest_degree
+from dsconfig import nearest_degree
 from dsengine.parallel.all_to_all import all_gather, split_heads, split_sequence
 from dsengine.topology import world_size
 from dsengine.torch_private.tensors import version_of

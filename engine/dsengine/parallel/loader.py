@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dsengine.parallel import nearest_degree
+from dsconfig import nearest_degree
 from dsengine.topology import world_size
 
 IGNORED = -100

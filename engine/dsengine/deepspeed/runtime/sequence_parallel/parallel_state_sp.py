@@ -1,6 +1,6 @@
 """Process groups of sequence parallelism, under DeepSpeed's names: the ``mpu`` of Ulysses."""
 
-from dsconfig import Degrees, Mesh
+from dsconfig import Degrees, Mesh, nearest_degree
 from dsengine.communication.agreement import check_same_call
 from dsengine.communication.devices import device_of_rank
 from dsengine.deepspeed.utils.groups import (
@@ -21,7 +21,6 @@ from dsengine.deepspeed.utils.groups import (
 from dsengine.deepspeed.utils.groups import (
     _get_sequence_parallel_world_size as get_sequence_parallel_world_size,
 )
-from dsengine.parallel import nearest_degree
 from dsengine.topology import Topology, current, set_current, world_size
 
 
