@@ -33,13 +33,19 @@ def ranks_per_node(world_size: int, nodes: int | None) -> int:
     return max(1, -(-world_size // (nodes or max(1, nodes_for(world_size)))))
 
 
+def divisors(number: int) -> list[int]:
+    """Return all divisors, ascending."""
+    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
+    return small + [number // each for each in reversed(small) if each * each != number]
+
+
 def nearest_degree(
     degree: int, number: int, is_valid: Callable[[int], bool] = lambda _: True
 ) -> int:
     """Return the valid divisor of ``number`` above 1 nearest to ``degree``; the smaller of two,
     else 1."""
-    divisors = (each for each in range(2, number + 1) if number % each == 0 and is_valid(each))
-    return min(divisors, key=lambda each: (abs(each - degree), each), default=1)
+    valid = (each for each in divisors(number)[1:] if is_valid(each))
+    return min(valid, key=lambda each: (abs(each - degree), each), default=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

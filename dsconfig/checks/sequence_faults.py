@@ -13,7 +13,12 @@ from dsconfig.checks.registry import MODEL
 from dsconfig.checks.rule import Path
 from dsconfig.cost.divisions import recurrent_layers
 from dsconfig.report import Effect
-from dsconfig.runtimes.capabilities import refused_by_autotp
+from dsconfig.runtimes.capabilities import (
+    AUTOTP_SINCE,
+    NO_AUTOTP,
+    STYLES_REQUIRED_SINCE,
+    unconverted_styles,
+)
 
 SP: Path = ("sequence_parallel_size",)
 AUTOTP: Path = ("tensor_parallel", "autotp_size")
@@ -134,31 +139,64 @@ def recurrent_layers_under_ulysses(config: Context) -> Iterator[FaultFinding]:
         yield FaultFinding(SP if config.has(*SP) else (), behavior)
 
 
+WITHOUT_AUTOTP = 'set "autotp_size" to 1 and use ZeRO stage 3'
+
+
+def _partitioned_family(config: Context) -> str | None:
+    """Return the family of the model if AutoTP partitions it without layer specs."""
+    shape, size = config.facts.architecture, config.in_force(AUTOTP[:1], "autotp_size")
+    by_specs = config.has("tensor_parallel", "partition_config")
+    return None if shape is None or size <= 1 or by_specs else shape.family
+
+
 @fault(
     "DSC874",
-    "0.19.6 to 0.19.8",
+    f"{STYLES_REQUIRED_SINCE} to 0.19.8",
     "deepspeedai/DeepSpeed#8290",
-    'write tensor_parallel.partition_config, or set "autotp_size" to 1 and use ZeRO stage 3',
+    f"write tensor_parallel.partition_config, or {WITHOUT_AUTOTP}",
     effect=Effect.REFUSED,
     stops="engine ValueError",
     triggers="tensor_parallel",
 )
-def model_without_autotp(config: Context) -> Iterator[FaultFinding]:
+def plan_refused_by_autotp(config: Context) -> Iterator[FaultFinding]:
     """AutoTP refuses the tensor-parallel plan of the model
 
     Since 0.19.6 DeepSpeed rejects the `base_model_tp_plan` of a transformers model if it has a
     style that AutoTP does not convert: 79 of the 144 families of transformers 5.23 with a plan,
-    among them Mixtral, Qwen3 MoE, DeepSeek V2 and V3, Phi-3, OLMo 2 and GLM. GPT-2 and seven others
-    without a plan are refused as well. A `partition_config` replaces the plan.
+    among them Mixtral, Qwen3 MoE, DeepSeek V2 and V3, Phi-3, OLMo 2 and GLM. Earlier releases
+    partition them by the names of their layers. A `partition_config` replaces the plan.
 
     with: model="mixtral-8x7b", world_size=8
     bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2}}
     good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 1}}
     """
-    shape, size = config.facts.architecture, config.in_force(AUTOTP[:1], "autotp_size")
-    reason = refused_by_autotp(shape.family) if shape is not None else ""
-    if reason and size > 1 and not config.has("tensor_parallel", "partition_config"):
-        yield FaultFinding(AUTOTP, f"refuse {_name(config)} with AutoTP: {reason}")
+    styles = unconverted_styles(_partitioned_family(config))
+    if styles:
+        behavior = f"refuse {_name(config)} with AutoTP: its plan has the styles {styles}"
+        yield FaultFinding(AUTOTP, behavior)
+
+
+@fault(
+    "DSC876",
+    f"{AUTOTP_SINCE} to 0.19.8",
+    "deepspeedai/DeepSpeed#3711",
+    f"write tensor_parallel.partition_config, or {WITHOUT_AUTOTP}",
+    effect=Effect.REFUSED,
+    stops="engine AssertionError",
+    triggers="tensor_parallel",
+)
+def model_without_plan(config: Context) -> Iterator[FaultFinding]:
+    """AutoTP does not support the model
+
+    GPT-2, XLNet, LED and five other families have no tensor-parallel plan, and AutoTP refuses to
+    partition them by the names of their layers.
+
+    with: model="gpt2", world_size=8
+    bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2}}
+    good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 1}}
+    """
+    if _partitioned_family(config) in NO_AUTOTP:
+        yield FaultFinding(AUTOTP, f"refuse {_name(config)} with AutoTP: it has no plan")
 
 
 @fault(

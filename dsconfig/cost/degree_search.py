@@ -28,7 +28,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import ArgumentError
 from dsconfig.mesh import UNDIVIDED
 from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.runtimes.capabilities import AXES, label_of, settings_of, stages_under, support
+from dsconfig.runtimes.capabilities import AXES, label_of, not_executed, settings_of, stages_under
 from dsconfig.runtimes.effective import Tier
 
 SpaceOf = Callable[[Facts], Space | None]
@@ -137,11 +137,12 @@ def _along(
         if sufficient:
             rejected.append(Rejected(axis, degree, f"not needed: {sufficient} fits"))
             continue
-        obstacle = why_not(axis, degree, facts)
+        divided = with_degree(facts, axis, degree)
+        obstacle = why_not(axis, divided)
         if obstacle:
             rejected.append(Rejected(axis, degree, obstacle))
             continue
-        found = _tried(with_degree(facts, axis, degree), program, space_of)
+        found = _tried(divided, program, space_of)
         if found is None:
             rejected.append(Rejected(axis, degree, "no stage supports it here"))
             continue
@@ -152,16 +153,13 @@ def _along(
 def _pairs(facts: Facts, program: Runtime, space_of: SpaceOf) -> list[Tried]:
     """Return the combinations of two axes that fit, each the smallest of its pair."""
     open_axes = [axis for axis in AXES if not why_none(axis, facts, program)]
-    possible = {
-        axis: [each for each in degrees_of(axis, facts) if not why_not(axis, each, facts)]
-        for axis in open_axes
-    }
+    degrees = {axis: degrees_of(axis, facts) for axis in open_axes}
     found: list[Tried] = []
     for one, other in combinations(open_axes, 2):
-        products = sorted((a * b, a, b) for a in possible[one] for b in possible[other])
+        products = sorted((a * b, a, b) for a in degrees[one] for b in degrees[other])
         for _, first, second in products:
             divided = with_degree(with_degree(facts, one, first), other, second)
-            if not divided.degrees.divide(facts.world_size or 1):
+            if why_not(one, divided) or why_not(other, divided):
                 continue
             tried = _tried(divided, program, space_of)
             if tried is not None and tried.result.chosen is not None:
@@ -173,9 +171,12 @@ def _pairs(facts: Facts, program: Runtime, space_of: SpaceOf) -> list[Tried]:
 def _not_needed(facts: Facts, program: Runtime, first: Tried) -> Iterator[Rejected]:
     """Yield why no axis was searched."""
     if facts.degrees != UNDIVIDED:
-        reason = f"set: {described(facts.degrees)}"
+        reason = f"not searched: {described(facts.degrees)} is set"
     elif not is_open(facts):
-        reason = "set: data parallel"
+        given = (facts.origins.get(f"{axis}_parallel") for axis in AXES)
+        reason = f"not searched: {', '.join(filter(None, given))} is set to 1"
+    elif (facts.world_size or 1) == 1:
+        reason = "there is one rank"
     else:
         reason = "not needed: fits with data parallelism alone"
     for axis in AXES:
@@ -196,7 +197,8 @@ def of_facts(
     as ``open_space`` does, and for degrees of the facts that the target does not execute.
     """
     target = runtime_of(program)
-    _require_executed(facts, target)
+    if problem := not_executed(target, facts.degrees):
+        raise ArgumentError(problem)
     found = best(
         facts,
         target,
@@ -208,12 +210,3 @@ def of_facts(
             f"{', '.join(map(str, stages_under(target, facts.degrees)))}"
         )
     return found
-
-
-def _require_executed(facts: Facts, target: Runtime) -> None:
-    for axis in AXES:
-        degree, reason = getattr(facts.degrees, axis), support(target, axis).reason
-        if degree > 1 and reason:
-            raise ArgumentError(
-                f"{axis}_parallel=: {degree} is not executed by {target.name}: {reason}"
-            )

@@ -1,16 +1,15 @@
 """Parallel degrees that a search may try, and why each other one is not tried."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture
-from dsconfig.mesh import UNDIVIDED, Degrees, nearest_degree, ranks_per_node
+from dsconfig.mesh import UNDIVIDED, Degrees, divisors, nearest_degree, ranks_per_node
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.capabilities import (
-    AUTOEP_FAMILIES,
     AXES,
+    has_autoep_preset,
     label_of,
     refused_by_autotp,
     support,
@@ -39,34 +38,45 @@ def is_open(facts: Facts) -> bool:
     )
 
 
-def degrees_of(axis: str, facts: Facts) -> Iterator[int]:
-    """Yield the degrees of an axis for these ranks, ascending: tensor within a node, pipeline
-    across nodes."""
+def degrees_of(axis: str, facts: Facts) -> list[int]:
+    """Return the degrees of an axis that divide these ranks, ascending: tensor within a node,
+    pipeline across nodes."""
     ranks, shape = facts.world_size or 1, facts.architecture
     most = {
-        "sequence": min(ranks, LARGEST_SEQUENCE),
+        "sequence": LARGEST_SEQUENCE,
         "tensor": ranks_per_node(ranks, facts.nodes),
-        "expert": min(ranks, (shape.experts if shape else None) or 1),
+        "expert": (shape.experts if shape else None) or 1,
         "pipeline": facts.nodes or 1,
     }[axis]
-    degree = 2
-    while degree <= most:
-        yield degree
-        degree *= 2
+    return [degree for degree in divisors(ranks) if 1 < degree <= most]
 
 
-def why_not(axis: str, degree: int, facts: Facts) -> str:
-    """Return why a degree is impossible for this model on these ranks; "" if it is possible."""
-    ranks = facts.world_size or 1
-    found = replace(UNDIVIDED, **{axis: degree})
-    if not found.divide(ranks):
-        return f"{ranks} ranks are not divisible by it; use {nearest_degree(degree, ranks)}"
+def why_not(axis: str, facts: Facts) -> str:
+    """Return why the degree of an axis is impossible for the model, the batch and the other
+    degrees of these facts, with the nearest possible one; "" if it is possible."""
+    obstacle = _obstacle(axis, facts)
+    if not obstacle:
+        return ""
+
+    def is_possible(degree: int) -> bool:
+        return not _obstacle(axis, with_degree(facts, axis, degree))
+
+    shape = facts.architecture
+    whole = facts.world_size or (_divided(axis, shape) if shape is not None else 1)
+    near = nearest_degree(getattr(facts.degrees, axis), whole, is_possible)
+    return f"{obstacle}; use {near}" if is_possible(near) else obstacle
+
+
+def _obstacle(axis: str, facts: Facts) -> str:
+    ranks, degrees = facts.world_size, facts.degrees
     total = facts.training.global_batch_size if facts.training else None
-    groups = found.samples(ranks)
-    if total is not None and total % groups:
+    if ranks is not None and not degrees.divide(ranks):
+        return f"{ranks} ranks are not divisible by it"
+    if ranks is not None and total is not None and total % degrees.samples(ranks):
+        groups = degrees.samples(ranks)
         return f"the global batch of {total} is not a multiple of {groups} data-parallel ranks"
     shape = facts.architecture
-    return "" if shape is None else _OBSTACLES[axis](degree, shape, facts)
+    return "" if shape is None else _OBSTACLES[axis](degrees, shape, facts.sequence_length)
 
 
 def why_none(axis: str, facts: Facts, program: Runtime) -> str:
@@ -76,11 +86,11 @@ def why_none(axis: str, facts: Facts, program: Runtime) -> str:
         return f"not executed by {program.name}: {reason}"
     shape = facts.architecture
     family = shape.family if shape is not None else None
-    if axis == "tensor" and (refused := refused_by_autotp(family)):
+    if axis == "tensor" and (refused := refused_by_autotp(family, program.version)):
         return f"AutoTP refuses {family}: {refused}"
     if axis == "expert" and (shape is None or not shape.experts):
         return "the model has no experts"
-    if axis == "expert" and family not in AUTOEP_FAMILIES:
+    if axis == "expert" and not has_autoep_preset(family, program.version):
         return f"AutoEP has no preset for {family}: it would need expert_parallel patterns"
     if axis == "sequence" and shape is not None and recurrent_layers(shape):
         return f"{recurrent_layers(shape)} layers are not attention and need every token"
@@ -95,11 +105,11 @@ def possible(facts: Facts, program: Runtime) -> list[Facts]:
     if not is_open(facts) or (facts.world_size or 1) == 1:
         return []
     return [
-        with_degree(facts, axis, degree)
+        divided
         for axis in AXES
         if not why_none(axis, facts, program)
-        for degree in degrees_of(axis, facts)
-        if not why_not(axis, degree, facts)
+        for divided in (with_degree(facts, axis, each) for each in degrees_of(axis, facts))
+        if not why_not(axis, divided)
     ]
 
 
@@ -110,50 +120,44 @@ def recurrent_layers(shape: Architecture) -> int:
     )
 
 
-def _heads(degree: int, shape: Architecture, facts: Facts) -> str:
-    if shape.heads % degree:
-        use = nearest_degree(degree, shape.heads)
-        return f"{shape.heads} attention heads are not divisible by it; use {use}"
-    return ""
+def _divided(axis: str, shape: Architecture) -> int:
+    """Return how many parts of a model an axis divides."""
+    parts = {"expert": shape.experts, "pipeline": shape.layers}
+    return parts.get(axis, shape.heads) or 1
 
 
-def _sequence(degree: int, shape: Architecture, facts: Facts) -> str:
-    heads, length = shape.kv_heads or shape.heads, facts.sequence_length
+def _sequence(degrees: Degrees, shape: Architecture, length: int | None) -> str:
+    degree = degrees.sequence
+    heads = shape.heads // degrees.tensor
+    kv_heads = max(1, (shape.kv_heads or shape.heads) // degrees.tensor)
     if length is not None and length % degree:
-        use = nearest_degree(degree, length)
-        return f"{length} tokens are not divisible by it; use {use}"
-    if heads % degree and degree % heads:
-        use = nearest_degree(degree, heads)
-        return f"{heads} key/value heads and {degree} ranks: one must divide the other; use {use}"
-    return _heads(degree, shape, facts)
+        return f"{length} tokens are not divisible by it"
+    if kv_heads % degree and degree % kv_heads:
+        return f"{kv_heads} key/value heads and {degree} ranks: one must divide the other"
+    return f"{heads} attention heads are not divisible by it" if heads % degree else ""
 
 
-def _tensor(degree: int, shape: Architecture, facts: Facts) -> str:
-    heads = shape.kv_heads or shape.heads
-    if heads % degree:
-        use = nearest_degree(degree, heads)
-        return f"{heads} key/value heads are not divisible by it; use {use}"
-    return _heads(degree, shape, facts)
+def _tensor(degrees: Degrees, shape: Architecture, length: int | None) -> str:
+    for heads, kind in ((shape.kv_heads or shape.heads, "key/value"), (shape.heads, "attention")):
+        if heads % degrees.tensor:
+            return f"{heads} {kind} heads are not divisible by it"
+    return ""
 
 
-def _expert(degree: int, shape: Architecture, facts: Facts) -> str:
+def _expert(degrees: Degrees, shape: Architecture, length: int | None) -> str:
     experts = shape.experts or 1
-    if experts % degree:
-        return f"{experts} experts are not divisible by it; use {nearest_degree(degree, experts)}"
-    return ""
+    return f"{experts} experts are not divisible by it" if experts % degrees.expert else ""
 
 
-def _pipeline(degree: int, shape: Architecture, facts: Facts) -> str:
-    if shape.layers < degree:
-        return f"{shape.layers} layers cannot fill it; use {shape.layers}"
-    return ""
+def _pipeline(degrees: Degrees, shape: Architecture, length: int | None) -> str:
+    return f"{shape.layers} layers cannot fill it" if shape.layers < degrees.pipeline else ""
 
 
 _OBSTACLES = {"sequence": _sequence, "tensor": _tensor, "expert": _expert, "pipeline": _pipeline}
 
 
 def with_degree(facts: Facts, axis: str, degree: int) -> Facts:
-    """Return the facts with one degree more."""
+    """Return the facts with another degree of an axis."""
     return replace(facts, degrees=replace(facts.degrees, **{axis: degree}))
 
 

@@ -10,6 +10,7 @@ from dsconfig.cost.estimate import Option
 from dsconfig.cost.search_space import Batches, Candidate, Space
 from dsconfig.facts import Facts, TrainingFacts
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.mesh import divisors
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.capabilities import label_of
 from dsconfig.runtimes.effective import Effective
@@ -129,7 +130,7 @@ class _Questions:
         group = facts.degrees.per_sample
         total = facts.training.global_batch_size if facts.training else None
         if total and self._effective is None:
-            groups = search_space.divisors(total)
+            groups = divisors(total)
         else:
             groups = range(1, max(1, MAXIMUM_GPUS // group) + 1)
 

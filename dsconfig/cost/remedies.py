@@ -23,12 +23,11 @@ from dsconfig.cost.divisions import described, possible
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.estimator import estimate_option, facts_in_force
 from dsconfig.cost.fit import verdict_on
-from dsconfig.cost.search_space import divisors
 from dsconfig.cost.step_time import step_time
 from dsconfig.facts.adapters import with_adapters
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
-from dsconfig.mesh import UNDIVIDED
+from dsconfig.mesh import UNDIVIDED, divisors
 from dsconfig.runtimes.base import (
     BASE_WEIGHTS,
     LORA_RANK,

@@ -24,7 +24,7 @@ from dsconfig.cost.fit import Verdict, host_or_disk_shortfall, verdict_on
 from dsconfig.cost.master_weights import specified
 from dsconfig.cost.step_time import StepTime, step_time
 from dsconfig.facts.facts import Facts
-from dsconfig.mesh import UNDIVIDED, Degrees
+from dsconfig.mesh import UNDIVIDED, Degrees, divisors
 from dsconfig.report.sizes import size
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.capabilities import keys_in, label_of
@@ -70,12 +70,6 @@ def batches(
     if steps is not None:
         return Batches((max(1, per_rank // steps),), None, steps)
     return Batches(divisors(per_rank) if searched else (per_rank,), per_rank)
-
-
-def divisors(number: int) -> list[int]:
-    """Return all divisors, ascending."""
-    small = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
-    return small + [number // size for size in reversed(small) if size * size != number]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,14 @@ from dsconfig.batch import MICRO
 from dsconfig.facts import Facts, ModelTree
 from dsconfig.facts.inputs import ArgumentError, in_arguments
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.mesh import Degrees, Mesh
+from dsconfig.mesh import Mesh
 from dsconfig.planner.coverage import coverage
 from dsconfig.planner.plan import Plan, PlannedStage
 from dsconfig.planner.schedule import unit_schedule
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import Resolution
-from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.runtimes.capabilities import AXES, support
+from dsconfig.runtimes.base import runtime_of
+from dsconfig.runtimes.capabilities import not_executed
 from dsconfig.runtimes.effective import Effective, Zero, mesh_of
 from dsconfig.schema.version import Version
 
@@ -45,7 +45,12 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
     program = runtime_of(resolution.runtime, resolution.version)
     facts = estimator.facts_in_force(effective, facts, program)
     if not program.runs_deepspeed:
-        _refuse_split(facts.degrees, program)
+        problem = not_executed(program, facts.degrees)
+        if problem:
+            raise PlanError(
+                f"{problem}; use zero_optimization.stage 3 to shard the model, or another program "
+                "(runtime=)"
+            )
     plan = Plan(
         runtime=resolution.runtime,
         release=str(resolution.version),
@@ -97,17 +102,6 @@ def complete(plan: Plan, facts: Facts) -> Plan:
         traffic=time.traffic,
         step={} if option.step is None or not facts.sequence_length else asdict(option.step),
     )
-
-
-def _refuse_split(degrees: Degrees, program: Runtime) -> None:
-    for axis in AXES:
-        degree, why = getattr(degrees, axis), support(program, axis).reason
-        if degree > 1 and why:
-            raise PlanError(
-                f"--{axis}-parallel {degree}: not executed by dsengine: {why}; use "
-                "zero_optimization.stage 3 to shard the model, or plan for DeepSpeed (--runtime "
-                "deepspeed)"
-            )
 
 
 def _mesh(zero: Zero, facts: Facts) -> Mesh:

@@ -77,24 +77,26 @@ _ULYSSES_OF_ACCELERATE = Version(0, 18, 2)
 """Checked by accelerate 1.15 (``_prepare_deepspeed``)."""
 _NO_PIPELINE = Support("it runs every layer on each rank and creates no PipelineModule")
 
-AUTOEP_FAMILIES: Final = frozenset(
-    (
-        *("deepseek_v2", "deepseek_v3", "minimax_m3_vl_text", "mixtral", "qwen2_moe"),
-        *("qwen3_5_moe_text", "qwen3_moe"),
-    )
-)
-"""Families with a preset of AutoEP (``auto_ep_presets`` of DeepSpeed 0.19.8)."""
+AUTOEP_FAMILIES: Final[Mapping[str, Version]] = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "mixtral", "qwen2_moe"), _AUTOEP.since),
+    **dict.fromkeys(("qwen3_5_moe_text", "qwen3_moe"), _AUTOEP.since),
+    "minimax_m3_vl_text": Version(0, 19, 8),
+}
+"""Families with a preset of AutoEP (``auto_ep_presets``), and its first release."""
 AUTOTP_STYLES: Final = frozenset(
     (
         *("colwise", "colwise_rep", "colwise_gather_output", "rowwise"),
         *("replicated_with_grad_allreduce", "embedding_rowwise"),
     )
 )
-"""Styles of a transformers plan that AutoTP converts (``tp_plan_converter.py`` of 0.19.8)."""
+"""Styles of a transformers plan that AutoTP converts (``tp_plan_converter.py`` of 0.19.6)."""
+STYLES_REQUIRED_SINCE: Final = Version(0, 19, 6)
+"""Earlier releases partition a model with other styles by the names of its layers."""
 NO_AUTOTP: Final = frozenset(
     ("deberta", "flaubert", "fsmt", "gpt2", "led", "longformer", "xlm", "xlnet")
 )
-"""Families without a plan that AutoTP refuses (``AutoTP.supported`` of 0.19.8)."""
+"""Families without a plan that AutoTP refuses (``AutoTP.supported``) in every release."""
+AUTOTP_SINCE: Final = _AUTOTP.since
 
 TABLE: Mapping[str, Mapping[str, Support]] = {
     "deepspeed": {
@@ -143,18 +145,40 @@ def support(program: Runtime, axis: str) -> Support:
     return found
 
 
-def refused_by_autotp(family: str | None) -> str:
-    """Return why AutoTP of DeepSpeed 0.19.8 refuses a model of transformers 5.23; "" if it does
+def unconverted_styles(family: str | None) -> str:
+    """Return the styles of a plan of transformers 5.23 that AutoTP does not convert; "" if it
+    converts all of them."""
+    return ", ".join(sorted(set(tensor_plan(family)) - AUTOTP_STYLES))
+
+
+def refused_by_autotp(family: str | None, version: Version) -> str:
+    """Return why AutoTP of a DeepSpeed release refuses a model of transformers 5.23; "" if it does
     not."""
     if family in NO_AUTOTP:
         return "it has no tensor-parallel plan"
-    styles = sorted(set(tensor_plan(family)) - AUTOTP_STYLES)
-    return f"its plan has the styles {', '.join(styles)}" if styles else ""
+    styles = unconverted_styles(family) if version >= STYLES_REQUIRED_SINCE else ""
+    return f"its plan has the styles {styles}" if styles else ""
+
+
+def has_autoep_preset(family: str | None, version: Version) -> bool:
+    """Return whether AutoEP of a DeepSpeed release divides the experts of a model without
+    patterns."""
+    return family in AUTOEP_FAMILIES and version >= AUTOEP_FAMILIES[family]
 
 
 def executes(program: Runtime, axis: str) -> bool:
     """Return whether a program, at its release, executes a degree."""
     return not support(program, axis).reason
+
+
+def not_executed(program: Runtime, degrees: Degrees) -> str:
+    """Return the first argument whose degree a program does not execute, and why; "" if it executes
+    all of them."""
+    for axis in AXES:
+        degree, reason = getattr(degrees, axis), support(program, axis).reason
+        if degree > 1 and reason:
+            return f"{axis}_parallel=: {degree} is not executed by {program.name}: {reason}"
+    return ""
 
 
 def stages_under(program: Runtime, degrees: Degrees) -> tuple[int, ...]:

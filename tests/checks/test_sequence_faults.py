@@ -8,7 +8,7 @@ import pytest
 
 import dsconfig
 from dsconfig.facts import gather, hf_attributes
-from dsconfig.runtimes.capabilities import AUTOTP_STYLES, refused_by_autotp
+from dsconfig.runtimes.capabilities import AUTOTP_STYLES, unconverted_styles
 
 MICRO: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1}
 CLIPPED: dict[str, Any] = {**MICRO, "gradient_clipping": 1.0}
@@ -62,9 +62,9 @@ def test_recurrent_layers_under_ulysses() -> None:
 
 @pytest.mark.parametrize(
     ("model", "refused"),
-    [("mixtral-8x7b", True), ("gpt2", True), ("llama-3-8b", False), ("qwen2.5-32b", False)],
+    [("mixtral-8x7b", True), ("llama-3-8b", False), ("qwen2.5-32b", False)],
 )
-def test_models_that_autotp_refuses(model: str, refused: bool) -> None:
+def test_plans_that_autotp_refuses(model: str, refused: bool) -> None:
     divided = {**MICRO, "tensor_parallel": {"autotp_size": 2}}
     assert ("DSC874" in codes(divided, model=model)) == refused
     assert "DSC874" not in codes(divided, "0.19.5", model=model)
@@ -72,10 +72,18 @@ def test_models_that_autotp_refuses(model: str, refused: bool) -> None:
     assert "DSC874" not in codes({**MICRO, "tensor_parallel": own}, model=model)
 
 
+def test_model_that_autotp_does_not_support() -> None:
+    divided = {**MICRO, "tensor_parallel": {"autotp_size": 2}}
+    for version, expected in (("0.16.3", False), ("0.16.4", True), ("0.19.8", True)):
+        assert ("DSC876" in codes(divided, version, model="gpt2")) == expected
+    assert "DSC874" not in codes(divided, model="gpt2")
+    assert "DSC876" not in codes(divided, model="mixtral-8x7b")
+
+
 def test_refused_families_are_those_with_other_styles() -> None:
     table = hf_attributes.recorded_types()
     planned = [family for family in table if hf_attributes.tensor_plan(family)]
-    refused = [family for family in planned if refused_by_autotp(family)]
+    refused = [family for family in planned if unconverted_styles(family)]
     assert (len(planned), len(refused)) == (144, 79), "as in the page of DSC874"
     for family in planned:
         styles = set(hf_attributes.tensor_plan(family))

@@ -1,6 +1,7 @@
 """``tune`` searches parallel degrees that the target program executes, if the model needs them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,18 +107,68 @@ def test_json_lists_degrees_and_rejections() -> None:
 
 def obstacle(axis: str, degree: int, **more: Any) -> str:
     facts: Facts = gather(**{**LONG, **more})
-    return divisions.why_not(axis, degree, facts)
+    return divisions.why_not(axis, divisions.with_degree(facts, axis, degree))
 
 
 def test_obstacles_name_the_nearest_degree() -> None:
-    assert obstacle("sequence", 16).endswith("not divisible by it; use 20")
+    assert obstacle("sequence", 16) == "40 attention heads are not divisible by it; use 8"
     assert obstacle("sequence", 3, gpus=48) == "131072 tokens are not divisible by it; use 2"
-    assert "key/value heads" in obstacle("tensor", 16)
+    assert obstacle("tensor", 16) == "8 key/value heads are not divisible by it; use 8"
     assert obstacle("pipeline", 128, gpus=128).startswith("64 layers cannot fill it; use 64")
     assert obstacle("sequence", 5).startswith("64 ranks are not divisible by it; use 4")
-    assert "global batch of 12" in obstacle("sequence", 8, global_batch=12)
+    assert obstacle("sequence", 4, global_batch=8) == (
+        "the global batch of 8 is not a multiple of 16 data-parallel ranks; use 8"
+    )
+    assert obstacle("sequence", 8, global_batch=12) == (
+        "the global batch of 12 is not a multiple of 8 data-parallel ranks"
+    ), "no degree is possible"
+    assert obstacle("sequence", 4, tensor_parallel=2) == ""
+    assert obstacle("sequence", 8, tensor_parallel=8).startswith("5 attention heads")
     assert obstacle("expert", 3, gpus=48, model="qwen3-30b-a3b").endswith("by it; use 2")
     assert obstacle("expert", 8, model="qwen3-30b-a3b") == ""
+
+
+def test_degrees_divide_the_ranks(tmp_path: Path) -> None:
+    shape = {"hidden_size": 384, "num_attention_heads": 12, "num_key_value_heads": 3}
+    sizes = {"num_hidden_layers": 12, "intermediate_size": 1024, "vocab_size": 1000}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **shape, **sizes}))
+    facts = gather(model=path, gpus=6, nodes=1, seq_len=12_288)
+    assert divisions.degrees_of("tensor", facts) == divisions.degrees_of("sequence", facts)
+    assert divisions.degrees_of("tensor", facts) == [2, 3, 6]
+    program = runtime_of("deepspeed")
+    possible = [each.degrees for each in divisions.possible(facts, program)]
+    assert possible == [Degrees(sequence=3), Degrees(sequence=6), Degrees(tensor=3)]
+    assert divisions.degrees_of("pipeline", gather(gpus=12, nodes=3)) == [2, 3]
+
+
+def test_models_are_refused_from_a_release_on() -> None:
+    def why(axis: str, model: str, release: str) -> str:
+        program = runtime_of("deepspeed", Version.parse(release))
+        return divisions.why_none(axis, gather(model=model, gpus=8), program)
+
+    assert "AutoTP refuses mixtral" in why("tensor", "mixtral-8x7b", "0.19.6")
+    assert not why("tensor", "mixtral-8x7b", "0.19.5")
+    assert "AutoTP refuses gpt2" in why("tensor", "gpt2", "0.16.4")
+    assert why("expert", "mixtral-8x7b", "0.19.1").endswith("requires DeepSpeed 0.19.2 or later")
+    assert not why("expert", "mixtral-8x7b", "0.19.2")
+    late = "minimax_m3_vl_text"
+    found = [capabilities.has_autoep_preset(late, Version(0, 19, patch)) for patch in (7, 8)]
+    assert found == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"gpus": 1}, "there is one rank"),
+        ({"gpus": 8, "sequence_parallel": 8}, "not searched: sequence parallel 8 is set"),
+        ({"gpus": 8, "tensor_parallel": 1}, "not searched: --tensor-parallel is set to 1"),
+    ],
+)
+def test_reason_without_a_search(facts: dict[str, Any], reason: str) -> None:
+    known = gather(model="qwen2.5-0.5b", device="h100", seq_len=2048, **{"gpus": 8, **facts})
+    found = tuning.ranking(known, runtime="deepspeed")
+    assert [each.reason for each in found.rejected if each.axis == "sequence"] == [reason]
 
 
 def test_table_covers_every_program_and_axis() -> None:

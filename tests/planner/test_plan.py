@@ -170,7 +170,7 @@ def test_split_that_engine_lacks_is_refused() -> None:
     for axis in ("tensor", "pipeline"):
         degree: Any = {f"{axis}_parallel": 2}
         world = gather(gpus=8, model="gpt2", **degree)
-        with pytest.raises(PlanError, match=f"--{axis}-parallel 2: not executed by dsengine"):
+        with pytest.raises(PlanError, match=f"{axis}_parallel=: 2 is not executed by dsengine"):
             dsconfig.plan(dsconfig.resolve(CONFIG | zero, world), world)
         resolution = dsconfig.resolve(CONFIG | zero, world, runtime="deepspeed")
         assert getattr(dsconfig.plan(resolution, world).mesh, axis) == 2
