@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 
 import dsengine
 from frameworks.families import inputs_of, loss_of, small_model
@@ -49,3 +50,29 @@ def _train(model_type: str, stage: int, folder: str) -> Any:
     finally:
         if engine is not None:
             engine.destroy()
+
+
+def exported(model_types: list[str], stage: int, folder: str) -> dict[str, str]:
+    """Return by family how ``iter_weights`` differs from ``save_pretrained``, "" if it does not."""
+    warnings.simplefilter("ignore")
+    return {name: _export(name, stage, Path(folder) / name) for name in model_types}
+
+
+def _export(model_type: str, stage: int, folder: Path) -> str:
+    model: Any = small_model(model_type)
+    if dist.get_rank() == 0:
+        small_model(model_type).save_pretrained(folder)  # type: ignore[operator]
+    dist.barrier()
+    saved = {n: t for file in folder.glob("*.safetensors") for n, t in load_file(file).items()}
+    zero = {"stage": stage} | ({"stage3_param_persistence_threshold": 0} if stage == 3 else {})
+    engine, *_ = dsengine.initialize(model=model, config=CONFIG | {"zero_optimization": zero})
+    found = dict(engine.iter_weights(bucket_bytes=2**16))
+    metadata = engine.weight_metadata()
+    engine.destroy()
+    described = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in found.items()]
+    if [tuple(each) for each in metadata] != described:
+        return "metadata differs"
+    if found.keys() != saved.keys():
+        return f"names differ: {sorted(found.keys() ^ saved.keys())}"
+    different = [name for name, tensor in saved.items() if not torch.equal(found[name], tensor)]
+    return f"values differ: {different}" if different else ""

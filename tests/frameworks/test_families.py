@@ -33,6 +33,13 @@ def test_thirty_families_train_equally_at_every_stage(two: Ranks, stage: int) ->
         assert sharded[0][family] == pytest.approx(expected[family], rel=1e-4), family
 
 
+def test_thirty_families_export_what_they_save(two: Ranks, tmp_path: Path) -> None:
+    job = "frameworks.family_jobs:exported"
+    folder = str(tmp_path)
+    for found in two.run(job, seconds=400, model_types=list(SOME), stage=3, folder=folder):
+        assert found == dict.fromkeys(SOME, "")
+
+
 def test_each_family_gets_one_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "families.jsonl"
     command = [sys.executable, "-m", "frameworks.family_sweep", "run", "vit", "llama", "nothing"]

@@ -166,7 +166,7 @@ class SavingEngine(OffloadingEngine):
             save_dir,
             save_filename,
             group=self.checkpointer().group,
-            dtype=_model_dtype(self),
+            dtype=model_dtype(self),
             exclude_frozen=exclude_frozen_parameters,
             max_file_bytes=max_file_bytes,
         )
@@ -188,7 +188,7 @@ class SavingEngine(OffloadingEngine):
         """Return the full state dict on rank 0, None on other ranks."""
         state = full_state_dict(
             training_state(self),
-            dtype=_model_dtype(self),
+            dtype=model_dtype(self),
             exclude_frozen=exclude_frozen_parameters,
         )
         return state or None
@@ -213,7 +213,7 @@ def requests_deepspeed_files() -> bool:
     return value == "deepspeed"
 
 
-def _model_dtype(engine: OffloadingEngine) -> torch.dtype | None:
+def model_dtype(engine: OffloadingEngine) -> torch.dtype | None:
     """Return the compute dtype; None keeps each tensor's own."""
     name = str(engine.plan.effective.numerics.precision)
     return None if name == "fp32" else DTYPES[name]

@@ -1,6 +1,8 @@
 """The tables of a module: parameters, buffers and children under each of their names."""
 
-from collections.abc import Iterator
+import copy
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -56,3 +58,25 @@ def buffer_table(module: nn.Module) -> dict[str, Tensor | None]:
 
 def replace_parameter_table(module: nn.Module, table: dict[str, Any]) -> None:
     module.__dict__["_parameters"] = table
+
+
+def rebuilt(
+    module: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
+    buffers: Mapping[str, Tensor],
+    children: Mapping[str, nn.Module],
+) -> Any:
+    """Return a module like ``module`` with other tensors and children, and without hooks.
+
+    Other attributes are the same objects, but lists, sets and dicts are copied. ``copy.copy`` would
+    call the constructor of a class that ``fully_shard`` has made.
+    """
+    new = object.__new__(type(module))
+    for name, value in vars(module).items():
+        if isinstance(value, OrderedDict) and name.endswith("_hooks"):
+            value = OrderedDict[Any, Any]()
+        vars(new)[name] = copy.copy(value) if isinstance(value, list | set | dict) else value
+    vars(new)["_parameters"] = {**dict.fromkeys(module._parameters), **parameters}
+    vars(new)["_buffers"] = {**module._buffers, **buffers}
+    vars(new)["_modules"] = {**dict.fromkeys(module._modules), **children}
+    return new

@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor
 from dsengine.checkpoints.state import TrainingState
 from dsengine.parameters.shards import full_tensor_of
 from dsengine.topology import rank
+from dsengine.torch_private.tensors import local_part, storage_key
 
 
 def exported_dtype(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -48,3 +49,12 @@ def full_state_dict(
     weights = state.weights(exclude_frozen=exclude_frozen)
     full = dict(full_tensors(weights, dtype, keep=keep))
     return full | {name: full[first] for name, first in state.tied().items() if first in full}
+
+
+@torch.no_grad()
+def full_copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the full tensor in ``dtype`` and in memory of its own. Collective for shards."""
+    cast = tensor.to(dtype)
+    full = full_tensor_of(cast) if isinstance(cast, DTensor) else cast
+    is_own = storage_key(full) != storage_key(local_part(tensor))
+    return full.contiguous() if is_own else full.clone(memory_format=torch.contiguous_format)
