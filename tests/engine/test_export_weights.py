@@ -87,6 +87,15 @@ def test_ranks_may_leave_together(ranks: Ranks, stage: int) -> None:
         assert result["losses"] == curve[1:]
 
 
+@pytest.mark.parametrize("stage", range(4))
+def test_only_states_that_are_read_must_not_be_offloaded(ranks: Ranks, stage: int) -> None:
+    kinds = ["optim_states", "hp_params"]
+    settings = config(stage, **BF16)
+    error = ranks.run(f"{JOBS}:with_offloaded", settings=settings, kinds=kinds)[0]
+    needs_masters = stage == 0  # elsewhere shards are masters
+    assert error.endswith("are offloaded; call reload_states() first") is needs_masters
+
+
 def test_wrong_arguments_are_named(ranks: Ranks) -> None:
     errors = ranks.run(f"{JOBS}:refused", settings=config(3))[0]
     assert [error.split()[0] for error in errors] == [

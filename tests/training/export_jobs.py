@@ -134,6 +134,22 @@ def left_together(settings: dict[str, Any]) -> dict[str, Any]:
     return {"equal": equal, "left": list(first), "losses": losses}
 
 
+def with_offloaded(settings: dict[str, Any], kinds: list[str]) -> str:
+    """Export while ``kinds`` of states are offloaded; return the error of masters, "" for none."""
+    engine = built(settings, steps=1)
+    before = dict(engine.iter_weights())
+    engine.offload_states(include=kinds)
+    assert different(dict(engine.iter_weights()), before) == []
+    error = ""
+    try:
+        engine.iter_weights(dtype=torch.float32)
+    except RuntimeError as raised:
+        error = str(raised)
+    engine.reload_states()
+    engine.destroy()
+    return error
+
+
 def refused(settings: dict[str, Any]) -> list[str]:
     """Return the errors of wrong arguments."""
     engine = built(settings, steps=0)

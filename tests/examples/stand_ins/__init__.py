@@ -1,0 +1,1 @@
+"""Stand-ins for packages that receive weights, with the signatures of the published ones."""
