@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.checks.registry import EMBEDDED_IN_YAML, MODEL, NESTED, TRAINING
+from dsconfig.checks.registry import DIVIDED, EMBEDDED_IN_YAML, MODEL, NESTED, TRAINING
 from dsconfig.checks.rule import Finding, Phase
 from dsconfig.facts import Facts
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.mesh import UNDIVIDED
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import ARGUMENTS, AUTO, AutoHandling, Runtime
 from dsconfig.runtimes.read_config import ReadConfig
@@ -68,7 +69,8 @@ class Context(ReadConfig):
         embedded = (EMBEDDED_IN_YAML,) if self.document.container else ()
         training = self.facts.training
         arguments = (TRAINING,) if training is not None and training.arguments else ()
-        known = (*facts, *embedded, *arguments, *self.facts.releases)
+        divided = (DIVIDED,) if self.facts.degrees != UNDIVIDED else ()
+        known = (*facts, *embedded, *arguments, *divided, *self.facts.releases)
         return frozenset((*self.config, *nested, *known))
 
     @property

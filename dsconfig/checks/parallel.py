@@ -1,15 +1,26 @@
 """Rules for tensor, sequence and pipeline parallelism."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, Path, Phase, reaches_deepspeed
+from dsconfig.checks.registry import DIVIDED, refusal, rule
+from dsconfig.checks.rule import AT_INIT, AppliesTo, Finding, Path, Phase, reaches_deepspeed
+from dsconfig.cost import divisions
+from dsconfig.facts import parallelism
 from dsconfig.report import Effect
+from dsconfig.runtimes.base import Runtime
+from dsconfig.runtimes.capabilities import requires_equal_parts
+from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.source.pointer import is_block
 
 TP: Path = ("tensor_parallel",)
-EP: Path = ("expert_parallel",)
+KEYS: Mapping[str, Path] = {
+    "sequence": ("sequence_parallel_size",),
+    "tensor": (*TP, "autotp_size"),
+    "expert": ("expert_parallel", "autoep_size"),
+}
+"""Key of each degree."""
 
 
 @refusal("DSC461", also=(Effect.ALTERED,), triggers="sequence_parallel_size data_parallel_size")
@@ -193,3 +204,57 @@ def pipeline_key_unread(config: Context) -> Iterator[Finding]:
                 help="delete it and pass it to PipelineModule",
                 on_key=True,
             )
+
+
+@rule(
+    "DSC478",
+    Effect.REFUSED,
+    also=(Effect.NOTE,),
+    triggers=f"sequence_parallel_size tensor_parallel expert_parallel {DIVIDED}",
+    stops="engine ValueError",
+)
+def indivisible_degree(config: Context) -> Iterator[Finding]:
+    """A parallel degree does not divide the model or the sequence
+
+    Ulysses divides the tokens of each sample, and in attention the heads; a number of key/value
+    heads below the degree must divide it. AutoEP divides the experts of a layer. The message names
+    the nearest degree that the model, the sequence, the batch and the number of ranks allow. AutoTP
+    divides heads unevenly (measured with 3 heads on 2 ranks), dsengine refuses to.
+
+    with: model="llama-3-8b", seq_len=4096, world_size=24
+    bad: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 3}
+    good: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 4}
+    """
+    for found in divisions.indivisible(with_degrees(config.facts, config.config)):
+        if found.axis == "tensor":
+            consequence = "AutoTP gives the ranks different numbers, estimated as equal ones"
+            yield _at(config, found, consequence, reaches_deepspeed)._replace(effect=Effect.NOTE)
+        at = "the first batch" if found.of_length else "initialization"
+        finding = _at(config, found, f"{at} fails", partial(_refuses, axis=found.axis))
+        yield finding._replace(phase=Phase.STEP) if found.of_length else finding
+
+
+def _refuses(runtime: Runtime, axis: str) -> bool:
+    return requires_equal_parts(runtime, axis)
+
+
+def _at(
+    config: Context, found: divisions.Indivisible, consequence: str, applies_to: AppliesTo
+) -> Finding:
+    """Return a finding at the key, the argument or the flag that sets a degree."""
+    problem = f"is {found.degree} (nearest possible: {found.use}): {found.problem}: {consequence}"
+    help, size = f"use {found.use}", parallelism.SIZE_OF.get(found.axis, "")
+    key, training = KEYS[found.axis], config.facts.training
+    written = (parallelism.BLOCK, parallelism.yaml_name(size))
+    if config.get(*key) == found.degree:
+        path, name = key, ".".join(key)
+    elif written[1] in parallelism.block_of(config.document.container or {}):
+        path, name = written, ".".join(written)
+    elif training is not None and size in parallelism.block_of(training.arguments):
+        argument = f"{parallelism.BLOCK}.{size}"
+        at_argument = config.argument_finding(argument, f" {problem}", help)
+        return at_argument._replace(applies_to=applies_to)
+    else:
+        path: Path = ()
+        name = config.facts.origins.get(f"{found.axis}_parallel", f"{parallelism.BLOCK} {size}")
+    return Finding(path, f"{name} {problem}", help, applies_to=applies_to)

@@ -21,6 +21,8 @@ EMBEDDED_IN_YAML = "@embedded"
 """Trigger: the config is embedded in, or named by, a YAML file."""
 TRAINING = "@training"
 """Trigger: TrainingArguments are known."""
+DIVIDED = "@divided"
+"""Trigger: a flag or another file sets a parallel degree."""
 PAGE = "@page"
 """Never present: the reader reports these findings, and the rules exist for their pages."""
 
@@ -59,7 +61,8 @@ MODULES: Mapping[str, str] = {
     "learning_rate": "scheduler optimizer",
     "magnitude": "zero_optimization optimizer",
     "zenflow": "zero_optimization.zenflow",
-    "parallel": "sequence_parallel_size data_parallel_size tensor_parallel pipeline",
+    "parallel": "sequence_parallel_size data_parallel_size tensor_parallel pipeline "
+    f"expert_parallel {DIVIDED}",
     "experts": f"expert_parallel {MODEL}",
     "compile": "compile",
     "memory": MODEL,

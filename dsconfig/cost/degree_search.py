@@ -17,6 +17,7 @@ from dsconfig.cost.divisions import (
     Rejected,
     degrees_of,
     described,
+    indivisible,
     is_open,
     why_none,
     why_not,
@@ -28,7 +29,14 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import ArgumentError
 from dsconfig.mesh import UNDIVIDED
 from dsconfig.runtimes.base import Runtime, runtime_of
-from dsconfig.runtimes.capabilities import AXES, label_of, not_executed, settings_of, stages_under
+from dsconfig.runtimes.capabilities import (
+    AXES,
+    label_of,
+    not_executed,
+    requires_equal_parts,
+    settings_of,
+    stages_under,
+)
 from dsconfig.runtimes.effective import Tier
 
 SpaceOf = Callable[[Facts], Space | None]
@@ -199,6 +207,10 @@ def of_facts(
     target = runtime_of(program)
     if problem := not_executed(target, facts.degrees):
         raise ArgumentError(problem)
+    for found in indivisible(facts):
+        if requires_equal_parts(target, found.axis):
+            problem = f"{found.degree}: {found.problem}; use {found.use}"
+            raise ArgumentError(f"{found.axis}_parallel=: {problem}")
     found = best(
         facts,
         target,

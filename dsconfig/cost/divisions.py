@@ -1,5 +1,6 @@
 """Parallel degrees that a search may try, and why each other one is not tried."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,6 +32,17 @@ class Rejected(NamedTuple):
         return f"{self.axis} parallel" + ("" if self.degree is None else f" {self.degree}")
 
 
+class Indivisible(NamedTuple):
+    """A degree that does not divide the model or its sequence; ``use``: the nearest that does."""
+
+    axis: str
+    degree: int
+    problem: str
+    use: int
+    of_length: bool
+    """Whether it is the sequence that is not divisible."""
+
+
 def is_open(facts: Facts) -> bool:
     """Return whether no flag or file sets a degree."""
     return facts.degrees == UNDIVIDED and not any(
@@ -55,16 +67,31 @@ def why_not(axis: str, facts: Facts) -> str:
     """Return why the degree of an axis is impossible for the model, the batch and the other
     degrees of these facts, with the nearest possible one; "" if it is possible."""
     obstacle = _obstacle(axis, facts)
-    if not obstacle:
-        return ""
+    near = nearest(axis, facts) if obstacle else 1
+    is_possible = obstacle and not _obstacle(axis, with_degree(facts, axis, near))
+    return f"{obstacle}; use {near}" if is_possible else obstacle
 
-    def is_possible(degree: int) -> bool:
-        return not _obstacle(axis, with_degree(facts, axis, degree))
 
+def nearest(axis: str, facts: Facts) -> int:
+    """Return the degree of an axis nearest to that of the facts that is possible; else 1."""
     shape = facts.architecture
-    whole = facts.world_size or (_divided(axis, shape) if shape is not None else 1)
-    near = nearest_degree(getattr(facts.degrees, axis), whole, is_possible)
-    return f"{obstacle}; use {near}" if is_possible(near) else obstacle
+    whole = facts.world_size or (_parts(axis, shape) if shape is not None else 1)
+    return nearest_degree(
+        getattr(facts.degrees, axis),
+        whole,
+        lambda degree: not _obstacle(axis, with_degree(facts, axis, degree)),
+    )
+
+
+def indivisible(facts: Facts) -> Iterator[Indivisible]:
+    """Yield the degrees above 1 that do not divide heads, experts or the sequence."""
+    shape, length = facts.architecture, facts.sequence_length
+    for axis in ("sequence", "tensor", "expert"):
+        degree = getattr(facts.degrees, axis)
+        of_length = axis == "sequence" and _length(degree, length)
+        problem = of_length or (_OBSTACLES[axis](facts.degrees, shape) if shape is not None else "")
+        if degree > 1 and problem:
+            yield Indivisible(axis, degree, problem, nearest(axis, facts), bool(of_length))
 
 
 def _obstacle(axis: str, facts: Facts) -> str:
@@ -75,8 +102,10 @@ def _obstacle(axis: str, facts: Facts) -> str:
     if ranks is not None and total is not None and total % degrees.samples(ranks):
         groups = degrees.samples(ranks)
         return f"the global batch of {total} is not a multiple of {groups} data-parallel ranks"
+    if axis == "sequence" and (problem := _length(degrees.sequence, facts.sequence_length)):
+        return problem
     shape = facts.architecture
-    return "" if shape is None else _OBSTACLES[axis](degrees, shape, facts.sequence_length)
+    return "" if shape is None else _OBSTACLES[axis](degrees, shape)
 
 
 def why_none(axis: str, facts: Facts, program: Runtime) -> str:
@@ -120,36 +149,38 @@ def recurrent_layers(shape: Architecture) -> int:
     )
 
 
-def _divided(axis: str, shape: Architecture) -> int:
+def _parts(axis: str, shape: Architecture) -> int:
     """Return how many parts of a model an axis divides."""
     parts = {"expert": shape.experts, "pipeline": shape.layers}
     return parts.get(axis, shape.heads) or 1
 
 
-def _sequence(degrees: Degrees, shape: Architecture, length: int | None) -> str:
+def _length(degree: int, length: int | None) -> str:
+    return f"{length} tokens are not divisible by it" if length and length % degree else ""
+
+
+def _sequence(degrees: Degrees, shape: Architecture) -> str:
     degree = degrees.sequence
     heads = shape.heads // degrees.tensor
     kv_heads = max(1, (shape.kv_heads or shape.heads) // degrees.tensor)
-    if length is not None and length % degree:
-        return f"{length} tokens are not divisible by it"
     if kv_heads % degree and degree % kv_heads:
-        return f"{kv_heads} key/value heads and {degree} ranks: one must divide the other"
+        return f"{kv_heads} key/value heads are neither divisible by it nor a divisor of it"
     return f"{heads} attention heads are not divisible by it" if heads % degree else ""
 
 
-def _tensor(degrees: Degrees, shape: Architecture, length: int | None) -> str:
+def _tensor(degrees: Degrees, shape: Architecture) -> str:
     for heads, kind in ((shape.kv_heads or shape.heads, "key/value"), (shape.heads, "attention")):
         if heads % degrees.tensor:
             return f"{heads} {kind} heads are not divisible by it"
     return ""
 
 
-def _expert(degrees: Degrees, shape: Architecture, length: int | None) -> str:
+def _expert(degrees: Degrees, shape: Architecture) -> str:
     experts = shape.experts or 1
     return f"{experts} experts are not divisible by it" if experts % degrees.expert else ""
 
 
-def _pipeline(degrees: Degrees, shape: Architecture, length: int | None) -> str:
+def _pipeline(degrees: Degrees, shape: Architecture) -> str:
     return f"{shape.layers} layers cannot fill it" if shape.layers < degrees.pipeline else ""
 
 

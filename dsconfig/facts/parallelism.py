@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 BLOCK = "parallelism_config"
 SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size")
+SIZE_OF = {"tensor": "tp_size", "sequence": "sp_size"}
+"""Setting of each degree that a run with DeepSpeed may have."""
 BACKENDS = {"cp_backend": "torch", "sp_backend": "deepspeed"}
 """Settings with a single accepted value."""
 OTHERS = (
@@ -70,7 +72,7 @@ def with_sizes(
     own = block_of(run.arguments) if run is not None else dict[str, Any]()
     sizes = sizes_of(launch) or dict[str, int]()
     added: dict[str, int] = {}
-    for axis, setting in (("tensor", "tp_size"), ("sequence", "sp_size")):
+    for axis, setting in SIZE_OF.items():
         size = own.get(setting, sizes.get(setting, 1))
         if f"{axis}_parallel" not in origins and _is_size(size):
             added[axis] = size

@@ -1,13 +1,15 @@
-"""Resolve parallel degrees that are "auto": those of the search, among what dsengine executes."""
+"""Resolve parallel degrees that are "auto", by the search among what dsengine executes, and check
+those that are set."""
 
 from dataclasses import replace
 
-from dsconfig.cost import degree_search
+from dsconfig.cost import degree_search, divisions
 from dsconfig.facts import Facts
 from dsconfig.mesh import UNDIVIDED
 from dsconfig.resolver import sizing
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
+from dsconfig.runtimes.capabilities import requires_equal_parts
 from dsconfig.schema.paths import SEQUENCE_PARALLEL
 
 
@@ -38,3 +40,12 @@ def fill(draft: Draft) -> None:
         rule = reasons.get("sequence", "no other degree is faster")
     draft.set(path, degrees.sequence, Source.MEMORY, rule)
     draft.facts = replace(draft.facts, degrees=degrees)
+
+
+def check(draft: Draft) -> None:
+    """Report degrees that do not divide the model or the sequence."""
+    for found in divisions.indivisible(draft.facts):
+        if requires_equal_parts(draft.runtime, found.axis):
+            problem = f"dsengine cannot divide by {found.axis} parallel {found.degree}: "
+            path = SEQUENCE_PARALLEL if draft.explicit(SEQUENCE_PARALLEL) else ""
+            draft.report("DSC760", path, problem + found.problem, f"use {found.use}")

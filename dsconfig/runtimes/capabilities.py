@@ -47,6 +47,8 @@ class Support(NamedTuple):
     stages: tuple[int, ...] = ALL_STAGES
     later_stages: tuple[Version, tuple[int, ...]] | None = None
     """Stages from a later release on."""
+    unequal: bool = False
+    """Whether the parts of the ranks may differ in size."""
 
     def stages_at(self, version: Version) -> tuple[int, ...]:
         """Return the ZeRO stages at a DeepSpeed release."""
@@ -59,6 +61,7 @@ _AUTOTP = Support(
     since=Version(0, 16, 4),
     stages=(0, 1, 2),
     later_stages=(Version(0, 19, 4), ALL_STAGES),
+    unequal=True,
 )
 _AUTOEP = Support(
     keys={"/expert_parallel/enabled": True, "/expert_parallel/autoep_size": None},
@@ -179,6 +182,12 @@ def not_executed(program: Runtime, degrees: Degrees) -> str:
         if degree > 1 and reason:
             return f"{axis}_parallel=: {degree} is not executed by {program.name}: {reason}"
     return ""
+
+
+def requires_equal_parts(program: Runtime, axis: str) -> bool:
+    """Return whether a program executes a degree, but only if it divides the model evenly."""
+    found = support(program, axis)
+    return not found.reason and not found.unequal
 
 
 def stages_under(program: Runtime, degrees: Degrees) -> tuple[int, ...]:

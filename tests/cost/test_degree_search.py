@@ -52,9 +52,9 @@ def test_model_that_fits_is_not_divided() -> None:
 
 
 def test_degree_of_a_flag_is_kept() -> None:
-    facts = gather(**LONG, sequence_parallel=16)
+    facts = gather(**LONG, sequence_parallel=4)
     assert {each.degrees for each in tuning.tune(facts, runtime="deepspeed")} == {
-        Degrees(sequence=16)
+        Degrees(sequence=4)
     }
 
 
@@ -161,7 +161,7 @@ def test_models_are_refused_from_a_release_on() -> None:
     ("facts", "reason"),
     [
         ({"gpus": 1}, "there is one rank"),
-        ({"gpus": 8, "sequence_parallel": 8}, "not searched: sequence parallel 8 is set"),
+        ({"gpus": 8, "sequence_parallel": 2}, "not searched: sequence parallel 2 is set"),
         ({"gpus": 8, "tensor_parallel": 1}, "not searched: --tensor-parallel is set to 1"),
     ],
 )
@@ -245,8 +245,8 @@ def test_auto_sequence_parallel_size_is_the_choice_of_the_search() -> None:
     small = gather(model="llama-3-8b", gpus=8, device="h100", seq_len=2048)
     assert dsconfig.resolve(config, small).config["sequence_parallel_size"] == 1
     assert dsconfig.resolve(config, gather(gpus=8)).config["sequence_parallel_size"] == 1
-    flag = gather(**LONG, sequence_parallel=16)
-    assert dsconfig.resolve(config, flag).config["sequence_parallel_size"] == 16
+    flag = gather(**LONG, sequence_parallel=4)
+    assert dsconfig.resolve(config, flag).config["sequence_parallel_size"] == 4
 
 
 def test_degree_that_the_program_does_not_execute_is_an_error() -> None:
