@@ -2,6 +2,12 @@
 
 Notation: s tokens, b samples, h hidden size, a heads, k key/value heads, d head size, f inner
 width of the MLP, v vocabulary, w bytes of the model dtype. Everything is per rank.
+
+[Note: dispatch] Expert parallelism sends one row of h per token and active expert to the ranks of
+the experts and, with balanced routing, receives as many; after the experts it sends them back. No
+rows are kept, but those sent and those received exist at once, in backward their gradients
+(``_AllToAllV`` in ``auto_ep_layer.py`` of DeepSpeed 0.19.8). Gradients of the inner width of the
+experts exist between the two exchanges, not during them.
 """
 
 from collections.abc import Mapping
@@ -54,6 +60,9 @@ class Activations:
     per_block: int = 0
     recomputed: int = 0
     temporaries: int = 0
+    dispatched: int = 0
+    """Rows sent to other ranks and received, while they exist: part of ``temporaries``, unless the
+    inner gradients are larger. [Note: dispatch]"""
     outside: int = 0
     logits_forward: int = 0
     logits_backward: int = 0
@@ -397,6 +406,7 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
         kept = style.width * tokens * hidden // split // together
         if settings.cpu_checkpointing:
             kept, on_host = 0, kept * shape.layers
+    rows = 2 * experts_at_work(shape) if facts.degrees.expert > 1 else 0
     forward, backward = loss_bytes(
         style.loss,
         shape,
@@ -412,7 +422,8 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
         blocks=shape.layers,
         per_block=kept,
         recomputed=recomputed,
-        temporaries=int(tokens * hidden * style.width * (2 + inner / tensor)),
+        temporaries=int(tokens * hidden * style.width * (2 + max(inner, rows) / tensor)),
+        dispatched=tokens * hidden * style.width * rows // tensor,
         outside=2 * style.width * tokens * hidden + 8 * tokens,
         logits_forward=forward,
         logits_backward=backward,

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from dsconfig.cost.estimate import Component, Phase
 from dsconfig.cost.weights import OUTSIDE
 from dsconfig.cost.workload import Workload
+from dsconfig.report.sizes import size
 
 K = TypeVar("K")
 SHAPED = frozenset(
@@ -284,7 +285,8 @@ class ActivationCategories:
             "working set of one block",
             "/activation_checkpointing" if saved.recomputed else pointer,
             "gradients of its activations"
-            + (", and the recomputed block" if saved.recomputed else ""),
+            + (", and the recomputed block" if saved.recomputed else "")
+            + (f", with {size(saved.dispatched)} sent to experts" if saved.dispatched else ""),
         )
         self.outside = Category(
             "embedding output and token ids", pointer, "kept by the loss and the last norm"

@@ -9,6 +9,7 @@ import pytest
 
 import command_line
 import dsconfig
+from dsconfig.cost.activations import activations_of
 from dsconfig.cost.choices import Choice, usual_config
 from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.step_time import step_time
@@ -82,6 +83,21 @@ def test_peak_falls_by_the_experts_of_other_ranks(stage: int) -> None:
     assert weights[0] - weights[1] == 2 * EXPERTS * 7 // 8
     saved = before.device.peak_bytes - after.device.peak_bytes
     assert saved >= 0.999 * 2 * EXPERTS * 7 // 8
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_rows_sent_and_received_are_counted(tensor: int) -> None:
+    facts = [
+        gather(**MOE, micro_batch=1, expert_parallel=degree, tensor_parallel=tensor)
+        for degree in (1, 2, 8)
+    ]
+    alone, two, eight = (activations_of(usual_config(f, Choice(stage=2)), f) for f in facts)
+    chosen, row = 8, 2048 * 2048 * 2
+    assert (alone.dispatched, eight.dispatched) == (0, 2 * chosen * row // tensor)
+    assert eight.temporaries == row * 2 + eight.dispatched
+    inner = 2 * chosen * 768 / 2048
+    assert alone.temporaries == row * 2 + row * inner / tensor
+    assert two == eight, "balanced routing: as many rows with any degree"
 
 
 def test_mesh_divides_experts_over_fewer_ranks() -> None:
