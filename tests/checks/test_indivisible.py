@@ -86,7 +86,7 @@ def test_experts_are_divided_evenly() -> None:
     assert not found(config, "deepspeed", model="qwen3-30b-a3b")
 
 
-def test_degree_that_divides_is_no_finding() -> None:
+def test_degree_that_divides_is_not_reported() -> None:
     assert not found(CONFIG | {"sequence_parallel_size": 8}, None, seq_len=4096)
     assert not found(CONFIG | {"sequence_parallel_size": "auto"}, "dsengine")
 
