@@ -21,6 +21,7 @@ from dsengine.sharding.to_device import on_device
 from dsengine.sharding.zero.external import uses_external
 from dsengine.tiers.masters import HostMasters
 from dsengine.tiers.memory import can_pin
+from dsengine.torch_private.hook_costs import reduce_hook_costs
 from dsengine.torch_private.units import reshard_within
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -64,6 +65,7 @@ class UnitSharder:
         self._reshard_meshes: dict[int, Any] = {}
         """Meshes for resharding to fewer ranks, by number of ranks."""
         self._in_leaves: set[nn.Module] = set()
+        reduce_hook_costs()
 
     def shard_leaf(self, leaf: nn.Module, *, gather: bool) -> None:
         """Make one unit of a leaf and its submodules; ``gather`` it around its use."""

@@ -36,6 +36,7 @@ class _Entry:
     """One parameter; ``own`` is this rank's slice of the flat ``full`` parameter."""
 
     parameter: ShardedParameter
+    leaves: Sequence[Tensor]
     shard: Tensor
     full: Tensor
     own: Tensor
@@ -48,7 +49,7 @@ class _Entry:
     @property
     def is_trained(self) -> bool:
         """Whether an optimizer may update it; scripts freeze the full parameter or the shard."""
-        return any(leaf.requires_grad for leaf in self.parameter.leaves)
+        return any(leaf.requires_grad for leaf in self.leaves)
 
     @property
     def is_separate(self) -> bool:
@@ -175,7 +176,7 @@ class UnshardedUnits:
     def _entry(self, parameter: ShardedParameter) -> _Entry:
         full = parameter.flat_unsharded
         own = full.view(self._ranks, -1)[self._rank]
-        return _Entry(parameter, parameter.flat_shard, full, own)
+        return _Entry(parameter, parameter.leaves, parameter.flat_shard, full, own)
 
     def _pack(self, entries: Sequence[_Entry]) -> Tensor:
         """Return a flat buffer (ranks, n) that has this rank's shards of small parameters."""

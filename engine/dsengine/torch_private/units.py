@@ -138,22 +138,26 @@ class ShardedParameter:
         """Give modules ``view`` instead of the shard; the shard itself removes the view.
 
         torch reads the shard back from a module that was moved, cast or loaded. ``restore`` is
-        called with ``view`` and the module's current parameter before a module gets ``view`` again,
-        because a cast swaps ``view`` for a copy.
+        called with ``view`` and the module's current parameter before a module gets ``view`` again
+        if they differ or a cast has swapped ``view`` for a copy.
         """
         record, shard, before = self._record, self.shard, self.view
         info = record._module_info
         for name in ("_setattr_on_modules", "reset_sharded_param", "_dsengine_view"):
             vars(record).pop(name, None)
         register, reset = record._setattr_on_modules, record.reset_sharded_param
+        kind = type(view)
 
         def current() -> Any:
             return parameter_table(info.module).get(info.param_name)
 
         def register_view(parameter: nn.Parameter, found: Any = view) -> None:
-            if parameter is shard and restore is not None:
-                restore(view, found)
-            register(view if parameter is shard else parameter)
+            if parameter is shard:
+                # Called for each parameter and use: most often nothing was cast or replaced.
+                if restore is not None and (found is not view or type(view) is not kind):
+                    restore(view, found)
+                parameter = view
+            register(parameter)
 
         def reset_shard() -> None:
             found = current()
