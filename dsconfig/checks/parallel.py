@@ -8,6 +8,7 @@ from dsconfig.checks.registry import DIVIDED, refusal, rule
 from dsconfig.checks.rule import AT_INIT, AppliesTo, Finding, Path, Phase, reaches_deepspeed
 from dsconfig.cost import divisions
 from dsconfig.facts import parallelism
+from dsconfig.mesh import nearest_degree
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.capabilities import requires_equal_parts
@@ -96,7 +97,7 @@ def autotp_size(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=path,
             message=f"autotp_size {size} does not divide {world} ranks: {AT_INIT}",
-            help="set it to a divisor of the number of ranks",
+            help=f"set it to {nearest_degree(size, world)}, a divisor of the number of ranks",
         )
     inner = config.block(*TP, "tp") or config.block(*TP, "tensor_parallel")
     name = "tp" if config.has(*TP, "tp") else "tensor_parallel"

@@ -12,7 +12,7 @@ from dsconfig.runtimes.capabilities import (
     AXES,
     has_autoep_preset,
     label_of,
-    refused_by_autotp,
+    refused_plan,
     support,
 )
 
@@ -115,8 +115,8 @@ def why_none(axis: str, facts: Facts, program: Runtime) -> str:
         return f"not executed by {program.name}: {reason}"
     shape = facts.architecture
     family = shape.family if shape is not None else None
-    if axis == "tensor" and (refused := refused_by_autotp(family, program.version)):
-        return f"AutoTP refuses {family}: {refused}"
+    if axis == "tensor" and (refused := refused_plan(program, family)):
+        return refused
     if axis == "expert" and (shape is None or not shape.experts):
         return "the model has no experts"
     if axis == "expert" and not has_autoep_preset(family, program.version):
@@ -172,7 +172,8 @@ def _tensor(degrees: Degrees, shape: Architecture) -> str:
     for heads, kind in ((shape.kv_heads or shape.heads, "key/value"), (shape.heads, "attention")):
         if heads % degrees.tensor:
             return f"{heads} {kind} heads are not divisible by it"
-    return ""
+    width = 0 if shape.experts else shape.width_of_mlp
+    return f"an MLP width of {width} is not divisible by it" if width % degrees.tensor else ""
 
 
 def _expert(degrees: Degrees, shape: Architecture) -> str:

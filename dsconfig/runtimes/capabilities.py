@@ -95,6 +95,14 @@ AUTOTP_STYLES: Final = frozenset(
 """Styles of a transformers plan that AutoTP converts (``tp_plan_converter.py`` of 0.19.6)."""
 STYLES_REQUIRED_SINCE: Final = Version(0, 19, 6)
 """Earlier releases partition a model with other styles by the names of its layers."""
+ENGINE_STYLES: Final = frozenset(
+    (
+        *("colwise", "colwise_rep", "colwise_gather_output", "rowwise", "rowwise_rep"),
+        *("rowwise_split_input", "embedding_rowwise", "embedding_colwise", "replicate"),
+        *("replicated_with_grad_allreduce", "mla_kv_a_proj"),
+    )
+)
+"""Styles of a transformers plan that dsengine applies."""
 NO_AUTOTP: Final = frozenset(
     ("deberta", "flaubert", "fsmt", "gpt2", "led", "longformer", "xlm", "xlnet")
 )
@@ -133,7 +141,7 @@ TABLE: Mapping[str, Mapping[str, Support]] = {
             keys={"/sequence_parallel_size": None},
             step=Instruction(SCRIPT, "UlyssesSPDataLoaderAdapter(...)"),
         ),
-        "tensor": Support("it does not divide layers"),
+        "tensor": Support(keys={"/tensor_parallel/autotp_size": None}),
         "expert": Support("it does not divide experts"),
         "pipeline": Support("it runs every layer on each rank"),
     },
@@ -167,6 +175,17 @@ def has_autoep_preset(family: str | None, version: Version) -> bool:
     """Return whether AutoEP of a DeepSpeed release divides the experts of a model without
     patterns."""
     return family in AUTOEP_FAMILIES and version >= AUTOEP_FAMILIES[family]
+
+
+def refused_plan(program: Runtime, family: str | None) -> str:
+    """Return why a program does not split the layers of a model by its own plan; "" if it does."""
+    if program.runs_deepspeed:
+        refused = refused_by_autotp(family, program.version)
+        return refused and f"AutoTP refuses {family}: {refused}"
+    if not tensor_plan(family):
+        return f"{family or 'the model'} has no tensor-parallel plan: it would need layer_specs"
+    styles = ", ".join(sorted(set(tensor_plan(family)) - ENGINE_STYLES))
+    return styles and f"dsengine does not split {family}: its plan has the styles {styles}"
 
 
 def executes(program: Runtime, axis: str) -> bool:

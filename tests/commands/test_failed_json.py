@@ -76,8 +76,8 @@ def test_unreadable_file_has_no_inferred_program(tmp_path: Path) -> None:
     ("words", "expected"),
     [
         (
-            ("--gpus", 8, "--tensor-parallel", 2),
-            "not executed by dsengine: it does not divide layers",
+            ("--gpus", 8, "--pipeline-parallel", 2),
+            "not executed by dsengine: it runs every layer",
         ),
         (("--gpus", 8, "--set", "zero_optimization.mics_shard_size=3"), "does not divide"),
         ((), "the batch is not determined: specify --gpus"),

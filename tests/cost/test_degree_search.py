@@ -99,9 +99,9 @@ def test_json_lists_degrees_and_rejections() -> None:
     data = json.loads(done.stdout)
     assert data["candidates"][0]["degrees"]["sequence"] == 8
     assert {
-        "axis": "tensor",
+        "axis": "expert",
         "degree": None,
-        "reason": "not executed by dsengine: it does not divide layers",
+        "reason": "not executed by dsengine: it does not divide experts",
     } in data["rejected_degrees"]
 
 
@@ -250,6 +250,6 @@ def test_auto_sequence_parallel_size_is_the_choice_of_the_search() -> None:
 
 
 def test_degree_that_the_program_does_not_execute_is_an_error() -> None:
-    facts = gather(gpus=8, model="llama-2-7b", device="a100-80gb", seq_len=2048, tensor_parallel=2)
-    with pytest.raises(ValueError, match="tensor_parallel=: 2 is not executed by dsengine"):
+    facts = gather(gpus=8, model="llama-2-7b", device="a100-80gb", seq_len=2048, expert_parallel=2)
+    with pytest.raises(ValueError, match="expert_parallel=: 2 is not executed by dsengine"):
         dsconfig.tune(facts, runtime="dsengine")

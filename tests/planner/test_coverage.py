@@ -61,12 +61,28 @@ def test_unsupported_feature_is_inert_if_off() -> None:
 
 def test_tensor_parallel_degree_one_is_inert() -> None:
     fates = [
-        fate({"tensor_parallel": {"autotp_size": size, "tp_overlap_comm": True}})
+        fate({"tensor_parallel": {"autotp_size": size, "vocab_parallel_lm_head": True}})
         for size in (0, 1, 2)
     ]
-    key = "/tensor_parallel/tp_overlap_comm"
+    key = "/tensor_parallel/vocab_parallel_lm_head"
     assert fates[0][key][0] is fates[1][key][0] is Status.INERT
     assert fates[2][key][0] is Status.REFUSED
+    assert fates[2]["/tensor_parallel/autotp_size"][0] is Status.HONOURED
+
+
+@pytest.mark.parametrize(
+    ("block", "status"),
+    [
+        ({"preset_model": "llama"}, Status.HONOURED),
+        ({"preset_model": "bloom"}, Status.REFUSED),
+        ({"partition_config": {"strict_mode": True}}, Status.HONOURED),
+        ({"tp_overlap_comm": True}, Status.INERT),
+        ({"vocab_parallel_lm_head": False}, Status.HONOURED),
+    ],
+)
+def test_keys_of_split_layers(block: dict[str, Any], status: Status) -> None:
+    rows = fate({"tensor_parallel": {"autotp_size": 2, **block}})
+    assert [row for key, (row, _) in rows.items() if not key.endswith("autotp_size")] == [status]
 
 
 @pytest.mark.parametrize("key", ["no_such_key", "optimizer.params.lr"])

@@ -167,7 +167,7 @@ def test_shard_group_must_divide_ranks(stage: int) -> None:
 
 def test_split_that_engine_lacks_is_refused() -> None:
     zero = {"zero_optimization": {"stage": 2}}
-    for axis in ("tensor", "pipeline"):
+    for axis in ("expert", "pipeline"):
         degree: Any = {f"{axis}_parallel": 2}
         world = gather(gpus=8, model="gpt2", **degree)
         with pytest.raises(PlanError, match=f"{axis}_parallel=: 2 is not executed by dsengine"):

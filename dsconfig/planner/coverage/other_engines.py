@@ -1,6 +1,15 @@
 """Coverage of features that dsengine does not implement: inert if off, else refused."""
 
-from dsconfig.planner.coverage.rules import SHARDED, Condition, Rule, honoured, inert, refused
+from dsconfig.planner.coverage.rules import (
+    NULL,
+    ON,
+    SHARDED,
+    Condition,
+    Rule,
+    honoured,
+    inert,
+    refused,
+)
 from dsconfig.runtimes.effective import Effective
 from dsconfig.source.pointer import lookup
 
@@ -24,10 +33,18 @@ def _autotp_off(value: object, config: Effective) -> bool:
 
 
 AUTOTP_OFF = Condition("while autotp_size is 0 or 1", _autotp_off)
+_PRESETS = Condition(
+    "if llama, mixtral, qwen2 or null",
+    lambda value, config: value in (None, "llama", "mixtral", "qwen2"),
+)
 DEEPCOMPILE_OFF = Condition(
     "while deepcompile is off",
     lambda value, config: not lookup(config.config, "/compile/deepcompile", False),
 )
+
+
+def _when_split(rule: Rule) -> Rule:
+    return inert("tensor-parallel degree 1", AUTOTP_OFF) + rule
 
 
 def _unsupported(feature: str, instead: str) -> Rule:
@@ -49,8 +66,10 @@ FAMILIES: dict[str, Rule] = {
     "amp": _unsupported("apex amp", "use bf16 or torch_autocast"),
     "compression_training": _unsupported("compression", "remove the block"),
     "nebula": _unsupported("Nebula", "use dsengine's asynchronous save"),
-    "tensor_parallel": inert("tensor-parallel degree 1", AUTOTP_OFF)
-    + _unsupported("tensor parallelism", "use ZeRO stage 3"),
+    "tensor_parallel": _when_split(inert("read by DeepSpeed's own layers only")),
+    "tensor_parallel.partition_config": _when_split(
+        honoured("the first rule that matches a linear layer's weight splits it")
+    ),
     "inference": inert("read only for inference"),
     "compile": inert("DeepCompile is off", DEEPCOMPILE_OFF)
     + _unsupported("DeepCompile", "call engine.compile(), which uses torch.compile"),
@@ -73,6 +92,41 @@ FAMILIES: dict[str, Rule] = {
 }
 
 RULES: dict[str, Rule] = {
+    "tensor_parallel.autotp_size": _when_split(
+        honoured("so many ranks share the layers that the rules, or the model's plan, split")
+    ),
+    "tensor_parallel.tp.tp_size": _when_split(honoured("equal to autotp_size, or 1")),
+    "tensor_parallel.tp.tp_group": _when_split(
+        inert("not set", NULL) + refused("process groups are dsengine's own; remove the key")
+    ),
+    "tensor_parallel.tp.mpu": _when_split(
+        inert("not set", NULL) + refused("process groups are dsengine's own; remove the key")
+    ),
+    "tensor_parallel.tp.tp_grain_size": _when_split(inert("layers are split evenly")),
+    "tensor_parallel.dtype": _when_split(inert("bf16, fp16 and the model decide the dtype")),
+    "tensor_parallel.tp_overlap_comm": _when_split(
+        inert("the next layer needs the sum at once; backward overlaps nothing with it")
+    ),
+    "tensor_parallel.vocab_parallel_lm_head": _when_split(
+        refused(
+            "a loss over logits split along the vocabulary is not supported; remove the key", ON
+        )
+        + honoured("every rank has whole logits")
+    ),
+    "tensor_parallel.vocab_parallel_ce_backend": _when_split(
+        inert("read only if logits are split along the vocabulary")
+    ),
+    "tensor_parallel.partition_config.tp_size": _when_split(inert("overwritten by autotp_size")),
+    "tensor_parallel.partition_config.embedding_partition_dim": _when_split(
+        inert("rules do not split embeddings")
+    ),
+    "tensor_parallel.partition_config.lm_head_patterns": _when_split(
+        inert("a head is split by its rule")
+    ),
+    "tensor_parallel.preset_model": _when_split(
+        honoured("the rules of the preset follow those of layer_specs", _PRESETS)
+        + refused("this preset is not supported; write layer_specs, or use the model's own plan")
+    ),
     "data_efficiency.seed": inert("the sampler's seed is 0, as in DeepSpeed's default data loader"),
     "data_efficiency.data_sampling.num_workers": inert(
         "read only by DeepSpeed's curriculum; dsengine uses two workers with a GPU, none on CPU"

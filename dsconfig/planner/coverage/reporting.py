@@ -25,7 +25,7 @@ RULES = {
     "timers.throughput.enabled": honoured("samples per second in the printed line"),
     "timers.throughput.synchronized": honoured("the device is synchronized before timing"),
     "activation_checkpointing.partition_activations": inert(
-        "activations are partitioned over tensor-parallel ranks; there is one"
+        "the inputs of blocks are whole on each tensor-parallel rank"
     ),
     "activation_checkpointing.cpu_checkpointing": honoured(
         "activation checkpoints of the repeated blocks are offloaded to host memory"
