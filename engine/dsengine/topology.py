@@ -33,6 +33,7 @@ GroupName = Literal[
     "samples",
     "gradients",
     "states",
+    "copy",
     "replicate",
     "sequence",
     "tensor",
@@ -46,6 +47,7 @@ AXES: Mapping[GroupName, tuple[str, ...]] = {
     "samples": ("replicate", "shard"),
     "gradients": ("replicate", "shard", "sequence"),
     "states": ("shard", "sequence"),
+    "copy": ("shard", "sequence", "tensor"),
     "replicate": ("replicate",),
     "sequence": ("sequence",),
     "tensor": ("tensor",),
@@ -57,9 +59,10 @@ AXES: Mapping[GroupName, tuple[str, ...]] = {
 """Axes along which the ranks of a group differ; those of experts divide the ``samples``.
 
 ``samples``: ranks with different samples. ``gradients``: all with the same part of the model, whose
-gradients are averaged. ``states``: those that share one copy of its states. ``replicate``: those
-with the same shard. ``stage``: those with the same pipeline stage. ``expert``: those that share one
-copy of the experts. ``expert_data``: those with the same experts.
+gradients are averaged. ``states``: those that share one copy of its states. ``copy``: those that
+share one copy of the states of all parts of a stage. ``replicate``: those with the same shard.
+``stage``: those with the same pipeline stage. ``expert``: those that share one copy of the experts.
+``expert_data``: those with the same experts.
 """
 
 

@@ -153,10 +153,16 @@ def settings(stage: int, accumulation: int, optimizer: str, clip: float) -> dict
 
 
 def one_process(
-    kind: str, accumulation: int, optimizer: str, clip: float, steps: int, replicas: int
+    kind: str,
+    accumulation: int,
+    optimizer: str,
+    clip: float,
+    steps: int,
+    replicas: int,
+    model: nn.Module | None = None,
 ) -> Curve:
-    """Train in one process without an engine."""
-    model = model_of(kind, divided=False)
+    """Train a ``model``, default that of ``kind``, in one process without an engine."""
+    model = model or model_of(kind, divided=False)
     make = getattr(torch.optim, optimizer)
     trained = make(model.parameters(), **OPTIMIZERS[optimizer])
     curve: Curve = []

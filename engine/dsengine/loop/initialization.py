@@ -177,7 +177,7 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
     try:
         plan = planned()
         refuse_uncovered(plan)
-        refuse_parallel(plan)
+        refuse_parallel(plan, model)
         refuse_insufficient_memory(plan, facts_of(model, None, None))
         refuse_unusable_files(plan)
     except (ValueError, OSError) as error:

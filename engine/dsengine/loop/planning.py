@@ -25,6 +25,7 @@ from dsengine.communication.environment import node_count
 from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
 from dsengine.observation.printing import print_rank0
+from dsengine.parallel.tensor import layers_of
 from dsengine.parameters.model_tree import describe
 from dsengine.sharding import SPLITS
 from dsengine.tiers import files, memory
@@ -234,9 +235,10 @@ def refuse_uncovered(plan: Plan) -> None:
         )
 
 
-def refuse_parallel(plan: Plan) -> None:
-    """Raise ValueError if the plan divides the model along an axis that dsengine does not split, or
-    the config samples over a number of ranks that does not divide all."""
+def refuse_parallel(plan: Plan, model: nn.Module) -> None:
+    """Raise ValueError if the plan divides the model along an axis, or into parts, that dsengine
+    does not split it along, or the config samples over a number of ranks that does not divide all.
+    """
     ranks, wanted = plan.mesh.world_size, plan.effective.config.get("sequence_parallel_size")
     wanted = 1 if wanted is None else wanted
     if type(wanted) is not int or wanted < 1:
@@ -246,6 +248,12 @@ def refuse_parallel(plan: Plan) -> None:
             f"sequence_parallel_size {wanted} does not divide {ranks} ranks: use "
             f"{nearest_degree(wanted, ranks)}"
         )
+    tensor = (plan.effective.config.get("tensor_parallel") or {}).get("autotp_size")
+    if type(tensor) is int and tensor > 1 and ranks % (tensor * wanted):
+        raise ValueError(
+            f"tensor_parallel.autotp_size {tensor} times sequence_parallel_size {wanted} does not "
+            f"divide {ranks} ranks: use {nearest_degree(tensor, ranks // wanted)} times {wanted}"
+        )
     for axis, split in SPLITS.items():
         degree = getattr(plan.mesh, axis)
         if degree > 1 and split is None:
@@ -254,6 +262,8 @@ def refuse_parallel(plan: Plan) -> None:
                 f"along this axis: make a plan with {axis} parallel degree 1, using "
                 "zero_optimization.stage 3 to shard the model, or train with DeepSpeed"
             )
+    if plan.mesh.tensor > 1:
+        layers_of(model, plan)
 
 
 def refuse_insufficient_memory(plan: Plan, facts: Facts) -> None:

@@ -88,9 +88,9 @@ class Stepper:
             norm /= scale
             if not norm < INFINITE:
                 return self._skip(number)
-            scale_gradients(gradients, clipping_factor(norm, self._clipping) / scale)
+            scale_gradients([*gradients.values()], clipping_factor(norm, self._clipping) / scale)
         elif scale != 1.0:
-            scale_gradients(gradients, 1.0 / scale)
+            scale_gradients([*gradients.values()], 1.0 / scale)
         del gradients  # free them before full parameters are refreshed
         self._step_optimizer()
         self._sharding.drop_reduced()

@@ -177,9 +177,9 @@ class Binding:
             )
         return proven
 
-    def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> list[Tensor]:
-        """Return the gradients to measure, clip and step."""
-        return [gradient for _, gradient in reduced]
+    def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> Mapping[str, Tensor]:
+        """Return by name the gradients to measure, clip and step."""
+        return dict(reduced)
 
     def step(self) -> None:
         """Update the shards."""

@@ -61,7 +61,6 @@ class SequenceAttention:
         self.kind = kind
         self.group = group
         self.disable_in_eval = disable_in_eval
-        self._repeats = max(1, ranks // kv_heads)
         self._positions = _Gathered(group)
         self._mask = SequenceMask()
 
@@ -83,8 +82,8 @@ class SequenceAttention:
             return self.attention(module, query, key, value, attention_mask, **options)
         require_positions(options)
         options["position_ids"] = positions = self._positions(options["position_ids"])
-        key = key.repeat_interleave(self._repeats, dim=1)
-        value = value.repeat_interleave(self._repeats, dim=1)
+        repeats = max(1, self.group.size() // key.shape[1])
+        key, value = (each.repeat_interleave(repeats, dim=1) for each in (key, value))
         query, key, value = (split_heads(each, self.group) for each in (query, key, value))
         if self.kind == "sdpa":
             attention_mask = self._mask.dense(

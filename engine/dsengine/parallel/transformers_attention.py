@@ -22,11 +22,17 @@ RECURRENT = ("linear_attention", "mamba", "recurrent", "conv")
 
 
 def register(
-    model: Any, kind: str | None, group: dist.ProcessGroup, *, disable_in_eval: bool = False
+    model: Any,
+    kind: str | None,
+    group: dist.ProcessGroup,
+    *,
+    disable_in_eval: bool = False,
+    parts: int = 1,
 ) -> SequenceAttention:
     """Replace transformers' attention function ``kind`` and its mask function; return the new one.
 
     ``model``: a model, or the name or path of one. ``kind``: that of the model, or sdpa, if None.
+    ``parts``: the ranks over which layers split the heads before.
     Raises ValueError for implementations, layers and numbers of heads that a sequence cannot be
     divided for.
     """
@@ -48,13 +54,13 @@ def register(
     known = functions[kind]
     if isinstance(known, SequenceAttention):
         known = known.attention
-    heads = int(config.num_attention_heads)
+    heads = int(config.num_attention_heads) // parts
     attention = SequenceAttention(
         known,
         kind,
         group,
         heads,
-        int(getattr(config, "num_key_value_heads", None) or heads),
+        int(getattr(config, "num_key_value_heads", None) or heads * parts) // parts,
         disable_in_eval=disable_in_eval,
     )
     functions[kind] = attention
@@ -85,7 +91,7 @@ def divide_attention(model: nn.Module, plan: Plan, topology: Topology) -> None:
     known = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS.get(kind)
     group = topology.group("sequence")
     if not isinstance(known, SequenceAttention) or known.group.size() != group.size():
-        register(model, kind, group)
+        register(model, kind, group, parts=plan.mesh.tensor)
 
 
 class _Padding:

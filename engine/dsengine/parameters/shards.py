@@ -17,6 +17,19 @@ def is_indivisible(parameter: Tensor) -> bool:
     return parameter.dim() == 0 or parameter.numel() == 0
 
 
+def is_shard(tensor: Tensor | None) -> bool:
+    """Whether this is a shard, not a gathered parameter, of which a rank may have a split part."""
+    return isinstance(tensor, DTensor) and tensor.device_mesh.mesh_dim_names != ("tensor",)
+
+
+def is_split(tensor: Tensor) -> bool:
+    """Whether the ranks of a tensor-parallel group have different parts of it."""
+    if not isinstance(tensor, DTensor):
+        return False
+    axes = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=False)
+    return any(name == "tensor" and placement.is_shard() for name, placement in axes)
+
+
 @torch.no_grad()
 def local_slice_of(full: Tensor, like: DTensor) -> Tensor:
     """Return a view of this rank's slice of ``full``, sharded like ``like``.

@@ -8,6 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
+from dsengine.parallel.tensor import split_layers
 from dsengine.parallel.transformers_attention import divide_attention
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.fully_sharded import FullySharded
@@ -16,6 +17,7 @@ from dsengine.sharding.replicated import Replicated
 from dsengine.sharding.restoration import record_distribution, restore_model, snapshot
 from dsengine.sharding.to_device import broadcast_from_first, move_and_broadcast, move_buffers
 from dsengine.sharding.zero.adoption import gather_all, is_partitioned
+from dsengine.sharding.zero.registry import register_model
 from dsengine.sharding.zero.rounded import restore_exact
 from dsengine.topology import Topology
 
@@ -23,7 +25,7 @@ __all__ = ["SPLITS", "FullySharded", "OptimizerSharded", "Replicated", "Sharding
 
 Split = Callable[[nn.Module, Plan, Topology], None]
 SPLITS: Mapping[str, Split | None] = {
-    "tensor": None,
+    "tensor": split_layers,
     "expert": None,
     "sequence": divide_attention,
     "pipeline": None,
@@ -50,14 +52,29 @@ def distribute(
             "this model is already under fully_shard, or is a submodule of an engine's model: "
             "build a new model for another initialize()"
         )
-    before = snapshot(module)
+    before, named = snapshot(module), dict(module.named_parameters())
+    if topology.size("tensor") > 1:
+        _make_alike(module, topology)
     for axis, split in SPLITS.items():
         if split is not None and getattr(plan.mesh, axis) > 1:
             split(module, plan, topology)
+    parts = dict(module.named_parameters())
+    split = {old: name for name, old in named.items() if parts[name] is not old}
+    del named, parts
     sharding = _shard(module, plan, policy, topology, device)
     record_distribution(sharding, before)
+    sharding.originals |= split
     sharding.originals |= {old: sharding.originals[new] for old, new in replaced.items()}
+    register_model(module, split, sharding.masters)
     return sharding
+
+
+def _make_alike(module: nn.Module, topology: Topology) -> None:
+    """Give all ranks that split layers the full weights of the first. Collective."""
+    for parameter in module.parameters():
+        restore_exact(parameter)
+    gather_all(module)
+    broadcast_from_first((*module.parameters(), *module.buffers()), topology.group("stage"))
 
 
 def _shard(
@@ -69,7 +86,8 @@ def _shard(
     if is_partitioned(module) and stage < 3:
         gather_all(module)
     gradients = topology.group("gradients")
-    if stage == 0:
+    replicates = stage == 0 and topology.size("tensor") == 1
+    if replicates:
         move_and_broadcast(module, device, policy.initial_dtype, gradients)
     else:  # parameters are moved unit by unit
         move_buffers(module, device)
@@ -78,7 +96,7 @@ def _shard(
         for buffer in module.buffers():
             if buffer.is_floating_point():
                 buffer.data = buffer.data.to(policy.buffers)
-    if stage == 0:
+    if replicates:
         return Replicated(module, plan, policy, gradients)
     mechanism = FullySharded if stage == 3 else OptimizerSharded
     return mechanism(module, plan, policy, topology, device)

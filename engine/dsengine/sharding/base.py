@@ -122,9 +122,12 @@ class Sharding(ABC):
         """A number below 2**12 that is the same on all ranks if they reduced in the same order."""
         return 0
 
-    def counted_in_norm(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Return the reduced gradients that this rank adds to the norm over ``norm_group``."""
-        return gradients
+    def counted_in_norm(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the reduced gradients that this rank adds to the norm over ``norm_group``.
+
+        ``gradients``: by the name of the master.
+        """
+        return [*gradients.values()]
 
     def gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Yield names and local shards of the reduced gradients."""

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
+from dsengine.parameters.shards import is_shard
 from dsengine.sharding.zero.status import set_gathered_attributes
 from dsengine.torch_private.modules import parameter_table, replace_parameter_table
 from dsengine.torch_private.units import reduce_late_gradients, sharded_parameters
@@ -92,8 +92,8 @@ class _ParameterTable(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        if isinstance(value, DTensor) and self.direct_use.is_active:
+        if is_shard(value) and self.direct_use.is_active:
             value = self.direct_use.gather(self.unit, self.module, name)
-        if value is not None and not isinstance(value, DTensor):
+        if value is not None and not is_shard(value):
             set_gathered_attributes(value, self.shards.get(name, value))
         return value

@@ -31,7 +31,7 @@ from dsengine.communication.exchange import (
     can_exchange,
 )
 from dsengine.optimizers.precision import Policy
-from dsengine.parameters.shards import local_slice_of
+from dsengine.parameters.shards import is_split, local_slice_of
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
 from dsengine.sharding.indivisible import Indivisible
@@ -126,6 +126,7 @@ class FullySharded(Sharding):
             install_parameter_attributes()
             self._publish_status(watches=zero.enable_sanity_checks)
             self._set_views()
+        if self._is_stage_3 or topology.size("tensor") > 1:
             refuse_saving_shards(list(self.module.parameters()))
         resharded = self._resharded_units()
         self._direct_use = DirectUse(self.module, resharded) if resharded else None
@@ -191,13 +192,13 @@ class FullySharded(Sharding):
         averaging: Averaging,
     ) -> None:
         """Set how units are gathered and reduced; gather the unsharded ones."""
-        self._exchanges = can_exchange(self.norm_group, self._device)
+        self._exchanges = can_exchange(self._state_group, self._device)
         self._all_gather = UnitAllGather()
         self._reductions = Reductions()
         self._set_collectives(averaging)
         set_prefetch(units, heads)
         self._unsharded_units = UnshardedUnits(
-            self.unsharded, self.norm_group, exchanges=self._exchanges
+            self.unsharded, self._state_group, exchanges=self._exchanges
         )
         self._ensure_gathered()
         for unit in self.unsharded:
@@ -304,9 +305,12 @@ class FullySharded(Sharding):
         return as_unit(self.module)
 
     @property
+    def _state_group(self) -> dist.ProcessGroup | None:
+        return self._topology.group("states") if self._topology.size("states") > 1 else None
+
+    @property
     def norm_group(self) -> dist.ProcessGroup | None:
-        is_sharded = self._topology.size("states") > 1
-        return self._topology.group("states") if is_sharded else None
+        return self._topology.group("copy") if self._topology.size("copy") > 1 else None
 
     @property
     def reduction_order(self) -> int:
@@ -393,11 +397,16 @@ class FullySharded(Sharding):
         for record in sharded_parameters_of(self._units()) if self.has_model else ():
             record.drop_unreduced()
 
-    def counted_in_norm(self, gradients: list[Tensor]) -> list[Tensor]:
-        group = self.norm_group
-        if not self._indivisible.parameters or group is None or group.rank() == 0:
-            return gradients
-        return [gradient for gradient in gradients if gradient.dim() > 0]
+    def counted_in_norm(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
+        """Leave out those that another rank of the norm's group has too."""
+        is_first = self._topology.rank("copy") == 0
+        is_first_part = self._topology.rank("tensor") == 0
+        return [
+            gradient
+            for name, gradient in gradients.items()
+            if (is_first or isinstance(self.masters[name], DTensor))
+            and (is_first_part or is_split(self.masters[name]))
+        ]
 
     def after_update(self, *, frozen: bool = True) -> None:
         if self._may_be_gathered:

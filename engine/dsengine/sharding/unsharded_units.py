@@ -87,7 +87,7 @@ def _write_through(parameter: ShardedParameter) -> None:
 
     @torch.no_grad()
     def refresh(*_: object) -> None:
-        own = chunk_of(parameter.unsharded, parameter.rank, parameter.ranks)
+        own = chunk_of(local_part(parameter.unsharded), parameter.rank, parameter.ranks)
         local_part(parameter.shard).copy_(own)
 
     parameter.owner.register_load_state_dict_post_hook(refresh)

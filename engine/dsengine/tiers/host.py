@@ -121,13 +121,13 @@ class HostBinding(Binding):
         self.shards = parts
         self._replace({self.masters[name]: part for name, part in parts.items()}, _to_part)
 
-    def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> list[Tensor]:
+    def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> Mapping[str, Tensor]:
         """Return the fp32 sums of the offloaded gradients, on the devices of their parts."""
         self._gradients = {
             name: total for name, total in reduced if name in self.offloaded_gradients
         }
         wait_for_device(device_of_rank())
-        return list(self._gradients.values())
+        return dict(self._gradients)
 
     def assign_gradients(self) -> None:
         """Do nothing: each tile gets its gradients when it is updated."""

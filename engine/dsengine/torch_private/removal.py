@@ -17,8 +17,14 @@ from torch.distributed.fsdp import FSDPModule
 
 from dsengine.torch_private.modules import parameter_table, replace_parameter_table
 
-_MARKS = ("__composable_api", "__deepcopy__", "_is_fsdp_managed", "_fsdp_use_orig")
-"""Prefixes of the attributes with which ``fully_shard`` and this file mark a module."""
+_MARKS = (
+    "__composable_api",
+    "__deepcopy__",
+    "_is_fsdp_managed",
+    "_fsdp_use_orig",
+    "_distribute_module_applied",
+)
+"""Prefixes of the attributes with which torch and this file mark a distributed module."""
 
 
 def make_copyable(root: nn.Module) -> None:

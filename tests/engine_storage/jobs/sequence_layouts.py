@@ -24,14 +24,14 @@ def continued(
     try:
         if load:
             engine.load_checkpoint(load)
-        result: dict[str, Any] = {"before": _digests(engine)} if load else {}
+        result: dict[str, Any] = {"before": digests(engine)} if load else {}
         for step in range(2):
             loss = sequence_jobs.micro_batch_loss(engine, kind, step, ranks)
             engine.backward(loss)
             engine.step()
         if save:
             engine.save_checkpoint(save)
-        return result | {"after": _digests(engine)}
+        return result | {"after": digests(engine)}
     finally:
         engine.destroy()
 
@@ -41,17 +41,17 @@ def refused(directory: str, kind: str) -> tuple[str, bool]:
     model, mpu = sequence_jobs.divided_model(kind, 2)
     config = sequence_jobs.settings(3, 1, "AdamW", clip=0.5)
     engine, *_ = dsengine.initialize(model=model, config=config, mpu=mpu)
-    before = _digests(engine)
+    before = digests(engine)
     try:
         engine.load_checkpoint(directory)
     except CheckpointError as error:
-        return str(error), before == _digests(engine)
+        return str(error), before == digests(engine)
     finally:
         engine.destroy()
     return "", False
 
 
-def _digests(engine: Any) -> dict[str, list[str]]:
+def digests(engine: Any) -> dict[str, list[str]]:
     """Return by parameter the digests of its fp32 value and of its moments, once there are any."""
     return {
         name: [

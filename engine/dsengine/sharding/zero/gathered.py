@@ -86,7 +86,7 @@ class GatheredParameters:
             if isinstance(parameter, PartitionedParameter):
                 self._gather_partitioned(parameter)
             elif isinstance(parameter, DTensor):
-                self._gather_shard(cast(nn.Parameter, parameter))
+                self._gather_shard(cast(nn.Parameter, parameter), engines.find(parameter))
             elif (counterparts := engines.find(parameter)) is not None:
                 self._refresh_full(parameter, counterparts)
         if self._modifier_rank is None:
@@ -136,7 +136,8 @@ class GatheredParameters:
 
         self._exits.append(restore_shard)
 
-    def _gather_shard(self, shard: nn.Parameter) -> None:
+    def _gather_shard(self, shard: nn.Parameter, counterparts: Counterparts | None) -> None:
+        """``counterparts``: of this rank's part of a split layer that is not sharded."""
         kind = type(shard)
         sharded = cast(DTensor, shard.detach())
         full = nn.Parameter(full_tensor_of(sharded).clone(), shard.requires_grad)
@@ -151,6 +152,8 @@ class GatheredParameters:
             if self._modifier_rank is not None:
                 _broadcast_from(full.data, self._modifier_rank)
                 write(shard, full.data)
+                if counterparts is not None:
+                    write(counterparts.master, full.data)
 
         self._exits.append(restore_shard)
 
@@ -178,13 +181,13 @@ def _write_marker(full: Tensor) -> tuple[int, int]:
 
 
 def _any_rank(flag: bool) -> bool:
-    """Whether ``flag`` is set on any rank with the same part of the model. Collective."""
-    group = current().group("gradients")
+    """Whether ``flag`` is set on any rank of the same pipeline stage. Collective."""
+    group = current().group("stage")
     flags = [False] * group.size()
     dist.all_gather_object(flags, flag, group=group)
     return any(flags)
 
 
 def _broadcast_from(full: Tensor, rank: int | None) -> None:
-    if rank is not None and current().size("gradients") > 1:
-        dist.broadcast(full, rank, group=current().group_for(full, "gradients"))
+    if rank is not None and current().size("stage") > 1:
+        dist.broadcast(full, rank, group=current().group_for(full, "stage"))

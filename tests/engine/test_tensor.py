@@ -1,0 +1,78 @@
+"""Training with layers split over ranks equals training in one process."""
+
+from typing import Any
+
+import pytest
+
+from dsconfig.runtimes.capabilities import ENGINE_STYLES
+from dsengine.parallel.tensor import STYLES
+from training import tensor_jobs
+from training.ranks import Ranks, SharedRanks
+
+CLIP = 0.5
+KINDS = ["causal", "window", "left padding", "gemma 3", "qwen 3"]
+
+
+def check(
+    ranks: Ranks, kind: str, stage: int, *, replicas: int = 1, steps: int = 6, **options: Any
+) -> None:
+    one = {name: value for name, value in options.items() if name not in ("ranks", "sequence")}
+    expected = tensor_jobs.one_process(kind, replicas, steps, clip=CLIP, **one)
+    job = "training.tensor_jobs:divided"
+    got = ranks.run(job, kind=kind, stage=stage, steps=steps, clip=CLIP, **options)
+    assert min(norm for _, norm in expected) > CLIP, "clipping is active"
+    for curve in got:
+        losses, norms = zip(*curve, strict=True)
+        assert losses == pytest.approx([loss for loss, _ in expected], rel=1e-5)
+        assert norms == pytest.approx([norm for _, norm in expected], rel=1e-5)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("accumulation", "optimizer"), [(1, "AdamW"), (4, "SGD")])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_layers_split_by_rules(ranks: Ranks, stage: int, accumulation: int, optimizer: str) -> None:
+    check(ranks, "rules", stage, accumulation=accumulation, optimizer=optimizer)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_data_and_tensor(ranks_of: SharedRanks, stage: int) -> None:
+    check(ranks_of(4), "rules", stage, replicas=2, accumulation=2, optimizer="SGD")
+
+
+@pytest.mark.engine
+@pytest.mark.live
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_plans_of_transformers(ranks: Ranks, kind: str, stage: int) -> None:
+    check(ranks, kind, stage, optimizer="SGD", steps=20)
+
+
+@pytest.mark.engine
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("kind", "stage", "accumulation"),
+    [("causal", 0, 1), ("qwen 3", 1, 4), ("gemma 3", 2, 1), ("qwen 3", 3, 4)],
+)
+def test_data_and_tensor_of_transformers(
+    ranks_of: SharedRanks, kind: str, stage: int, accumulation: int
+) -> None:
+    check(ranks_of(4), kind, stage, replicas=2, accumulation=accumulation, steps=8)
+
+
+@pytest.mark.engine
+@pytest.mark.live
+@pytest.mark.parametrize(("kind", "stage"), [("causal", 0), ("window", 2), ("qwen 3", 3)])
+def test_sequence_and_tensor(ranks_of: SharedRanks, kind: str, stage: int) -> None:
+    check(ranks_of(4), kind, stage, sequence=2, accumulation=2, optimizer="SGD", steps=8)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("stage", [0, 3])
+def test_odd_vocabulary_stays_whole(ranks: Ranks, stage: int) -> None:
+    check(ranks, "odd vocabulary", stage)
+
+
+@pytest.mark.torch
+def test_tune_knows_the_styles_that_the_engine_applies() -> None:
+    assert STYLES.keys() | {"replicate"} == ENGINE_STYLES

@@ -1,0 +1,141 @@
+"""Jobs that save, load and read models whose layers are split over ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import dsengine
+from dsengine.deepspeed.utils import (
+    safe_get_full_fp32_param,
+    safe_get_full_grad,
+    safe_set_full_fp32_param,
+)
+from dsengine.sharding.zero.gathered import GatheredParameters
+from engine_storage.jobs.sequence_layouts import digests
+from training import tensor_jobs
+from training.sequence_jobs import model_of, sample_batch, token_losses
+
+
+def built(stage: int, tensor: int = 1, sequence: int = 1, kind: str = "qwen 3") -> Any:
+    config = tensor_jobs.config_of(kind, stage, tensor)
+    config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
+    if sequence > 1:
+        config["sequence_parallel_size"] = sequence
+    return dsengine.initialize(model=tensor_jobs.model_of(kind), config=config)[0]
+
+
+def trained(engine: Any, steps: int, sequence: int = 1, kind: str = "qwen 3") -> None:
+    for step in range(steps):
+        engine.backward(tensor_jobs.micro_batch_loss(engine, kind, step, sequence))
+        engine.step()
+
+
+def continued(
+    stage: int, tensor: int = 1, sequence: int = 1, *, load: str = "", save: str = ""
+) -> dict[str, Any]:
+    """Load, train two steps and save; return the digests of weights and moments around this."""
+    engine = built(stage, tensor, sequence)
+    try:
+        if load:
+            engine.load_checkpoint(load)
+        result: dict[str, Any] = {"before": digests(engine)} if load else {}
+        trained(engine, 2, sequence)
+        if save:
+            engine.save_checkpoint(save)
+        return result | {"after": digests(engine)}
+    finally:
+        engine.destroy()
+
+
+def whole(stage: int, kind: str, folder: str) -> list[str]:
+    """Return what differs from the model before it was split, in the ways to read whole weights."""
+    engine = built(stage, 2, kind=kind)
+    before = tensor_jobs.model_of(kind).state_dict()
+    wrong: list[str] = []
+
+    def compare(what: str, found: Any) -> None:
+        names = found.keys() & before.keys()
+        wrong.extend(
+            f"{what}: {name}" for name in names if not torch.equal(found[name], before[name])
+        )
+        if len(names) < len(before):
+            wrong.append(f"{what}: {sorted(before.keys() - names)} missing")
+
+    named = dict(engine.module.named_parameters(remove_duplicate=False))
+    compare("safe_get_full_fp32_param", {n: safe_get_full_fp32_param(p) for n, p in named.items()})
+    with GatheredParameters(list(named.values())):
+        compare("GatheredParameters", {n: p.detach().clone() for n, p in named.items()})
+    consolidated = engine._zero3_consolidated_16bit_state_dict()
+    if consolidated is not None:
+        compare("consolidated", consolidated)
+    engine.save_16bit_model(folder)
+    if dist.get_rank() == 0:
+        from safetensors.torch import load_file
+
+        saved: dict[str, Any] = {}
+        for file in Path(folder).glob("*.safetensors"):
+            saved |= load_file(file)
+        names = before.keys() - saved.keys()  # tied weights are saved once
+        compare("save_16bit_model", saved | {n: before[n] for n in names if n in engine_tied(kind)})
+    dist.barrier()
+    changed = {name: value + 1 for name, value in before.items()}
+    engine.load_state_dict(changed)
+    before |= changed
+    compare("load_state_dict", {n: safe_get_full_fp32_param(p) for n, p in named.items()})
+    engine.load_pretrained(folder)
+    before |= tensor_jobs.model_of(kind).state_dict()
+    compare("load_pretrained", {n: safe_get_full_fp32_param(p) for n, p in named.items()})
+    engine.destroy()
+    return wrong
+
+
+def engine_tied(kind: str) -> set[str]:
+    return {"lm_head.weight"} if kind == "gemma 3" else set()
+
+
+def written(stage: int) -> list[float]:
+    """Write weights and read gradients whole; return the largest differences from one process."""
+    kind = "qwen 3"
+    engine = built(stage, 2)
+    named = dict(engine.module.named_parameters())
+    name = next(each for each in named if each.endswith("q_proj.weight"))
+    with GatheredParameters([named[name]], modifier_rank=0):
+        if dist.get_rank() == 0:
+            named[name].data.mul_(2)
+    other = next(each for each in named if each.endswith("o_proj.weight"))
+    full = safe_get_full_fp32_param(named[other])
+    assert full is not None
+    safe_set_full_fp32_param(named[other], full * 3)
+    one: Any = model_of(kind, divided=False)
+    with torch.no_grad():
+        one.get_parameter(name).mul_(2)
+        one.get_parameter(other).mul_(3)
+    for replica in range(engine.dp_world_size):
+        losses, count = token_losses(one, sample_batch(kind, replica))
+        (losses / count / engine.dp_world_size).backward()
+    engine.backward(tensor_jobs.micro_batch_loss(engine, kind, 0))
+    differences: list[float] = []
+    for each, parameter in named.items():
+        gradient = safe_get_full_grad(parameter)
+        assert gradient is not None, each
+        differences.append((gradient - one.get_parameter(each).grad).abs().max().item())
+    engine.destroy()
+    return differences
+
+
+def again(first: int, second: int) -> bool:
+    """Split and train a model, then train it whole; return whether it had the trained weights."""
+    kind = "qwen 3"
+    engine = built(first, 2)
+    trained(engine, 1)
+    expected = digests(engine)
+    model = engine.module
+    engine.destroy()
+    config = tensor_jobs.config_of(kind, second, 1)
+    engine, *_ = dsengine.initialize(model=model, config=config)
+    same = all(found[0] == expected[name][0] for name, found in digests(engine).items())
+    trained(engine, 1)
+    engine.destroy()
+    return same
