@@ -146,7 +146,7 @@ def _along(
             rejected.append(Rejected(axis, degree, f"not needed: {sufficient} fits"))
             continue
         divided = with_degree(facts, axis, degree)
-        obstacle = why_not(axis, divided)
+        obstacle = why_not(axis, divided, program)
         if obstacle:
             rejected.append(Rejected(axis, degree, obstacle))
             continue
@@ -167,7 +167,7 @@ def _pairs(facts: Facts, program: Runtime, space_of: SpaceOf) -> list[Tried]:
         products = sorted((a * b, a, b) for a in degrees[one] for b in degrees[other])
         for _, first, second in products:
             divided = with_degree(with_degree(facts, one, first), other, second)
-            if why_not(one, divided) or why_not(other, divided):
+            if why_not(one, divided, program) or why_not(other, divided, program):
                 continue
             tried = _tried(divided, program, space_of)
             if tried is not None and tried.result.chosen is not None:

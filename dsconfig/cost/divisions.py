@@ -13,6 +13,7 @@ from dsconfig.runtimes.capabilities import (
     has_autoep_preset,
     label_of,
     refused_plan,
+    requires_equal_parts,
     support,
 )
 
@@ -63,9 +64,16 @@ def degrees_of(axis: str, facts: Facts) -> list[int]:
     return [degree for degree in divisors(ranks) if 1 < degree <= most]
 
 
-def why_not(axis: str, facts: Facts) -> str:
+def why_not(axis: str, facts: Facts, program: Runtime | None = None) -> str:
     """Return why the degree of an axis is impossible for the model, the batch and the other
-    degrees of these facts, with the nearest possible one; "" if it is possible."""
+    degrees of these facts, with the nearest possible one; "" if it is possible.
+
+    ``program``: may require equal parts of an MLP too."""
+    shape = facts.architecture
+    if axis == "tensor" and program is not None and requires_equal_parts(program, axis):
+        width = shape.width_of_mlp if shape is not None and not shape.experts else 0
+        if width % facts.degrees.tensor:
+            return f"an MLP width of {width} is not divisible by it"
     obstacle = _obstacle(axis, facts)
     near = nearest(axis, facts) if obstacle else 1
     is_possible = obstacle and not _obstacle(axis, with_degree(facts, axis, near))
@@ -138,7 +146,7 @@ def possible(facts: Facts, program: Runtime) -> list[Facts]:
         for axis in AXES
         if not why_none(axis, facts, program)
         for divided in (with_degree(facts, axis, each) for each in degrees_of(axis, facts))
-        if not why_not(axis, divided)
+        if not why_not(axis, divided, program)
     ]
 
 
@@ -172,8 +180,7 @@ def _tensor(degrees: Degrees, shape: Architecture) -> str:
     for heads, kind in ((shape.kv_heads or shape.heads, "key/value"), (shape.heads, "attention")):
         if heads % degrees.tensor:
             return f"{heads} {kind} heads are not divisible by it"
-    width = 0 if shape.experts else shape.width_of_mlp
-    return f"an MLP width of {width} is not divisible by it" if width % degrees.tensor else ""
+    return ""
 
 
 def _expert(degrees: Degrees, shape: Architecture) -> str:

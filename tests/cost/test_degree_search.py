@@ -139,6 +139,8 @@ def test_degrees_divide_the_ranks(tmp_path: Path) -> None:
     program = runtime_of("deepspeed")
     possible = [each.degrees for each in divisions.possible(facts, program)]
     assert possible == [Degrees(sequence=3), Degrees(sequence=6), Degrees(tensor=3)]
+    equal = [each.degrees for each in divisions.possible(facts, runtime_of("dsengine"))]
+    assert equal == possible[:2], "an MLP of 1024 has no three equal parts"
     assert divisions.degrees_of("pipeline", gather(gpus=12, nodes=3)) == [2, 3]
 
 

@@ -167,11 +167,16 @@ def test_shard_group_must_divide_ranks(stage: int) -> None:
 
 def test_split_that_engine_lacks_is_refused() -> None:
     zero = {"zero_optimization": {"stage": 2}}
-    for axis in ("expert", "pipeline"):
+    for axis, is_executed in (("tensor", True), ("pipeline", False)):
         degree: Any = {f"{axis}_parallel": 2}
         world = gather(gpus=8, model="gpt2", **degree)
-        with pytest.raises(PlanError, match=f"{axis}_parallel=: 2 is not executed by dsengine"):
-            dsconfig.plan(dsconfig.resolve(CONFIG | zero, world), world)
+        resolution = dsconfig.resolve(CONFIG | zero, world)
+        if is_executed:
+            assert getattr(dsconfig.plan(resolution, world).mesh, axis) == 2
+        else:
+            reason = f"{axis}_parallel=: 2 is not executed by dsengine"
+            with pytest.raises(PlanError, match=reason):
+                dsconfig.plan(resolution, world)
         resolution = dsconfig.resolve(CONFIG | zero, world, runtime="deepspeed")
         assert getattr(dsconfig.plan(resolution, world).mesh, axis) == 2
 
