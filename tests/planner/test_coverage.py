@@ -55,8 +55,14 @@ def test_stage_3_key_below_stage_3_is_inert() -> None:
 def test_unsupported_feature_is_inert_if_off() -> None:
     off = fate({"hybrid_engine": {"enabled": False, "max_out_tokens": 512}})
     assert {status for status, _ in off.values()} == {Status.HONOURED, Status.INERT}
-    on = fate({"hybrid_engine": {"enabled": True}})
-    assert on["/hybrid_engine/enabled"][0] is Status.REFUSED
+    on = fate({"nebula": {"enabled": True}})
+    assert on["/nebula/enabled"][0] is Status.REFUSED
+
+
+def test_hybrid_engine_generates_with_the_engine() -> None:
+    keys = {"enabled": True, "max_out_tokens": 512, "inference_tp_size": 8, "pin_parameters": False}
+    covered = fate({"hybrid_engine": keys})
+    assert {covered[f"/hybrid_engine/{key}"][0] for key in keys} == {Status.INERT}
 
 
 def test_tensor_parallel_degree_one_is_inert() -> None:

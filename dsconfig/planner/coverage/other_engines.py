@@ -52,9 +52,7 @@ def _unsupported(feature: str, instead: str) -> Rule:
 
 
 FAMILIES: dict[str, Rule] = {
-    "hybrid_engine": _unsupported(
-        "DeepSpeed-Chat's hybrid engine", "generate with the module itself"
-    ),
+    "hybrid_engine": inert("engine.generate() needs no switch; it gathers sharded parameters once"),
     "autotuning": inert("use `dsconfig tune`, which estimates instead of running"),
     "expert_parallel": _unsupported("expert parallelism", "remove the block"),
     "weight_quantization": _unsupported("quantized inference", "remove the block"),
@@ -127,6 +125,16 @@ RULES: dict[str, Rule] = {
         honoured("the rules of the preset follow those of layer_specs", _PRESETS)
         + refused("this preset is not supported; write layer_specs, or use the model's own plan")
     ),
+    "hybrid_engine.max_out_tokens": inert("the KV cache of the model's generate() grows as needed"),
+    "hybrid_engine.inference_tp_size": inert(
+        "every rank generates with all parameters, gathered at once or block by block"
+    ),
+    "hybrid_engine.release_inference_cache": inert(
+        "the KV cache is freed at the end of each generate()"
+    ),
+    "hybrid_engine.pin_parameters": inert("there are no inference kernels with own parameters"),
+    "hybrid_engine.tp_gather_partition_size": inert("parameters are gathered unit by unit"),
+    "hybrid_engine.enable_cuda_graph": inert("the model's generate() runs without CUDA graphs"),
     "data_efficiency.seed": inert("the sampler's seed is 0, as in DeepSpeed's default data loader"),
     "data_efficiency.data_sampling.num_workers": inert(
         "read only by DeepSpeed's curriculum; dsengine uses two workers with a GPU, none on CPU"
