@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from dsengine.loop.exporting import ExportingEngine
+from dsengine.loop.generating import GeneratingEngine
 from dsengine.loop.join import Until, joined
 from dsengine.loop.misuse import MisuseError
 
 T = TypeVar("T")
 
 
-class AccumulatingEngine(ExportingEngine):
+class AccumulatingEngine(GeneratingEngine):
     """An engine whose script may set boundaries, postpone reductions and join uneven data."""
 
     loss_weight = 1.0

@@ -1,7 +1,8 @@
 """State and queries of an engine: settings, counters, ranks, components.
 
 The names are DeepSpeed's. ``EngineState`` is the base of the engine's classes: ``offload_states``
-adds offloading, ``saving`` adds files, ``engine`` adds training.
+adds offloading, ``saving`` files, ``exporting`` weights, ``generating`` generation, and ``engine``
+training.
 """
 
 import os

@@ -92,6 +92,15 @@ class Sharding(ABC):
         """Restore the module's layout between steps after it was moved or cast."""
         return
 
+    @contextmanager
+    def gathered(self, once: bool | None = None) -> Iterator[bool]:
+        """Keep full parameters inside; yield whether forwards inside gather nothing. Collective.
+
+        ``once``: False keeps gathering in each forward, None only if they do not fit into memory.
+        """
+        del once
+        yield True
+
     def release(self) -> None:
         """Reshard gathered units that are not in use."""
         return

@@ -34,6 +34,7 @@ from dsengine.optimizers.precision import Policy
 from dsengine.parameters.shards import is_split, local_slice_of
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
+from dsengine.sharding.generation import fit
 from dsengine.sharding.indivisible import Indivisible
 from dsengine.sharding.leaves import (
     leaves_across_units,
@@ -62,10 +63,12 @@ from dsengine.torch_private.units import (
     drop_unused_gathers,
     initialize_root,
     inputs_to,
+    kept_gathered,
     reduce_late_gradients,
     sharded_parameters,
     sharded_parameters_of,
     units_of,
+    units_without,
     unshard_asynchronously,
 )
 
@@ -110,6 +113,7 @@ class FullySharded(Sharding):
         self._reduces = True
         self._may_be_gathered = False
         """Whether units may still be gathered from a forward without a backward."""
+        self._keeps_gathered = False
         self._is_stage_3 = zero.stage == 3
         self._offload = zero.offload_param if self._is_stage_3 else None
         self.unsharded: list[FSDPModule] = []
@@ -232,7 +236,7 @@ class FullySharded(Sharding):
 
     def _resharded_units(self) -> list[FSDPModule]:
         """Return the units that are sharded between steps."""
-        return [unit for unit in self._units() if unit not in self.unsharded]
+        return units_without(self._units(), self.unsharded)
 
     def _set_collectives(self, averaging: Averaging) -> None:
         """Set direct exchange over gloo; elsewhere, reductions other than a plain mean."""
@@ -436,6 +440,26 @@ class FullySharded(Sharding):
         if self._direct_use is not None:
             self._direct_use.after_backward(reduced=False)
         self._ensure_gathered()
+
+    @contextmanager
+    def gathered(self, once: bool | None = None) -> Iterator[bool]:
+        units = self._resharded_units()
+        if self._keeps_gathered or not units:
+            yield True
+            return
+        self.release()
+        if once is None:
+            once = fit(units, self.policy.compute, self._device, self.norm_group)
+        if not once:
+            yield False
+            return
+        self._keeps_gathered = self._may_be_gathered = True
+        try:
+            with kept_gathered(units):
+                self._all_gather.release()
+                yield True
+        finally:
+            self._keeps_gathered = False
 
     def release(self) -> None:
         units = self._resharded_units()

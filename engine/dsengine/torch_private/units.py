@@ -210,8 +210,38 @@ def units_of(root: nn.Module) -> list[FSDPModule]:
     return [module for module in root.modules() if isinstance(module, FSDPModule)]
 
 
+def units_without(units: Iterable[FSDPModule], other: Iterable[FSDPModule]) -> list[FSDPModule]:
+    """Return those of ``units`` that share no parameters with ``other``.
+
+    Several modules can form one unit.
+    """
+    excluded = {id(group) for unit in other for group in parameter_groups(unit)}
+    return [u for u in units if not excluded & {id(group) for group in parameter_groups(u)}]
+
+
 def is_gathered(unit: FSDPModule) -> bool:
     return any(group.is_unsharded for group in parameter_groups(unit))
+
+
+@contextmanager
+def kept_gathered(units: Sequence[FSDPModule]) -> Iterator[None]:
+    """Gather ``units``, and reshard them on exit; forwards inside do not. Collective on entry.
+
+    The public setter of whether a forward reshards cannot be read, and loses the number of ranks.
+    """
+    groups = {id(group): group for unit in units for group in parameter_groups(unit)}
+    meshes = {key: group.post_forward_mesh_info for key, group in groups.items()}
+    for group in groups.values():
+        group.post_forward_mesh_info = None
+    try:
+        for unit in units:
+            unit.unshard()
+        yield
+    finally:
+        for key, group in groups.items():
+            group.post_forward_mesh_info = meshes[key]
+        for unit in units:
+            unit.reshard()
 
 
 def drop_unused_gathers(units: Iterable[FSDPModule]) -> None:

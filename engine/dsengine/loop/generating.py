@@ -1,0 +1,37 @@
+"""Generation with the model that an engine trains."""
+
+from inspect import signature
+from typing import Any
+
+import torch
+
+from dsengine.communication.peers import in_phase
+from dsengine.loop.deepspeed_attributes import attribute_of_model
+from dsengine.loop.exporting import ExportingEngine
+from dsengine.loop.offload_states import MODEL
+
+
+class GeneratingEngine(ExportingEngine):
+    """An engine whose model generates between training steps."""
+
+    @in_phase("generate")
+    def generate(self, *args: Any, gather_once: bool | None = None, **kwargs: Any) -> Any:
+        """Call the model's ``generate`` without gradients, on all ranks. Collective at stage 3.
+
+        There, all parameters are gathered once and resharded at the end, if every rank has free
+        memory for them. Otherwise (or with ``gather_once=False``) each forward gathers block by
+        block, and a model of transformers gets ``synced_gpus=True``, so that ranks that generate
+        fewer tokens wait for the others. Raises AttributeError if the model cannot generate.
+        """
+        self.require_states(MODEL, "generate()")
+        generate = attribute_of_model(self.module, "generate")
+        with torch.no_grad(), self.sharding.gathered(gather_once) as is_complete:
+            if _syncs(self.module):
+                kwargs.setdefault("synced_gpus", not is_complete)
+            return generate(*args, **kwargs)
+
+
+def _syncs(model: Any) -> bool:
+    """Whether the model's ``generate`` has the argument ``synced_gpus`` of transformers."""
+    base = getattr(model, "get_base_model", lambda: model)()
+    return "synced_gpus" in signature(base.generate).parameters
