@@ -52,6 +52,13 @@ def test_samples_divided_along_the_sequence_and_replicas(
 
 
 @pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("size", [2, 4])
+def test_split_layers_are_joined(ranks_of: SharedRanks, size: int, stage: int) -> None:
+    job = f"{JOBS}:of_split_layers"
+    assert ranks_of(size).run(job, kind="odd vocabulary", stage=stage) == [[]] * size
+
+
+@pytest.mark.parametrize("stage", range(4))
 @pytest.mark.parametrize("precision", [{}, BF16], ids=["fp32", "bf16"])
 def test_peak_is_a_bucket_and_two_tensors(
     ranks: Ranks, stage: int, precision: dict[str, Any]

@@ -13,6 +13,7 @@ from dsengine.observation.memory import LiveBytes
 from training import models
 from training.jobs import window
 from training.sequence_memory_jobs import Head
+from training.tensor_jobs import config_of, model_of
 
 
 def built(settings: dict[str, Any], steps: int) -> Any:
@@ -54,6 +55,19 @@ def as_saved(settings: dict[str, Any], folder: str, steps: int = 2) -> dict[str,
     result["loss"] = [window(engine, 9)] if steps else []
     engine.destroy()
     return result
+
+
+def of_split_layers(kind: str, stage: int) -> list[str]:
+    """Return the exported weights of split layers that differ from those before the split."""
+    before = {name: tensor.clone() for name, tensor in model_of(kind).state_dict().items()}
+    settings = config_of(kind, stage, ranks=2)
+    engine, *_ = dsengine.initialize(model=model_of(kind), config=settings)
+    found = dict(engine.iter_weights(bucket_bytes=5000, names="module"))
+    names = [each.name for each in engine.weight_metadata(names="module")]
+    checkpoint = dict(engine.iter_weights())
+    engine.destroy()
+    assert list(found) == names
+    return different(found, before) + different(checkpoint, before)
 
 
 def peak(settings: dict[str, Any], nbytes: int) -> dict[str, int]:

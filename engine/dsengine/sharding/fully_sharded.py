@@ -449,7 +449,7 @@ class FullySharded(Sharding):
             return
         self.release()
         if once is None:
-            once = fit(units, self.policy.compute, self._device, self.norm_group)
+            once = fit(units, self.policy.compute, self._device, self._topology.group("all"))
         if not once:
             yield False
             return

@@ -25,20 +25,18 @@ def fit(
     units: Sequence[FSDPModule],
     dtype: torch.dtype,
     device: torch.device,
-    group: dist.ProcessGroup | None,
+    group: dist.ProcessGroup,
 ) -> bool:
     """Whether the full parameters of ``units`` fit on every rank of ``group``. Collective.
 
     ``dtype``: of gathered floating-point parameters.
     """
-    shards = [record.shard for record in sharded_parameters_of(units)]
-    needed = sum(
-        shard.numel() * (dtype if shard.is_floating_point() else shard.dtype).itemsize
-        for shard in shards
-    )
+    needed = 0
+    for record in sharded_parameters_of(units):
+        shard = record.flat_shard
+        kept = dtype if shard.is_floating_point() else shard.dtype
+        needed += shard.numel() * record.ranks * kept.itemsize
     fits = needed <= SHARE_OF_FREE_MEMORY * _free_memory(device)
-    if group is None:
-        return fits
     answers = [fits] * group.size()
     dist.all_gather_object(answers, fits, group=group)
     return all(answers)
