@@ -17,6 +17,22 @@ def test_caught_error_does_not_change_training(ranks: Ranks, stage: int, where: 
     assert ranks.run(JOB, config=config(stage), fails_in=where)[0] == expected
 
 
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_caught_error_does_not_change_training_of_hosts_that_run_ahead(
+    ranks: Ranks, stage: int, where: str
+) -> None:
+    job = "training.recovery_jobs:curve_ahead"
+    expected = ranks.once(job, config=config(stage), fails_in="")[0]
+    assert ranks.run(job, config=config(stage), fails_in=where)[0] == expected
+
+
+def test_host_that_runs_ahead_counts_collectives_and_waits_where_it_reads(ranks: Ranks) -> None:
+    for counted, issued, value in ranks.run("training.recovery_jobs:collectives_ahead"):
+        assert [*counted.values()] == [*issued.values()] == [3]
+        assert value == 2
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_window_restarts_after_failed_backward(ranks: Ranks, stage: int) -> None:
     settings = config(stage, 2, bf16={"enabled": True})

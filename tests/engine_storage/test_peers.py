@@ -46,7 +46,19 @@ CASES = {
             "not on every other rank",
         ],
     ),
-    "fails_in_different_blocks": (
+    # Hosts that run ahead notice a failure in any later phase, at the latest where they read.
+    "killed_in_backward ahead": (KILLED, ["rank 1", "killed"]),
+    "raises_in_forward ahead": (1, ["rank 1", "forward() of step 2: ValueError: sample 17"]),
+    "raises_on_first_rank ahead": (1, ["rank 0", "failed: KeyError: 'labels'"]),
+    "caught_by_the_script ahead": (5, ["rank 1", "forward() of step 2: ValueError: sample 17"]),
+    "aborts_alone ahead": (
+        1,
+        [
+            "failed in backward() of micro step 2: OutOfMemoryError: simulated",
+            "not on every other rank",
+        ],
+    ),
+    "fails_in_different_blocks ahead": (
         1,
         [
             "failed in forward() of micro step 2: OutOfMemoryError: simulated",
@@ -64,7 +76,10 @@ STRAGGLERS = {
         "(last: step(), 1 step(s) done)",
         "(busy_with_data)",
     ],
+    "lags ahead": ["ranks 0, 2 have been waiting in", "(busy_with_data)"],
     "first_rank_stops": ["forward() of step 2", "rank 0 does not respond"],
+    "first_rank_stops ahead": ["rank 0 does not respond"],
+    "leaves_early ahead": ["rank 1", "had already ended its training"],
     "no_data_left": [
         "rank 1",
         "has been in save_checkpoint() after step 1",
@@ -108,9 +123,9 @@ def test_hanging_rank_exits_with_the_reason(runs: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", STRAGGLERS)
 def test_straggler_is_named(runs: dict[str, Any], case: str) -> None:
     codes, logs = runs[case]
-    log = logs[1 if case == "first_rank_stops" else 0]
+    log = logs[1 if case.startswith("first_rank_stops") else 0]
     assert [text for text in STRAGGLERS[case] if text not in log] == [], logs
-    if case != "no_data_left":
+    if case not in ("no_data_left", "leaves_early ahead"):
         assert codes == [0, 0, 0]  # training continued
 
 

@@ -10,7 +10,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import dsengine
+from dsengine.torch_private.groups import all_gather_flat, issued_collectives
 from training import models
+from training.ahead import host_runs_ahead
+from training.collective_jobs import collectives_only
 from training.jobs import ADAMW, window
 
 
@@ -62,6 +65,34 @@ def curve(
         losses.append(window(engine, step))
     engine.destroy()
     return losses
+
+
+def curve_ahead(**arguments: Any) -> list[float]:
+    """Return ``curve`` of hosts that run ahead of their collectives, with equal data."""
+    with collectives_only(), host_runs_ahead():
+        return curve(**arguments)
+
+
+def collectives_ahead() -> tuple[dict[str, int], dict[str, int], float]:
+    """Return the issued collectives as counted here and by torch, and a sum that was waited for.
+
+    Rank 0 issues all of its collectives before the other rank issues one.
+    """
+    store: Any = dist.distributed_c10d._get_default_store()
+    before = issued_collectives()
+    with host_runs_ahead() as ahead:
+        if dist.get_rank() > 0:
+            store.wait(["collectives_ahead"])
+        own, full = torch.ones(4), torch.ones(4 * dist.get_world_size())
+        dist.all_reduce(total := torch.ones(()))
+        all_gather_flat(full, own)
+        dist.reduce_scatter_tensor(own, full)
+        store.set("collectives_ahead", "issued")
+        value = total.item()
+        counted = dict(ahead.counts)
+    after = issued_collectives()
+    issued = {name: after[name] - before.get(name, 0) for name in after}
+    return counted, {name: count for name, count in issued.items() if count}, value
 
 
 def _arguments() -> dict[str, Any]:

@@ -3,8 +3,9 @@
     python tests/engine_storage/workers/peers.py DIRECTORY CASE...
 
 Ranks are forked from a process that has imported torch, and exceptions reach the top of their
-interpreter, as in scripts. The output of rank r goes to DIRECTORY/CASE/r.log. Prints a JSON line
-per case: the exit code of each rank, None for one that did not end.
+interpreter, as in scripts. In a case whose name ends with " ahead" hosts run ahead of their
+collectives from the second step on, as on NCCL. The output of rank r goes to DIRECTORY/CASE/r.log.
+Prints a JSON line per case: the exit code of each rank, None for one that did not end.
 """
 
 import gc
@@ -16,21 +17,20 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
 
 import dsconfig
 import dsengine
 from dsengine.communication.peers import abort, stragglers
 from dsengine.loop import initialization
-from dsengine.torch_private.groups import all_gather_flat
 from engine_storage.jobs.toy import ToyModel, batch_of, loss_of
 from ports import reserved_port
+from training.ahead import host_runs_ahead
 from training.collective_jobs import collectives_only
 
 RANKS = 3
@@ -38,6 +38,9 @@ SECONDS = 40
 AT_ONCE = 2
 """Cases that run at the same time: most of them wait."""
 VICTIM = 1
+AHEAD = " ahead"
+hosts_run_ahead = False
+until_exit = ExitStack()
 
 
 def config(stage: int) -> dict[str, Any]:
@@ -65,10 +68,16 @@ def step(engine: Any) -> None:
     engine.step()
 
 
-def started(stage: int) -> Any:
+def started(stage: int, **zero: Any) -> Any:
     torch.manual_seed(3)
-    engine, *_ = dsengine.initialize(model=ToyModel(), config=config(stage))
-    step(engine)
+    settings = config(stage)
+    settings["zero_optimization"] |= zero
+    with collectives_only() if hosts_run_ahead else nullcontext():
+        engine, *_ = dsengine.initialize(model=ToyModel(), config=settings)
+        step(engine)
+    if hosts_run_ahead:
+        abort.GRACE_SECONDS = 1.0
+        until_exit.enter_context(host_runs_ahead())
     return engine
 
 
@@ -192,10 +201,13 @@ def on_nvme(folder: str) -> Any:
 
 
 def leaves_early(folder: str) -> None:
+    os.environ[stragglers.PATIENCE] = "0.4"
     engine = started(1)
     if is_victim():
         engine.destroy()
         return
+    if hosts_run_ahead:  # no collective fails: they wait without a limit
+        exit_after_report(folder, "had already ended its training")
     step(engine)
 
 
@@ -229,32 +241,14 @@ def no_memory_left(*_: Any) -> None:
 
 
 def fails_in_different_blocks(folder: str) -> None:
-    """Every rank runs out of memory in the same forward, but one of them a block later.
-
-    Gathers are issued and not waited for, as with NCCL, where the host runs ahead of the device.
-    """
-    settings = config(3)
-    settings["zero_optimization"] |= {"stage3_prefetch_bucket_size": 0}
-    with collectives_only():
-        engine: Any = dsengine.initialize(model=ToyModel(), config=settings)[0]
+    """Every rank runs out of memory in the same forward, but one of them a block later."""
+    engine = started(3, stage3_prefetch_bucket_size=0)
+    block = engine.module.blocks[1 if is_victim() else 0]
+    hook = block.register_forward_pre_hook(no_memory_left)
+    with suppress(torch.OutOfMemoryError):
         step(engine)
-        DefaultAllGather.__call__ = issue_gather  # type: ignore[method-assign]
-        block = engine.module.blocks[1 if is_victim() else 0]
-        hook = block.register_forward_pre_hook(no_memory_left)
-        with suppress(torch.OutOfMemoryError):
-            step(engine)
-        hook.remove()
-        step(engine)
-
-
-in_flight: list[Any] = []
-
-
-def issue_gather(_: Any, output_tensor: Any, input_tensor: Any, group: Any, **__: Any) -> None:
-    scratch = torch.empty_like(output_tensor)
-    work = all_gather_flat(scratch, input_tensor.clone(), group=group, async_op=True)
-    in_flight.append((scratch, work))
-    output_tensor.view(group.size(), -1).copy_(input_tensor.expand(group.size(), -1))
+    hook.remove()
+    step(engine)
 
 
 def lags(folder: str) -> None:
@@ -291,17 +285,22 @@ def no_data_left(folder: str) -> None:
     """A rank with less data saves, as all do at the end, while the others train."""
     os.environ[stragglers.PATIENCE] = "0.4"
     engine = started(3)
-    threading.Thread(target=exit_after_report, args=(Path(folder).with_name("0.log"),)).start()
+    exit_after_report(folder, "has been in save_checkpoint()")
     if not is_victim():
         step(engine)
     engine.save_checkpoint(folder)
 
 
-def exit_after_report(log: Path) -> None:
-    """Exit once the report of a waiting rank is complete: these ranks wait without a limit."""
-    await_text(log, "have been waiting in")
-    await_text(log, "has been in save_checkpoint()")
-    os._exit(3)
+def exit_after_report(folder: str, reason: str) -> None:
+    """Exit once rank 0 has reported why ranks wait: they would without a limit."""
+
+    def exit_then() -> None:
+        log = Path(folder).with_name("0.log")
+        await_text(log, "have been waiting in")
+        await_text(log, reason)
+        os._exit(3)
+
+    threading.Thread(target=exit_then).start()
 
 
 def await_text(log: Path, text: str) -> None:
@@ -333,7 +332,9 @@ def run(rank: int, port: int, folder: Path, case: str) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    globals()[case](str(folder / "saved"))
+    global hosts_run_ahead
+    hosts_run_ahead = case.endswith(AHEAD)
+    globals()[case.removesuffix(AHEAD)](str(folder / "saved"))
 
 
 def wait_for(processes: list[int]) -> list[int | None]:
