@@ -16,7 +16,7 @@ KINDS = ["causal", "window", "left padding", "gemma 3", "qwen 3"]
 def check(
     ranks: Ranks, kind: str, stage: int, *, replicas: int = 1, steps: int = 6, **options: Any
 ) -> None:
-    one = {name: value for name, value in options.items() if name not in ("ranks", "sequence")}
+    one = {name: value for name, value in options.items() if name not in ("sequence", "more")}
     expected = tensor_jobs.one_process(kind, replicas, steps, clip=CLIP, **one)
     job = "training.tensor_jobs:divided"
     got = ranks.run(job, kind=kind, stage=stage, steps=steps, clip=CLIP, **options)
@@ -65,6 +65,48 @@ def test_data_and_tensor_of_transformers(
 @pytest.mark.parametrize(("kind", "stage"), [("causal", 0), ("window", 2), ("qwen 3", 3)])
 def test_sequence_and_tensor(ranks_of: SharedRanks, kind: str, stage: int) -> None:
     check(ranks_of(4), kind, stage, sequence=2, accumulation=2, optimizer="SGD", steps=8)
+
+
+OFFLOAD: dict[str, Any] = {"offload_optimizer": {"device": "cpu"}}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("stage", "more"),
+    [
+        (2, {"zero_optimization": {"stage": 2, **OFFLOAD}}),
+        (3, {"zero_optimization": {"stage": 3, **OFFLOAD, "offload_param": {"device": "cpu"}}}),
+        (1, {"activation_checkpointing": {}}),
+    ],
+)
+def test_offload_and_recomputation(ranks: Ranks, stage: int, more: dict[str, Any]) -> None:
+    check(ranks, "rules", stage, more=more)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("offload", [{}, OFFLOAD])
+@pytest.mark.parametrize("stage", [0, 1, 3])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_16_bits(
+    ranks_of: SharedRanks, precision: str, stage: int, offload: dict[str, Any]
+) -> None:
+    """In fp16 the first steps overflow, on both ranks alike."""
+    more = {precision: {"enabled": True}, "zero_optimization": {"stage": stage, **offload}}
+    options: dict[str, Any] = {"kind": "rules", "stage": stage, "steps": 4, "more": more}
+    job = "training.tensor_jobs:divided"
+    first, second = ranks_of(2).run(job, ranks=2, **options)
+    (one,) = ranks_of(1).run(job, ranks=1, **options)
+    assert first == second
+    for split, whole in zip(first, one, strict=True):
+        assert split == pytest.approx(whole, rel=2e-2)
+
+
+@pytest.mark.engine
+def test_adafactor_is_refused(ranks: Ranks) -> None:
+    optimizer = {"type": "Adafactor", "params": {"lr": 1e-2}}
+    options: dict[str, Any] = {"kind": "rules", "block": {}, "more": {"optimizer": optimizer}}
+    for message in ranks.run("training.tensor_input_jobs:refused", **options):
+        assert message.startswith("Adafactor divides its states")
 
 
 @pytest.mark.engine

@@ -18,18 +18,19 @@ RULES = [
 ]
 
 
-RULED = {"rules": VOCABULARY, "odd vocabulary": VOCABULARY + 1}
-"""Vocabularies of models that ``RULES`` split, by kind."""
+RULED = {"rules": (VOCABULARY, 32), "odd vocabulary": (VOCABULARY + 1, 32), "odd width": (8, 42)}
+"""Vocabulary and width of models that ``RULES`` split, by kind."""
 
 
 class Block(nn.Module):
     """Attention with normalized heads, and an MLP; every linear layer has a bias."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.mlp_norm, self.head_norm = nn.RMSNorm(32), nn.RMSNorm(32), nn.RMSNorm(8)
-        self.q, self.k, self.v, self.out = (nn.Linear(32, 32) for _ in range(4))
-        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+        self.norm, self.mlp_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.head_norm = nn.RMSNorm(8)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 64), nn.Linear(64, width)
 
     def forward(self, x: Tensor) -> Tensor:
         normal = self.norm(x)
@@ -44,13 +45,13 @@ class Block(nn.Module):
 class Ruled(nn.Module):
     """A language model whose layers ``RULES`` split, with a scalar parameter."""
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, 32)
-        self.positions = nn.Embedding(LENGTH, 32)
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(LENGTH, width)
         self.scale = nn.Parameter(torch.ones(()))
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.head = nn.Linear(32, vocabulary)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.head = nn.Linear(width, vocabulary)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, **_: Any) -> Tensor:
         x = (self.tokens(input_ids) + self.positions(position_ids)) * self.scale
@@ -63,7 +64,7 @@ def model_of(kind: str, seed: int = 5) -> nn.Module:
     if kind not in RULED:
         return sequence_jobs.model_of(kind, divided=False)
     torch.manual_seed(seed)
-    return Ruled(RULED[kind])
+    return Ruled(*RULED[kind])
 
 
 def config_of(kind: str, stage: int, ranks: int, **options: Any) -> dict[str, Any]:

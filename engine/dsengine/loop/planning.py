@@ -65,7 +65,13 @@ def plan_for(
     resolution = dsconfig.resolve(document, facts)
     refuse(resolution.refusals)
     print_findings([*report.errors, *report.warnings, *resolution.diagnostics])
-    return dsconfig.plan(resolution, facts)
+    made = dsconfig.plan(resolution, facts)
+    if sequence > 1 and made.mesh.tensor > 1:
+        raise ValueError(
+            "the mpu divides samples over neighboring ranks, which tensor_parallel.autotp_size "
+            f"{made.mesh.tensor} uses for split layers: pass no mpu, and set sequence_parallel_size"
+        )
+    return made
 
 
 _SPLIT_MARKS = ("tensor_model_parallel", "model_parallel")
@@ -248,11 +254,17 @@ def refuse_parallel(plan: Plan, model: nn.Module) -> None:
             f"sequence_parallel_size {wanted} does not divide {ranks} ranks: use "
             f"{nearest_degree(wanted, ranks)}"
         )
-    tensor = (plan.effective.config.get("tensor_parallel") or {}).get("autotp_size")
+    block = plan.effective.config.get("tensor_parallel") or {}
+    tensor, other = block.get("autotp_size"), (block.get("tp") or {}).get("tp_size", 1)
     if type(tensor) is int and tensor > 1 and ranks % (tensor * wanted):
+        within = f", of which sequence_parallel_size takes {wanted}" if wanted > 1 else ""
         raise ValueError(
-            f"tensor_parallel.autotp_size {tensor} times sequence_parallel_size {wanted} does not "
-            f"divide {ranks} ranks: use {nearest_degree(tensor, ranks // wanted)} times {wanted}"
+            f"tensor_parallel.autotp_size {tensor} does not divide {ranks} ranks{within}: use "
+            f"{nearest_degree(tensor, ranks // wanted)}"
+        )
+    if plan.mesh.tensor > 1 and other not in (1, tensor):
+        raise ValueError(
+            f"tensor_parallel.tp.tp_size {other} contradicts autotp_size {tensor}: remove it"
         )
     for axis, split in SPLITS.items():
         degree = getattr(plan.mesh, axis)

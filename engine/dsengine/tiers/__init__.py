@@ -8,6 +8,7 @@ from torch.optim import Adafactor, Optimizer
 import dsconfig
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding, NoOptimizerBinding, check_supported, is_sharded
+from dsengine.parameters.shards import is_split
 from dsengine.tiers.host import HostBinding
 from dsengine.tiers.nvme import NvmeBinding
 from dsengine.tiers.offloaded_gradients import OffloadedGradients
@@ -28,6 +29,11 @@ def bind(
     """
     if optimizer is None:
         return NoOptimizerBinding(masters)
+    if type(optimizer) is Adafactor and any(map(is_split, masters.values())):
+        raise ValueError(
+            "Adafactor divides its states by the rows and columns of whole weights, which split "
+            "layers do not have: use AdamW, or set tensor_parallel.autotp_size to 1"
+        )
     settings = OffloadSettings.of(effective)
     if settings is None:
         factored = type(optimizer) is Adafactor and is_sharded(masters)

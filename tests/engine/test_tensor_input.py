@@ -1,0 +1,134 @@
+"""Models and configs whose layers cannot be split: one error on every rank, before training."""
+
+import re
+from typing import Any
+
+import pytest
+
+from dsengine.parallel.tensor_plan import SUMMED, Layer, layers_of_plan, layers_of_rules
+from training import tensor_jobs
+from training.ranks import Ranks, SharedRanks
+
+JOBS = "training.tensor_input_jobs"
+ROW = {"patterns": [r".*\.out\.weight"], "partition_type": "row"}
+
+
+def rules(*specs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"partition_config": {"layer_specs": list(specs), **more}}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("kind", "block", "words"),
+    [
+        ("own", {}, "Own has no tp_plan: write the rules .*layer_specs"),
+        ("rules", rules({"patterns": ["nothing"]}), "layer_specs splits no layer of Ruled"),
+        ("rules", rules(ROW, strict_mode=True), "no rule matches blocks.0.q.weight"),
+        ("rules", rules({**ROW, "shape": [2, -1]}), "blocks.0.out has a shape"),
+        (
+            "rules",
+            rules({**ROW, "partition_dim": 0}),
+            "partition_dim 0, but row splits dimension 1",
+        ),
+        ("rules", {"vocab_parallel_lm_head": True}, "vocabulary is not supported"),
+        ("rules", {"preset_model": "bloom"}, "preset is not supported"),
+        ("rules", {"tp": {"tp_size": 4}}, "tp_size 4 contradicts autotp_size 2"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(
+    ranks: Ranks, kind: str, block: dict[str, Any], words: str
+) -> None:
+    messages = ranks.run(f"{JOBS}:refused", kind=kind, block=block)
+    assert len(set(messages)) == 1
+    assert re.search(words, messages[0]), messages[0]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("kind", "size", "more", "words"),
+    [
+        ("rules", 3, {}, "autotp_size 3 does not divide 4 ranks: use 2"),
+        (
+            "rules",
+            4,
+            {"sequence_parallel_size": 2},
+            "autotp_size 4 does not divide 4 ranks, .* takes 2: use 2",
+        ),
+        ("odd width", 4, {}, "does not divide out_features 42 of blocks.0.q: use 2"),
+    ],
+)
+def test_degrees_name_the_nearest_valid_one(
+    ranks_of: SharedRanks, kind: str, size: int, more: dict[str, Any], words: str
+) -> None:
+    block = {"autotp_size": size}
+    messages = ranks_of(4).run(f"{JOBS}:refused", kind=kind, block=block, more=more)
+    assert len(set(messages)) == 1
+    assert re.search(words, messages[0], re.DOTALL), messages[0]
+
+
+@pytest.mark.engine
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("one key head", "nearest possible: 1.: 1 key/value heads"),
+        ("mixtral", "the styles moe_tp_experts, packed_colwise"),
+    ],
+)
+def test_models_of_transformers_that_are_refused(ranks: Ranks, kind: str, words: str) -> None:
+    messages = ranks.run(f"{JOBS}:refused", kind=kind, block={})
+    assert len(set(messages)) == 1
+    assert re.search(words, messages[0], re.DOTALL), messages[0]
+
+
+@pytest.mark.engine
+@pytest.mark.live
+def test_mpu_is_refused(ranks_of: SharedRanks) -> None:
+    messages = ranks_of(4).run(f"{JOBS}:refused", kind="causal", block={}, sequence=2)
+    assert len(set(messages)) == 1
+    assert "sequence_parallel_size" in messages[0]
+
+
+@pytest.mark.engine
+def test_ranks_of_a_group_get_the_same_samples(ranks_of: SharedRanks) -> None:
+    found = ranks_of(4).run(f"{JOBS}:samples_of_loader")
+    assert found[0] == found[1] and found[2] == found[3]
+    assert found[0][0] == [[0, 2], [4, 6]] and found[2][0] == [[1, 3], [5, 7]]
+    assert found[0][1] == (4, 2, 1)
+
+
+def test_plan_names_layers_by_number() -> None:
+    plan = {"layers.*.q": "colwise", "head": "colwise_gather_output", "layers.*.w1": "rowwise"}
+    names = ["", "layers", "layers.0.q", "layers.12.q", "layers.0.w1", "layers.0.w2", "head"]
+    assert layers_of_plan(plan, names) == [
+        Layer("layers.0.q", "colwise"),
+        Layer("layers.12.q", "colwise"),
+        Layer("layers.0.w1", "rowwise"),
+        Layer("head", "colwise_gather_output"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (rules(*tensor_jobs.RULES[:2]), {"b.q": "colwise", "b.out": "rowwise"}),
+        (rules(tensor_jobs.RULES[2]), {"b.head_norm": SUMMED}),
+        (rules({"patterns": [r"b\.q"], "gather_output": True}), {"b.q": "colwise_gather_output"}),
+        (rules({"patterns": [r"b\.q"], "partition_type": "skip"}, *tensor_jobs.RULES[:1]), {}),
+        (rules({"patterns": [r"b\.q"], "model_types": ["Llama"]}), {"b.q": "colwise"}),
+        (rules({"patterns": [r"b\.q"], "model_types": ["qwen2"]}), {}),
+        ({"preset_model": "llama"}, {"a.self_attn.q_proj": "colwise"}),
+        (
+            {"preset_model": "llama", **rules(*tensor_jobs.RULES[:1])},
+            {"b.q": "colwise", "a.self_attn.q_proj": "colwise"},
+        ),
+        (
+            {"preset_model": "llama", **rules(*tensor_jobs.RULES[:1], use_default_specs=False)},
+            {"b.q": "colwise"},
+        ),
+    ],
+)
+def test_first_rule_that_matches_applies(block: dict[str, Any], expected: dict[str, str]) -> None:
+    linear = ["b.q", "b.out", "a.self_attn.q_proj"]
+    found = layers_of_rules(block, linear, ["b.head_norm", "b"], "llama")
+    assert {layer.name: layer.style for layer in found} == expected
