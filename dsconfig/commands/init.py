@@ -17,6 +17,7 @@ from dsconfig.project import inference
 from dsconfig.project.errors import UsageError
 from dsconfig.project.neighbours import ACCELERATE
 from dsconfig.report import Severity
+from dsconfig.runtimes.base import SEQUENCE
 from dsconfig.source.pointer import value_at
 
 with lazy_imports():
@@ -132,7 +133,10 @@ def _launch_config(
     stage = value_at(starter.config, "zero_optimization.stage")
     gpus, nodes = facts.world_size or 1, facts.nodes or 1
     config = str(output or "ds.json")
-    return launch_file.naming(config, stage, gpus=gpus, nodes=nodes, launch=facts.launch)
+    divided = starter.set_elsewhere.get(SEQUENCE)
+    return launch_file.naming(
+        config, stage, gpus=gpus, nodes=nodes, launch=facts.launch, sequences=divided
+    )
 
 
 def _next_steps(

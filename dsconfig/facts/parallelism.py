@@ -44,6 +44,12 @@ def yaml_name(setting: str) -> str:
 KNOWN = frozenset(map(yaml_name, (*SIZES, *BACKENDS, *OTHERS)))
 
 
+def of_sequences(degree: int, data: int) -> dict[str, int]:
+    """Return the settings of a run that divides samples over ``degree`` ranks along the sequence,
+    with ``data`` ranks that have different samples."""
+    return {yaml_name("sp_size"): degree, yaml_name("dp_shard_size"): data}
+
+
 def block_of(launch: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the block; empty if there is none."""
     block = launch.get(BLOCK)

@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from dsconfig.facts import parallelism
 from dsconfig.runtimes.plugin import REFUSED_WITH_A_FILE
 from dsconfig.source import plugin_settings
 
@@ -20,11 +21,18 @@ def head(kind: str, gpus: int, nodes: int) -> dict[str, Any]:
 
 
 def naming(
-    config: str, stage: object, *, gpus: int, nodes: int, launch: Mapping[str, Any] | None = None
+    config: str,
+    stage: object,
+    *,
+    gpus: int,
+    nodes: int,
+    launch: Mapping[str, Any] | None = None,
+    sequences: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Return the YAML that names a config file and keeps the other entries of ``launch``.
 
-    Entries that accelerate refuses together with a config file are left out.
+    Entries that accelerate refuses together with a config file are left out. ``sequences``: the
+    arguments of ``parallelism.of_sequences``, if samples are divided.
     """
     launch = launch or {}
     kept = {name: value for name, value in launch.items() if name not in REFUSED_WITH_A_FILE}
@@ -36,7 +44,13 @@ def naming(
     initializes = stage == 3 and block.get("zero3_init_flag") is not False
     block |= {"deepspeed_config_file": config, "zero3_init_flag": initializes}
     own = head(plugin_settings.DEEPSPEED, gpus, nodes)
-    return {**own, **kept, **own, "deepspeed_config": block}
+    named = {**own, **kept, **own, "deepspeed_config": block}
+    if sequences:
+        named[parallelism.BLOCK] = {
+            **parallelism.block_of(launch),
+            **parallelism.of_sequences(**sequences),
+        }
+    return named
 
 
 def dumped(entries: Mapping[str, Any]) -> str:

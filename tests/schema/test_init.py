@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import dsconfig
 from dsconfig.facts import gather
@@ -183,6 +184,30 @@ def test_init_prints_the_accelerate_config_that_goes_with_it(run: Run, tmp_path:
     assert zero["stage"] == 3 and zero["offload_optimizer"]["device"] == "cpu"
 
 
+@pytest.mark.parametrize(
+    "flags", [(), ("--sequence-parallel", 8, "--accelerate-config", "old.yaml")]
+)
+def test_launch_file_divides_the_sequence(
+    flags: tuple[object, ...], tmp_path: Path, run: Run
+) -> None:
+    old = {"parallelism_config": {"parallelism_config_sp_attn_implementation": "sdpa"}}
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump({"num_processes": 64, **old}))
+    flags = tuple(tmp_path / each if each == "old.yaml" else each for each in flags)
+    config = tmp_path / "ds.json"
+    model = ("--model", "qwen2.5-32b", "--gpus", 64, "--device", "h100", "--seq-len", 131072)
+    _, _, err = run("init", *model, "--runtime", "accelerate", "-o", config, *flags)
+    launch = yaml.safe_load(err.partition("accelerate config to launch it with:")[2])
+    kept = old["parallelism_config"] if flags else {}
+    assert launch["parallelism_config"] == kept | {
+        "parallelism_config_sp_size": 8,
+        "parallelism_config_dp_shard_size": 8,
+    }
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(yaml.safe_dump(launch))
+    assert run("validate", path)[:2] == (0, "")
+    assert gather(accelerate_config=path).degrees.sequence == 8
+
+
 def test_launch_file_names_the_new_config_and_keeps_other_entries() -> None:
     old = {
         "distributed_type": "MULTI_GPU",
@@ -192,6 +217,7 @@ def test_launch_file_names_the_new_config_and_keeps_other_entries() -> None:
         "deepspeed_config": {"deepspeed_config_file": "old.json", "zero3_init_flag": True},
     }
     new = launch_file.naming("new.json", 2, gpus=4, nodes=1, launch=old)
+    assert "parallelism_config" not in new
     assert (new["distributed_type"], new["num_processes"]) == ("DEEPSPEED", 4)
     named = {"deepspeed_config_file": "new.json", "zero3_init_flag": False}
     assert new["deepspeed_config"] == named and new["main_process_port"] == 29501
