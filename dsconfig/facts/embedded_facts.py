@@ -14,10 +14,12 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import TrainingFacts, training
+from dsconfig.mesh import nodes_for
 from dsconfig.source import arctic_config, option_configs, plugin_settings
 from dsconfig.source.document import Document, count_distinctive
 from dsconfig.source.from_yaml import EMBEDDING_KEYS
 from dsconfig.source.pointer import is_block
+from dsconfig.source.shell_script import LAUNCH
 
 ALIASES: Mapping[str, str] = {
     "micro_batch_size": "per_device_train_batch_size",
@@ -44,18 +46,31 @@ def complete(facts: Facts, document: Document) -> Facts:
     container = document.container
     if not container:
         return facts
+    name = document.named_in or document.name
+    facts = _with_ranks(facts, container.get(LAUNCH) or {}, name)
     try:
-        name = document.named_in or document.name
         if is_accelerate_config(container):
             return facts if facts.launch else _with_launch(facts, container, name)
         if arctic_config.is_arctic(container):
             return _with_options(facts, _arctic_arguments(container))
         built = option_configs.built_config(container)
         if built is not None:
+            facts = _with_ranks(facts, built.launch, name)
             return _with_options(facts, built.arguments)
         return _with_arguments(facts, container, name) if is_of_trainer(container) else facts
     except FactError:  # an invalid value, which a rule reports, or a file of another program
         return facts
+
+
+def _with_ranks(facts: Facts, launch: Mapping[str, int], name: str) -> Facts:
+    """Return the facts with the ranks of the launcher in a script; given facts win."""
+    ranks = launch.get("gpus")
+    if facts.world_size is not None or ranks is None:
+        return facts
+    nodes = facts.nodes or launch.get("nodes") or nodes_for(ranks)
+    return replace(
+        facts, world_size=ranks, nodes=nodes, origins={**facts.origins, "world_size": name}
+    )
 
 
 def is_accelerate_config(container: Mapping[str, Any]) -> bool:

@@ -25,6 +25,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema.version import Version
 from dsconfig.source.plain import shown, to_plain
 from dsconfig.source.pointer import is_block
+from dsconfig.source.shell_script import LAUNCH
 
 with lazy_imports():
     from dsconfig.facts import (
@@ -128,8 +129,10 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
     for name, argument in (("training", "training_args"), ("launch", "accelerate_config")):
         if isinstance(arguments[argument], str | Path):
             origins[name] = str(arguments[argument])
-    ranks = _argument_or_launch("world_size", "gpus", arguments, launch.world_size, origins)
-    nodes = _argument_or_launch("nodes", "nodes", arguments, launch.nodes, origins)
+    written = dict(_settings(arguments["training_args"], "training_args"))
+    script = written.pop(LAUNCH, {})
+    ranks = _argument_or_launch("world_size", "gpus", arguments, launch.world_size, script, origins)
+    nodes = _argument_or_launch("nodes", "nodes", arguments, launch.nodes, script, origins)
     degrees = _degrees(arguments, origins)
     _check_ranks(ranks, nodes, degrees)
     if ranks is not None and nodes is None:
@@ -145,7 +148,7 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
             raise FactError(argument, message)
     device = arguments["device"]
     model = _trained(_model(arguments["model"], arguments["params"], origins), arguments)
-    run = _training(arguments, launch.precision, origins)
+    run = _training(arguments, written, launch.precision, origins)
     ranks_of_node = mesh.ranks_per_node(ranks, nodes) if ranks else 1
     return Facts(
         world_size=ranks,
@@ -223,14 +226,18 @@ def _argument_or_launch(
     argument: str,
     arguments: Mapping[str, Any],
     launched: int | None,
+    script: Mapping[str, int],
     origins: dict[str, str],
 ) -> int | None:
-    """Return an argument, or what accelerate's YAML sets without one, and record its origin."""
+    """Return an argument, or else what accelerate's YAML or the launcher in a script sets, and
+    record its origin."""
     value: int | None = arguments[argument]
     if value is None:
         if launched is not None:
             origins[fact] = "--accelerate-config"
-        return launched
+        elif argument in script:
+            origins[fact] = "--training-args"
+        return launched if launched is not None else script.get(argument)
     require_positive(value, argument)
     origins[fact] = flag_of(argument)
     return value
@@ -432,7 +439,10 @@ def _base_weights(
 
 
 def _training(
-    arguments: Mapping[str, Any], launch_precision: str | None, origins: dict[str, str]
+    arguments: Mapping[str, Any],
+    written: Mapping[str, Any],
+    launch_precision: str | None,
+    origins: dict[str, str],
 ) -> TrainingFacts | None:
     own = {field: arguments[argument] for field, argument in GATHERED_AS.items()}
     own = {field: value for field, value in own.items() if value is not None}
@@ -443,7 +453,7 @@ def _training(
             own["precision"] = launch_precision
             origins["precision"] = "--accelerate-config"
         return TrainingFacts(**own) if own else None
-    facts = training(_settings(arguments["training_args"], "training_args"))
+    facts = training(written)
     for field in fields(facts):
         if field.name not in own and getattr(facts, field.name) is not None:
             origins[field.name] = "--training-args"

@@ -14,6 +14,7 @@ from dsconfig.source.pointer import dotted, is_too_deep
 
 with lazy_imports():
     from dsconfig.facts import yaml_text
+    from dsconfig.source import shell_script
 
 
 class ArgumentError(ValueError):
@@ -167,7 +168,8 @@ def _size(
 
 
 def read_file(path: str | Path, argument: str) -> Mapping[str, Any]:
-    """Return the mapping in a JSON or YAML file. Raises FactError if it cannot be read."""
+    """Return the mapping in a JSON or YAML file, or the options of the training command of a shell
+    script. Raises FactError if it cannot be read."""
     file = Path(path)
     try:
         text = file.read_text("utf-8-sig")
@@ -179,6 +181,11 @@ def read_file(path: str | Path, argument: str) -> Mapping[str, Any]:
         ) from None
     except ValueError as error:  # a null character in the name
         raise FactError(argument, f"{shown(path)} cannot be read: {error}") from None
+    if file.suffix in shell_script.SUFFIXES:
+        script = shell_script.training_command(text)
+        if script is None:
+            raise FactError(argument, f"{file} contains no command that starts a training program")
+        return script.content
     value = (
         _yaml(text, file, argument)
         if file.suffix in (".yaml", ".yml")

@@ -24,6 +24,8 @@ class Format(StrEnum):
     """Readable by DeepSpeed's HJSON parser only: comments, unquoted keys, optional commas."""
     YAML = "yaml"
     PYTHON = "python"
+    SHELL = "shell"
+    """A script whose training command names or builds a config."""
     BASE64 = "base64"
     DICT = "dict"
     """A dict passed by a program; there is no text."""

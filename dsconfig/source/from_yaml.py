@@ -112,7 +112,7 @@ def document_from_yaml(
     if node is root and another_kind(value) is ARGUMENTS:
         return _unused(text, name)
     if isinstance(value, str):
-        return _follow(text, name, value, place, read)._replace(container=container, named_in=name)
+        return follow(text, name, value, place, read)._replace(container=container, named_in=name)
     if arctic_config.is_arctic(container):
         return _passed_by_arctic(text, name, root, container)
     positions = _Positions()
@@ -369,12 +369,12 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _follow(
+def follow(
     text: str, name: str, target: str, place: tuple[int, int], read: Callable[[Path], Document]
 ) -> Document:
-    """Read the file a YAML names, relative to the working directory or to the YAML file.
+    """Read the file that a YAML or a script names, relative to the working directory or to it.
 
-    A path with directories is also looked up in the parents of the YAML's directory.
+    A path with directories is also looked up in the parents of its directory.
     """
     folders = Path(name).absolute().parent.parents if len(Path(target).parts) > 1 else ()
     above = (_from_here(folder / target) for folder in folders)

@@ -27,6 +27,8 @@ class BuiltConfig(NamedTuple):
     config: dict[str, Any]
     pointers: dict[str, str]
     arguments: dict[str, Any]
+    launch: dict[str, int]
+    """``gpus`` and ``nodes``, if the options contain them."""
 
 
 def built_config(content: Mapping[str, Any]) -> BuiltConfig | None:
@@ -35,7 +37,7 @@ def built_config(content: Mapping[str, Any]) -> BuiltConfig | None:
     if any(names <= options.keys() for names in _OPENRLHF_MARKS):
         return _of_openrlhf(_Options(options))
     engine = _engine_of_verl(content)
-    return None if engine is None else _of_verl(*engine)
+    return None if engine is None else _of_verl(*engine, _Options(options))
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "", above: str = "") -> dict[str, Any]:
@@ -177,11 +179,21 @@ def _blocks(
         yield from _blocks(value, f"{pointer}/{escape(key)}")
 
 
-def _of_verl(options: _Options, optim: _Options) -> BuiltConfig:
+def _of_verl(options: _Options, optim: _Options, every: _Options) -> BuiltConfig:
     write, copy, get = options.write, options.copy, options.get
     stage, target = get("zero_stage", 2), get("offload", "none")
-    copy("train_micro_batch_size_per_gpu", "micro_batch_size_per_gpu", 1)
-    copy("gradient_accumulation_steps", "gradient_accumulation_steps", 1)
+    copy(
+        "train_micro_batch_size_per_gpu", "ppo_micro_batch_size_per_gpu micro_batch_size_per_gpu", 1
+    )
+    mini, samples = (
+        get("ppo_mini_batch_size"),
+        every.get("actor_rollout_ref.rollout.n rollout.n", 1),
+    )
+    if type(mini) is int and type(samples) is int:
+        # Of prompts, each with n samples; divided by ranks and micro batch for the accumulation.
+        write("train_batch_size", mini * samples, "ppo_mini_batch_size")
+    else:
+        copy("gradient_accumulation_steps", "gradient_accumulation_steps", 1)
     write("zero_optimization.stage", stage, "zero_stage")
     if type(stage) is int and target in ("cpu", "nvme", "auto"):
         device = "nvme" if target == "nvme" else "cpu"
@@ -202,8 +214,12 @@ def _of_verl(options: _Options, optim: _Options) -> BuiltConfig:
     if optim.options:
         _with_adam(optim, "lr", "", optim.get("optimizer", "AdamW"))
         optim.copy("gradient_clipping", "clip_grad")
+    copy("gradient_clipping", "grad_clip")
     options.config |= optim.config
     options.pointers |= optim.pointers
+    each, nodes = every.get("trainer.n_gpus_per_node"), every.get("trainer.nnodes", 1)
+    if type(each) is int and type(nodes) is int:
+        return _built("verl", options)._replace(launch={"gpus": each * nodes, "nodes": nodes})
     return _built("verl", options)
 
 
@@ -218,4 +234,4 @@ def _built(program: str, options: _Options) -> BuiltConfig:
         arguments["gradient_checkpointing"] = recomputes
     if type(length) is int and length > 0:
         arguments["max_length"] = length
-    return BuiltConfig(program, options.config, options.pointers, arguments)
+    return BuiltConfig(program, options.config, options.pointers, arguments, {})

@@ -26,9 +26,10 @@ from dsconfig.source.pointer import (
     is_too_deep,
     is_too_large,
 )
+from dsconfig.source.shell_script import SUFFIXES
 
 with lazy_imports():
-    from dsconfig.source import from_python, from_yaml
+    from dsconfig.source import from_python, from_shell, from_yaml
 
 MAX_BYTES = 64 * 2**20
 """Maximum input size (64 MiB); a ds_config has a few kilobytes."""
@@ -40,6 +41,7 @@ BY_SUFFIX = {
     ".py": Format.PYTHON,
     ".json": Format.JSON,
     ".hjson": Format.HJSON,
+    **dict.fromkeys(SUFFIXES, Format.SHELL),
 }
 
 
@@ -144,6 +146,8 @@ def _from_text(source: Text | Diagnostic, name: str, wanted: Format | None) -> D
         return unreadable(name, None, source)
     if wanted is Format.YAML:
         return from_yaml.document_from_yaml(source.content, name, read)
+    if wanted is Format.SHELL:
+        return from_shell.document_from_shell(source.content, name, read)
     if wanted is Format.PYTHON:
         return from_python.document_from_python(source.content, name)
     document = document_from_text(source.content, name, has_bom=source.has_bom)

@@ -154,6 +154,24 @@ def test_engine_of_verl_is_found_at_any_depth(stage: int, tmp_path: Path) -> Non
     assert config["fp16"] == {"enabled": True} and config["optimizer"]["params"]["lr"] == 1e-6
 
 
+def test_sizes_of_ppo_are_the_batch(tmp_path: Path) -> None:
+    sizes = {"ppo_mini_batch_size": 64, "ppo_micro_batch_size_per_gpu": 2, "grad_clip": 0.5}
+    actor = {"strategy": "deepspeed", "zero_stage": 2, **sizes}
+    trainer = {"n_gpus_per_node": 8, "nnodes": 2}
+    content = {"actor_rollout_ref": {"actor": actor, "rollout": {"n": 4}}, "trainer": trainer}
+    document = read(tmp_path, json.dumps(content))
+    config: Any = document.value
+    assert (config["train_batch_size"], config["train_micro_batch_size_per_gpu"]) == (256, 2)
+    assert "gradient_accumulation_steps" not in config and config["gradient_clipping"] == 0.5
+    facts = embedded_facts.complete(Facts(), document)
+    assert (facts.world_size, facts.nodes) == (16, 2)
+    assert dsconfig.resolve(document, facts).config["gradient_accumulation_steps"] == 8
+    actor["ppo_mini_batch_size"] = 63
+    document = read(tmp_path, json.dumps(content))
+    report = dsconfig.validate(document, facts, runtime="deepspeed")
+    assert report.refusals, "252 samples on 16 ranks are not a multiple of 2 x 16"
+
+
 @pytest.mark.parametrize(("text", "program"), [(PREFIXED, "OpenRLHF"), (VERL, "verl")])
 def test_deepspeed_alone_runs_it(tmp_path: Path, text: str, program: str) -> None:
     document = read(tmp_path, text)
