@@ -167,7 +167,7 @@ def fact_flags(
         str | None, fact(metavar="COUNT", help="Number of parameters, e.g. 13e9, 13B or 700M.")
     ] = None,
     training_args: Annotated[
-        Path | None, fact(metavar="FILE", help="TrainingArguments as JSON or YAML.")
+        Path | None, fact(metavar="FILE", help="TrainingArguments as JSON, YAML or a shell script.")
     ] = None,
     accelerate_config: Annotated[
         Path | None, fact(metavar="FILE", help="YAML file of accelerate config.")

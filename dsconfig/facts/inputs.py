@@ -181,16 +181,8 @@ def read_file(path: str | Path, argument: str) -> Mapping[str, Any]:
         ) from None
     except ValueError as error:  # a null character in the name
         raise FactError(argument, f"{shown(path)} cannot be read: {error}") from None
-    if file.suffix in shell_script.SUFFIXES:
-        script = shell_script.training_command(text)
-        if script is None:
-            raise FactError(argument, f"{file} contains no command that starts a training program")
-        return script.content
-    value = (
-        _yaml(text, file, argument)
-        if file.suffix in (".yaml", ".yml")
-        else _json(text, file, argument)
-    )
+    read = _shell if file.suffix in shell_script.SUFFIXES else _json
+    value = (_yaml if file.suffix in (".yaml", ".yml") else read)(text, file, argument)
     if not isinstance(value, dict):
         raise FactError(argument, f"{file} must contain a JSON object or a YAML mapping")
     require_in_range(cast(Mapping[str, Any], value), argument, f"{file}: ")
@@ -205,6 +197,13 @@ def require_in_range(values: Mapping[str, Any], argument: str, file: str = "") -
     if large:
         key, number = dotted(large[0].pointer), shown(large[0].value)
         raise FactError(argument, f"{file}{key} is {number}; write a number below 1.8e308")
+
+
+def _shell(text: str, file: Path, argument: str) -> object:
+    script = shell_script.training_command(text)
+    if script is None:
+        raise FactError(argument, f"{file} contains no command that starts a training program")
+    return script.content
 
 
 def _json(text: str, file: Path, argument: str) -> object:

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from dsconfig.report import Range
-from dsconfig.source.pointer import is_block
+from dsconfig.source.pointer import MAX_DEPTH, is_block
 from dsconfig.source.positions import LineIndex, Offsets
 
 SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
@@ -40,6 +40,8 @@ _ASSIGNMENT = re.compile(r"(?:export\s+|readonly\s+|local\s+)?([A-Za-z_]\w*)\+?=
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
 _PRODUCT = re.compile(r"\$\(\(([\w\s*$]+)\)\)")
 _SEPARATORS = "\n;|&"
+_LARGEST_VALUE, _MOST_WORDS = 2**16, 2**12
+"""Limits on a variable and an array, which may contain themselves."""
 
 
 class Word(NamedTuple):
@@ -193,12 +195,14 @@ def _assign(text: str, match: re.Match[str], shell: _Shell) -> int:
                 end = max(_end_of_word(text, at), at + 1)
                 words += _expanded(Word(text[at:end], at, end), shell)
                 at = end
-        shell.arrays[name] = (shell.arrays.get(name, []) if "+=" in match[0] else []) + words
+        before = shell.arrays.get(name, []) if "+=" in match[0] else []
+        shell.arrays[name] = (before + words)[:_MOST_WORDS]
         return at + 1
     end = _end_of_word(text, at)
     value = "".join(word.text for word in _expanded(Word(f'"{text[at:end]}"', at, end), shell))
     before = shell.values.get(name, "") if "+=" in match[0] else ""
-    shell.values[name] = before + value.replace('"', "").replace("'", "")
+    value = before + value.replace('"', "").replace("'", "")
+    shell.values[name] = value[:_LARGEST_VALUE]
     return end
 
 
@@ -320,19 +324,22 @@ def _value(text: str) -> Any:
     lowered = text.lower()
     if lowered in ("true", "false"):
         return lowered == "true"
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _NUMBER.fullmatch(text):
+        return float(text)
     return None if lowered in ("null", "none") else text
+
+
+_INTEGER = re.compile(r"[-+]?\d{1,300}", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(?:\d{1,300}\.?\d*|\.\d+)(?:e[-+]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 
 
 def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options; those of ``a.b=value`` in blocks, as Hydra builds them."""
     content: dict[str, Any] = {}
     for name, value in options.items():
-        *blocks, last = name.split(".")
+        *blocks, last = name.split(".", MAX_DEPTH // 2)
         place = content
         for block in blocks:
             inner = place.get(block)

@@ -99,6 +99,25 @@ def test_values_of_options(options: str, expected: dict[str, Any]) -> None:
     assert {name: value for name, value in found.items() if name != LAUNCH} == expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=x\n" + "A=$A$A\n" * 60 + "deepspeed t.py --a $A",
+        "A=(x)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 60 + 'deepspeed t.py --a "${A[@]}"',
+        "deepspeed t.py " + ".".join("a" * 5000) + "=1 --b " + "9" * 5000,
+        "deepspeed t.py --a 'no end",
+        "deepspeed t.py --a $(no end ${b",
+        "A=(no end",
+    ],
+    ids=["doubling", "doubling array", "deep", "quote", "substitution", "array"],
+)
+def test_hostile_scripts_are_read(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(text)
+    assert dsconfig.validate(path).diagnostics
+    assert len(str(training_command(text))) < 2**20
+
+
 def test_command_that_passes_a_config_is_preferred() -> None:
     text = "python -m pip install x\npython prepare.py --y 1\ntorchrun a.py\ndeepspeed b.py"
     assert training_command("echo deepspeed") is None
