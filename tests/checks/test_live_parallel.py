@@ -1,4 +1,4 @@
-"""Rules DSC871 to DSC876 and DSC478 compared with the installed DeepSpeed, on two ranks."""
+"""Rules DSC871 to DSC876, DSC477 and DSC478 compared with the installed DeepSpeed, on two ranks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from dsconfig.checks.registry import rules
 from dsconfig.schema import NEWEST, Version
-from training.ranks import Ranks
+from training.ranks import RankError, Ranks
 
 pytestmark = [pytest.mark.live, pytest.mark.engine]
 
@@ -67,3 +67,16 @@ def test_dsc478_ulysses_refuses_and_autotp_divides_unevenly(ranks: Ranks) -> Non
     result, *_ = ranks.run(f"{JOBS}:split_layers", kind="three_heads", batch=MICRO)
     mine, alone = result["losses"]
     assert mine == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("images", "differs"), [([True, False], True), ([True, True], False), ([False, False], False)]
+)
+def test_dsc477_ranks_without_an_image_gather_other_weights(
+    ranks: Ranks, images: list[bool], differs: bool
+) -> None:
+    try:
+        errors = ranks.run(f"{JOBS}:encoder_at_stage_3", images=images)
+    except RankError as error:
+        errors = [str(error)]
+    assert any(errors) == differs, errors

@@ -146,3 +146,32 @@ def split_layers(kind: str, batch: dict[str, int]) -> dict[str, Any]:
         "counted": engine.train_batch_size(),
         "in fact": micro * steps * dist.get_world_size() // RANKS,
     }
+
+
+class _WithEncoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.body = torch.nn.Linear(4, 8), torch.nn.Linear(8, 16)
+
+    def forward(self, text: torch.Tensor, image: torch.Tensor | None) -> torch.Tensor:
+        return self.body(text if image is None else text + self.encoder(image)).sum()
+
+
+def encoder_at_stage_3(images: list[bool]) -> str:
+    """Return the error of a step at stage 3 in which some ranks have an image; empty if there is
+    none. Where NCCL waits, gloo fails, or ends the process: the gathered sizes differ."""
+    deepspeed = real_deepspeed()
+    deepspeed.init_distributed("gloo")
+    zero = {"stage": 3, "stage3_param_persistence_threshold": 0}
+    optimizer = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero}
+    engine, *_ = deepspeed.initialize(
+        model=_WithEncoder(), config={**config, "optimizer": optimizer}
+    )
+    image = torch.ones(1, 4) if images[dist.get_rank()] else None
+    try:
+        engine.backward(engine(torch.ones(1, 8), image))
+        engine.step()
+    except RuntimeError as error:
+        return str(error)
+    return ""
