@@ -13,6 +13,8 @@ PIECE_BYTES = 32 * 2**20
 """Size of transfers between device and host, through a page-locked buffer."""
 BROADCAST_BYTES = 256 * 2**20
 """Maximum size of one flattened broadcast."""
+COPIED_ELEMENTS = 2**20
+"""Elements per group in a step with copies: of new states, or of 16-bit weights and states."""
 PACKED_BELOW = 2**20
 """Unsharded parameters below this size are gathered together."""
 PIECES = STAGING_BYTES // PIECE_BYTES

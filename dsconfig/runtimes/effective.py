@@ -91,6 +91,8 @@ class Numerics:
     state_dtype: Precision = Precision.FP32
     """Of the optimizer's states."""
     buffer_dtype: str | None = None
+    fp32_buffers: tuple[str, ...] | None = None
+    """Name patterns of the buffers kept in fp32; None: those that the model's classes name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,14 +287,15 @@ def effective(
     """
     written, facts = plain(config), facts or Facts()
     read = ConfigReader(with_current_names(written), version)
+    zero = _zero(read)
     several_nodes = (facts.nodes or 1) > 1
     # The ranks that DeepSpeed divides the batch by; autotp_size does not count.
     divided = with_executed_degrees(facts, written)
     return read.build(
         Effective,
         batch=_batch(read, divided),
-        zero=_zero(read),
-        numerics=_numerics(read, divides_sequence=divided.degrees.sequence > 1),
+        zero=zero,
+        numerics=_numerics(read, zero, divides_sequence=divided.degrees.sequence > 1),
         gradients=read.build(
             Gradients,
             clipping=max(float(read.value("gradient_clipping") or 0), 0.0),
@@ -324,7 +327,7 @@ def _batch(read: ConfigReader, facts: Facts) -> Batch | None:
     return Batch(**solved._asdict(), data_parallel=ranks) if settled else None
 
 
-def _numerics(read: ConfigReader, *, divides_sequence: bool) -> Numerics:
+def _numerics(read: ConfigReader, zero: Zero, *, divides_sequence: bool) -> Numerics:
     precision = Precision.FP32
     if read.flag("bf16.enabled"):
         precision = Precision.BF16
@@ -342,6 +345,7 @@ def _numerics(read: ConfigReader, *, divides_sequence: bool) -> Numerics:
     communicated = "communication_data_type"
     if divides_sequence and read.has(f"seq_parallel_{communicated}"):
         communicated = f"seq_parallel_{communicated}"
+    kept = read.value("data_types.keep_in_fp32_modules")
     return Numerics(
         precision=precision,
         autocast=autocast,
@@ -352,9 +356,22 @@ def _numerics(read: ConfigReader, *, divides_sequence: bool) -> Numerics:
         grad_accum_dtype=_dtype(read, "data_types.grad_accum_dtype", precision),
         communication_dtype=_dtype(read, communicated, precision),
         master_dtype=master,
-        state_dtype=Precision.BF16 if read.flag("bf16.bf16_optimizer_states") else master,
+        state_dtype=_state_dtype(read, zero, master),
         buffer_dtype=read.value("data_types.buffer_dtype"),
+        fp32_buffers=None if kept in (None, "auto") else tuple(kept),
     )
+
+
+def _state_dtype(read: ConfigReader, zero: Zero, master: Precision) -> Precision:
+    """Return the dtype of the optimizer's states: on the host they are fp32 unless set otherwise.
+
+    Elsewhere an optimizer creates them like the weights it updates.
+    """
+    if read.flag("bf16.bf16_optimizer_states"):
+        return Precision.BF16
+    is_on_host = zero.stage > 0 and zero.offload_optimizer is not None
+    is_wide = read.value("optimizer.params.fp32_optimizer_states") is not False
+    return Precision.FP32 if is_on_host and is_wide else master
 
 
 def _dtype(read: ConfigReader, path: str, default: Precision) -> Precision:

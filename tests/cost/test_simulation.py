@@ -71,6 +71,29 @@ def test_512_ranks_of_64_sequences_agree_with_the_estimate(stage: int) -> None:
         assert agrees(device.phase_bytes[phase], result["phases"][phase]), phase
 
 
+MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
+
+
+@pytest.mark.parametrize(
+    ("stage", "ratio", "states"),
+    [(1, None, True), (3, None, True), (2, 1.0, True), (3, 1.0, False), (3, 0.5, False)],
+)
+def test_a_dry_run_agrees_on_16_bit_masters(stage: int, ratio: float | None, states: bool) -> None:
+    facts = gather(gpus=8, model=SMALL)
+    chosen = config(stage) | {"bf16": MASTERS | {"bf16_optimizer_states": states}}
+    if ratio is not None:
+        chosen["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "ratio": ratio}
+        chosen["zero_optimization"]["sub_group_size"] = 1_000_000
+    resolution = dsconfig.resolve(chosen, facts)
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
+    option = dsconfig.estimate(resolution, facts).options[0]
+    for phase in Phase:
+        expected = option.device.phase_bytes[phase]
+        assert agrees(expected, result["phases"][phase]), phase
+    on_host = result["host"]["step"] if ratio else 0
+    assert option.host.bytes // 8 == pytest.approx(on_host, rel=0.02)
+
+
 OFFLOADED = {"device": "cpu"}
 TILES = {"sub_group_size": 1_000_000, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}
 FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}

@@ -50,6 +50,12 @@ class Case:
         return settings
 
 
+def sixteen_bit_offloaded(block: str, **more: bool) -> dict[str, Any]:
+    """Return a config with 16-bit weights and an optimizer on the host."""
+    zero = {"offload_optimizer": {"device": "cpu"}}
+    return config(2, zero=zero, **{block: {"enabled": True, **more}})
+
+
 def shows(text: str) -> Observe:
     return lambda seen: text in seen["output"]
 
@@ -144,6 +150,31 @@ PRECISION = [
     Case("data_types.grad_accum_dtype", "fp32", "norms", base=config(2, 2, **BF16)),
     Case("data_types.param_dtype", "fp16", lambda seen: "refused" in seen, base=config(2, **BF16)),
     Case("data_types.buffer_dtype", "bf16", "buffer"),
+    Case(
+        "data_types.keep_in_fp32_modules",
+        ["steps_*"],
+        "buffer",
+        base=config(2, data_types={"buffer_dtype": "bf16"}, **BF16),
+    ),
+    *(
+        case
+        for block in ("bf16", "bfloat16")
+        for case in (
+            Case(
+                f"{block}.bf16_master_weights_and_grads",
+                True,
+                "masters",
+                base=sixteen_bit_offloaded(block),
+            ),
+            Case(
+                f"{block}.bf16_optimizer_states",
+                True,
+                "states",
+                base=sixteen_bit_offloaded(block, bf16_master_weights_and_grads=True),
+            ),
+        )
+    ),
+    Case("fp16.fp16_master_weights_and_grads", True, "masters", base=sixteen_bit_offloaded("fp16")),
 ]
 ZERO = [
     Case(f"{Z}.stage", 3, "mechanism", 2),

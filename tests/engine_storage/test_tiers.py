@@ -10,13 +10,12 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from dsconfig.tiles import STAGING_BYTES, host_share, tile_elements
+from dsconfig.tiles import COPIED_ELEMENTS, STAGING_BYTES, host_share, tile_elements
 from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers.binding import proves_elementwise
 from dsengine.optimizers.lion import Lion
 from dsengine.tiers import HostBinding, NvmeBinding
 from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, UnnamedFile, fresh_directory, wait
-from dsengine.tiers.host import FIRST_STEP_ELEMENTS
 from dsengine.tiers.tiles import Piece, divide_into_tiles
 from engine_storage.offloading import offload_settings
 from training.ranks import Ranks, SharedRanks
@@ -226,7 +225,7 @@ def test_parameter_unfrozen_later_is_trained(tmp_path: Path, tier: type[HostBind
 
 @pytest.mark.parametrize("tier", [HostBinding, NvmeBinding])
 def test_first_step_creates_states_in_small_pieces(tmp_path: Path, tier: type[HostBinding]) -> None:
-    elements = 6 * FIRST_STEP_ELEMENTS
+    elements = 6 * COPIED_ELEMENTS
     parameters = {"w": nn.Parameter(torch.zeros(elements))}
     settings = offload_settings(nvme_path=str(tmp_path))
     binding = tier(torch.optim.AdamW([parameters["w"]], fused=True), parameters, settings, {})
@@ -234,7 +233,7 @@ def test_first_step_creates_states_in_small_pieces(tmp_path: Path, tier: type[Ho
     live = LiveBytes(torch.device("cpu"))
     with live.measure("step"):
         step_of(binding)
-    assert live.peaks["step"] - live.at_exit["step"] <= 4 * 2 * FIRST_STEP_ELEMENTS + 2**16
+    assert live.peaks["step"] - live.at_exit["step"] <= 4 * 2 * COPIED_ELEMENTS + 2**16
     binding.close()
 
 

@@ -75,10 +75,10 @@ class Machine:
         self.memory.put_on_host(tensor, pin=pin)
         return tensor
 
-    def empty_beside(self, part: Tensor, shape: Any, *, pin: bool) -> Tensor:
+    def empty_beside(self, part: Tensor, shape: Any, *, pin: bool, dtype: torch.dtype) -> Tensor:
         if self.memory.is_on_host(local_part(part)):
-            return memory.empty_on_host(shape, pin=pin)
-        return torch.empty(shape, dtype=torch.float32)
+            return memory.empty_on_host(shape, pin=pin, dtype=dtype)
+        return torch.empty(shape, dtype=dtype)
 
     def in_same_memory(self, one: Tensor, other: Tensor) -> bool:
         on_host = self.memory.is_on_host

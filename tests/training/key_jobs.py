@@ -85,6 +85,7 @@ def _built(engine: Any) -> dict[str, Any]:
         "mechanism": type(engine.sharding).__name__,
         "parameter": str(engine.module.scale.dtype),
         "buffer": str(engine.module.steps_seen.dtype),
+        "masters": sorted({str(part.dtype) for part in binding.shards.values()}),
         "units": [unit.modules for unit in plan.stages[0].units],
         "unsharded": [unit.modules for unit in plan.stages[0].units if not unit.gather],
         "reshard": [unit.reshard_after_forward for unit in plan.stages[0].units],
@@ -120,7 +121,9 @@ def _trained(engine: Any, infinite_at: int) -> dict[str, Any]:
             failure = f"{type(error).__name__}: {error}"
             break
         norms.append(engine.get_global_grad_norm())
+    states = [state for state in engine._binding.optimizer.state.values() if "exp_avg" in state]
     return {
+        "states": sorted({str(state["exp_avg"].dtype) for state in states}),
         "curve": curve,
         "norms": norms,
         "failure": failure,

@@ -1,8 +1,8 @@
 """What one rank of dsengine keeps in host memory and on NVMe.
 
-fp32 shards, gradients and moments of the tiles that are not on the device; no 16-bit copy. On NVMe
-the shards and moments of a tile are one file (``dsengine.tiers.nvme``); parameters are
-memory-mapped files (``dsengine.tiers.mapped``).
+Master shards, gradients and moments of the tiles that are not on the device; no copy of the
+weights. On NVMe the shards and moments of a tile are one file (``dsengine.tiers.nvme``); parameters
+are memory-mapped files (``dsengine.tiers.mapped``).
 """
 
 from dsconfig import tiles
@@ -13,7 +13,13 @@ from dsconfig.cost.categories import (
     offloaded_masters,
     offloaded_moments,
 )
-from dsconfig.cost.dsengine.sharding import host_share, moves_masters, shard_bytes, shard_width
+from dsconfig.cost.dsengine.sharding import (
+    copied_bytes,
+    host_share,
+    moves_masters,
+    shard_bytes,
+    shard_width,
+)
 from dsconfig.cost.estimate import Component, Phase
 from dsconfig.cost.workload import Workload
 from dsconfig.runtimes.effective import Offload, Tier
@@ -22,7 +28,7 @@ SHARDS = "per owned element: compute-dtype bytes, or 4 if the shard is the maste
 
 
 def created_masters(job: Workload) -> int:
-    """Return the bytes of one rank created on the host while the model is still there: all fp32
+    """Return the bytes of one rank created on the host while the model is still there: all master
     shards.
 
     Masters that are offloaded with their units exist for the device's tiles too.
@@ -55,6 +61,7 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
             offloaded_masters(own * job.master_width, pinned=pin),
             gradients,
             offloaded_moments(state),
+            *_copies(job, own),
             *staging,
         ]
     segments = 1 + state // max(1, job.master_width * own)
@@ -64,6 +71,12 @@ def optimizer_on_host(job: Workload, offload: Offload) -> list[Component]:
     formula = "bytes of a master weight per element of a tile, for its shards and each moment"
     buffers = Component("tile buffers", held, f"{OPTIMIZER}/buffer_count", formula)
     return [gradients, buffers, *staging]
+
+
+def _copies(job: Workload, own: int) -> list[Component]:
+    amount = copied_bytes(job, own)
+    formula = "4 bytes per weight, gradient and 16-bit state of at most 2**20 elements"
+    return [Component("fp32 copies", amount, OPTIMIZER, formula, (Phase.STEP,))] if amount else []
 
 
 def _staging(job: Workload, own: int) -> list[Component]:

@@ -9,6 +9,7 @@ from dsconfig.cost.dsengine.collectives import Collectives, Exchange, broadcast_
 from dsconfig.cost.dsengine.sharding import (
     Group,
     Sharing,
+    copied_bytes,
     groups_of,
     host_share,
     moves_masters,
@@ -296,7 +297,8 @@ class _Run:
         """Update the shards, free the gradients, update unsharded weights in place."""
         line, job = self._line, self._job
         here = self._device_tile_elements if self._offloads_gradients else job.owned
-        line.hold_briefly(TEMPORARIES, temporary_bytes(job, here, job.shard))
+        copies = copied_bytes(job, here) if self._offloads_gradients else 0
+        line.hold_briefly(TEMPORARIES, temporary_bytes(job, here, job.shard) + copies)
         line.free(categories.SHARDED_GRADIENTS)
         line.free(categories.KEPT_GRADIENTS)
         if job.ranks > 1:

@@ -9,8 +9,10 @@ from dsconfig.cost.weights import Weight, Weights
 from dsconfig.cost.workload import Workload
 from dsconfig.facts.model import ModelTree, ModuleFact
 from dsconfig.mesh import Mesh
-from dsconfig.runtimes.effective import Zero
+from dsconfig.runtimes.effective import Precision, Zero
 from dsconfig.units import Unit, cap_of, order_of_use, unit_schedules, units
+
+FP32 = Precision.FP32.bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,13 +210,22 @@ def host_share(job: Workload) -> tuple[int, int]:
     return sum(stay.values()), sum(leave.values())
 
 
+def copied_bytes(job: Workload, elements: int) -> int:
+    """Return the bytes of fp32 copies while 16-bit weights, gradients and states are updated."""
+    if job.master_width == FP32:
+        return 0
+    narrow = min(elements, tiles.COPIED_ELEMENTS, job.effective.zero.sub_group_size)
+    states = job.optimizer.state_bytes(narrow, FP32) if job.state_width < FP32 else 0
+    return 2 * FP32 * narrow + states
+
+
 def moves_masters(job: Workload) -> bool:
     """Return whether offloaded fp32 masters leave 16-bit shards on the device.
 
     Only if reduced gradients need no wider dtype; they are accumulated on the host.
     """
     offloads = job.effective.zero.offload_optimizer is not None
-    return offloads and job.mixed and job.width == job.communication_width
+    return offloads and job.width != job.master_width and job.width == job.communication_width
 
 
 def shard_width(job: Workload, weight: Weight | None = None) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from dsconfig.planner.coverage.rules import (
+    ON,
     OPTIMIZER_OFFLOADED,
     SHARDED,
     Condition,
@@ -86,7 +87,8 @@ RULES = {
     + honoured("false: Adam with L2 regularization instead of AdamW"),
     "optimizer.params.bias_correction": honoured("false: moments are used without correction"),
     "optimizer.params.set_grad_none": inert("gradients are always set to None after the step"),
-    "optimizer.params.fp32_optimizer_states": inert("states are always fp32"),
+    "optimizer.params.fp32_optimizer_states": inert("states are fp32", ON)
+    + honoured("false: offloaded states have the dtype of the master weights"),
     "optimizer.params.ns_method": inert(
         "both methods orthogonalize; torch implements the standard one"
     ),

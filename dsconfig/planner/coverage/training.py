@@ -3,6 +3,8 @@
 from dsconfig.planner.coverage.rules import (
     BF16,
     OFF,
+    OPTIMIZER_ON_NVME,
+    SHARDED,
     Condition,
     Rule,
     equals,
@@ -62,8 +64,11 @@ _IS_MODEL_DTYPE = Condition(
     lambda value, config: config.numerics.grad_accum_dtype is config.numerics.precision,
 )
 
-_MASTER = off_or_refused(
-    "16-bit master weights are not supported; remove the key", "master weights stay fp32"
+_MASTER = (
+    inert("master weights stay fp32", OFF)
+    + refused("states on NVMe are fp32; remove the key", OPTIMIZER_ON_NVME)
+    + honoured("the optimizer updates 16-bit weights, and gradients are 16-bit", SHARDED)
+    + refused("16-bit master weights require stage 1, 2 or 3")
 )
 _NAMED: dict[str, Rule] = {
     "fp16.enabled": honoured("16-bit parameters with sharded fp32 master weights"),
@@ -85,9 +90,10 @@ _NAMED: dict[str, Rule] = {
     "bf16.check_grad_overflow": honoured("a non-finite gradient norm skips the step", BF16)
     + inert("this run does not use bf16"),
     "bf16.bf16_master_weights_and_grads": _MASTER,
-    "bf16.bf16_optimizer_states": off_or_refused(
-        "16-bit optimizer states are not supported; remove the key", "states stay fp32"
-    ),
+    "bf16.bf16_optimizer_states": inert("states stay fp32", OFF)
+    + refused("states on NVMe are fp32; remove the key", OPTIMIZER_ON_NVME)
+    + honoured("states are bf16, as the master weights", SHARDED)
+    + refused("bf16 states require stage 1, 2 or 3"),
     "torch_autocast.enabled": honoured("forward runs under torch.autocast"),
     "torch_autocast.dtype": honoured(
         "dtype of torch.autocast; float16 scales the loss like torch.amp.GradScaler"
@@ -99,9 +105,7 @@ _NAMED: dict[str, Rule] = {
     + honoured("dtype of gradient accumulation"),
     "data_types.param_dtype": honoured("must equal the training precision; else an error"),
     "data_types.buffer_dtype": honoured("floating-point buffers are cast to it"),
-    "data_types.keep_in_fp32_modules": inert("no exempt modules", equals("auto"))
-    + inert("no exempt modules", equals([]))
-    + refused("mixed parameter dtypes in a model are not supported; remove the key"),
+    "data_types.keep_in_fp32_modules": honoured("buffers that match a pattern are fp32"),
 }
 _OLD_NAME = {f"bfloat16{name[4:]}": rule for name, rule in _NAMED.items() if name[:5] == "bf16."}
 """Old name of the bf16 block, read if bf16 is absent."""

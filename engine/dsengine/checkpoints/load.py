@@ -80,7 +80,9 @@ def _prepare(
     if not with_optimizer or state.optimizer is None or small["optimizer"] is None:
         return small, weights, None
     check_same_family(state.optimizer, small["optimizer"])
-    targets = optimizer_targets(state.trained(), state.optimizer, saved, state.load_target)
+    targets = optimizer_targets(
+        state.trained(), state.optimizer, saved, state.load_target, state.state_dtype
+    )
     return small, weights, targets
 
 

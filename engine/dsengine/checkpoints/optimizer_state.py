@@ -81,12 +81,13 @@ def optimizer_targets(
     optimizer: Optimizer,
     saved: Mapping[str, tuple[torch.Size, torch.dtype]],
     load_target: Callable[[str, str], Tensor | None],
+    state_dtype: Callable[[Tensor, torch.dtype], torch.dtype],
 ) -> dict[str, Tensor]:
     """Return a tensor to load each saved entry into, by key, without changing the optimizer.
 
     That is the optimizer's current tensor if it fits, to save memory; otherwise that of
-    ``load_target``, if any; otherwise a new one, sharded like the parameter if shapes are equal,
-    and unsharded if not (a factored moment).
+    ``load_target``, if any; otherwise a new one of ``state_dtype``, sharded like the parameter if
+    shapes are equal, and unsharded if not (a factored moment).
     """
     names = set(_names(parameters, optimizer).values())
     targets: dict[str, Tensor] = {}
@@ -95,6 +96,7 @@ def optimizer_targets(
         if name not in names:
             continue
         parameter = parameters[name]
+        dtype = state_dtype(parameter, dtype)
         present = optimizer.state.get(parameter, {}).get(entry)
         if isinstance(present, Tensor) and (present.shape, present.dtype) == (shape, dtype):
             targets[key] = present.detach()

@@ -48,6 +48,7 @@ def training_state(engine: OffloadingEngine) -> TrainingState:
             "coordinates": engine.plan.mesh.coordinates,
         },
         load_target=engine.state_load_target,
+        state_dtype=engine.state_dtype,
         file_backed=engine.states_in_files,
     )
 

@@ -17,7 +17,9 @@ from torch.optim import Optimizer
 from dsconfig import Plan
 from dsengine.loop.counters import Accumulation, Counters
 from dsengine.loop.deepspeed_attributes import DeepSpeedAttributes
+from dsengine.optimizers.binding import is_torch_or_own
 from dsengine.optimizers.loss_scale import LossScaler
+from dsengine.optimizers.precision import policy
 from dsengine.optimizers.schedules.base import assign_lr
 from dsengine.sharding import Sharding
 from dsengine.tiers import bind
@@ -266,6 +268,14 @@ class EngineState(DeepSpeedAttributes, MoveAwareModule):
     def state_load_target(self, name: str, entry: str) -> Tensor | None:
         """Return the tensor to load a state into, inside ``optimizer_on_shards``."""
         return self._binding.load_target(name, entry)
+
+    def state_dtype(self, weight: Tensor, saved: torch.dtype) -> torch.dtype:
+        """Return the dtype in which to load a state of ``weight``, saved as ``saved``.
+
+        Classes of other packages may have states in any dtype: those are loaded as saved.
+        """
+        is_built_in = is_torch_or_own(type(self.optimizer))
+        return policy(self._effective).state_dtype(weight, saved) if is_built_in else saved
 
     @property
     def states_in_files(self) -> bool:

@@ -135,6 +135,15 @@ def _refuse_other_shapes(parameter: Tensor, state: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} has the shape {tuple(value.shape)}")
 
 
+def is_torch_or_own(kind: type[object]) -> bool:
+    """Whether this is a class of torch or of this package, not one derived from it elsewhere."""
+    return _package(kind) in ("torch", "dsengine")
+
+
+def _package(kind: type[object]) -> str:
+    return kind.__module__.partition(".")[0]
+
+
 class Binding:
     """Binds an optimizer to the shards of ``masters`` that it steps.
 
@@ -164,9 +173,9 @@ class Binding:
         Raises ValueError if it can step neither these nor DTensors.
         """
         kind = type(optimizer)
-        package = kind.__module__.partition(".")[0]
-        if package in ("torch", "dsengine"):
+        if is_torch_or_own(kind):
             return is_elementwise(kind)
+        package = _package(kind)
         device = local_part(next(iter(masters.values()))).device
         proven = proves_elementwise(optimizer, device)
         if not proven and package in KERNEL_PACKAGES:

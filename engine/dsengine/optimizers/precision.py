@@ -46,12 +46,19 @@ class Policy:
     """Dtype of the optimizer's states."""
     buffers: torch.dtype | None = None
     """Dtype that floating-point buffers are cast to; None keeps theirs."""
+    fp32_buffers: tuple[str, ...] | None = None
+    """Name patterns of the buffers that are fp32 instead; None: those that the model names."""
     casts_inputs: bool = False
     """Whether floating-point inputs of the model are cast to ``compute`` (fp16.auto_cast)."""
 
     @property
     def is_mixed(self) -> bool:
         return self.compute is not torch.float32
+
+    @property
+    def copies_weights(self) -> bool:
+        """Whether the optimizer updates a copy of the weights, in another dtype."""
+        return self.master is not self.compute
 
     @property
     def uses_fp16(self) -> bool:
@@ -61,9 +68,9 @@ class Policy:
     def storage_dtype(self, parameter: nn.Parameter) -> torch.dtype:
         """Return the dtype in which this rank stores its shard of ``parameter`` between steps.
 
-        In mixed precision, trainable parameters have fp32 masters, and parameters without elements
-        use the dtype of those they are flattened with. A frozen parameter keeps its own dtype if
-        that is narrower than ``compute``.
+        In mixed precision, trainable parameters have the masters' dtype, and parameters without
+        elements use the dtype of those they are flattened with. A frozen parameter keeps its own
+        dtype if that is narrower than ``compute``.
         """
         own = parameter.dtype
         if not (self.is_mixed and own.is_floating_point):
@@ -75,13 +82,22 @@ class Policy:
         return own if own.itemsize < self.compute.itemsize else self.compute
 
     def frozen_without_masters(self, module: nn.Module) -> list[tuple[str, nn.Module]]:
-        """Return stored parameters that must stay frozen because they have no fp32 master."""
+        """Return stored parameters that must stay frozen because they have no master."""
         return [
             (name, module.get_submodule(name.rpartition(".")[0]))
             for name, parameter in module.named_parameters()
             if self.is_mixed and not parameter.requires_grad and parameter.is_floating_point()
             if parameter.dtype is not self.master
         ]
+
+    def state_dtype(self, weight: torch.Tensor, saved: torch.dtype) -> torch.dtype:
+        """Return the dtype for a state of ``weight`` that has been saved as ``saved``.
+
+        For optimizers that create states in ``states``; integers, and states of weights that are no
+        masters, are loaded as they are.
+        """
+        is_of_master = saved.is_floating_point and weight.dtype is self.master
+        return self.states if is_of_master else saved
 
     def initial_dtype(self, parameter: nn.Parameter) -> torch.dtype:
         """Return the dtype of ``parameter`` until masters are created."""
@@ -121,6 +137,7 @@ def policy(effective: Effective) -> Policy:
         master=DTYPES[numerics.master_dtype],
         states=DTYPES[numerics.state_dtype],
         buffers=DTYPES[numerics.buffer_dtype] if numerics.buffer_dtype else None,
+        fp32_buffers=numerics.fp32_buffers,
         casts_inputs=numerics.fp16_auto_cast,
     )
 

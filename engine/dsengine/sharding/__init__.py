@@ -11,6 +11,7 @@ from dsengine.optimizers.precision import Policy
 from dsengine.parallel.tensor import split_layers
 from dsengine.parallel.transformers_attention import divide_attention
 from dsengine.sharding.base import Sharding
+from dsengine.sharding.buffers import cast_buffers
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.sharding.optimizer_sharded import OptimizerSharded
 from dsengine.sharding.replicated import Replicated
@@ -92,10 +93,7 @@ def _shard(
     else:  # parameters are moved unit by unit
         move_buffers(module, device)
         broadcast_from_first(module.buffers(), gradients)
-    if policy.buffers is not None:
-        for buffer in module.buffers():
-            if buffer.is_floating_point():
-                buffer.data = buffer.data.to(policy.buffers)
+    cast_buffers(module, policy)
     if replicates:
         return Replicated(module, plan, policy, gradients)
     mechanism = FullySharded if stage == 3 else OptimizerSharded

@@ -277,7 +277,7 @@ class FullySharded(Sharding):
         policy, offload = self.policy, OffloadSettings.of(effective)
         if self._topology.size("tensor") > 1:
             return None
-        if offload is None or not policy.is_mixed or policy.wire is not policy.compute:
+        if offload is None or not policy.copies_weights or policy.wire is not policy.compute:
             return None
         pin = offload.pin_memory and can_pin()
         rank, ranks = self._topology.rank("states"), self._topology.size("states")

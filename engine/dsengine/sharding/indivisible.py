@@ -49,7 +49,7 @@ class Indivisible:
         move_parameters(self.parameters, device, policy.storage_dtype, self._group)
         self._compute = policy.compute
         for parameter in self._trained:
-            if policy.is_mixed and parameter.dtype is policy.master:
+            if policy.copies_weights and parameter.dtype is policy.master:
                 self.masters[parameter] = nn.Parameter(parameter.detach().clone())
                 parameter.data = parameter.data.to(policy.compute)
         self._with_master = [(p, m) for p, m in self.masters.items() if p is not m]

@@ -165,10 +165,10 @@ def _train(
     engine.destroy()
 
 
-def _empty_tensor(shape: Sequence[int], *, pin: bool) -> Tensor:
+def _empty_tensor(shape: Sequence[int], *, pin: bool, dtype: torch.dtype = torch.float32) -> Tensor:
     """Replace ``empty_on_host``: fake tensors cannot use mapped memory."""
     del pin
-    return torch.empty(shape, dtype=torch.float32)
+    return torch.empty(shape, dtype=dtype)
 
 
 def _quiet(plan: Plan) -> Plan:

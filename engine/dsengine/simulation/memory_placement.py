@@ -99,15 +99,19 @@ class MemoryPlacement:
             if storage_key(tensor) not in known:
                 _add(table, tensor)
 
-    def _empty_on_host(self, shape: Sequence[int], *, pin: bool) -> Tensor:
+    def _empty_on_host(
+        self, shape: Sequence[int], *, pin: bool, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         del pin
         with self._creating_in(self._on_host):
-            return torch.empty(shape, dtype=torch.float32)
+            return torch.empty(shape, dtype=dtype)
 
-    def _empty_beside(self, part: Tensor, shape: Sequence[int], *, pin: bool) -> Tensor:
+    def _empty_beside(
+        self, part: Tensor, shape: Sequence[int], *, pin: bool, dtype: torch.dtype
+    ) -> Tensor:
         del pin
         with self._creating_in(self._on_host if self.is_off_device(part) else {}):
-            return torch.empty(shape, dtype=torch.float32)
+            return torch.empty(shape, dtype=dtype)
 
     @contextmanager
     def _creating_in(self, table: _Table) -> Iterator[None]:

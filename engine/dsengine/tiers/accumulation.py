@@ -1,4 +1,4 @@
-"""Adding gradients to fp32 sums on the host, at the speed of its memory.
+"""Adding gradients to sums on the host, at the speed of its memory.
 
 [Note: chunks]
 An addition of two dtypes on the CPU first converts one operand as a whole: a temporary twice the
@@ -22,7 +22,7 @@ _buffers = threading.local()
 
 @torch.no_grad()
 def accumulate(total: Tensor, gradient: Tensor, rounding: torch.dtype, *, is_first: bool) -> None:
-    """Add ``gradient`` to the fp32 ``total``, or replace it if ``is_first``.
+    """Add ``gradient`` to ``total``, or replace it if ``is_first``.
 
     The sum is rounded to the precision of ``rounding``; ``total`` has been before.
     """

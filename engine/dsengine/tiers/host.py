@@ -1,4 +1,4 @@
-"""The optimizer in host memory: fp32 master shards, moments and the update.
+"""The optimizer in host memory: master shards, moments and the update.
 
 [Note: what is copied when]
 Gradients arrive during backward (``offloaded_gradients``); ``gradients`` waits for the last one
@@ -7,7 +7,8 @@ parts and gradients on the host, and casts the result piece by piece into stagin
 copies to the device run while the next tile is computed. Nothing waits for the last copy: the next
 use of a shard is queued behind it on the same stream. Shards can be written from outside between
 steps (a load, GatheredParameters); a shard whose version differs from the one ``_copy_back`` left
-is copied to its part before the update.
+is copied to its part before the update. 16-bit weights and states are updated in fp32 copies, and
+rounded once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,12 +38,9 @@ from dsengine.tiers.tiles import (
 from dsengine.torch_private.optimizers import step_hooks_once
 from dsengine.torch_private.tensors import as_shard, local_part, version_of
 
-FIRST_STEP_ELEMENTS = 2**20
-"""Elements per group in a first step, whose new states exist twice until they are copied."""
-
 
 class HostBinding(Binding):
-    """Binds an optimizer to fp32 copies ("parts") of this rank's shards, on the host.
+    """Binds an optimizer to copies ("parts") of this rank's shards, on the host.
 
     A step updates tile by tile (``sub_group_size``, limited by a staging buffer) and copies each
     updated tile to the device while the next one is computed. The first ``1 - ratio`` of the
@@ -110,9 +108,10 @@ class HostBinding(Binding):
         if on_host is not None and not on_device:
             return nn.Parameter(on_host, requires_grad=master.requires_grad)
         if on_device:
-            part = torch.empty_like(shard, dtype=torch.float32)
+            part = torch.empty_like(shard, dtype=self.settings.master)
         else:
-            part = memory.empty_on_host(shard.shape, pin=self._pin and self.PINS_PARTS)
+            pin = self._pin and self.PINS_PARTS
+            part = memory.empty_on_host(shard.shape, pin=pin, dtype=self.settings.master)
         part.copy_(shard if on_host is None else on_host)
         return nn.Parameter(part, requires_grad=master.requires_grad)
 
@@ -122,7 +121,7 @@ class HostBinding(Binding):
         self._replace({self.masters[name]: part for name, part in parts.items()}, _to_part)
 
     def gradients(self, reduced: Iterator[tuple[str, Tensor]]) -> Mapping[str, Tensor]:
-        """Return the fp32 sums of the offloaded gradients, on the devices of their parts."""
+        """Return the sums of the offloaded gradients, on the devices of their parts."""
         self._gradients = {
             name: total for name, total in reduced if name in self.offloaded_gradients
         }
@@ -190,13 +189,19 @@ class HostBinding(Binding):
     def _update(self, tile: Tile) -> None:
         self._copy_changes(tile)
         due = [piece for piece in tile.pieces if piece.name in self._gradients]
-        self._step_pieces([piece for piece in due if self._has_state(piece)])
-        for pieces in split_pieces([p for p in due if not self._has_state(p)], FIRST_STEP_ELEMENTS):
+        self._step_pieces([piece for piece in due if self._steps_in_place(piece)])
+        copied = [piece for piece in due if not self._steps_in_place(piece)]
+        for pieces in split_pieces(copied, tiles.COPIED_ELEMENTS):
             self._step_pieces(pieces)
         self._copy_back(tile)
 
-    def _has_state(self, piece: Piece) -> bool:
-        return bool(self.optimizer.state.get(self.shards[piece.name]))
+    @property
+    def _is_narrow(self) -> bool:
+        """Whether weights have fewer bits than those that the update is computed with."""
+        return self.settings.master is not torch.float32
+
+    def _steps_in_place(self, piece: Piece) -> bool:
+        return not self._is_narrow and bool(self.optimizer.state.get(self.shards[piece.name]))
 
     def _step_pieces(self, pieces: Sequence[Piece]) -> None:
         """Update the pieces with the optimizer's own step, which sees only them."""
@@ -205,18 +210,21 @@ class HostBinding(Binding):
         with stepping_pieces(self.optimizer, in_groups):
             self.optimizer.step()
         for piece, parameter in stepped.items():
+            if self._is_narrow:
+                self._weights(piece).copy_(parameter.detach())
             self._store_state(piece, self.optimizer.state.pop(parameter, {}))
 
     def _stepped(self, piece: Piece) -> nn.Parameter:
-        """Return a parameter for this piece, with its gradient and state."""
+        """Return an fp32 parameter for this piece, with its gradient and state."""
         part = self.shards[piece.name]
-        parameter = nn.Parameter(self._weights(piece), requires_grad=part.requires_grad)
-        parameter.grad = piece.of(self._gradients[piece.name])
+        parameter = nn.Parameter(self._weights(piece).float(), requires_grad=part.requires_grad)
+        parameter.grad = piece.of(self._gradients[piece.name]).float()
         state = self.optimizer.state.get(part)
         if state:
             own = self._moments(piece)
             self.optimizer.state[parameter] = {
-                name: own[name] if name in own else _cloned(value) for name, value in state.items()
+                name: own[name].float() if name in own else _cloned(value)
+                for name, value in state.items()
             }
         return parameter
 
@@ -250,7 +258,9 @@ class HostBinding(Binding):
             return state
         if name not in self._new_states:
             self._new_states[name] = {
-                entry: memory.empty_on_device_of(part, part.shape, pin=False)
+                entry: memory.empty_on_device_of(
+                    part, part.shape, pin=False, dtype=self.settings.states
+                )
                 for entry in self._entries
             }
         return self._new_states[name]
@@ -274,7 +284,7 @@ class HostBinding(Binding):
             self._written[piece.name] = self._version(piece.name)
 
     def sharded(self) -> dict[str, Tensor]:
-        """Return the fp32 parts as shards of full parameters by name, in the same memory."""
+        """Return the parts as shards of full parameters by name, in the same memory."""
         return {n: sharded_like(part.detach(), self.masters[n]) for n, part in self.shards.items()}
 
     @contextmanager
@@ -284,7 +294,7 @@ class HostBinding(Binding):
 
     @contextmanager
     def as_sharded(self) -> Iterator[None]:
-        """Make the optimizer hold the sharded fp32 parts inside, with their states.
+        """Make the optimizer hold the sharded parts inside, with their states.
 
         Raises RuntimeError if an error has interrupted a step.
         """

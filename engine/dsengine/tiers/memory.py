@@ -43,11 +43,13 @@ def empty_on_host(shape: Sequence[int], *, pin: bool, dtype: torch.dtype = torch
         return torch.frombuffer(mapping, dtype=dtype).view(*shape)
 
 
-def empty_on_device_of(part: Tensor, shape: Sequence[int], *, pin: bool) -> Tensor:
-    """Return an uninitialized fp32 tensor on ``part``'s device; ``pin`` applies on the host."""
+def empty_on_device_of(
+    part: Tensor, shape: Sequence[int], *, pin: bool, dtype: torch.dtype
+) -> Tensor:
+    """Return an uninitialized tensor on ``part``'s device; ``pin`` applies on the host."""
     if part.device.type != "cpu":
-        return torch.empty(shape, dtype=torch.float32, device=part.device)
-    return empty_on_host(shape, pin=pin)
+        return torch.empty(shape, dtype=dtype, device=part.device)
+    return empty_on_host(shape, pin=pin, dtype=dtype)
 
 
 def is_on_host(tensor: Tensor) -> bool:

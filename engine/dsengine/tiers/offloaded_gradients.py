@@ -1,4 +1,4 @@
-"""Reduced gradients offloaded during backward, and their fp32 sums over a window.
+"""Reduced gradients offloaded during backward, and their sums over a window.
 
 [Note: how gradients are offloaded]
 ``fully_shard`` calls a shard's hooks when its gradient is reduced, on the reduction stream. There
@@ -23,7 +23,7 @@ from dsengine.torch_private.tensors import local_part
 
 
 class OffloadedGradients(Mapping[str, Tensor]):
-    """This rank's gradient sums of a window by name, on the device of the masters' ``parts``.
+    """This rank's gradient sums of a window by name, like the masters' ``parts``.
 
     ``rounding``: the dtype to whose precision sums are kept. ``copied``: shards are on the host,
     and so are their gradients after backward.
@@ -125,7 +125,9 @@ class OffloadedGradients(Mapping[str, Tensor]):
         """Return the memory of a parameter's sum, shaped like its ``gradient``."""
         if name not in self._sums:
             part = self._parts[name]
-            self._sums[name] = memory.empty_on_device_of(part, gradient.shape, pin=self._pin)
+            self._sums[name] = memory.empty_on_device_of(
+                part, gradient.shape, pin=self._pin, dtype=part.dtype
+            )
         return self._sums[name]
 
     def _add(self, total: Tensor, gradient: Tensor, is_first: bool) -> None:

@@ -14,8 +14,9 @@ class OffloadSettings:
 
     ``nvme_path`` is None for the host tier. ``block_bytes``: size of one read or write on NVMe, of
     which ``in_flight`` run at a time. ``buffer_count`` counts tensors, as in the config.
-    ``rounding``: the dtype to whose precision gradients are accumulated. ``shards_on_host``:
-    parameter shards are offloaded too.
+    ``master``: the dtype of weights and gradient sums in the tier. ``states``: of the optimizer's
+    states there. ``rounding``: the dtype to whose precision gradients are accumulated.
+    ``shards_on_host``: parameter shards are offloaded too.
     """
 
     sub_group_size: int
@@ -25,6 +26,8 @@ class OffloadSettings:
     buffer_count: int
     block_bytes: int
     in_flight: int
+    master: torch.dtype
+    states: torch.dtype
     rounding: torch.dtype
     shards_on_host: bool
 
@@ -35,7 +38,8 @@ class OffloadSettings:
         offload = zero.offload_optimizer
         if offload is None or zero.stage == 0:
             return None
-        access = effective.file_access
+        access, precision = effective.file_access, policy(effective)
+        sums = (precision.accumulation, precision.master)
         on_nvme = str(offload.tier) == "nvme"
         if on_nvme and not offload.nvme_path:
             raise ValueError("zero_optimization.offload_optimizer.device is nvme: set nvme_path")
@@ -47,6 +51,8 @@ class OffloadSettings:
             buffer_count=offload.buffer_count,
             block_bytes=access.block_size,
             in_flight=max(1, access.intra_op_parallelism) * max(1, access.queue_depth),
-            rounding=policy(effective).accumulation,
+            master=precision.master,
+            states=precision.states,
+            rounding=min(sums, key=lambda dtype: dtype.itemsize),
             shards_on_host=zero.stage == 3 and zero.offload_param is not None,
         )

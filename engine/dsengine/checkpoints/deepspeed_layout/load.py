@@ -87,7 +87,13 @@ def _load_optimizer(state: TrainingState, saved: FullCheckpoint) -> None:
     for name, entries in states.items():
         if name in trained:
             current = state.optimizer.state[trained[name]]
-            _load_entries(current, trained[name], entries, partial(state.load_target, name))
+            _load_entries(
+                current,
+                trained[name],
+                entries,
+                partial(state.load_target, name),
+                state.state_dtype,
+            )
     names = saved.group_names or _current_group_names(state)
     scalars = {name: _scalars(entries, state.optimizer) for name, entries in states.items()}
     saved_groups = [
@@ -104,12 +110,14 @@ def _load_entries(
     parameter: Tensor,
     saved: Mapping[str, Tensor],
     load_target: Callable[[str], Tensor | None],
+    state_dtype: Callable[[Tensor, torch.dtype], torch.dtype],
 ) -> None:
     for entry, value in saved.items():
         if has_elements(value):
             target = load_target(entry)
             if target is None:
-                target = torch.zeros_like(parameter, dtype=value.dtype, requires_grad=False)
+                dtype = state_dtype(parameter, value.dtype)
+                target = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
             copy_local_slice(target, value)
             entries[entry] = target
 
