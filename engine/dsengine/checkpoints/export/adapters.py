@@ -132,7 +132,7 @@ def adapter_tensors(root: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     """
     if not hasattr(root, "peft_config"):
         raise ValueError("lora='adapter': the model has no adapter of peft")
-    from peft import get_peft_model_state_dict
+    from peft import get_peft_model_state_dict  # pyright: ignore[reportMissingImports]
 
     active: Any = root.active_adapters
     active = active() if callable(active) else active
