@@ -12,6 +12,8 @@ from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.sizes import size
 from dsconfig.runtimes.base import CONFIG, Instruction, format_instructions
+from dsconfig.schema import find
+from dsconfig.source.pointer import join, lookup
 
 with lazy_imports():
     from dsconfig.source import rewrite
@@ -91,7 +93,7 @@ def write_changed(
     change = next((change for change in edited if not elsewhere[change.what]), None)
     change = change or next(iter(edited), None)
     if change is not None:
-        write(path, _changed(change, runtime, document).text or "")
+        write(path, changed(change, runtime, document).text or "")
         note(f"wrote {path}: {change.what}")
         if also := elsewhere.pop(change.what):
             note(f"also set {format_instructions(also)}")
@@ -104,9 +106,25 @@ def write_changed(
         raise typer.Exit(1)
 
 
-def _changed(change: "Change", runtime: "Runtime", document: "Document") -> "Document":
+def changed(change: "Change", runtime: "Runtime", document: "Document") -> "Document":
+    """Return the config with the part of a change that belongs in it."""
     edits = runtime.file_edits(change.edits, document.value)
-    return _without_former_names(rewrite.with_values(document, edits), edits)
+    edited = _without_former_names(rewrite.with_values(document, edits), edits)
+    return _without_keys_of(lookup(document.value, STAGE, 0), edited)
+
+
+STAGE = "/zero_optimization/stage"
+
+
+def _without_keys_of(former: object, document: "Document") -> "Document":
+    """Delete keys that have an effect at the former ZeRO stage, but not at the one now (DSC402)."""
+    stage = lookup(document.value, STAGE, former)
+    for key in list(document.value.get("zero_optimization", {})):
+        known = find(("zero_optimization", key))
+        stages = known.declared.stages if known else ()
+        if former in stages and stage not in stages:
+            document = rewrite.without(document, f"/zero_optimization{join(key)}")
+    return document
 
 
 _FORMER = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_params"}
@@ -122,8 +140,8 @@ def _without_former_names(document: "Document", edits: Mapping[str, Any]) -> "Do
 
 
 def _diff(change: "Change", runtime: "Runtime", document: "Document") -> list[str]:
-    before = rewrite.as_editable(document).text or ""
-    return rewrite.changed_lines(before, _changed(change, runtime, document).text or "")
+    before = rewrite.as_editable(document)
+    return rewrite.changed_lines(before, changed(change, runtime, document))
 
 
 def _set_elsewhere(change: "Change", runtime: "Runtime", document: "Document") -> list[Instruction]:

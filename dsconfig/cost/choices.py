@@ -123,10 +123,16 @@ def usual_config(facts: Facts, choice: Choice) -> Effective:
 
 
 def with_choice(zero: Zero, choice: Choice, facts: Facts) -> Zero:
-    """Return the block with another stage, other tiers and buckets; other settings of a tier are
-    kept."""
+    """Return the block with another stage, other tiers and buckets.
+
+    Other settings of a tier are kept, except a swap buffer smaller than a rank's shard of the
+    largest tensor (DSC503).
+    """
     optimizer = zero.offload_optimizer or Offload(tier=Tier.HOST, buffer_count=OPTIMIZER_BUFFERS)
     parameters = zero.offload_param or Offload(tier=Tier.HOST, buffer_count=PARAMETER_BUFFERS)
+    if choice.parameters is Tier.NVME and facts.model is not None:
+        largest = -(-(facts.model.largest_tensor or 0) // (facts.world_size or 1))
+        parameters = replace(parameters, buffer_size=max(parameters.buffer_size, largest))
     return replace(
         zero,
         stage=choice.stage,
@@ -213,9 +219,18 @@ def choice_edits(zero: Zero) -> dict[str, Any]:
     blocks = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_param}
     for key, offload in blocks.items():
         if offload is not None and offload.tier is not Tier.DEVICE:
-            block = {"device": TIER_NAMES[offload.tier], "pin_memory": offload.pin_memory}
-            path = {"nvme_path": offload.nvme_path} if offload.nvme_path else {}
-            edits[f"/zero_optimization/{key}"] = {**block, **path}
+            block: dict[str, Any] = {
+                "device": TIER_NAMES[offload.tier],
+                "pin_memory": offload.pin_memory,
+            }
+            if offload.nvme_path:
+                block["nvme_path"] = offload.nvme_path
+            if (
+                offload.tier is Tier.NVME
+                and offload.buffer_size > Offload(tier=Tier.NVME).buffer_size
+            ):
+                block["buffer_size"] = offload.buffer_size
+            edits[f"/zero_optimization/{key}"] = block
     return edits
 
 

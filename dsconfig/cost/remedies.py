@@ -13,6 +13,7 @@ from dsconfig.cost.choices import (
     USUAL,
     can_select,
     choice_edits,
+    offload_label,
     recomputing_selectively,
     supports_stage,
     with_choice,
@@ -36,7 +37,7 @@ from dsconfig.runtimes.base import (
     Runtime,
     runtime_of,
 )
-from dsconfig.runtimes.capabilities import settings_of, stages_under
+from dsconfig.runtimes.capabilities import GATHERED_ON_SAVE, settings_of, stages_under
 from dsconfig.runtimes.effective import TIER_NAMES, Effective, Tier, Zero
 
 
@@ -235,6 +236,8 @@ def _degrees(effective: Effective, facts: Facts, program: Runtime) -> Iterator[S
             continue
         steps = batch.accumulation * batch.data_parallel // samples
         edits = settings_of(program, degrees, ranks)
+        if effective.zero.gather_16bit_weights_on_model_save:
+            edits.pop(GATHERED_ON_SAVE, None)
         if steps != batch.accumulation:
             edits[f"/{STEPS}"] = steps
         changed = with_micro_batch(effective, batch.micro_batch, steps, samples)
@@ -351,11 +354,34 @@ def _other_choices(effective: Effective, facts: Facts) -> Iterator[Candidate]:
             # The edit replaces the offload blocks.
             plain = replace(now, offload_optimizer=None, offload_param=None)
             zero = with_choice(plain, choice, facts)
-            changed = replace(effective, zero=zero)
-            back = _unset_offloads(now, zero)
-            stays = zero.optimizer_tier is zero.parameter_tier is Tier.DEVICE
-            what = f"{choice.label}, all on the GPU" if back and stays else choice.label
-            yield Candidate((what,), choice_edits(zero) | back, changed)
+            if zero.optimizer_tier is Tier.NVME and not _nvme_path(zero):
+                continue  # DSC432: there is no directory to name
+            edits = choice_edits(zero) | _unset_offloads(now, zero)
+            if zero.stage == 3 and now.stage != 3 and not zero.gather_16bit_weights_on_model_save:
+                zero = replace(zero, gather_16bit_weights_on_model_save=True)
+                edits[GATHERED_ON_SAVE] = True
+            yield Candidate((_what(now, zero),), edits, replace(effective, zero=zero))
+
+
+def _nvme_path(zero: Zero) -> str | None:
+    return zero.offload_optimizer.nvme_path if zero.offload_optimizer else None
+
+
+def _what(now: Zero, then: Zero) -> str:
+    """Return ``stage 3, optimizer to CPU``: only what changes."""
+    tiers = {
+        "optimizer": (now.optimizer_tier, then.optimizer_tier),
+        "parameters": (now.parameter_tier, then.parameter_tier),
+    }
+    moved = {what: to for what, (before, to) in tiers.items() if before is not to}
+    away = {what: TIER_NAMES[to] for what, to in moved.items() if to is not Tier.DEVICE}
+    back = [what for what, to in moved.items() if to is Tier.DEVICE]
+    parts = [f"stage {then.stage}"] if now.stage != then.stage else []
+    if away:
+        parts.append(offload_label(away.get("optimizer", "none"), away.get("parameters", "none")))
+    if back:
+        parts.append(f"{' + '.join(back)} on the GPU")
+    return ", ".join(parts)
 
 
 def _unset_offloads(now: Zero, then: Zero) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dsconfig.report import Applicability, Diagnostic, Report
 from dsconfig.source import Document
 from dsconfig.source.edit import EDITABLE, apply_fixes
 from dsconfig.source.from_text import document_from_text
+from dsconfig.source.rewrite import texts_for_diff
 
 BYTE_ORDER_MARK = "\ufeff"
 
@@ -105,12 +106,13 @@ def _reader_codes(document: Document) -> Counter[str]:
 
 
 def unified_diff(before: Document, after: Document) -> str:
-    """Return the change in the format of ``diff -u``."""
+    """Return the change in the format of ``diff -u``, indented for a file of one long line."""
     from difflib import unified_diff as differences
 
-    old = (before.text or "").splitlines(keepends=True)
-    new = (after.text or "").splitlines(keepends=True)
-    lines = differences(old, new, before.name, after.name)
+    old, new, is_indented = texts_for_diff(before, after)
+    suffix = " (indented)" if is_indented else ""
+    names = (f"{document.name}{suffix}" for document in (before, after))
+    lines = differences(old.splitlines(keepends=True), new.splitlines(keepends=True), *names)
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )

@@ -33,6 +33,10 @@ POINTERS: Final = {
 ALL_STAGES: Final = (0, 1, 2, 3)
 
 
+GATHERED_ON_SAVE: Final = "/zero_optimization/stage3_gather_16bit_weights_on_model_save"
+"""Without it, a model that is sharded or split is not saved completely (DSC403)."""
+
+
 class Support(NamedTuple):
     """How a program executes one degree; not at all if there is a ``reason``.
 
@@ -63,6 +67,7 @@ _AUTOTP = Support(
     later_stages=(Version(0, 19, 4), ALL_STAGES),
     unequal=True,
 )
+_AUTOTP_UNDER_ACCELERATE = _AUTOTP._replace(keys={**_AUTOTP.keys, GATHERED_ON_SAVE: True})
 _AUTOEP = Support(
     keys={"/expert_parallel/enabled": True, "/expert_parallel/autoep_size": None},
     since=Version(0, 19, 2),
@@ -123,7 +128,7 @@ TABLE: Mapping[str, Mapping[str, Support]] = {
             step=Instruction(ARGUMENTS, f"parallelism_config=ParallelismConfig({_SIZES})"),
             since=_ULYSSES_OF_ACCELERATE,
         ),
-        "tensor": _AUTOTP,
+        "tensor": _AUTOTP_UNDER_ACCELERATE,
         "expert": _AUTOEP,
         "pipeline": _NO_PIPELINE,
     },
@@ -132,7 +137,7 @@ TABLE: Mapping[str, Mapping[str, Support]] = {
             step=Instruction("the accelerate config", _BLOCK),
             since=_ULYSSES_OF_ACCELERATE,
         ),
-        "tensor": _AUTOTP,
+        "tensor": _AUTOTP_UNDER_ACCELERATE,
         "expert": _AUTOEP,
         "pipeline": _NO_PIPELINE,
     },

@@ -96,7 +96,7 @@ class Layout:
 
         Lines after the first start at column zero, for ``shifted``.
         """
-        if not isinstance(value, dict) or not value or len(self.lines.starts) == 1:
+        if not isinstance(value, dict) or not value or not LINE_END.search(self.text.strip()):
             return json.dumps(value, ensure_ascii=False)
         return json.dumps(value, ensure_ascii=False, indent=self.step())
 
@@ -109,6 +109,22 @@ class Layout:
         first, *more = LINE_END.split(self.text[start : self.offset(span.end)])
         indent = self.indentation(start)
         return "\n".join((first, *(line.removeprefix(indent) for line in more)))
+
+    def indented(self, pointer: str = "", indent: str = "") -> str:
+        """Return a value with one entry of an object per line, and everything else as written."""
+        children = self.children(pointer)
+        start, end = self.places[pointer].value
+        text = self.text[self.offset(start) : self.offset(end)]
+        if not text.startswith("{") or not children:
+            return text
+        inner = indent + INDENT
+        lines = [f"{inner}{self._key(child)}: {self.indented(child, inner)}" for child in children]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+
+    def _key(self, pointer: str) -> str:
+        key = self.places[pointer].key
+        assert key is not None, pointer
+        return self.text[self.offset(key.start) : self.offset(key.end)]
 
     def wrapped(self, key: str, entry: str) -> str:
         """Return an object with one entry as the value of a key."""

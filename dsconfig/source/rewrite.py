@@ -14,6 +14,7 @@ from dsconfig.source.edit import (
     replace_value,
 )
 from dsconfig.source.from_text import document_from_text
+from dsconfig.source.layout import Layout
 from dsconfig.source.pointer import is_block, join, lookup, split
 
 _MISSING = object()
@@ -77,8 +78,30 @@ def _with_value(document: Document, pointer: str, value: Any) -> Document:
     return document_from_text(apply_edits(document.text or "", edits), document.name)
 
 
-def changed_lines(before: str, after: str) -> list[str]:
-    """Return the lines of a unified diff with one line of context, without its headers."""
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
-    changes = (line for line in lines if not line.startswith(("---", "+++", "@@")))
-    return [f"{line[0]} {line[1:]}" for line in changes]
+WIDEST = 80
+"""Columns of a file with one line that a diff shows as it is."""
+
+
+def texts_for_diff(before: Document, after: Document) -> tuple[str, str, bool]:
+    """Return the texts of two versions of a file, and whether they are indented for display: a
+    file of one long line is, unless only its syntax changes."""
+    texts = before.text or "", after.text or ""
+    line = texts[0].strip()
+    if len(line) <= WIDEST or "\n" in line or "\r" in line:
+        return *texts, False
+    if before.is_broken or not all(is_block(document.value) for document in (before, after)):
+        return *texts, False
+    old, new = (
+        f"{Layout(document.text or '', document.spans).indented()}\n"
+        for document in (before, after)
+    )
+    return (old, new, True) if old != new else (*texts, False)
+
+
+def changed_lines(before: Document, after: Document) -> list[str]:
+    """Return the lines of a unified diff with one line of context, without its headers: ``...``
+    separates its hunks."""
+    old, new, _ = texts_for_diff(before, after)
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=1)
+    changes = [line for line in lines if not line.startswith(("---", "+++"))]
+    return ["  ..." if line[0] == "@" else f"{line[0]} {line[1:]}" for line in changes[1:]]

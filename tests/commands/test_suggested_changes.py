@@ -86,3 +86,39 @@ def test_first_change_of_the_file_is_written_and_others_are_printed(tmp_path: Pa
 
 
 AS_JSON = ("--output-format", "json")
+
+
+ONE_LINE = (
+    '{"train_micro_batch_size_per_gpu":1,"bf16":{"enabled":true},"zero_optimization":{"stage":2,'
+    '"reduce_bucket_size":5e8,"allgather_bucket_size":2e8,"overlap_com":true}}\n'
+)
+
+
+def test_diff_of_a_file_of_one_line_is_indented(tmp_path: Path) -> None:
+    (tmp_path / "line.json").write_text(ONE_LINE)
+    options = ("--recompute", "full", "--device-memory", "30GiB", "-o", "new.json")
+    arguments = ("estimate", "line.json", *FACTS, "--runtime", "deepspeed", *options)
+    done = command_line.run(*arguments, cwd=tmp_path, columns=80)
+    shown = [line.strip() for line in done.stdout.splitlines() if line.startswith("      ")]
+    assert '-         "stage": 2,' in shown
+    assert '+         "stage": 3,' in shown
+    assert '"reduce_bucket_size": 5e8,' in shown
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert len((tmp_path / "new.json").read_text().splitlines()) == 1
+
+
+def test_fixes_of_a_file_of_one_line_are_shown_indented(tmp_path: Path) -> None:
+    (tmp_path / "line.json").write_text(ONE_LINE)
+    fixes = ("--diff", "--unsafe-fixes")
+    fixed = command_line.run("validate", "line.json", *fixes, cwd=tmp_path, columns=80)
+    assert "+++ line.json (indented)" in fixed.stdout
+    assert '+        "overlap_comm": true' in fixed.stdout.splitlines()
+    assert max(map(len, fixed.stdout.splitlines())) <= 80
+
+
+def test_syntax_fix_of_a_file_of_one_line_is_shown_as_it_is(tmp_path: Path) -> None:
+    block = '"zero_optimization":{"stage":2,"overlap_comm":True},"gradient_clipping":1.0'
+    config = f'{{"train_batch_size":8,{block}}}'
+    (tmp_path / "line.json").write_text(config + "\n")
+    done = command_line.run("validate", "line.json", "--diff", "--fix", cwd=tmp_path)
+    assert f"+{config.replace('True', 'true')}" in done.stdout.splitlines()

@@ -349,7 +349,7 @@ def test_remedy_without_offload_unsets_the_block() -> None:
     effective = dsconfig.resolve(document, here, runtime="deepspeed").derive()
     assert effective is not None
     changes = cheapest_changes(effective, here, runtime="deepspeed", count=50)
-    (without_offload,) = (change for change in changes if change.what == "stage 3, all on the GPU")
+    (without_offload,) = (change for change in changes if change.what == "optimizer on the GPU")
     assert without_offload.edits["/zero_optimization/offload_optimizer"] == {"device": "none"}
     (step, *_) = runtime_of("deepspeed").instructions(without_offload.edits, document.value)
     assert "offload_optimizer" in step.text

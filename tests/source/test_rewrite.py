@@ -37,7 +37,7 @@ def test_missing_blocks_are_created() -> None:
     changed = with_values(document, values)
     assert "// per step" in (changed.text or "")
     assert changed.value["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
-    assert changed_lines(TEXT, changed.text or "") == [
+    assert changed_lines(document, changed) == [
         '      "zero_optimization": {',
         '-         "stage": 2',
         "-     }",
