@@ -16,8 +16,12 @@ MOST_FOLDERS = 64
 """Folders whose files are kept: the files of a command are listed folder by folder."""
 _KEY = r"""(?:^[ \t-]*|[{{,]\s*)["']?{}["']?\s*:"""
 """A key of JSON or YAML: first on its line, or inside of ``{{...}}``."""
-_PLUGIN = re.compile(_KEY.format("deepspeed_config(?:_file)?"), re.MULTILINE)
-_ARGUMENT = re.compile(_KEY.format("deepspeed"), re.MULTILINE)
+_PLUGIN = re.compile(
+    rf"{_KEY.format('deepspeed_config_file')}|{_KEY.format('deepspeed_config')}\s*(?:[{{#]|$)",
+    re.MULTILINE,
+)
+"""The block of accelerate; trainers write a path under ``deepspeed_config``."""
+_ARGUMENT = re.compile(_KEY.format("deepspeed(?:_config)?"), re.MULTILINE)
 REFERENCES = ", which references it"
 
 

@@ -7,7 +7,7 @@ import base64
 import binascii
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,16 +157,30 @@ def _from_text(source: Text | Diagnostic, name: str, wanted: Format | None) -> D
 
 
 def _names_a_config(document: Document) -> bool:
-    """Return whether this is the JSON of a trainer or accelerate that names a config."""
+    """Return whether this is the JSON of a trainer or accelerate that names a config, in nested
+    blocks too."""
     config = document.value if is_block(document.value) else {}
     kind = another_kind(config)
     if kind is LAUNCH or option_configs.built_config(config) is not None:
         return True
     if kind not in (ARGUMENTS, None) or has_own_keys(config):
         return False
-    named = [config[key] for key in from_yaml.EMBEDDING_KEYS if key in config]
-    is_file = any(isinstance(value, str) and value.endswith(from_yaml.SUFFIXES) for value in named)
-    return bool(named) if kind is ARGUMENTS else is_file
+    if kind is ARGUMENTS and any(key in config for key in from_yaml.EMBEDDING_KEYS):
+        return True
+    return any(map(_names_a_file, _blocks(config)))
+
+
+def _blocks(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a block and those nested in it."""
+    yield config
+    for value in config.values():
+        if is_block(value):
+            yield from _blocks(value)
+
+
+def _names_a_file(block: Mapping[str, Any]) -> bool:
+    named = [block[key] for key in from_yaml.EMBEDDING_KEYS if key in block]
+    return any(isinstance(value, str) and value.endswith(from_yaml.SUFFIXES) for value in named)
 
 
 def _decode_base64(source: str, name: str | None) -> Document | None:

@@ -8,10 +8,12 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 import dsconfig
 from dsconfig.facts import embedded_facts
 from dsconfig.project.inference import target_program
+from dsconfig.project.neighbours import Neighbours
 from dsconfig.report import Effect
 
 FILLED = {
@@ -272,11 +274,17 @@ NESTED = "per_device_train_batch_size: 2, gradient_accumulation_steps: 4, bf16: 
         f"deepspeed_config: ds.json\nrun: {{args: {{{NESTED}}}}}\n",
     ],
 )
-def test_nested_arguments_and_reference_are_those_of_the_trainer(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_nested_arguments_and_reference_are_those_of_the_trainer(
+    text: str, suffix: str, tmp_path: Path
+) -> None:
     config = {"train_batch_size": "auto", "bf16": {"enabled": "auto"}}
-    (tmp_path / "ds.json").write_text(json.dumps(config))
-    path = tmp_path / "train.yaml"
-    path.write_text(text)
+    named = tmp_path / "ds.json"
+    named.write_text(json.dumps(config))
+    path = tmp_path / f"train{suffix}"
+    path.write_text(text if suffix == ".yaml" else json.dumps(yaml.safe_load(text)))
+    program = Neighbours().program_for(named)
+    assert program == ("transformers", f"{path.name}, which references it")
     document = dsconfig.read(path)
     facts = embedded_facts.complete(dsconfig.gather(gpus=8), document)
     target = target_program(None, "0.19.8", document=document, source=str(path), facts=facts)
