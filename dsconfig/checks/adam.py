@@ -15,7 +15,8 @@ from dsconfig.runtimes.read_config import ZERO
 def adam_is_adamw(config: Context) -> Iterator[Finding]:
     """Optimizer type `Adam` behaves as `AdamW`
 
-    Unless `adam_w_mode` is false, DeepSpeed's `Adam` applies decoupled weight decay.
+    Unless `adam_w_mode` is false, DeepSpeed's `Adam` applies decoupled weight decay. What has no
+    effect (`inert`) is the name: `Adam` instead of `AdamW`. The weight decay is applied.
 
     bad: {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001,
         "weight_decay": 0.1}}}
@@ -26,8 +27,8 @@ def adam_is_adamw(config: Context) -> Iterator[Finding]:
     if config.is_optimizer("Adam") and decay and not config.has(*PARAMS, "adam_w_mode"):
         yield Finding(
             path=("optimizer", "type"),
-            message=f"Adam already behaves as AdamW: weight_decay {decay:g} is decoupled from the "
-            "gradient",
+            message=f'"Adam" instead of "AdamW" has no effect: weight_decay {decay:g} is applied, '
+            "decoupled from the gradient",
             help='write "type": "AdamW", or set "adam_w_mode": false for Adam with L2 '
             "regularization",
         )

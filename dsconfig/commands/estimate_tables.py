@@ -200,7 +200,7 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
             "Without --seq-len, activations are not included: only model states and buffers are."
         )
     elif inputs["micro_batch"]:
-        batch = f"micro batch {inputs['micro_batch']} x {inputs['sequence_length']} tokens"
+        batch = f"micro batch {inputs['micro_batch']} x {inputs['sequence_length']:,} tokens"
         # Suggested changes of a config include recomputation.
         compared = len(estimate.options) > 1 and inputs["recompute"] == "none"
         unused = "; --recompute full (gradient checkpointing) reduces them" if compared else ""

@@ -101,7 +101,7 @@ def reason(entry: "LedgerEntry") -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as JSON, large integers with thousands separators."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 100_000:
+    """Return a value as JSON, integers with thousands separators."""
+    if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return value if isinstance(value, str) else json.dumps(value)

@@ -111,7 +111,7 @@ def _search_heading(best: "Candidate", facts: "Facts") -> str:
     devices = f"{gpus} x {device.name}" if device else counted(gpus, "GPU")
     tokens = facts.training.sequence_length if facts.training else None
     precision = best.effective.numerics.precision
-    return f"{name} on {devices}, {tokens} tokens per sample, {precision}"
+    return f"{name} on {devices}, {tokens or 0:,} tokens per sample, {precision}"
 
 
 def _rate_of(time: "StepTime", peak_tflops: float | None) -> tuple[str, str]:

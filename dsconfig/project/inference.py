@@ -7,6 +7,7 @@ the config; an "auto" that DeepSpeed rejects, so another program must fill it in
 only for ``tune``, from facts: otherwise its callers name the runtime.
 """
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,6 +55,8 @@ class TargetProgram(NamedTuple):
     release_source: str = ""
     checked_releases: tuple[str, ...] = ()
     """Programs and releases (--with) whose known bugs are checked."""
+    newer: tuple[str, ...] = ()
+    """Remarks about releases in use that are newer than the newest supported."""
 
     @property
     def headline(self) -> str:
@@ -63,8 +66,7 @@ class TargetProgram(NamedTuple):
             remarks = [self.inferred_from]
         elif self.inferred_from:
             remarks = [f"inferred from {self.inferred_from}"]
-        if self.release_source not in ("", *UNSPECIFIED) and self.runtime.runs_deepspeed:
-            remarks.append(self.release_source)
+        remarks += self.newer
         if self.checked_releases:
             remarks.append(f"with known bugs of {' and '.join(self.checked_releases)}")
         if self.inferred_from:
@@ -116,14 +118,7 @@ def target_program(
     if project and name == ALONE and document is not None and document.container:
         name = None  # DeepSpeed alone does not read a file that embeds a config
     release = release_of(version)
-    if version is not None:
-        release_source = ""
-    elif release > versions.NEWEST:
-        release_source = f"installed; checked as {versions.NEWEST}, the newest supported"
-    elif release == versions.NEWEST:
-        release_source = NEWEST
-    else:
-        release_source = INSTALLED
+    release_source = _release_source(version, release)
     if name is not None:
         basis = project
     else:
@@ -135,14 +130,51 @@ def target_program(
     checked = (
         f"{program} {release}" for program, release in releases if program in (*WRAPPERS, "trl")
     )
-    return TargetProgram(runtime, basis, release_source, tuple(checked))
+    newer = tuple(newer_releases(runtime, facts))
+    return TargetProgram(runtime, basis, release_source, tuple(checked), newer)
+
+
+def _release_source(version: str | None, release: "versions.Version") -> str:
+    """Return where a DeepSpeed release comes from; "" if it is specified."""
+    if version is not None:
+        return ""
+    return INSTALLED if release != versions.NEWEST else NEWEST
+
+
+def newer_releases(runtime: "Runtime", facts: "Facts | None" = None) -> Iterator[str]:
+    """Yield a remark for each release in use that is newer than the newest supported: those of
+    --with, else the installed ones."""
+    if runtime.version > versions.NEWEST:
+        yield _newer("DeepSpeed", str(runtime.version), "installed", str(versions.NEWEST))
+    given: Mapping[str, str] = {} if facts is None else facts.releases
+    for name in USED_BY.get(runtime.name, ()):
+        release, known = given.get(name) or installed.installed_release(name), runtime_of(name)
+        if release is not None and _feature(release) > _feature(known.release):
+            yield _newer(name, release, "in use" if name in given else "installed", known.release)
+
+
+USED_BY = {TRAINER: (TRAINER, ACCELERATE), ACCELERATE: (ACCELERATE,)}
+"""Packages, other than DeepSpeed, whose code reads the config of a program."""
+
+
+def _feature(release: str) -> tuple[int, int]:
+    """Return major and minor number; zeros for a release that is not a version."""
+    try:
+        version = versions.Version.parse(release)
+    except ValueError:
+        return (0, 0)
+    return version.major, version.minor
+
+
+def _newer(name: str, release: str, how: str, known: str) -> str:
+    return f"{name} {release} is {how}; checked as {known}, the newest supported"
 
 
 def plan_target(name: str | None, version: str | None) -> TargetProgram:
     """Return the program that executes a plan (default: dsengine). Raises UsageError."""
     with usage("--runtime"):
         runtime = runtime_of(name or "dsengine", release_of(version))
-    return TargetProgram(runtime, "" if name else PLANNED)
+    return TargetProgram(runtime, "" if name else PLANNED, newer=tuple(newer_releases(runtime)))
 
 
 def release_of(text: str | None, *, option: str = "--deepspeed-version") -> "versions.Version":

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import dsconfig
 from dsconfig.project import inference, settings
 from dsconfig.schema import Version, installed
 from validate.test_command import GOOD, Run, codes_of, put, run  # noqa: F401
@@ -204,6 +205,44 @@ def test_installed_release_after_newest_known_is_mentioned(
     monkeypatch.setattr(installed, "installed_or_newest", lambda: Version(0, 25, 0))
     result = run(put("ds.json", GOOD))
     assert "installed; checked as 0.19.8, the newest supported" in " ".join(result.err.split())
+
+
+NEWER = {"transformers": "6.0.1", "accelerate": "1.16.0.dev0"}
+IS_NEWER = (
+    "transformers 6.0.1 is installed; checked as 5.23, the newest supported",
+    "accelerate 1.16.0.dev0 is installed; checked as 1.15, the newest supported",
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "remarks"),
+    [("transformers", IS_NEWER), ("accelerate", IS_NEWER[1:]), ("deepspeed", ()), ("dsengine", ())],
+)
+def test_installed_release_newer_than_supported_is_named(
+    program: str,
+    remarks: tuple[str, ...],
+    run: Run,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(installed, "installed_release", NEWER.get)
+    result = run(put("ds.json", GOOD), "--runtime", program)
+    text = " ".join(result.err.split())
+    assert [remark for remark in IS_NEWER if remark in text] == list(remarks)
+
+
+def test_newer_deepspeed_is_named_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "installed_or_newest", lambda: Version(0, 25, 0))
+    target = inference.plan_target(None, None)
+    assert "DeepSpeed 0.25.0 is installed; checked as 0.19.8" in target.headline
+
+
+def test_patch_of_a_supported_release_is_not_newer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "installed_release", {"transformers": "5.23.9"}.get)
+    trainer = inference.runtime_of("transformers")
+    assert list(inference.newer_releases(trainer)) == []
+    given = dsconfig.gather(releases=["transformers==6.1"])
+    (remark,) = inference.newer_releases(trainer, given)
+    assert remark == "transformers 6.1 is in use; checked as 5.23, the newest supported"
 
 
 def test_filled_auto_values_are_counted() -> None:
