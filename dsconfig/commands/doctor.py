@@ -29,7 +29,7 @@ from dsconfig.report.sizes import GIB, both
 with lazy_imports():
     import subprocess
 
-    from dsconfig.commands import run_logs
+    from dsconfig.commands import log_facts, run_logs
     from dsconfig.facts import gathering, machine
     from dsconfig.project import validator
 
@@ -65,7 +65,7 @@ def doctor(
     context: typer.Context,
     config: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="Config to check for the installed releases."),
+        typer.Argument(metavar="[FILE]", help="Config to check, or of the run in --log."),
     ] = None,
     log: Annotated[
         list[Path] | None,
@@ -90,14 +90,15 @@ def doctor(
 
     With FILE, also check the config for the installed releases, including their known bugs.
     With --log, print the first failure of a run, its cause and fix, and the memory readings
-    instead; --runtime selects the program that the fix is for (default: the one in the log).
+    instead; FILE is then the config of the run, and --runtime selects the program that the fix is
+    for (default: the one in the log).
     --measure and --nvme measure the bandwidths that offloading depends on (see estimate
     --measured-here).
 
     Exit code 1 if there are problems; 0 with --log.
     """
     if log:
-        _explain(log, runtime, output_format)
+        _explain(log, config, runtime, output_format)
         return
     is_json = output_format == "json" and options.is_flag(context, "output_format")
     if runtime is not None or is_json:
@@ -116,10 +117,17 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _explain(logs: list[Path], runtime: str | None, output_format: str) -> None:
-    """Print why a run failed. Raises UsageError for a log that cannot be read."""
+def _explain(logs: list[Path], config: str | None, runtime: str | None, output_format: str) -> None:
+    """Print why a run of a config failed. Raises UsageError for a log that cannot be read."""
+    document = None if config is None else options.load(config)
     with usage(), progress("Reading logs"):
         diagnosis = dsconfig.diagnose(*logs, runtime=runtime)
+    if config is not None and document is not None:
+        diagnosis = diagnosis.for_config(config)
+        stage = diagnosis.log.stage
+        stage = diagnosis.facts["stage"] if stage is None else stage
+        name = str(logs[0]) if len(logs) == 1 else "the log"
+        log_facts.note_other_stage(stage, name, document.value, document.name)
     if output_format == "json":
         typer.echo(json.dumps(diagnosis.data, indent=2, ensure_ascii=False))
     else:

@@ -101,6 +101,8 @@ def estimate(
         document = options.parsed(dict(log.config or {}), f"config in {extra.log}", overrides)
     if document is not None:
         facts = options.completed(facts, document)
+        if log is not None:
+            log_facts.note_other_stage(log.stage, str(extra.log), document.value, document.name)
     facts = memory_options.with_master_weights(facts, style)
     program = inference.target_program(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts

@@ -11,6 +11,7 @@ from dsconfig.facts import machine
 from dsconfig.facts.training import TrainingFacts
 from dsconfig.report.sizes import counted, gib
 from dsconfig.schema.version import known_release
+from dsconfig.source.pointer import is_block, lookup
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -65,6 +66,18 @@ def print_source(path: Path, added: list[str]) -> None:
     """Print which facts were read from the log."""
     if added:
         note(paragraph(f"from {path}: {', '.join(added)}"))
+
+
+def note_other_stage(stage: int | None, log: str, config: object, file: str) -> None:
+    """Print that a log shows another ZeRO stage than the config; nothing if one is unknown."""
+    written = lookup(config, "/zero_optimization/stage", 0) if is_block(config) else None
+    if stage is not None and type(written) is int and stage != written:
+        note(
+            paragraph(
+                f"{log} shows ZeRO stage {stage}, but {file} has stage {written}: the run used "
+                "another config"
+            )
+        )
 
 
 def _device(log: "RunLog") -> "machine.DeviceFacts | None":

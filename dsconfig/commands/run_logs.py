@@ -6,6 +6,7 @@ import typer
 
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
 from dsconfig.cost.log_comparison import Comparison, Fitted
+from dsconfig.failures.text import shortened
 from dsconfig.report.render.terminal import one_line
 from dsconfig.report.sizes import both, counted, gib, in_gib
 
@@ -19,9 +20,7 @@ LONGEST = 60
 
 
 def _shortened(text: str) -> str:
-    """Return a text as one line, with an ellipsis if it is cut."""
-    line = one_line(text)
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+    return shortened(one_line(text), LONGEST)
 
 
 def print_comparison(log: "RunLog", comparison: Comparison) -> None:

@@ -16,6 +16,7 @@ from dsconfig import os_errors
 from dsconfig.facts import progress_bars
 from dsconfig.facts.inputs import FactError
 from dsconfig.report.sizes import GIB, KIB, MIB
+from dsconfig.source.pointer import lookup
 
 PHRASES = (
     "MA ",
@@ -79,6 +80,8 @@ class RunLog:
     accumulation: int | None = None
     """Batch that the Trainer prints at the start of training."""
     config: Mapping[str, Any] | None = None
+    stage: int | None = None
+    """ZeRO stage that DeepSpeed printed."""
     readings: tuple[MemoryReading, ...] = ()
     samples_per_second: float | None = None
     """The last printed average, over all ranks."""
@@ -156,6 +159,7 @@ def from_text(text: str) -> RunLog:
         micro_batch=_count(_MICRO_BATCH, text),
         accumulation=_count(_ACCUMULATION, text),
         config=config,
+        stage=_stage(config, text),
         readings=readings,
         samples_per_second=float(rates[-1][1]) if rates else None,
         seconds_per_iteration=iteration,
@@ -179,7 +183,10 @@ _RELEASE = re.compile(
     r"^\W{0,3}DeepSpeed[`']? version: ([\d.]+)",
     re.MULTILINE | re.IGNORECASE,
 )
-_WORLD = re.compile(r"(?:dist_world_size|world_size ?\.*|[^_]world_size) ?= ?(\d{1,12})\b")
+_WORLD = re.compile(
+    r"(?:dist_world_size|world_size ?\.*|[^_]world_size) ?= ?(\d{1,12})\b|"
+    r"\bworld_size \.{2,} (\d{1,12})\b"
+)
 _MICRO_BATCH = re.compile(r"Instantaneous batch size per device = ([1-9]\d{0,11})\b")
 _ACCUMULATION = re.compile(r"Gradient Accumulation steps = ([1-9]\d{0,11})\b")
 _RATE = re.compile(rf"(?<!Curr)SamplesPerSec={_NUMBER}")
@@ -312,6 +319,15 @@ def _config(text: str) -> Mapping[str, Any] | None:
         if isinstance(value, dict):
             return cast("dict[str, Any]", value)
     return None
+
+
+_STAGE = re.compile(r"zero_optimization_stage ?\.* ?[:=]? ?([0-3])\b")
+
+
+def _stage(config: Mapping[str, Any] | None, text: str) -> int | None:
+    """Return the ZeRO stage of the dumped config, or of the list of settings."""
+    stage = lookup(config, "/zero_optimization/stage") if config is not None else None
+    return stage if type(stage) is int else _count(_STAGE, text)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str | None:

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ from dsconfig.failures.clues import PROGRAMS, SPEAKS
 from dsconfig.failures.scanner import EXCEPTION, RECOVERED, Match, Scan
 from dsconfig.failures.signature import Role, Signature, compiled
 from dsconfig.failures.signatures import SIGNATURES
-from dsconfig.failures.text import without_prefix
+from dsconfig.failures.text import shortened, without_prefix
 
 MESSAGE = 4000
 """Characters after a line that belong to its message."""
+LONGEST = 300
+"""Characters of a quoted line."""
 NEAR_END = 60
 """Lines before the end of a log in which an unknown exception is what ended the run."""
 UNKNOWN = "unrecognized-exception"
@@ -72,6 +74,17 @@ class Diagnosis:
             "consequences": [failure.data for failure in self.consequences],
             "facts": dict(self.facts),
         }
+
+    def for_config(self, path: str) -> "Diagnosis":
+        """Return the diagnosis with the path of the config in its commands."""
+        failures, consequences = (
+            tuple(
+                replace(each, remedy=_FILE.sub(lambda _: shlex.quote(path), each.remedy))
+                for each in found
+            )
+            for found in (self.failures, self.consequences)
+        )
+        return replace(self, failures=failures, consequences=consequences)
 
     def __repr__(self) -> str:
         names = ", ".join(failure.signature for failure in self.failures)
@@ -291,7 +304,7 @@ def _failures(
             cause=cause,
             remedy=remedy,
             threads=tuple(hit.signature.urls) if hit.signature else (),
-            text=hit.match.text[:300],
+            text=shortened(hit.match.text, LONGEST),
             ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
         )
 
@@ -303,6 +316,7 @@ class _Values(dict[str, str]):
 
 LOG = "--log LOG"
 """Replaced by the name of the log in remedies."""
+_FILE = re.compile(r"\bFILE\b")
 _UNFILLED = re.compile(r"\{\w+\}\. ")
 """A sentence of a remedy for which the log has no value."""
 
@@ -312,7 +326,7 @@ def _texts(hit: Hit, program: str | None, stage: int | None) -> tuple[str, str]:
     signature = hit.signature
     if signature is None:
         return (
-            f"the script or a library raised {hit.match.text[:200]}",
+            f"the script or a library raised {shortened(hit.match.text, 200)}",
             "Read the traceback that ends at this line; its last frame in your own files is the "
             "place to start. No signature describes this exception.",
         )

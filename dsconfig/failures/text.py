@@ -28,6 +28,11 @@ _TIME = re.compile(
 _DAYS_BEFORE = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 
 
+def shortened(text: str, longest: int) -> str:
+    """Return a text of at most ``longest`` characters, with an ellipsis if it is cut."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
 def without_prefix(line: str) -> tuple[str, int | None]:
     """Return a line without the prefixes of launchers, and the rank they state."""
     rank: int | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import command_line
 import dsconfig
 from dsconfig.commands.app import app
 from dsconfig.cost.estimate import Option, Phase
@@ -241,3 +242,33 @@ def test_batch_of_the_trainer_is_read_and_unread_arguments_are_named(tmp_path: P
     inputs = read["inputs"]
     assert isinstance(inputs, dict) and inputs["micro_batch"] == 3
     assert "was not read" not in str(read["stderr"])
+
+
+DUMP = """[INFO] [config.py:1001:print]   world_size ................... 4
+[INFO] [config.py:1001:print]   zero_optimization_stage ...... 2
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity \
+of 23.64 GiB
+"""
+OTHER_STAGE = "train.log shows ZeRO stage 2, but ds.json has stage 3: the run used another config"
+
+
+@pytest.mark.parametrize(("stage", "is_other"), [(3, True), (2, False)])
+@pytest.mark.parametrize("command", ["estimate", "doctor"])
+def test_other_stage_of_the_log_is_reported(
+    command: str, stage: int, is_other: bool, tmp_path: Path
+) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    (tmp_path / "train.log").write_text(DUMP)
+    model = ("--model", "llama-3-8b", "--seq-len", "512") if command == "estimate" else ()
+    arguments = (command, "ds.json", "--log", "train.log", *model)
+    done = command_line.run(*arguments, cwd=tmp_path)
+    assert (OTHER_STAGE in done.stderr) == is_other
+    assert done.returncode == 0, done.stderr
+
+
+def test_stage_and_ranks_of_a_settings_list_are_read() -> None:
+    log = run_log.from_text(DUMP)
+    assert (log.stage, log.world_size) == (2, 4)
+    dumped = run_log.from_text('json = {"zero_optimization": {"stage": 1}}\n' + DUMP)
+    assert dumped.stage == 1

@@ -263,3 +263,23 @@ def test_cut_text_ends_with_an_ellipsis(tmp_path: Path, monkeypatch: pytest.Monk
     output = CliRunner().invoke(app, ["doctor", "--log", "train.log"]).output
     (row,) = (line for line in output.splitlines() if "elastic.multi" in line)
     assert row.endswith("...")
+
+
+def test_commands_name_the_config_that_is_passed(tmp_path: Path) -> None:
+    log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    (tmp_path / "train.log").write_text(log)
+    (tmp_path / "my ds.json").write_text('{"train_batch_size": 8}')
+    found = dsconfig.diagnose(*[tmp_path / "train.log"]).for_config("my ds.json").failures
+    assert found and all("FILE" not in failure.remedy for failure in found)
+    arguments = ["doctor", str(tmp_path / "my ds.json"), "--log", str(tmp_path / "train.log")]
+    output = " ".join(CliRunner().invoke(app, arguments).output.split())
+    assert "dsconfig estimate '" in output
+    assert " FILE" not in output
+
+
+def test_long_line_ends_with_an_ellipsis(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(f"ValueError: {'long ' * 100}\n")
+    (failure,) = dsconfig.diagnose(*[tmp_path / "train.log"]).failures
+    assert len(failure.text) == 300
+    assert failure.text.endswith("...")
+    assert failure.cause.endswith("...")
