@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -14,7 +15,7 @@ with lazy_imports():
     from dsconfig.checks import runner
     from dsconfig.comparison import differences, upgrades
     from dsconfig.cost import estimator, tuning
-    from dsconfig.facts import embedded_facts, inputs
+    from dsconfig.facts import argument_names, embedded_facts, inputs
     from dsconfig.facts import facts as facts_module
     from dsconfig.failures import reading as failures
     from dsconfig.planner import build
@@ -73,6 +74,30 @@ def validate(
     known. Raises ValueError for an unknown runtime or version, TypeError if ``facts`` is not a
     Facts.
     """
+    program = None if runtime is None else _program(runtime, version)
+    report = check(document, facts, runtime=program, version=_release(version, runtime))
+    return reports.Report(tuple(map(_in_arguments, report.diagnostics)))
+
+
+def _in_arguments(finding: Diagnostic) -> Diagnostic:
+    """Return a finding that names arguments of the library instead of command-line flags."""
+    message, help, in_arguments = finding.message, finding.help, argument_names.in_arguments
+    if "--" not in f"{message}{help}":
+        return finding
+    return finding._replace(
+        message=in_arguments(message),
+        help=help and in_arguments(help),
+    )
+
+
+def check(
+    document: Source,
+    facts: Facts | None = None,
+    *,
+    runtime: str | Runtime | None = None,
+    version: str | Version | None = None,
+) -> Report:
+    """Return the findings of :func:`validate` for the command line: they name its flags."""
     document = read(document)
     if document.container and runtime is not None:
         runtime = _launched_runtime(
@@ -105,6 +130,18 @@ def resolve(
     with the file. Findings of ``validate`` are not repeated. ``version`` is as in ``validate``.
     Raises ValueError for an unknown runtime or version, TypeError if ``facts`` is not a Facts.
     """
+    result = fill_in(document, facts, runtime=_program(runtime, version))
+    return replace(result, diagnostics=tuple(map(_in_arguments, result.diagnostics)))
+
+
+def fill_in(
+    document: Source,
+    facts: Facts | None = None,
+    *,
+    runtime: str | Runtime = "dsengine",
+    version: str | Version | None = None,
+) -> Resolution:
+    """Return the result of :func:`resolve` for the command line: its findings name flags."""
     document = read(document)
     chosen = _launched_runtime(runtimes.runtime_of(runtime, _version(version, runtime)), document)
     return entry.resolve(document, _complete_facts(facts, document), chosen)
@@ -121,7 +158,9 @@ def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
         return estimator.estimate(resolution, facts)
     _require_resolution(resolution, "estimate")
     if resolution.effective is None:
-        listed = "; ".join(inputs.in_arguments(found.cause) for found in resolution.refusals)
+        listed = "; ".join(
+            argument_names.in_arguments(found.cause) for found in resolution.refusals
+        )
         why = f"the config is not resolved: {listed or 'run validate for the errors'}"
         raise inputs.ArgumentError(why)
     program = runtimes.runtime_of(resolution.runtime, resolution.version)
@@ -178,7 +217,7 @@ def tune(
     facts = _facts(facts)
     if runtime is None:
         runtime, _ = runtimes.implied_by(facts) or ("deepspeed", "")
-    program = runtimes.runtime_of(runtime, _version(version, runtime))
+    program = _program(runtime, version)
     return tuning.tune(facts, runtime=program)
 
 
@@ -227,8 +266,10 @@ def diff(
     """
     if b is None and from_version is None:
         raise ValueError("specify b, or from_version to compare two releases")
-    before = _version(from_version, None)
-    after = _version(to_version, None) if to_version is not None or b is None else before
+    before = _release(from_version, None, "from_version")
+    after = (
+        _release(to_version, None, "to_version") if to_version is not None or b is None else before
+    )
     first = read(a)
     if b is not None:
         second = _object(read(b))
@@ -300,6 +341,25 @@ def _require_resolution(resolution: object, function: str) -> None:
         )
 
 
+def _program(runtime: str | Runtime, version: str | Version | None) -> Runtime:
+    """Return the target program at its release. Raises ValueError that names the argument."""
+    release = _release(version, runtime)
+    try:
+        return runtimes.runtime_of(runtime, release)
+    except ValueError as error:
+        raise ValueError(f"runtime={error}") from None
+
+
+def _release(
+    version: str | Version | None, runtime: str | Runtime | None, argument: str = "version"
+) -> Version:
+    """Return the DeepSpeed release. Raises ValueError that names the argument."""
+    try:
+        return _version(version, runtime)
+    except ValueError as error:
+        raise ValueError(f"{argument}={error}") from None
+
+
 def _version(version: str | Version | None, runtime: str | Runtime | None) -> Version:
     if version is None:
         if isinstance(runtime, runtimes.Runtime):
@@ -308,7 +368,7 @@ def _version(version: str | Version | None, runtime: str | Runtime | None) -> Ve
     if isinstance(version, releases.Version):
         return version
     if not isinstance(version, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f'version={plain.shown(version)} is not a string; write one like "0.19.8"')
+        raise ValueError(f'{plain.shown(version)} is not a string; write one like "0.19.8"')
     return releases.known_release(version)
 
 
@@ -321,5 +381,5 @@ def diagnose(*logs: str | Path, runtime: str | None = None) -> Diagnosis:
     ValueError for an unknown runtime.
     """
     if runtime is not None:
-        runtimes.runtime_of(runtime)
+        _program(runtime, None)
     return failures.diagnose(logs, runtime)

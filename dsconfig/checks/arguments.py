@@ -4,18 +4,23 @@ from collections.abc import Iterator, Mapping
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import TRAINING, rule
-from dsconfig.checks.rule import Finding, reads_training_arguments
+from dsconfig.checks.rule import Finding, every_program, reads_training_arguments
 from dsconfig.facts.embedded_facts import is_accelerate_config
-from dsconfig.facts.trainer_fields import FORMER, REMOVED, TAKEN
-from dsconfig.facts.training import NUMBERS, OF_SCRIPTS
+from dsconfig.facts.trainer_fields import (
+    FORMER,
+    REMOVED,
+    TAKEN,
+    misspelled_arguments,
+    unknown_arguments,
+)
+from dsconfig.facts.training import NUMBERS
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.transformers import Transformers
 from dsconfig.schema.version import Version
 
 with lazy_imports():
-    from dsconfig.checks import spelling
-    from dsconfig.facts import distributed_config, yaml_text
+    from dsconfig.facts import yaml_text
 
 MOST_NAMED = 3
 """Names listed in one note."""
@@ -24,7 +29,7 @@ MOST_NAMED = 3
 @rule(
     "DSC707",
     Effect.REFUSED,
-    also=(Effect.DEPRECATED, Effect.NOTE),
+    also=(Effect.DEPRECATED, Effect.INERT, Effect.NOTE),
     triggers=TRAINING,
     applies_to=reads_training_arguments,
 )
@@ -33,7 +38,8 @@ def training_argument(config: Context) -> Iterator[Finding]:
 
     transformers removed the name, or it is misspelled, or `fp16` and `bf16` are both true. A name
     that may be a field of the script's own class is reported as a `note`. An earlier release
-    (`--with transformers==4.57.1`) may still have the name.
+    (`--with transformers==4.57.1`) may still have the name. For a program that does not read
+    TrainingArguments, a misspelled name is `inert`: dsconfig does not use its value.
 
     In the YAML file of another trainer, a removed name is `deprecated`, because that trainer may
     use an earlier transformers. In YAML, `1e-4` (without a decimal point) is a string:
@@ -78,13 +84,19 @@ def training_argument(config: Context) -> Iterator[Finding]:
 
 def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Finding]:
     """Yield misspelled names, or one note if some may be fields of the script's own class."""
-    checked_elsewhere = {distributed_config.MODEL_INIT, distributed_config.BLOCK}
-    unknown = sorted(arguments.keys() - TAKEN - FORMER.keys() - OF_SCRIPTS - checked_elsewhere)
-    meant = {name: _meant(name) for name in unknown}
-    if None not in meant.values():
-        for name, closest in meant.items():
-            problem = " is not a TrainingArgument: transformers raises a TypeError"
-            yield config.argument_finding(name, problem, f'did you mean "{closest}"?')
+    unknown = list(unknown_arguments(arguments))
+    if not unknown:
+        return
+    is_read = any(map(reads_training_arguments, config.runtimes))
+    for name, closest in (misspelled := misspelled_arguments(arguments)).items():
+        consequence = "transformers raises a TypeError" if is_read else "its value is ignored"
+        yield config.argument_finding(
+            name,
+            f" is not a TrainingArgument: {consequence}",
+            f'did you mean "{closest}"?',
+            effect=None if is_read else Effect.INERT,
+        )._replace(applies_to=None if is_read else every_program)
+    if misspelled:
         return
     others = "".join(f", {name}" for name in unknown[1:MOST_NAMED])
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
@@ -95,16 +107,6 @@ def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Findi
         "delete them unless the script defines them",
         effect=Effect.NOTE,
     )
-
-
-def _meant(name: str) -> str | None:
-    """Return the closest TrainingArgument: one of training, unless the name mentions evaluation."""
-    closest = spelling.closest(name, sorted(TAKEN))
-    if closest is None:
-        return None
-    twin = closest.replace("eval", "train")
-    is_abbreviated = set(name.split("_")) < set(closest.split("_"))
-    return twin if is_abbreviated and "eval" not in name and twin in TAKEN else closest
 
 
 def _strings(config: Context) -> Iterator[Finding]:

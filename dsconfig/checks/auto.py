@@ -48,7 +48,8 @@ def _remedy(config: Context, path: Path) -> str:
         for other in every_runtime(config.version)
         if fills_auto(other) and other.on_auto(path, config.config) is AutoHandling.FILLED
     ]
-    write = f"write a value, or run `{RESOLVE} {config.document.name}`"
+    file = "FILE" if config.document.text is None else config.document.name
+    write = f"write a value, or run `{RESOLVE} {file}`"
     if not filling:
         return write
     return f"if {' or '.join(filling)} reads this file, specify it with --runtime; else {write}"

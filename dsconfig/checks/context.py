@@ -21,9 +21,8 @@ from dsconfig.source.document import Document
 from dsconfig.source.pointer import is_block, join
 
 with lazy_imports():
-    from dsconfig.checks import spelling
     from dsconfig.facts import yaml_text
-    from dsconfig.schema import optimizers
+    from dsconfig.schema import optimizers, spelling
 
 if TYPE_CHECKING:
     from dsconfig.schema import Key

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from dsconfig.checks.rule import Example
 from dsconfig.checks.runner import check
-from dsconfig.facts import Facts, gather, hf_config
+from dsconfig.facts import Facts, hf_config
+from dsconfig.facts.gathering import from_flags
 from dsconfig.facts.model import ModelOutline, ModelTree
 from dsconfig.report import Diagnostic
 from dsconfig.schema.version import Version
@@ -18,7 +19,7 @@ def facts_of(example: Example) -> Facts:
     """Return the facts of an example."""
     model, written = example.model, example.model_config
     described = hf_config.model_or_outline(written, "config.json") if written else None
-    facts = gather(
+    facts = from_flags(
         gpus=example.world_size,
         device=example.device,
         seq_len=example.seq_len,

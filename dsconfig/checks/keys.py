@@ -24,7 +24,7 @@ from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key, r
 from dsconfig.source.pointer import join, split
 
 with lazy_imports():
-    from dsconfig.checks import spelling
+    from dsconfig.schema import spelling
 
 COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")
 COMMENT_WORDS = ("comment", "comments", "note", "notes", "description")

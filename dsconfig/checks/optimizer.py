@@ -18,7 +18,7 @@ from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
 from dsconfig.source.pointer import join, split
 
 with lazy_imports():
-    from dsconfig.checks import spelling
+    from dsconfig.schema import spelling
 
 
 PARAMS = ("optimizer", "params")

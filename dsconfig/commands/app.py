@@ -23,7 +23,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
 
 with lazy_imports():
-    from dsconfig.checks import spelling
+    from dsconfig.schema import spelling
 
 PACKAGE = "dsconfig.commands"
 COMMANDS: Mapping[str, tuple[str, ...]] = {
@@ -67,12 +67,22 @@ def build(name: str) -> Any:
     invocations = [f"dsconfig {name} {arguments}".rstrip() for arguments in COMMANDS[name]]
     lines = (line for invocation in invocations for line in _wrapped(invocation))
     examples = "\n".join(("\b", "Examples:", *lines))
-    text = help_text(function.__doc__ or "")
+    text = with_exit_codes(help_text(function.__doc__ or ""))
     epilog = examples if invocations else None
     single.command(name, cls=PlainCommand, context_settings=settings, help=text, epilog=epilog)(
         with_quiet(with_force(function))
     )
     return get_command(single)
+
+
+def with_exit_codes(text: str) -> str:
+    """Return a help text with the exit code that all commands share, after those of its own."""
+    *others, last = text.split("\n\n")
+    has_own = "xit code" in last and not last.startswith("\b")
+    return "\n\n".join((*others, f"{last} {EXIT_2}" if has_own else f"{last}\n\n{EXIT_2}"))
+
+
+EXIT_2 = "Exit code 2 for a usage error or unreadable input."
 
 
 def _wrapped(invocation: str) -> list[str]:
@@ -90,6 +100,8 @@ def help_text(doc: str) -> str:
     return "\n\n".join(f"\b\n{text}" if "\n " in text else text for text in paragraphs)
 
 
+_INVALID = re.compile(r"^Invalid value for '([^']+)'(?: / '[^']+')*: ")
+_CHOICES = re.compile(r"is not one of ((?:'[^']+'(?:, )?)+)")
 _NOT_A_NUMBER = re.compile(
     r"Input should be a valid (integer|number), unable to parse .* as an? \w+"
 )
@@ -121,6 +133,10 @@ def usage_error(error: Any) -> UsageError:
     text = text.replace("Value error, ", "")
     text = text.replace("Input should be greater than or equal to", "must be at least")
     text = text.replace("Input should be less than or equal to", "must be at most")
+    text = _CHOICES.sub(lambda match: f"is not one of {match[1].replace(chr(39), '')}", text)
+    if invalid := _INVALID.match(text):
+        name = invalid[1] if invalid[1].startswith("-") else invalid[1].upper()
+        return UsageError(f"{name}: {text[invalid.end() :]}")
     command = error.ctx.command_path if error.ctx is not None else "dsconfig"
     return UsageError(f"{text[:1].lower()}{text[1:]}; see `{command} --help`")
 
@@ -201,5 +217,6 @@ def root(
 ) -> None:
     """Check DeepSpeed configs, fill in "auto", and estimate whether a run fits in memory.
 
-    Every command exits with 2 for a usage error or unreadable input.
+    Exit code 0 for success, 1 for findings or a failure as described in the help of each command,
+    2 for a usage error or unreadable input.
     """

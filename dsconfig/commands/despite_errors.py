@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-import dsconfig
+from dsconfig import api
 from dsconfig.commands import fact_defaults, prepare
 from dsconfig.commands.notes import note
 from dsconfig.report import FileReport, Report
@@ -32,8 +32,8 @@ def resolved(
     with code 1 if that is not possible.
     """
     program = target.runtime
-    report = dsconfig.validate(document, facts, runtime=program, version=program.version)
-    result = dsconfig.resolve(document, facts, runtime=program, version=program.version)
+    report = api.check(document, facts, runtime=program, version=program.version)
+    result = api.fill_in(document, facts, runtime=program, version=program.version)
     more = Report(prepare.new_findings(result.diagnostics, report))
     errors = Report(report.errors + more.errors)
     effective = result.effective or _repaired(document, errors, facts, program)
@@ -66,20 +66,20 @@ def _repaired(
     stage = ("DSC031", "/zero_optimization/stage")
     if document.is_broken or stage in ((error.code, error.pointer) for error in errors.errors):
         return None
-    result = dsconfig.resolve(document, facts, runtime=program)
+    result = api.fill_in(document, facts, runtime=program)
     effective = result.derive()
     if effective is not None and effective.batch is not None:
         return effective
     own = (error.pointer for error in errors.errors if error.file is None)
     pointers = [pointer.removesuffix("/type") for pointer in own if pointer]
     reduced = document._replace(value=_without(document.value, pointers, program))
-    result = dsconfig.resolve(reduced, facts, runtime=program)
+    result = api.fill_in(reduced, facts, runtime=program)
     effective = result.effective or result.derive() or effective
     still_open: list[str] = []
     if effective is None:  # facts are missing: DeepSpeed's defaults for what is still "auto"
         still_open = [join(*path.split(".")) for path in draft.auto_paths(reduced.value)]
         reduced = reduced._replace(value=_deleted(reduced.value, still_open))
-        effective = dsconfig.resolve(reduced, facts, runtime=program).derive()
+        effective = api.fill_in(reduced, facts, runtime=program).derive()
     if effective is None:
         return None
     if pointers:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import dsconfig
+from dsconfig import api
 from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
@@ -104,7 +104,8 @@ def diff(
             return
         note(text_table.paragraph(target.headline))
         changes = _upgrade_changes(first, before, target)
-    typer.echo(as_json(changes) if output_format == "json" else text_table.fitted(as_text(changes)))
+    is_json = output_format == "json"
+    typer.echo(as_json(changes, target) if is_json else text_table.fitted(as_text(changes)))
     if changes:
         raise typer.Exit(1)
 
@@ -133,7 +134,7 @@ def _upgrade_changes(
         document,
         before,
         target.runtime.version,
-        lambda version: dsconfig.validate(document, runtime=program, version=version),
+        lambda version: api.check(document, runtime=program, version=version),
     )
 
 
@@ -164,9 +165,11 @@ def as_text(changes: Iterable["Change | UpgradeChange"]) -> str:
     return "\n".join(map(str, changes)) or "no differences in meaning"
 
 
-def as_json(changes: Iterable["Change | UpgradeChange"]) -> str:
+def as_json(changes: Iterable["Change | UpgradeChange"], target: "inference.TargetProgram") -> str:
+    """Return the changes with the target program, of the second file if there are two."""
+    listed = [asdict(change) for change in changes]
     return json.dumps(
-        {"format_version": "1.0", "changes": [asdict(change) for change in changes]},
+        {"format_version": "1.0", **target.data, "changes": listed},
         indent=2,
         ensure_ascii=False,
     )

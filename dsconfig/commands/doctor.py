@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
+from dsconfig import api
 from dsconfig.commands import options
 from dsconfig.commands.progress import progress
 from dsconfig.commands.text_table import fitted
@@ -154,7 +155,7 @@ def config_checks(config: str, document: "Document | None" = None) -> Iterator[C
     # Only these have known bugs.
     releases = {name: release for name in gathering.PROGRAMS if (release := installed(name))}
     facts = dsconfig.gather(releases=releases)
-    report = dsconfig.validate(document, facts, runtime=program)
+    report = api.check(document, facts, runtime=program)
     omitted = validator.ONLY_IF_SPECIFIED if inferred.inferred_from else ()
     reported = [finding for finding in report.diagnostics if finding.code not in omitted]
     for finding in reported:

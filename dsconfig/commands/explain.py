@@ -37,6 +37,8 @@ def explain(
 
     For a key: type, defaults, memory, how programs handle "auto", and DeepSpeed's documentation.
     For a file: each key, and how the program that runs the file handles "auto".
+
+    Exit code 1 if a file could be read only in part.
     """
     if explanation.is_file(what):
         _explain_file(what, runtime, output_format)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import dsconfig
+from dsconfig import api
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO, SCRIPT
@@ -16,6 +16,7 @@ from dsconfig.source.pointer import is_block, value_at
 with lazy_imports():
     from dsconfig.commands import notes, text_table
     from dsconfig.cost import estimator
+    from dsconfig.facts import trainer_fields
     from dsconfig.facts import training as runs
     from dsconfig.project import inference, neighbours
     from dsconfig.runtimes import degrees, integrations
@@ -95,7 +96,7 @@ def usual_precision(document: "Document", facts: "Facts", program: "Runtime") ->
 
     def refusals(name: str) -> int:
         assumed = matching_arguments(document, with_precision(name), program, quiet=True)
-        return len(dsconfig.validate(document, assumed, runtime=program).refusals)
+        return len(api.check(document, assumed, runtime=program).refusals)
 
     name = min(possible, key=refusals) if len(possible) > 1 else possible[0]
     step = program.instructions({f"/{name}/enabled": True}, {})[0]
@@ -216,11 +217,21 @@ def note_not_estimated(effective: "Effective", facts: "Facts") -> None:
 
 
 def note_unread_arguments(target: "inference.TargetProgram", source: str, facts: "Facts") -> None:
-    """Print a note if the file of arguments that references the config was not read."""
+    """Print a note if the file of arguments that references the config was not read, or if names
+    in the one that was are misspelled and the program does not report it."""
+    if not target.runtime.compares_arguments:
+        note_misspelled_arguments(facts)
     file = neighbours.named_reference(target.inferred_from)
     if file and target.runtime.compares_arguments and "training" not in facts.origins:
         path = Path(source).parent / file
         note(f"{path} was not read; add --training-args {path}")
+
+
+def note_misspelled_arguments(facts: "Facts") -> None:
+    """Print a note for each misspelled name of TrainingArguments."""
+    file = facts.origins.get("training", "TrainingArguments")
+    for name, closest in trainer_fields.misspelled_arguments(facts.arguments).items():
+        note(f'{file}: {name} is not a TrainingArgument, and is ignored; did you mean "{closest}"?')
 
 
 def note_ignored_flags(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
+from dsconfig import api
 from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
@@ -34,7 +35,7 @@ SEQUENCE_LENGTH = 2048
 
 
 @options.with_flags(
-    "model params gpus nodes device seq_len micro_batch global_batch host_memory "
+    "model params gpus nodes device seq_len micro_batch global_batch precision host_memory "
     "tensor_parallel sequence_parallel pipeline_parallel expert_parallel "
     "training_args accelerate_config lora_rank lora_targets lora_dropout trainable base_weights",
     seq_len=SEQUENCE_LENGTH,
@@ -168,7 +169,7 @@ def _as_flags(flags: Mapping[str, Any]) -> list[str]:
     return listed
 
 
-IN_FILE = ("learning_rate", "global_batch", "micro_batch", "accelerate_config")
+IN_FILE = ("learning_rate", "global_batch", "micro_batch", "precision", "accelerate_config")
 """Flags whose values the file contains, or the accelerate config that goes with it."""
 
 
@@ -176,7 +177,7 @@ def _check(text: str, facts: "Facts", target: inference.TargetProgram) -> None:
     """Raise UsageError if no starter is valid under the facts, such as invalid arguments."""
     program = None if _is_for_all(target) else target.runtime
     document = dsconfig.read(text, name="starter config")
-    report = dsconfig.validate(document, facts, runtime=program, version=target.runtime.version)
+    report = api.check(document, facts, runtime=program, version=target.runtime.version)
     for finding in report.diagnostics:
         if finding.severity is not Severity.INFO:
             cause = f"{finding.code}: {finding.message}"

@@ -413,4 +413,4 @@ def text_of_plan(file: str) -> str | None:
 def facts_from(**flags: object) -> "Facts":
     """Return the facts of command-line flags. Raises UsageError naming the flag."""
     with usage():
-        return gathering.gather(**flags)  # type: ignore[arg-type]
+        return gathering.from_flags(**flags)

@@ -56,6 +56,8 @@ def plan(
     """Show the execution plan: ranks, units, offload, memory, traffic and keys.
 
     FILE may also be a plan written by `dsconfig plan ... -o plan.json`.
+
+    Exit code 1 if the program would stop at the config, or with --fail-if-oom if it does not fit.
     """
     plan = prepare.plan_in(file)
     if plan is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
+from dsconfig import api
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report
@@ -67,11 +68,12 @@ def planned(
     target = inference.plan_target(runtime, version)
     program = target.runtime
     facts = options.completed(facts, document)
+    fact_defaults.note_unread_arguments(target, document.name, facts)
     facts = fact_defaults.no_accumulation(document, facts, program)
-    report = dsconfig.validate(document, facts, runtime=program)
+    report = api.check(document, facts, runtime=program)
     failed = partial(show_errors, document, strict=strict, form=form, target=target)
     failed(report.diagnostics)
-    resolution = dsconfig.resolve(document, facts, runtime=program)
+    resolution = api.fill_in(document, facts, runtime=program)
     failed(new_findings(resolution.diagnostics, report))
     if resolution.effective is not None:
         fact_defaults.note_unintended_fp32(resolution.effective, document, program, facts)

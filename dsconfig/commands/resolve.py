@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import dsconfig
+from dsconfig import api
 from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.text_table import paragraph
@@ -77,7 +77,7 @@ def resolve(
     program = target.runtime
     facts = fact_defaults.no_accumulation(document, facts, program)
     with usage():
-        result = dsconfig.resolve(document, facts, runtime=program)
+        result = api.fill_in(document, facts, runtime=program)
     if result.effective is not None:
         fact_defaults.note_ignored_flags(result.effective, document, program, facts)
         fact_defaults.note_unintended_fp32(result.effective, document, program, facts)
@@ -142,7 +142,7 @@ def with_refusals(
     """
     if program.runs_deepspeed or not result.ok:
         return result
-    refused = dsconfig.validate(document, facts, runtime=program).refusals
+    refused = api.check(document, facts, runtime=program).refusals
     return replace(result, diagnostics=in_order((*result.diagnostics, *refused)))
 
 

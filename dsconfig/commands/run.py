@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
-from dsconfig import launch_env, os_errors
+from dsconfig import api, launch_env, os_errors
 from dsconfig.commands import node_options, options, prepare
 from dsconfig.commands.notes import note
 from dsconfig.lazy_imports import lazy_imports
@@ -100,6 +100,8 @@ def run(
     A script for DeepSpeed or for a framework that imports it runs unchanged on dsengine. With
     --engine deepspeed, it runs on the installed DeepSpeed, with the config resolved
     for that release. With --emit, a job script for a cluster is printed instead.
+
+    The exit code is that of the job; 1 if there are errors in the config.
     """
     if not os_errors.is_file(script[0]):
         raise UsageError(f"{script[0]}: file not found; specify the training script")
@@ -282,7 +284,7 @@ def plan_of(
 def filled(document: "Document", facts: "Facts") -> "Document":
     """Return the document with each "auto" replaced, which DeepSpeed alone does not do."""
     known = options.completed(facts, document)
-    resolution = dsconfig.resolve(document, known, runtime="dsengine")
+    resolution = api.fill_in(document, known, runtime="dsengine")
     if not resolution.ledger:
         return document
     return dsconfig.read(dict(resolution.config), name=document.name)

@@ -66,8 +66,7 @@ def validate(
 ) -> None:
     """Check configs.
 
-    Exit code 1 if there are errors, or with --error-on-warning warnings; 2 for a usage error or
-    unreadable input.
+    Exit code 1 if there are errors, or with --error-on-warning warnings.
     """
     notes.set_quiet(quiet)
     output = Output(output_format, quiet=quiet, error_on_warning=run.error_on_warning)

@@ -1,7 +1,9 @@
 """Facts from arguments or command-line flags, with their origins."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -37,6 +39,7 @@ with lazy_imports():
         named_model,
         parallelism,
         parameter_count,
+        trainer_fields,
     )
 
 _PRECISIONS = ("fp32", "fp16", "bf16")
@@ -85,9 +88,34 @@ def gather(
     (``13B``). Sizes are bytes or text such as ``512GB``. ``releases`` are versions of transformers,
     accelerate, torch and cuda: a mapping, or texts like ``torch==2.8.0``. ``master_weights`` are
     those of an estimate: ``none``, ``fp32`` or ``bf16``. Arguments override files.
-    Raises FactError (a ValueError) that names the argument and how to correct it.
+    Raises FactError (a ValueError) that names the argument and how to correct it. A misspelled name
+    in ``training_args`` is one too, or a UserWarning if others may be of the script's own class.
     """
-    return _facts({name: _argument(name, value) for name, value in locals().items()})
+    facts = from_flags(**locals())
+    _check_names(facts.arguments)
+    return facts
+
+
+def from_flags(**arguments: Any) -> Facts:
+    """Return the facts as :func:`gather` does, without a check of the names in ``training_args``:
+    the command line reports where they are written (DSC707)."""
+    return _facts(ARGUMENTS | {name: _argument(name, value) for name, value in arguments.items()})
+
+
+ARGUMENTS = {name: each.default for name, each in signature(gather).parameters.items()}
+"""Arguments of :func:`gather` with their defaults."""
+
+
+def _check_names(arguments: Mapping[str, Any]) -> None:
+    """Raise FactError for misspelled TrainingArguments; warn of them next to names that may be
+    fields of the script's own class."""
+    misspelled = trainer_fields.misspelled_arguments(arguments)
+    for name, closest in trainer_fields.unknown_arguments(arguments).items():
+        message = f'{name} is not a TrainingArgument; did you mean "{closest}"?'
+        if misspelled:
+            raise FactError("training_args", message)
+        if closest is not None:
+            warnings.warn(f"training_args: {message}", UserWarning, stacklevel=3)
 
 
 _OWN_TYPES = (ModelTree, DeviceFacts, Path)

@@ -48,22 +48,6 @@ def in_flags(message: str) -> str:
     return _ARGUMENT.sub(lambda match: flag_of(match[1]), message)
 
 
-_FLAG_OR_COMMAND = re.compile(r"`[^`]*`|--([a-z]+(?:-[a-z]+)*)\b")
-
-
-def in_arguments(message: str) -> str:
-    """Return a message with arguments of the library in place of command-line flags, except in
-    commands."""
-    return _FLAG_OR_COMMAND.sub(
-        lambda match: argument_of(match[1]) + "=" if match[1] else match[0], message
-    )
-
-
-def argument_of(flag: str) -> str:
-    """Return the argument of :func:`gather` for a command-line flag without its dashes."""
-    return "releases" if flag == "with" else flag.replace("-", "_")
-
-
 def flag_of(argument: str) -> str:
     """Return the command-line flag of an argument of :func:`gather`."""
     return "--with" if argument == "releases" else f"--{argument.replace('_', '-')}"

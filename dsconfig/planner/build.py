@@ -4,7 +4,8 @@ from dataclasses import asdict, replace
 
 from dsconfig.batch import MICRO
 from dsconfig.facts import Facts, ModelTree
-from dsconfig.facts.inputs import ArgumentError, in_arguments
+from dsconfig.facts.argument_names import in_arguments
+from dsconfig.facts.inputs import ArgumentError
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import Mesh
 from dsconfig.planner.coverage import coverage

@@ -111,8 +111,12 @@ def unified_diff(before: Document, after: Document) -> str:
 
     old, new, is_indented = texts_for_diff(before, after)
     suffix = " (indented)" if is_indented else ""
-    names = (f"{document.name}{suffix}" for document in (before, after))
-    lines = differences(old.splitlines(keepends=True), new.splitlines(keepends=True), *names)
+    lines = differences(
+        old.splitlines(keepends=True),
+        new.splitlines(keepends=True),
+        f"{before.name}{suffix}",
+        f"{after.name}{suffix}",
+    )
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )

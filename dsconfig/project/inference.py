@@ -56,7 +56,7 @@ class TargetProgram(NamedTuple):
     checked_releases: tuple[str, ...] = ()
     """Programs and releases (--with) whose known bugs are checked."""
     newer: tuple[str, ...] = ()
-    """Remarks about releases in use that are newer than the newest supported."""
+    """Releases in use that are newer than the newest supported."""
 
     @property
     def headline(self) -> str:
@@ -142,8 +142,8 @@ def _release_source(version: str | None, release: "versions.Version") -> str:
 
 
 def newer_releases(runtime: "Runtime", facts: "Facts | None" = None) -> Iterator[str]:
-    """Yield a remark for each release in use that is newer than the newest supported: those of
-    --with, else the installed ones."""
+    """Describe each release in use that is newer than the newest supported: those of --with, else
+    the installed ones."""
     if runtime.version > versions.NEWEST:
         yield _newer("DeepSpeed", str(runtime.version), "installed", str(versions.NEWEST))
     given: Mapping[str, str] = {} if facts is None else facts.releases

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
+from dsconfig import api
 from dsconfig.batch import MICRO
 from dsconfig.checks.agreement import Disagreement, disagreements
 from dsconfig.cost import degree_search, estimator, search_space
@@ -194,7 +195,6 @@ def chosen(
     ``for_all``: in every program, not only ``program``. Raises UsageError if nothing fits or a fact
     is missing.
     """
-    import dsconfig
 
     config = with_explicit_settings(skeleton(learning_rate, facts), facts)
     selective = program.recomputes_selectively and not for_all
@@ -210,7 +210,7 @@ def chosen(
         # The resolution below is for dsengine, which reads this block.
         config["activation_checkpointing"] = dict(RECOMPUTED)
     given = recomputing_selectively(facts) if recompute is Recompute.SELECTIVE else facts
-    resolution = dsconfig.resolve(config, given, runtime="dsengine")
+    resolution = api.fill_in(config, given, runtime="dsengine")
     if not resolution.ok or resolution.effective is None:
         finding = resolution.diagnostics[0]
         raise UsageError(f"{finding.message}; {finding.help}" if finding.help else finding.message)
@@ -265,12 +265,14 @@ def _title(facts: Facts, adapters: Adapters | None) -> str:
 
 
 def conservative(learning_rate: float, facts: Facts) -> Starter:
-    """Return a config for unknown hardware: bf16, stage 2, micro batch 1."""
+    """Return a config for unknown hardware: stage 2, bf16 and micro batch 1 unless specified."""
+    training = facts.training
+    precision = (training.precision if training else None) or "bf16"
     config: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": 1,
+        MICRO: (training.micro_batch_size if training else None) or 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": 1.0,
-        "bf16": {"enabled": True},
+        **({} if precision == "fp32" else {precision: {"enabled": True}}),
         ZERO: {
             "stage": 2,
             "overlap_comm": True,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-import dsconfig
+from dsconfig import api
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
@@ -15,9 +15,10 @@ from dsconfig.source import Document, read, with_overrides
 from dsconfig.source.findings import NEVER_IGNORED, matches
 
 with lazy_imports():
-    from dsconfig.checks import registry, spelling
+    from dsconfig.checks import registry
     from dsconfig.project import baseline as baselines
     from dsconfig.resolver import codes
+    from dsconfig.schema import spelling
     from dsconfig.source import ignores
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Validator(NamedTuple):
 
     def _findings(self, document: Document, runtime: "Runtime | None") -> tuple[Diagnostic, ...]:
         version = None if runtime else self.version
-        return dsconfig.validate(document, self.facts, runtime=runtime, version=version).diagnostics
+        return api.check(document, self.facts, runtime=runtime, version=version).diagnostics
 
     def report(self, document: Document, report: Report | None = None) -> FileReport:
         """Return the findings for a document, or the given ones, for the renderers."""
@@ -179,7 +180,7 @@ class Validator(NamedTuple):
 
     def dsengine_errors(self, document: Document) -> list[str]:
         """Return the pointers of selected errors for dsengine in a file of another program."""
-        report = dsconfig.validate(document, self.facts, runtime="dsengine", version=self.version)
+        report = api.check(document, self.facts, runtime="dsengine", version=self.version)
         return [
             finding.pointer for finding in report.refusals if self._is_selected(document, finding)
         ]

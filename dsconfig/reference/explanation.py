@@ -13,10 +13,10 @@ from dsconfig.source.plain import shown
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
-    from dsconfig.checks import registry, spelling
+    from dsconfig.checks import registry
     from dsconfig.reference import keys, rule_pages
     from dsconfig.resolver import codes
-    from dsconfig.schema import catalogue
+    from dsconfig.schema import catalogue, spelling
     from dsconfig.source import file_kinds, reading
 
 if TYPE_CHECKING:

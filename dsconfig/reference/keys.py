@@ -15,7 +15,7 @@ from dsconfig.schema import NEWEST, Key, KeyStatus, Version, key, keys, strict_s
 from dsconfig.source.pointer import dotted
 
 with lazy_imports():
-    from dsconfig.checks import spelling
+    from dsconfig.schema import spelling
 
 
 def keys_named(name: str) -> list[Key]:

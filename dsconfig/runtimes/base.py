@@ -242,7 +242,7 @@ def runtime_of(value: "str | Runtime", version: Version | None = None) -> Runtim
     if isinstance(value, Runtime):
         return value if version is None else value.at(version)
     if not isinstance(value, str) or value not in NAMES:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"{shown(value)} is not a runtime; choose one of {', '.join(NAMES)}")
+        raise ValueError(f"{shown(value)} is not one of {', '.join(NAMES)}")
     from importlib import import_module
 
     factory = getattr(import_module(f"dsconfig.runtimes.{value}"), value)

@@ -126,7 +126,7 @@ def _convert(outcome: Replay, version: Version) -> None:
                 "DSC750",
                 dotted,
                 f'DeepSpeed silently drops "auto" at {dotted} and uses its default',
-                "write the value, or run dsconfig resolve --runtime dsengine first",
+                "write the value, or run `dsconfig resolve --runtime dsengine` first",
             )
     for block, content in list(blocks_in(outcome.config)):
         if content == AUTO and block.nested:

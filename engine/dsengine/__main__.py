@@ -21,7 +21,8 @@ from dsengine.unreplaced import start_watching
 USAGE = "usage: dsengine [-h] [--version] (SCRIPT.py | -m MODULE | PROGRAM) [ARGS]..."
 HELP = f"""{USAGE}
 
-Run a program with dsengine in place of deepspeed, in its process and in all Python processes below.
+Run a program with dsengine in place of deepspeed, in its process and in all
+Python processes below.
 
   dsengine train.py --deepspeed ds.json
   dsengine -m trl sft --config sft.yaml
@@ -31,7 +32,8 @@ Run a program with dsengine in place of deepspeed, in its process and in all Pyt
   dsengine deepspeed --num_gpus 2 train.py
   dsengine bash run.sh
 
-SCRIPT.py and MODULE run with {sys.executable}.
+SCRIPT.py and MODULE run with this Python:
+  {sys.executable}
 PROGRAM is a path, or is looked up on PATH.
 
 options:
@@ -39,7 +41,12 @@ options:
   --version   show the version
 
 environment:
-  DSENGINE=required  a process that would import another deepspeed exits with an error
+  DSENGINE=required  a process that would import another deepspeed exits with
+                     an error
+
+exit code:
+  that of the program; 2 for a usage error, 126 if the program cannot be run,
+  127 if it is not found
 """
 _PYTHON_FILES = (".py", ".pyc", ".pyz")
 USAGE_ERROR, NOT_EXECUTABLE, NOT_FOUND = 2, 126, 127

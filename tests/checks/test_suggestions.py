@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import dsconfig
-from dsconfig.checks import spelling
 from dsconfig.checks.context import MOST_COMPARED
+from dsconfig.schema import spelling
 from dsconfig.source import layout, positions
 
 MANY = 5 * MOST_COMPARED

@@ -100,7 +100,7 @@ def test_wrong_program_of_project_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
     done = run(tmp_path, "validate", "ds.json")
     assert done.returncode == 2
-    assert "pyproject.toml: runtime: 'deepsped' is not a runtime" in done.stderr
+    assert "pyproject.toml: runtime: 'deepsped' is not one of" in done.stderr
 
 
 def test_unknown_release_of_project_names_the_file(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from dsconfig.facts import FactError, gather
-from dsconfig.facts.inputs import in_arguments
+from dsconfig.facts.argument_names import in_arguments
 from dsconfig.mesh import Degrees
 from narrowing import not_none
 
@@ -149,5 +150,30 @@ def test_given_degree_of_1_overrides_the_arguments():
 
 def test_flags_become_arguments_outside_commands():
     text = "specify --gpus, or `dsconfig convert x --to json` --with deepspeed"
-    expected = "specify gpus=, or `dsconfig convert x --to json` releases= deepspeed"
+    expected = 'specify gpus=, or `dsconfig convert x --to json` releases="deepspeed"'
     assert in_arguments(text) == expected
+
+
+def test_misspelled_training_argument_is_an_error(tmp_path: Path) -> None:
+    wrong = {"learning_rte": 1e-5, "bf16": True}
+    message = 'training_args: learning_rte is not a TrainingArgument; did you mean "learning_rate"?'
+    path = tmp_path / "args.json"
+    path.write_text(json.dumps(wrong))
+    for source in (wrong, path):
+        with pytest.raises(FactError) as caught:
+            gather(training_args=source)
+        assert str(caught.value) == message
+
+
+def test_argument_of_a_script_is_a_warning() -> None:
+    own = {"reward_weight": 2, "learning_rte": 1e-5}
+    expected = r'training_args: learning_rte is not a TrainingArgument; did you mean "learning_'
+    with pytest.warns(UserWarning, match=expected) as caught:
+        facts = gather(training_args=own)
+    assert caught[0].filename == __file__
+    assert facts.arguments == own
+
+
+@pytest.mark.parametrize("name", ["warmup_ratio", "max_length", "num_generations"])
+def test_known_and_former_arguments_are_accepted(name: str) -> None:
+    assert gather(training_args={name: 1}).arguments == {name: 1}

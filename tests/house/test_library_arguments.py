@@ -1,10 +1,14 @@
 """Invalid arguments to the library raise an error with a suggestion, or give a finding."""
 
+import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import command_line
 import dsconfig
 from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.schema.version import Version
@@ -108,3 +112,46 @@ def test_runtime_version_is_the_default(given: str | None) -> None:
         for found in (report.diagnostics, resolution.diagnostics):
             assert any(each.effect is dsconfig.Effect.REFUSED for each in found) == refuses
         assert resolution.version == judged
+
+
+FLAG = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
+OPEN = {
+    "train_batch_size": "auto",
+    "bf16": {"enabled": "auto"},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}},
+    "zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": "auto"},
+    "sequence_parallel_size": "auto",
+}
+
+
+@pytest.mark.parametrize("runtime", ["dsengine", "deepspeed", "transformers", "accelerate", None])
+def test_findings_name_arguments_and_not_flags(runtime: str | None) -> None:
+    found = dsconfig.validate(OPEN, runtime=runtime).diagnostics
+    if runtime is not None:
+        found += dsconfig.resolve(OPEN, runtime=runtime).diagnostics
+    for finding in found:
+        text = re.sub(r"`[^`]*`", "", f"{finding.message} {finding.help}")
+        assert not FLAG.search(text), finding
+    missing = [finding.help or "" for finding in found if finding.code == "DSC150"]
+    assert runtime in ("deepspeed", None) or any("gpus=" in help for help in missing)
+
+
+def test_command_line_names_flags_and_not_arguments(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(OPEN))
+    done = command_line.run("resolve", "ds.json", "--runtime", "dsengine", cwd=tmp_path)
+    assert "specify --gpus" in done.stdout and "gpus=" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: dsconfig.validate(CONFIG, runtime="x"), "runtime='x' is not one of dsengine, "),
+        (lambda: dsconfig.resolve(CONFIG, runtime="x"), "runtime='x' is not one of dsengine, "),
+        (lambda: dsconfig.validate(CONFIG, version="9"), "version='9' is not a DeepSpeed version"),
+        (lambda: dsconfig.diff(CONFIG, from_version="9"), "from_version='9' is not a DeepSpeed"),
+    ],
+)
+def test_error_names_the_argument(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()

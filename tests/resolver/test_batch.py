@@ -98,12 +98,12 @@ def test_integral_float_is_an_integer():
 
 def test_all_auto_requires_global_batch():
     (found,) = resolved({GLOBAL: A, MICRO: A, STEPS: A}).diagnostics
-    assert "--global-batch" in not_none(found.help)
+    assert "global_batch=" in not_none(found.help)
 
 
 def test_unknown_world_size_requires_gpus_per_key():
     resolution = dsconfig.resolve({GLOBAL: A, MICRO: 2, STEPS: 1}, gather())
-    assert ["--gpus" in not_none(found.help) for found in resolution.diagnostics] == [True]
+    assert ["gpus=" in not_none(found.help) for found in resolution.diagnostics] == [True]
 
 
 def test_complete_batch_needs_no_world_size():
@@ -141,7 +141,7 @@ def test_tight_micro_batch_needs_no_more_than_the_smallest():
 def test_missing_search_facts_name_flags():
     (found,) = resolved({GLOBAL: 64, MICRO: A, STEPS: A}, model="gpt2").diagnostics
     help_ = not_none(found.help)
-    assert "--device" in help_ and "--seq-len" in help_ and "--micro-batch" in help_
+    assert "device=" in help_ and "seq_len=" in help_ and "micro_batch=" in help_
 
 
 NUMBERS = st.none() | st.integers(1, 64)

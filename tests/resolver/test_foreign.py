@@ -104,9 +104,9 @@ def test_trainer_requires_model():
 @pytest.mark.parametrize(
     ("runtime", "flags"),
     [
-        ("transformers", ["--gpus", "--model", "--total-steps, or max_steps in --training-args"]),
-        ("accelerate", ["--gpus", "--micro-batch", "--model"]),
-        ("deepspeed", ["--gpus"]),
+        ("transformers", ["gpus=", "model=", "total_steps=, or max_steps in training_args="]),
+        ("accelerate", ["gpus=", "micro_batch=", "model="]),
+        ("deepspeed", ["gpus="]),
     ],
 )
 def test_missing_facts_are_reported_together(runtime: str, flags: list[str]) -> None:
@@ -235,6 +235,6 @@ def test_parameter_count_alone_does_not_size_buckets(runtime):
     config["zero_optimization"]["reduce_bucket_size"] = A
     facts = gather(gpus=2, micro_batch=1, params="7e9")
     (found,) = dsconfig.resolve(config, facts, runtime=runtime).refusals
-    assert found.code == "DSC150" and "--model" in not_none(found.help)
+    assert found.code == "DSC150" and "model=" in not_none(found.help)
     report = dsconfig.validate(config, facts, runtime=runtime)
     assert "DSC704" not in {found.code for found in report.diagnostics}

@@ -259,7 +259,7 @@ CROWDED = WORLDS[3:5]
 def test_offload_without_host_memory_reports_requirement():
     resolution, _ = zero_of("llama-2-13b", 1, "v100-16gb")
     (found,) = (found for found in resolution.diagnostics if found.code == "DSC153")
-    assert "GiB of host memory" in found.message and "--host-memory" in not_none(found.help)
+    assert "GiB of host memory" in found.message and "host_memory=" in not_none(found.help)
 
 
 def test_nothing_fits_suggests_alternative():
@@ -288,7 +288,7 @@ def test_suggested_recomputation_resolves():
     }
     stuck = resolved(config, **run)
     (found,) = (found for found in stuck.diagnostics if found.code == "DSC154")
-    assert '"gradient_checkpointing": "selective" in --training-args' in not_none(found.help)
+    assert '"gradient_checkpointing": "selective" in training_args=' in not_none(found.help)
     followed = resolved(config, **run, training_args={"gradient_checkpointing": "selective"})
     assert followed.ok, followed.diagnostics
 

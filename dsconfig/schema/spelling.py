@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from dsconfig.checks.rule import Path
 from dsconfig.schema.key_index import paths_of
 
+Path = tuple[str, ...]
 CLOSE = 0.8
 """Minimum similarity (0 to 1) of a suggestion."""
 MOST_PATHS = 3

@@ -1,0 +1,28 @@
+"""Arguments of the library in place of command-line flags, in messages."""
+
+import re
+
+from dsconfig.facts import gathering
+
+_FLAG_OR_COMMAND = re.compile(
+    r"`[^`]*`|--([a-z]+(?:-[a-z]+)*)\b(?: (deepspeed|transformers|accelerate|dsengine|none)\b)?"
+)
+
+
+def in_arguments(message: str) -> str:
+    """Return a message with arguments of the library in place of command-line flags, except in
+    commands and for flags of other programs."""
+    return _FLAG_OR_COMMAND.sub(_argument_for, message)
+
+
+def _argument_for(match: re.Match[str]) -> str:
+    argument = match[1] and argument_of(match[1])
+    if argument not in (*gathering.ARGUMENTS, "runtime", "version"):
+        return match[0]
+    return f"{argument}=" + (f'"{match[2]}"' if match[2] else "")
+
+
+def argument_of(flag: str) -> str:
+    """Return the argument of the library for a command-line flag without its dashes."""
+    others = {"with": "releases", "deepspeed-version": "version", "world-size": "gpus"}
+    return others.get(flag) or flag.replace("-", "_")
