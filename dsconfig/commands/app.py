@@ -138,7 +138,8 @@ def usage_error(error: Any) -> UsageError:
         name = invalid[1] if invalid[1].startswith("-") else invalid[1].upper()
         return UsageError(f"{name}: {text[invalid.end() :]}")
     command = error.ctx.command_path if error.ctx is not None else "dsconfig"
-    return UsageError(f"{text[:1].lower()}{text[1:]}; see `{command} --help`")
+    see = " See" if text.endswith("?") else "; see"
+    return UsageError(f"{text[:1].lower()}{text[1:]}{see} `{command} --help`")
 
 
 class LazyGroup(TyperGroup):

@@ -54,7 +54,7 @@ def devices(
             gpu["name"],
             in_gib(gpu["memory_bytes_usable"], 1),
             str(rate or "-"),
-            str(gpu["memory_gb_s"] or "-"),
+            f"{gpu['memory_gb_s']:,}" if gpu["memory_gb_s"] else "-",
             "yes" if gpu["bf16"] else "no",
         )
     typer.echo(str(table))

@@ -70,7 +70,7 @@ def empty_text() -> Diagnostic:
 def not_an_object(kind: str, place: Range | None) -> Diagnostic:
     """Return the finding for a root that is a list or a scalar."""
     message = f"expected an object, found {kind}; every program stops"
-    help = 'a config starts with "{" and holds entries like "train_batch_size": 8'
+    help = 'a config starts with "{" and contains entries like "train_batch_size": 8'
     return Diagnostic("DSC005", "not-an-object", Effect.REFUSED, message, range=place, help=help)
 
 

@@ -62,7 +62,7 @@ def test_page_draws_a_bar_and_a_row_per_option(tmp_path: Path) -> None:
 def test_verdict_and_remedies_are_at_the_top(tmp_path: Path) -> None:
     drawn = opened(tmp_path / "report.html")
     assert '<p id="verdict">Does not fit.</p>' in drawn
-    brings = "recompute activations (5.0 GiB, step time x1.25):"
+    brings = "recompute activations (5.0 GiB, 1.25x step time):"
     written = "in TrainingArguments: <code>gradient_checkpointing=True</code>"
     assert f"<li>{brings}<ul><li>{written}</li></ul></li>" in drawn
 
