@@ -261,7 +261,7 @@ def _title(facts: Facts, adapters: Adapters | None) -> str:
         model += f", {BaseWeights(facts.base_weights).label}"
     device = facts.device.name if facts.device else "an unknown GPU"
     tokens = facts.training.sequence_length if facts.training else None
-    return f"{model} on {facts.world_size} x {device}, {tokens} tokens per sample"
+    return f"{model} on {facts.world_size} x {device}, {tokens or 0:,} tokens per sample"
 
 
 def conservative(learning_rate: float, facts: Facts) -> Starter:

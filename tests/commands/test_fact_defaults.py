@@ -169,7 +169,7 @@ def test_accelerate_plugin_assumes_one_sample_per_loader_batch(tmp_path: Path) -
     )
     flags = ("--model", "llama-3-8b", "--device", "h100", "--seq-len", 2048)
     done = run("estimate", path, *flags)
-    assert done.returncode == 0 and "micro batch 1 x 2048" in " ".join(done.stdout.split())
+    assert done.returncode == 0 and "micro batch 1 x 2,048" in " ".join(done.stdout.split())
     assert "assuming DataLoader(..., batch_size=1) in the script" in " ".join(done.stderr.split())
     assert "assuming" not in run("estimate", path, *flags, "--micro-batch", 2).stderr
 

@@ -87,7 +87,7 @@ def test_init_reports_required_host_memory_and_whether_it_was_checked() -> None:
 @pytest.mark.usefixtures("elsewhere")
 def test_init_reports_what_the_written_file_is_for(tmp_path: Path) -> None:
     done = run("init", "-o", str(tmp_path / "ds.json"))
-    assert "1024 tokens per sample" in done.stderr
+    assert "1,024 tokens per sample" in done.stderr
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -66,7 +66,7 @@ def test_init_output_explains_choices(run: Run) -> None:
     assert json.loads(text) == config
     remarks = config["$dsconfig"]["remarks"]
     assert remarks["this file"].startswith(
-        "llama-2-7b on 8 x A100-SXM4-80GB, 2048 tokens per sample"
+        "llama-2-7b on 8 x A100-SXM4-80GB, 2,048 tokens per sample"
     )
     assert (
         remarks["bf16.enabled"] == "A100-SXM4-80GB supports bf16, which does not need loss scaling"
@@ -76,7 +76,7 @@ def test_init_output_explains_choices(run: Run) -> None:
 
 def test_init_hjson_output_has_comments(run: Run) -> None:
     text, config = starter_config(run, *LLAMA, "--runtime", "deepspeed")
-    assert "// llama-2-7b on 8 x A100-SXM4-80GB, 2048 tokens per sample." in text
+    assert "// llama-2-7b on 8 x A100-SXM4-80GB, 2,048 tokens per sample." in text
     assert "// A100-SXM4-80GB supports bf16, which does not need loss scaling" in text
     assert config["bf16"] == {"enabled": True}
     assert config["train_micro_batch_size_per_gpu"] >= 1
