@@ -109,8 +109,14 @@ class Contradiction(NamedTuple):
     ranks: float
 
 
-def solve(given: Triple, ranks: float) -> Triple | Contradiction | None:
-    """Return all three members from positive given ones; None if too few are given."""
+def solve(given: Triple, ranks: float, tensor: int = 1) -> Triple | Contradiction | None:
+    """Return all three members from positive given ones; None if too few are given.
+
+    ``tensor``: the ranks that share each sample's layers. Beside both other members the global
+    batch may count the sample once for each of them, as DeepSpeed requires.
+    """
+    if tensor > 1 and given.ranks == ranks * tensor:
+        given = given._replace(global_batch=given.global_batch // tensor)
     derived = given.derived(ranks)
     if derived is None or derived.holds(ranks):
         return derived

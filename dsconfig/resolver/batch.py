@@ -83,7 +83,7 @@ def _search_micro(draft: Draft, known: dict[str, Known], ranks: int) -> bool:
 
 def _solve(draft: Draft, known: dict[str, Known], ranks: int) -> None:
     given = Triple(*(known[path].value if path in known else None for path in KEYS))
-    solved = solve(given, ranks)
+    solved = solve(given, ranks, draft.facts.degrees.tensor)
     if isinstance(solved, Contradiction):
         _report(draft, solved)
         return

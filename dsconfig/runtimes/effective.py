@@ -322,7 +322,7 @@ def _batch(read: ConfigReader, facts: Facts) -> Batch | None:
     given = batch.Triple(*numbers.values())
     if ranks is None or min((ranks, *given.given.values())) < 1:
         return None
-    solved = batch.solve(given, ranks)
+    solved = batch.solve(given, ranks, facts.degrees.tensor)
     settled = isinstance(solved, batch.Triple)
     return Batch(**solved._asdict(), data_parallel=ranks) if settled else None
 

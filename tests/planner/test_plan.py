@@ -190,6 +190,18 @@ def test_ranks_along_the_sequence_share_samples() -> None:
     assert (plan.mesh.shard, plan.mesh.sequence, plan.batch.global_batch) == (2, 4, 4)
 
 
+@pytest.mark.parametrize("counted", [16, 32])
+def test_ranks_of_a_tensor_group_share_samples(counted: int) -> None:
+    """Beside the other two keys DeepSpeed requires a global batch that counts all ranks."""
+    world = gather(gpus=8, model="gpt2")
+    triple = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
+    if counted == 32:
+        triple["train_batch_size"] = 32
+    config = {**triple, "tensor_parallel": {"autotp_size": 2}}
+    plan = dsconfig.plan(dsconfig.resolve(config, world), world)
+    assert (plan.mesh.tensor, plan.batch.global_batch, plan.batch.micro_batch) == (2, 16, 2)
+
+
 def test_traffic_counts_the_part_of_a_tensor_rank() -> None:
     zero = {"zero_optimization": {"stage": 1}}
 
