@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dsengine.deepspeed.runtime.activation_checkpointing import checkpointing
     from dsengine.deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
     from dsengine.deepspeed.runtime.config import DeepSpeedConfig
+    from dsengine.deepspeed.tensor_parallel import tp_model_init
     from dsengine.deepspeed.utils.init_on_device import OnDevice
     from dsengine.deepspeed.utils.logging import log_dist, logger
     from dsengine.loop.data import RepeatingLoader
@@ -76,6 +77,7 @@ _MODULES = {
     "measure": "observation.measurement",
     "print_measurement": "observation.measurement",
     "simulate": "simulation.dry_run",
+    "tp_model_init": "deepspeed.tensor_parallel",
     "version": "deepspeed.git_version_info",
 }
 """By name, the submodule of ``dsengine`` that defines it."""
@@ -127,6 +129,7 @@ __all__ = [
     "runtime",
     "schedules",
     "simulate",
+    "tp_model_init",
     "utils",
     "zero",
 ]

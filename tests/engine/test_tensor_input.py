@@ -32,7 +32,7 @@ def rules(*specs: dict[str, Any], **more: Any) -> dict[str, Any]:
         ),
         ("rules", {"vocab_parallel_lm_head": True}, "vocabulary is not supported"),
         ("rules", {"preset_model": "bloom"}, "preset is not supported"),
-        ("rules", {"tp": {"tp_size": 4}}, "tp_size 4 contradicts autotp_size 2"),
+        ("rules", {"tp": {"tp_size": 4}}, "tp_size 4 contradicts the degree 2"),
     ],
 )
 def test_what_cannot_be_split_is_refused(
@@ -95,6 +95,15 @@ def test_ranks_of_a_group_get_the_same_samples(ranks_of: SharedRanks) -> None:
     assert found[0] == found[1] and found[2] == found[3]
     assert found[0][0] == [[0, 2], [4, 6]] and found[2][0] == [[1, 3], [5, 7]]
     assert found[0][1] == (4, 2, 1)
+
+
+@pytest.mark.engine
+def test_degree_of_tp_model_init(ranks: Ranks) -> None:
+    job = f"{JOBS}:of_tp_model_init"
+    assert ranks.run(job, size=2, block={"autotp_size": 0}) == ["2", "2"]
+    assert ranks.run(job, size=2, block={"autotp_size": 2}) == ["2", "2"]
+    for message in ranks.run(job, size=2, block={"autotp_size": 4}):
+        assert "autotp_size 4 contradicts tp_model_init, whose tp_size is 2" in message
 
 
 def test_plan_names_layers_by_number() -> None:

@@ -198,6 +198,7 @@ ENGINE = {
     "runtime",
     "schedules",
     "simulate",
+    "tp_model_init",
     "utils",
     "zero",
 }

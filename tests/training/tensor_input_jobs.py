@@ -35,3 +35,19 @@ def samples_of_loader() -> list[Any]:
     sizes = engine.get_batch_info()
     engine.destroy()
     return [found, sizes]
+
+
+def of_tp_model_init(size: int, block: dict[str, Any]) -> str:
+    """Return the degree of an engine after ``tp_model_init``, or the error of ``initialize``."""
+    model = dsengine.tp_model_init(tensor_jobs.model_of("rules"), size, None)
+    config = tensor_jobs.config_of("rules", 1, 2)
+    config["tensor_parallel"] |= block
+    try:
+        engine, *_ = dsengine.initialize(model=model, config=config)
+    except ValueError as error:
+        return str(error)
+    finally:
+        dsengine.tp_model_init(model, 1, None)
+    found = str(engine.mp_world_size)
+    engine.destroy()
+    return found

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 _INFERENCE = "for inference, call engine.module.generate() or serve the output of save_16bit_model"
 _PIPELINE = "pipeline parallelism is not supported: use zero_optimization.stage 3"
 EXPERTS = "expert parallelism is not supported: keep experts as ordinary modules with stage 3"
-_TENSORS = "tensor parallelism is not supported: use zero_optimization.stage 3"
+_TENSORS = "set tensor_parallel.autotp_size in the config, or call tp_model_init"
 _SEQUENCES = "for sequence parallelism, use UlyssesSPAttentionHF or DistributedAttention"
 KERNELS = "there are no kernels to build: use torch's modules and scaled_dot_product_attention"
 _COMPRESSION = "use torch.ao.quantization, or prune before training"
@@ -146,7 +146,6 @@ INSTEAD = {
     "sequence": _SEQUENCES,
     "set_autotp_mode": _TENSORS,
     "set_optimizer_flags": _MUON,
-    "tp_model_init": _TENSORS,
     "utils.bwc": "there is one model-parallel rank: use utils.groups",
     "utils.comms_logging": "set the block comms_logger of the config",
     "utils.config": _KEYS,

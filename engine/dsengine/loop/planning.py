@@ -58,8 +58,9 @@ def plan_for(
 
     Raises ValueError listing everything that is refused; other findings are printed.
     """
-    facts = facts_of(model, optimizer, lr_scheduler, training, sequence)
     document = dsconfig.read(_without_infinity(config))
+    tensor = _requested_degree(document.value)
+    facts = facts_of(model, optimizer, lr_scheduler, training, sequence, tensor)
     report = dsconfig.validate(document, facts, runtime="dsengine")
     refuse(report.refusals)
     resolution = dsconfig.resolve(document, facts)
@@ -199,16 +200,44 @@ def _check_ranks(plan: Plan) -> None:
         )
 
 
+_requested_tensor = 1
+"""The degree of ``tp_model_init``."""
+
+
+def request_tensor_degree(degree: int) -> None:
+    """Let plans split layers over ``degree`` ranks, whether or not their config does."""
+    global _requested_tensor
+    if type(degree) is not int or degree < 1:
+        raise ValueError(f"tp_size is {degree!r}, which is not a positive integer")
+    _requested_tensor = degree
+
+
+def _requested_degree(config: Any) -> int:
+    """Return the degree of ``tp_model_init``, 1 if the config has it too.
+
+    Raises ValueError if the config has another one.
+    """
+    block = config.get("tensor_parallel") if isinstance(config, Mapping) else None
+    written = block.get("autotp_size", 0) if isinstance(block, Mapping) else 0
+    if written in (0, 1, "auto", _requested_tensor) or _requested_tensor == 1:
+        return 1 if written == _requested_tensor else _requested_tensor
+    raise ValueError(
+        f"tensor_parallel.autotp_size {written} contradicts tp_model_init, whose tp_size is "
+        f"{_requested_tensor}: remove one of them"
+    )
+
+
 def facts_of(
     model: nn.Module,
     optimizer: Any,
     lr_scheduler: Any,
     training: TrainingFacts | None = None,
     sequence: int = 1,
+    tensor: int = 1,
 ) -> Facts:
     return Facts(
         world_size=world_size(),
-        degrees=Degrees(sequence=sequence),
+        degrees=Degrees(sequence=sequence, tensor=tensor),
         nodes=node_count(world_size()),
         device=_device_facts(),
         model=describe(model),
@@ -262,10 +291,12 @@ def refuse_parallel(plan: Plan, model: nn.Module) -> None:
             f"tensor_parallel.autotp_size {tensor} does not divide {ranks} ranks{within}: use "
             f"{nearest_degree(tensor, ranks // wanted)}"
         )
-    if plan.mesh.tensor > 1 and other not in (1, tensor):
-        raise ValueError(
-            f"tensor_parallel.tp.tp_size {other} contradicts autotp_size {tensor}: remove it"
-        )
+    for name, size in (("autotp_size", tensor or 0), ("tp.tp_size", other)):
+        if plan.mesh.tensor > 1 and size not in (0, 1, plan.mesh.tensor):
+            raise ValueError(
+                f"tensor_parallel.{name} {size} contradicts the degree {plan.mesh.tensor}: remove "
+                "it"
+            )
     for axis, split in SPLITS.items():
         degree = getattr(plan.mesh, axis)
         if degree > 1 and split is None:

@@ -31,7 +31,7 @@ def bind(
         return NoOptimizerBinding(masters)
     if type(optimizer) is Adafactor and any(map(is_split, masters.values())):
         raise ValueError(
-            "Adafactor divides its states by the rows and columns of whole weights, which split "
+            "Adafactor divides its states by the rows and columns of full weights, which split "
             "layers do not have: use AdamW, or set tensor_parallel.autotp_size to 1"
         )
     settings = OffloadSettings.of(effective)

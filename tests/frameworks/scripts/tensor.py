@@ -1,0 +1,90 @@
+"""Train a tiny model whose layers are split over two ranks, with the Trainer or accelerate.
+
+python tensor.py RESULT (trainer | accelerate) FOLDER STAGE ACCUMULATION KIND
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DeepSpeedPlugin, DummyOptim, set_seed
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
+
+from frameworks.on_gloo import use_gloo
+from frameworks.scripts.sequence import CLIP, STEPS, samples, settings
+from training import sequence_jobs
+from training.sequence_jobs import MICRO_BATCH, OPTIMIZERS
+
+
+def with_trainer(
+    folder: str, model: Any, data: list[dict[str, Tensor]], config: dict[str, Any]
+) -> dict[str, Any]:
+    arguments = TrainingArguments(
+        output_dir=folder,
+        per_device_train_batch_size=MICRO_BATCH,
+        gradient_accumulation_steps=config["gradient_accumulation_steps"],
+        max_steps=STEPS,
+        max_grad_norm=CLIP,
+        learning_rate=OPTIMIZERS["SGD"]["lr"],
+        lr_scheduler_type="constant",
+        train_sampling_strategy="sequential",
+        logging_steps=1,
+        eval_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        deepspeed=config,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=data)  # pyright: ignore
+    trainer.train()
+    trainer.save_model(folder)
+    logged = [each for each in trainer.state.log_history if "loss" in each]
+    return {
+        "losses": [each["loss"] for each in logged],
+        "norms": [each["grad_norm"] for each in logged],
+    }
+
+
+def with_accelerate(
+    model: Any, data: list[dict[str, Tensor]], config: dict[str, Any]
+) -> dict[str, Any]:
+    steps = config["gradient_accumulation_steps"]
+    accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+    loader: Any = DataLoader(data, batch_size=MICRO_BATCH)  # pyright: ignore
+    model, optimizer, loader = accelerator.prepare(model, DummyOptim(model.parameters()), loader)
+    result: dict[str, Any] = {"losses": [], "norms": []}
+    total = torch.zeros(())
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            total += loss.detach() / steps
+            if accelerator.sync_gradients:
+                norm: Any = accelerator.clip_grad_norm_(model.parameters(), CLIP)
+                result["norms"].append(float(norm))
+                result["losses"].append(total.item())
+                total = torch.zeros(())
+            optimizer.step()
+            optimizer.zero_grad()
+    return result
+
+
+def main(program: str, folder: str, stage: str, accumulation: str, kind: str) -> dict[str, Any]:
+    use_gloo()
+    set_seed(0)
+    config = settings(int(stage), int(accumulation)) | {"tensor_parallel": {"autotp_size": 2}}
+    config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
+    model = sequence_jobs.model_of(kind, divided=False)
+    data = samples(kind, STEPS * int(accumulation))
+    if program == "trainer":
+        return with_trainer(folder, model, data, config)
+    return with_accelerate(model, data, config)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(main(*sys.argv[2:])))
