@@ -108,6 +108,8 @@ ENGINE_STYLES: Final = frozenset(
     )
 )
 """Styles of a transformers plan that dsengine applies."""
+FAULTY_PLANS: Final = frozenset(("apertus", "doge"))
+"""Families whose plan in transformers 5.23 does not give the gradients of one process."""
 NO_AUTOTP: Final = frozenset(
     ("deberta", "flaubert", "fsmt", "gpt2", "led", "longformer", "xlm", "xlnet")
 )
@@ -189,6 +191,8 @@ def refused_plan(program: Runtime, family: str | None) -> str:
         return refused and f"AutoTP refuses {family}: {refused}"
     if not tensor_plan(family):
         return f"{family or 'the model'} has no tensor-parallel plan: it would need layer_specs"
+    if family in FAULTY_PLANS:
+        return f"dsengine does not split {family}: its plan gives wrong gradients or an error"
     styles = ", ".join(sorted(set(tensor_plan(family)) - ENGINE_STYLES))
     return styles and f"dsengine does not split {family}: its plan has the styles {styles}"
 

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from dsconfig.runtimes.capabilities import ENGINE_STYLES
+from dsconfig.runtimes.capabilities import ENGINE_STYLES, FAULTY_PLANS
 from dsengine.parallel.tensor import STYLES
+from dsengine.parallel.tensor_plan import FAULTY
 from training import tensor_jobs
 from training.ranks import Ranks, SharedRanks
 
 CLIP = 0.5
-KINDS = ["causal", "window", "left padding", "gemma 3", "qwen 3"]
+KINDS = ["causal", "window", "left padding", "gemma 3", "qwen 3", "minicpm 3"]
 
 
 def check(
@@ -118,3 +119,4 @@ def test_odd_vocabulary_stays_whole(ranks: Ranks, stage: int) -> None:
 @pytest.mark.torch
 def test_tune_knows_the_styles_that_the_engine_applies() -> None:
     assert STYLES.keys() | {"replicate"} == ENGINE_STYLES
+    assert FAULTY.keys() == FAULTY_PLANS

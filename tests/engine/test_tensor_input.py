@@ -72,6 +72,7 @@ def test_degrees_name_the_nearest_valid_one(
     ("kind", "words"),
     [
         ("one key head", "nearest possible: 1.: 1 key/value heads"),
+        ("apertus", "leaves the gradients of its activation"),
         ("mixtral", "the styles moe_tp_experts, packed_colwise"),
     ],
 )

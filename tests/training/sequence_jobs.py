@@ -94,6 +94,13 @@ def transformer(kind: str) -> Any:
         case "gemma 3":
             config = hf.Gemma3TextConfig(sliding_window=5, layer_types=layers, **shape)
             return hf.Gemma3ForCausalLM(config)
+        case "apertus":
+            return hf.ApertusForCausalLM(hf.ApertusConfig(**shape))
+        case "minicpm 3":
+            latent = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8}
+            heads = {"qk_rope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4}
+            config = hf.MiniCPM3Config(**{**shape, **latent, **heads})
+            return hf.MiniCPM3ForCausalLM(config)
         case "qwen 3":
             return hf.Qwen3ForCausalLM(hf.Qwen3Config(**shape))
         case "mixtral":

@@ -27,6 +27,7 @@ from torch.distributed.tensor.parallel import (
 from dsconfig import Plan, nearest_degree
 from dsengine.optimizers.precision import policy
 from dsengine.parallel.tensor_plan import (
+    FAULTY,
     PER_HEAD,
     RULES,
     SUMMED,
@@ -240,6 +241,11 @@ def _plan_of(model: Any, degree: int) -> Mapping[str, str]:
     if not isinstance(found, dict) or not found:
         raise ValueError(
             f"tensor_parallel.autotp_size {degree}: {type(model).__name__} has no tp_plan: "
+            f"{_REMEDY}"
+        )
+    if (fault := FAULTY.get(str(getattr(_config(model), "model_type", "")))) is not None:
+        raise ValueError(
+            f"tensor_parallel.autotp_size {degree}: the tp_plan of {type(model).__name__} {fault}: "
             f"{_REMEDY}"
         )
     release = str(import_module("transformers").__version__)

@@ -36,6 +36,13 @@ PRESETS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
 """Rules by ``preset_model``. The experts of Mixtral stay whole. Coverage has the same names."""
 
 
+FAULTY: Mapping[str, str] = {
+    "apertus": "leaves the gradients of its activation, mlp.act_fn, partial",
+    "doge": "does not split the parameters of its attention mask",
+}
+"""What is wrong with plans of transformers 5.23, by model type."""
+
+
 class Layer(NamedTuple):
     """A module, or a parameter of its own, with the style in which it is split."""
 
