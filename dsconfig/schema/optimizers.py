@@ -207,6 +207,7 @@ OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
         _torch("SGD", states_with=_MOMENTUM, scratch=Scratch(decay=_ALWAYS), torch_fuses_on="any"),
         _torch("SparseAdam", *ADAM_STATES, is_elementwise=False, needs_sparse=True),
         OptimizerClass("Lion", ("exp_avg",), scratch=_ONE),
+        OptimizerClass("Lamb", ADAM_STATES, scratch=_TWO, is_elementwise=False),
         OptimizerClass(
             "MuonWithAdam",
             ("momentum_buffer",),
@@ -259,7 +260,7 @@ OPTIMIZER_CLASSES: Mapping[str, OptimizerClass] = {
         OptimizerClass("StableAdamW", ADAM_STATES, scratch=_TWO, package="torch-optimi"),
     )
 }
-"""By name. ``Lion`` and ``MuonWithAdam`` are dsengine's."""
+"""By name. ``Lamb``, ``Lion`` and ``MuonWithAdam`` are dsengine's."""
 
 
 class OptimizerType(NamedTuple):
@@ -338,7 +339,7 @@ OPTIMIZERS: Mapping[str, OptimizerType] = {
         _own("Adam", _ADAM, "0.3.0", "FusedAdam", "DeepSpeedCPUAdam", "torch.Adam"),
         _own("AdamW", _ADAM, "0.3.11", "FusedAdam", "DeepSpeedCPUAdam", "torch.AdamW"),
         _own("Adagrad", _BESIDE, "0.5.5", "torch.Adagrad", "DeepSpeedCPUAdagrad", "torch.Adagrad"),
-        _own("Lamb", _BESIDE, "0.3.0", "FusedLamb"),
+        _own("Lamb", _BESIDE, "0.3.0", "FusedLamb", None, "Lamb"),
         _own("Lion", _BESIDE, "0.11.0", "FusedLion", "DeepSpeedCPULion", "Lion"),
         _own("Muon", _BESIDE, "0.17.6", "MuonWithAuxAdam", None, "MuonWithAdam"),
         _own("MuAdam", _BESIDE, "0.10.2", "MuAdam"),

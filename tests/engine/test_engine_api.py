@@ -180,6 +180,7 @@ OPTIMIZERS = {
     "Rprop": {"lr": 1e-3},
     "Muon": {"lr": 1e-2},
     "Lion": {"lr": 1e-3, "weight_decay": 0.1},
+    "Lamb": {"lr": 1e-2, "weight_decay": 0.1, "bias_correction": False},
     "Adafactor": {"lr": 1e-2, "weight_decay": 0.1},
 }
 

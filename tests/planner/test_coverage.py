@@ -59,6 +59,18 @@ def test_unsupported_feature_is_inert_if_off() -> None:
     assert on["/nebula/enabled"][0] is Status.REFUSED
 
 
+def test_deepcompile_is_inert_except_its_parallel_passes() -> None:
+    inert_keys = {"deepcompile": True, "offload_activation": True, "passes": ["z1", "z3"]}
+    assert {status for status, _ in fate({"compile": inert_keys}).values()} == {
+        *({status for status, _ in fate({}).values()}),
+        Status.INERT,
+    }
+    for name in ("autosp", "autotp"):
+        covered = fate({"compile": {"deepcompile": True, "passes": ["z3", name]}})
+        assert covered["/compile/passes"][0] is Status.REFUSED
+        assert covered["/compile/deepcompile"][0] is Status.INERT
+
+
 def test_hybrid_engine_generates_with_the_engine() -> None:
     keys = {"enabled": True, "max_out_tokens": 512, "inference_tp_size": 8, "pin_parameters": False}
     covered = fate({"hybrid_engine": keys})
@@ -103,7 +115,7 @@ def test_annotations_are_inert() -> None:
     assert {status for status, _ in fate(config).values()} == {Status.INERT}
 
 
-@pytest.mark.parametrize("name", ["OneBitAdam", "Lamb", "MuAdam"])
+@pytest.mark.parametrize("name", ["OneBitAdam", "MuAdam"])
 def test_unsupported_optimizers_are_refused(name: str) -> None:
     status, why = fate({"optimizer": {"type": name}})["/optimizer/type"]
     assert status is Status.REFUSED

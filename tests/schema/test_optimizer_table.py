@@ -222,13 +222,13 @@ def test_state_bytes_equal_engine_allocation(name: str, params: dict[str, Any]) 
 
 def test_elementwise_classes_step_equally_in_slices() -> None:
     torch = pytest.importorskip("torch")
-    from dsengine.optimizers.lion import Lion
+    from dsengine.optimizers.build import OWN
 
     for name in RUN:
         kind = OPTIMIZER_CLASSES[OPTIMIZERS[name].in_engine or ""]
         if kind.needs_closure or kind.needs_sparse or name == "Muon":
             continue
-        cls = Lion if name == "Lion" else getattr(torch.optim, name)
+        cls = OWN.get(name) or getattr(torch.optim, name)
         torch.manual_seed(0)
         start, gradients = torch.randn(8, 4), [torch.randn(8, 4) for _ in range(3)]
         full, parts = start.clone(), [start[:3].clone(), start[3:].clone()]

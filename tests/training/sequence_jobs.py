@@ -12,9 +12,14 @@ import dsengine
 from dsengine.deepspeed.runtime.sequence_parallel import parallel_state_sp
 from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 from dsengine.deepspeed.sequence.layer import DistributedAttention
+from dsengine.optimizers.build import OWN
 
 VOCABULARY, LENGTH, MICRO_BATCH, IGNORED = 96, 16, 2, -100
-OPTIMIZERS = {"SGD": {"lr": 0.3}, "AdamW": {"lr": 1e-3, "weight_decay": 0.01}}
+OPTIMIZERS = {
+    "SGD": {"lr": 0.3},
+    "AdamW": {"lr": 1e-3, "weight_decay": 0.01},
+    "Lamb": {"lr": 0.3, "weight_decay": 0.1},
+}
 Curve = list[tuple[float, float]]
 """By step, mean loss and gradient norm."""
 
@@ -170,7 +175,7 @@ def one_process(
 ) -> Curve:
     """Train a ``model``, default that of ``kind``, in one process without an engine."""
     model = model or model_of(kind, divided=False)
-    make = getattr(torch.optim, optimizer)
+    make = OWN.get(optimizer) or getattr(torch.optim, optimizer)
     trained = make(model.parameters(), **OPTIMIZERS[optimizer])
     curve: Curve = []
     for step in range(steps):

@@ -48,11 +48,11 @@ def _class_where(test: Callable[[OptimizerClass], bool], words: str) -> Conditio
 
 
 ONE_BIT = _where(lambda found: found.until is not None, "for a 1-bit optimizer")
-UNSUPPORTED = _where(lambda found: found.in_engine is None, "for Lamb and the muP optimizers")
+UNSUPPORTED = _where(lambda found: found.in_engine is None, "for the muP optimizers")
 CLOSURE = _class_where(lambda kind: kind.needs_closure, "for LBFGS")
 SPARSE = _class_where(lambda kind: kind.needs_sparse, "for SparseAdam")
 ADAMW = Condition("for AdamW", lambda _, config: _type_of(config) == "AdamW")
-NOT_ELEMENTWISE = _class_where(lambda kind: not kind.is_elementwise, "for Adafactor and Muon")
+NOT_ELEMENTWISE = _class_where(lambda kind: not kind.is_elementwise, "for Adafactor, Lamb and Muon")
 
 RULES = {
     "optimizer.type": refused(
@@ -74,10 +74,10 @@ RULES = {
         SPARSE & SHARDED,
     )
     + refused(
-        "Adafactor and Muon do not support optimizer offload; remove it or use AdamW",
+        "Adafactor, Lamb and Muon do not support optimizer offload; remove it or use AdamW",
         NOT_ELEMENTWISE & OPTIMIZER_OFFLOADED,
     )
-    + honoured("torch's optimizer of this name, Lion, or Muon with Adam, on local shards"),
+    + honoured("torch's optimizer of this name, Lamb, Lion, or Muon with Adam"),
     "optimizer.params": honoured("optimizer arguments"),
     "optimizer.legacy_fusion": inert("option of DeepSpeed's fused fp16 wrapper"),
     "optimizer.params.torch_adam": honoured(
@@ -104,17 +104,11 @@ RULES = {
         "nested schedulers need the optimizer; pass a function of it to initialize as lr_scheduler"
     ),
 } | {
-    f"optimizer.params.{name}": refused(
-        f"argument of {owner}, which is not supported; remove the key"
+    f"optimizer.params.{name}": refused("argument of LBFGS, which is not supported; remove the key")
+    for name in (
+        *("max_iter", "max_eval", "tolerance_grad", "tolerance_change"),
+        *("history_size", "line_search_fn"),
     )
-    for owner, names in {
-        "Lamb": ("eps_inside_sqrt", "max_coeff", "min_coeff"),
-        "LBFGS": (
-            *("max_iter", "max_eval", "tolerance_grad", "tolerance_change"),
-            *("history_size", "line_search_fn"),
-        ),
-    }.items()
-    for name in names
 }
 FAMILIES = {"scheduler.params": honoured("scheduler argument")}
 

@@ -47,6 +47,12 @@ def _when_split(rule: Rule) -> Rule:
     return inert("tensor-parallel degree 1", AUTOTP_OFF) + rule
 
 
+_PARALLEL_PASSES = Condition(
+    'if it has "autosp" or "autotp"',
+    lambda value, config: isinstance(value, list) and ("autosp" in value or "autotp" in value),
+)
+
+
 def _unsupported(feature: str, instead: str) -> Rule:
     return refused(f"{feature} is not supported; {instead}")
 
@@ -70,7 +76,7 @@ FAMILIES: dict[str, Rule] = {
     ),
     "inference": inert("read only for inference"),
     "compile": inert("DeepCompile is off", DEEPCOMPILE_OFF)
-    + _unsupported("DeepCompile", "call engine.compile(), which uses torch.compile"),
+    + inert("engine.compile() uses torch.compile, without DeepCompile's passes"),
     "pipeline": inert("read only with a PipelineModule; other modules have one stage"),
     "checkpoint.writer": _unsupported(
         "DeepSpeed's fast checkpoint engine", "use dsengine's asynchronous save"
@@ -90,6 +96,13 @@ FAMILIES: dict[str, Rule] = {
 }
 
 RULES: dict[str, Rule] = {
+    "compile.passes": inert("DeepCompile is off", DEEPCOMPILE_OFF)
+    + refused(
+        "DeepCompile's parallel passes are not supported; set sequence_parallel_size or "
+        "tensor_parallel.autotp_size",
+        _PARALLEL_PASSES,
+    )
+    + inert("engine.compile() uses torch.compile, without DeepCompile's passes"),
     "tensor_parallel.autotp_size": _when_split(
         honoured("so many ranks share the layers that the rules, or the model's plan, split")
     ),

@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from dsconfig import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_type
 from dsengine.optimizers import adam
+from dsengine.optimizers.lamb import Lamb
 from dsengine.optimizers.lion import Lion
 from dsengine.optimizers.muon import MuonWithAdam
 
@@ -16,7 +17,7 @@ Groups = list[dict[str, Any]]
 
 DEEPSPEED_CLASS = "_deepspeed_class"
 """The attribute of an optimizer with the class that DeepSpeed would have built."""
-OWN = {"Lion": Lion}
+OWN = {"Lamb": Lamb, "Lion": Lion}
 """Optimizers that PyTorch does not have, except Muon."""
 NOT_OPTIONS = (
     "torch_adam",
