@@ -18,9 +18,8 @@ pytestmark = pytest.mark.torch
 LONG = pytest.mark.long
 """Marks combinations whose parts are also covered by other cases; `make test-all` runs them."""
 
-SMALL = hf_config.model(
-    {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 4, "vocab_size": 17_000}
-)
+FIELDS = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 4, "vocab_size": 17_000}
+SMALL = hf_config.model(FIELDS)
 """GPT-2 with a third of its layers and of its vocabulary."""
 
 
@@ -63,9 +62,10 @@ def test_a_dry_run_agrees_with_the_estimate(
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=LONG), 3])
 def test_512_ranks_of_64_sequences_agree_with_the_estimate(stage: int) -> None:
     """Dimensions that 512 does not divide are padded in gathers, but not in gradients."""
-    facts = gather(gpus=512, nodes=64, model=SMALL, sequence_parallel=8)
+    model = hf_config.model(FIELDS | {"n_head": 16})
+    facts = gather(gpus=512, nodes=64, model=model, sequence_parallel=8)
     resolution = dsconfig.resolve(config(stage), facts)
-    result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
+    result = dsengine.simulate(dsconfig.plan(resolution, facts), model)
     device = dsconfig.estimate(resolution, facts).options[0].device
     for phase in Phase:
         assert agrees(device.phase_bytes[phase], result["phases"][phase]), phase

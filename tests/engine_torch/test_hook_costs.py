@@ -74,7 +74,7 @@ def test_a_step_builds_no_functions_and_inspects_none(
 def test_ranges_of_units_are_recorded_for_a_profiler_only(
     model: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with torch.profiler.profile() as profiler:
+    with torch.profiler.profile(acc_events=True) as profiler:  # else torch 2.11 warns
         step(model)
     ranges = [event.key for event in profiler.key_averages()]
     assert sum(name.startswith("FSDP::pre_forward") for name in ranges) == BLOCKS
