@@ -45,5 +45,5 @@ def test_remedies_for_auto_name_the_likeliest_program_first() -> None:
     found = dsconfig.validate(config, runtime="deepspeed").diagnostics
     never, filled = sorted(each.help or "" for each in found if each.code == "DSC101")[::-1]
     assert filled.startswith("if transformers or accelerate reads this file")
-    assert filled.index("--runtime; ") < filled.index("write a value") < filled.index("dsengine")
+    assert filled.index("runtime=; ") < filled.index("write a value") < filled.index("dsengine")
     assert never.startswith("write a value, or run")

@@ -452,7 +452,7 @@ def test_syntax_error_suppresses_rules():
 
 
 def test_unknown_runtime_raises_value_error():
-    with pytest.raises(ValueError, match="choose one of dsengine"):
+    with pytest.raises(ValueError, match="is not one of dsengine"):
         dsconfig.validate({"train_batch_size": 8}, runtime="megatron")
 
 

@@ -80,7 +80,8 @@ MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
 )
 def test_a_dry_run_agrees_on_16_bit_masters(stage: int, ratio: float | None, states: bool) -> None:
     facts = gather(gpus=8, model=SMALL)
-    chosen = config(stage) | {"bf16": MASTERS | {"bf16_optimizer_states": states}}
+    chosen: dict[str, Any] = config(stage)
+    chosen["bf16"] = MASTERS | {"bf16_optimizer_states": states}
     if ratio is not None:
         chosen["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "ratio": ratio}
         chosen["zero_optimization"]["sub_group_size"] = 1_000_000

@@ -39,7 +39,9 @@ def honoured(prefix: str) -> set[str]:
 
 
 def test_every_honoured_argument_is_covered() -> None:
-    assert {name for _, name, _ in OPTIMIZER_CASES} == honoured("optimizer.params.")
+    of_offloading = {"fp32_optimizer_states"}  # test_sixteen_bit_masters.py
+    arguments = honoured("optimizer.params.") - of_offloading
+    assert {name for _, name, _ in OPTIMIZER_CASES} == arguments
     assert {name for _, name, _ in SCHEDULE_CASES} == honoured("scheduler.params.")
 
 

@@ -53,7 +53,7 @@ class Case:
 def sixteen_bit_offloaded(block: str, **more: bool) -> dict[str, Any]:
     """Return a config with 16-bit weights and an optimizer on the host."""
     zero = {"offload_optimizer": {"device": "cpu"}}
-    return config(2, zero=zero, **{block: {"enabled": True, **more}})
+    return config(2, zero=zero) | {block: {"enabled": True, **more}}
 
 
 def shows(text: str) -> Observe:

@@ -100,3 +100,17 @@ def test_update_is_computed_in_fp32_and_rounded_once(states: torch.dtype) -> Non
         expected = exact.detach().to(BF16)
         assert torch.equal(parameters["w"].detach(), expected)
     binding.close()
+
+
+@pytest.mark.parametrize(
+    ("wide", "dtypes"), [(None, ["torch.float32"]), (False, ["torch.bfloat16"])]
+)
+def test_offloaded_states_are_fp32_unless_configured(
+    ranks: Ranks, wide: bool | None, dtypes: list[str]
+) -> None:
+    settings = narrow(2, states=False, zero=ON_HOST)
+    if wide is not None:
+        optimizer = settings["optimizer"]
+        params = optimizer["params"] | {"fp32_optimizer_states": wide}
+        settings["optimizer"] = optimizer | {"params": params}
+    assert ranks.run("training.key_jobs:probe", settings=settings)[0]["states"] == dtypes

@@ -57,7 +57,7 @@ def test_bf16_model_in_fp16_is_noted():
 def test_precision_requires_device():
     (found,) = resolved(BOTH).diagnostics
     help_ = not_none(found.help)
-    assert "--device" in help_ and "--precision" in help_
+    assert "device=" in help_ and "precision=" in help_
 
 
 BUCKETS = {
@@ -315,7 +315,7 @@ def test_optimizer_and_schedule_from_training_arguments():
     }
 
 
-def test_all_missing_facts_are_reported_with_flags():
+def test_all_missing_facts_are_reported_with_arguments():
     resolution = dsconfig.resolve(
         {
             "train_batch_size": A,
@@ -327,8 +327,8 @@ def test_all_missing_facts_are_reported_with_flags():
         gather(),
     )
     helps = " ".join(found.help or "" for found in resolution.diagnostics)
-    for flag in ("--gpus", "--device", "--learning-rate", "--total-steps", "--model or --params"):
-        assert flag in helps
+    for argument in ("gpus=", "device=", "learning_rate=", "total_steps=", "model= or params="):
+        assert argument in helps
 
 
 def test_native_auto_is_kept():

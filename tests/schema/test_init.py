@@ -192,7 +192,7 @@ def test_launch_file_divides_the_sequence(
 ) -> None:
     old = {"parallelism_config": {"parallelism_config_sp_attn_implementation": "sdpa"}}
     (tmp_path / "old.yaml").write_text(yaml.safe_dump({"num_processes": 64, **old}))
-    flags = tuple(tmp_path / each if each == "old.yaml" else each for each in flags)
+    flags = tuple(tmp_path / "old.yaml" if each == "old.yaml" else each for each in flags)
     config = tmp_path / "ds.json"
     model = ("--model", "qwen2.5-32b", "--gpus", 64, "--device", "h100", "--seq-len", 131072)
     _, _, err = run("init", *model, "--runtime", "accelerate", "-o", config, *flags)

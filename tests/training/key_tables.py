@@ -26,6 +26,7 @@ OPTIMIZER_ARGUMENTS: dict[str, list[tuple[str, Any]]] = {
     "NAdam": [("momentum_decay", 5.0), ("decoupled_weight_decay", True)],
     "RMSprop": [("alpha", 0.1), ("centered", True), ("momentum", 0.9)],
     "Rprop": [("etas", [0.1, 9.0]), ("step_sizes", [0.1, 0.2])],
+    "Lamb": [("max_coeff", 0.02), ("min_coeff", 9.0), ("eps_inside_sqrt", True)],
     "Lion": [("lr", 0.1), ("betas", [0.1, 0.2]), ("weight_decay", 0.5)],
     "Muon": [
         ("muon_lr", 0.5),
@@ -44,6 +45,7 @@ REQUIRES: dict[tuple[str, str], dict[str, Any]] = {
     ("NAdam", "decoupled_weight_decay"): {"weight_decay": 0.5},
     ("Adam", "adam_w_mode"): {"weight_decay": 0.5},
     ("Muon", "adam_w_mode"): {"weight_decay": 0.5},
+    ("Lamb", "eps_inside_sqrt"): {"eps": 0.5},
     ("ASGD", "alpha"): {"t0": 0, "lambd": 0.5},
     ("ASGD", "t0"): {"lambd": 0.5},
 }
