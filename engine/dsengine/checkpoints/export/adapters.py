@@ -7,6 +7,7 @@ tensors, and peft merges into these.
 """
 
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -132,7 +133,6 @@ def adapter_tensors(root: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     """
     if not hasattr(root, "peft_config"):
         raise ValueError("lora='adapter': the model has no adapter of peft")
-    from peft import get_peft_model_state_dict  # pyright: ignore[reportMissingImports]
 
     active: Any = root.active_adapters
     active = active() if callable(active) else active
@@ -140,6 +140,8 @@ def adapter_tensors(root: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
         raise ValueError(f"lora='adapter': {len(active)} adapters are active, expected one")
     if root.peft_config[active[0]].is_prompt_learning:
         raise ValueError("lora='adapter': the adapter is a learned prompt: pass names='module'")
-    own = get_peft_model_state_dict(root, dict(tensors), adapter_name=active[0])
+    own = import_module("peft").get_peft_model_state_dict(
+        root, dict(tensors), adapter_name=active[0]
+    )
     prefix = "" if hasattr(root, "get_base_model") else "base_model.model."
     return {prefix + name: tensor for name, tensor in own.items()}

@@ -1,6 +1,7 @@
 """Names and layout of weights as ``save_pretrained`` writes them."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ def _without_aliases(tensors: dict[str, Tensor], tied: Mapping[str, str]) -> dic
 def _reverted(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Undo the conversion with which ``from_pretrained`` loads a checkpoint."""
     try:
-        from transformers.core_model_loading import revert_weight_conversion
+        loading: Any = import_module("transformers.core_model_loading")
     except ImportError:  # transformers 4 only renames, and only in some models
         if getattr(model, "_checkpoint_conversion_mapping", None):
             raise ValueError(
@@ -56,4 +57,4 @@ def _reverted(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
                 "it, or pass names='module'"
             ) from None
         return tensors
-    return revert_weight_conversion(model, tensors)
+    return loading.revert_weight_conversion(model, tensors)
