@@ -335,9 +335,10 @@ ELSEWHERE = (
     "comet.",
     "sequence_parallel_size",
     "seq_parallel_communication_data_type",
+    "tensor_parallel.",
 )
 """Covered by ``test_arguments.py`` and ``engine_storage/test_monitors.py`` without ranks, and by
-``test_sequence.py``."""
+``test_sequence.py`` and ``test_tensor_input.py``."""
 
 
 def honoured() -> set[str]:

@@ -45,7 +45,6 @@ def test_plan_file_trains_like_its_config(
 @pytest.mark.parametrize(
     ("axis", "mesh"),
     [
-        ("tensor", Mesh(tensor=2)),
         ("expert", Mesh(shard=2, expert=2)),
         ("pipeline", Mesh(pipeline=2)),
     ],

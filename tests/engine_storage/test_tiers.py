@@ -135,7 +135,7 @@ def test_files_are_removed_automatically(result: dict[str, Any]) -> None:
 @pytest.mark.engine
 def test_non_elementwise_optimizer_is_refused(ranks: Ranks) -> None:
     for message in ranks.run(f"{JOBS}:refused"):
-        assert "Adafactor and Muon do not support optimizer offload" in message
+        assert "Adafactor, Lamb and Muon do not support optimizer offload" in message
 
 
 OPTIMIZERS: dict[str, Any] = {
