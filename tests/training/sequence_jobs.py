@@ -116,8 +116,22 @@ def transformer(kind: str) -> Any:
 
 
 def model_of(kind: str, divided: bool) -> nn.Module:
+    """Return a model; if not ``divided``, with the attention that no earlier job has replaced."""
     torch.manual_seed(5)
-    return Own(divided) if kind == "own" else transformer(kind)
+    if kind == "own":
+        return Own(divided)
+    if not divided:
+        _restore_attention()
+    return transformer(kind)
+
+
+def _restore_attention() -> None:
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    for functions in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
+        for replaced in [*functions._local_mapping]:
+            del functions[replaced]
 
 
 def sample_batch(kind: str, number: int) -> dict[str, Tensor]:
