@@ -9,7 +9,7 @@ import torch
 import dsconfig
 import dsengine
 from cost.releases import agrees
-from dsconfig.cost.estimate import Phase
+from dsconfig.cost.estimate import DeviceMemory, Phase
 from dsconfig.facts import hf_config, named_model
 from dsconfig.facts.gathering import gather
 from training import frozen_jobs
@@ -34,6 +34,12 @@ def config(stage: int, precision: str = "bf16", accumulation: int = 1) -> dict[s
     }
 
 
+def check_phases(estimated: DeviceMemory, result: dict[str, Any], **slack: int) -> None:
+    """Assert that a dry run agrees with the estimate in every phase."""
+    for phase in Phase:
+        assert agrees(estimated.phase_bytes[phase], result["phases"][phase], **slack), phase
+
+
 @pytest.mark.parametrize(
     ("stage", "precision", "accumulation", "ranks"),
     [
@@ -55,8 +61,7 @@ def test_a_dry_run_agrees_with_the_estimate(
     resolution = dsconfig.resolve(config(stage, precision, accumulation), facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     device = dsconfig.estimate(resolution, facts).options[0].device
-    for phase in Phase:
-        assert agrees(device.phase_bytes[phase], result["phases"][phase]), phase
+    check_phases(device, result)
 
 
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=LONG), 3])
@@ -67,8 +72,7 @@ def test_512_ranks_of_64_sequences_agree_with_the_estimate(stage: int) -> None:
     resolution = dsconfig.resolve(config(stage), facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), model)
     device = dsconfig.estimate(resolution, facts).options[0].device
-    for phase in Phase:
-        assert agrees(device.phase_bytes[phase], result["phases"][phase]), phase
+    check_phases(device, result)
 
 
 MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
@@ -88,9 +92,7 @@ def test_a_dry_run_agrees_on_16_bit_masters(stage: int, ratio: float | None, sta
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     option = dsconfig.estimate(resolution, facts).options[0]
-    for phase in Phase:
-        expected = option.device.phase_bytes[phase]
-        assert agrees(expected, result["phases"][phase]), phase
+    check_phases(option.device, result)
     on_host = result["host"]["step"] if ratio else 0
     assert option.host.bytes // 8 == pytest.approx(on_host, rel=0.02)
 
@@ -136,9 +138,7 @@ def test_a_dry_run_agrees_on_replicas_tiles_sums_and_optimizers(
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     option = dsconfig.estimate(resolution, facts).options[0]
-    for phase in Phase:
-        expected = option.device.phase_bytes[phase]
-        assert agrees(expected, result["phases"][phase]), phase
+    check_phases(option.device, result)
     assert option.host.bytes // 8 == pytest.approx(result["host"]["step"], rel=0.02)
 
 
@@ -215,9 +215,7 @@ def test_a_dry_run_separates_device_and_host_memory(
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     option = dsconfig.estimate(resolution, facts).options[0]
-    for phase in Phase:
-        expected = option.device.phase_bytes[phase]
-        assert agrees(expected, result["phases"][phase], slack=4096), phase
+    check_phases(option.device, result, slack=4096)
     assert option.host.bytes // ranks == pytest.approx(result["host"]["backward"], rel=0.02)
 
 
@@ -237,9 +235,7 @@ def test_a_dry_run_agrees_on_adapters(stage: int, zero: dict[str, Any], ranks: i
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), facts.model)
     device = dsconfig.estimate(resolution, facts).options[0].device
-    for phase in Phase:
-        expected = device.phase_bytes[phase]
-        assert agrees(expected, result["phases"][phase], slack=1024), phase
+    check_phases(device, result, slack=1024)
 
 
 @pytest.mark.live
@@ -378,9 +374,7 @@ def test_a_dry_run_reports_file_bytes_without_writing(
     resolution = dsconfig.resolve(chosen, facts)
     result = dsengine.simulate(dsconfig.plan(resolution, facts), SMALL)
     option = dsconfig.estimate(resolution, facts).options[0]
-    for phase in Phase:
-        expected = option.device.phase_bytes[phase]
-        assert agrees(expected, result["phases"][phase], slack=4096), phase
+    check_phases(option.device, result, slack=4096)
     assert option.nvme.bytes // ranks == pytest.approx(result["nvme"]["step"], rel=0.001)
     assert option.host.bytes // ranks == pytest.approx(result["host"]["backward"], rel=0.02)
 

@@ -4,9 +4,13 @@ from typing import Any
 
 import pytest
 
+from dsconfig import Status
+from dsconfig.planner.coverage import rule_of
+from dsconfig.planner.coverage.rules import decide
 from dsconfig.runtimes.capabilities import ENGINE_STYLES, FAULTY_PLANS
+from dsconfig.runtimes.effective import effective
 from dsengine.parallel.tensor import STYLES
-from dsengine.parallel.tensor_plan import FAULTY
+from dsengine.parallel.tensor_plan import FAULTY, PRESETS
 from training import tensor_jobs
 from training.ranks import Ranks, SharedRanks
 
@@ -120,3 +124,11 @@ def test_odd_vocabulary_stays_whole(ranks: Ranks, stage: int) -> None:
 def test_tune_knows_the_styles_that_the_engine_applies() -> None:
     assert STYLES.keys() | {"replicate"} == ENGINE_STYLES
     assert FAULTY.keys() == FAULTY_PLANS
+
+
+def test_coverage_knows_the_presets_that_the_engine_applies() -> None:
+    config = effective({"tensor_parallel": {"autotp_size": 2}})
+    rule = rule_of("tensor_parallel.preset_model") or ()
+    names = ("llama", "bloom", "chatglm", "mixtral", "deepseek_v2", "qwen2", "phi3")
+    used = {name for name in names if decide(rule, name, config).status is Status.HONOURED}
+    assert used == PRESETS.keys()

@@ -11,16 +11,8 @@ from torch import Tensor
 
 import dsengine
 from dsengine.observation.memory import LiveBytes
+from training.models import LLAMA
 
-LLAMA: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 97,
-    "max_position_embeddings": 64,
-}
 ADAPTERS: dict[str, dict[str, Any]] = {
     "linear": {"target_modules": "all-linear"},
     "biases": {"target_modules": ["q_proj", "down_proj"], "bias": "all"},

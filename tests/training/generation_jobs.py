@@ -15,16 +15,7 @@ from dsengine.torch_private.tensors import replaced
 from training import models
 from training.jobs import config, window
 
-LLAMA: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 97,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-}
+LLAMA: dict[str, Any] = models.LLAMA | {"pad_token_id": 0}
 PROMPT, SAMPLES = 5, 3
 
 

@@ -1,12 +1,23 @@
 """Small models with blocks, tied weights, frozen and unused parameters."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 VOCABULARY, WIDTH, CONTEXT = 61, 24, 12
+LLAMA: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 97,
+    "max_position_embeddings": 64,
+}
+"""Fields of a small config of transformers."""
 
 
 class Block(nn.Module):
