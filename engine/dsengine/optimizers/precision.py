@@ -93,8 +93,8 @@ class Policy:
     def state_dtype(self, weight: torch.Tensor, saved: torch.dtype) -> torch.dtype:
         """Return the dtype for a state of ``weight`` that has been saved as ``saved``.
 
-        For optimizers that create states in ``states``; integers, and states of weights that are no
-        masters, are loaded as they are.
+        For optimizers that create their states in ``states``. Integers, and states of weights that
+        the optimizer does not update in ``master``, keep the saved dtype.
         """
         is_of_master = saved.is_floating_point and weight.dtype is self.master
         return self.states if is_of_master else saved
