@@ -90,6 +90,14 @@ def test_data_and_sequence(
 
 
 @pytest.mark.engine
+@pytest.mark.live
+def test_attention_is_registered_while_an_engine_uses_it(ranks: Ranks) -> None:
+    """With two engines, one, none, a new one, and that freed without ``destroy``."""
+    expected = [(is_own, is_own) for is_own in (False, False, True, False, True)]
+    assert ranks.run("training.sequence_jobs:attention_functions") == [expected] * 2
+
+
+@pytest.mark.engine
 def test_gradients_are_reduced_in_the_given_dtype(ranks: Ranks) -> None:
     job = "training.sequence_jobs:reduced_bytes"
     narrow, wide = (ranks.run(job, dtype=dtype) for dtype in ("bf16", "fp32"))

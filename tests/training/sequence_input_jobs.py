@@ -8,6 +8,7 @@ import torch.distributed as dist
 import dsengine
 from dsengine.deepspeed.runtime.sequence_parallel import parallel_state_sp
 from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPDataLoaderAdapter
+from dsengine.parallel.transformers_attention import restore_if_unused
 from training import sequence_jobs
 
 
@@ -55,6 +56,8 @@ def started(degrees: list[int], kind: str = "causal") -> str:
         dsengine.initialize(model=model, config=config, mpu=mpu)
     except ValueError as error:
         return str(error)
+    finally:
+        restore_if_unused()
     return ""
 
 

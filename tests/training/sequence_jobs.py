@@ -1,5 +1,6 @@
 """Jobs of the tests of sequence parallelism. Each function runs on every rank."""
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -116,22 +117,10 @@ def transformer(kind: str) -> Any:
 
 
 def model_of(kind: str, divided: bool) -> nn.Module:
-    """Return a model; if not ``divided``, with the attention that no earlier job has replaced."""
     torch.manual_seed(5)
     if kind == "own":
         return Own(divided)
-    if not divided:
-        _restore_attention()
     return transformer(kind)
-
-
-def _restore_attention() -> None:
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    for functions in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
-        for replaced in [*functions._local_mapping]:
-            del functions[replaced]
 
 
 def sample_batch(kind: str, number: int) -> dict[str, Tensor]:
@@ -255,6 +244,37 @@ def divided(
         curve.append((total.item() / dist.get_world_size(), engine.get_global_grad_norm() or 0.0))
     engine.destroy()
     return curve
+
+
+def attention_functions() -> list[tuple[bool, bool]]:
+    """Return whether transformers' attention and mask function are its own, at the points of
+    ``test_attention_is_registered_while_an_engine_uses_it``."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as MASKS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as FUNCTIONS
+
+    original, found = (FUNCTIONS["sdpa"], MASKS["sdpa"]), list[tuple[bool, bool]]()
+
+    def record() -> None:
+        now = FUNCTIONS["sdpa"], MASKS["sdpa"]
+        found.append((now[0] is original[0], now[1] is original[1]))
+
+    def build() -> Any:
+        model, mpu = divided_model("causal", 2)
+        return dsengine.initialize(model=model, config=settings(1, 1, "SGD", 0.0), mpu=mpu)[0]
+
+    first, second = build(), build()
+    record()
+    first.destroy()
+    record()
+    second.destroy()
+    record()
+    config = settings(1, 1, "SGD", 0.0) | {"sequence_parallel_size": 2}
+    third, *_ = dsengine.initialize(model=transformer("causal"), config=config)
+    record()
+    del third, _
+    gc.collect()
+    record()
+    return found
 
 
 def parts(batch: dict[str, Tensor], ranks: int) -> Iterator[tuple[str, Tensor]]:

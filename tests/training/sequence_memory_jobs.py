@@ -13,6 +13,7 @@ from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import (
     UlyssesSPAttentionHF,
 )
 from dsengine.observation.memory import LiveBytes
+from dsengine.parallel.transformers_attention import restore_if_unused
 from training import sequence_jobs
 
 BATCH, LENGTH = 2, 256
@@ -58,6 +59,7 @@ def _kept(layers: int, ranks: int) -> tuple[int, dict[str, Any]]:
     with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
         loss = model(input_ids=ids, position_ids=positions).logits.sum()
     assert loss.requires_grad
+    restore_if_unused()
     return sum(storage.nbytes() for storage in saved.values()), model.config.to_dict()
 
 

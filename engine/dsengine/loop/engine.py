@@ -28,6 +28,7 @@ from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_metrics
 from dsengine.parallel.attention import require_positions
+from dsengine.parallel.transformers_attention import release_attention
 from dsengine.sharding import Sharding
 from dsengine.topology import Topology
 from dsengine.torch_private.groups import issued_collectives
@@ -371,6 +372,7 @@ class Engine(AccumulatingEngine):
             self._is_destroyed = True
             active_engines.discard(self)
             unregister()
+        release_attention(self.sharding)
         with reported("destroy()"):
             self._close_files()
             self._reporter.close()

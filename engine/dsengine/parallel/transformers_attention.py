@@ -1,9 +1,9 @@
 """Sequence-parallel attention in the place of one of transformers' attention functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from importlib import import_module
-from typing import Any
-from weakref import ref
+from typing import Any, NamedTuple
+from weakref import WeakSet, finalize, ref
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,30 @@ RECURRENT = ("linear_attention", "mamba", "recurrent", "conv")
 """Types of layers that carry a state along the sequence."""
 
 
+class _Registration(NamedTuple):
+    """What transformers calls by one name while samples are divided, and what it called before."""
+
+    functions: MutableMapping[str, Any]
+    kind: str
+    divided: Any
+    original: Any
+
+    def install(self) -> None:
+        self.functions[self.kind] = self.divided
+
+    def undo(self) -> None:
+        if self.functions[self.kind] is self.divided:
+            del self.functions[self.kind]  # transformers' own is below it
+            if self.functions[self.kind] is not self.original:
+                self.functions[self.kind] = self.original
+
+
+_registrations: dict[str, tuple[_Registration, _Registration]] = {}
+"""Attention and mask function by implementation, the last ones registered."""
+_users: "WeakSet[object]" = WeakSet()
+"""Models distributed with divided samples that are still in use."""
+
+
 def register(
     model: Any,
     kind: str | None,
@@ -30,6 +54,9 @@ def register(
     parts: int = 1,
 ) -> SequenceAttention:
     """Replace transformers' attention function ``kind`` and its mask function; return the new one.
+
+    Every model of this process that attends with ``kind`` uses them, until the last engine that
+    divides samples is destroyed or freed.
 
     ``model``: a model, or the name or path of one. ``kind``: that of the model, or sdpa, if None.
     ``parts``: the ranks over which layers split the heads before.
@@ -51,24 +78,26 @@ def register(
             "flash_attention_2 or sdpa"
         )
     _refuse_layers(config)
-    known = functions[kind]
-    if isinstance(known, SequenceAttention):
-        known = known.attention
+    if kind in _registrations:
+        for earlier in _registrations[kind]:
+            earlier.undo()
     heads = int(config.num_attention_heads) // parts
     attention = SequenceAttention(
-        known,
+        functions[kind],
         kind,
         group,
         heads,
         int(getattr(config, "num_key_value_heads", None) or heads * parts) // parts,
         disable_in_eval=disable_in_eval,
     )
-    functions[kind] = attention
-    masks = mask_functions[kind]
-    local = masks.local if isinstance(masks, _Padding) else masks
-    mask_functions[kind] = _Padding(
-        local, group, ref(model) if is_loaded and disable_in_eval else None
+    padding = _Padding(
+        mask_functions[kind], group, ref(model) if is_loaded and disable_in_eval else None
     )
+    _registrations[kind] = (
+        _Registration(functions, kind, attention, functions[kind]),
+        _Registration(mask_functions, kind, padding, mask_functions[kind]),
+    )
+    _install(kind)
     return attention
 
 
@@ -88,10 +117,37 @@ def divide_attention(model: nn.Module, plan: Plan, topology: Topology) -> None:
             "model attends within each part: call its attention through "
             "deepspeed.sequence.layer.DistributedAttention, or remove the key"
         )
-    known = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS.get(kind)
     group = topology.group("sequence")
-    if not isinstance(known, SequenceAttention) or known.group.size() != group.size():
+    known = _registrations.get(kind)
+    if known is None or known[0].divided.group.size() != group.size():
         register(model, kind, group, parts=plan.mesh.tensor)
+    else:
+        _install(kind)
+
+
+def keep_attention(user: object) -> None:
+    """Keep what is registered with transformers until ``user`` is released or freed."""
+    _users.add(user)
+    finalize(user, restore_if_unused).atexit = False
+
+
+def release_attention(user: object) -> None:
+    """Restore transformers' functions if ``user`` was the last that divides samples."""
+    if user in _users:
+        _users.discard(user)
+        restore_if_unused()
+
+
+def _install(kind: str) -> None:
+    for registration in _registrations[kind]:
+        registration.install()
+
+
+def restore_if_unused() -> None:
+    if not set(_users):
+        for registrations in _registrations.values():
+            for registration in registrations:
+                registration.undo()
 
 
 class _Padding:

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import FSDPModule
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
 from dsengine.parallel.tensor import split_layers
-from dsengine.parallel.transformers_attention import divide_attention
+from dsengine.parallel.transformers_attention import divide_attention, keep_attention
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.buffers import cast_buffers
 from dsengine.sharding.fully_sharded import FullySharded
@@ -63,6 +63,8 @@ def distribute(
     split = {old: name for name, old in named.items() if parts[name] is not old}
     del named, parts
     sharding = _shard(module, plan, policy, topology, device)
+    if topology.size("sequence") > 1:
+        keep_attention(sharding)
     record_distribution(sharding, before)
     sharding.originals |= split
     sharding.originals |= {old: sharding.originals[new] for old, new in replaced.items()}
