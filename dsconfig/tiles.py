@@ -1,7 +1,7 @@
 """Tiles of an offloaded optimizer: how much of its states is updated at a time, and where.
 
 Pure arithmetic, shared by the engine, which moves the tiles, and the estimate, which counts them.
-Sizes are elements of one rank. Also the maximum sizes of transfers.
+Sizes are elements of one rank. Also the maximum sizes of transfers and masks.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,9 @@ COPIED_ELEMENTS = 2**20
 """Elements per group in a step with copies: of new states, or of 16-bit weights and states."""
 PACKED_BELOW = 2**20
 """Unsharded parameters below this size are gathered together."""
+LONGEST_DENSE_MASK = 16_384
+"""Longest sequence divided over ranks whose windows, packed samples and padding are a dense mask
+of sequence x sequence booleans (256 MiB)."""
 PIECES = STAGING_BYTES // PIECE_BYTES
 ELEMENT_BYTES = 4
 """All states are fp32."""

@@ -7,8 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
-from dsengine.parallel.attention import SequenceMask
+from dsengine.parallel.masks import Rule, SequenceMasks, attend_in_blocks
 from dsengine.parallel.tiling import TiledFusedLogitsLoss, TiledMLP, sequence_tiled_compute
 from narrowing import not_none
 from training import sequence_jobs
@@ -91,6 +92,17 @@ def test_data_and_sequence(
 
 @pytest.mark.engine
 @pytest.mark.live
+@pytest.mark.parametrize("kind", ["window", "packed", "left padding", "right padding", "gemma 3"])
+def test_sequences_above_the_longest_dense_mask(ranks: Ranks, kind: str) -> None:
+    job = "training.sequence_jobs:losses_with_long_masks"
+    dense, blocks = (ranks.run(job, kind=kind, longest_dense=length) for length in (16, 8))
+    for (losses, calls), (expected, without) in zip(blocks, dense, strict=True):
+        assert losses == pytest.approx(expected, rel=1e-6)
+        assert calls > 0 and without == 0
+
+
+@pytest.mark.engine
+@pytest.mark.live
 def test_attention_is_registered_while_an_engine_uses_it(ranks: Ranks) -> None:
     """With two engines, one, none, a new one, and that freed without ``destroy``."""
     expected = [(is_own, is_own) for is_own in (False, False, True, False, True)]
@@ -106,12 +118,84 @@ def test_gradients_are_reduced_in_the_given_dtype(ranks: Ranks) -> None:
 
 def test_masks_are_not_taken_from_freed_paddings() -> None:
     """A script may pass the same positions each step; memory of old paddings is reused."""
-    positions, masks = torch.arange(4)[None], SequenceMask()
+    positions, masks = torch.arange(4)[None], SequenceMasks()
     for length in (1, 2, 3):
         padding = torch.arange(4)[None] < length
-        mask = masks.dense(positions, padding, causal=False, window=None)
-        assert not_none(mask)[0, 0, 0].tolist() == padding[0].tolist()
+        mask = masks.get(positions, padding, causal=False, window=None)
+        assert isinstance(mask, torch.Tensor)
+        assert mask[0, 0, 0].tolist() == padding[0].tolist()
         del padding
+
+
+DOCUMENTS = torch.tensor([[0] * 5 + [1] * 9 + [2] * 5, [0] * 16 + [1] * 2 + [2]])
+PADDING = torch.tensor([[False] * 6 + [True] * 13, [True] * 9 + [False] * 10])
+RULES = {
+    "window": Rule(True, 5, None, None),
+    "wide window": Rule(True, 13, None, None),
+    "window in both directions": Rule(False, 6, None, None),
+    "packed": Rule(True, None, DOCUMENTS, None),
+    "packed alike, window": Rule(True, 4, DOCUMENTS[:1], None),
+    "padding": Rule(True, None, None, PADDING),
+    "padding in both directions": Rule(False, None, None, PADDING),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_blocks_contain_the_dense_mask(name: str) -> None:
+    """A block is left out only if no pair is allowed, and read without the rule if all are."""
+    rule, length, size = RULES[name], 19, 4
+    blocks = rule.blocks(length, torch.device("cpu"), size)
+    padded = torch.zeros(rule.samples, 20, 20, dtype=torch.bool)
+    padded[:, :length, :length] = rule.dense(length, torch.device("cpu"))[:, 0]
+    scores = padded.unflatten(2, (-1, size)).unflatten(1, (-1, size))
+    some, every = scores.any(4).any(2), scores.all(4).all(2)
+    partial = not_none(blocks.kv_num_blocks)[:, 0], not_none(blocks.kv_indices)[:, 0]
+    full = not_none(blocks.full_kv_num_blocks)[:, 0], not_none(blocks.full_kv_indices)[:, 0]
+    for expected, parts in ((some, (partial, full)), (every, (full,))):
+        found = torch.zeros_like(expected)
+        for counts, indices in parts:
+            for sample, row in torch.cartesian_prod(*map(torch.arange, counts.shape)).tolist():
+                found[sample, row, indices[sample, row, : counts[sample, row]].long()] = True
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_attention_in_blocks_equals_a_dense_mask(name: str) -> None:
+    rule, length, device = RULES[name], 19, torch.device("cpu")
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, heads, length, 8) for heads in (4, 2, 2))
+    dense = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=rule.dense(length, device), scale=0.3, enable_gqa=True
+    )
+    tiled = attend_in_blocks(query, key, value, rule.blocks(length, device, 4), scaling=0.3)
+    assert torch.allclose(tiled, dense, atol=1e-6)
+
+
+@pytest.mark.long
+def test_fused_attention_that_skips_blocks() -> None:
+    length, device = 300, torch.device("cpu")
+    rule = Rule(True, 100, torch.arange(length)[None] // 140, None)
+    query, key, value = (torch.randn(1, heads, length, 16) for heads in (4, 2, 2))
+    blocks, mask = rule.blocks(length, device), rule.dense(length, device)
+    dense = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+    compiled: Any = torch.compile(flex_attention)
+    fused = compiled(query, key, value, block_mask=blocks, enable_gqa=True)
+    assert torch.allclose(fused, dense, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("option", "missing"),
+    [
+        ({"dropout": 0.1}, "dropout"),
+        ({"position_bias": torch.zeros(1)}, "position bias"),
+        ({}, "backward on the CPU"),
+    ],
+)
+def test_attention_in_blocks_refuses_what_it_lacks(option: dict[str, Any], missing: str) -> None:
+    part = torch.zeros(1, 1, 19, 8, requires_grad=not option)
+    with pytest.raises(ValueError, match=f"no {missing}: use flash_attention_2"):
+        attend_in_blocks(part, part, part, RULES["window"].blocks(19, part.device), **option)
 
 
 def gradients(

@@ -10,10 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dsengine
+from dsconfig import tiles
 from dsengine.deepspeed.runtime.sequence_parallel import parallel_state_sp
 from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 from dsengine.deepspeed.sequence.layer import DistributedAttention
 from dsengine.optimizers.build import OWN
+from dsengine.parallel import attention, masks
+from dsengine.torch_private.tensors import replaced
 
 VOCABULARY, LENGTH, MICRO_BATCH, IGNORED = 96, 16, 2, -100
 OPTIMIZERS = {
@@ -244,6 +247,28 @@ def divided(
         curve.append((total.item() / dist.get_world_size(), engine.get_global_grad_norm() or 0.0))
     engine.destroy()
     return curve
+
+
+def losses_with_long_masks(kind: str, longest_dense: int) -> tuple[list[float], int]:
+    """Return losses in evaluation with dense masks up to this length, and the number of calls with
+    masks in blocks."""
+    model, mpu = divided_model(kind, 2)
+    engine, *_ = dsengine.initialize(model=model, config=settings(3, 1, "SGD", 0.0), mpu=mpu)
+    engine.eval()
+    calls = list[int]()
+
+    def counted(*arguments: Any, **options: Any) -> Tensor:
+        calls.append(1)
+        return masks.attend_in_blocks(*arguments, **options)
+
+    with (
+        replaced(tiles, "LONGEST_DENSE_MASK", longest_dense),
+        replaced(attention, "attend_in_blocks", counted),
+        torch.no_grad(),
+    ):
+        found = [micro_batch_loss(engine, kind, micro, 2).item() for micro in range(3)]
+    engine.destroy()
+    return found, len(calls)
 
 
 def attention_functions() -> list[tuple[bool, bool]]:

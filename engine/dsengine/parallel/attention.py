@@ -4,30 +4,23 @@
 transformers builds masks from a rank's part of the sequence, once per forward. The replaced mask
 function returns the padding of the whole sequence instead, [batch, sequence]. Everything else is
 known where attention is called: whether it is causal, the window, and the positions, which restart
-where a packed sample starts. ``SequenceMask`` combines them; without padding, window and packing
+where a packed sample starts. ``SequenceMasks`` combines them; without padding, window and packing
 there is no mask, and the kernel's own causal mode is used.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 
 from dsconfig import nearest_degree
 from dsengine.parallel.all_to_all import all_gather, split_heads, split_sequence
+from dsengine.parallel.masks import SequenceMasks, attend_in_blocks
 from dsengine.topology import world_size
 from dsengine.torch_private.tensors import version_of
-
-LONGEST_DENSE = 16_384
-"""Longest sequence with a dense mask, of sequence x sequence booleans (256 MiB)."""
-
-
-KINDS_OF_LAYERS = 2
-"""Masks that a forward needs at a time: with and without a window."""
 
 
 class SequenceAttention:
@@ -62,7 +55,7 @@ class SequenceAttention:
         self.group = group
         self.disable_in_eval = disable_in_eval
         self._positions = _Gathered(group)
-        self._mask = SequenceMask()
+        self._masks = SequenceMasks()
 
     def __call__(
         self,
@@ -85,15 +78,19 @@ class SequenceAttention:
         repeats = max(1, self.group.size() // key.shape[1])
         key, value = (each.repeat_interleave(repeats, dim=1) for each in (key, value))
         query, key, value = (split_heads(each, self.group) for each in (query, key, value))
+        mask, weights = attention_mask, None
         if self.kind == "sdpa":
-            attention_mask = self._mask.dense(
+            mask = self._masks.get(
                 positions,
                 attention_mask,
                 causal=_is_causal(module, options),
                 window=options.get("sliding_window"),
             )
-        with _groups_of(module, query.shape[1] // key.shape[1]):
-            output, weights = self.attention(module, query, key, value, attention_mask, **options)
+        if isinstance(mask, BlockMask):
+            output = attend_in_blocks(query, key, value, mask, **options).transpose(1, 2)
+        else:
+            with _groups_of(module, query.shape[1] // key.shape[1]):
+                output, weights = self.attention(module, query, key, value, mask, **options)
         return split_sequence(output.transpose(1, 2), self.group).transpose(1, 2), weights
 
 
@@ -110,66 +107,6 @@ def require_positions(inputs: Mapping[str, Any]) -> None:
             "sequence parallelism requires position_ids in every forward: pass "
             "torch.arange(length), restarting at each packed sample, divided like input_ids"
         )
-
-
-class SequenceMask:
-    """Builds dense masks, and keeps the last few: the layers of a forward share them."""
-
-    def __init__(self) -> None:
-        self._built: deque[tuple[Tensor, Tensor | None, bool, int | None, Tensor | None]]
-        self._built = deque(maxlen=KINDS_OF_LAYERS)
-
-    def dense(
-        self, positions: Tensor, padding: Tensor | None, *, causal: bool, window: int | None
-    ) -> Tensor | None:
-        """Return [batch, 1, sequence, sequence], true where a token attends to another.
-
-        ``positions``: [1 or batch, sequence]; ``padding``: [batch, sequence], false for padding.
-        None if the kernel's own causal mode, or no mask, does the same. Raises ValueError for
-        sequences above ``LONGEST_DENSE``.
-        """
-        for at, of, is_causal, within, mask in self._built:
-            if at is positions and of is padding and (is_causal, within) == (causal, window):
-                return mask
-        mask = _dense(positions, padding, causal, window)
-        self._built.append((positions, padding, causal, window, mask))
-        return mask
-
-
-def _dense(
-    positions: Tensor, padding: Tensor | None, causal: bool, window: int | None
-) -> Tensor | None:
-    documents = _documents(positions) if padding is None else None
-    length = positions.shape[1]
-    window = None if window is None or window >= length else window
-    if padding is not None and bool(padding.all()):
-        padding = None
-    if documents is None and padding is None and window is None:
-        return None
-    if length > LONGEST_DENSE:
-        raise ValueError(
-            f"sdpa needs a dense mask for windows, packed samples and padding, which is not "
-            f"built for {length} tokens (at most {LONGEST_DENSE}): use flash_attention_2"
-        )
-    token = torch.arange(length, device=positions.device)
-    distance = token[:, None] - token
-    allowed = torch.ones_like(distance, dtype=torch.bool)
-    if causal:
-        allowed &= distance >= 0
-    if window is not None:
-        allowed &= distance.abs() < window
-    mask = allowed[None]
-    if documents is not None:
-        mask = mask & (documents[:, :, None] == documents[:, None, :])
-    if padding is not None:
-        mask = mask & padding[:, None, :].bool()
-    return mask[:, None]
-
-
-def _documents(positions: Tensor) -> Tensor | None:
-    """Return the number of each token's packed sample, [batch, sequence]; None if there is one."""
-    starts = torch.diff(positions, dim=1, prepend=positions[:, :1] - 1) != 1
-    return starts.cumsum(1) if bool(starts.any()) else None
 
 
 class _Gathered:
