@@ -5,7 +5,6 @@ in the sources of the first and the last release.
 """
 
 from collections.abc import Iterator
-from typing import cast
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.fault import FaultFinding, fault
@@ -101,12 +100,10 @@ def _has_window(config: Context) -> bool:
     model = config.facts.model
     if model is None or model.architecture is None:
         return False
-    written = model.config or {}
-    window, length = written.get("sliding_window"), config.facts.sequence_length
-    is_set = type(window) is int and written.get("use_sliding_window", True) is not False
-    if is_set and length is not None and length <= cast(int, window):
+    window, length = model.sliding_window, config.facts.sequence_length
+    if window is not None and length is not None and length <= window:
         return False
-    return is_set or model.architecture.family in WINDOWED
+    return window is not None or model.architecture.family in WINDOWED
 
 
 def _name(config: Context) -> str:

@@ -291,12 +291,17 @@ class ActivationCategories:
         self.outside = Category(
             "embedding output and token ids", pointer, "kept by the loss and the last norm"
         )
+        self.mask = Category("attention mask", "/sequence_parallel_size", "sequence length squared")
         self.logits = Category("logits and loss", pointer, saved.loss_formula)
+        self._mask_bytes = job.mask_bytes
         self._per_micro_batch = saved.per_block * saved.blocks + saved.outside
         self._others = saved.in_flight - 1
 
     def hold_in_flight(self, line: Timeline) -> None:
-        """Allocate what the other micro batches of a pipeline keep, blocks and their inputs."""
+        """Allocate what the other micro batches of a pipeline keep, blocks and their inputs, and
+        the mask, which is kept until the next one."""
+        line.free(self.mask)
+        line.hold(self.mask, self._mask_bytes)
         line.hold(self.in_flight, self._others * self._per_micro_batch)
 
 

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from dsconfig.cost import hardware
 from dsconfig.cost.activations import Activations, activations_of
+from dsconfig.cost.masks import dense_mask_bytes
 from dsconfig.cost.master_weights import specified
 from dsconfig.cost.optimizers import OptimizerCost, cost_in_force
 from dsconfig.cost.weights import Size, Weight, Weights, packing_of, weights_of
@@ -32,6 +33,8 @@ class Workload:
     accumulation: int
     activations: Activations
     model: ModelTree
+    mask_bytes: int = 0
+    """A dense mask of a sequence divided over ranks."""
     version: Version = NEWEST
     """The DeepSpeed release, if the runtime uses DeepSpeed."""
     builds_in_pieces: bool = False
@@ -195,6 +198,7 @@ def workload(
         optimizer=cost_in_force(effective, facts, facts.model, in_engine=in_engine),
         accumulation=batch.accumulation if batch else 1,
         activations=activations_of(effective, facts),
+        mask_bytes=dense_mask_bytes(facts) if in_engine else 0,
         model=facts.model,
         version=version,
         # Usual at stage 3 (Hugging Face enables it); ``zero_init`` may disable it. transformers

@@ -195,6 +195,18 @@ class ModelTree:
     )
     """Attributes of ``model.config``, which integrations search; None: it has no config."""
 
+    @property
+    def sliding_window(self) -> int | None:
+        """Return the tokens that some layers attend to; None if all attend to the sequence."""
+        written = dict(self.config or {})
+        text = written.get("text_config")
+        written |= text if isinstance(text, Mapping) else {}
+        window = written.get("sliding_window")
+        kinds = written.get("layer_types") or ("sliding_attention",)
+        is_used = written.get("use_sliding_window", True) is not False
+        is_used &= "sliding_attention" in kinds
+        return window if type(window) is int and is_used else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOutline:

@@ -27,11 +27,12 @@ from dsconfig.cost.remedies import cheapest_changes
 from dsconfig.cost.search_space import programs
 from dsconfig.cost.tuning import tune
 from dsconfig.cost.usual import table
-from dsconfig.facts import Facts, TrainingFacts, catalogue
+from dsconfig.facts import Facts, TrainingFacts, catalogue, hf_config
 from dsconfig.facts.gathering import gather
 from dsconfig.runtimes.base import SELECTIVE_RECOMPUTATION, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier, Zero
 from dsconfig.schema import Key, find
+from dsconfig.tiles import LONGEST_DENSE_MASK
 
 RUNTIMES = ("dsengine", "deepspeed")
 
@@ -273,6 +274,39 @@ def test_changes_are_checked_against_disk_and_host_memory() -> None:
     with_nvme = cheapest_changes(config, with_disk)
     assert with_nvme[0].fits
     assert with_nvme[0].edits["/zero_optimization/offload_param"]["nvme_path"] == "/local"
+
+
+WINDOWED = {
+    "model_type": "mistral",
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "vocab_size": 1000,
+    "sliding_window": 1024,
+}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "length", "more", "expected"),
+    [
+        ("dsengine", 4096, {}, 4096**2),
+        ("dsengine", LONGEST_DENSE_MASK, {}, LONGEST_DENSE_MASK**2),
+        ("dsengine", 2 * LONGEST_DENSE_MASK, {}, 0),
+        ("dsengine", 1024, {}, 0),
+        ("dsengine", 4096, {"sequence_parallel": 1}, 0),
+        ("dsengine", 4096, {"training_args": {"attn_implementation": "flash_attention_2"}}, 0),
+        ("deepspeed", 4096, {}, 0),
+    ],
+)
+def test_dense_masks_of_divided_sequences(
+    runtime: str, length: int, more: dict[str, Any], expected: int
+) -> None:
+    """DeepSpeed ignores the window; longer sequences have masks in blocks."""
+    chosen = {"sequence_parallel": 2, "seq_len": length, "model": hf_config.model(WINDOWED), **more}
+    here = facts(**chosen)
+    device = estimate_option(usual_config(here, USUAL[0]), here, runtime=runtime).device
+    masks = [part.bytes for part in device.components if part.name == "attention mask"]
+    assert sum(masks) == expected
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
