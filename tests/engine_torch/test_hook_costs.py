@@ -12,6 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from dsengine.torch_private.hook_costs import reduce_hook_costs
+from dsengine.torch_private.units import units_of, units_without
 from narrowing import of_type
 
 pytestmark = pytest.mark.torch
@@ -102,3 +103,10 @@ def test_gradients_are_complete_shards(model: Blocks) -> None:
         gradient = of_type(parameter.grad, DTensor)
         assert gradient.shape == parameter.shape
         assert gradient.full_tensor().isfinite().all()
+
+
+def test_a_root_without_parameters_is_not_a_unit_to_watch(model: Blocks) -> None:
+    """Stages 1 and 2, which keep all units gathered, watch no forward for direct use."""
+    units = units_of(model)
+    assert units_without(units, units[1:]) == []
+    assert units_without(units, units[2:]) == [model.blocks[0]]

@@ -19,14 +19,14 @@ _NOTHING = "(?!)"
 def cast_buffers(module: nn.Module, policy: Policy) -> None:
     """Cast the floating-point buffers as ``policy`` specifies.
 
-    A pattern may match anywhere in the full name of a buffer, and its ``*`` any characters. Raises
-    ValueError for an invalid one.
+    A pattern may match anywhere in the full name of a buffer, and its ``*`` any characters. In fp32
+    training none applies, as in DeepSpeed. Raises ValueError for an invalid one.
     """
     if policy.fp32_buffers is None:
         patterns = _named_by_model(module, policy)
     else:
         patterns = map(_regular, policy.fp32_buffers)
-    kept = re.compile("|".join(sorted(patterns)) or _NOTHING)
+    kept = re.compile("|".join(sorted(patterns) if policy.is_mixed else ()) or _NOTHING)
     for name, buffer in module.named_buffers(remove_duplicate=False):
         dtype = torch.float32 if kept.search(name) else policy.buffers
         if dtype is not None and buffer.is_floating_point():

@@ -211,12 +211,13 @@ def units_of(root: nn.Module) -> list[FSDPModule]:
 
 
 def units_without(units: Iterable[FSDPModule], other: Iterable[FSDPModule]) -> list[FSDPModule]:
-    """Return those of ``units`` that share no parameters with ``other``.
+    """Return those of ``units`` that have parameters and share none with ``other``.
 
-    Several modules can form one unit.
+    Several modules can form one unit; the root may have no parameters of its own.
     """
     excluded = {id(group) for unit in other for group in parameter_groups(unit)}
-    return [u for u in units if not excluded & {id(group) for group in parameter_groups(u)}]
+    groups = ((unit, {id(group) for group in parameter_groups(unit)}) for unit in units)
+    return [unit for unit, own in groups if own and not excluded & own]
 
 
 def is_gathered(unit: FSDPModule) -> bool:
