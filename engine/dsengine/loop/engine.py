@@ -12,7 +12,12 @@ from torch.optim import Optimizer
 
 from dsconfig import Plan
 from dsengine.communication.exit_watch import reported
-from dsengine.communication.peers import agree_to_abort, in_phase, unregister
+from dsengine.communication.peers import (
+    agree_to_abort,
+    in_phase,
+    require_all_ranks,
+    unregister,
+)
 from dsengine.communication.peers.message import cause_of
 from dsengine.loop import direct_step
 from dsengine.loop.accumulating import AccumulatingEngine
@@ -102,6 +107,8 @@ class Engine(AccumulatingEngine):
         self.require_states(MODEL, "forward()")
         if self._failed_pass:
             self._abort_pass(self._failed_pass)
+        if self._effective.zero.stage == 3 and torch.is_grad_enabled():
+            require_all_ranks()
         if self.topology.size("sequence") > 1 and "input_ids" in kwargs:
             require_positions(kwargs)
         with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
@@ -215,6 +222,8 @@ class Engine(AccumulatingEngine):
         self._backwards += 1
         self._issued_before, self._has_forward = issued_collectives(), False
         reduce = self._reduces and self.is_gradient_accumulation_boundary()
+        if reduce or self._effective.zero.reduces_every_pass:
+            require_all_ranks()
         self.sharding.before_backward(loss, reduce)
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -233,6 +242,7 @@ class Engine(AccumulatingEngine):
         stepper = self._checked_stepper()
         self._step_applied = False
         if self.is_gradient_accumulation_boundary():
+            require_all_ranks()
             with self._reporter.phase("step"):
                 check_metrics(self.lr_scheduler, dict(lr_kwargs or {}))
                 self._record_outcome(stepper.step(self.counters.global_steps + 1))

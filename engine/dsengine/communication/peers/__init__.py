@@ -16,7 +16,7 @@ transport does not detect the failure, the communicators of its accelerator are 
 
 from dsengine.communication.peers.errors import RankFailedError, is_communication_error
 from dsengine.communication.peers.message import Message
-from dsengine.communication.peers.phases import in_phase
+from dsengine.communication.peers.phases import in_phase, require_all_ranks
 from dsengine.communication.peers.watch import (
     agree_to_abort,
     failure_reason,
@@ -32,5 +32,6 @@ __all__ = [
     "in_phase",
     "is_communication_error",
     "registered",
+    "require_all_ranks",
     "unregister",
 ]

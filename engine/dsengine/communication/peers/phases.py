@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 from dsengine.communication.peers.errors import RankFailedError, is_communication_error
 from dsengine.communication.peers.status import STATUS
-from dsengine.communication.peers.watch import current_failure, failure_reason
+from dsengine.communication.peers.watch import current_failure, departure, failure_reason
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,7 +38,6 @@ def in_phase(
                     _raise_if_failed()  # the device may have computed with invalid data
                 STATUS.steps += name == "step"
                 return result
-                return result
             except RankFailedError:
                 raise
             except Exception as error:
@@ -49,12 +48,25 @@ def in_phase(
                 raise RankFailedError(_explain(reason)) from error
             finally:
                 STATUS.phase, STATUS.last = outer, name
+                STATUS.needs_all = False
                 if outer is None:
                     STATUS.since = monotonic()
 
         return run
 
     return decorate
+
+
+def require_all_ranks() -> None:
+    """Raise RankFailedError if a rank ended its training before the running phase.
+
+    Call it before collectives. They would wait for ever, or, where hosts run ahead, this rank would
+    in the next read of a result.
+    """
+    STATUS.needs_all = True
+    reason = departure(STATUS.progress)
+    if reason is not None:
+        raise RankFailedError(_explain(reason))
 
 
 def _raise_if_failed() -> None:

@@ -23,6 +23,8 @@ class Status:
         """The phase that ended last."""
         self.since = monotonic()
         """When the running phase began or the last one ended."""
+        self.needs_all = False
+        """Whether the running phase has collectives."""
         self.failure: Message | None = None
         """The first failure of another rank."""
         self.aborted = False
@@ -60,12 +62,20 @@ class Status:
 
         It counts the phases of all engines, because each engine has its own counters.
         """
+        if self.phase is None:
+            return self.progress_at_end
         if self.counters is None:
             return -1.0
-        running, last = IN_LOOP.get(self.phase or "", 0.0), IN_LOOP.get(self.last, 0.0)
+        return self.steps * (len(IN_LOOP) + 1) + IN_LOOP.get(self.phase, 0.0)
+
+    @property
+    def progress_at_end(self) -> float:
+        """The same for the phases that have ended."""
+        if self.counters is None:
+            return -1.0
+        last = IN_LOOP.get(self.last, 0.0)
         outside = last + 0.5 if 0 < last < len(IN_LOOP) else 0.0
-        within = running if self.phase is not None else outside
-        return self.steps * (len(IN_LOOP) + 1) + within
+        return self.steps * (len(IN_LOOP) + 1) + outside
 
 
 STATUS = Status()

@@ -64,7 +64,8 @@ class Watch:
         """Send a state change to the other ranks; after FAILED nothing more is sent."""
         if not self._has_failed:
             self._has_failed = kind is MessageKind.FAILED
-            self._send(replace(self._own, kind=kind, phase=phase, cause=cause))
+            progress = STATUS.progress_at_end
+            self._send(replace(self._own, kind=kind, phase=phase, cause=cause, progress=progress))
 
     def agree_to_abort(self, phase: str, cause: str, issued: Mapping[str, int]) -> None:
         refusal = self._agreement.agree(phase, cause, issued, self._patience)
@@ -98,6 +99,8 @@ class Watch:
         self._states[message.rank] = message
         if message.kind is MessageKind.LEFT:
             self._left[message.rank] = message
+            if STATUS.needs_all and STATUS.progress > message.progress:
+                self._on_failure(message)
         elif message.kind is MessageKind.JOINED:
             self._left.pop(message.rank, None)
         elif not (message.kind is MessageKind.DIED and message.rank in self._left):
@@ -108,6 +111,10 @@ class Watch:
         if STATUS.failure is None and group is not None and group is dist.group.WORLD:
             STATUS.failure = message
             threading.Thread(target=end_if_stuck, name="dsengine-end", daemon=True).start()
+
+    def departure(self, progress: float) -> str | None:
+        left = [message for message in [*self._left.values()] if message.progress < progress]
+        return left[0].description if left else None
 
     def failure_reason(self, seconds: float) -> str | None:
         """Wait for the first failure and describe it; otherwise a rank that has left."""
@@ -151,6 +158,11 @@ def unregister() -> None:
 def failure_reason(seconds: float = EXPLANATION_SECONDS) -> str | None:
     """Return which rank failed or left, and why; wait up to ``seconds`` for the message."""
     return None if _watch is None else _watch.failure_reason(seconds)
+
+
+def departure(progress: float) -> str | None:
+    """Describe a rank that closed its last engine before it reached ``progress``."""
+    return None if _watch is None or not _watch.engines else _watch.departure(progress)
 
 
 def agree_to_abort(phase: str, cause: str, issued: Mapping[str, int]) -> None:
