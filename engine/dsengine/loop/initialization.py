@@ -20,6 +20,7 @@ from dsengine.communication.gloo_exit import wait_for_gloo_at_exit
 from dsengine.communication.peers import in_phase, registered
 from dsengine.loop.engine import Engine, active_engines
 from dsengine.loop.host_threads import use_all_cores
+from dsengine.loop.loaded_weights import refuse_unloaded_weights
 from dsengine.loop.misuse import ArgumentError
 from dsengine.loop.planning import (
     Config,
@@ -180,6 +181,7 @@ def _agreed_plan(model: nn.Module, planned: Callable[[], Plan]) -> Plan:
         refuse_parallel(plan, model)
         refuse_insufficient_memory(plan, facts_of(model, None, None))
         refuse_unusable_files(plan)
+        refuse_unloaded_weights(model)
     except (ValueError, OSError) as error:
         failure = error
     check_agreement(plan, model, failure)

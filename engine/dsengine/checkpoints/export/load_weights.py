@@ -66,19 +66,30 @@ def _opened(path: Path) -> Any:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
+def weight_shapes(source: Path) -> dict[str, list[int]]:
+    """Return the shape of every tensor in ``source``; raises as ``weight_files`` does."""
+    shapes: dict[str, list[int]] = {}
+    for path, names in _by_file(source).items():
+        with _opened(path) as file:
+            shapes |= {name: file.get_slice(name).get_shape() for name in names}
+    return shapes
+
+
+def _by_file(source: Path) -> dict[Path, list[str]]:
+    by_file: dict[Path, list[str]] = {}
+    for name, path in weight_files(source).items():
+        by_file.setdefault(path, []).append(name)
+    return by_file
+
+
 def _check(
     source: Path, targets: dict[str, Tensor], tied: Container[str], strict: bool
 ) -> dict[Path, list[str]]:
     """Return the tensors to read by file, or raise."""
-    by_file: dict[Path, list[str]] = {}
-    for name, path in weight_files(source).items():
-        by_file.setdefault(path, []).append(name)
-    shapes: dict[str, list[int]] = {}
-    for path, names in by_file.items():
-        with _opened(path) as file:
-            shapes |= {n: file.get_slice(n).get_shape() for n in names if n not in tied}
+    shapes = {name: shape for name, shape in weight_shapes(source).items() if name not in tied}
     names_to_load = set(check_weights(shapes, targets, strict=strict))
-    return {path: [n for n in names if n in names_to_load] for path, names in by_file.items()}
+    files = _by_file(source).items()
+    return {path: [n for n in names if n in names_to_load] for path, names in files}
 
 
 @torch.no_grad()

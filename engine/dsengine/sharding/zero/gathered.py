@@ -5,6 +5,7 @@ It accepts parameters of a model built under ``zero.Init``, shards of a stage-3 
 before ``initialize``. Each is full inside and updated on exit.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -72,7 +73,9 @@ class GatheredParameters:
             params = [params]
         # torch declares the parameters of its modules as Tensor.
         given = cast(Iterable[nn.Parameter], params)
-        self._parameters = list({id(p): p for p in given}.values()) if enabled else []
+        once = {id(p): p for p in given}.values() if enabled else ()
+        # transformers passes a set, whose order differs between ranks.
+        self._parameters = sorted(once, key=lambda p: getattr(p, "ds_id", math.inf))
         self._modifier_rank = modifier_rank
         self._exits: list[Callable[[], None]] = []
         self._unwritten: list[tuple[Tensor, tuple[int, int]]] = []

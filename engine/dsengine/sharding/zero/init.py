@@ -14,6 +14,7 @@ from dsengine.sharding.zero.parameter_attributes import install_parameter_attrib
 from dsengine.sharding.zero.partitioned import is_partitioned_parameter, partition, set_dtype
 from dsengine.sharding.zero.rounded import round_parameter
 from dsengine.sharding.zero.status import watch_writes
+from dsengine.sharding.zero.uninitialized import MarkUninitialized
 from dsengine.tiers import memory
 
 TRIM_BYTES = 16 * memory.MEBI
@@ -30,7 +31,8 @@ class Init:
             with dsengine.zero.Init(config_dict_or_path=config):
                 model = Model()
 
-    The weights equal those rank 0 would have without it. A rank never holds more than its shards
+    The weights equal those rank 0 would have without it; memory that a constructor does not write
+    is NaN. A rank never holds more than its shards
     and one module's own parameters. A module counts as complete once the next one starts;
     partitioning one too early costs a gather but does not change values (see ``partitioned``).
     ``dtype`` casts floating-point parameters; ``enabled=False`` does nothing. ``module``: an
@@ -91,11 +93,14 @@ class Init:
             self._module_init(module, *args, **kwargs)
 
         nn.Module.__init__ = init  # type: ignore[method-assign]
+        self._marking = MarkUninitialized()
+        self._marking.__enter__()
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
         if not self.enabled:
             return
+        self._marking.__exit__(kind, *error)
         nn.Module.__init__ = self._module_init  # type: ignore[method-assign]
         self._hook.remove()
         if kind is None:
