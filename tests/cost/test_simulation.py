@@ -142,6 +142,21 @@ def test_a_dry_run_agrees_on_replicas_tiles_sums_and_optimizers(
     assert option.host.bytes // 8 == pytest.approx(result["host"]["step"], rel=0.02)
 
 
+@pytest.mark.live
+@pytest.mark.parametrize("stage", [0, 1, 3])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_dry_run_agrees_on_8_bit_states(stage: int, precision: str) -> None:
+    optim = pytest.importorskip("bitsandbytes.optim")
+    facts = replace(gather(gpus=4, model=SMALL), client_optimizer="AdamW8bit")
+    chosen = {k: v for k, v in config(stage, precision).items() if k != "optimizer"}
+    resolution = dsconfig.resolve(chosen, facts)
+    plan = dsconfig.plan(resolution, facts)
+    result = dsengine.simulate(plan, SMALL, optimizer=lambda given: optim.AdamW8bit(given))
+    phases = dsconfig.estimate(resolution, facts).options[0].device.phase_bytes
+    for phase in Phase:  # fp32 states of small weights and one codebook per weight are not counted
+        assert result["phases"][phase] == pytest.approx(phases[phase], rel=1e-3)
+
+
 TINY = hf_config.model(
     {
         "model_type": "llama",

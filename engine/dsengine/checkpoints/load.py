@@ -79,7 +79,7 @@ def _prepare(
     weights = {weight_key(name): current[name] for name in names}
     if not with_optimizer or state.optimizer is None or small["optimizer"] is None:
         return small, weights, None
-    check_same_family(state.optimizer, small["optimizer"])
+    check_same_family(state.optimizer, small["optimizer"], saved)
     targets = optimizer_targets(
         state.trained(), state.optimizer, saved, state.load_target, state.state_dtype
     )

@@ -1,6 +1,6 @@
 """Optimizer state by parameter name, independent of grouping, stage and world size."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeGuard
 
@@ -80,7 +80,7 @@ def optimizer_targets(
     parameters: Mapping[str, Tensor],
     optimizer: Optimizer,
     saved: Mapping[str, tuple[torch.Size, torch.dtype]],
-    load_target: Callable[[str, str], Tensor | None],
+    load_target: Callable[[str, str, torch.Size], Tensor | None],
     state_dtype: Callable[[Tensor, torch.dtype], torch.dtype],
 ) -> dict[str, Tensor]:
     """Return a tensor to load each saved entry into, by key, without changing the optimizer.
@@ -100,12 +100,20 @@ def optimizer_targets(
         present = optimizer.state.get(parameter, {}).get(entry)
         if isinstance(present, Tensor) and (present.shape, present.dtype) == (shape, dtype):
             targets[key] = present.detach()
+        elif (target := _chosen(load_target, name, entry, shape)) is not None:
+            targets[key] = target
         elif shape == parameter.shape:
-            target = load_target(name, entry)
-            targets[key] = torch.zeros_like(parameter, dtype=dtype) if target is None else target
+            targets[key] = torch.zeros_like(parameter, dtype=dtype)
         else:
             targets[key] = torch.zeros(shape, dtype=dtype, device=parameter.device)
     return targets
+
+
+def _chosen(choose: Callable[[str, str, torch.Size], Tensor | None], *state: Any) -> Tensor | None:
+    try:
+        return choose(*state)
+    except ValueError as error:
+        raise CheckpointMismatchError(f"{error}") from None
 
 
 def adopt_optimizer_tensors(
@@ -142,16 +150,24 @@ def restore_optimizer_values(
                 optimizer.state[parameter][entry] = value
 
 
-def check_same_family(optimizer: Optimizer, values: Mapping[str, Any]) -> None:
-    """Raise CheckpointMismatchError if the saved state lacks what this optimizer requires."""
-    saved = moments_of(values["type"])
-    if values["scalars"] and saved is not None:
-        check_states(optimizer, saved, values["type"])
+def check_same_family(
+    optimizer: Optimizer, values: Mapping[str, Any], saved: Iterable[str]
+) -> None:
+    """Raise CheckpointMismatchError if the saved state lacks what this optimizer requires.
+
+    ``saved``: keys of the saved tensors.
+    """
+    available = {entry for key in saved if (entry := name_and_entry(key)[1])}
+    named = available or moments_of(values["type"])
+    if values["scalars"] and named is not None:
+        check_states(optimizer, named, values["type"])
 
 
 def check_states(optimizer: Optimizer, saved: AbstractSet[str], saved_by: str) -> None:
     """Raise CheckpointMismatchError if ``saved`` lacks states that the optimizer requires."""
-    required = moments_of(type(optimizer).__name__)
+    kind = type(optimizer)
+    is_foreign = kind.__module__.startswith("bitsandbytes.")
+    required = {"state1"} if is_foreign else moments_of(kind.__name__)
     if required is None or required <= saved:
         return
     raise CheckpointMismatchError(

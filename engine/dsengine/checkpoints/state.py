@@ -31,9 +31,10 @@ class TrainingState:
     ``parts``: by name, the small states (``lr_scheduler``, ``loss_scale``, ``counters``,
     ``data``), equal on all ranks. ``load_lr_scheduler_states`` controls ``lr_scheduler``.
     ``description``: plain data for readers, such as stage and world size.
-    ``load_target``: returns the tensor to load a parameter's optimizer state into, or None for a
-    new one. ``state_dtype``: returns the dtype of a new one, given its weight and that of the saved
-    state. ``file_backed``: tensors are views of files, and may exceed the memory.
+    ``load_target``: returns the tensor to load a parameter's optimizer state into, given its name
+    and saved shape, or None for a new one; raises ValueError for one that does not fit.
+    ``state_dtype``: returns the dtype of a new one, given its weight and that of the saved state.
+    ``file_backed``: tensors are views of files, and may exceed the memory.
     """
 
     module: nn.Module
@@ -41,7 +42,7 @@ class TrainingState:
     masters: Mapping[str, Tensor] = field(default_factory=dict)
     parts: Mapping[str, Stateful] = field(default_factory=dict)
     description: Mapping[str, Any] = field(default_factory=dict)
-    load_target: Callable[[str, str], Tensor | None] = lambda name, entry: None
+    load_target: Callable[[str, str, torch.Size], Tensor | None] = lambda *_: None
     state_dtype: Callable[[Tensor, torch.dtype], torch.dtype] = lambda weight, saved: saved
     file_backed: bool = False
 

@@ -265,9 +265,9 @@ class EngineState(DeepSpeedAttributes, MoveAwareModule):
         """Record that master ``name`` and its optimizer parameter were given the same value."""
         self._binding.mark_in_sync(name)
 
-    def state_load_target(self, name: str, entry: str) -> Tensor | None:
-        """Return the tensor to load a state into, inside ``optimizer_on_shards``."""
-        return self._binding.load_target(name, entry)
+    def state_load_target(self, name: str, entry: str, shape: torch.Size) -> Tensor | None:
+        """Return the tensor to load a state of ``shape`` into, inside ``optimizer_on_shards``."""
+        return self._binding.load_target(name, entry, shape)
 
     def state_dtype(self, weight: Tensor, saved: torch.dtype) -> torch.dtype:
         """Return the dtype in which to load a state of ``weight``, saved as ``saved``.

@@ -180,9 +180,9 @@ class Binding:
         proven = proves_elementwise(optimizer, device)
         if not proven and package in KERNEL_PACKAGES:
             raise ValueError(
-                f"{package}'s {kind.__name__} cannot update sharded parameters: its update or its "
-                "states are not elementwise, as with 8-bit states, or cannot be tested. Use AdamW, "
-                "a class with 32-bit states, or zero_optimization.stage 0"
+                f"{package}'s {kind.__name__} cannot update sharded parameters here: its update or "
+                "its states are not elementwise, or cannot be tested. Use AdamW, AdamW8bit of "
+                "bitsandbytes without offload_optimizer, or zero_optimization.stage 0"
             )
         return proven
 
@@ -213,10 +213,11 @@ class Binding:
     def mark_in_sync(self, name: str) -> None:
         """Record that a shard and its master have been set to the same value externally."""
 
-    def load_target(self, name: str, entry: str) -> Tensor | None:
+    def load_target(self, name: str, entry: str, shape: torch.Size) -> Tensor | None:
         """Return the tensor to load a state of master ``name`` into, or None for a new one.
 
-        Valid inside ``as_sharded``.
+        ``shape``: of the saved state. Valid inside ``as_sharded``. Raises ValueError for a state
+        that cannot be loaded.
         """
 
     def close(self) -> None:

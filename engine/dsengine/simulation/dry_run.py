@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 import dsconfig
 from dsconfig import ModelTree, Plan
@@ -42,6 +43,7 @@ def simulate(
     loss: Callable[[Any], Tensor] | None = None,
     rank: int = 0,
     device: str = "cuda",
+    optimizer: Callable[[Any], Optimizer] | None = None,
 ) -> dict[str, Any]:
     """Return peak bytes of one rank by phase, and bytes sent in one step by collective.
 
@@ -49,8 +51,9 @@ def simulate(
     ``loss`` runs one forward: it takes the engine and returns a scalar. ``device``: on ``cpu``
     ranks communicate as over gloo and there is one memory; otherwise the model starts in host
     memory, and ``host`` and ``nvme`` report by phase what this rank has in host memory and in files
-    (none is written). Raises ValueError for a model whose tensors are unknown, for files with
-    ``device`` cpu, and if a process group is running.
+    (none is written). ``optimizer``: a script's own, as ``initialize`` takes it. Raises
+    ValueError for a model whose tensors are unknown, for files with ``device`` cpu, and if a
+    process group is running.
     """
     if model is None:
         raise ValueError("a dry run requires the tensors of the model: specify --model")
@@ -75,7 +78,7 @@ def simulate(
     ):
         # Fake tensors have no address; code that compares addresses sees them as equal.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor", UserWarning)
-        engine = _initialized(_quiet(plan), model, live, placement, device)
+        engine = _initialized(_quiet(plan), model, live, placement, device, optimizer)
         _train(engine, plan.batch.accumulation, loss or (lambda e: e(torch.zeros(1))), live, sent)
     return {
         "world_size": plan.mesh.world_size,
@@ -118,14 +121,19 @@ def _tier_peaks(live: _Live) -> dict[str, dict[str, int]]:
 
 
 def _initialized(
-    plan: Plan, build: Callable[[], nn.Module], live: _Live, placement: MemoryPlacement, device: str
+    plan: Plan,
+    build: Callable[[], nn.Module],
+    live: _Live,
+    placement: MemoryPlacement,
+    device: str,
+    optimizer: Callable[[Any], Optimizer] | None,
 ) -> Any:
     """Return the engine; with host memory as the device, building the model is measured too."""
     from dsengine.loop.initialization import initialize
 
     if device == "cpu":
         live.start("init", existing=())
-        engine, *_ = initialize(model=build(), plan=plan)
+        engine, *_ = initialize(model=build(), plan=plan, optimizer=optimizer)
         return engine
     module = build()
     built = [*module.parameters(), *module.buffers()]
@@ -133,7 +141,7 @@ def _initialized(
     live.start("init", existing=built)
     del built
     with replaced(optimizer_building, "device_types", lambda groups: {device}):
-        engine, *_ = initialize(model=module, plan=plan)
+        engine, *_ = initialize(model=module, plan=plan, optimizer=optimizer)
     del module
     for group in engine.optimizer.param_groups if engine.optimizer else ():
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):

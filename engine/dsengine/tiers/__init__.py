@@ -8,6 +8,7 @@ from torch.optim import Adafactor, Optimizer
 import dsconfig
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding, NoOptimizerBinding, check_supported, is_sharded
+from dsengine.optimizers.blockwise import BlockwiseBinding, is_blockwise
 from dsengine.parameters.shards import is_split
 from dsengine.tiers.host import HostBinding
 from dsengine.tiers.nvme import NvmeBinding
@@ -36,8 +37,11 @@ def bind(
         )
     settings = OffloadSettings.of(effective)
     if settings is None:
-        factored = type(optimizer) is Adafactor and is_sharded(masters)
-        return AdafactorBinding(optimizer, masters) if factored else Binding(optimizer, masters)
+        kind = Binding
+        if is_sharded(masters):
+            kind = AdafactorBinding if type(optimizer) is Adafactor else kind
+            kind = BlockwiseBinding if is_blockwise(optimizer) else kind
+        return kind(optimizer, masters)
     check_supported(optimizer, sharded=True)
     kind = HostBinding if settings.nvme_path is None else NvmeBinding
     return kind(optimizer, masters, settings, {} if host_masters is None else host_masters)

@@ -194,8 +194,8 @@ class NvmeBinding(HostBinding):
         with self.materialized(), super().as_sharded():
             yield
 
-    def load_target(self, name: str, entry: str) -> Tensor | None:
-        if self._view is None or name not in self._offsets:
+    def load_target(self, name: str, entry: str, shape: torch.Size) -> Tensor | None:
+        if self._view is None or name not in self._offsets or shape != self.masters[name].shape:
             return None
         self._refuse_unfiled({entry})
         return sharded_like(self._views_of(name, self._view)[1][entry], self.masters[name])

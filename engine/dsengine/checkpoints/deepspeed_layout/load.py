@@ -70,14 +70,14 @@ def _check(
 def _check_states(state: TrainingState, states: Mapping[str, Mapping[str, Any]]) -> None:
     assert state.optimizer is not None
     entries = {
-        name: {entry for entry, value in saved.items() if has_elements(value)}
+        name: {entry: value.shape for entry, value in saved.items() if has_elements(value)}
         for name, saved in states.items()
     }
     if available := set[str]().union(*entries.values()):
         check_states(state.optimizer, available, "another optimizer")
     for name, kept in entries.items():
-        for entry in kept:
-            state.load_target(name, entry)  # raises if the state cannot be stored
+        for entry, shape in kept.items():
+            state.load_target(name, entry, shape)  # raises if the state cannot be stored
 
 
 def _load_optimizer(state: TrainingState, saved: FullCheckpoint) -> None:
@@ -109,12 +109,12 @@ def _load_entries(
     entries: dict[str, Any],
     parameter: Tensor,
     saved: Mapping[str, Tensor],
-    load_target: Callable[[str], Tensor | None],
+    load_target: Callable[[str, torch.Size], Tensor | None],
     state_dtype: Callable[[Tensor, torch.dtype], torch.dtype],
 ) -> None:
     for entry, value in saved.items():
         if has_elements(value):
-            target = load_target(entry)
+            target = load_target(entry, value.shape)
             if target is None:
                 dtype = state_dtype(parameter, value.dtype)
                 target = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
