@@ -104,11 +104,14 @@ ENGINE_STYLES: Final = frozenset(
     (
         *("colwise", "colwise_rep", "colwise_gather_output", "rowwise", "rowwise_rep"),
         *("rowwise_split_input", "embedding_rowwise", "embedding_colwise", "replicate"),
-        *("replicated_with_grad_allreduce", "mla_kv_a_proj"),
+        *("replicated_with_grad_allreduce", "mla_kv_a_proj", "packed_colwise", "packed_rowwise"),
+        *("moe_tp_experts", "moe_identity_expert", "local_params", "all_reduce"),
     )
 )
 """Styles of a transformers plan that dsengine applies."""
-FAULTY_PLANS: Final = frozenset(("apertus", "doge"))
+FAULTY_PLANS: Final = frozenset(
+    ("doge", "esmc", "gemma3n_text", "glm5_next_text", "inkling_text", "inkling2_text")
+)
 """Families whose plan in transformers 5.23 does not give the gradients of one process."""
 NO_AUTOTP: Final = frozenset(
     ("deberta", "flaubert", "fsmt", "gpt2", "led", "longformer", "xlm", "xlnet")

@@ -4,24 +4,22 @@ from typing import Any
 
 import pytest
 
-from dsconfig import Status
-from dsconfig.planner.coverage import rule_of
-from dsconfig.planner.coverage.rules import decide
 from dsconfig.runtimes.capabilities import ENGINE_STYLES, FAULTY_PLANS
-from dsconfig.runtimes.effective import effective
 from dsengine.parallel.tensor import STYLES
-from dsengine.parallel.tensor_plan import FAULTY, PRESETS
+from dsengine.parallel.tensor_plan import FAULTY, PACKED_GATHERED, PRESETS, VOCABULARY, first_rule
 from training import tensor_jobs
 from training.ranks import Ranks, SharedRanks
 
 CLIP = 0.5
-KINDS = ["causal", "window", "left padding", "gemma 3", "qwen 3", "minicpm 3"]
+KINDS = ["causal", "window", "left padding", "gemma 3", "qwen 3", "minicpm 3", "apertus", "mixtral"]
 
 
 def check(
     ranks: Ranks, kind: str, stage: int, *, replicas: int = 1, steps: int = 6, **options: Any
 ) -> None:
-    one = {name: value for name, value in options.items() if name not in ("sequence", "more")}
+    one = {
+        name: value for name, value in options.items() if name not in ("sequence", "more", "block")
+    }
     expected = tensor_jobs.one_process(kind, replicas, steps, clip=CLIP, **one)
     job = "training.tensor_jobs:divided"
     got = ranks.run(job, kind=kind, stage=stage, steps=steps, clip=CLIP, **options)
@@ -37,6 +35,22 @@ def check(
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_layers_split_by_rules(ranks: Ranks, stage: int, accumulation: int, optimizer: str) -> None:
     check(ranks, "rules", stage, accumulation=accumulation, optimizer=optimizer)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_several_matrices_in_one_weight(ranks: Ranks, ranks_of: SharedRanks, stage: int) -> None:
+    check(ranks, "fused", stage, optimizer="SGD", accumulation=2)
+    check(ranks_of(4), "fused", stage, replicas=2)
+
+
+@pytest.mark.engine
+@pytest.mark.live
+@pytest.mark.parametrize("kind", ["causal", "gemma 3"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_logits_split_along_the_vocabulary(ranks: Ranks, kind: str, stage: int) -> None:
+    """The head of ``gemma 3`` is tied to its embedding."""
+    check(ranks, kind, stage, block={"vocab_parallel_lm_head": True}, accumulation=2)
 
 
 @pytest.mark.engine
@@ -122,13 +136,30 @@ def test_odd_vocabulary_stays_whole(ranks: Ranks, stage: int) -> None:
 
 @pytest.mark.torch
 def test_tune_knows_the_styles_that_the_engine_applies() -> None:
-    assert STYLES.keys() | {"replicate"} == ENGINE_STYLES
+    of_rules = {PACKED_GATHERED, VOCABULARY}
+    assert (STYLES.keys() - of_rules) | {"replicate"} == ENGINE_STYLES
     assert FAULTY.keys() == FAULTY_PLANS
 
 
-def test_coverage_knows_the_presets_that_the_engine_applies() -> None:
-    config = effective({"tensor_parallel": {"autotp_size": 2}})
-    rule = rule_of("tensor_parallel.preset_model") or ()
-    names = ("llama", "bloom", "chatglm", "mixtral", "deepseek_v2", "qwen2", "phi3")
-    used = {name for name in names if decide(rule, name, config).status is Status.HONOURED}
-    assert used == PRESETS.keys()
+@pytest.mark.live
+def test_presets_are_those_of_deepspeed() -> None:
+    """The same layers are split in the same way, up to the sum of gradients that it leaves out."""
+    from deepspeed.module_inject.autotp_config import AutoTPPresets
+
+    attention = [f"a.self_attn.{n}_proj" for n in ("q", "k", "v", "o", "qkv", "q_b", "kv_b", "q_a")]
+    mlp = [f"a.mlp.{n}_proj" for n in ("up", "gate", "down", "gate_up")]
+    experts = [f"a.block_sparse_moe.experts.0.w{n}" for n in (1, 2, 3)]
+    experts += [
+        f"a.mlp.{at}.{n}_proj" for at in ("experts.3", "shared_experts") for n in ("up", "down")
+    ]
+    old = ["a.self_attention.dense", "a.self_attention.query_key_value", "a.mlp.dense_h_to_4h"]
+    names = [*attention, *mlp, *experts, *old, "a.mlp.dense_4h_to_h", "a.mlp.gate", "lm_head"]
+    for preset, rules in PRESETS.items():
+        theirs: Any = AutoTPPresets.get_preset(preset)
+        for name in names:
+            spec = theirs.find_matching_spec(f"{name}.weight")
+            rule = first_rule(rules, f"{name}.weight") or {"partition_type": "skip"}
+            kind = "skip" if spec is None else spec.partition_type.value
+            assert rule["partition_type"] == kind, (preset, name)
+            shape = None if spec is None else spec.shape
+            assert rule.get("shape") == (list(shape) if shape else None), (preset, name)

@@ -24,14 +24,31 @@ def rules(*specs: dict[str, Any], **more: Any) -> dict[str, Any]:
         ("own", {}, "Own has no tp_plan: write the rules .*layer_specs"),
         ("rules", rules({"patterns": ["nothing"]}), "layer_specs splits no layer of Ruled"),
         ("rules", rules(ROW, strict_mode=True), "no rule matches blocks.0.q.weight"),
-        ("rules", rules({**ROW, "shape": [2, -1]}), "blocks.0.out has a shape"),
+        (
+            "rules",
+            rules({**ROW, "shape": [-1, 5]}),
+            r"shape \[-1, 5\] of the rule for blocks.0.out does not fit its weight \[32, 32\]",
+        ),
+        (
+            "rules",
+            rules({**ROW, "shape": [-1, [31, 1]]}),
+            "does not divide 31 rows or columns in blocks.0.out: use 1",
+        ),
         (
             "rules",
             rules({**ROW, "partition_dim": 0}),
             "partition_dim 0, but row splits dimension 1",
         ),
-        ("rules", {"vocab_parallel_lm_head": True}, "vocabulary is not supported"),
-        ("rules", {"preset_model": "bloom"}, "preset is not supported"),
+        (
+            "rules",
+            {"vocab_parallel_lm_head": True},
+            "requires one linear layer named lm_head or embed_out, but Ruled has 0: remove the key",
+        ),
+        (
+            "rules",
+            {"preset_model": "bloom", **rules(use_default_specs=True)},
+            "layer_specs splits no layer of Ruled",
+        ),
         ("rules", {"tp": {"tp_size": 4}}, "tp_size 4 contradicts the degree 2"),
     ],
 )
@@ -72,8 +89,7 @@ def test_degrees_name_the_nearest_valid_one(
     ("kind", "words"),
     [
         ("one key head", "nearest possible: 1.: 1 key/value heads"),
-        ("apertus", "leaves the gradients of its activation"),
-        ("mixtral", "the styles moe_tp_experts, packed_colwise"),
+        ("gemma 3n", "selects activations by the mean of a rank's part"),
     ],
 )
 def test_models_of_transformers_that_are_refused(ranks: Ranks, kind: str, words: str) -> None:
@@ -105,6 +121,34 @@ def test_degree_of_tp_model_init(ranks: Ranks) -> None:
     assert ranks.run(job, size=2, block={"autotp_size": 2}) == ["2", "2"]
     for message in ranks.run(job, size=2, block={"autotp_size": 4}):
         assert "autotp_size 4 contradicts tp_model_init, whose tp_size is 2" in message
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ({"shape": [2, -1]}, (4, 4)),
+        ({"shape": [2, 4]}, (4, 4)),
+        ({"shape": [[4, 2, 2], -1], "partition_dim": 0}, (4, 2, 2)),
+        ({"shape": [4, -1, 4], "partition_dim": 1}, (2, 2, 2, 2)),
+        ({"shape": [2, [1, 3], 4], "partition_dim": 1}, (1, 3, 1, 3)),
+        ({"shape": [-1, 4]}, ()),
+        ({"shape": [-1, 2], "partition_type": "row"}, (2, 2)),
+        ({"shape": [-1, [3, 1]], "partition_type": "row"}, (3, 1)),
+    ],
+)
+def test_matrices_of_a_shape(rule: dict[str, Any], expected: tuple[int, ...]) -> None:
+    """The weight has 8 outputs and 4 inputs."""
+    block = rules({"patterns": ["fused"], **rule})
+    (layer,) = layers_of_rules(block, {"fused": (8, 4)}, [], "")
+    assert layer.packed == expected
+    assert layer.style.startswith("packed") is bool(expected)
+
+
+@pytest.mark.parametrize("shape", [[3, -1], [[4, 2], -1], [2, 5], [0, -1]])
+def test_shapes_that_do_not_fit(shape: list[Any]) -> None:
+    block = rules({"patterns": ["fused"], "shape": shape})
+    with pytest.raises(ValueError, match="does not fit its weight"):
+        layers_of_rules(block, {"fused": (8, 4)}, [], "")
 
 
 def test_plan_names_layers_by_number() -> None:
@@ -139,6 +183,6 @@ def test_plan_names_layers_by_number() -> None:
     ],
 )
 def test_first_rule_that_matches_applies(block: dict[str, Any], expected: dict[str, str]) -> None:
-    linear = ["b.q", "b.out", "a.self_attn.q_proj"]
+    linear = dict.fromkeys(("b.q", "b.out", "a.self_attn.q_proj"), (8, 4))
     found = layers_of_rules(block, linear, ["b.head_norm", "b"], "llama")
     assert {layer.name: layer.style for layer in found} == expected

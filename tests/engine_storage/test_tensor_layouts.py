@@ -30,7 +30,25 @@ def test_weights_and_moments_are_bit_equal_in_another_layout(
         assert loaded[0]["after"] != loaded[0]["before"]
 
 
-@pytest.mark.parametrize("kind", ["qwen 3", "gemma 3"])
+def test_packed_weights_are_bit_equal_in_another_layout(
+    ranks_of: SharedRanks, tmp_path: Path
+) -> None:
+    """TP2 x Z3 on four ranks, one rank, TP2 at stage 1, TP2 x Z3 on four ranks."""
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    job = f"{JOBS}:continued"
+    runs = [
+        ranks_of(4).run(job, kind="fused", stage=3, tensor=2, save=first),
+        ranks_of(1).run(job, kind="fused", stage=0, load=first, save=second),
+        ranks_of(2).run(job, kind="fused", stage=1, tensor=2, load=second, save=third),
+        ranks_of(4).run(job, kind="fused", stage=3, tensor=2, load=third),
+    ]
+    for saved, loaded in pairwise(runs):
+        for rank in loaded:
+            assert rank["before"] == saved[0]["after"]
+        assert loaded[0]["after"] != loaded[0]["before"]
+
+
+@pytest.mark.parametrize("kind", ["qwen 3", "gemma 3", "fused", "mixtral"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_whole_weights_are_bit_equal(ranks: Ranks, tmp_path: Path, stage: int, kind: str) -> None:
     job = f"{JOBS}:whole"
@@ -54,6 +72,12 @@ def test_whole_weights_are_written_and_gradients_read(
         assert max(differences) < 1e-5
 
 
-@pytest.mark.parametrize(("first", "second"), [(3, 0), (1, 3), (0, 2)])
-def test_model_is_whole_again_for_the_next_engine(ranks: Ranks, first: int, second: int) -> None:
-    assert ranks.run(f"{JOBS}:again", first=first, second=second) == [True, True]
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [(3, 0, "qwen 3"), (1, 3, "qwen 3"), (0, 2, "qwen 3"), (3, 1, "fused"), (1, 3, "mixtral")],
+)
+def test_model_is_whole_again_for_the_next_engine(
+    ranks: Ranks, first: int, second: int, kind: str
+) -> None:
+    job = f"{JOBS}:again"
+    assert ranks.run(job, first=first, second=second, kind=kind) == [True, True]

@@ -105,6 +105,9 @@ def transformer(kind: str) -> Any:
             return hf.Gemma3ForCausalLM(config)
         case "apertus":
             return hf.ApertusForCausalLM(hf.ApertusConfig(**shape))
+        case "gemma 3n":
+            config = hf.Gemma3nTextConfig(layer_types=layers, num_kv_shared_layers=0, **shape)
+            return hf.Gemma3nForCausalLM(config)
         case "minicpm 3":
             latent = {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8}
             heads = {"qk_rope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4}

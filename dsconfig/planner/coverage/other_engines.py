@@ -33,10 +33,6 @@ def _autotp_off(value: object, config: Effective) -> bool:
 
 
 AUTOTP_OFF = Condition("while autotp_size is 0 or 1", _autotp_off)
-_PRESETS = Condition(
-    "if llama, mixtral, qwen2 or null",
-    lambda value, config: value in (None, "llama", "mixtral", "qwen2"),
-)
 DEEPCOMPILE_OFF = Condition(
     "while deepcompile is off",
     lambda value, config: not lookup(config.config, "/compile/deepcompile", False),
@@ -119,13 +115,11 @@ RULES: dict[str, Rule] = {
         inert("the next layer needs the sum at once; backward overlaps nothing with it")
     ),
     "tensor_parallel.vocab_parallel_lm_head": _when_split(
-        refused(
-            "a loss over logits split along the vocabulary is not supported; remove the key", ON
-        )
+        honoured("logits are a DTensor split along the vocabulary, and so is the loss", ON)
         + honoured("every rank has whole logits")
     ),
     "tensor_parallel.vocab_parallel_ce_backend": _when_split(
-        inert("read only if logits are split along the vocabulary")
+        inert("torch's cross entropy computes the loss; Liger's kernel computes the same")
     ),
     "tensor_parallel.partition_config.tp_size": _when_split(inert("overwritten by autotp_size")),
     "tensor_parallel.partition_config.embedding_partition_dim": _when_split(
@@ -135,8 +129,7 @@ RULES: dict[str, Rule] = {
         inert("a head is split by its rule")
     ),
     "tensor_parallel.preset_model": _when_split(
-        honoured("the rules of the preset follow those of layer_specs", _PRESETS)
-        + refused("this preset is not supported; write layer_specs, or use the model's own plan")
+        honoured("the rules of the preset follow those of layer_specs")
     ),
     "hybrid_engine.max_out_tokens": inert("the KV cache of the model's generate() grows as needed"),
     "hybrid_engine.inference_tp_size": inert(

@@ -7,15 +7,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoints.checksums import ByteRange, Checksums, check
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.communication.peers import failure_reason, is_communication_error
+from dsengine.parameters.packed import segments_of
+from dsengine.parameters.shards import pieces_of
+from dsengine.torch_private.tensors import as_shard, local_part
 
 if TYPE_CHECKING:
     from dsengine.checkpoints.metadata_reader import Ranges
@@ -49,7 +53,7 @@ def write_tensors(
         threads = 1 if any(tensor.is_cuda for tensor in tensors.values()) else _THREADS
         writer = RecordingWriter(path, thread_count=threads, sync_files=True)
         save(
-            tensors,
+            _in_pieces(tensors),
             storage_writer=writer,
             process_group=group.process_group,
             no_dist=not group.distributed,
@@ -83,7 +87,7 @@ def read_tensors(
 
     with _checkpoint_errors(f"reading {path}"):
         load(
-            targets,
+            _in_pieces(targets),
             storage_reader=SafeFileSystemReader(path, compare),
             process_group=group.process_group,
             no_dist=not group.distributed,
@@ -102,6 +106,51 @@ def saved_tensors(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
         for key, item in metadata.state_dict_metadata.items()
         if isinstance(item, TensorStorageMetadata)
     }
+
+
+class _PackedShard(DTensor):
+    """A shard that is several pieces of the full tensor, each stored by itself."""
+
+    def _pieces(self) -> dict[torch.Size, Tensor]:
+        """Return the pieces by their offsets in the full tensor."""
+        local = local_part(self)
+        return {
+            torch.Size(each.start for each in there): local[here] for here, there in pieces_of(self)
+        }
+
+    def __create_chunk_list__(self) -> list[Any]:
+        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+
+        return [
+            ChunkStorageMetadata(offsets, piece.shape) for offsets, piece in self._pieces().items()
+        ]
+
+    def __create_write_items__(self, fqn: str, object: Any) -> list[Any]:
+        from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
+        from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+        properties = TensorProperties.create_from_tensor(local_part(self))
+        return [
+            WriteItem(
+                MetadataIndex(fqn, chunk.offsets),
+                WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk, properties, self.shape),
+            )
+            for chunk in self.__create_chunk_list__()
+        ]
+
+    def __get_tensor_shard__(self, index: Any) -> Tensor:
+        return self._pieces()[torch.Size(index.offset)]
+
+
+def _in_pieces(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``tensors``, packed ones as views that are several pieces."""
+    found = dict(tensors)
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor) and segments_of(tensor) is not None:
+            found[name] = view = as_shard(local_part(tensor), tensor)
+            cast(Any, view).__class__ = _PackedShard
+    return found
 
 
 @contextmanager

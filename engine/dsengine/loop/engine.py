@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from dsconfig import Plan
@@ -135,6 +136,8 @@ class Engine(AccumulatingEngine):
             raise TypeError(f"backward() expects a loss tensor, not {type(loss).__name__}")
         if self._failed_pass == "forward":
             self._abort_pass("forward")
+        if isinstance(loss, DTensor):  # of logits split along the vocabulary
+            loss = loss.full_tensor()
         if scale_wrt_gas and self.accumulation.steps > 1:
             loss = loss / self.accumulation.steps
         self.prepare_backward(loss)

@@ -8,6 +8,7 @@ transformers sums what has been accumulated, and in a window of several backward
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
 from weakref import ref
@@ -16,31 +17,39 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     RowwiseParallel,
+    loss_parallel,
     parallelize_module,
 )
+from torch.utils._pytree import tree_map_only
 
 from dsconfig import Plan, nearest_degree
 from dsengine.optimizers.precision import policy
 from dsengine.parallel.tensor_plan import (
     FAULTY,
+    PACKED_GATHERED,
     PER_HEAD,
     RULES,
     SUMMED,
+    VOCABULARY,
     Layer,
     layers_of_plan,
     layers_of_rules,
 )
 from dsengine.parameters.names import own_parameters
+from dsengine.parameters.packed import factor_of, in_full_order, segments
 from dsengine.topology import Topology
 from dsengine.torch_private.modules import buffer_table, parameter_table
+from dsengine.torch_private.tensors import strided
 
 OLDEST_TRANSFORMERS = (5, 23)
 """The first release whose plans are for DTensors and name all layers with partial gradients."""
+HEADS = ("lm_head", "embed_out")
+"""Names of heads that ``vocab_parallel_lm_head`` splits, as in DeepSpeed."""
 _REMEDY = (
     f"write the rules {RULES} for its layers (column for those whose outputs are split, row for "
     "those that follow), or set autotp_size to 1 and use zero_optimization.stage 3"
@@ -72,6 +81,18 @@ class SummedGradients(ParallelStyle):
         return module
 
 
+def with_summed_gradients(value: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Return ``value``, which all ranks have; its gradients are partial sums."""
+    whole = DTensor.from_local(value, mesh, [Replicate()], run_check=False)
+    return whole.to_local(grad_placements=[Partial()])
+
+
+def summed(value: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Return the sum of all ranks' values."""
+    partial = DTensor.from_local(value, mesh, [Partial()], run_check=False)
+    return partial.redistribute(placements=[Replicate()]).to_local()
+
+
 class SharedKeyPart(ParallelStyle):
     """A whole layer whose last outputs, keys with positions, go to the heads of every rank.
 
@@ -86,30 +107,108 @@ class SharedKeyPart(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def sum_gradients(_: nn.Module, inputs: Any, output: Tensor) -> Tensor:
             others, shared = output.split([output.shape[-1] - self.size, self.size], dim=-1)
-            whole = DTensor.from_local(shared, device_mesh, [Replicate()], run_check=False)
-            return torch.cat([others, whole.to_local(grad_placements=[Partial()])], dim=-1)
+            return torch.cat([others, with_summed_gradients(shared, device_mesh)], dim=-1)
 
         module.register_forward_hook(sum_gradients)
         return module
 
 
-STYLES: Mapping[str, Callable[[Any], ParallelStyle]] = {
-    "colwise": lambda _: ColwiseParallel(),
-    "colwise_gather_output": lambda _: ColwiseParallel(output_layouts=Replicate()),
-    "colwise_rep": lambda _: ColwiseParallel(output_layouts=Replicate()),
-    "rowwise": lambda _: RowwiseParallel(),
-    "rowwise_split_input": lambda _: RowwiseParallel(input_layouts=Replicate()),
-    "rowwise_rep": lambda _: RowwiseParallel(input_layouts=Replicate()),
-    "embedding_rowwise": lambda _: RowwiseParallel(input_layouts=Replicate()),
-    "embedding_colwise": lambda _: ColwiseParallel(output_layouts=Replicate()),
-    "mla_kv_a_proj": lambda config: SharedKeyPart(config.qk_rope_head_dim),
-    SUMMED: lambda _: SummedGradients(),
+class LocalParts(ParallelStyle):
+    """A module that computes with its parts of its own parameters as ordinary tensors.
+
+    ``partial``: gradients of inputs are partial sums. ``output`` is None (this rank's part or
+    whole), ``sum`` of all ranks, or ``gather`` of the matrices with the sizes ``packed``.
+    """
+
+    def __init__(
+        self, *, partial: bool = False, output: str | None = None, packed: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__()
+        self.partial, self.output, self.packed = partial, output, packed
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        own = dict[str, Any]()
+
+        def use_parts(_: nn.Module, args: Any, kwargs: Any) -> Any:
+            table = parameter_table(module)  # another one may have been installed
+            own.clear()
+            own.update(own_parameters(module))
+            for name, parameter in own.items():
+                if isinstance(parameter, DTensor):
+                    table[name] = parameter.to_local()  # type: ignore[assignment]
+                elif self.output == "sum" and name == "bias":  # added once, to the sum
+                    table[name] = None
+            if not self.partial:
+                return args, kwargs
+            return tree_map_only(
+                Tensor,
+                lambda x: with_summed_gradients(x, device_mesh) if x.is_floating_point() else x,
+                (args, kwargs),
+            )
+
+        def restore(_: nn.Module, inputs: Any, output: Any) -> Any:
+            table = parameter_table(module)
+            hides_bias = "bias" in own and table["bias"] is None
+            table.update(own)
+            if output is None or self.output is None:  # None: the module raised an error
+                return output
+            if self.output == "gather":
+                return self._gathered(output, device_mesh)
+            whole = summed(output, device_mesh)
+            return whole + own["bias"] if hides_bias else whole
+
+        module.register_forward_pre_hook(use_parts, with_kwargs=True)
+        module.register_forward_hook(restore, always_call=True)
+        return module
+
+    def _gathered(self, output: Tensor, mesh: DeviceMesh) -> Tensor:
+        part = DTensor.from_local(output, mesh, [Shard(output.dim() - 1)], run_check=False)
+        stored = part.redistribute(placements=[Replicate()]).to_local()
+        return in_full_order(stored, output.dim() - 1, list(segments(self.packed, mesh.size())))
+
+
+class DividedInput(ParallelStyle):
+    """A module without parameters that every rank computes whole, before outputs are summed."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module.register_forward_pre_hook(lambda _, args: (args[0] / device_mesh.size(), *args[1:]))
+        return module
+
+
+STYLES: Mapping[str, Callable[[Any, tuple[int, ...]], ParallelStyle]] = {
+    "colwise": lambda *_: ColwiseParallel(),
+    "colwise_gather_output": lambda *_: ColwiseParallel(output_layouts=Replicate()),
+    "colwise_rep": lambda *_: ColwiseParallel(output_layouts=Replicate()),
+    "rowwise": lambda *_: RowwiseParallel(),
+    "rowwise_split_input": lambda *_: RowwiseParallel(input_layouts=Replicate()),
+    "rowwise_rep": lambda *_: RowwiseParallel(input_layouts=Replicate()),
+    "embedding_rowwise": lambda *_: RowwiseParallel(input_layouts=Replicate()),
+    "embedding_colwise": lambda *_: ColwiseParallel(output_layouts=Replicate()),
+    "mla_kv_a_proj": lambda config, _: SharedKeyPart(config.qk_rope_head_dim),
+    "packed_colwise": lambda *_: LocalParts(partial=True),
+    PACKED_GATHERED: lambda _, packed: LocalParts(partial=True, output="gather", packed=packed),
+    "packed_rowwise": lambda *_: LocalParts(output="sum"),
+    "moe_tp_experts": lambda *_: LocalParts(partial=True, output="sum"),
+    "moe_identity_expert": lambda *_: DividedInput(),
+    "local_params": lambda *_: LocalParts(),
+    "all_reduce": lambda *_: LocalParts(output="sum"),
+    SUMMED: lambda *_: SummedGradients(),
+    VOCABULARY: lambda *_: ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
 }
-"""By transformers' names, the style for a model's (text) config."""
-WHOLE_OUTPUT = STYLES.keys() - {*PER_HEAD, "mla_kv_a_proj", SUMMED}
-"""Styles of split layers that return what the whole layer would."""
+"""By transformers' names, the style for a model's (text) config and the sizes of packed matrices.
+Those of transformers' plans, and two for rules and ``vocab_parallel_lm_head``."""
+WHOLE_OUTPUT = frozenset(
+    ("colwise_gather_output", "colwise_rep", "rowwise", "rowwise_split_input", "rowwise_rep")
+) | {"embedding_rowwise", "embedding_colwise"}
+"""Styles of torch for split layers that return what the whole layer would."""
 OPTIONAL = WHOLE_OUTPUT - {"rowwise"}
-"""Styles of layers that may as well stay whole: inputs are whole too."""
+"""Styles of layers that may as well stay whole: inputs are whole too.
+
+They do if the degree does not divide them, or if they have modules of their own, such as an
+embedding that normalizes its output, which is partial inside of it.
+"""
+
+
 _SIZES = {
     "col": ("out_features", "embedding_dim"),
     "row": ("in_features", "num_embeddings"),
@@ -128,15 +227,24 @@ def split_layers(model: nn.Module, plan: Plan, topology: Topology) -> None:
     for module in model.modules():
         for name, parameter in own_parameters(module):
             owners[parameter].append((module, name))
-    for name, style in _splittable(layers, model, owners):
-        made = STYLES[style](config)
+    modules = dict(model.named_modules())
+    for layer in _splittable(layers, model, owners):
+        if (module := modules.get(layer.name)) is None:
+            owner, _, name = layer.name.rpartition(".")
+            _split(modules[owner], name, layer, mesh)
+            continue
+        made = STYLES[layer.style](config, layer.packed)
+        if isinstance(made, LocalParts) and _kind_of(layer.style):
+            for name in dict(own_parameters(module)):
+                _split(module, name, layer, mesh)
         made.src_data_rank = None  # no communication
-        module = model.get_submodule(name)
         buffers = dict(buffer_table(module))
         parallelize_module(module, mesh, made)
         buffer_table(module).update(buffers)  # scalars, if any
-        if style in WHOLE_OUTPUT:
+        if layer.style in WHOLE_OUTPUT:
             module.register_forward_hook(_not_a_view)
+        elif layer.style == VOCABULARY:
+            accept_split_logits(model)
     for parameter, places in owners.items():
         module, name = places[0]
         part = parameter_table(module)[name]
@@ -144,18 +252,56 @@ def split_layers(model: nn.Module, plan: Plan, topology: Topology) -> None:
             continue
         local = part.to_local().detach().to(storage_dtype(parameter)).contiguous()
         shared = nn.Parameter(
-            DTensor.from_local(
-                local,
-                mesh,
-                part.placements,
-                run_check=False,
-                shape=part.shape,
-                stride=part.stride(),
-            ),
-            parameter.requires_grad,
+            _as_part(local, parameter, mesh, part.placements), parameter.requires_grad
         )
         for module, name in places:
             parameter_table(module)[name] = shared
+
+
+def _split(module: nn.Module, name: str, layer: Layer, mesh: DeviceMesh) -> None:
+    """Replace a parameter by this rank's part, unless its style has it whole."""
+    parameter = parameter_table(module)[name]
+    if parameter is None or (dimension := _split_dimension(parameter, layer.style)) is None:
+        return
+    size = parameter.shape[dimension]
+    sizes = layer.packed or (size // layer.matrices,) * layer.matrices
+    rank = mesh.get_local_rank()
+    own = list(segments(sizes, mesh.size()))[rank * len(sizes) : (rank + 1) * len(sizes)]
+    with torch.no_grad():
+        local = torch.cat(
+            [parameter.narrow(dimension, each.full, each.size) for each in own], dimension
+        )
+    placement = Shard(dimension) if len(sizes) == 1 else strided(dimension, factor_of(sizes))
+    part = _as_part(local, parameter, mesh, [placement])
+    parameter_table(module)[name] = nn.Parameter(part, parameter.requires_grad)
+
+
+def _as_part(local: Tensor, full: Tensor, mesh: DeviceMesh, placements: Any) -> DTensor:
+    shape, stride = full.shape, torch.empty(full.shape, device="meta").stride()
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+def _split_dimension(parameter: Tensor, style: str) -> int | None:
+    """Return the dimension of a parameter of a linear layer, or of experts, that is split."""
+    if _kind_of(style) == "col":
+        return max(parameter.dim() - 2, 0)
+    return parameter.dim() - 1 if parameter.dim() > 1 else None
+
+
+_losses = ExitStack()
+
+
+def accept_split_logits(model: nn.Module) -> None:
+    """Let losses be computed from logits split along the vocabulary, in this process from now on.
+
+    The output has them as a DTensor, which cross entropy accepts; scalars are ordinary tensors.
+    """
+    _losses.enter_context(loss_parallel())
+
+    def scalars_of(_: nn.Module, inputs: Any, output: Any) -> Any:
+        return tree_map_only(DTensor, lambda x: x if x.dim() else x.full_tensor(), output)
+
+    model.register_forward_hook(scalars_of)
 
 
 def _not_a_view(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
@@ -167,8 +313,11 @@ def _splittable(
     layers: list[Layer], model: nn.Module, owners: Mapping[nn.Parameter, list[Any]]
 ) -> list[Layer]:
     """Return ``layers`` without those tied to a layer that is not split in the same dimension."""
+    modules = dict(model.named_modules())
     dimension = {
-        model.get_submodule(name): _dimension(model, name, style) for name, style in layers
+        modules[layer.name]: _dimension(modules[layer.name], layer.style)
+        for layer in layers
+        if layer.name in modules
     }
     unlike = {
         module
@@ -176,14 +325,14 @@ def _splittable(
         if len({dimension.get(module) for module, _ in places}) > 1
         for module, _ in places
     }
-    return [layer for layer in layers if model.get_submodule(layer.name) not in unlike]
+    return [layer for layer in layers if modules.get(layer.name) not in unlike]
 
 
-def _dimension(model: nn.Module, name: str, style: str) -> int | None:
+def _dimension(module: nn.Module, style: str) -> int | None:
     """Return the dimension of the weight that is split."""
     if not _kind_of(style):
         return None
-    by_rows = isinstance(model.get_submodule(name), nn.Embedding) is not (_kind_of(style) == "col")
+    by_rows = isinstance(module, nn.Embedding) is not (_kind_of(style) == "col")
     return 0 if by_rows else 1
 
 
@@ -200,29 +349,40 @@ def layers_of(model: Any, plan: Plan) -> list[Layer]:
     """
     degree = plan.mesh.tensor
     settings = plan.effective.config.get("tensor_parallel") or {}
+    kind = str(getattr(_config(model), "model_type", ""))
     if settings.get("partition_config") or settings.get("preset_model"):
-        linear = [n for n, module in model.named_modules() if isinstance(module, nn.Linear)]
-        others = [n for n, module in model.named_modules() if n not in set(linear)]
-        kind = str(getattr(_config(model), "model_type", ""))
+        linear = {
+            name: (module.out_features, module.in_features)
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear)
+        }
+        others = [name for name, _ in model.named_modules() if name not in linear]
         layers = layers_of_rules(settings, linear, others, kind)
         source = RULES
     else:
-        layers = layers_of_plan(_plan_of(model, degree), _names(model))
+        layers = layers_of_plan(_plan_of(model, degree), _names(model), kind)
         source = "the model's plan"
-    unknown = sorted({style for _, style in layers} - STYLES.keys() - {"replicate"})
+    unknown = sorted({layer.style for layer in layers} - STYLES.keys() - {"replicate"})
     if unknown:
         raise ValueError(
             f"tensor_parallel.autotp_size {degree}: {source} has the styles {', '.join(unknown)}, "
             f"which dsengine does not apply: {_REMEDY}"
         )
-    layers = [layer for layer in layers if layer.style in STYLES]
     layers = [
         layer
         for layer in layers
-        if layer.style not in OPTIONAL
-        or not any(size % degree for size in _sizes(model, *layer).values())
+        if layer.style in STYLES
+        and (
+            layer.style not in OPTIONAL
+            or (
+                not any(size % degree for size in _sizes(model, layer).values())
+                and not any(model.get_submodule(layer.name).children())
+            )
+        )
     ]
-    if not any(_kind_of(style) for _, style in layers):
+    if settings.get("vocab_parallel_lm_head"):
+        layers = _with_split_vocabulary(model, layers)
+    if not any(_kind_of(layer.style) for layer in layers):
         raise ValueError(
             f"tensor_parallel.autotp_size {degree}: {source} splits no layer of "
             f"{type(model).__name__}: {_REMEDY}"
@@ -263,10 +423,36 @@ def _config(model: Any) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
-def _sizes(model: nn.Module, name: str, style: str) -> dict[str, int]:
-    """Return the size of the dimension in which a layer is split, by a description."""
-    module = model.get_submodule(name)
-    found = ((each, getattr(module, each, None)) for each in _SIZES.get(_kind_of(style), ()))
+def _with_split_vocabulary(model: nn.Module, layers: list[Layer]) -> list[Layer]:
+    """Let the head, and an embedding tied to it, be split along the vocabulary."""
+    heads = [
+        (name, module.weight)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and name.rpartition(".")[2] in HEADS
+    ]
+    if len(heads) != 1:
+        raise ValueError(
+            "tensor_parallel.vocab_parallel_lm_head requires one linear layer named "
+            f"{' or '.join(HEADS)}, but {type(model).__name__} has {len(heads)}: remove the key"
+        )
+    (head, weight), modules = heads[0], model.named_modules(remove_duplicate=False)
+    tied = [n for n, each in modules if isinstance(each, nn.Embedding) and each.weight is weight]
+    kept = [layer for layer in layers if layer.name not in {head, *tied}]
+    return [*kept, Layer(head, VOCABULARY), *(Layer(n, "embedding_rowwise") for n in tied)]
+
+
+def _sizes(model: nn.Module, layer: Layer) -> dict[str, int]:
+    """Return the sizes that the degree has to divide, by a description."""
+    name, kind = layer.name, _kind_of(layer.style)
+    modules = dict(model.named_modules())
+    if (module := modules.get(name)) is None:
+        parameter = model.get_parameter(name)
+        dimension = _split_dimension(parameter, layer.style)
+        size = 0 if dimension is None else parameter.shape[dimension] // layer.matrices
+        return {f"{size} rows or columns of {name}": size}
+    if layer.packed:
+        return {f"{size} rows or columns in {name}": size for size in layer.packed}
+    found = ((each, getattr(module, each, None)) for each in _SIZES.get(kind, ()))
     return {f"{each} {size} of {name}": size for each, size in found if isinstance(size, int)}
 
 
@@ -274,13 +460,15 @@ def _refuse_uneven(model: nn.Module, layers: list[Layer], plan: Plan) -> None:
     """Raise ValueError for a degree that does not divide heads and split dimensions."""
     sizes: dict[str, int] = {}
     config = _config(model)
-    if any(style in PER_HEAD for _, style in layers):
+    if any(layer.style in PER_HEAD for layer in layers):
         for name in ("num_attention_heads", "num_key_value_heads"):
-            size = getattr(config, name, None)
+            # Attributes that differ by layer raise an error when they are read.
+            own = getattr(config, "attribute_map", {}).get(name, name)
+            size = getattr(config, "__dict__", {}).get(own)
             if isinstance(size, int):
                 sizes[f"{size} of {name}"] = size
-    for name, style in layers:
-        sizes |= _sizes(model, name, style)
+    for layer in layers:
+        sizes |= _sizes(model, layer)
 
     def divides(degree: int) -> bool:
         return all(size % degree == 0 for size in sizes.values())

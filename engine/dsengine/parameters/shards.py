@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from dsengine.torch_private.tensors import as_shard, local_part, shard_slices
+from dsengine.parameters.packed import in_full_order, segments_of
+from dsengine.torch_private.tensors import as_shard, local_part, shard_slices, unstrided
+
+Slices = tuple[slice, ...]
 
 
 def is_indivisible(parameter: Tensor) -> bool:
@@ -27,18 +30,49 @@ def is_split(tensor: Tensor) -> bool:
     if not isinstance(tensor, DTensor):
         return False
     axes = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=False)
-    return any(name == "tensor" and placement.is_shard() for name, placement in axes)
+    return any(name == "tensor" and not placement.is_replicate() for name, placement in axes)
+
+
+def pieces_of(shard: DTensor) -> list[tuple[Slices, Slices]]:
+    """Return the slices of this rank's part, and those of the full tensor that belong there."""
+    if (packed := segments_of(shard)) is None:
+        full = shard_slices(shard)
+        return [(tuple(slice(0, each.stop - each.start) for each in full), full)]
+    dimension, order = packed
+    stored = shard_slices(unstrided(local_part(shard), shard))
+    local = tuple(slice(0, each.stop - each.start) for each in stored)
+    own, pieces = stored[dimension], list[tuple[Slices, Slices]]()
+    for segment in order:
+        start = max(own.start, segment.stored)
+        stop = min(own.stop, segment.stored + segment.size)
+        if start < stop:
+            at = (slice(start - own.start, stop - own.start),)
+            shift = segment.full - segment.stored
+            there = (slice(start + shift, stop + shift),)
+            before, after = slice(None, dimension), slice(dimension + 1, None)
+            pieces.append(
+                (local[before] + at + local[after], stored[before] + there + stored[after])
+            )
+    return pieces
 
 
 @torch.no_grad()
 def local_slice_of(full: Tensor, like: DTensor) -> Tensor:
-    """Return a view of this rank's slice of ``full``, sharded like ``like``.
+    """Return this rank's slice of ``full``, sharded like ``like``: a view unless it is packed.
 
     Raises ValueError if the shapes differ.
     """
     if full.shape != like.shape:
         raise ValueError(f"expected shape {tuple(like.shape)}, not {tuple(full.shape)}")
-    return full.detach()[shard_slices(like)]
+    pieces = [full.detach()[there] for _, there in pieces_of(like)]
+    if len(pieces) == 1:
+        return pieces[0]
+    packed = segments_of(like)
+    return (
+        torch.cat(pieces, packed[0])
+        if packed and pieces
+        else full.new_empty(local_part(like).shape)
+    )
 
 
 @torch.no_grad()
@@ -47,7 +81,9 @@ def full_tensor_of(shard: DTensor) -> Tensor:
     local, device = shard.to_local(), shard.device_mesh.device_type
     if local.device.type != device:
         shard = as_shard(local.to(device), shard)
-    return shard.full_tensor()
+    if (packed := segments_of(shard)) is None:
+        return shard.full_tensor()
+    return in_full_order(unstrided(shard.to_local(), shard).full_tensor(), *packed)
 
 
 @torch.no_grad()

@@ -270,13 +270,8 @@ class FullySharded(Sharding):
         )
 
     def _host_masters(self, effective: Effective) -> HostMasters | None:
-        """Return host masters for an offloaded optimizer, if gradients are reduced in 16 bits.
-
-        Parts of split layers keep fp32 shards: a DTensor cannot be cast in place.
-        """
+        """Return host masters for an offloaded optimizer, if gradients are reduced in 16 bits."""
         policy, offload = self.policy, OffloadSettings.of(effective)
-        if self._topology.size("tensor") > 1:
-            return None
         if offload is None or not policy.copies_weights or policy.wire is not policy.compute:
             return None
         pin = offload.pin_memory and can_pin()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dsconfig import tiles
-from dsengine.parameters.shards import is_indivisible
+from dsengine.parameters.shards import is_indivisible, is_shard
 from dsengine.sharding.zero.partitioned import is_partitioned_parameter
 from dsengine.torch_private.groups import broadcast_coalesced
 from dsengine.torch_private.modules import buffer_table
@@ -90,5 +90,16 @@ def unsharded_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
             or parameter.is_meta
             or is_partitioned_parameter(parameter)
         )
+    }
+    return list(parameters.values())
+
+
+def split_parts(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """Return this rank's parts of split layers that are not sharded, each once."""
+    parameters = {
+        id(parameter): parameter
+        for module in modules
+        for parameter in module.parameters()
+        if isinstance(parameter, DTensor) and not is_shard(parameter)
     }
     return list(parameters.values())

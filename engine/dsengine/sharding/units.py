@@ -17,7 +17,7 @@ from torch.distributed.fsdp import (
 
 from dsconfig import PlannedUnit
 from dsengine.optimizers.precision import Policy
-from dsengine.sharding.to_device import on_device
+from dsengine.sharding.to_device import on_device, split_parts
 from dsengine.sharding.zero.external import uses_external
 from dsengine.tiers.masters import HostMasters
 from dsengine.tiers.memory import can_pin
@@ -111,7 +111,7 @@ class UnitSharder:
         mesh = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
         with on_device(modules, self._device, self._policy.storage_dtype, self._group) as full:
             if self._masters is not None:
-                self._masters.extract(full)
+                self._masters.extract([*full, *split_parts(modules)])
             fully_shard(
                 modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
                 mesh=self._mesh,

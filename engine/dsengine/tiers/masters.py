@@ -4,9 +4,12 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils import swap_tensors
 
 from dsengine.parameters.chunks import chunk_of
 from dsengine.tiers import memory
+from dsengine.torch_private.tensors import as_shard, local_part
 
 
 class HostMasters:
@@ -41,9 +44,14 @@ class HostMasters:
         """Store this rank's shard of each full parameter, and cast the parameter to ``dtype``."""
         for parameter in full:
             if self.have(parameter):
-                own = chunk_of(parameter.data, self._rank, self._ranks)
+                local = local_part(parameter.data)
+                own = chunk_of(local, self._rank, self._ranks)
                 self.store(self._originals[parameter], own)
-                parameter.data = parameter.data.to(self.dtype)
+                if isinstance(parameter, DTensor):  # a part of a split layer
+                    part = as_shard(local.to(self.dtype), parameter)
+                    swap_tensors(parameter, nn.Parameter(part, parameter.requires_grad))
+                else:
+                    parameter.data = local.to(self.dtype)
 
     @torch.no_grad()
     def store(self, name: str, part: Tensor) -> None:

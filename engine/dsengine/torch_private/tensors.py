@@ -14,8 +14,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.autograd.variable import Variable
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 _torch = cast(Any, torch)
 
@@ -33,6 +35,31 @@ def as_shard(part: Tensor, like: DTensor) -> DTensor:
 def local_part(tensor: Tensor) -> Tensor:
     """Return the local tensor of a DTensor, the same object, or the tensor itself."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def strided(dimension: int, factor: int) -> Placement:
+    """Return torch's placement of a dimension with ``factor`` matrices, each split."""
+    return _StridedShard(dimension, split_factor=factor)
+
+
+def split_factor(placement: Placement) -> tuple[int, int] | None:
+    """Return dimension and split factor of a strided placement; None for others."""
+    if not isinstance(placement, _StridedShard):
+        return None
+    return placement.dim, int(placement.split_factor)
+
+
+def unstrided(part: Tensor, like: DTensor) -> DTensor:
+    """Return ``part`` as a DTensor like ``like``, with its ``tensor`` axis split in one piece."""
+    axes = zip(like.device_mesh.mesh_dim_names or (), like.placements, strict=True)
+    placements = tuple(
+        Shard(strided.dim) if name == "tensor" and isinstance(strided, _StridedShard) else strided
+        for name, strided in axes
+    )
+    meta = like._spec.tensor_meta
+    meta = None if meta is None else meta._replace(dtype=part.dtype)
+    spec = DTensorSpec(like.device_mesh, placements, tensor_meta=meta)
+    return DTensor(part.detach(), spec, requires_grad=False)
 
 
 def shard_slices(like: DTensor) -> tuple[slice, ...]:

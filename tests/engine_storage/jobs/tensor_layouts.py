@@ -33,15 +33,21 @@ def trained(engine: Any, steps: int, sequence: int = 1, kind: str = "qwen 3") ->
 
 
 def continued(
-    stage: int, tensor: int = 1, sequence: int = 1, *, load: str = "", save: str = ""
+    stage: int,
+    tensor: int = 1,
+    sequence: int = 1,
+    *,
+    kind: str = "qwen 3",
+    load: str = "",
+    save: str = "",
 ) -> dict[str, Any]:
     """Load, train two steps and save; return the digests of weights and moments around this."""
-    engine = built(stage, tensor, sequence)
+    engine = built(stage, tensor, sequence, kind)
     try:
         if load:
             engine.load_checkpoint(load)
         result: dict[str, Any] = {"before": digests(engine)} if load else {}
-        trained(engine, 2, sequence)
+        trained(engine, 2, sequence, kind)
         if save:
             engine.save_checkpoint(save)
         return result | {"after": digests(engine)}
@@ -125,17 +131,16 @@ def written(stage: int) -> list[float]:
     return differences
 
 
-def again(first: int, second: int) -> bool:
+def again(first: int, second: int, kind: str) -> bool:
     """Split and train a model, then train it whole; return whether it had the trained weights."""
-    kind = "qwen 3"
-    engine = built(first, 2)
-    trained(engine, 1)
+    engine = built(first, 2, kind=kind)
+    trained(engine, 1, kind=kind)
     expected = digests(engine)
     model = engine.module
     engine.destroy()
     config = tensor_jobs.config_of(kind, second, 1)
     engine, *_ = dsengine.initialize(model=model, config=config)
     same = all(found[0] == expected[name][0] for name, found in digests(engine).items())
-    trained(engine, 1)
+    trained(engine, 1, kind=kind)
     engine.destroy()
     return same

@@ -17,7 +17,8 @@ from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.manifest import check_weights
 from dsengine.checkpoints.state import TrainingState
 from dsengine.parameters.names import units_resharded
-from dsengine.torch_private.tensors import local_part, shard_slices
+from dsengine.parameters.shards import pieces_of
+from dsengine.torch_private.tensors import local_part
 
 
 def load_weights(
@@ -107,5 +108,5 @@ def _fill(target: Tensor, file: Any, name: str) -> None:
         target.copy_(file.get_tensor(name))
         return
     local = local_part(target)
-    if local.numel():
-        local.copy_(file.get_slice(name)[shard_slices(target)])
+    for here, there in pieces_of(target) if local.numel() else ():
+        local[here].copy_(file.get_slice(name)[there])

@@ -17,7 +17,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from dsengine import topology
@@ -63,7 +63,7 @@ def _is_shard(value: Any) -> bool:
     return (
         isinstance(value, DTensor)
         and not isinstance(value, GatheredShard)
-        and any(isinstance(placement, Shard) for placement in value.placements)
+        and not all(placement.is_replicate() for placement in value.placements)
         and _is_known(value.device_mesh)
     )
 
