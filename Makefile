@@ -7,7 +7,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-deep test-torch mutants bench bench-engine bench-host bench-checkpoint bench-tiers bench-parallel gpu releases lint format generate clean help
+.PHONY: run test test-all test-deep test-plans test-torch mutants bench bench-engine bench-host bench-checkpoint bench-tiers bench-parallel gpu releases lint format generate clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -39,6 +39,10 @@ test-all: $(STAMPS)/interop ## test against the real programs, full jobs, and a 
 # Takes hours; an interrupted run resumes.
 test-deep: $(STAMPS)/setup mutants ## run sweeps that are too long for the suite
 	$(BIN)/python -m pytest -m deep -o faulthandler_timeout=0
+
+test-plans: $(STAMPS)/interop ## train a small model of every family with a tensor-parallel plan; resumable
+	PYTHONPATH=tests $(BIN)/python -m plans.sweep run
+	PYTHONPATH=tests $(BIN)/python -m plans.sweep check
 
 # Each release gets its own environment, which is kept. VERSION=2.11.0 is the oldest supported one.
 TORCH = .torch/$(VERSION)

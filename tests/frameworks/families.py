@@ -62,12 +62,13 @@ SOME = (
 """Language, vision and mixture-of-experts families that every release trains."""
 
 
-def shrink(config: Any) -> Any:
-    """Reduce all sizes in a configuration, including nested ones."""
+def shrink(config: Any, **sizes: int) -> Any:
+    """Reduce all sizes in a configuration, including nested ones; ``sizes`` replace ``SMALL``."""
     depth = getattr(config, "num_hidden_layers", None)
     for name, value in list(vars(config).items()):
         own = getattr(type(config), "attribute_map", {}).get(name, name)
-        small = SMALL.get(name, SMALL.get(own))
+        chosen = SMALL | sizes
+        small = chosen.get(name, chosen.get(own))
         if small is not None and type(value) is int:
             setattr(config, name, min(value, small))
         elif name in TOKENS and isinstance(value, int):
@@ -79,7 +80,7 @@ def shrink(config: Any) -> Any:
         elif isinstance(value, list) and len(value) == depth:  # one entry per layer
             setattr(config, name, value[: SMALL["num_hidden_layers"]])
         elif hasattr(value, "to_dict") and hasattr(value, "model_type"):
-            shrink(value)
+            shrink(value, **sizes)
     config.use_cache = False
     return config
 
@@ -89,12 +90,20 @@ def small_model(model_type: str) -> nn.Module:
 
     Raises the errors of transformers if the family cannot be built this way.
     """
+    return model_of(small_config(model_type))
+
+
+def small_config(model_type: str, **sizes: int) -> Any:
+    """Return the configuration of a family with the sizes of ``SMALL`` and ``sizes``."""
     from transformers.models.auto import configuration_auto
 
-    config = shrink(copy.deepcopy(configuration_auto.CONFIG_MAPPING[model_type]()))
-    kind = _class_for(type(config))
+    return shrink(copy.deepcopy(configuration_auto.CONFIG_MAPPING[model_type]()), **sizes)
+
+
+def model_of(config: Any) -> nn.Module:
+    """Build a model with deterministic weights from its configuration."""
     torch.manual_seed(0)
-    return kind(config)
+    return _class_for(type(config))(config)
 
 
 def _class_for(configuration: type) -> Any:
@@ -121,7 +130,7 @@ def _class_for(configuration: type) -> Any:
     raise LookupError("no model class has this configuration")
 
 
-def inputs_of(model: Any, seed: int) -> dict[str, Tensor]:
+def inputs_of(model: Any, seed: int, vocabulary: int = 97) -> dict[str, Tensor]:
     """Return arguments of forward for the first main input of the class."""
     named = model.main_input_name
     name = named if isinstance(named, str) else named[0]
@@ -131,7 +140,7 @@ def inputs_of(model: Any, seed: int) -> dict[str, Tensor]:
         size = size if isinstance(size, int) else size[0]
         channels = getattr(model.config, "num_channels", 3)
         return {"pixel_values": torch.randn(2, channels, size, size, generator=generator)}
-    tokens = torch.randint(3, 97, (2, 16), generator=generator)
+    tokens = torch.randint(3, vocabulary, (2, 16), generator=generator)
     found = {name: tokens}
     if model.config.is_encoder_decoder:
         found["decoder_input_ids"] = tokens

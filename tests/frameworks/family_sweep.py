@@ -65,7 +65,7 @@ def outcome(family: str, folder: str) -> tuple[str, str]:
         model = small_model(family)
         cast(Any, model.config).save_pretrained(folder)  # validates the reduced sizes
     except BaseException as error:
-        return "not built", _error_text(error)
+        return "not built", error_text(error)
     inputs: dict[str, Any] | None = None
     why, config = "all its weights are frozen", CONFIG.copy()
     if any(param.requires_grad for param in model.parameters()):
@@ -95,7 +95,7 @@ def _inputs(model: Any) -> tuple[Any, str]:
             torch.manual_seed(0)
             loss_of(model(**inputs)).backward()
         except Exception as error:
-            why = why or _error_text(error)
+            why = why or error_text(error)
         else:
             model.zero_grad()
             return inputs, ""
@@ -122,7 +122,7 @@ def _guesses(model: Any) -> Iterator[dict[str, Any]]:
         yield {"input_features": torch.ones(2, 100, bins)}
 
 
-def _error_text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     first = re.sub(r" from '/[^']*'", "", lines[0]) if lines else ""  # specific to this machine
     return f"{type(error).__name__}: {first}"[:160]
@@ -200,7 +200,7 @@ def _answer(family: str, folder: str, answer: Path, imported: Path | None = None
         places = traceback.extract_tb(error.__traceback__)
         inner = [frame for frame in places if "/dsengine/" in frame.filename]
         place = f" ({Path(inner[-1].filename).name}, {inner[-1].name})" if inner else ""
-        found = ("failed", _error_text(error) + place)
+        found = ("failed", error_text(error) + place)
     if imported is not None:
         imported.write_text(json.dumps(list(sys.modules)))
     temporary = answer.with_suffix(".new")
@@ -230,12 +230,12 @@ def page(record: dict[str, Any]) -> str:
     for kind in ("failed", "initialized", "not built"):
         members = {name: why for name, (found, why) in rows.items() if found == kind}
         lines += ["", f"## {kind.capitalize()}", "", "| family | reason |", "|---|---|"]
-        lines += [f"| {name} | {_cell(why)} |" for name, why in sorted(members.items())]
+        lines += [f"| {name} | {cell(why)} |" for name, why in sorted(members.items())]
     trained = sorted(name for name, (kind, _) in rows.items() if kind == "trained")
     return "\n".join([*lines, "", "## Trained", "", *wrap(", ".join(trained), 120)]) + "\n"
 
 
-def _cell(why: str) -> str:
+def cell(why: str) -> str:
     return why.replace("|", "\\|").replace("<", "\\<")
 
 

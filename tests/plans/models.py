@@ -1,0 +1,89 @@
+"""Small models of the families whose configuration has a tensor-parallel plan."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from frameworks import families
+from frameworks.families import TOKENS
+
+VOCABULARY = 96
+SIZES = {
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "head_dim"), 8),
+    **dict.fromkeys(("linear_head_dim", "linear_key_head_dim", "linear_value_head_dim"), 8),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_head_dim", "o_lora_rank"), 16),
+    **dict.fromkeys(("num_experts_per_token", "num_experts_per_tok", "moe_topk", "moe_k"), 2),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("n_group", "topk_group", "num_expert_group", "n_shared_experts"), 1),
+    **dict.fromkeys(("linear_num_heads", "linear_num_key_heads", "linear_num_value_heads"), 4),
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "mamba_d_head", "mamba_head_dim"), 8),
+    **dict.fromkeys(("dense_intermediate_size", "intermediate_size_mlp", "mlp_hidden_size"), 64),
+    **dict.fromkeys(("mamba_d_state", "ssm_state_size", "mamba_chunk_size", "chunk_size"), 16),
+    **dict.fromkeys(("index_head_dim", "index_n_heads", "swa_head_dim", "swa_v_head_dim"), 8),
+    "o_groups": 2,
+    "vocab_size": VOCABULARY,
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 8,
+    "num_kv_shared_layers": 0,
+    "index_topk": 8,
+    "sliding_window": 8,
+}
+"""Sizes that two ranks divide; those that DeepSpeed-style MoE and latent attention need."""
+
+
+def small_model(family: str) -> Any:
+    """Build a model in training mode without zero weights, whose gradients would be zero as well.
+
+    Raises the errors of transformers if the family cannot be built this way.
+    """
+    config = families.small_config(family, **SIZES)
+    _complete(config)
+    model = families.model_of(config)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return model.train()
+
+
+def _complete(config: Any) -> None:
+    """Set sizes that the defaults leave open, and those in other forms than integers."""
+    for name, value in list(vars(config).items()):
+        if value is None and name in ("head_dim", "num_key_value_heads", "num_attention_heads"):
+            setattr(config, name, families.SMALL[name])
+        elif hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            _complete(value)
+        elif name == "rope_parameters" and isinstance(value, dict):
+            half = int(SIZES["head_dim"] * value.get("partial_rotary_factor", 1)) // 2
+            value["mrope_section"] = [half - 2, 1, 1]  # of multimodal models
+
+
+def inputs_of(model: Any) -> dict[str, Tensor]:
+    """Return arguments of forward with which the loss depends on the weights.
+
+    Raises the error of the first arguments tried if there are none.
+    """
+    first: Exception | None = None
+    for inputs in _guesses(model):
+        try:
+            families.loss_of(model(**inputs)).backward()
+        except Exception as error:
+            first = first or error
+        else:
+            model.zero_grad()
+            return inputs
+    raise LookupError(f"its inputs are unknown here: {type(first).__name__}: {first}") from first
+
+
+def _guesses(model: Any) -> Iterator[dict[str, Any]]:
+    vocabulary = min(VOCABULARY, getattr(model.config.get_text_config(), "vocab_size", VOCABULARY))
+    yield families.inputs_of(model, 0, vocabulary)
+    tokens = torch.randint(max(TOKENS.values()) + 1, vocabulary, (2, 16))
+    yield {"input_ids": tokens}
+    yield {"input_ids": tokens, "decoder_input_ids": tokens}
+    yield {"inputs_embeds": torch.randn(2, 16, 32)}
+    yield {"input_ids": tokens, "encoder_hidden_states": torch.randn(2, 16, 32)}
+    for size in (32, 64):
+        yield {"pixel_values": torch.randn(2, 3, size, size)}

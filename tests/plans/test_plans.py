@@ -1,0 +1,72 @@
+"""Tensor-parallel plans of transformers give the step of one process."""
+
+from pathlib import Path
+
+import pytest
+
+from dsconfig.runtimes import runtime_of
+from dsconfig.runtimes.capabilities import refused_plan
+from plans import sweep
+from training.ranks import Ranks
+
+SOME = ("deepseek_v3", "granite_swa", "llama4_text", "longcat_flash", "mixtral", "nemotron_h")
+"""Experts, packed weights, attention sinks, latent attention and identity experts."""
+
+
+@pytest.mark.live
+@pytest.mark.engine
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", SOME)
+def test_a_step_equals_one_process(ranks: Ranks, family: str) -> None:
+    for stage in sweep.STAGES:
+        found = ranks.run("plans.jobs:outcome", seconds=sweep.SECONDS, family=family, stage=stage)
+        assert [kind for kind, _ in found] == ["equal", "equal"], found
+
+
+def test_every_family_with_a_plan_is_recorded() -> None:
+    families = sweep.recorded()["families"]
+    assert families.keys() == set(sweep.families())
+    assert {kind for kind, _ in families.values()} <= sweep.KINDS.keys() - {"different", "failed"}
+    assert all(why for kind, why in families.values() if kind != "equal")
+
+
+def test_tune_splits_the_families_that_the_engine_splits() -> None:
+    """``deepseek_v4`` is refused for its one key/value head, not for its plan."""
+    engine = runtime_of("dsengine")
+    for family, (kind, _) in sweep.recorded()["families"].items():
+        if kind in ("equal", "refused") and family != "deepseek_v4":
+            assert bool(refused_plan(engine, family)) is (kind == "refused"), family
+
+
+def test_page_matches_the_record() -> None:
+    assert sweep.PAGE.read_text("utf-8") == sweep.page(sweep.recorded())
+
+
+def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "RUNS", tmp_path / "plans.jsonl")
+    monkeypatch.setattr(sweep, "Ranks", lambda size: _NoRanks())
+    sweep.run(["llama", "qwen3"])
+    sweep.run(["llama", "qwen3", "mixtral"])
+    assert [*sweep.read().items()] == [
+        (name, ("equal", "0")) for name in ("llama", "qwen3", "mixtral")
+    ]
+    assert len(sweep.RUNS.read_text().splitlines()) == 3
+    assert "mixtral" not in "".join(sweep.changes())
+
+
+class _NoRanks:
+    def run(self, job: str, **arguments: object) -> list[tuple[str, str]]:
+        return [("equal", "0")] * 2
+
+    def is_usable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.deep
+def test_recorded_plans_still_work() -> None:
+    """Resumes from runs/plans.jsonl."""
+    sweep.run(sweep.families())
+    assert sweep.changes() == []
