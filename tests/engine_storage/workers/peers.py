@@ -219,6 +219,22 @@ def ends_well(folder: str) -> None:
         engine(batch_of(0))
 
 
+def fails_alike(folder: str) -> None:
+    """All ranks fail in a step: the first one to end is not the reason for the others."""
+    engine = started(1)
+
+    def fail(*_: Any) -> None:
+        if not is_victim():
+            time.sleep(1.0)
+        raise FloatingPointError("norm")
+
+    engine._stepper.step = fail
+    with suppress(FloatingPointError):
+        step(engine)
+    engine.destroy()
+    step(started(1))
+
+
 def aborts_alone(folder: str) -> None:
     """One rank catches an error that the others do not have, and tries to continue."""
     os.environ[stragglers.PATIENCE] = "1"

@@ -27,7 +27,7 @@ def in_phase(
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             outer, STATUS.phase = STATUS.phase, name
             STATUS.counters = getattr(args[0], "counters", None) if args else None
-            STATUS.cause = ""
+            STATUS.cause, position = "", STATUS.progress
             if outer is None:
                 STATUS.since = monotonic()
             try:
@@ -47,6 +47,7 @@ def in_phase(
                     raise
                 raise RankFailedError(_explain(reason)) from error
             finally:
+                STATUS.reached = max(STATUS.reached, position)
                 STATUS.phase, STATUS.last = outer, name
                 STATUS.needs_all = False
                 if outer is None:

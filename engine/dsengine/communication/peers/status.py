@@ -21,6 +21,8 @@ class Status:
         """Completed ``step`` phases of all engines since the first was built."""
         self.last = ""
         """The phase that ended last."""
+        self.reached = 0.0
+        """The greatest ``progress`` of a phase that has ended, also with an error."""
         self.since = monotonic()
         """When the running phase began or the last one ended."""
         self.needs_all = False
@@ -62,20 +64,12 @@ class Status:
 
         It counts the phases of all engines, because each engine has its own counters.
         """
-        if self.phase is None:
-            return self.progress_at_end
         if self.counters is None:
             return -1.0
-        return self.steps * (len(IN_LOOP) + 1) + IN_LOOP.get(self.phase, 0.0)
-
-    @property
-    def progress_at_end(self) -> float:
-        """The same for the phases that have ended."""
-        if self.counters is None:
-            return -1.0
-        last = IN_LOOP.get(self.last, 0.0)
+        running, last = IN_LOOP.get(self.phase or "", 0.0), IN_LOOP.get(self.last, 0.0)
         outside = last + 0.5 if 0 < last < len(IN_LOOP) else 0.0
-        return self.steps * (len(IN_LOOP) + 1) + outside
+        within = running if self.phase is not None else outside
+        return self.steps * (len(IN_LOOP) + 1) + within
 
 
 STATUS = Status()

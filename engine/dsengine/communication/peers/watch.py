@@ -64,8 +64,8 @@ class Watch:
         """Send a state change to the other ranks; after FAILED nothing more is sent."""
         if not self._has_failed:
             self._has_failed = kind is MessageKind.FAILED
-            progress = STATUS.progress_at_end
-            self._send(replace(self._own, kind=kind, phase=phase, cause=cause, progress=progress))
+            reached = STATUS.reached
+            self._send(replace(self._own, kind=kind, phase=phase, cause=cause, progress=reached))
 
     def agree_to_abort(self, phase: str, cause: str, issued: Mapping[str, int]) -> None:
         refusal = self._agreement.agree(phase, cause, issued, self._patience)
@@ -102,7 +102,8 @@ class Watch:
             if STATUS.needs_all and STATUS.progress > message.progress:
                 self._on_failure(message)
         elif message.kind is MessageKind.JOINED:
-            self._left.pop(message.rank, None)
+            if STATUS.failure is self._left.pop(message.rank, None):
+                STATUS.failure = None
         elif not (message.kind is MessageKind.DIED and message.rank in self._left):
             self._on_failure(message)
 
@@ -137,7 +138,7 @@ def registered() -> Iterator[None]:
     if watch is not None:
         watch.engines += 1
         if watch.engines == 1:
-            STATUS.steps = 0
+            STATUS.steps, STATUS.reached = 0, 0.0
             watch.report(MessageKind.JOINED)
     try:
         yield
