@@ -52,6 +52,26 @@ def test_stage_3_key_below_stage_3_is_inert() -> None:
     assert "below stage 3" in why
 
 
+@pytest.mark.parametrize(
+    ("block", "feature", "key"),
+    [
+        ("data_sampling", "curriculum_learning", "data_cluster_path"),
+        ("data_sampling", "dynamic_batching", "max_tokens"),
+        ("data_routing", "random_ltd", "total_layer_num"),
+    ],
+)
+def test_data_efficiency_is_refused_by_feature(block: str, feature: str, key: str) -> None:
+    def handled(*, on: bool) -> set[Status]:
+        features = {"enabled": True, feature: {"enabled": on, key: 1}}
+        found = fate({"data_efficiency": {"enabled": True, block: features}})
+        assert found["/data_efficiency/enabled"][0] is Status.INERT
+        prefix = f"/data_efficiency/{block}/{feature}/"
+        return {status for pointer, (status, _) in found.items() if pointer.startswith(prefix)}
+
+    assert handled(on=False) == {Status.INERT}
+    assert handled(on=True) == {Status.REFUSED}
+
+
 def test_unsupported_feature_is_inert_if_off() -> None:
     off = fate({"hybrid_engine": {"enabled": False, "max_out_tokens": 512}})
     assert {status for status, _ in off.values()} == {Status.HONOURED, Status.INERT}

@@ -53,14 +53,26 @@ def _unsupported(feature: str, instead: str) -> Rule:
     return refused(f"{feature} is not supported; {instead}")
 
 
+def _while_on(block: str, feature: str) -> dict[str, Rule]:
+    """Return the rule of a nested block that is refused while its ``enabled`` key is on."""
+    switch = f"/{block.replace('.', '/')}/enabled"
+    off = Condition(
+        f"while {block.rpartition('.')[2]}.enabled is off",
+        lambda value, config: not lookup(config.config, switch, False),
+    )
+    rule = _unsupported(feature, "pass your own data loader, and remove the block")
+    return {block: inert(f"{feature} is off", off) + rule}
+
+
 FAMILIES: dict[str, Rule] = {
     "hybrid_engine": inert("engine.generate() needs no switch; it gathers sharded parameters once"),
     "autotuning": inert("use `dsconfig tune`, which estimates instead of running"),
     "expert_parallel": _unsupported("expert parallelism", "remove the block"),
     "weight_quantization": _unsupported("quantized inference", "remove the block"),
-    "data_efficiency": _unsupported(
-        "data efficiency (curriculum, dynamic batching, random-LTD)", "pass your own data loader"
-    ),
+    "data_efficiency": inert("curriculum, dynamic batching and random-LTD have their own switches"),
+    **_while_on("data_efficiency.data_sampling.curriculum_learning", "the curriculum sampler"),
+    **_while_on("data_efficiency.data_sampling.dynamic_batching", "dynamic batching"),
+    **_while_on("data_efficiency.data_routing.random_ltd", "random-LTD"),
     "elasticity": inert("checkpoints load at any world size; the batch comes from the config"),
     "msamp": _unsupported("MS-AMP", "remove the block"),
     "amp": _unsupported("apex amp", "use bf16 or torch_autocast"),
@@ -142,6 +154,7 @@ RULES: dict[str, Rule] = {
     "hybrid_engine.tp_gather_partition_size": inert("parameters are gathered unit by unit"),
     "hybrid_engine.enable_cuda_graph": inert("the model's generate() runs without CUDA graphs"),
     "data_efficiency.seed": inert("the sampler's seed is 0, as in DeepSpeed's default data loader"),
+    "data_efficiency.data_sampling.num_epochs": inert("read only by DeepSpeed's curriculum"),
     "data_efficiency.data_sampling.num_workers": inert(
         "read only by DeepSpeed's curriculum; dsengine uses two workers with a GPU, none on CPU"
     ),

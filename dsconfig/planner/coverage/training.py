@@ -29,9 +29,8 @@ _BATCH = {
     ),
     "gradient_allreduce_op": honoured("mean divides by the number of ranks, sum does not"),
     "communication_data_type": honoured("dtype of gradient reduction"),
-    "disable_allgather": off_or_refused(
-        "updated parameters must be gathered; remove the key",
-        "not read by DeepSpeed any more",
+    "disable_allgather": inert(
+        "not read by DeepSpeed any more; parameters are always gathered, with the same result"
     ),
     "allgather_size": inert("read only with the old boolean form of zero_optimization"),
     "dataloader_drop_last": honoured("the data loader drops the incomplete last batch"),
