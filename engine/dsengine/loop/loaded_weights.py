@@ -12,10 +12,14 @@ from torch import nn
 from dsengine.checkpoints import CheckpointError
 from dsengine.checkpoints.export.checkpoint_names import conversion_for
 from dsengine.checkpoints.export.conversion import components_of
-from dsengine.checkpoints.export.load_weights import weight_shapes
+from dsengine.checkpoints.export.load_weights import read_tensor, weight_files, weight_shapes
 from dsengine.checkpoints.export.save_weights import SAFETENSORS_NAME
 from dsengine.sharding.zero.partitioned import is_partitioned_parameter
-from dsengine.sharding.zero.uninitialized import uninitialized
+from dsengine.sharding.zero.uninitialized import (
+    expects_checkpoint,
+    has_value,
+    uninitialized,
+)
 
 ALLOW = "DSENGINE_ALLOW_UNLOADED"
 """The environment variable that accepts any weights, if it is 1."""
@@ -71,9 +75,13 @@ def _pretrained(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 def _not_loaded(prefix: str, model: Any) -> list[str]:
     parameters = {n: p for n, p in model.named_parameters() if is_partitioned_parameter(p)}
-    missing = {n for n, p in parameters.items() if not getattr(p, "_is_hf_initialized", False)}
-    if not missing or len(missing) == len(parameters):
-        return []  # all loaded, or built from a configuration only
+    missing = {
+        name
+        for name, parameter in parameters.items()
+        if expects_checkpoint(parameter) and not getattr(parameter, "_is_hf_initialized", False)
+    }
+    if not missing:
+        return []
     shapes = _checkpoint_shapes(model)
     if not shapes:
         return []
@@ -84,14 +92,26 @@ def _not_loaded(prefix: str, model: Any) -> list[str]:
         )
     except ValueError:  # names that cannot be converted back
         return []
-    skipped = {
-        source
-        for component in components
-        for output in component.outputs
-        if shapes.get(output.name) == list(output.shape)
-        for source in component.sources
-    }
-    return [f"{prefix}.{n}" if prefix else n for n in parameters if n in missing & skipped]
+    skipped: set[str] = set()
+    for component in components:
+        sources_missing = missing.intersection(component.sources)
+        found = [each.name for each in component.outputs if shapes.get(each.name) == [*each.shape]]
+        if sources_missing and found:
+            if component.is_renaming and _was_loaded(model, component.sources[0], found[0]):
+                return []  # by a release of transformers that does not mark loaded weights
+            skipped |= sources_missing
+    return [f"{prefix}.{n}" if prefix else n for n in parameters if n in skipped]
+
+
+def _was_loaded(model: Any, name: str, in_checkpoint: str) -> bool:
+    source = _folder(str(model.config._name_or_path))
+    prefix = f"{model.base_model_prefix}."
+    files = {} if source is None else weight_files(source)
+    names = (in_checkpoint, in_checkpoint.removeprefix(prefix), prefix + in_checkpoint)
+    known = next((each for each in names if each in files), None)
+    if known is None:
+        return False
+    return has_value(model.get_parameter(name), read_tensor(files[known], known))
 
 
 def _aliases(model: nn.Module, sources: Mapping[str, Any]) -> dict[str, str]:

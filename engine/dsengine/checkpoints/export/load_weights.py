@@ -76,6 +76,12 @@ def weight_shapes(source: Path) -> dict[str, list[int]]:
     return shapes
 
 
+def read_tensor(path: Path, name: str) -> Tensor:
+    """Return a full tensor of a safetensors file."""
+    with _opened(path) as file:
+        return file.get_tensor(name)
+
+
 def _by_file(source: Path) -> dict[Path, list[str]]:
     by_file: dict[Path, list[str]] = {}
     for name, path in weight_files(source).items():

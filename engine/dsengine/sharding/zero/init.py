@@ -14,7 +14,11 @@ from dsengine.sharding.zero.parameter_attributes import install_parameter_attrib
 from dsengine.sharding.zero.partitioned import is_partitioned_parameter, partition, set_dtype
 from dsengine.sharding.zero.rounded import round_parameter
 from dsengine.sharding.zero.status import watch_writes
-from dsengine.sharding.zero.uninitialized import MarkUninitialized
+from dsengine.sharding.zero.uninitialized import (
+    MarkUninitialized,
+    expect_checkpoint,
+    is_loading,
+)
 from dsengine.tiers import memory
 
 TRIM_BYTES = 16 * memory.MEBI
@@ -68,6 +72,7 @@ class Init:
         """Parameters that get the compute dtype once the model is complete."""
         self.enabled = enabled
         self.dtype = dtype
+        self._is_loading = False
         self._building: nn.Module | None = None
         self._pending: list[nn.Parameter] = []
         """Parameters of the module under construction."""
@@ -93,6 +98,7 @@ class Init:
             self._module_init(module, *args, **kwargs)
 
         nn.Module.__init__ = init  # type: ignore[method-assign]
+        self._is_loading = is_loading()
         self._marking = MarkUninitialized()
         self._marking.__enter__()
         return self
@@ -123,6 +129,8 @@ class Init:
         pending, self._pending = self._pending, []
         for parameter in pending:
             partition(parameter, self.dtype)
+            if self._is_loading:
+                expect_checkpoint(parameter)
             self._partitioned.append(ref(parameter))
             if self._checks_writes:
                 watch_writes(parameter)
