@@ -1,7 +1,7 @@
 """The units of a model under ``fully_shard``."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -145,20 +145,35 @@ def offload_policy(offload: Any) -> OffloadPolicy:
 
 
 def set_prefetch(units: Sequence[PlannedUnit], heads: Sequence[FSDPModule | None]) -> None:
-    """Set the planned forward prefetch; backward prefetch is its reverse, nearest unit first."""
-    backward_prefetch: dict[int, list[FSDPModule]] = {}
-    for index, unit in enumerate(units):
-        head = heads[index]
-        ahead = [i for i in unit.prefetch if units[i].gather and heads[i] is not None]
-        if head is None or not ahead:
-            continue
-        head.set_modules_to_forward_prefetch([as_unit(cast(nn.Module, heads[i])) for i in ahead])
-        for i in ahead:
-            backward_prefetch.setdefault(i, []).append(head)
-    for index, earlier in backward_prefetch.items():
-        later = heads[index]
-        if later is not None:
-            later.set_modules_to_backward_prefetch(list(reversed(earlier)))
+    """Set the planned forward prefetch; backward prefetch is its reverse, nearest unit first.
+
+    A unit prefetches only what those before it have not: torch calls each target again otherwise.
+    """
+    head_of = {index: head for index, head in enumerate(heads) if head is not None}
+    ahead = {
+        index: [i for i in units[index].prefetch if units[i].gather and i in head_of]
+        for index in head_of
+    }
+    before: dict[int, list[int]] = {index: [] for index in head_of}
+    for index in reversed(head_of):
+        for i in ahead[index] if units[index].gather else ():
+            before[i].append(index)
+    for index, targets in _new_targets(ahead, head_of):
+        head_of[index].set_modules_to_forward_prefetch([head_of[i] for i in targets])
+    for index, targets in _new_targets(before, reversed(head_of)):
+        head_of[index].set_modules_to_backward_prefetch([head_of[i] for i in targets])
+
+
+def _new_targets(
+    targets: Mapping[int, Sequence[int]], order: Iterable[int]
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield the units that prefetch, with those of their targets that none before them has."""
+    started: set[int] = set()
+    for index in order:
+        new = [i for i in targets[index] if i not in started]
+        started.update(new)
+        if new:
+            yield index, new
 
 
 def _keep_class_name(kind: type[nn.Module]) -> None:
