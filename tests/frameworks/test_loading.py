@@ -44,7 +44,8 @@ def test_loaded_models_train_with_and_without_a_new_head(
     ("model_type", "kind", "skip", "names"),
     [
         ("llama", "LlamaForCausalLM", "layers.1.mlp.up", ["model.layers.1.mlp.up_proj.weight"]),
-        ("llama", "LlamaForSequenceClassification", "norm.weight", ["model.norm.weight"]),
+        ("llama", "LlamaForSequenceClassification", "q_proj", ["layers.1.self_attn.q_proj.weight"]),
+        ("llama", "LlamaForCausalLM", ".", ["model.embed_tokens.weight"]),
         ("mixtral", "MixtralForCausalLM", "experts", ["model.layers.0.mlp.experts.gate_up_proj"]),
     ],
 )

@@ -5,7 +5,7 @@ then lacks one, or its loader skips it, the weight is what the memory contained 
 ``zero.Init`` such memory is NaN.
 """
 
-import sys
+import inspect
 from typing import Any
 
 import torch
@@ -57,7 +57,7 @@ def _has_nan(shard: Tensor) -> bool:
 
 def is_loading() -> bool:
     """Whether transformers' ``from_pretrained`` is building a model, to load it next."""
-    frame = sys._getframe()
+    frame = inspect.currentframe()
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if frame.f_code.co_name == "from_pretrained" and module == "transformers.modeling_utils":
