@@ -83,7 +83,7 @@ bench-engine: $(STAMPS)/interop ## compare the engine with DDP, fully_shard and 
 bench-host: $(STAMPS)/interop ## compare the host time of a step with DDP, fully_shard and DeepSpeed
 	$(BIN)/python benchmarks/host_cost.py
 
-bench-parallel: $(STAMPS)/interop ## compare sequence parallelism with hand-written torch and DeepSpeed
+bench-parallel: $(STAMPS)/interop ## compare sequence and tensor parallelism with hand-written torch and DeepSpeed
 	$(BIN)/python benchmarks/parallel.py
 
 # Measurements for this commit and GPU are kept in runs/gpu and not repeated.

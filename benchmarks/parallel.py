@@ -1,13 +1,15 @@
-"""Sequence parallelism compared with hand-written torch and DeepSpeed, in one run.
+"""Sequence and tensor parallelism compared with hand-written torch and DeepSpeed, in one run.
 
-    python benchmarks/parallel.py [--pairs 31] [--length 512] [--stages 1,2,3]
+    python benchmarks/parallel.py [--pairs 31] [--length 512] [--stages 1,2,3] [--only split]
 
 Two ranks on gloo, one thread each, share every sample. Hand-written torch: the same model and
 attention, with exchanges in an autograd function, and ``fully_shard`` over both ranks with the
-engine's units. A pair is one step of each mode, one after the other, in alternating order.
-Printed: the median over pairs of dsengine's speed relative to the other's, and an interval that
-contains it with 95 %. DeepSpeed changes torch for its whole process: its ranks are separate, and it
-runs at stage 3, where its gradients are right. If it fails, its error is printed.
+engine's units; with split layers (``split``) ``parallelize_module`` over both ranks and
+``fully_shard`` over one. A pair is one step of each mode, one after the other, in alternating
+order. Printed: the median over pairs of dsengine's speed relative to the other's, and an interval
+that contains it with 95 %. DeepSpeed changes torch for its whole process: its ranks are separate,
+and it runs at stage 3, where its gradients are right, and at all stages with split layers. If it
+fails, its error is printed.
 """
 
 import argparse
@@ -35,7 +37,8 @@ def build(mode: str, length: int) -> None:
     from parallel_modes import MODES, VOCABULARY
 
     ids = torch.randint(VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
-    _built[mode] = MODES[mode](), ids.chunk(RANKS, dim=1)[dist.get_rank()].contiguous()
+    parts = [ids] * RANKS if "split" in mode else ids.chunk(RANKS, dim=1)
+    _built[mode] = MODES[mode](), parts[dist.get_rank()].contiguous()
     for _ in range(WARM):
         step(mode)
 
@@ -94,13 +97,17 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=31)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--stages", default="1,2,3")
+    parser.add_argument("--only", choices=["split"])
     chosen: Any = parser.parse_args()
-    pairs = [(f"dsengine {stage}", f"torch {stage}") for stage in chosen.stages.split(",")]
+    stages = chosen.stages.split(",")
+    pairs = [(f"dsengine {stage}", f"torch {stage}") for stage in stages]
+    split = [(f"dsengine split {stage}", f"torch split {stage}") for stage in stages]
     if importlib.util.find_spec("deepspeed") is not None:
         pairs.append(("dsengine 3", "deepspeed 3"))
+        split += [(f"dsengine split {stage}", f"deepspeed split {stage}") for stage in stages]
     else:
         print("deepspeed is not installed: not compared", file=sys.stderr)
-    for mode, other in pairs:
+    for mode, other in split if chosen.only == "split" else [*pairs, *split]:
         with Ranks(RANKS) as plain, Ranks(RANKS) as foreign, report_compilation():
 
             def run(job: str, each: str, plain: Any = plain, foreign: Any = foreign) -> Any:

@@ -1,7 +1,7 @@
 """Training modes for `benchmarks/parallel.py`.
 
-Each builder returns a function that trains one step on this rank's part of a sample. AdamW,
-clipping, fp32; every rank has as many labels.
+Each builder returns a function that trains one step on this rank's part of a sample, or on the
+sample with layers split over both ranks. AdamW, clipping, fp32; every rank has as many labels.
 """
 
 import math
@@ -15,6 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 DIM, LAYERS, HEADS, VOCABULARY = 256, 4, 8, 4096
 CLIP, LEARNING_RATE = 1.0, 1e-4
@@ -118,6 +123,104 @@ def by_hand(stage: int) -> Build:
     return build
 
 
+class SplitBlock(nn.Module):
+    """A block whose linear layers have one matrix each, so that every program can split them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(DIM, DIM) for _ in range(3))
+        self.o_proj = nn.Linear(DIM, DIM)
+        self.up_proj, self.down_proj = nn.Linear(DIM, 4 * DIM), nn.Linear(4 * DIM, DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normal = self.norm1(x)
+        heads = (
+            layer(normal).unflatten(-1, (-1, DIM // HEADS))
+            for layer in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        x = x + self.o_proj(causal(*heads).flatten(-2))
+        return x + self.down_proj(F.gelu(self.up_proj(self.norm2(x))))
+
+
+def split_gpt() -> GPT:
+    net = GPT(causal)
+    torch.manual_seed(0)
+    net.blocks = nn.ModuleList(SplitBlock() for _ in range(LAYERS))
+    return net
+
+
+COLUMNS, ROWS = ("q_proj", "k_proj", "v_proj", "up_proj"), ("o_proj", "down_proj")
+
+
+def split_by_hand(stage: int) -> Build:
+    """``parallelize_module`` over both ranks, then ``fully_shard`` over one."""
+
+    def build() -> Step:
+        net, reshard = split_gpt(), stage == 3
+        sizes = (1, dist.get_world_size())
+        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("shard", "tensor"))
+        styles: dict[str, Any] = {name: ColwiseParallel() for name in COLUMNS}
+        styles |= {name: RowwiseParallel() for name in ROWS}
+        for block in net.blocks:
+            parallelize_module(block, mesh["tensor"], styles)
+        units: list[Any] = [*net.blocks, net.tokens, [net.norm, net.head], net]
+        for unit in units:
+            fully_shard(unit, mesh=mesh["shard"], reshard_after_forward=reshard)
+        split = [p for p in net.parameters() if p.device_mesh.ndim > 1]  # type: ignore[union-attr]
+        whole = [p for p in net.parameters() if p.device_mesh.ndim == 1]  # type: ignore[union-attr]
+        # Tensors of two meshes cannot be in one multi-tensor update.
+        groups = [{"params": split}, {"params": whole}]
+        optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, fused=True)
+
+        def step(ids: Tensor) -> None:
+            net(ids).backward()
+            norms = [
+                nn.utils.get_total_norm([p.grad for p in part if p.grad is not None])
+                for part in (split, whole)
+            ]
+            total = torch.stack([norm.full_tensor() for norm in norms]).norm()  # type: ignore[operator]
+            for part in (split, whole):
+                nn.utils.clip_grads_with_norm_(part, CLIP, total)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return build
+
+
+def split_settings(stage: int) -> dict[str, Any]:
+    rules = [
+        {"patterns": [rf".*\.({'|'.join(COLUMNS)})\.weight"]},
+        {"patterns": [rf".*\.({'|'.join(ROWS)})\.weight"], "partition_type": "row"},
+    ]
+    block = {"autotp_size": dist.get_world_size(), "partition_config": {"layer_specs": rules}}
+    found = settings(stage) | {"tensor_parallel": block}
+    del found["sequence_parallel_size"]
+    return found
+
+
+def split_by(program: str, stage: int) -> Build:
+    """Return the builder of an engine that splits layers: dsengine or deepspeed."""
+
+    def build() -> Step:
+        if program == "dsengine":
+            real: Any = import_module("dsengine")
+        else:
+            from training.live_jobs import real_deepspeed
+
+            real = real_deepspeed()
+            real.init_distributed("gloo")
+        net = split_gpt()
+        engine, *_ = real.initialize(
+            model=net, model_parameters=net.parameters(), config=split_settings(stage)
+        )
+        return _engine_step(engine)
+
+    return build
+
+
 def settings(stage: int) -> dict[str, Any]:
     persistent = {"stage3_param_persistence_threshold": 0} if stage == 3 else {}
     return {
@@ -176,4 +279,7 @@ MODES: dict[str, Build] = {
     **{f"dsengine {stage}": ours(stage) for stage in (1, 2, 3)},
     **{f"torch {stage}": by_hand(stage) for stage in (1, 2, 3)},
     "deepspeed 3": deepspeed(3),
+    **{f"dsengine split {stage}": split_by("dsengine", stage) for stage in (1, 2, 3)},
+    **{f"torch split {stage}": split_by_hand(stage) for stage in (1, 2, 3)},
+    **{f"deepspeed split {stage}": split_by("deepspeed", stage) for stage in (1, 2, 3)},
 }

@@ -22,6 +22,23 @@ def test_blocks_keep_their_part_of_the_estimate(ranks_of: SharedRanks, ranks: in
         assert measured == pytest.approx(estimate, rel=0.01)
 
 
+@pytest.mark.live
+def test_blocks_of_split_layers_keep_their_part_of_the_estimate() -> None:
+    with Ranks(2) as ranks:  # in others, a job has replaced the attention
+        found = ranks.run(f"{JOBS}:block_bytes", ranks=1, tensor=2)
+    for measured, config in found:
+        shape = not_none(hf_config.model(config).architecture)
+        block = block_bytes(shape, Style(width=4))
+        divided = block.undivided + (block.linear - block.undivided) / 2
+        assert measured == pytest.approx(divided * BATCH * LENGTH * shape.hidden_size, rel=0.02)
+
+
+@pytest.mark.live
+def test_states_of_split_layers_are_those_of_the_estimate(ranks: Ranks) -> None:
+    for relative in ranks.run(f"{JOBS}:split_states", tensor=2):
+        assert relative == pytest.approx({"weights": 1.0, "moments": 1.0}, rel=0.02)
+
+
 def test_tiled_loss_has_no_logits_of_the_sequence_and_a_flat_peak(ranks: Ranks) -> None:
     short, long = 512, 2048
     full = ranks.run(f"{JOBS}:loss_memory", length=short, tiled=False)

@@ -81,3 +81,8 @@ def test_model_is_whole_again_for_the_next_engine(
 ) -> None:
     job = f"{JOBS}:again"
     assert ranks.run(job, first=first, second=second, kind=kind) == [True, True]
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_full_weights_by_the_name_of_autotp(ranks: Ranks, stage: int) -> None:
+    assert ranks.run(f"{JOBS}:replaced", stage=stage) == [[True, True]] * 2

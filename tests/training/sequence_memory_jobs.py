@@ -1,4 +1,4 @@
-"""Jobs that measure memory with samples divided along the sequence. Run on every rank."""
+"""Jobs that measure memory with divided samples or split layers. Run on every rank."""
 
 from typing import Any
 
@@ -8,12 +8,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dsengine
+from dsconfig import Degrees
+from dsconfig.cost.weights import weights_of
 from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import (
     TiledFusedLogitsLoss,
     UlyssesSPAttentionHF,
 )
 from dsengine.observation.memory import LiveBytes
-from dsengine.parallel.transformers_attention import restore_if_unused
+from dsengine.parameters.model_tree import describe
+from dsengine.torch_private.tensors import local_part
 from training import sequence_jobs
 
 BATCH, LENGTH = 2, 256
@@ -30,25 +33,40 @@ SHAPE: dict[str, Any] = {
 }
 
 
-def block_bytes(ranks: int) -> tuple[float, dict[str, Any]]:
-    """Return the bytes that a Llama block keeps for backward on this rank, and its config."""
-    fewer, _ = _kept(2, ranks)
-    more, config = _kept(4, ranks)
+def block_bytes(ranks: int, tensor: int = 1) -> tuple[float, dict[str, Any]]:
+    """Return the bytes that a Llama block keeps for backward on this rank, and its config.
+
+    ``tensor``: the ranks that its layers are split over.
+    """
+    fewer, _ = _kept(2, ranks, tensor)
+    more, config = _kept(4, ranks, tensor)
     return (more - fewer) / 2, config
 
 
-def _kept(layers: int, ranks: int) -> tuple[int, dict[str, Any]]:
-    """Return the bytes of the storages that autograd saves in a forward, except parameters."""
+def llama(layers: int) -> Any:
     import transformers as hf
 
-    model = hf.LlamaForCausalLM(hf.LlamaConfig(num_hidden_layers=layers, **SHAPE))
+    return hf.LlamaForCausalLM(hf.LlamaConfig(num_hidden_layers=layers, **SHAPE))
+
+
+def split(layers: int, tensor: int) -> Any:
+    config = sequence_jobs.settings(1, 1, "AdamW", clip=0.0)
+    config["tensor_parallel"] = {"autotp_size": tensor}
+    return dsengine.initialize(model=llama(layers), config=config)[0]
+
+
+def _kept(layers: int, ranks: int, tensor: int) -> tuple[int, dict[str, Any]]:
+    """Return the bytes of the storages that autograd saves in a forward, except parameters."""
+    engine = split(layers, tensor) if tensor > 1 else None
+    model = llama(layers) if engine is None else engine.module
     if ranks > 1:
         UlyssesSPAttentionHF.register_with_transformers(model, "sdpa", ranks, BATCH)
-    own = {each.untyped_storage().data_ptr() for each in (*model.parameters(), *model.buffers())}
+    tensors = (*model.parameters(), *model.buffers())
+    own = {local_part(each).untyped_storage().data_ptr() for each in tensors}
     saved: dict[int, Any] = {}
 
     def save(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
+        storage = local_part(tensor).untyped_storage()
         if storage.data_ptr() not in own:
             saved[storage.data_ptr()] = storage
         return tensor
@@ -59,8 +77,32 @@ def _kept(layers: int, ranks: int) -> tuple[int, dict[str, Any]]:
     with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
         loss = model(input_ids=ids, position_ids=positions).logits.sum()
     assert loss.requires_grad
-    restore_if_unused()
-    return sum(storage.nbytes() for storage in saved.values()), model.config.to_dict()
+    result = sum(storage.nbytes() for storage in saved.values()), model.config.to_dict()
+    if engine is not None:
+        engine.destroy()
+    return result
+
+
+def split_states(tensor: int) -> dict[str, float]:
+    """Train a step; return this rank's bytes of weights and moments relative to the estimate."""
+    engine = split(4, tensor)
+    ids = torch.randint(512, (BATCH, LENGTH))
+    engine.backward(engine(input_ids=ids).logits.square().mean())
+    engine.step()
+    tree = describe(llama(4))
+    elements = sum(w.elements for w in weights_of(tree, Degrees(tensor=tensor)))
+    states = engine.optimizer.state.values()
+    moments = [value for each in states for value in each.values() if value.dim()]
+    found = {
+        "weights": _bytes(engine.sharding.masters.values()) / (4 * elements),
+        "moments": _bytes(moments) / (8 * elements),
+    }
+    engine.destroy()
+    return found
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(local_part(tensor).nbytes for tensor in tensors)
 
 
 def _rank(ranks: int) -> int:

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 import dsengine
+from dsengine.deepspeed.module_inject.layers import GatherReplacedLayerParams
 from dsengine.deepspeed.utils import (
     safe_get_full_fp32_param,
     safe_get_full_grad,
@@ -144,3 +145,17 @@ def again(first: int, second: int, kind: str) -> bool:
     trained(engine, 1, kind=kind)
     engine.destroy()
     return same
+
+
+def replaced(stage: int) -> list[Any]:
+    """Write a split weight inside ``GatherReplacedLayerParams``; return what is read then."""
+    engine = built(stage, 2, kind="fused")
+    parameter = engine.module.blocks[0].qkv.weight
+    expected = tensor_jobs.model_of("fused").get_parameter("blocks.0.qkv.weight")
+    with GatherReplacedLayerParams(parameter, engine.module):
+        read = torch.equal(parameter.data, expected.data)
+        parameter.data.mul_(2)
+    full = safe_get_full_fp32_param(engine.module.blocks[0].qkv.weight)
+    assert full is not None
+    engine.destroy()
+    return [read, torch.equal(full, expected.data * 2)]
