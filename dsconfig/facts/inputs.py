@@ -187,7 +187,10 @@ def _shell(text: str, file: Path, argument: str) -> object:
     script = shell_script.training_command(text)
     if script is None:
         raise FactError(argument, f"{file} contains no command that starts a training program")
-    return script.content
+    named = script.arguments_file
+    paths = [] if named is None else [Path(named), file.parent / named]
+    found = next((path for path in paths if os_errors.is_file(path)), None)
+    return {**(read_file(found, argument) if found else {}), **script.content}
 
 
 def _json(text: str, file: Path, argument: str) -> object:

@@ -1,34 +1,99 @@
-"""Read the ds_config that the training command of a shell script names or builds."""
+"""Read the ds_config that the training command of a shell script names, writes or builds."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from dsconfig.source import findings, from_yaml, option_configs, shell_script
+from dsconfig.source import findings, from_yaml, option_configs, plugin_settings, shell_script
 from dsconfig.source.document import Document, Format, broken, finish
-from dsconfig.source.positions import Spans
+from dsconfig.source.from_text import document_from_text
+from dsconfig.source.positions import Offsets, Spans
+from dsconfig.source.shell_script import Script, WrittenFile
+
+Read = Callable[[Path], Document]
 
 
-def document_from_shell(text: str, name: str, read: Callable[[Path], Document]) -> Document:
+def document_from_shell(text: str, name: str, read: Read) -> Document:
     """Return the document of the config; its container has the options of the command.
 
     ``read`` reads a file that the command names.
     """
     script = shell_script.training_command(text)
-    built = None if script is None else option_configs.built_config(script.content)
-    if script is not None and built is not None:
+    if script is None:
+        return _without_config(text, name)
+    built = option_configs.built_config(script.content)
+    if built is not None:
         of_options = {to: script.places.get(at) for to, at in built.pointers.items()}
-        places = {"": (-1, -1, 0, len(text))}
-        places |= {pointer: place for pointer, place in of_options.items() if place is not None}
-        found = Document(name, built.config, Format.SHELL, text, Spans(text, places))
-        return finish(found)._replace(container=script.content)
-    named = None if script is None else script.config or script.launch_config
-    if script is None or named is None:
-        message = "no command of this script passes a ds_config with a known path to a program"
-        help = "specify the config, or a script with --deepspeed FILE"
-        return broken(name, text, Format.SHELL, findings.no_config_inside(message, help))
+        places = {pointer: place for pointer, place in of_options.items() if place is not None}
+        found = _with_places(text, name, built.config, places)
+        return found._replace(container=script.content)
+    file = script.arguments_file
+    arguments = None if file is None else _named(text, name, script, file, read)
+    content = {**arguments.container, **script.content} if arguments else script.content
+    if script.config is not None:
+        document = _named(text, name, script, script.config, read)
+        return document._replace(container=content, named_in=name)
+    if arguments is not None:
+        return arguments._replace(container=content)
+    if script.launch_config is None:
+        return _generated(text, name, script, {}) or _without_config(text, name)
+    document = _named(text, name, script, script.launch_config, read)
+    return _generated(text, name, script, document.container) or document
+
+
+def _without_config(text: str, name: str) -> Document:
+    message = "no command of this script passes a ds_config with a known path to a program"
+    help = "specify the config, or a script with --deepspeed FILE"
+    return broken(name, text, Format.SHELL, findings.no_config_inside(message, help))
+
+
+def _with_places(
+    text: str, name: str, config: dict[str, Any], places: dict[str, Offsets]
+) -> Document:
+    spans = Spans(text, {"": (-1, -1, 0, len(text)), **places})
+    return finish(Document(name, config, Format.SHELL, text, spans))
+
+
+def _named(text: str, name: str, script: Script, target: str, read: Read) -> Document:
+    """Return the document of a file that the script names; one that it writes is read there."""
+    written = script.files.get(target)
+    if written is not None:
+        return _written(text, name, target, written, read)
     options = (script.places.get(f"/{option}") for option in shell_script.CONFIG_OPTIONS)
     place = next((each for each in options if each is not None), (0, 0, 0, 0))
-    document = from_yaml.follow(text, name, named, place[2:], read)
-    if script.config is None:
-        return document  # the container is accelerate's YAML
-    return document._replace(container=script.content, named_in=name)
+    return from_yaml.follow(text, name, target, place[2:], read)
+
+
+def _written(text: str, name: str, target: str, file: WrittenFile, read: Read) -> Document:
+    """Return the document of a here-document, with positions in the script if it is verbatim."""
+    is_yaml = target.endswith((".yaml", ".yml"))
+    # Spaces before it keep its offsets.
+    content = re.sub(r"[^\r\n]", " ", text[: file.start]) + file.text
+    if is_yaml:
+        document = from_yaml.document_from_yaml(content, name, read)
+    else:
+        document = document_from_text(content, name)
+    if document.named_in is not None:  # another file, which the here-document names
+        return document
+    if file.is_verbatim:
+        return document._replace(text=text, format=Format.SHELL)
+    return document._replace(text=None, spans={}, format=Format.SHELL)
+
+
+def _generated(
+    text: str, name: str, script: Script, launch_file: Mapping[str, Any]
+) -> Document | None:
+    """Return the config that accelerate generates from options of ``accelerate launch`` and its
+    YAML, or None if no option changes the config."""
+    launch = plugin_settings.launch_of_options(script.launch_options, launch_file)
+    if not launch or plugin_settings.block_of(launch).get("deepspeed_config_file"):
+        return None
+    places = {
+        f"/{path.replace('.', '/')}": script.launch_places[f"/{setting}"]
+        for setting, path in plugin_settings.PATH_OF_SETTING.items()
+        if f"/{setting}" in script.launch_places
+    }
+    config = plugin_settings.config_of_launch(launch)
+    found = _with_places(text, name, config, places)
+    return found._replace(container=launch, is_generated=True)

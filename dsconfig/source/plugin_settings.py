@@ -140,6 +140,21 @@ def is_count(processes: object) -> bool:
         return False
 
 
+def launch_of_options(
+    options: Mapping[str, Any], launch: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return accelerate's YAML, empty without one, completed with options of its launcher, which
+    take precedence; empty without a setting of DeepSpeed among them."""
+    launch = launch or {}
+    block = {name: value for name, value in options.items() if name in KNOWN}
+    uses = options.get("use_deepspeed") is True or is_launched_with(launch)
+    if not uses or not (block or options.get("use_deepspeed")):
+        return {}
+    top = {name: value for name, value in options.items() if name in TOP_LEVEL}
+    settings = {**block_of(launch), **block}
+    return {**launch, **top, "distributed_type": DEEPSPEED, "deepspeed_config": settings}
+
+
 def mixed_precision(launch: Mapping[str, Any]) -> Any:
     """Return ``mixed_precision``, or fp16 for the old setting ``fp16: true``."""
     if "mixed_precision" not in launch:

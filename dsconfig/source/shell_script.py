@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from dsconfig.report import Range
+from dsconfig.source import plugin_settings
 from dsconfig.source.pointer import MAX_DEPTH, is_block
 from dsconfig.source.positions import LineIndex, Offsets
 
@@ -22,6 +23,16 @@ LAUNCH = "$launch"
 """Key of a script's content for its number of ranks (``gpus``) and nodes."""
 CONFIG_OPTIONS = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _LAUNCHERS = {"deepspeed": "deepspeed", "torchrun": "torchrun", "accelerate": "accelerate"}
+_TRAINERS: Mapping[str, tuple[str, ...]] = {
+    "llamafactory-cli": ("train",),
+    "lmf": ("train",),
+    "axolotl": ("train",),
+    "swift": ("sft", "pt", "rlhf"),
+    "trl": ("sft", "dpo", "kto", "grpo", "rloo", "reward"),
+}
+"""Programs that start their own ranks, and their subcommands that train."""
+_ALL_DEVICES = frozenset(("llamafactory-cli", "lmf", "axolotl"))
+"""Those that use every visible GPU if no count is given; the others then use one process."""
 _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
@@ -36,8 +47,13 @@ _SLURM = {
 }
 _SBATCH = re.compile(r"^#SBATCH\s+--?([\w-]+)(?:[= ]\s*(\S+))?", re.MULTILINE)
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
+_WRITTEN = re.compile(r"(?:[^<>&\d]>|\btee\s)\s*([^\s<>|;&]+)")
+"""The file that a command with a here-document writes."""
 _ASSIGNMENT = re.compile(r"(?:export\s+|readonly\s+|local\s+)?([A-Za-z_]\w*)\+?=")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
+_ANY = re.compile(r"\$([A-Za-z_]\w*)")
+_UNQUOTED = re.compile(r"([:,\[]\s*)\$\{?([A-Za-z_]\w*)\}?(?=\s*[,}\]\n])")
+"""A variable that is a value of its own in JSON."""
 _PRODUCT = re.compile(r"\$\(\(([\w\s*$]+)\)\)")
 _SEPARATORS = "\n;|&"
 _LARGEST_VALUE, _MOST_WORDS = 2**16, 2**12
@@ -51,6 +67,15 @@ class Word(NamedTuple):
     start: int
     end: int
     is_known: bool = True
+
+
+class WrittenFile(NamedTuple):
+    """Content of a file that a script writes (``cat > F <<EOF``), variables expanded, and where it
+    begins; ``is_verbatim``: the script has the same text there."""
+
+    text: str
+    start: int
+    is_verbatim: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +92,29 @@ class Script:
     """Path of the ds_config."""
     launch_config: str | None = None
     """Path of accelerate's YAML."""
+    arguments_file: str | None = None
+    """Path of the YAML or JSON with the other arguments."""
+    launch_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of ``accelerate launch``; ``launch_places``: where they are."""
+    launch_places: Mapping[str, Offsets] = field(default_factory=dict[str, Offsets])
+    files: Mapping[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
     has_launcher: bool = True
 
     @property
     def rank(self) -> int:
         """Order of preference among the commands of a script."""
-        return 0 if self.config or self.launch_config else 1 if self.has_launcher else 2
+        named = self.config or self.launch_config or (self.has_launcher and self.arguments_file)
+        named = named or plugin_settings.launch_of_options(self.launch_options)
+        return 0 if named else 1 if self.has_launcher else 2
 
 
 @dataclass(slots=True)
 class _Shell:
-    """Variables assigned so far."""
+    """Variables assigned and files written so far."""
 
     values: dict[str, str] = field(default_factory=dict[str, str])
     arrays: dict[str, list[Word]] = field(default_factory=dict[str, list[Word]])
+    files: dict[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
 
 
 def training_command(text: str) -> Script | None:
@@ -90,7 +124,8 @@ def training_command(text: str) -> Script | None:
     shell = _Shell(
         {name: batch[option] for option in _SLURM if option in batch for name in _SLURM[option]}
     )
-    found = [script for words in _commands(text, shell) if (script := _script(words, batch))]
+    scripts = (_script(words, batch, shell) for words in _commands(text, shell))
+    found = [script for script in scripts if script is not None]
     return min(found, key=lambda script: script.rank, default=None)
 
 
@@ -128,6 +163,7 @@ def _commands(text: str, shell: _Shell) -> Iterator[list[Word]]:
             at += 1
             if letter == "\n" and skip_to:
                 end = re.compile(rf"^\s*{skip_to}\s*$", re.MULTILINE).search(text, at)
+                _write(text, at, end.start() if end else len(text), shell)
                 at, skip_to = (end.end() if end else len(text)), ""
         elif letter == "#":
             at = _end_of_line(text, at)
@@ -145,6 +181,25 @@ def _commands(text: str, shell: _Shell) -> Iterator[list[Word]]:
             at = max(end, at + 1)
     if command:
         yield command
+
+
+def _write(text: str, start: int, end: int, shell: _Shell) -> None:
+    """Record the file that the command before a here-document writes, if any."""
+    line = text.rfind("\n", 0, start - 1) + 1
+    target = _WRITTEN.search(text, line, start)
+    if target is None:
+        return
+    written = text[start:end]
+    heredoc = _HEREDOC.search(text, line, start)
+    is_quoted = heredoc is not None and heredoc[0][-1] in "'\""
+    # Unknown variables become placeholders.
+    content = written
+    if not is_quoted:
+        content = _UNQUOTED.sub(r'\1"${\2}"', _filled(written, shell))
+        content = _ANY.sub(r"${\1}", content)
+    (name, *_) = _expanded(Word(target[1], *target.span(1)), shell) or [None]
+    if name is not None:
+        shell.files[name.text] = WrittenFile(content, start, content == written)
 
 
 def _end_of_line(text: str, at: int) -> int:
@@ -214,19 +269,24 @@ def _expanded(word: Word, shell: _Shell) -> list[Word]:
     if word.text.startswith("'"):
         return [word._replace(text=word.text.strip("'"))]
 
-    def value(match: re.Match[str]) -> str:
-        known = shell.values.get(match[1] or match[3])
-        return known if known is not None else match[2] if match[2] is not None else match[0]
-
-    text = word.text
-    for _ in range(3):  # a default may contain a variable
-        text = _VARIABLE.sub(value, text)
-    text = _PRODUCT.sub(partial(_product, shell=shell), text)
+    text = _filled(word.text, shell)
     is_known = "$" not in text and "`" not in text
     if word.text.startswith("$") and is_known and " " in text.strip():
         return [word._replace(text=part) for part in text.split()]
     text = text.replace("\\\n", "").replace('"', "").replace("'", "")
     return [word._replace(text=text, is_known=is_known)]
+
+
+def _filled(text: str, shell: _Shell) -> str:
+    """Return a text with the known variables and products replaced by their values."""
+
+    def value(match: re.Match[str]) -> str:
+        known = shell.values.get(match[1] or match[3])
+        return known if known is not None else match[2] if match[2] is not None else match[0]
+
+    for _ in range(3):  # a default may contain a variable
+        text = _VARIABLE.sub(value, text)
+    return _PRODUCT.sub(partial(_product, shell=shell), text)
 
 
 def _product(match: re.Match[str], shell: _Shell) -> str:
@@ -240,22 +300,33 @@ def _product(match: re.Match[str], shell: _Shell) -> str:
 # --- commands
 
 
-def _script(words: list[Word], batch: Mapping[str, str]) -> Script | None:
-    """Return the command of a launcher or of Python that runs a script or module; else None."""
+def _script(words: list[Word], batch: Mapping[str, str], shell: _Shell) -> Script | None:
+    """Return the command of a launcher, of a training program, or of Python that runs a script or
+    module; else None."""
     first = next((at for at, word in enumerate(words) if _is_launcher(word.text)), None)
     if first is None:
         return None
     names = [word.text for word in words]
-    launcher = _LAUNCHERS.get(_base(names[first]), "python")
+    base = _base(names[first])
+    launcher = _LAUNCHERS.get(base, "python")
     at = first + 1
-    if launcher == "python" and _module_of(names, at) in _MODULES:
-        launcher, at = _MODULES[_module_of(names, at)], names.index("-m", at) + 2
-    program = next((i for i in range(at, len(names)) if _is_program(names, i)), None)
+    if base in _TRAINERS:
+        is_training = any(name in _TRAINERS[base] for name in names[at : at + 1])
+        program, launch_places = at if is_training else None, dict[str, Offsets]()
+        launch, ranks = dict[str, Any](), _own_ranks(base, shell.values)
+        launcher = base
+    else:
+        if launcher == "python" and _module_of(names, at) in _MODULES:
+            launcher, at = _MODULES[_module_of(names, at)], names.index("-m", at) + 2
+        program = next((i for i in range(at, len(names)) if _is_program(names, i)), None)
+        launch, launch_places = _options(words[at:program])
+        ranks = _ranks(launcher, launch, batch)
     if program is None:
         return None
-    own, places = _options(words[program + 1 :])
-    launch, _ = _options(words[at:program])
-    if launcher == "python" and not own:
+    arguments = words[program + 1 :]
+    own, places = _options(arguments)
+    file = _arguments_file(arguments, own)
+    if launcher == "python" and not own and file is None:
         return None
     named = next((own[name] for name in CONFIG_OPTIONS if isinstance(own.get(name), str)), None)
     if launcher == "accelerate":
@@ -265,13 +336,36 @@ def _script(words: list[Word], batch: Mapping[str, str]) -> Script | None:
     if named is not None:
         key = "deepspeed_config" if "deepspeed_config" in own else "deepspeed"
         content[key] = named
+    is_accelerate = launcher == "accelerate"
     return Script(
-        {**content, LAUNCH: _ranks(launcher, launch, batch)},
+        {**content, LAUNCH: ranks},
         places,
         named,
-        launch.get("config_file") if launcher == "accelerate" else None,
-        launcher != "python",
+        launch_config=launch.get("config_file") if is_accelerate else None,
+        arguments_file=file,
+        launch_options=launch if is_accelerate else {},
+        launch_places=launch_places,
+        files=dict(shell.files),
+        has_launcher=launcher != "python",
     )
+
+
+def _arguments_file(words: list[Word], options: Mapping[str, Any]) -> str | None:
+    """Return the YAML or JSON with arguments: the first word, or ``--config``."""
+    is_first = bool(words) and words[0].is_known and not words[0].text.startswith("-")
+    named = words[0].text if is_first else options.get("config")
+    is_file = isinstance(named, str) and named.endswith((".yaml", ".yml", ".json"))
+    return named if is_file else None
+
+
+def _own_ranks(program: str, values: Mapping[str, str]) -> dict[str, int]:
+    """Return ``gpus`` and ``nodes`` of a program that starts its own ranks."""
+    nodes, each = _count(values, "NNODES"), _count(values, "NPROC_PER_NODE")
+    devices = values.get("CUDA_VISIBLE_DEVICES", "")
+    if each is None and program in _ALL_DEVICES and re.fullmatch(r"[\d,]*\d", devices):
+        each = len(devices.split(","))
+    found = {"gpus": each * (nodes or 1)} if each else {}
+    return found | ({"nodes": nodes} if nodes else {})
 
 
 def _base(word: str) -> str:
@@ -279,7 +373,10 @@ def _base(word: str) -> str:
 
 
 def _is_launcher(word: str) -> bool:
-    return _base(word) in _LAUNCHERS or re.fullmatch(r"python[\d.]*", _base(word)) is not None
+    return (
+        _base(word) in _LAUNCHERS.keys() | _TRAINERS.keys()
+        or re.fullmatch(r"python[\d.]*", _base(word)) is not None
+    )
 
 
 def _module_of(names: list[str], at: int) -> str:

@@ -179,3 +179,105 @@ def test_script_launched_with_an_accelerate_config(tmp_path: Path) -> None:
     path = tmp_path / "train.sh"
     path.write_text("accelerate launch --config_file acc.yaml train.py --lr 1")
     assert dsconfig.read(path).value["zero_optimization"]["stage"] == 3
+
+
+ARGUMENTS = "per_device_train_batch_size: 2\nbf16: true\ndeepspeed: ds.json\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "micro_batch", "gpus"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0,1,2 llamafactory-cli train lf.yaml", 2, 3),
+        ("NNODES=2 NPROC_PER_NODE=4 llamafactory-cli train lf.yaml bf16=true", 2, 8),
+        ("llamafactory-cli train lf.yaml per_device_train_batch_size=1", 1, None),
+        ("CUDA_VISIBLE_DEVICES=0,1 axolotl train lf.yaml --deepspeed ds.json", 2, 2),
+        ("accelerate launch --num_processes 2 -m axolotl.cli.train lf.yaml", 2, 2),
+        (
+            "export NPROC_PER_NODE=8\nswift sft --per_device_train_batch_size 4 "
+            "--deepspeed ds.json",
+            4,
+            8,
+        ),
+        ("CUDA_VISIBLE_DEVICES=0,1 swift sft --deepspeed ds.json --bf16 true", None, None),
+        ("torchrun --nproc_per_node 4 src/train.py lf.yaml", 2, 4),
+        ("trl sft --config lf.yaml", 2, None),
+    ],
+)
+def test_training_programs_with_a_file_of_arguments(
+    command: str, micro_batch: int | None, gpus: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(AUTO))
+    (tmp_path / "lf.yaml").write_text(ARGUMENTS)
+    path = tmp_path / "train.sh"
+    path.write_text(command)
+    document = dsconfig.read(path)
+    assert document.value == AUTO
+    assert document.container.get("per_device_train_batch_size") == micro_batch
+    assert document.container[LAUNCH].get("gpus") == gpus
+    facts = gather(training_args=path)
+    assert facts.world_size == gpus
+    assert facts.arguments.get("per_device_train_batch_size") == micro_batch
+
+
+def test_commands_that_do_not_train_are_skipped() -> None:
+    assert training_command("llamafactory-cli export a.yaml\nswift infer --model x") is None
+
+
+@pytest.mark.parametrize(
+    "command", ["cat > ds.json <<'EOF'", "cat <<EOF > ds.json", "cat << EOF | tee ds.json"]
+)
+def test_config_written_by_the_script(command: str, tmp_path: Path) -> None:
+    body = '{\n  "train_batch_size": 8,\n  "zero_optimization": {"stage": 9}\n}'
+    path = tmp_path / "train.sh"
+    path.write_text(f"{command}\n{body}\nEOF\ndeepspeed t.py --deepspeed_config ds.json")
+    (error,) = dsconfig.validate(path, runtime="deepspeed").refusals
+    assert error.pointer == "/zero_optimization/stage"
+    assert not_none(error.range).start.line == 4
+
+
+def test_variables_in_a_config_written_by_the_script(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    body = '{"train_micro_batch_size_per_gpu": $BS, "steps_per_print": ${N}, "a": "$X/y"}'
+    command = "deepspeed t.py --deepspeed ds.json"
+    path.write_text(f"BS=4\ncat > ds.json <<EOF\n{body}\nEOF\n{command}")
+    document = dsconfig.read(path)
+    assert document.value["train_micro_batch_size_per_gpu"] == 4
+    assert document.placeholders == {"/steps_per_print", "/a"}
+    path.write_text(f'BS=4\ncat > ds.json <<\'EOF\'\n{{"a": "$BS"}}\nEOF\n{command}')
+    assert dsconfig.read(path).value == {"a": "$BS"}
+
+
+def test_accelerate_config_written_by_the_script(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    body = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3"
+    command = "accelerate launch --config_file a.yaml t.py --x 1"
+    path.write_text(f"cat > a.yaml <<EOF\n{body}\nEOF\n{command}")
+    assert dsconfig.read(path).value["zero_optimization"]["stage"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "stage", "clipping"),
+    [
+        ("--use_deepspeed --zero_stage 3", 3, "auto"),
+        ("--use_deepspeed", 2, "auto"),
+        ("--config_file acc.yaml --zero_stage 1", 1, 0.5),
+        ("--config_file acc.yaml --gradient_clipping 1.0", 2, 1.0),
+    ],
+)
+def test_options_of_accelerate_launch_build_a_config(
+    options: str, stage: int, clipping: float | str, tmp_path: Path
+) -> None:
+    settings = "deepspeed_config: {zero_stage: 2, gradient_clipping: 0.5}"
+    (tmp_path / "acc.yaml").write_text(f"distributed_type: DEEPSPEED\n{settings}\n")
+    path = tmp_path / "train.sh"
+    path.write_text(f"accelerate launch {options} --mixed_precision bf16 train.py --lr 1")
+    document = dsconfig.read(path)
+    assert document.value["zero_optimization"]["stage"] == stage
+    assert document.value["gradient_clipping"] == clipping and document.is_generated
+
+
+def test_stage_without_use_deepspeed_has_no_effect(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text("accelerate launch --zero_stage 3 train.py --lr 1")
+    (found,) = dsconfig.validate(path).diagnostics
+    assert "no command of this script passes a ds_config" in found.message
