@@ -156,7 +156,7 @@ SIGNATURES = (
     ),
     Signature(
         name="tied-weights-on-save",
-        phrases=("Some tensors share memory",),
+        phrases=("Some tensors share memory", "to be saved contained shared tensors"),
         cause="safetensors refuses tensors that share memory: tied embeddings, or weights that are "
         "views of one flat buffer",
         remedy="Save with model.save_pretrained (which handles tied weights) or safetensors' "
@@ -168,6 +168,7 @@ SIGNATURES = (
         threads=(
             "safetensors/safetensors/issues/202",
             "safetensors/safetensors/issues/304",
+            "huggingface/transformers/pull/29906",
             "kohya-ss/sd-scripts/issues/629",
             "ariG23498/gemma3-object-detection/issues/48",
         ),

@@ -7,7 +7,7 @@ _COMPARE = (
     "TORCH_NCCL_DUMP_ON_TIMEOUT=1, or run `py-spy dump --pid PID` for each rank, and pass the "
     "files to `dsconfig doctor --log`."
 )
-_NCCL = ("Watchdog caught collective operation timeout",)
+_NCCL = ("Watchdog caught collective operation timeout: ",)
 
 SIGNATURES = (
     Signature(

@@ -32,11 +32,11 @@ SIGNATURES = (
     ),
     Signature(
         name="ssh-unreachable",
-        phrases=("was not reachable via ssh",),
-        releases={"deepspeed": ""},
-        cause="the launcher cannot log in to the first host of the hostfile without a password",
-        remedy="Set up ssh keys between all nodes (ssh HOST hostname must work without a "
-        "prompt), or start each node yourself with --no_ssh --node_rank N --master_addr ADDRESS.",
+        phrases=("was not reachable via ssh", "ssh: connect to host", "ssh: Could not resolve"),
+        cause="the launcher cannot log in to a host of the hostfile",
+        remedy="Check the name and port of the host, and that sshd runs there. Set up ssh keys "
+        "between all nodes (ssh HOST hostname must work without a prompt), or start each node "
+        "yourself with --no_ssh --node_rank N --master_addr ADDRESS.",
         remedies={
             "accelerate": "Set up ssh keys between all nodes, or use deepspeed_multinode_launcher: "
             "standard and start accelerate on each node."
@@ -45,15 +45,19 @@ SIGNATURES = (
     ),
     Signature(
         name="ssh-denied",
-        phrases=(
-            "Permission denied (publickey",
-            "Host key verification failed",
-            "ssh exited with exit code 255",
-        ),
+        phrases=("Permission denied (publickey", "Host key verification failed"),
         cause="ssh refused the connection to a node: no key, or an unknown host key",
         remedy="Copy the key to every node (ssh-copy-id HOST), also for localhost, and accept "
         "each host key once.",
         threads=("deepspeedai/DeepSpeed/issues/5709", "deepspeedai/DeepSpeed/issues/579"),
+    ),
+    Signature(
+        name="ssh-failed",
+        phrases=("ssh exited with exit code 255",),
+        role=Role.CONSEQUENCE,
+        cause="ssh could not connect to a node, or its connection was lost",
+        remedy="See the error of ssh above it; without one, test ssh HOST hostname from this node.",
+        threads=("deepspeedai/DeepSpeed/issues/579",),
     ),
     Signature(
         name="launcher-not-installed",

@@ -51,6 +51,15 @@ SIGNATURES = (
         "`enable_sleep_mode=False`.",
         threads=("vllm-project/vllm/pull/14189",),
     ),
+    Signature(
+        name="expandable-segments-not-shared",
+        phrases=("pidfd_getfd: Operation not permitted", "pidfd_open: Operation not permitted"),
+        releases={"torch": ""},
+        cause="processes of a container may not share CUDA memory from expandable segments",
+        remedy="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or start the container with "
+        "--cap-add=SYS_PTRACE.",
+        threads=("verl-project/verl/issues/2846", "alibaba/ROLL/issues/417"),
+    ),
     _oom(
         "init",
         "the model states do not fit",
@@ -121,8 +130,8 @@ SIGNATURES = (
     ),
     Signature(
         name="host-out-of-memory-loading",
-        phrases=("return code = -9", "exitcode: -9", "exitcode  : -9"),
-        pattern=r"(?:local_rank: (?P<rank>\d+) \(pid)|-9",
+        phrases=("return code = -9", "exitcode: -9", "exitcode  : -9", " Killed  "),
+        pattern=r"(?:local_rank: (?P<rank>\d+) \(pid)|-9|line \d+: +\d+ Killed ",
         clues=("loading",),
         role=Role.KILLED,
         cause="a rank was killed (SIGKILL) while the model was loaded: usually by the kernel, "
@@ -144,9 +153,20 @@ SIGNATURES = (
         ),
     ),
     Signature(
+        name="host-out-of-memory-killed",
+        phrases=("oom_kill event", "oom-kill event", "OOMKilled", "Out of memory: Killed process"),
+        role=Role.KILLED,
+        cause="the kernel killed a process because the host memory, or that of the job or "
+        "container, was exhausted",
+        remedy="Request more host memory (Slurm: --mem, Kubernetes: resources.limits.memory), "
+        "offload less, or load with fewer ranks per node: `dsconfig estimate --host-memory` "
+        "computes the requirement.",
+        threads=("nextflow-io/nextflow/issues/5932", "ArjunaCluster/ArjunaUsers/issues/52"),
+    ),
+    Signature(
         name="killed",
-        phrases=("return code = -9", "exitcode: -9", "exitcode  : -9"),
-        pattern=r"(?:local_rank: (?P<rank>\d+) \(pid)|-9",
+        phrases=("return code = -9", "exitcode: -9", "exitcode  : -9", " Killed  "),
+        pattern=r"(?:local_rank: (?P<rank>\d+) \(pid)|-9|line \d+: +\d+ Killed ",
         role=Role.KILLED,
         cause="a rank was killed (SIGKILL), usually by the kernel for lack of host memory, or "
         "by the scheduler of the cluster",
