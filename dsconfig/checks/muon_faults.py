@@ -1,9 +1,9 @@
 """Rules for known bugs of DeepSpeed releases with Muon.
 
-As in ``known_faults``, each bug is reported in the thread that its message names. DSC849 and DSC850
-were seen in steps of affected releases on CPU: Muon's step has singular values near 1 per unit of
-learning rate, that of SGD has those of the gradient. The others, and all ranges of releases, are
-read in the sources.
+As in ``known_faults``, each bug is reported in the thread that its message names, and was seen on
+CPU with an affected release. DSC849 and DSC850: Muon's step has singular values near 1 per unit of
+learning rate, that of SGD has those of the gradient. The ranges of releases are read in the
+sources.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """Rules for known bugs of DeepSpeed releases at ZeRO stage 3: ZeRO++, SuperOffload, fetching.
 
 As in ``known_faults``, each bug is reported in the thread that its message names, and its range was
-read in the sources.
+read in the sources. All were seen on CPU with the last affected release, except DSC857, a bug of a
+CUDA kernel.
 """
 
 from collections.abc import Iterator
@@ -103,7 +104,8 @@ def bf16_quantized_as_fp16(config: Context) -> Iterator[FaultFinding]:
     """DeepSpeed 0.10.2 to 0.19.5 quantize bf16 weights as if they were fp16
 
     The kernel reads the bits of each weight as fp16 and returns fp16, so gathered weights have
-    other values, and layers that also receive bf16 stop with a dtype mismatch.
+    other values, and layers that also receive bf16 stop with a dtype mismatch. Read in the source:
+    DeepSpeed has this kernel for CUDA only.
 
     with: version="0.19.5"
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3,
