@@ -8,6 +8,7 @@ AT_THE_KEY: Mapping[str, tuple[str, ...]] = {
     "DSC024": ("DSC026", "DSC313"),  # both names are set; one of two blocks is ignored
     "DSC032": ("DSC464", "DSC815"),  # DeepSpeed does check these values, later
     "DSC037": ("DSC036",),  # the allocation fails
+    "DSC101": ("DSC031",),  # a block must be an object, whatever fills in "auto"
     "DSC322": ("DSC031",),  # a fraction is not an integer
     "DSC402": ("DSC902",),  # the key has an effect: loading fails
     "DSC473": ("DSC472",),  # the pass cannot be used at all
