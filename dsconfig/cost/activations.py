@@ -63,6 +63,10 @@ class Activations:
     dispatched: int = 0
     """Rows sent to other ranks and received, while they exist: part of ``temporaries``, unless the
     inner gradients are larger. [Note: dispatch]"""
+    selecting: int = 0
+    """Scores with which sparse attention selects tokens, while a block runs forward. They are
+    computed without gradients for all pairs of tokens in fp32: a product and its copy
+    (``GlmMoeDsaIndexer`` and ``DeepseekV32Indexer`` of transformers)."""
     outside: int = 0
     logits_forward: int = 0
     logits_backward: int = 0
@@ -424,6 +428,7 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
         recomputed=recomputed,
         temporaries=int(tokens * hidden * style.width * (2 + max(inner, rows) / tensor)),
         dispatched=tokens * hidden * style.width * rows // tensor,
+        selecting=2 * 4 * tokens * length * shape.extras.get("index_n_heads", 0),
         outside=2 * style.width * tokens * hidden + 8 * tokens,
         logits_forward=forward,
         logits_backward=backward,

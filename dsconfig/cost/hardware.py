@@ -138,6 +138,14 @@ LAUNCH_SECONDS: Range = (4e-6, 31e-6)
 the framework's own work. 31: Llama-2-7B at batch 1 in eager PyTorch, bound by the host, 25.5 tokens
 per second through 32 blocks (PyTorch's blog "Accelerating Generative AI II")."""
 
+HOST_OF_STAGES: Mapping[str, tuple[float, float, float, float]] = {
+    "dsengine": (1.0, 1.5, 1.5, 2.15),
+    "deepspeed": (1.7, 1.7, 1.7, 4.37),
+}
+"""Host time of a step by ZeRO stage, relative to the same model under DDP: hooks that gather and
+release each module and reduce each gradient (``make bench-host``: 24 small blocks, DeepSpeed
+0.19.8; docs/internals/engine.md has the table)."""
+
 USUAL_MEMORY_GB = 1555.0
 """GB/s of device memory of an unknown device: an A100-40GB's (NVIDIA's data sheet)."""
 
@@ -205,7 +213,7 @@ def rates(facts: Facts, end: str = "usual", *, is_deepspeed: bool = False) -> Ra
     pcie = (device.pcie_gb_per_second if device else None) or PCIE_GB
     inside = (device.link_gb_per_second if device else None) or pcie
     share = _at(SPREAD_OF_LINKS, end)
-    link = inside * share
+    link = inside
     if (facts.nodes or 1) > 1:
         # A ring crosses between two nodes once, over the adapters of all their ranks together.
         link = min(link, (facts.node_link_gb_per_second or ADAPTER_GB[end]) * sharing)
@@ -215,7 +223,7 @@ def rates(facts: Facts, end: str = "usual", *, is_deepspeed: bool = False) -> Ra
         flops=peak * _at(efficiency.plain, end),
         flops_recomputing=peak * _at(efficiency.recomputing, end),
         memory=((device.memory_gb_per_second if device else None) or USUAL_MEMORY_GB) * 1e9,
-        link=link * 1e9,
+        link=link * share * 1e9,
         node_link=inside * share * 1e9,
         pcie=(host.card_gb_per_second or _pcie(pcie, sharing, end)) * 1e9,
         nvme_read=(host.nvme_read_gb_per_second or NVME_READ_GB) * 1e9 / sharing,

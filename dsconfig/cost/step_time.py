@@ -177,7 +177,7 @@ class _StepModel:
         products = self._flops() / self._rate(speed)
         weights = 3 * self._width * self._read_elements / speed.memory
         work = products + weights + self._moved() / speed.memory
-        return max(work, self._launches() * speed.launch)
+        return max(work, self._launches() * self._host_work() * speed.launch)
 
     def _rate(self, speed: Rates) -> float:
         """Return FLOPs per second; selective recomputation repeats half of the products and gets
@@ -237,6 +237,11 @@ class _StepModel:
         shape = self._model.architecture
         layers = (shape.layers if shape else 32) / self._facts.degrees.pipeline
         return hardware.LAUNCHES_OF_BLOCK * layers * self._passes
+
+    def _host_work(self) -> float:
+        """Return the host time of a micro step relative to launching its kernels alone."""
+        engine = "deepspeed" if self._is_deepspeed else "dsengine"
+        return hardware.HOST_OF_STAGES[engine][self._effective.zero.stage]
 
     def _update(self, speed: Rates) -> float:
         """Return the seconds to read and write the states on the device once.

@@ -20,6 +20,7 @@ SHAPED = frozenset(
         "activations",
         "activations of other micro batches",
         "logits and loss",
+        "scores of sparse attention",
         "working set of one block",
     }
 )
@@ -288,6 +289,9 @@ class ActivationCategories:
             + (", and the recomputed block" if saved.recomputed else "")
             + (f", with {size(saved.dispatched)} sent to experts" if saved.dispatched else ""),
         )
+        self.selecting = Category(
+            "scores of sparse attention", pointer, "fp32, two copies: 8 bytes x heads x s x s"
+        )
         self.outside = Category(
             "embedding output and token ids", pointer, "kept by the loss and the last norm"
         )
@@ -296,6 +300,16 @@ class ActivationCategories:
         self._mask_bytes = job.mask_bytes
         self._per_micro_batch = saved.per_block * saved.blocks + saved.outside
         self._others = saved.in_flight - 1
+
+    def run_block(self, line: Timeline, job: Workload) -> None:
+        """Allocate what one block needs while it runs forward."""
+        line.hold_briefly(DEQUANTIZED, job.dequantized_bytes)
+        line.hold_briefly(self.selecting, job.activations.selecting)
+
+    def recompute_block(self, line: Timeline, job: Workload) -> None:
+        """Allocate what one block needs while backward recomputes it, if it does."""
+        if job.activations.recomputed:
+            line.hold_briefly(self.selecting, job.activations.selecting)
 
     def hold_in_flight(self, line: Timeline) -> None:
         """Allocate what the other micro batches of a pipeline keep, blocks and their inputs, and
@@ -319,7 +333,7 @@ def run_forward(
         if enter_block is not None:
             enter_block(block, indices)
         if block != OUTSIDE and counted < saved.blocks:
-            line.hold_briefly(DEQUANTIZED, job.dequantized_bytes)
+            categories.run_block(line, job)
             line.hold(categories.kept, saved.per_block)
             counted += 1
     if counted < saved.blocks:
@@ -341,6 +355,7 @@ def run_backward(
     for block, indices in backwards:
         inside = block != OUTSIDE
         if inside:
+            categories.recompute_block(line, job)
             line.hold(categories.working, saved.recomputed + saved.temporaries)
             line.hold(DEQUANTIZED, job.dequantized_bytes)
         differentiate(block, indices)

@@ -42,6 +42,7 @@ _EXTRAS = (
     "qk_rope_head_dim",
     "qk_nope_head_dim",
     "v_head_dim",
+    "index_n_heads",
     "hidden_size_per_layer_input",
     "vocab_size_per_layer_input",
     "moe_latent_size",

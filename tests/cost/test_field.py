@@ -34,6 +34,21 @@ def test_most_steps_are_within_a_factor_of_1_3(oracle: Mapping[str, Any]) -> Non
     assert median(field.errors(oracle, "time")) <= math.log(1.3)
 
 
+def test_short_steps_at_stage_3_are_bound_by_the_host(oracle: Mapping[str, Any]) -> None:
+    """A small model takes as long with 512 as with 1,024 tokens, and up to what was published."""
+    rows = [row for row in oracle["rows"] if row["id"].startswith("belle") and "-step" in row["id"]]
+    steps = {row["id"]: field.option_of(row, field.facts_of(row)).step for row in rows}
+    at_stage_3 = [row for row in rows if "-s3-" in row["id"]]
+    assert len(at_stage_3) == 3
+    for row in at_stage_3:
+        step = steps[row["id"]]
+        assert step is not None and step.low_seconds < row["seconds"] < step.high_seconds
+        assert step.seconds > 0.55 * row["seconds"]
+    short, longer = (steps[f"belle-560m-s3-{length}-step"] for length in (512, 1024))
+    assert short is not None and longer is not None
+    assert short.seconds == pytest.approx(longer.seconds, rel=0.01)
+
+
 def test_seven_of_nine_orderings_hold(oracle: Mapping[str, Any]) -> None:
     assert sum(field.ordering(row).agrees for row in oracle["orderings"]) >= 7
 

@@ -40,6 +40,7 @@ NAMES = {
     "--params": "params",
     "--device": "device",
     "--device-memory": "device_memory",
+    "--node-link": "node_link",
     "--host-memory": "host_memory",
     "--precision": "precision",
     "--master-weights": "master_weights",

@@ -184,7 +184,7 @@ class _Run:
             self._prefetch(group.ahead)
             if group.block != OUTSIDE and group.block not in counted:
                 counted.add(group.block)
-                line.hold_briefly(DEQUANTIZED, job.dequantized_bytes)
+                activations.run_block(line, job)
                 line.hold(activations.kept, saved.per_block)
             if group.freed_after_forward:
                 self._reshard(place)
@@ -227,6 +227,7 @@ class _Run:
             first = group.block != OUTSIDE and group.block not in done
             if first:
                 done.add(group.block)
+                activations.recompute_block(line, job)
                 line.hold(activations.working, saved.recomputed + saved.temporaries)
                 line.hold(DEQUANTIZED, job.dequantized_bytes)
             self._gradients(place)
