@@ -146,6 +146,11 @@ class Mesh:
         return prod(self.axes.values())
 
     @property
+    def splits_weights(self) -> bool:
+        """Whether ranks have different parts of a weight before states are sharded."""
+        return self.tensor > 1 or self.expert > 1
+
+    @property
     def data_parallel(self) -> int:
         """Return the ranks that see different samples."""
         return self.replicate * self.shard

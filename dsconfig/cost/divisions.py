@@ -10,8 +10,8 @@ from dsconfig.mesh import UNDIVIDED, Degrees, divisors, nearest_degree, ranks_pe
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.capabilities import (
     AXES,
-    has_autoep_preset,
     label_of,
+    refused_experts,
     refused_plan,
     requires_equal_parts,
     support,
@@ -127,8 +127,8 @@ def why_none(axis: str, facts: Facts, program: Runtime) -> str:
         return refused
     if axis == "expert" and (shape is None or not shape.experts):
         return "the model has no experts"
-    if axis == "expert" and not has_autoep_preset(family, program.version):
-        return f"AutoEP has no preset for {family}: it would need expert_parallel patterns"
+    if axis == "expert" and (refused := refused_experts(program, family)):
+        return refused
     if axis == "sequence" and shape is not None and recurrent_layers(shape):
         return f"{recurrent_layers(shape)} layers are not attention and need every token"
     if axis == "pipeline" and (facts.nodes or 1) < 2:
@@ -185,6 +185,8 @@ def _tensor(degrees: Degrees, shape: Architecture) -> str:
 
 def _expert(degrees: Degrees, shape: Architecture) -> str:
     experts = shape.experts or 1
+    if experts == 1 < degrees.expert:
+        return "the model has no experts"
     return f"{experts} experts are not divisible by it" if experts % degrees.expert else ""
 
 

@@ -1,9 +1,9 @@
 """Attributes that transformers' config class adds to a config.json.
 
 A class may store ``hidden_size`` under another name (``n_embd``, ``d_model``), give it a default,
-or compute it. ``hf_attributes.json`` lists this, and the styles of tensor-parallel plans, by
-``model_type`` for transformers 5.23; written
-by ``tests/facts/record_hf_attributes.py``.
+or compute it. ``hf_attributes.json`` lists this, the styles of tensor-parallel plans, and
+whether an expert-parallel plan divides experts, by ``model_type`` for transformers 5.23; written by
+``tests/facts/record_hf_attributes.py``.
 """
 
 import json
@@ -56,6 +56,11 @@ def recorded_types() -> tuple[str, ...]:
 def tensor_plan(model_type: object) -> tuple[str, ...]:
     """Return the styles of the ``base_model_tp_plan`` of a family; none without a plan."""
     return tuple(_table().get(str(model_type), {}).get("tensor_plan", ()))
+
+
+def has_expert_plan(model_type: object) -> bool:
+    """Return whether the ``base_model_ep_plan`` of a family divides its experts."""
+    return bool(_table().get(str(model_type), {}).get("divides_experts", False))
 
 
 def is_known(config: Mapping[str, Any]) -> bool:

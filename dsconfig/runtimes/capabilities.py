@@ -7,7 +7,7 @@ execute has a reason. Releases are those of DeepSpeed underneath.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from dsconfig.facts.hf_attributes import tensor_plan
+from dsconfig.facts.hf_attributes import has_expert_plan, tensor_plan
 from dsconfig.mesh import Degrees
 from dsconfig.runtimes.base import (
     ARGUMENTS,
@@ -152,7 +152,7 @@ TABLE: Mapping[str, Mapping[str, Support]] = {
             step=Instruction(SCRIPT, "UlyssesSPDataLoaderAdapter(...)"),
         ),
         "tensor": Support(keys={"/tensor_parallel/autotp_size": None}),
-        "expert": Support("it does not divide experts"),
+        "expert": Support(keys=_AUTOEP.keys),
         "pipeline": Support("it runs every layer on each rank"),
     },
 }
@@ -181,12 +181,6 @@ def refused_by_autotp(family: str | None, version: Version) -> str:
     return f"its plan has the styles {styles}" if styles else ""
 
 
-def has_autoep_preset(family: str | None, version: Version) -> bool:
-    """Return whether AutoEP of a DeepSpeed release divides the experts of a model without
-    patterns."""
-    return family in AUTOEP_FAMILIES and version >= AUTOEP_FAMILIES[family]
-
-
 def refused_plan(program: Runtime, family: str | None) -> str:
     """Return why a program does not split the layers of a model by its own plan; "" if it does."""
     if program.runs_deepspeed:
@@ -200,6 +194,19 @@ def refused_plan(program: Runtime, family: str | None) -> str:
     return styles and f"dsengine does not split {family}: its plan has the styles {styles}"
 
 
+def refused_experts(program: Runtime, family: str | None) -> str:
+    """Return why a program does not divide the experts of a model without patterns; "" if it
+    does."""
+    if program.runs_deepspeed:
+        known = family in AUTOEP_FAMILIES and program.version >= AUTOEP_FAMILIES[family]
+        return "" if known else f"AutoEP has no preset for {family}: {_NEEDS_PATTERNS}"
+    known = has_expert_plan(family)
+    return "" if known else f"{family} has no expert-parallel plan: {_NEEDS_PATTERNS}"
+
+
+_NEEDS_PATTERNS = "it would need expert_parallel patterns"
+
+
 def executes(program: Runtime, axis: str) -> bool:
     """Return whether a program, at its release, executes a degree."""
     return not support(program, axis).reason
@@ -208,10 +215,16 @@ def executes(program: Runtime, axis: str) -> bool:
 def not_executed(program: Runtime, degrees: Degrees) -> str:
     """Return the first argument whose degree a program does not execute, and why; "" if it executes
     all of them."""
-    for axis in AXES:
+    used = [axis for axis in AXES if getattr(degrees, axis) > 1]
+    for axis in used:
         degree, reason = getattr(degrees, axis), support(program, axis).reason
-        if degree > 1 and reason:
+        if reason:
             return f"{axis}_parallel=: {degree} is not executed by {program.name}: {reason}"
+    if "expert" in used and len(used) > 1 and not program.runs_deepspeed:
+        return (
+            f"expert_parallel=: {degrees.expert} is not executed by {program.name}: it does not "
+            f"combine it with {used[0]}_parallel="
+        )
     return ""
 
 

@@ -99,6 +99,20 @@ class Topology:
         states = flattened(self.devices["shard", "sequence"], "states")
         return concatenated([*map(self.devices.__getitem__, replicate), states])
 
+    @property
+    def expert_mesh(self) -> DeviceMesh:
+        """The mesh over which experts are divided."""
+        return self._experts["expert"]
+
+    @cached_property
+    def expert_state_mesh(self) -> DeviceMesh:
+        """The mesh for ``fully_shard`` of experts: (states,), or (copies, states)."""
+        data, states = self._experts["expert_data"], self.mesh.expert_state_ranks
+        if states == data.size():
+            return data
+        axes = {"expert_copies": data.size() // states, "expert_states": states}
+        return unflattened(data, axes)
+
     def size(self, name: GroupName) -> int:
         """Return the number of ranks in each group."""
         return prod(self._sizes[axis] for axis in AXES[name])

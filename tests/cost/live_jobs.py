@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import dsengine
 from dsengine.observation.memory import LiveBytes
 
-WIDTH, BLOCKS, VOCABULARY = 128, 8, 1024
+WIDTH, BLOCKS, VOCABULARY, EXPERTS = 128, 8, 1024, 4
 PHASES = ("init", "forward", "backward", "step")
 WINDOWS = 5
 
@@ -25,13 +25,44 @@ class Block(nn.Module):
         return hidden + self.down(torch.relu(self.up(hidden)))
 
 
-class Model(nn.Module):
-    """Large against its activations: one token runs through it."""
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_experts = EXPERTS
+        self.up = nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / WIDTH)
+        self.down = nn.Parameter(torch.randn(EXPERTS, WIDTH, WIDTH) / WIDTH)
+
+    def forward(self, tokens: Tensor, numbers: Tensor, scores: Tensor) -> Tensor:
+        return torch.stack(
+            [
+                torch.relu(token @ self.up[number]) @ self.down[number] * score
+                for token, number, score in zip(tokens, numbers[:, 0], scores, strict=True)
+            ]
+        )
+
+
+class Mixture(nn.Module):
+    """A block whose router sends every token to one of its experts."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.router, self.experts = nn.Linear(WIDTH, EXPERTS), Experts()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        rows = hidden.flatten(0, 1)
+        scores, numbers = self.router(rows).softmax(-1).topk(1)
+        return hidden + self.experts(rows, numbers, scores).view_as(hidden)
+
+
+class Model(nn.Module):
+    """Large against its activations: one token runs through it."""
+
+    def __init__(self, block: type[nn.Module] = Block) -> None:
+        super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        # The estimate has one unit for a block with experts, the engine two smaller ones.
+        number = BLOCKS if block is Block else 2 * BLOCKS
+        self.blocks = nn.ModuleList(block() for _ in range(number))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
@@ -47,24 +78,27 @@ def loss_of(engine: Any) -> Tensor:
     return engine(tokens).float().pow(2).mean()
 
 
-def measured(config: dict[str, Any]) -> dict[str, dict[str, int]]:
+def measured(config: dict[str, Any], mixed: bool = False) -> dict[str, dict[str, int]]:
     """Return peak and remaining bytes of this rank by phase, for the last micro batch of a window.
 
     gloo frees the tensors of a finished collective later, from its own thread: the minimum of
-    several runs and windows is what the engine itself keeps.
+    several runs and windows is what the engine itself keeps. ``mixed``: with experts.
     """
-    runs = [_run(config, windows) for windows in (0, 0, WINDOWS)]
+    block = Mixture if mixed else Block
+    runs = [_run(config, windows, block) for windows in (0, 0, WINDOWS)]
     return {kind: _minimum([row[kind] for run in runs for row in run]) for kind in runs[0][0]}
 
 
-def _run(config: dict[str, Any], windows: int) -> list[dict[str, dict[str, int]]]:
+def _run(
+    config: dict[str, Any], windows: int, block: type[nn.Module]
+) -> list[dict[str, dict[str, int]]]:
     """Return bytes of ``initialize`` and of each window but the first two: the first creates the
     states of the optimizer, the second sorts the reducer's buckets."""
     gc.collect()
     torch.manual_seed(0)
     live = LiveBytes(torch.device("cpu"), existing=False)
     live.start("init")
-    engine, *_ = dsengine.initialize(model=Model(), config=config)
+    engine, *_ = dsengine.initialize(model=Model(block), config=config)
     live.enter("outside")
     rows = [{"peaks": live.peaks, "remaining": live.at_exit}]
     steps = config["gradient_accumulation_steps"]

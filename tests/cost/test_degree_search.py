@@ -99,9 +99,9 @@ def test_json_lists_degrees_and_rejections() -> None:
     data = json.loads(done.stdout)
     assert data["candidates"][0]["degrees"]["sequence"] == 8
     assert {
-        "axis": "expert",
+        "axis": "pipeline",
         "degree": None,
-        "reason": "not executed by dsengine: it does not divide experts",
+        "reason": "not executed by dsengine: it runs every layer on each rank",
     } in data["rejected_degrees"]
 
 
@@ -155,8 +155,12 @@ def test_models_are_refused_from_a_release_on() -> None:
     assert why("expert", "mixtral-8x7b", "0.19.1").endswith("requires DeepSpeed 0.19.2 or later")
     assert not why("expert", "mixtral-8x7b", "0.19.2")
     late = "minimax_m3_vl_text"
-    found = [capabilities.has_autoep_preset(late, Version(0, 19, patch)) for patch in (7, 8)]
-    assert found == [False, True]
+    programs = [runtime_of("deepspeed", Version(0, 19, patch)) for patch in (7, 8)]
+    found = [bool(capabilities.refused_experts(program, late)) for program in programs]
+    assert found == [True, False]
+    engine = runtime_of("dsengine")
+    assert not capabilities.refused_experts(engine, "mixtral")
+    assert "has no expert-parallel plan" in capabilities.refused_experts(engine, "llama")
 
 
 @pytest.mark.parametrize(
@@ -252,6 +256,10 @@ def test_auto_sequence_parallel_size_is_the_choice_of_the_search() -> None:
 
 
 def test_degree_that_the_program_does_not_execute_is_an_error() -> None:
-    facts = gather(gpus=8, model="llama-2-7b", device="a100-80gb", seq_len=2048, expert_parallel=2)
-    with pytest.raises(ValueError, match="expert_parallel=: 2 is not executed by dsengine"):
+    known: dict[str, Any] = {"gpus": 8, "device": "a100-80gb", "seq_len": 2048}
+    facts = gather(**known, model="llama-2-7b", pipeline_parallel=2)
+    with pytest.raises(ValueError, match="pipeline_parallel=: 2 is not executed by dsengine"):
+        dsconfig.tune(facts, runtime="dsengine")
+    facts = gather(**known, model="mixtral-8x7b", expert_parallel=2, tensor_parallel=2)
+    with pytest.raises(ValueError, match="it does not combine it with tensor_parallel="):
         dsconfig.tune(facts, runtime="dsengine")

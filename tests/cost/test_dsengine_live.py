@@ -3,6 +3,7 @@
 Each real run is compared with the estimate and with the dry run of the same model.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,6 +84,23 @@ def test_phases_are_predicted_and_dry_run_equals_real_run(
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_units_freed_after_forward_are_predicted(host_ranks: Ranks, precision: str) -> None:
     check(host_ranks, config(3, precision, 1, **LEAN))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_divided_experts_are_predicted(host_ranks: Ranks, stage: int, precision: str) -> None:
+    """At stage 0 torch sums gradients of copies in other buffers than the estimate has."""
+    block = {"enabled": True, "autoep_size": 2, "moe_layer_pattern": r"blocks\.\d+"}
+    settings = {**config(stage, precision, 1, **(LEAN if stage == 3 else {}))}
+    settings["expert_parallel"] = block
+    facts = replace(FACTS, model=dsengine.describe(live_jobs.Model(live_jobs.Mixture)))
+    expected = dsconfig.estimate(dsconfig.resolve(settings, facts), facts).options[0].device
+    for real in host_ranks.run("cost.live_jobs:measured", config=settings, mixed=True):
+        assert dict(expected.end_bytes) == pytest.approx(real["remaining"], rel=TOLERANCE)
+        phases = ("forward", "step", *(("backward",) if stage else ()))
+        peaks = {phase: real["peaks"][phase] for phase in phases}
+        estimated = {phase: expected.phase_bytes[phase] for phase in peaks}
+        assert estimated == pytest.approx(peaks, rel=TOLERANCE)
 
 
 def test_fp32_communication_is_predicted(host_ranks: Ranks) -> None:

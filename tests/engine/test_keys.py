@@ -336,9 +336,10 @@ ELSEWHERE = (
     "sequence_parallel_size",
     "seq_parallel_communication_data_type",
     "tensor_parallel.",
+    "expert_parallel.",
 )
 """Covered by ``test_arguments.py`` and ``engine_storage/test_monitors.py`` without ranks, and by
-``test_sequence.py`` and ``test_tensor_input.py``."""
+``test_sequence.py``, ``test_tensor_input.py`` and ``test_experts_input.py``."""
 
 
 def honoured() -> set[str]:

@@ -60,6 +60,14 @@ def test_data_and_tensor(ranks_of: SharedRanks, stage: int) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("key", ["prescale_gradients", "gradient_predivide_factor"])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_averaging_of_data_and_tensor(ranks_of: SharedRanks, stage: int, key: str) -> None:
+    more = {key: True if key == "prescale_gradients" else 2.0}
+    check(ranks_of(4), "rules", stage, replicas=2, optimizer="SGD", more=more)
+
+
+@pytest.mark.engine
 @pytest.mark.live
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)

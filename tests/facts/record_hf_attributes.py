@@ -13,8 +13,7 @@ from dsconfig.facts.hf_attributes import FILE, TEXT, WIDTHS
 
 
 def recorded() -> dict[str, dict[str, Any]]:
-    """Return how each class stores its widths, and its tensor-parallel styles, by
-    ``model_type``."""
+    """Return how each class stores its widths, and its parallel plans, by ``model_type``."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     warnings.simplefilter("ignore")
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -56,6 +55,8 @@ def _entry(kind: Any, default: Any) -> dict[str, Any]:
     plan = getattr(kind, "base_model_tp_plan", None)
     if plan:
         entry["tensor_plan"] = sorted(set(plan.values()))
+    if "grouped_gemm" in (getattr(kind, "base_model_ep_plan", None) or {}).values():
+        entry["divides_experts"] = True
     text = getattr(default, TEXT, None)
     if text is not None and getattr(text, "model_type", ""):
         entry[TEXT] = text.model_type

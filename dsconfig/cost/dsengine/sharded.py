@@ -34,7 +34,7 @@ from dsconfig.runtimes.effective import Precision, Tier
 
 def simulate(job: Workload) -> Trace:
     """Replay one rank from creation to the step."""
-    if job.effective.zero.stage == 0:
+    if job.effective.zero.stage == 0 and not job.mesh.splits_weights:
         return replicated.simulate(job)
     return _Run(job).trace()
 
@@ -307,13 +307,13 @@ class _Run:
 
     def _small_bytes(self) -> int:
         """Return the unsharded parameters that are gathered in one flat buffer after an update."""
-        job = self._job
+        job, sharing = self._job, Sharing.of(self._job.mesh)
         sizes = [
-            padded(job.weights[index], job.ranks) * job.width
+            padded(weight, ranks) * job.width
             for group in self._groups
             if not group.gathered
-            for index in group.weights
-            if job.weights[index].trainable
+            for weight in map(job.weights.__getitem__, group.weights)
+            if weight.trainable and (ranks := sharing.of_weight(weight)) > 1
         ]
         return sum(size for size in sizes if size < tiles.PACKED_BELOW)
 

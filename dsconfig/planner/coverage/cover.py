@@ -4,7 +4,14 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
-from dsconfig.planner.coverage import optimizer, other_engines, reporting, training, zero
+from dsconfig.planner.coverage import (
+    experts,
+    optimizer,
+    other_engines,
+    reporting,
+    training,
+    zero,
+)
 from dsconfig.planner.coverage.rules import OFF, Rule, decide, inert
 from dsconfig.planner.plan import Coverage, Status
 from dsconfig.runtimes.effective import Effective
@@ -18,11 +25,18 @@ RULES: Mapping[str, Rule] = {
     **optimizer.RULES,
     **reporting.RULES,
     **other_engines.RULES,
+    **experts.RULES,
 }
 """By dotted path; ``*`` matches any name."""
-FAMILIES: Mapping[str, Rule] = {**other_engines.FAMILIES, **optimizer.FAMILIES}
+FAMILIES: Mapping[str, Rule] = {
+    **other_engines.FAMILIES,
+    **experts.FAMILIES,
+    **optimizer.FAMILIES,
+}
 """By dotted prefix, for blocks whose keys share one rule."""
-SWITCHED = frozenset({*reporting.SWITCHED, *training.SWITCHED, *other_engines.SWITCHED})
+SWITCHED = frozenset(
+    {*reporting.SWITCHED, *training.SWITCHED, *other_engines.SWITCHED, *experts.SWITCHED}
+)
 """Blocks with an ``enabled`` switch: while it is off, all their keys are inert."""
 
 

@@ -16,7 +16,6 @@ from dsconfig.source.pointer import lookup
 SWITCHED = (
     "hybrid_engine",
     "autotuning",
-    "expert_parallel",
     "weight_quantization",
     "data_efficiency",
     "elasticity",
@@ -67,7 +66,6 @@ def _while_on(block: str, feature: str) -> dict[str, Rule]:
 FAMILIES: dict[str, Rule] = {
     "hybrid_engine": inert("engine.generate() needs no switch; it gathers sharded parameters once"),
     "autotuning": inert("use `dsconfig tune`, which estimates instead of running"),
-    "expert_parallel": _unsupported("expert parallelism", "remove the block"),
     "weight_quantization": _unsupported("quantized inference", "remove the block"),
     "data_efficiency": inert("curriculum, dynamic batching and random-LTD have their own switches"),
     **_while_on("data_efficiency.data_sampling.curriculum_learning", "the curriculum sampler"),

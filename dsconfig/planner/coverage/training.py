@@ -42,9 +42,6 @@ _BATCH = {
         "dtype of gradient reduction where samples are divided along the sequence, in place of "
         "communication_data_type"
     ),
-    "use_data_before_expert_parallelism": off_or_refused(
-        "expert parallelism is not supported; remove the key", "expert parallelism is off"
-    ),
     "disable_python_gc": honoured("the garbage collector runs only between steps"),
     "zero_allow_untested_optimizer": inert(
         "any torch optimizer works: sharding is independent of the optimizer"

@@ -25,6 +25,7 @@ from dsengine.communication.environment import node_count
 from dsengine.loop.misuse import ArgumentError
 from dsengine.observation import events
 from dsengine.observation.printing import print_rank0
+from dsengine.parallel.experts_plan import experts_of
 from dsengine.parallel.tensor import layers_of
 from dsengine.parameters.model_tree import describe
 from dsengine.sharding import SPLITS
@@ -307,6 +308,27 @@ def refuse_parallel(plan: Plan, model: nn.Module) -> None:
             )
     if plan.mesh.tensor > 1:
         layers_of(model, plan)
+    _refuse_experts(plan, model)
+
+
+def _refuse_experts(plan: Plan, model: nn.Module) -> None:
+    """Raise ValueError for experts that the ranks, or the model, cannot divide as requested."""
+    mesh, block = plan.mesh, plan.effective.config.get("expert_parallel") or {}
+    size = block.get("autoep_size") if block.get("enabled") is True else None
+    wanted, ranks = size if type(size) is int else mesh.expert, mesh.data_parallel
+
+    def divides(degree: int) -> bool:
+        copies = ranks // degree
+        return ranks % degree == 0 and copies % min(mesh.shard, copies) == 0
+
+    if wanted > 1 and not divides(wanted):
+        raise ValueError(
+            f"expert_parallel.autoep_size {wanted} does not divide {ranks} data-parallel ranks"
+            f"{f' of which {mesh.shard} share states' if mesh.replicate > 1 < mesh.shard else ''}: "
+            f"use {nearest_degree(wanted, ranks, divides)}"
+        )
+    if mesh.expert > 1:
+        experts_of(model, plan)
 
 
 def refuse_insufficient_memory(plan: Plan, facts: Facts) -> None:

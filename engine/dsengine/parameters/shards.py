@@ -14,6 +14,9 @@ from dsengine.torch_private.tensors import as_shard, local_part, shard_slices, u
 
 Slices = tuple[slice, ...]
 
+_SPLITS = (("tensor",), ("expert",))
+"""Axes of meshes over which weights are split before they are sharded."""
+
 
 def is_indivisible(parameter: Tensor) -> bool:
     """Whether the parameter cannot be sharded: it has no dimension or no element."""
@@ -22,15 +25,24 @@ def is_indivisible(parameter: Tensor) -> bool:
 
 def is_shard(tensor: Tensor | None) -> bool:
     """Whether this is a shard, not a gathered parameter, of which a rank may have a split part."""
-    return isinstance(tensor, DTensor) and tensor.device_mesh.mesh_dim_names != ("tensor",)
+    return isinstance(tensor, DTensor) and tensor.device_mesh.mesh_dim_names not in _SPLITS
 
 
 def is_split(tensor: Tensor) -> bool:
     """Whether the ranks of a tensor-parallel group have different parts of it."""
+    return _is_divided(tensor, "tensor")
+
+
+def is_of_experts(tensor: Tensor) -> bool:
+    """Whether the ranks of an expert-parallel group have different experts of it."""
+    return _is_divided(tensor, "expert")
+
+
+def _is_divided(tensor: Tensor, axis: str) -> bool:
     if not isinstance(tensor, DTensor):
         return False
     axes = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=False)
-    return any(name == "tensor" and not placement.is_replicate() for name, placement in axes)
+    return any(name == axis and not placement.is_replicate() for name, placement in axes)
 
 
 def pieces_of(shard: DTensor) -> list[tuple[Slices, Slices]]:

@@ -8,6 +8,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
+from dsengine.parallel.experts import split_experts
 from dsengine.parallel.tensor import split_layers
 from dsengine.parallel.transformers_attention import divide_attention, keep_attention
 from dsengine.sharding.base import Sharding
@@ -27,7 +28,7 @@ __all__ = ["SPLITS", "FullySharded", "OptimizerSharded", "Replicated", "Sharding
 Split = Callable[[nn.Module, Plan, Topology], None]
 SPLITS: Mapping[str, Split | None] = {
     "tensor": split_layers,
-    "expert": None,
+    "expert": split_experts,
     "sequence": divide_attention,
     "pipeline": None,
 }
@@ -54,7 +55,7 @@ def distribute(
             "build a new model for another initialize()"
         )
     before, named = snapshot(module), dict(module.named_parameters())
-    if topology.size("tensor") > 1:
+    if topology.mesh.splits_weights:
         _make_alike(module, topology)
     for axis, split in SPLITS.items():
         if split is not None and getattr(plan.mesh, axis) > 1:
@@ -73,7 +74,7 @@ def distribute(
 
 
 def _make_alike(module: nn.Module, topology: Topology) -> None:
-    """Give all ranks that split layers the full weights of the first. Collective."""
+    """Give all ranks that split weights the full weights of the first. Collective."""
     for parameter in module.parameters():
         restore_exact(parameter)
     gather_all(module)
@@ -89,7 +90,7 @@ def _shard(
     if is_partitioned(module) and stage < 3:
         gather_all(module)
     gradients = topology.group("gradients")
-    replicates = stage == 0 and topology.size("tensor") == 1
+    replicates = stage == 0 and not topology.mesh.splits_weights
     if replicates:
         move_and_broadcast(module, device, policy.initial_dtype, gradients)
     else:  # parameters are moved unit by unit

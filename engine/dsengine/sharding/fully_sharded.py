@@ -31,7 +31,7 @@ from dsengine.communication.exchange import (
     can_exchange,
 )
 from dsengine.optimizers.precision import Policy
-from dsengine.parameters.shards import is_split, local_slice_of
+from dsengine.parameters.shards import is_of_experts, is_split, local_slice_of
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
 from dsengine.sharding.generation import fit
@@ -59,6 +59,7 @@ from dsengine.tiers.settings import OffloadSettings
 from dsengine.topology import Topology
 from dsengine.torch_private.tensors import as_shard, foreach_copy_
 from dsengine.torch_private.units import (
+    ShardedParameter,
     abort_pass,
     drop_unused_gathers,
     initialize_root,
@@ -123,6 +124,7 @@ class FullySharded(Sharding):
         averaging = Averaging.of(
             plan.effective, topology.size("states"), topology.size("replicate")
         )
+        self._expert_averaging = Averaging.of(plan.effective, topology.size("expert_data"))
         units = plan.stages[topology.rank("pipeline")].units
         heads = self._shard_model(plan, units, averaging)
         self._configure_units(units, heads, averaging)
@@ -130,7 +132,7 @@ class FullySharded(Sharding):
             install_parameter_attributes()
             self._publish_status(watches=zero.enable_sanity_checks)
             self._set_views()
-        if self._is_stage_3 or topology.size("tensor") > 1:
+        if self._is_stage_3 or topology.mesh.splits_weights:
             refuse_saving_shards(list(self.module.parameters()))
         resharded = self._resharded_units()
         self._direct_use = DirectUse(self.module, resharded) if resharded else None
@@ -172,6 +174,7 @@ class FullySharded(Sharding):
             self.module,
             self.mesh,
             self._topology.group("gradients"),
+            self._topology.expert_state_mesh if self._topology.mesh.expert > 1 else None,
             self._device,
             self.policy,
             cast_inputs=self.cast_inputs,
@@ -184,7 +187,12 @@ class FullySharded(Sharding):
             sharder.shard_leaf(leaf, gather=gather)
         heads = [sharder.shard_unit(unit) for unit in units]
         if not isinstance(self.module, FSDPModule):
-            sharder.shard([self.module], reshard_after_forward=False, cast_inputs=False)
+            sharder.shard(
+                [self.module],
+                reshard_after_forward=False,
+                cast_inputs=False,
+                gather=self._is_stage_3,
+            )
         for head in sharder.unsharded:
             self._keep_unsharded(head)
         return heads
@@ -199,10 +207,12 @@ class FullySharded(Sharding):
         self._exchanges = can_exchange(self._state_group, self._device)
         self._all_gather = UnitAllGather()
         self._reductions = Reductions()
-        self._set_collectives(averaging)
+        for unit in self._units():
+            of_experts = _has_experts(unit)
+            self._set_collectives(unit, self._expert_averaging if of_experts else averaging)
         set_prefetch(units, heads)
         self._unsharded_units = UnshardedUnits(
-            self.unsharded, self._state_group, exchanges=self._exchanges
+            self.unsharded, self._shard_group, exchanges=self._exchanges
         )
         self._ensure_gathered()
         for unit in self.unsharded:
@@ -238,21 +248,24 @@ class FullySharded(Sharding):
         """Return the units that are sharded between steps."""
         return units_without(self._units(), self.unsharded)
 
-    def _set_collectives(self, averaging: Averaging) -> None:
+    def _set_collectives(self, unit: FSDPModule, averaging: Averaging) -> None:
         """Set direct exchange over gloo; elsewhere, reductions other than a plain mean."""
         wire = self.policy.wire
         if averaging.is_plain_mean and not self._exchanges and self._reduce_dtype is wire:
             return
-        for unit in self._units():
-            unit.set_gradient_divide_factor(1.0)
-            unit.set_force_sum_reduction_for_comms(True)
-            reduce: Any = ScaledReduceScatter(averaging, wire)
-            if self._exchanges:
-                factor = averaging.before * averaging.after
-                may_wait = partial(self._may_wait, unit)
-                reduce = UnitReduceScatter(self._reductions, factor, wire, may_wait)
-                unit.set_custom_all_gather(cast(Any, self._all_gather))
-            unit.set_custom_reduce_scatter(reduce)
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)
+        factor = averaging.before * averaging.after
+        if all(record.ranks == 1 for record in sharded_parameters(unit)):
+            # torch gathers and scatters nothing, and sums over copies itself.
+            unit.set_all_reduce_hook(partial(_scale_in_place, factor=factor))
+            return
+        reduce: Any = ScaledReduceScatter(averaging, wire)
+        if self._exchanges:
+            may_wait = partial(self._may_wait, unit)
+            reduce = UnitReduceScatter(self._reductions, factor, wire, may_wait)
+            unit.set_custom_all_gather(cast(Any, self._all_gather))
+        unit.set_custom_reduce_scatter(reduce)
 
     def _may_wait(self, unit: FSDPModule) -> bool:
         """Whether the reduced gradients of ``unit`` are not read before backward ends.
@@ -260,7 +273,7 @@ class FullySharded(Sharding):
         They are read by a cast, a second reduction over replicas, or accumulation.
         """
         return (
-            self.mesh.ndim == 1
+            (self._topology.expert_state_mesh if _has_experts(unit) else self.mesh).ndim == 1
             and self._offload is None
             and self.offloaded_gradients is None
             and all(
@@ -270,8 +283,13 @@ class FullySharded(Sharding):
         )
 
     def _host_masters(self, effective: Effective) -> HostMasters | None:
-        """Return host masters for an offloaded optimizer, if gradients are reduced in 16 bits."""
+        """Return host masters for an offloaded optimizer, if gradients are reduced in 16 bits.
+
+        With divided experts, whose shards are others' than the rest, shards stay fp32.
+        """
         policy, offload = self.policy, OffloadSettings.of(effective)
+        if self._topology.mesh.expert > 1:
+            return None
         if offload is None or not policy.copies_weights or policy.wire is not policy.compute:
             return None
         pin = offload.pin_memory and can_pin()
@@ -313,8 +331,26 @@ class FullySharded(Sharding):
         return self._topology.group("states") if self._topology.size("states") > 1 else None
 
     @property
+    def _expert_group(self) -> dist.ProcessGroup | None:
+        mesh = self._topology.expert_state_mesh
+        return mesh.get_group(mesh.ndim - 1) if mesh.size(mesh.ndim - 1) > 1 else None
+
+    def _shard_group(self, parameter: ShardedParameter) -> dist.ProcessGroup | None:
+        """Return the ranks that share a parameter's shards; None for one rank."""
+        return self._expert_group if is_of_experts(parameter.shard) else self._state_group
+
+    @property
     def norm_group(self) -> dist.ProcessGroup | None:
-        return self._topology.group("copy") if self._topology.size("copy") > 1 else None
+        name = "all" if self._topology.mesh.expert > 1 else "copy"
+        return self._topology.group(name) if self._topology.size(name) > 1 else None
+
+    @property
+    def _copies(self) -> tuple[int, int]:
+        """This rank's copy of the states, and of those of experts, in the norm's group."""
+        if self._topology.mesh.expert == 1:
+            return 0, 0
+        mesh = self._topology.expert_state_mesh
+        return self._topology.rank("replicate"), mesh.get_local_rank(0) if mesh.ndim > 1 else 0
 
     @property
     def reduction_order(self) -> int:
@@ -405,11 +441,13 @@ class FullySharded(Sharding):
         """Leave out those that another rank of the norm's group has too."""
         is_first = self._topology.rank("copy") == 0
         is_first_part = self._topology.rank("tensor") == 0
+        copy, expert_copy = self._copies
         return [
             gradient
             for name, gradient in gradients.items()
             if (is_first or isinstance(self.masters[name], DTensor))
             and (is_first_part or is_split(self.masters[name]))
+            and (expert_copy if is_of_experts(self.masters[name]) else copy) == 0
         ]
 
     def after_update(self, *, frozen: bool = True) -> None:
@@ -478,3 +516,12 @@ class FullySharded(Sharding):
         if not isinstance(master, DTensor):
             return tensor
         return as_shard(local_slice_of(tensor, master).to(master.device, copy=True), master)
+
+
+def _scale_in_place(gradients: Tensor, *, factor: float) -> None:
+    gradients.mul_(factor)
+
+
+def _has_experts(unit: FSDPModule) -> bool:
+    """Whether the unit has divided experts, and nothing else."""
+    return any(is_of_experts(record.shard) for record in sharded_parameters(unit))

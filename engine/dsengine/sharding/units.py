@@ -17,6 +17,8 @@ from torch.distributed.fsdp import (
 
 from dsconfig import PlannedUnit
 from dsengine.optimizers.precision import Policy
+from dsengine.parameters.names import own_parameters
+from dsengine.parameters.shards import is_of_experts
 from dsengine.sharding.to_device import on_device, split_parts
 from dsengine.sharding.zero.external import uses_external
 from dsengine.tiers.masters import HostMasters
@@ -31,9 +33,9 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 class UnitSharder:
     """Shards the modules of ``root`` over ``mesh``.
 
-    ``group``: the ranks with the same parameters. ``offload``: where parameters are stored between
-    uses. ``masters`` get fp32 copies of the parameters. ``ignored``: parameters to leave as they
-    are.
+    ``group``: the ranks with the same parameters. ``expert_mesh``: those with the same experts, if
+    these are divided. ``offload``: where parameters are stored between uses. ``masters`` get fp32
+    copies of the parameters. ``ignored``: parameters to leave as they are.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class UnitSharder:
         root: nn.Module,
         mesh: DeviceMesh,
         group: dist.ProcessGroup,
+        expert_mesh: DeviceMesh | None,
         device: torch.device,
         policy: Policy,
         *,
@@ -53,6 +56,7 @@ class UnitSharder:
         self._root = root
         self._mesh = mesh
         self._group = group
+        self._expert_mesh = expert_mesh
         self._device = device
         self._policy = policy
         self._cast_inputs = cast_inputs
@@ -75,9 +79,8 @@ class UnitSharder:
             [leaf],
             reshard_after_forward=gather and not is_root,
             cast_inputs=self._cast_inputs and not is_root,
+            gather=gather,
         )
-        if not gather:
-            self.unsharded.append(as_unit(leaf))
 
     def shard_unit(self, unit: PlannedUnit) -> FSDPModule | None:
         """Shard one unit; return its head module, or None if it has no modules.
@@ -99,13 +102,51 @@ class UnitSharder:
             modules,
             reshard_after_forward=unit.reshard_after_forward if gather else False,
             cast_inputs=self._cast_inputs and not is_root,
+            gather=gather,
         )
-        if not gather:
-            self.unsharded.append(as_unit(modules[0]))
         return as_unit(modules[0])
 
     def shard(
-        self, modules: list[nn.Module], *, reshard_after_forward: bool | int, cast_inputs: bool
+        self,
+        modules: list[nn.Module],
+        *,
+        reshard_after_forward: bool | int,
+        cast_inputs: bool,
+        gather: bool = True,
+    ) -> None:
+        """Make one unit of ``modules``, and one of each module with divided experts below them.
+
+        ``gather``: whether they are gathered around their use.
+        """
+        divided = self._divided_experts(modules)
+        for experts in divided:
+            reshard = bool(reshard_after_forward)
+            self._shard(self._expert_mesh, [experts], reshard, cast_inputs=False)
+            if not gather:
+                self.unsharded.append(as_unit(experts))
+        others = [module for module in modules if module not in divided]
+        if not others:
+            return
+        self._shard(self._mesh, others, reshard_after_forward, cast_inputs=cast_inputs)
+        if not gather:
+            self.unsharded.append(as_unit(others[0]))
+
+    def _divided_experts(self, modules: Sequence[nn.Module]) -> list[nn.Module]:
+        below = dict.fromkeys(each for module in modules for each in module.modules())
+        return [
+            module
+            for module in below
+            if not isinstance(module, FSDPModule)
+            and any(is_of_experts(parameter) for _, parameter in own_parameters(module))
+        ]
+
+    def _shard(
+        self,
+        over: DeviceMesh | None,
+        modules: list[nn.Module],
+        reshard_after_forward: bool | int,
+        *,
+        cast_inputs: bool,
     ) -> None:
         to_fewer = not isinstance(reshard_after_forward, bool)
         mesh = self._reshard_meshes.get(reshard_after_forward) if to_fewer else None
@@ -114,7 +155,7 @@ class UnitSharder:
                 self._masters.extract([*full, *split_parts(modules)])
             fully_shard(
                 modules if len(modules) > 1 else modules[0],  # type: ignore[arg-type]
-                mesh=self._mesh,
+                mesh=over,
                 reshard_after_forward=True if mesh else reshard_after_forward,
                 mp_policy=self._mixed_precision(cast_inputs),
                 offload_policy=offload_policy(self._offload),

@@ -9,8 +9,9 @@ own.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -33,9 +34,13 @@ from dsengine.torch_private.units import (
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One parameter; ``own`` is this rank's slice of the flat ``full`` parameter."""
+    """One parameter; ``own`` is this rank's slice of the flat ``full`` parameter.
+
+    ``group`` shares its shards, None for one rank.
+    """
 
     parameter: ShardedParameter
+    group: dist.ProcessGroup | None
     leaves: Sequence[Tensor]
     shard: Tensor
     full: Tensor
@@ -62,7 +67,7 @@ class _Batch:
     """Entries by how they are refreshed.
 
     ``separate`` shards are copied into place first, ``large`` parameters are gathered in place,
-    ``small`` ones packed by dtype.
+    ``small`` ones packed by group and dtype. Those of one rank are not gathered.
     """
 
     separate: Sequence[_Entry] = ()
@@ -71,13 +76,16 @@ class _Batch:
 
     @classmethod
     def of(cls, entries: Sequence[_Entry]) -> "_Batch":
-        small = defaultdict[torch.dtype, list[_Entry]](list)
+        small = defaultdict[tuple[dist.ProcessGroup, torch.dtype], list[_Entry]](list)
+        large: list[_Entry] = []
         for entry in entries:
-            if entry.full.nbytes < tiles.PACKED_BELOW:
-                small[entry.full.dtype].append(entry)
+            if entry.group is not None and entry.full.nbytes < tiles.PACKED_BELOW:
+                small[entry.group, entry.full.dtype].append(entry)
+            elif entry.group is not None:
+                large.append(entry)
         return cls(
             separate=[entry for entry in entries if entry.is_separate],
-            large=[entry for entry in entries if entry.full.nbytes >= tiles.PACKED_BELOW],
+            large=large,
             small=list(small.values()),
         )
 
@@ -94,7 +102,7 @@ def _write_through(parameter: ShardedParameter) -> None:
 
 
 class UnshardedUnits:
-    """Keeps ``units`` gathered; ``group`` shares their shards, None for one rank.
+    """Keeps ``units`` gathered; ``group_of`` returns the ranks that share a parameter's shards.
 
     ``exchanges``: gather over gloo by direct exchange.
     """
@@ -102,15 +110,13 @@ class UnshardedUnits:
     def __init__(
         self,
         units: Sequence[FSDPModule],
-        group: dist.ProcessGroup | None,
+        group_of: Callable[[ShardedParameter], dist.ProcessGroup | None],
         *,
         exchanges: bool,
     ) -> None:
         self._units = units
-        self._group = group
+        self._group_of = group_of
         self._exchanges = exchanges
-        self._rank = group.rank() if group is not None else 0
-        self._ranks = group.size() if group is not None else 1
         self._entries: list[_Entry] = []
         self._all = self._trained = _Batch()
         self._trains: list[bool] = []
@@ -150,12 +156,14 @@ class UnshardedUnits:
     def _refresh(self, batch: _Batch) -> None:
         if batch.separate:
             foreach_copy_([e.own for e in batch.separate], [e.shard for e in batch.separate])
-        if self._group is None:
-            return
         packed = [self._pack(entries) for entries in batch.small]
-        pairs = [(entry.full, entry.own) for entry in batch.large]
-        pairs += [(flat.view(-1), flat[self._rank]) for flat in packed]
-        for gather in self._start_gathers(pairs, self._group):
+        pairs = defaultdict[Any, list[tuple[Tensor, Tensor]]](list)
+        for entry in batch.large:
+            pairs[entry.group].append((entry.full, entry.own))
+        for flat, (first, *_) in zip(packed, batch.small, strict=True):
+            pairs[first.group].append((flat.view(-1), flat[first.parameter.rank]))
+        gathers = [self._start_gathers(of_group, group) for group, of_group in pairs.items()]
+        for gather in chain.from_iterable(gathers):
             gather.wait()
         for flat, entries in zip(packed, batch.small, strict=True):
             self._unpack(flat, entries)
@@ -175,19 +183,20 @@ class UnshardedUnits:
 
     def _entry(self, parameter: ShardedParameter) -> _Entry:
         full = parameter.flat_unsharded
-        own = full.view(self._ranks, -1)[self._rank]
-        return _Entry(parameter, parameter.leaves, parameter.flat_shard, full, own)
+        own, group = full.view(parameter.ranks, -1)[parameter.rank], self._group_of(parameter)
+        return _Entry(parameter, group, parameter.leaves, parameter.flat_shard, full, own)
 
     def _pack(self, entries: Sequence[_Entry]) -> Tensor:
         """Return a flat buffer (ranks, n) that has this rank's shards of small parameters."""
-        flat = entries[0].full.new_empty(self._ranks, sum(entry.own.numel() for entry in entries))
-        torch.cat([entry.own for entry in entries], out=flat[self._rank])
+        first = entries[0].parameter
+        flat = entries[0].full.new_empty(first.ranks, sum(entry.own.numel() for entry in entries))
+        torch.cat([entry.own for entry in entries], out=flat[first.rank])
         return flat
 
     def _unpack(self, flat: Tensor, entries: Sequence[_Entry]) -> None:
         """Copy the gathered shards to the full parameters."""
         sizes = [entry.own.numel() for entry in entries]
-        targets = [entry.full.view(self._ranks, -1) for entry in entries]
+        targets = [entry.full.view(entry.parameter.ranks, -1) for entry in entries]
         torch.split_with_sizes_copy(flat, sizes, dim=1, out=targets)
 
     def _start_gathers(

@@ -136,6 +136,14 @@ def all_to_all_slices(slices: Tensor, group: dist.ProcessGroup) -> Tensor:
     return functional.wait_tensor(received).view(slices.shape)
 
 
+def all_to_all_rows(
+    rows: Tensor, received: list[int], sent: list[int], group: dist.ProcessGroup
+) -> Tensor:
+    """Send ``sent[i]`` rows to rank i and return ``received[i]`` rows of each; differentiable."""
+    found = functional.all_to_all_single_autograd(rows, received, sent, group)
+    return functional.wait_tensor(found)
+
+
 def correct_all_gather_gradient() -> None:
     """Make the gradient of ``torch.distributed.nn.functional.all_gather`` correct over gloo.
 
