@@ -9,7 +9,7 @@ import dsconfig
 from dsengine.optimizers.adafactor import AdafactorBinding
 from dsengine.optimizers.binding import Binding, NoOptimizerBinding, check_supported, is_sharded
 from dsengine.optimizers.blockwise import BlockwiseBinding, is_blockwise
-from dsengine.parameters.shards import is_split
+from dsengine.parameters.shards import is_of_experts, is_split
 from dsengine.tiers.host import HostBinding
 from dsengine.tiers.nvme import NvmeBinding
 from dsengine.tiers.offloaded_gradients import OffloadedGradients
@@ -30,10 +30,12 @@ def bind(
     """
     if optimizer is None:
         return NoOptimizerBinding(masters)
-    if type(optimizer) is Adafactor and any(map(is_split, masters.values())):
+    parts = [each for each in masters.values() if is_split(each) or is_of_experts(each)]
+    if type(optimizer) is Adafactor and parts:
         raise ValueError(
             "Adafactor divides its states by the rows and columns of full weights, which split "
-            "layers do not have: use AdamW, or set tensor_parallel.autotp_size to 1"
+            "layers and divided experts do not have: use AdamW, or set "
+            "tensor_parallel.autotp_size and expert_parallel.autoep_size to 1"
         )
     settings = OffloadSettings.of(effective)
     if settings is None:
