@@ -40,7 +40,7 @@ test-all: $(STAMPS)/interop ## test against the real programs, full jobs, and a 
 test-deep: $(STAMPS)/setup mutants ## run sweeps that are too long for the suite
 	$(BIN)/python -m pytest -m deep -o faulthandler_timeout=0
 
-test-plans: $(STAMPS)/interop ## train a small model of every family with a tensor-parallel plan; resumable
+test-plans: $(STAMPS)/interop ## train a small model of every family with a parallel plan; resumable
 	PYTHONPATH=tests $(BIN)/python -m plans.sweep run
 	PYTHONPATH=tests $(BIN)/python -m plans.sweep check
 

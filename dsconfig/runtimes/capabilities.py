@@ -113,6 +113,8 @@ FAULTY_PLANS: Final = frozenset(
     ("doge", "esmc", "gemma3n_text", "glm5_next_text", "inkling_text", "inkling2_text")
 )
 """Families whose plan in transformers 5.23 does not give the gradients of one process."""
+NORMALIZED_EXPERTS: Final = frozenset(("muse_spark_text",))
+"""Families whose modules of experts have other parameters too."""
 NO_AUTOTP: Final = frozenset(
     ("deberta", "flaubert", "fsmt", "gpt2", "led", "longformer", "xlm", "xlnet")
 )
@@ -200,6 +202,8 @@ def refused_experts(program: Runtime, family: str | None) -> str:
     if program.runs_deepspeed:
         known = family in AUTOEP_FAMILIES and program.version >= AUTOEP_FAMILIES[family]
         return "" if known else f"AutoEP has no preset for {family}: {_NEEDS_PATTERNS}"
+    if family in NORMALIZED_EXPERTS:
+        return f"dsengine does not divide the experts of {family}, which share a norm"
     known = has_expert_plan(family)
     return "" if known else f"{family} has no expert-parallel plan: {_NEEDS_PATTERNS}"
 

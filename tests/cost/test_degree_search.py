@@ -161,6 +161,9 @@ def test_models_are_refused_from_a_release_on() -> None:
     engine = runtime_of("dsengine")
     assert not capabilities.refused_experts(engine, "mixtral")
     assert "has no expert-parallel plan" in capabilities.refused_experts(engine, "llama")
+    mixture = gather(model="mixtral-8x7b", gpus=8)
+    tried = [each.degrees for each in divisions.possible(mixture, engine)]
+    assert {Degrees(expert=degree) for degree in (2, 4, 8)} <= {*tried}
 
 
 @pytest.mark.parametrize(

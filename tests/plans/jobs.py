@@ -1,9 +1,10 @@
-"""One step of small models whose layers are split, on ranks and in one process."""
+"""One step of small models that ranks divide, on ranks and in one process."""
 
 import warnings
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import dsengine
 from frameworks.families import loss_of
@@ -13,28 +14,37 @@ from plans.models import inputs_of, small_model
 RATE, TOLERANCE = 0.1, 1e-5
 Step = tuple[list[float], dict[str, torch.Tensor]]
 """Losses before and after the step with the gradient norm between, and the weights."""
+Inputs = dict[str, torch.Tensor]
 
 
-def outcome(family: str, stage: int) -> tuple[str, str]:
+def outcome(family: str, stage: int, axis: str = "tensor") -> tuple[str, str]:
     """Return one of the kinds of ``sweep`` and the reason."""
     warnings.simplefilter("ignore")
+    mixed = axis == "expert"
     try:
-        model = small_model(family)
+        model = small_model(family, mixed=mixed)
     except Exception as error:
         return "not built", error_text(error)
     try:
         inputs = inputs_of(model)
     except Exception as error:
         return "no inputs", error_text(error.__cause__ or error)
-    expected = _one_process(model, inputs)
+    # Ranks that share experts have different samples.
+    samples = [_shifted(inputs, rank) for rank in range(dist.get_world_size() if mixed else 1)]
+    expected = _one_process(model, samples)
     try:
-        found = _split(small_model(family), inputs, stage)
+        model = small_model(family, mixed=mixed)
+        found = _divided(model, samples[dist.get_rank() if mixed else 0], stage, axis)
     except ValueError as error:
         lines = str(error).strip().splitlines()
         line = next((line for line in lines if "DSC" in line), lines[-1])
-        return "refused", line.strip().partition(": write the rules")[0]
+        return "refused", line.strip().partition(": write ")[0]
     worst = max(differences(found, expected))
     return "equal" if worst < TOLERANCE else "different", f"{worst:.1e}"
+
+
+def _shifted(inputs: Inputs, places: int) -> Inputs:
+    return {name: value.roll(places, -1) for name, value in inputs.items()}
 
 
 def differences(found: Step, expected: Step) -> list[float]:
@@ -51,37 +61,48 @@ def differences(found: Step, expected: Step) -> list[float]:
     ]
 
 
-def _one_process(model: Any, inputs: dict[str, torch.Tensor]) -> Step:
-    loss = loss_of(model(**inputs))
-    loss.backward()
+def _one_process(model: Any, samples: list[Inputs]) -> Step:
+    before = sum(_backward(model, inputs, len(samples)) for inputs in samples)
     trained = [p for p in model.parameters() if p.grad is not None]
     norm = torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in trained]))
     with torch.no_grad():
         for parameter in trained:
             parameter -= RATE * parameter.grad
-    after = loss_of(model(**inputs))
+    after = sum(loss_of(model(**inputs)).item() for inputs in samples) / len(samples)
     weights = {name: p.detach() for name, p in model.named_parameters()}
-    return [loss.item(), norm.item(), after.item()], weights
+    return [before, norm.item(), after], weights
 
 
-def _split(model: Any, inputs: dict[str, torch.Tensor], stage: int) -> Step:
+def _backward(model: Any, inputs: Inputs, count: int) -> float:
+    loss = loss_of(model(**inputs)) / count
+    loss.backward()
+    return loss.item()
+
+
+def _divided(model: Any, inputs: Inputs, stage: int, axis: str) -> Step:
+    ranks = dist.get_world_size()
     config = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_clipping": 0.0,
         "optimizer": {"type": "SGD", "params": {"lr": RATE}},
         "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
-        "tensor_parallel": {"autotp_size": torch.distributed.get_world_size()},
     }
+    if axis == "tensor":
+        config["tensor_parallel"] = {"autotp_size": ranks}
+    else:
+        config["expert_parallel"] = {"enabled": True, "autoep_size": ranks}
     engine, *_ = dsengine.initialize(model=model, config=config)
     try:
         loss = loss_of(engine(**inputs))
         engine.backward(loss)
         engine.step()
+        losses = torch.stack([loss.detach(), loss_of(engine(**inputs)).detach()])
+        dist.all_reduce(losses)
+        before, after = (losses / ranks).tolist()
         norm = float(engine.get_global_grad_norm() or 0.0)
-        after = loss_of(engine(**inputs))
         named = dict(engine.module.named_parameters())
         with dsengine.zero.GatheredParameters(list(named.values())):
             weights = {name: parameter.detach().clone() for name, parameter in named.items()}
-        return [loss.item(), norm, after.item()], weights
+        return [before, norm, after], weights
     finally:
         engine.destroy()

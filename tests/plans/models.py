@@ -1,4 +1,4 @@
-"""Small models of the families whose configuration has a tensor-parallel plan."""
+"""Small models of the families whose configuration has a parallel plan."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,13 +33,24 @@ SIZES = {
 """Sizes that two ranks divide; those that DeepSpeed-style MoE and latent attention need."""
 
 
-def small_model(family: str) -> Any:
+MIXED: dict[str, Any] = {
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "top_k_experts", "moe_topk"), 2),
+    "moe_intermediate_size": 64,
+}
+DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
+
+
+def small_model(family: str, *, mixed: bool = False) -> Any:
     """Build a model in training mode without zero weights, whose gradients would be zero as well.
 
-    Raises the errors of transformers if the family cannot be built this way.
+    ``mixed``: the last layer has experts. Raises the errors of transformers if the family cannot be
+    built this way.
     """
     config = families.small_config(family, **SIZES)
     _complete(config)
+    if mixed:
+        _mix(config)
     model = families.model_of(config)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -58,6 +69,23 @@ def _complete(config: Any) -> None:
         elif name == "rope_parameters" and isinstance(value, dict):
             half = int(SIZES["head_dim"] * value.get("partial_rotary_factor", 1)) // 2
             value["mrope_section"] = [half - 2, 1, 1]  # of multimodal models
+
+
+def _mix(config: Any) -> None:
+    """Give the last layer of a configuration experts."""
+    for name, value in list(vars(config).items()):
+        if name in MIXED and value in (None, 0, 1):
+            setattr(config, name, MIXED[name])
+        elif name in DENSE_FIRST and isinstance(value, int):
+            setattr(config, name, min(value, 1))
+        elif name == "mlp_layer_types" and isinstance(value, list) and value:
+            setattr(config, name, [*value[:-1], "sparse"])
+        elif name == "enable_moe_block":
+            setattr(config, name, True)
+        elif name == "mlp_only_layers":
+            setattr(config, name, [])
+        elif hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            _mix(value)
 
 
 def inputs_of(model: Any) -> dict[str, Tensor]:

@@ -1,30 +1,31 @@
-"""One step of every family with a tensor-parallel plan on two ranks, compared with one process.
+"""One step of every family with a parallel plan on two ranks, compared with one process.
 
-python -m plans.sweep run [FAMILY]...   resumes an interrupted run
+python -m plans.sweep run [CASE]...     resumes an interrupted run
 python -m plans.sweep check             compare the outcomes with the record
 python -m plans.sweep record            store the outcomes for the page
-python -m plans.sweep page              write docs/internals/tensor-plans.md
+python -m plans.sweep page              write docs/internals/parallel-plans.md
 
-Each outcome is a line of runs/plans.jsonl.
+Each outcome is a line of runs/plans.jsonl. A case is a family, whose layers its plan splits, or
+``FAMILY expert``, whose experts its plan divides.
 """
 
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from dsconfig.facts.hf_attributes import recorded_types, tensor_plan
+from dsconfig.facts.hf_attributes import has_expert_plan, recorded_types, tensor_plan
 from frameworks.family_sweep import cell
 from frameworks.running import ROOT
 from training.ranks import RankError, Ranks
 
 RUNS = Path(os.environ.get("PLANS_RUNS", ROOT / "runs" / "plans.jsonl"))
 RECORD = ROOT / "tests" / "oracle" / "plan_sweep.json"
-PAGE = ROOT / "docs" / "internals" / "tensor-plans.md"
+PAGE = ROOT / "docs" / "internals" / "parallel-plans.md"
 SECONDS = 300.0
 STAGES = (1, 3)
 KINDS = {
@@ -37,8 +38,29 @@ KINDS = {
 }
 
 
-def families() -> list[str]:
-    return sorted(family for family in recorded_types() if tensor_plan(family))
+INTRODUCTIONS = {
+    "tensor": ("a tensor-parallel plan", "base_model_tp_plan", "autotp_size", "the same samples"),
+    "expert": ("an expert-parallel plan", "base_model_ep_plan", "autoep_size", "its own samples"),
+}
+"""By axis: heading, attribute of the configuration class, key, and the samples of each rank."""
+
+
+def cases() -> list[str]:
+    tensor = sorted(family for family in recorded_types() if tensor_plan(family))
+    return [
+        *tensor,
+        *sorted(f"{name} expert" for name in recorded_types() if has_expert_plan(name)),
+    ]
+
+
+def of_axis(rows: Mapping[str, Any], axis: str) -> dict[str, Any]:
+    """Return the rows of an axis by family."""
+    split = {case: case.partition(" ") for case in rows}
+    return {
+        family: rows[case]
+        for case, (family, _, other) in split.items()
+        if (other or "tensor") == axis
+    }
 
 
 def run(names: Iterable[str]) -> None:
@@ -55,13 +77,15 @@ def run(names: Iterable[str]) -> None:
         ranks.close()
 
 
-def _outcome(ranks: Ranks, family: str) -> tuple[str, str]:
+def _outcome(ranks: Ranks, case: str) -> tuple[str, str]:
     """Return the first outcome of a stage that is not ``equal``, else that of the last stage."""
     kind, why = "equal", ""
+    family, _, axis = case.partition(" ")
     for stage in STAGES:
         try:
             job = "plans.jobs:outcome"
-            kind, why = ranks.run(job, seconds=SECONDS, family=family, stage=stage)[0]
+            options = {"family": family, "stage": stage, "axis": axis or "tensor"}
+            kind, why = ranks.run(job, seconds=SECONDS, **options)[0]
         except (RankError, TimeoutError) as error:
             last = [line for line in str(error).splitlines() if line.strip()][-1]
             return "failed", f"stage {stage}: {last}"[:200]
@@ -84,17 +108,23 @@ def _write(family: str, kind: str, why: str) -> None:
 
 
 def page(record: dict[str, Any]) -> str:
-    rows: dict[str, list[str]] = record["families"]
+    parts = [_part(axis, of_axis(record["families"], axis), record) for axis in INTRODUCTIONS]
+    return "\n".join(["# Families with a parallel plan", *parts]) + "\n"
+
+
+def _part(axis: str, rows: dict[str, list[str]], record: dict[str, Any]) -> str:
+    plan, attribute, key, samples = INTRODUCTIONS[axis]
     counts = Counter(kind for kind, _ in rows.values())
     lines = [
-        "# Families with a tensor-parallel plan",
+        "",
+        f"## Families with {plan}",
         "",
         *wrap(
             f"The {len(rows)} configuration classes of transformers {record['transformers']} with "
-            "a `base_model_tp_plan`, as small models without dropout on two CPU ranks with "
-            "`autotp_size` 2 in fp32. One step of SGD at stages 1 and 3 is compared with one "
-            "process. Generated in tests/ by `python -m plans.sweep`; `make test-plans` repeats "
-            "it.",
+            f"a `{attribute}`, as small models without dropout on two CPU ranks with `{key}` 2 in "
+            f"fp32; each rank has {samples}. One step of SGD at stages 1 and 3 is compared with "
+            "one process. Generated in tests/ by `python -m plans.sweep`; `make test-plans` "
+            "repeats it.",
             100,
         ),
         "",
@@ -105,10 +135,10 @@ def page(record: dict[str, Any]) -> str:
     for kind in list(KINDS)[1:]:
         members = {name: why for name, (found, why) in rows.items() if found == kind}
         if members:
-            lines += ["", f"## {kind.capitalize()}", "", "| family | reason |", "|---|---|"]
+            lines += ["", f"### {kind.capitalize()}", "", "| family | reason |", "|---|---|"]
             lines += [f"| {name} | {cell(why)} |" for name, why in sorted(members.items())]
     equal = sorted(name for name, (kind, _) in rows.items() if kind == "equal")
-    return "\n".join([*lines, "", "## Equal", "", *wrap(", ".join(equal), 120)]) + "\n"
+    return "\n".join([*lines, "", "### Equal", "", *wrap(", ".join(equal), 120)])
 
 
 def recorded() -> dict[str, Any]:
@@ -140,7 +170,7 @@ def changes() -> list[str]:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["run", *names]:
-            run(names or families())
+            run(names or cases())
         case ["check"]:
             raise SystemExit("\n".join(changes()) or None)
         case ["record"]:

@@ -1,31 +1,37 @@
-"""Tensor-parallel plans of transformers give the step of one process."""
+"""Parallel plans of transformers give the step of one process."""
 
 from pathlib import Path
 
 import pytest
 
 from dsconfig.runtimes import runtime_of
-from dsconfig.runtimes.capabilities import refused_plan
+from dsconfig.runtimes.capabilities import refused_experts, refused_plan
 from plans import sweep
 from training.ranks import Ranks
 
 SOME = ("deepseek_v3", "granite_swa", "llama4_text", "longcat_flash", "mixtral", "nemotron_h")
 """Experts, packed weights, attention sinks, latent attention and identity experts."""
+SOME_MIXED = ("deepseek_v3", "glm4_moe", "gpt_oss", "nemotron_h")
+"""Shared experts, biases, and experts without a gate."""
 
 
 @pytest.mark.live
 @pytest.mark.engine
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", SOME)
-def test_a_step_equals_one_process(ranks: Ranks, family: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "axis"),
+    [*((each, "tensor") for each in SOME), *((each, "expert") for each in SOME_MIXED)],
+)
+def test_a_step_equals_one_process(ranks: Ranks, family: str, axis: str) -> None:
     for stage in sweep.STAGES:
-        found = ranks.run("plans.jobs:outcome", seconds=sweep.SECONDS, family=family, stage=stage)
+        options = {"family": family, "stage": stage, "axis": axis}
+        found = ranks.run("plans.jobs:outcome", seconds=sweep.SECONDS, **options)
         assert [kind for kind, _ in found] == ["equal", "equal"], found
 
 
 def test_every_family_with_a_plan_is_recorded() -> None:
     families = sweep.recorded()["families"]
-    assert families.keys() == set(sweep.families())
+    assert families.keys() == set(sweep.cases())
     assert {kind for kind, _ in families.values()} <= sweep.KINDS.keys() - {"different", "failed"}
     assert all(why for kind, why in families.values() if kind != "equal")
 
@@ -33,9 +39,16 @@ def test_every_family_with_a_plan_is_recorded() -> None:
 def test_tune_splits_the_families_that_the_engine_splits() -> None:
     """``deepseek_v4`` is refused for its one key/value head, not for its plan."""
     engine = runtime_of("dsengine")
-    for family, (kind, _) in sweep.recorded()["families"].items():
+    for family, (kind, _) in sweep.of_axis(sweep.recorded()["families"], "tensor").items():
         if kind in ("equal", "refused") and family != "deepseek_v4":
             assert bool(refused_plan(engine, family)) is (kind == "refused"), family
+
+
+def test_tune_divides_the_experts_that_the_engine_divides() -> None:
+    engine = runtime_of("dsengine")
+    for family, (kind, _) in sweep.of_axis(sweep.recorded()["families"], "expert").items():
+        if kind in ("equal", "refused"):
+            assert bool(refused_experts(engine, family)) is (kind == "refused"), family
 
 
 def test_page_matches_the_record() -> None:
@@ -68,5 +81,5 @@ class _NoRanks:
 @pytest.mark.deep
 def test_recorded_plans_still_work() -> None:
     """Resumes from runs/plans.jsonl."""
-    sweep.run(sweep.families())
+    sweep.run(sweep.cases())
     assert sweep.changes() == []

@@ -102,9 +102,9 @@ def _planned(model: Any) -> Iterator[str]:
     """Yield the names of modules with experts, by the plan of a model of transformers."""
     plan = getattr(model, "ep_plan", None)
     names = [name for name, _ in model.named_parameters()]
-    for name, style in layers_of_plan(plan if isinstance(plan, dict) else {}, names):
-        if style == DIVIDED:
-            yield name.rpartition(".")[0]
+    for layer in layers_of_plan(plan if isinstance(plan, dict) else {}, names):
+        if layer.style == DIVIDED:
+            yield layer.name.rpartition(".")[0]
 
 
 def _matching(model: nn.Module, settings: Mapping[str, Any]) -> Iterator[str]:
