@@ -115,6 +115,21 @@ def test_offload_and_recomputation(ranks: Ranks, stage: int, more: dict[str, Any
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize(("stage", "degree"), [(1, 2), (3, 2), (3, 4)])
+def test_copies_of_the_states(ranks_of: SharedRanks, stage: int, degree: int) -> None:
+    more = {"zero_optimization": {"stage": stage, "mics_shard_size": 2}}
+    check(
+        ranks_of(4),
+        "four experts" if degree > 2 else "own",
+        stage,
+        number=4,
+        steps=4,
+        degree=degree,
+        more=more,
+    )
+
+
+@pytest.mark.engine
 @pytest.mark.parametrize("more", AVERAGING)
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_averaging(ranks_of: SharedRanks, stage: int, more: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ TENSOR = {"tensor_parallel": {"autotp_size": 2}}
     [
         ("own", {"moe_layer_pattern": "no"}, {}, "Own has no experts that the pattern matches"),
         ("own", {"moe_layer_pattern": None}, {}, "Own has no experts that a plan .*: write"),
+        ("own", {"moe_layer_pattern": "(mlp"}, {}, r"moe_layer_pattern '\(mlp': missing \)"),
         ("own", {"expert_pattern": "shared"}, {}, "mixture.shared is not a module of experts"),
         ("apart", {"moe_layer_pattern": "mixture"}, {}, "mixture.experts is not a module of exp"),
         ("own", {"preset_model": "bloom"}, {}, "this preset is unknown"),

@@ -14,7 +14,7 @@ from training.sequence_jobs import VOCABULARY, Curve, sample_batch
 
 WIDTH = 32
 PATTERN = r"blocks\.\d+\.mixture"
-KINDS = {"own": (6, 0.0), "one expert for all": (2, 100.0)}
+KINDS = {"own": (6, 0.0), "four experts": (4, 0.0), "one expert for all": (2, 100.0)}
 """Experts of the own models, and the bias of the first one's score."""
 
 

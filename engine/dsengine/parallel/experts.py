@@ -6,8 +6,8 @@ on this rank's experts and the tokens of all ranks that chose them.
 
 [Note: gradients of experts]
 Ranks of a group have different samples, and each computes the gradients of its experts for all of
-them: a sum, where other gradients are averaged over these ranks. Gradients are divided on their way
-into a module of experts and multiplied on their way out: there are fewer of them than weights.
+them: a sum, where other gradients are averaged over these ranks. In backward the gradients of rows
+are divided before a module of experts and multiplied after it: they are smaller than weights.
 """
 
 from functools import partial
@@ -42,6 +42,12 @@ def split_experts(model: nn.Module, plan: Plan, topology: Topology) -> None:
             part = DTensor.from_local(own.contiguous().clone(), mesh, [Shard(0)], run_check=False)
             table[name] = nn.Parameter(part, full.requires_grad)
         Dispatch(experts, group, group.size() if is_mean else 1).install()
+
+
+def _set_number(module: nn.Module, number: int) -> None:
+    """Set the attribute from which experts of transformers read how many they are."""
+    if "num_experts" in vars(module):
+        vars(module)["num_experts"] = number
 
 
 class _Sent(NamedTuple):
@@ -89,13 +95,13 @@ class Dispatch:
         table = parameter_table(module)
         self._split = {name: table[name] for name in self._experts.weights}
         table.update({name: part.to_local() for name, part in self._split.items()})
-        module.num_experts = self._experts.number // self._group.size()  # type: ignore[assignment]
+        _set_number(module, self._experts.number // self._group.size())
         return rows, own[:, None], rows.new_ones(len(rows), 1, dtype=scores.dtype)
 
     def _after(self, module: nn.Module, _: Any, output: Tensor | None) -> Tensor | None:
         sent, self._sent = self._sent, None
         parameter_table(module).update(self._split)
-        module.num_experts = self._experts.number  # type: ignore[assignment]
+        _set_number(module, self._experts.number)
         self._split = {}
         if output is None or sent is None:  # an error, or the end of a recomputation
             return None

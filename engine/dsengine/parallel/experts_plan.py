@@ -24,8 +24,6 @@ _REMEDY = (
     'write expert_parallel.moe_layer_pattern for layers whose attribute "experts" (or '
     "expert_pattern) has fused weights, or set autoep_size to 1 and use zero_optimization.stage 3"
 )
-
-
 _ROUTER: Mapping[str, tuple[str, ...]] = {
     "top_k": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k"),
     "score_func": ("scoring_func",),
@@ -110,7 +108,7 @@ def _planned(model: Any) -> Iterator[str]:
 def _matching(model: nn.Module, settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of modules with experts, by the patterns of a block ``expert_parallel``.
 
-    Raises ValueError for an unknown preset.
+    Raises ValueError for an unknown preset or an invalid pattern.
     """
     preset = settings.get("preset_model")
     if preset and str(preset) not in PRESETS:
@@ -118,7 +116,11 @@ def _matching(model: nn.Module, settings: Mapping[str, Any]) -> Iterator[str]:
             f"expert_parallel.preset_model {preset!r} is not supported: use {', '.join(PRESETS)}, "
             "write moe_layer_pattern, or remove the key to use the model's plan"
         )
-    pattern = re.compile(settings.get("moe_layer_pattern") or _PRESET_LAYERS)
+    written = settings.get("moe_layer_pattern") or _PRESET_LAYERS
+    try:
+        pattern = re.compile(written)
+    except re.error as error:
+        raise ValueError(f"expert_parallel.moe_layer_pattern {written!r}: {error}") from None
     attribute = settings.get("expert_pattern") or "experts"
     for name, layer in model.named_modules():
         if pattern.fullmatch(name) and isinstance(getattr(layer, attribute, None), nn.Module):
