@@ -10,7 +10,6 @@ from dsconfig.planner.coverage.rules import (
     equals,
     honoured,
     inert,
-    off_or_refused,
     refused,
     stages,
 )
