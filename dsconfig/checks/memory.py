@@ -40,7 +40,7 @@ def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
         advised = tenth // 10**digits * 10**digits or 1
         yield Finding(
             path=(*ZERO, BUCKET),
-            message=f"{BUCKET} {size} exceeds the {model.parameters} parameters of {model.name}: "
+            message=f"{BUCKET} {size} exceeds the {model.parameters:,} parameters of {model.name}: "
             "all gradients are in one bucket, and communication does not overlap",
             help=f"write about a tenth of the model size: {advised}",
         )
@@ -110,6 +110,6 @@ def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=(*path, "buffer_size"),
             message=f"buffer_size {size} is less than a rank's shard of the largest tensor of "
-            f"{model.name}, {share} elements: DeepSpeed fails when it swaps",
+            f"{model.name}, {share:,} elements: DeepSpeed fails when it swaps",
             help=f"set it to at least {share}",
         )

@@ -103,6 +103,10 @@ def run(
 
     The exit code is that of the job; 1 if there are errors in the config.
     """
+    if file.endswith(".py"):
+        raise UsageError(
+            f"{file} is a script: specify a config first, as in: run ds.json -- {file}"
+        )
     if not os_errors.is_file(script[0]):
         raise UsageError(f"{script[0]}: file not found; specify the training script")
     if nodes.emit is None and find_spec("torch") is None:

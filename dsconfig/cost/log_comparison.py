@@ -18,6 +18,9 @@ OTHER_RUN = 0.25
 SMALLEST_DIFFERENCE = GIB // 10
 """DeepSpeed prints hundredths of a GiB, and a bucket may differ."""
 
+SAME_DEVICE = 0.05
+"""Relative difference of memory below which two GPUs count as the same: drivers reserve a part."""
+
 _TRAINING = (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
 """Phases whose cache belongs to training: creation leaves other blocks behind."""
 
@@ -137,8 +140,20 @@ def _failed(log: RunLog, option: Option) -> str:
     expected = device.phase_bytes.get(Phase(phase), device.peak_bytes)
     return (
         f"The run ran out of memory{when}: it tried to allocate {gib(error.tried, 2)}"
-        f"{allocated}{capacity}; {gib(expected, 2)} predicted in {phase}."
+        f"{allocated}{capacity}; {gib(expected, 2)} predicted in {phase}.{_other_device(log, option)}"
     )
+
+
+def _other_device(log: RunLog, option: Option) -> str:
+    """Name the GPU of the estimate if the run had one with other memory."""
+    error = log.out_of_memory
+    capacity = None if error is None else error.capacity
+    if capacity is None or not option.fits:
+        return ""
+    if any(abs(fit.memory_bytes - capacity) < SAME_DEVICE * capacity for fit in option.fits):
+        return ""
+    fit = option.fits[0]
+    return f" The estimate is for {fit.device} with {gib(fit.memory_bytes, 2)}."
 
 
 def as_data(comparison: Comparison) -> dict[str, Any]:

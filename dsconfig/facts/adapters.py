@@ -72,8 +72,8 @@ def with_trainable(tree: ModelTree, count: int) -> ModelTree:
     if adapters_of(tree) is not None:
         raise ValueError("the adapters in the model already define what is trained")
     if count > tree.parameters:
-        raise ValueError(f"{count} is more than the model's {tree.parameters} parameters")
-    assumed = (*tree.assumed, f"{count} trainable parameters, alike in every block")
+        raise ValueError(f"{count:,} is more than the model's {tree.parameters:,} parameters")
+    assumed = (*tree.assumed, f"{count:,} trainable parameters, alike in every block")
     return replace(tree, trainable=count, root=None, assumed=assumed)
 
 

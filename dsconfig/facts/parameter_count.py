@@ -54,7 +54,7 @@ def model(count: str | int | float) -> ModelTree:
         assumed=(
             f"a Llama-like decoder of {shape.layers} layers, width {shape.hidden_size}, "
             f"{shape.heads} heads, feed-forward width {shape.intermediate_size}, vocabulary "
-            f"{shape.vocab_size} ({laid_out / 1e9:.2f}e9 parameters)",
+            f"{shape.vocab_size:,} ({laid_out / 1e9:.2f}e9 parameters)",
         ),
     )
 

@@ -13,8 +13,6 @@ from dsconfig.source.pointer import ABSENT
 with lazy_imports():
     from dsconfig.resolver import micro_batch
 
-_FLAG = {GLOBAL: "--global-batch", MICRO: "--micro-batch", STEPS: "--accumulation"}
-
 
 def fill(draft: Draft) -> None:
     """Solve the batch triple; contradictions name all three keys."""
@@ -102,7 +100,7 @@ def _solve(draft: Draft, known: dict[str, Known], ranks: int) -> None:
 
 def _rule(path: str, source: Source, known: Container[str]) -> str:
     if source is Source.TRAINING:
-        return f"set for the training run ({_FLAG[path]} or --training-args)"
+        return "set for the training run, not in the file"
     if source is Source.MEMORY:
         divides = " and divides the global batch" if GLOBAL in known else ""
         return f"largest that fits by the estimate{divides}"

@@ -93,7 +93,7 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
     for what, tier in (("optimizer", choice.optimizer), ("param", choice.parameters)):
         path = f"zero_optimization.offload_{what}.nvme_path"
         if tier is Tier.NVME and host is not None and not draft.explicit(path):
-            draft.set(path, host.nvme_path, Source.HARDWARE, "from --nvme")
+            draft.set(path, host.nvme_path, Source.HARDWARE, "NVMe directory of the machine")
     if found.option.host.bytes and (host is None or host.memory_bytes is None):
         draft.report(
             "DSC153",

@@ -34,6 +34,7 @@ def call(folder: Path, *arguments: str) -> Done:
         (("resolve", "missing.json"), "missing.json: file not found"),
         (("checkpoint", "verify", "missing"), "missing: directory not found"),
         (("nosuch",), 'unknown command "nosuch"'),
+        (("run", "train.py", "--lr", "1e-4"), "train.py is a script: specify a config first"),
     ],
 )
 def test_usage_error_is_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -129,6 +129,20 @@ def test_failed_phase_is_compared_with_the_prediction() -> None:
     assert "out of memory in backward" in message and "tried to allocate 0.22 GiB" in message
 
 
+def test_another_gpu_than_that_of_the_run_is_named() -> None:
+    printed_error = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of {} GiB of which 1.10 GiB is free. Of the allocated memory 21.00 GiB is "
+        "allocated by PyTorch, and 0.90 GiB is reserved by PyTorch but unallocated."
+    )
+    other = compare(run_log.from_text(printed_error.format(23.64)), option(), 8).failed
+    assert other.endswith("The estimate is for A100-SXM4-80GB with 79.15 GiB.")
+    assert (
+        "The estimate is for"
+        not in compare(run_log.from_text(printed_error.format(79.33)), option(), 8).failed
+    )
+
+
 def test_estimate_and_doctor_read_a_log(tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
     config.write_text(
