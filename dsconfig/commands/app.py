@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "doctor": ("", "ds.json"),
     "models": (),
     "devices": (),
+    "lsp": (),
 }
 """Commands (each in the module of that name) and the arguments of the examples in their help."""
 

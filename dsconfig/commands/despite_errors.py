@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dsconfig import api
-from dsconfig.commands import fact_defaults, prepare
+from dsconfig.commands import fact_notes, prepare
 from dsconfig.commands.notes import note
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
@@ -44,9 +44,9 @@ def resolved(
             typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
         typer.echo("no estimate: the config cannot be read or has no valid stage", err=True)
         raise typer.Exit(1)
-    fact_defaults.note_ignored_flags(effective, document, program, facts)
-    fact_defaults.note_unintended_fp32(effective, document, program, facts)
-    fact_defaults.note_not_estimated(effective, facts)
+    fact_notes.note_ignored_flags(effective, document, program, facts)
+    fact_notes.note_unintended_fp32(effective, document, program, facts)
+    fact_notes.note_not_estimated(effective, facts)
     return effective, errors
 
 

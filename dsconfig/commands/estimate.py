@@ -12,7 +12,7 @@ from dsconfig.commands import memory_options, options
 from dsconfig.commands.estimate_result import EstimateOptions, Result, not_fitting
 from dsconfig.commands.notes import note
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.project import inference
+from dsconfig.project import assumed_facts, inference
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
@@ -22,7 +22,7 @@ with lazy_imports():
     from dsconfig.commands import (
         despite_errors,
         estimate_limits,
-        fact_defaults,
+        fact_notes,
         log_facts,
         run_logs,
         screen,
@@ -108,12 +108,12 @@ def estimate(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts
     )
     facts = memory_options.with_style(facts, style, recompute)
-    fact_defaults.note_unread_arguments(program, file or "", facts)
+    fact_notes.note_unread_arguments(program, file or "", facts)
     effective, errors, assumed = None, Report(()), list[str]()
     if document is not None:
-        with fact_defaults.collected() as assumed:
-            for assume in fact_defaults.FOR_AN_ESTIMATE:
-                facts = assume(document, facts, program.runtime)
+        facts, assumed = assumed_facts.for_estimate(document, facts, program.runtime)
+        for sentence in assumed:
+            fact_notes.note(sentence)
         effective, errors = _checked(extra, document, facts, program)
     if extra.fit:
         estimate_limits.print_limits(facts, effective, program, extra.output_format)

@@ -385,13 +385,12 @@ def with_project_facts(flags: dict[str, Any], file: str | None) -> dict[str, Any
     A plan already contains them.
     """
     project = settings.settings_for(file or ".")
-    added: dict[str, Any] = {}
-    if project.model and not flags.get("model") and not flags.get("params"):
-        added["model"] = project.model
-    if project.device and not flags.get("device") and not flags.get("device_memory"):
-        added["device"] = project.device
-    if project.gpus and not flags.get("gpus"):
-        added["gpus"] = project.gpus
+    replaced = {"model": "params", "device": "device_memory"}
+    added = {
+        name: value
+        for name, value in project.facts.items()
+        if not flags.get(name) and not flags.get(replaced.get(name, name))
+    }
     if not added or (file is not None and text_of_plan(file) is not None):
         return flags
     shown = " ".join(f"--{name} {value}" for name, value in added.items())

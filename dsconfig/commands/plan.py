@@ -14,7 +14,7 @@ from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
 
 with lazy_imports():
-    from dsconfig.commands import fact_defaults, plan_tables, screen, text_table
+    from dsconfig.commands import fact_notes, plan_tables, screen, text_table
     from dsconfig.planner import plan as plans
     from dsconfig.runtimes import base
 
@@ -65,7 +65,7 @@ def plan(
         facts = options.completed(facts, document)
         plan = prepare.planned(document, facts, runtime, deepspeed_version, form=output_format)
         target = inference.plan_target(runtime, deepspeed_version)
-        fact_defaults.note_ignored_flags(plan.effective, document, target.runtime, facts)
+        fact_notes.note_ignored_flags(plan.effective, document, target.runtime, facts)
     else:
         target = inference.TargetProgram(base.runtime_of(plan.runtime))
         decided = {"set": overrides, "runtime": runtime, "deepspeed_version": deepspeed_version}

@@ -16,7 +16,7 @@ from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 
 with lazy_imports():
-    from dsconfig.commands import fact_defaults, options, text_table
+    from dsconfig.commands import fact_notes, options, text_table
     from dsconfig.facts import facts as empty
     from dsconfig.planner import build
     from dsconfig.planner import plan as plans
@@ -68,15 +68,15 @@ def planned(
     target = inference.plan_target(runtime, version)
     program = target.runtime
     facts = options.completed(facts, document)
-    fact_defaults.note_unread_arguments(target, document.name, facts)
-    facts = fact_defaults.no_accumulation(document, facts, program)
+    fact_notes.note_unread_arguments(target, document.name, facts)
+    facts = fact_notes.without_accumulation(document, facts, program)
     report = api.check(document, facts, runtime=program)
     failed = partial(show_errors, document, strict=strict, form=form, target=target)
     failed(report.diagnostics)
     resolution = api.fill_in(document, facts, runtime=program)
     failed(new_findings(resolution.diagnostics, report))
     if resolution.effective is not None:
-        fact_defaults.note_unintended_fp32(resolution.effective, document, program, facts)
+        fact_notes.note_unintended_fp32(resolution.effective, document, program, facts)
     try:
         return dsconfig.plan(resolution, facts)
     except build.PlanError as error:

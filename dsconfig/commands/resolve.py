@@ -25,7 +25,7 @@ from dsconfig.runtimes.base import AUTO
 from dsconfig.source.pointer import ABSENT, dotted, from_dotted, is_block, is_list, lookup, value_at
 
 with lazy_imports():
-    from dsconfig.commands import fact_defaults, ledger_table
+    from dsconfig.commands import fact_notes, ledger_table
     from dsconfig.reference import keys as key_reference
     from dsconfig.report import render
     from dsconfig.report.render import as_json as machine_form
@@ -73,14 +73,14 @@ def resolve(
     target = inference.target_program(
         runtime, deepspeed_version, document=document, source=file, facts=facts
     )
-    fact_defaults.note_unread_arguments(target, file, facts)
+    fact_notes.note_unread_arguments(target, file, facts)
     program = target.runtime
-    facts = fact_defaults.no_accumulation(document, facts, program)
+    facts = fact_notes.without_accumulation(document, facts, program)
     with usage():
         result = api.fill_in(document, facts, runtime=program)
     if result.effective is not None:
-        fact_defaults.note_ignored_flags(result.effective, document, program, facts)
-        fact_defaults.note_unintended_fp32(result.effective, document, program, facts)
+        fact_notes.note_ignored_flags(result.effective, document, program, facts)
+        fact_notes.note_unintended_fp32(result.effective, document, program, facts)
     pointer = None if explain is None else pointer_of(result, explain)
     is_written = output is None or _write(output, result, document)
     result = with_refusals(result, document, facts, program)

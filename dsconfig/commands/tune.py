@@ -16,7 +16,7 @@ from dsconfig.project.errors import usage
 from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
 
 with lazy_imports():
-    from dsconfig.commands import fact_defaults, host_memory, screen, text_table, verdict
+    from dsconfig.commands import fact_notes, host_memory, screen, text_table, verdict
     from dsconfig.commands import tune_tables as tables
     from dsconfig.cost import choices, rendering, search_space, tuning, workload
     from dsconfig.project import program_file
@@ -61,7 +61,7 @@ def tune(
     """
     facts = memory_options.with_master_weights(facts, style)
     target = inference.target_program(runtime, deepspeed_version, facts=facts)
-    fact_defaults.note_misspelled_arguments(facts)
+    fact_notes.note_misspelled_arguments(facts)
     program = target.runtime
     facts = options.with_this_machine(facts)
     with usage():

@@ -140,7 +140,8 @@ def _failed(log: RunLog, option: Option) -> str:
     expected = device.phase_bytes.get(Phase(phase), device.peak_bytes)
     return (
         f"The run ran out of memory{when}: it tried to allocate {gib(error.tried, 2)}"
-        f"{allocated}{capacity}; {gib(expected, 2)} predicted in {phase}.{_other_device(log, option)}"
+        f"{allocated}{capacity}; {gib(expected, 2)} predicted in {phase}."
+        f"{_other_device(log, option)}"
     )
 
 

@@ -5,16 +5,21 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.neighbours import YAMLS
 
 with lazy_imports():
     from dsconfig.checks.keys import is_comment
     from dsconfig.schema import known_names
     from dsconfig.source import file_kinds, read
     from dsconfig.source.findings import NO_CONFIG
+    from dsconfig.source.reading import read_text
+
+if TYPE_CHECKING:
+    from dsconfig.source import Document
 
 NAMES = (
     "ds_config*.*json",
@@ -51,7 +56,18 @@ def configs_in(directory: str) -> Iterator[str]:
 
 def is_candidate(path: Path) -> bool:
     """Return whether a file is checked in a search: by its name, or because it has a config."""
-    return any(fnmatch(path.name.lower(), pattern) for pattern in NAMES) or _looks_like_config(path)
+    return _has_usual_name(path) or _looks_like_config(path)
+
+
+def is_config(text: str, path: Path) -> bool:
+    """Return whether a text would be a candidate as the content of a file."""
+    if _has_usual_name(path):
+        return True
+    return _mentions_config(text, path) and _has_config(read_text(text, str(path)))
+
+
+def _has_usual_name(path: Path) -> bool:
+    return any(fnmatch(path.name.lower(), pattern) for pattern in NAMES)
 
 
 def _looks_like_config(path: Path) -> bool:
@@ -60,15 +76,18 @@ def _looks_like_config(path: Path) -> bool:
             data = file.read(MAX_BYTES + 1)
     except OSError:
         return False
-    if len(data) > MAX_BYTES:
+    if len(data) > MAX_BYTES or not _mentions_config(data.decode("utf-8", "replace"), path):
         return False
-    pattern = CONFIG_KEYS if path.name.endswith("json") else YAML_KEYS
-    return pattern.search(data.decode("utf-8", "replace")) is not None and _is_config(path)
+    return _has_config(read(path))
 
 
-def _is_config(path: Path) -> bool:
+def _mentions_config(text: str, path: Path) -> bool:
+    pattern = YAML_KEYS if path.suffix in YAMLS else CONFIG_KEYS
+    return len(text) <= MAX_BYTES and pattern.search(text) is not None
+
+
+def _has_config(document: "Document") -> bool:
     """Return whether a file contains or names a config, even one with mistakes."""
-    document = read(path)
     if any(finding.code == NO_CONFIG for finding in document.diagnostics):
         return False
     if document.container or document.is_unreadable or document.is_broken:

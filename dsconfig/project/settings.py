@@ -46,6 +46,12 @@ class ProjectSettings(NamedTuple):
     def file(self) -> str:
         return str(self.root / "pyproject.toml")
 
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """The model and GPUs that are set, by the name of their flag."""
+        named = {"model": self.model, "device": self.device, "gpus": self.gpus}
+        return {name: value for name, value in named.items() if value}
+
     def excludes(self, file: str) -> bool:
         return any(self._matches(file, pattern) for pattern in self.exclude)
 

@@ -136,6 +136,12 @@ def _read_stdin(name: str, wanted: Format | None) -> Document:
     return _from_text(text, name, wanted)
 
 
+def read_text(text: str, name: str) -> Document:
+    """Read a text as the content of the file with this name, whose suffix decides the format."""
+    content = Text(text.removeprefix("\ufeff"), has_bom=text.startswith("\ufeff"))
+    return _from_text(content, name, BY_SUFFIX.get(Path(name).suffix.lower()))
+
+
 def _read_path(path: Path, name: str | None, wanted: Format | None) -> Document:
     wanted = wanted or BY_SUFFIX.get(path.suffix.lower())
     return _from_text(read_path(path), name or str(path), wanted)

@@ -1,0 +1,130 @@
+"""Notes on stderr: what is assumed, flags without effect, arguments that were not read."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsconfig.batch import GLOBAL, MICRO, STEPS
+from dsconfig.lazy_imports import lazy_imports
+from dsconfig.runtimes.base import AUTO
+from dsconfig.source.pointer import is_block
+
+with lazy_imports():
+    from dsconfig.commands import notes, text_table
+    from dsconfig.cost import estimator
+    from dsconfig.facts import trainer_fields
+    from dsconfig.facts import training as runs
+    from dsconfig.project import assumed_facts, inference, neighbours
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
+    from dsconfig.runtimes.base import Runtime
+    from dsconfig.runtimes.effective import Batch, Effective
+    from dsconfig.source import Document
+
+
+def note(text: str) -> None:
+    """Print a wrapped note to stderr."""
+    notes.note(text_table.paragraph(text))
+
+
+def note_unintended_fp32(
+    effective: "Effective", document: "Document", program: "Runtime", facts: "Facts"
+) -> None:
+    """Print a note if the run trains in fp32 only because no precision was specified."""
+    config: object = document.value
+    if str(effective.numerics.precision) != "fp32" or not is_block(config):
+        return
+    blocks = [config.get(name) for name in ("bf16", "fp16", "torch_autocast")]
+    switches = [block.get("enabled") for block in blocks if is_block(block)]
+    named = facts.training is not None and facts.training.precision not in (None, "fp32")
+    if AUTO in switches and not named:
+        step = program.instructions({"/bf16/enabled": True}, config)[0]
+        note(f"note: trains in fp32 because no precision is specified; set {step}")
+    elif not switches:
+        note('note: trains in fp32 because the config has neither "bf16" nor "fp16"')
+
+
+def note_not_estimated(effective: "Effective", facts: "Facts") -> None:
+    """Print a note for each key whose effect is not estimated."""
+    for key in estimator.not_estimated(effective, facts):
+        note(f"note: {key} is not estimated: the model is not known to have experts")
+
+
+def note_unread_arguments(target: "inference.TargetProgram", source: str, facts: "Facts") -> None:
+    """Print a note if the file of arguments that references the config was not read, or if names
+    in the one that was are misspelled and the program does not report it."""
+    if not target.runtime.compares_arguments:
+        note_misspelled_arguments(facts)
+    file = neighbours.named_reference(target.inferred_from)
+    if file and target.runtime.compares_arguments and "training" not in facts.origins:
+        path = Path(source).parent / file
+        note(f"{path} was not read; add --training-args {path}")
+
+
+def note_misspelled_arguments(facts: "Facts") -> None:
+    """Print a note for each misspelled name of TrainingArguments."""
+    file = facts.origins.get("training", "TrainingArguments")
+    for name, closest in trainer_fields.misspelled_arguments(facts.arguments).items():
+        note(f'{file}: {name} is not a TrainingArgument, and is ignored; did you mean "{closest}"?')
+
+
+def note_ignored_flags(
+    effective: "Effective", document: "Document", program: "Runtime", facts: "Facts"
+) -> None:
+    """Print a note for each flag that the config, or the program, overrides."""
+    training, batch = facts.training, effective.batch
+    if training is None:
+        return
+    if batch is not None:
+        for flag, field, key, used in (
+            ("--micro-batch", "micro_batch_size", MICRO, batch.micro_batch),
+            ("--global-batch", "global_batch_size", GLOBAL, batch.global_batch),
+            ("--accumulation", "gradient_accumulation_steps", STEPS, batch.accumulation),
+        ):
+            value = getattr(training, field)
+            if value in (None, used) or facts.origins.get(field) != flag:
+                continue
+            if flag == "--global-batch" and _multiplies(document, program):
+                _note_derived(value, batch, program)
+            else:
+                _note_ignored(flag, value, f"{key} is {used}", f"{key}={value}")
+    precision = training.precision
+    now = str(effective.numerics.precision)
+    is_flag = facts.origins.get("precision") == runs.PRECISION_FLAG
+    if is_flag and precision not in (None, now):
+        switches = {now: "false", precision: "true"}
+        change = " --set ".join(f"{n}.enabled={to}" for n, to in switches.items() if n != "fp32")
+        _note_ignored("--precision", precision, f"the config trains in {now}", change)
+
+
+def _multiplies(document: "Document", program: "Runtime") -> bool:
+    """Return whether the program computes the global batch from arguments that it fills in."""
+    config: object = document.value
+    return (
+        f"/{STEPS}" in program.set_elsewhere
+        and is_block(config)
+        and all(config.get(key, AUTO) == AUTO for key in (GLOBAL, STEPS))
+    )
+
+
+def _note_derived(wanted: int, batch: "Batch", program: "Runtime") -> None:
+    """Print that the program derives the global batch, and how to get the wanted one."""
+    steps, rest = divmod(wanted, batch.micro_batch * batch.data_parallel)
+    change = f"--accumulation {steps}" if steps and not rest else "--micro-batch and --accumulation"
+    notes.note(
+        f"--global-batch {wanted} has no effect: {program.name} computes the global batch "
+        f"({batch.micro_batch} x {batch.accumulation} x {batch.data_parallel} = "
+        f"{batch.global_batch}); specify {change}, or --training-args"
+    )
+
+
+def _note_ignored(flag: str, value: object, reason: str, change: str) -> None:
+    notes.note(f"{flag} {value} has no effect: {reason}; use --set {change}")
+
+
+def without_accumulation(document: "Document", facts: "Facts", program: "Runtime") -> "Facts":
+    """Return the facts with the assumption about an open batch size, which is printed."""
+    facts, sentence = assumed_facts.no_accumulation(document, facts, program)
+    if sentence:
+        note(sentence)
+    return facts

@@ -1,0 +1,1 @@
+"""What an editor shows about a config while it is written, and the language server."""
