@@ -96,7 +96,7 @@ def _values(file: OpenFile, gap: Gap) -> Iterator[Completion]:
 
 
 def _possible(key: Key, file: OpenFile) -> Iterator[tuple[Any, str]]:
-    """Yield the values that a key can have, each once, with a remark."""
+    """Yield the values that a key can have, each once, with a comment."""
     program = file.program
     found: dict[str, tuple[Any, str]] = {}
     if not key.required:

@@ -196,7 +196,7 @@ def create() -> Server:
 
 
 def _is_wanted(action: Action, only: Sequence[types.CodeActionKind | str] | None) -> bool:
-    """Return whether a client asked for the kind of an action or a kind that contains it."""
+    """Return whether a client wants the kind of an action, or a kind that contains it."""
     if only is None:
         # Editors ask for this kind when a file is saved; it is no quick fix for one place.
         return action.kind is not actions.Kind.FIX_ALL

@@ -194,7 +194,7 @@ def test_changed_settings_are_read_again(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
-def test_columns_count_bytes_if_the_client_asks_for_it(tmp_path: Path) -> None:
+def test_columns_count_bytes_for_a_client_that_does(tmp_path: Path) -> None:
     text = '{"train_batch_size": 8, "\N{MAHJONG TILE RED DRAGON}": 1, "gradient_cliping": 1}'
 
     async def work(editor: Editor) -> None:
