@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from dsconfig.commands.errors import error_line
@@ -21,11 +22,16 @@ with lazy_imports():
 class Output:
     """Output of one run of ``validate``."""
 
-    def __init__(self, form: str, *, quiet: bool, error_on_warning: bool = False) -> None:
+    def __init__(
+        self, form: str, *, quiet: bool, error_on_warning: bool = False, statistics: bool = False
+    ) -> None:
         if form not in FORMATS:
             known = ", ".join(FORMATS)
             raise UsageError(f"--output-format: {form!r} is not one of {known}")
+        if statistics and form not in FOR_PEOPLE:
+            raise UsageError(f"--statistics: choose the output format {' or '.join(FOR_PEOPLE)}")
         self.form = form
+        self.statistics = statistics
         self.quiet = quiet
         self.error_on_warning = error_on_warning
 
@@ -38,6 +44,9 @@ class Output:
                     (finding,) = file.report.diagnostics
                     error_line(f"{file.file}: {finding.message}; {finding.help}")
             reports = [file for file in reports if not is_unreadable(file)]
+        if self.statistics:
+            stream.write(_statistics(reports))
+            return
         strict = self.error_on_warning
         stream.write(render(self.form, reports, look_of(stream), error_on_warning=strict))
 
@@ -107,6 +116,17 @@ class Output:
         problems = (Severity.ERROR, Severity.WARNING)
         style = next((severity for severity in problems if severity in severities), "good")
         self.note(", ".join(counts) + _fixable(reports, given), style)
+
+
+def _statistics(reports: Sequence[FileReport]) -> str:
+    """Return a line per rule: how often it reports, in how many files; the most frequent first."""
+    found = [(finding, file.file) for file in reports for finding in file.report.diagnostics]
+    counts = Counter((finding.code, finding.name) for finding, _ in found)
+    files = Counter(code for code, _ in {(finding.code, file) for finding, file in found})
+    table = text_table.TextTable(">findings", ">files", "rule", "")
+    for (code, name), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(f"{count:,}", f"{files[code]:,}", code, name)
+    return f"{table}\n" if counts else ""
 
 
 def is_unreadable(file: FileReport) -> bool:

@@ -69,7 +69,12 @@ def validate(
     Exit code 1 if there are errors, or with --error-on-warning warnings.
     """
     notes.set_quiet(quiet)
-    output = Output(output_format, quiet=quiet, error_on_warning=run.error_on_warning)
+    output = Output(
+        output_format,
+        quiet=quiet,
+        error_on_warning=run.error_on_warning,
+        statistics=findings.statistics,
+    )
     # The modules for facts are imported only if there are any.
     own = {name: flag for name, flag in flags.items() if flag is not None}
     known = options.with_project_facts(own, files[0] if files else None)

@@ -33,6 +33,10 @@ class FindingOptions(NamedTuple):
         ),
     ] = None
 
+    statistics: Annotated[
+        bool, _about_findings("--statistics", help="Print how often each rule reports something.")
+    ] = False
+
     def selection(self) -> Selection:
         """Return the selected rules. Raises UsageError for an unknown one."""
         return Selection(selectors("--select", self.select), selectors("--ignore", self.ignore))

@@ -1,4 +1,4 @@
-"""The machine-readable formats: JSON, GitHub, SARIF, JUnit."""
+"""The machine-readable formats: JSON, GitHub, GitLab, SARIF, JUnit."""
 
 import json
 from pathlib import Path
@@ -249,3 +249,43 @@ def test_junit_counts_causes_like_validate() -> None:
     text = render("junit", [FileReport("ds.json", "{}", Report(tuple(found)))])
     assert '<testsuites name="dsconfig" tests="1" failures="1">' in text
     assert text.count("<failure") == 1 and "also: b" in text
+
+
+GITLAB = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["description", "check_name", "fingerprint", "severity", "location"],
+        "properties": {
+            "severity": {"enum": ["info", "minor", "major", "critical", "blocker"]},
+            "location": {
+                "required": ["path", "lines"],
+                "properties": {
+                    "lines": {
+                        "required": ["begin"],
+                        "properties": {"begin": {"type": "integer", "minimum": 1}},
+                    }
+                },
+            },
+        },
+    },
+}
+"""What GitLab documents for a Code Quality report."""
+
+
+def test_gitlab_report_has_a_fingerprint_per_finding() -> None:
+    moved = FILES[0]._replace(report=Report((WRONG, WRONG, IDLE, NOTE)))
+    found = json.loads(render("gitlab", [moved, *FILES[1:]]))
+    jsonschema.validate(found, GITLAB)
+    assert len({each["fingerprint"] for each in found}) == len(found)
+    assert {each["severity"] for each in found} == {"major", "minor", "info"}
+
+
+def test_gitlab_fingerprint_does_not_depend_on_the_line() -> None:
+    assert WRONG.range is not None
+    start, end = (place._replace(line=place.line + 5) for place in WRONG.range)
+    lower = WRONG._replace(range=WRONG.range._replace(start=start, end=end))
+    reports = [[FILES[0]._replace(report=Report((found,)))] for found in (WRONG, lower)]
+    before, after = (json.loads(render("gitlab", report))[0] for report in reports)
+    assert before["fingerprint"] == after["fingerprint"]
+    assert before["location"]["lines"] != after["location"]["lines"]

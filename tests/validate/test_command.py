@@ -142,6 +142,17 @@ def test_flags_change_exit_code(run: Run) -> None:
     assert run("idle.json", "--error-on-warning").code == 1
 
 
+def test_statistics_count_findings_by_rule(run: Run) -> None:
+    for name in ("ds_config_a.json", "ds_config_b.json"):
+        Path(name).write_text(BAD.replace("{", '{"gradient_cliping": 1, ', 1))
+    result = run("--statistics", "--runtime", "deepspeed")
+    assert result.code == 1
+    header, first, *_ = result.out.splitlines()
+    assert header.split() == ["findings", "files", "rule"]
+    assert first.split() == ["4", "2", "DSC021", "unknown-key"]
+    assert run("--statistics", "--output-format", "json").code == 2
+
+
 def test_quiet_prints_nothing_for_clean_file(run: Run) -> None:
     result = run(put("ds.json", GOOD), "--quiet")
     assert (result.code, result.err) == (0, "")

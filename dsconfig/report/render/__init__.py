@@ -14,6 +14,7 @@ FORMATS = {
     "concise": "dsconfig.report.render.concise",
     "json": "dsconfig.report.render.as_json",
     "github": "dsconfig.report.render.github",
+    "gitlab": "dsconfig.report.render.gitlab",
     "sarif": "dsconfig.report.render.sarif",
     "junit": "dsconfig.report.render.junit",
 }
