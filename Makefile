@@ -7,7 +7,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-deep test-plans test-torch mutants bench bench-engine bench-host bench-checkpoint bench-tiers bench-parallel gpu releases lint format generate clean help
+.PHONY: run test test-all test-deep test-plans test-torch mutants bench bench-engine bench-host bench-checkpoint bench-tiers bench-parallel bench-editor gpu releases lint format generate clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -79,6 +79,9 @@ bench-tiers: $(STAMPS)/interop ## compare an offloaded step with memory and disk
 
 bench-engine: $(STAMPS)/interop ## compare the engine with DDP, fully_shard and DeepSpeed
 	$(BIN)/python benchmarks/engine.py
+
+bench-editor: $(STAMPS)/setup ## measure the latency of the language server
+	$(BIN)/python benchmarks/editor.py
 
 bench-host: $(STAMPS)/interop ## compare the host time of a step with DDP, fully_shard and DeepSpeed
 	$(BIN)/python benchmarks/host_cost.py

@@ -35,6 +35,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return best if best_score >= CLOSE else None
 
 
+@lru_cache(maxsize=2**16)  # an editor checks a file at every keystroke
 def _similarity(wanted: str, candidate: str) -> float:
     if wanted == candidate:
         return 1.0
