@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "doctor": ("", "ds.json"),
     "models": (),
     "devices": (),
-    "lsp": (),
+    "lsp": ("", "--stdio"),
 }
 """Commands (each in the module of that name) and the arguments of the examples in their help."""
 

@@ -12,6 +12,7 @@ import dsconfig
 import dsengine
 from cost import live_jobs
 from cost.releases import TOLERANCE, agrees
+from dsconfig.cost.estimate import Phase
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
@@ -99,7 +100,7 @@ def test_divided_experts_are_predicted(host_ranks: Ranks, stage: int, precision:
         assert dict(expected.end_bytes) == pytest.approx(real["remaining"], rel=TOLERANCE)
         phases = ("forward", "step", *(("backward",) if stage else ()))
         peaks = {phase: real["peaks"][phase] for phase in phases}
-        estimated = {phase: expected.phase_bytes[phase] for phase in peaks}
+        estimated = {phase: expected.phase_bytes[Phase(phase)] for phase in peaks}
         assert estimated == pytest.approx(peaks, rel=TOLERANCE)
 
 

@@ -183,6 +183,8 @@ def test_plan_names_layers_by_number() -> None:
     ],
 )
 def test_first_rule_that_matches_applies(block: dict[str, Any], expected: dict[str, str]) -> None:
-    linear = dict.fromkeys(("b.q", "b.out", "a.self_attn.q_proj"), (8, 4))
+    linear: dict[str, tuple[int, int]] = dict.fromkeys(
+        ("b.q", "b.out", "a.self_attn.q_proj"), (8, 4)
+    )
     found = layers_of_rules(block, linear, ["b.head_norm", "b"], "llama")
     assert {layer.name: layer.style for layer in found} == expected

@@ -57,7 +57,7 @@ def test_unloadable_states_are_refused_before_weights_change() -> None:
     model = nn.ModuleDict({"emb": embedding})
     before = embedding.weight.detach().clone()
 
-    def no_target(name: str, entry: str) -> None:
+    def no_target(name: str, entry: str, shape: torch.Size) -> None:
         raise ValueError(f"no target for {entry} of {name}")
 
     optimizer = torch.optim.AdamW(model.parameters())

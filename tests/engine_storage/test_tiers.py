@@ -293,7 +293,7 @@ def test_state_without_file_segment_is_refused(tmp_path: Path) -> None:
     binding = NvmeBinding(optimizer, parameters, offload_settings(nvme_path=str(tmp_path)), {})
     refusal = "no segment for momentum_buffer: set the options in optimizer.params"
     with binding.as_sharded(), pytest.raises(ValueError, match=refusal):
-        binding.load_target("a", "momentum_buffer")
+        binding.load_target("a", "momentum_buffer", parameters["a"].shape)
     optimizer.param_groups[0]["momentum"] = 0.9
     before = parameters["a"].detach().clone()
     backward(parameters, 0)

@@ -169,7 +169,7 @@ def test_split_that_engine_lacks_is_refused() -> None:
     zero = {"zero_optimization": {"stage": 2}}
     for axis, is_executed in (("tensor", True), ("pipeline", False)):
         degree: Any = {f"{axis}_parallel": 2}
-        world = gather(gpus=8, model="gpt2", **degree)
+        world = gather(gpus=8, model="llama-2-7b", **degree)
         resolution = dsconfig.resolve(CONFIG | zero, world)
         if is_executed:
             assert getattr(dsconfig.plan(resolution, world).mesh, axis) == 2
@@ -193,7 +193,7 @@ def test_ranks_along_the_sequence_share_samples() -> None:
 @pytest.mark.parametrize("counted", [16, 32])
 def test_ranks_of_a_tensor_group_share_samples(counted: int) -> None:
     """Beside the other two keys DeepSpeed requires a global batch that counts all ranks."""
-    world = gather(gpus=8, model="gpt2")
+    world = gather(gpus=8, model="llama-2-7b")
     triple = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
     if counted == 32:
         triple["train_batch_size"] = 32

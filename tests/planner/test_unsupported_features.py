@@ -8,7 +8,6 @@ BASE = {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1
 ZENFLOW = {"topk_ratio": 0.1, "select_interval": 4, "select_strategy": "step", "update_interval": 4}
 OFFLOADED = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
 MISSING = [
-    {"tensor_parallel": {"autotp_size": 2, "vocab_parallel_lm_head": True}},
     {"compile": {"deepcompile": True, "passes": ["autosp"]}, "zero_optimization": {"stage": 3}},
     {"zero_optimization": {**OFFLOADED, "zenflow": ZENFLOW}},
 ]

@@ -205,7 +205,8 @@ def zero_of(model, ranks, card):
 
 def test_ample_memory_needs_no_offload():
     assert zero_of("gpt2", 1, "a100-80gb")[1] == (0, "none", "none")
-    assert zero_of("gpt2", 8, "a100-80gb")[1] == (1, "none", "none")
+    # So small a model waits for the host, which has the least to do at stage 0.
+    assert zero_of("gpt2", 8, "a100-80gb")[1] == (0, "none", "none")
 
 
 def test_parameter_offload_is_last_resort():
@@ -252,8 +253,8 @@ def test_choice_fits_and_faster_ones_do_not(world):
         assert reserved(world, int(stage), *offload) > 0.95 * capacity, option
 
 
-CROWDED = WORLDS[3:5]
-"""Where a faster choice does not fit. With 70B, stage 3 is the fastest."""
+CROWDED = WORLDS[3:6]
+"""Where a faster choice does not fit."""
 
 
 def test_offload_without_host_memory_reports_requirement():
