@@ -286,7 +286,7 @@ def refuse_parallel(plan: Plan, model: nn.Module) -> None:
         )
     block = plan.effective.config.get("tensor_parallel") or {}
     tensor, other = block.get("autotp_size"), (block.get("tp") or {}).get("tp_size", 1)
-    if type(tensor) is int and tensor > 1 and ranks % (tensor * wanted):
+    if type(tensor) is int and tensor > 1 and (ranks // wanted) % tensor:
         within = f", of which sequence_parallel_size takes {wanted}" if wanted > 1 else ""
         raise ValueError(
             f"tensor_parallel.autotp_size {tensor} does not divide {ranks} ranks{within}: use "
