@@ -43,21 +43,21 @@ def test_plan_file_trains_like_its_config(
 
 
 @pytest.mark.parametrize(
-    ("axis", "mesh"),
+    ("mesh", "reason"),
     [
-        ("expert", Mesh(shard=2, expert=2)),
-        ("pipeline", Mesh(pipeline=2)),
+        (Mesh(shard=2, expert=2), "autoep_size 2: Tied has no experts"),
+        (Mesh(pipeline=2), "pipeline parallel degree 2"),
     ],
 )
 @pytest.mark.parametrize("stage", [0, 2])
 def test_plan_that_splits_the_model_is_refused(
-    ranks: Ranks, tmp_path: Path, axis: str, mesh: Mesh, stage: int
+    ranks: Ranks, tmp_path: Path, mesh: Mesh, reason: str, stage: int
 ) -> None:
     facts = gather(gpus=2, nodes=1)
     plan = dsconfig.plan(dsconfig.resolve(config(stage), facts), facts)
     path = tmp_path / "plan.json"
     path.write_text(replace(plan, mesh=mesh).to_json())
-    with pytest.raises(RankError, match=f"{axis} parallel degree 2.*zero_optimization.stage 3"):
+    with pytest.raises(RankError, match=f"{reason}.*zero_optimization.stage 3"):
         ranks.run("training.plan_jobs:from_config_or_plan", plan=str(path))
 
 

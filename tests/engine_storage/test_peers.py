@@ -89,7 +89,7 @@ STRAGGLERS = {
 """By case: texts in the report of a rank that delays the others."""
 
 
-ENDS_WELL = ("ends_well", "fails_alike")
+ENDS_WELL = ("ends_well", "fails_alike", "joins_late")
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,8 @@ import torch.distributed as dist
 import dsconfig
 import dsengine
 from dsengine.communication.peers import abort, stragglers
+from dsengine.communication.peers.message import Message, MessageKind
+from dsengine.communication.peers.watch import Watch
 from dsengine.loop import initialization
 from engine_storage.jobs.toy import ToyModel, batch_of, loss_of
 from ports import reserved_port
@@ -233,6 +235,20 @@ def fails_alike(folder: str) -> None:
         step(engine)
     engine.destroy()
     step(started(1))
+
+
+def joins_late(folder: str) -> None:
+    """Ranks train again before they have read that the others do."""
+    receive = Watch._on_message
+
+    def receive_late(watch: Watch, message: Message) -> None:
+        if message.kind is MessageKind.JOINED:
+            time.sleep(3.0)
+        receive(watch, message)
+
+    Watch._on_message = receive_late
+    started(0).destroy()
+    step(started(2))
 
 
 def aborts_alone(folder: str) -> None:

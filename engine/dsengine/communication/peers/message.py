@@ -44,7 +44,8 @@ class Message:
 
     ``last``: the phase that ended last. ``location``: the line being executed. ``seconds``: how
     long the rank has been there. ``progress`` grows from phase to phase, equally on all ranks.
-    ``collectives``: how many were issued, by group.
+    ``engines``: how many the rank has begun to build. ``collectives``: how many were issued, by
+    group.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class Message:
     location: str = ""
     seconds: float = 0.0
     progress: float = 0.0
+    engines: int = 0
     collectives: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def to_line(self) -> bytes:

@@ -40,6 +40,8 @@ class Watch:
         self.group = weakref.ref(group)
         self.engines = 0
         """Engines of this process that are in use or being built."""
+        self.built = 0
+        """All engines that were begun. Ranks begin each together, so this dates a message."""
         self._states: dict[int, Message] = {}
         """By rank, its last state change."""
         self._left: dict[int, Message] = {}
@@ -64,8 +66,8 @@ class Watch:
         """Send a state change to the other ranks; after FAILED nothing more is sent."""
         if not self._has_failed:
             self._has_failed = kind is MessageKind.FAILED
-            reached = STATUS.reached
-            self._send(replace(self._own, kind=kind, phase=phase, cause=cause, progress=reached))
+            message = replace(self._own, kind=kind, phase=phase, cause=cause)
+            self._send(replace(message, progress=STATUS.reached, engines=self.built))
 
     def agree_to_abort(self, phase: str, cause: str, issued: Mapping[str, int]) -> None:
         refusal = self._agreement.agree(phase, cause, issued, self._patience)
@@ -99,7 +101,7 @@ class Watch:
         self._states[message.rank] = message
         if message.kind is MessageKind.LEFT:
             self._left[message.rank] = message
-            if STATUS.needs_all and STATUS.progress > message.progress:
+            if STATUS.needs_all and self._is_behind(message, STATUS.progress):
                 self._on_failure(message)
         elif message.kind is MessageKind.JOINED:
             if STATUS.failure is self._left.pop(message.rank, None):
@@ -114,8 +116,15 @@ class Watch:
             threading.Thread(target=end_if_stuck, name="dsengine-end", daemon=True).start()
 
     def departure(self, progress: float) -> str | None:
-        left = [message for message in [*self._left.values()] if message.progress < progress]
-        return left[0].description if left else None
+        left = (each for each in [*self._left.values()] if self._is_behind(each, progress))
+        return next((each.description for each in left), None)
+
+    def _is_behind(self, left: Message, progress: float) -> bool:
+        """Return whether a rank left before it reached ``progress`` of this rank's engine.
+
+        A collective may arrive before the message that the rank has joined again.
+        """
+        return left.engines >= self.built and left.progress < progress
 
     def failure_reason(self, seconds: float) -> str | None:
         """Wait for the first failure and describe it; otherwise a rank that has left."""
@@ -137,6 +146,7 @@ def registered() -> Iterator[None]:
     watch = _current()
     if watch is not None:
         watch.engines += 1
+        watch.built += 1
         if watch.engines == 1:
             STATUS.steps, STATUS.reached = 0, 0.0
             watch.report(MessageKind.JOINED)
