@@ -89,7 +89,7 @@ def test_degrees_name_the_nearest_valid_one(
     ("kind", "words"),
     [
         ("one key head", "nearest possible: 1.: 1 key/value heads"),
-        ("gemma 3n", "selects activations by the mean of a rank's part"),
+        ("gemma 3n", "does not split gemma3n_text"),
     ],
 )
 def test_models_of_transformers_that_are_refused(ranks: Ranks, kind: str, words: str) -> None:

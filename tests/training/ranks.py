@@ -223,6 +223,9 @@ def _leave_clean(environment: dict[str, str]) -> None:
     torch.set_num_threads(1)
     gc.enable()
     gc.collect()
+    attention = sys.modules.get("dsengine.parallel.transformers_attention")
+    if attention is not None:  # a job may register it without an engine that restores it
+        attention.restore_if_unused()
 
 
 def _name_to_coverage(test: str) -> None:

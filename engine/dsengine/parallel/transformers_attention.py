@@ -119,10 +119,14 @@ def divide_attention(model: nn.Module, plan: Plan, topology: Topology) -> None:
         )
     group = topology.group("sequence")
     known = _registrations.get(kind)
-    if known is None or known[0].divided.group.size() != group.size():
+    if known is None or not _has_same_ranks(known[0].divided.group, group):
         register(model, kind, group, parts=plan.mesh.tensor)
     else:
         _install(kind)
+
+
+def _has_same_ranks(one: dist.ProcessGroup, other: dist.ProcessGroup) -> bool:
+    return dist.get_process_group_ranks(one) == dist.get_process_group_ranks(other)
 
 
 def keep_attention(user: object) -> None:
