@@ -241,10 +241,10 @@ def joins_late(folder: str) -> None:
     """Ranks train again before they have read that the others do."""
     receive = Watch._on_message
 
-    def receive_late(watch: Watch, message: Message) -> None:
+    def receive_late(self: Watch, message: Message) -> None:
         if message.kind is MessageKind.JOINED:
             time.sleep(3.0)
-        receive(watch, message)
+        receive(self, message)
 
     Watch._on_message = receive_late
     started(0).destroy()
