@@ -15,7 +15,7 @@ from dsconfig.source.pointer import dotted, lookup
 from dsconfig.source.positions import LineIndex
 
 
-class Kind(StrEnum):
+class ActionKind(StrEnum):
     FIX = "fix"
     """Removes a finding."""
     REWRITE = "rewrite"
@@ -27,7 +27,7 @@ class Action(NamedTuple):
     """Edits of the file, or a rule to explain. ``is_preferred``: safe to apply without review."""
 
     title: str
-    kind: Kind
+    kind: ActionKind
     edits: tuple[Edit, ...] = ()
     finding: Diagnostic | None = None
     is_preferred: bool = False
@@ -38,7 +38,7 @@ def actions(file: OpenFile, place: Range) -> list[Action]:
     found = [finding for finding in file.checked.report.diagnostics if _touches(finding, place)]
     fixes = [action for finding in found for action in _fixes(finding)]
     explained = [
-        Action(f"Explain {each.code} ({each.name})", Kind.EXPLAIN, (), each) for each in found
+        Action(f"Explain {each.code} ({each.name})", ActionKind.EXPLAIN, (), each) for each in found
     ]
     return [*fixes, *_resolved(file, place.start), *explained]
 
@@ -50,7 +50,7 @@ def fix_all(file: OpenFile) -> list[Action]:
     if before == after:
         return []
     whole = LineIndex(before).range(0, len(before))
-    return [Action("Fix everything that is safe to fix", Kind.FIX_ALL, (Edit(whole, after),))]
+    return [Action("Fix everything that is safe to fix", ActionKind.FIX_ALL, (Edit(whole, after),))]
 
 
 def _touches(finding: Diagnostic, place: Range) -> bool:
@@ -64,7 +64,7 @@ def _fixes(finding: Diagnostic) -> Iterator[Action]:
         is_safe = finding.fix.applicability is Applicability.SAFE
         review = "" if is_safe else " (changes what is trained)"
         title = f"{finding.code}: {finding.help or 'fix it'}{review}"
-        yield Action(title, Kind.FIX, finding.fix.edits, finding, is_preferred=is_safe)
+        yield Action(title, ActionKind.FIX, finding.fix.edits, finding, is_preferred=is_safe)
 
 
 def _resolved(file: OpenFile, position: Position) -> Iterator[Action]:
@@ -75,4 +75,4 @@ def _resolved(file: OpenFile, position: Position) -> Iterator[Action]:
     edits = replace_value(file.document, pointer, entry.value) if entry is not None else ()
     if entry is not None and edits:
         title = f'Replace "auto" of {dotted(pointer)} with {json.dumps(entry.value)}: {entry.rule}'
-        yield Action(title, Kind.REWRITE, edits)
+        yield Action(title, ActionKind.REWRITE, edits)

@@ -16,7 +16,7 @@ from dsconfig.source.document import Format
 from dsconfig.source.pointer import is_block, join, value_at
 
 
-class Kind(StrEnum):
+class CompletionKind(StrEnum):
     KEY = "key"
     BLOCK = "block"
     VALUE = "value"
@@ -26,7 +26,7 @@ class Completion(NamedTuple):
     """A key or value; ``text`` replaces the ``replaced`` characters left of the cursor."""
 
     label: str
-    kind: Kind
+    kind: CompletionKind
     text: str
     replaced: int
     detail: str
@@ -71,7 +71,7 @@ def _key(key: Key, file: OpenFile, gap: Gap) -> Completion:
     written = f"{quote}{key.name}{quote}: {following}".rstrip()
     return Completion(
         label=key.name,
-        kind=Kind.BLOCK if key.is_block else Kind.KEY,
+        kind=CompletionKind.BLOCK if key.is_block else CompletionKind.KEY,
         text=written,
         replaced=len(gap.written) + gap.is_quoted,
         detail=key.expected,
@@ -87,7 +87,7 @@ def _values(file: OpenFile, gap: Gap) -> Iterator[Completion]:
         text = json.dumps(value, ensure_ascii=False)
         yield Completion(
             label=text.strip('"'),
-            kind=Kind.VALUE,
+            kind=CompletionKind.VALUE,
             text=text,
             replaced=len(gap.written) + gap.is_quoted,
             detail=detail,

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from lsprotocol import types
 
-from dsconfig.editor import actions, completions
-from dsconfig.editor.actions import Action
-from dsconfig.editor.completions import Completion
+from dsconfig.editor.actions import Action, ActionKind
+from dsconfig.editor.completions import Completion, CompletionKind
 from dsconfig.editor.hover import Hover
 from dsconfig.report import Diagnostic, Edit, Effect, Position, Range, Severity
 from dsconfig.source.positions import LineIndex
@@ -28,14 +27,14 @@ TAGS = {
     Effect.DEPRECATED: types.DiagnosticTag.Deprecated,
 }
 ACTION_KINDS = {
-    actions.Kind.FIX: types.CodeActionKind.QuickFix,
-    actions.Kind.REWRITE: types.CodeActionKind.RefactorRewrite,
-    actions.Kind.FIX_ALL: types.CodeActionKind.SourceFixAll,
+    ActionKind.FIX: types.CodeActionKind.QuickFix,
+    ActionKind.REWRITE: types.CodeActionKind.RefactorRewrite,
+    ActionKind.FIX_ALL: types.CodeActionKind.SourceFixAll,
 }
 COMPLETION_KINDS = {
-    completions.Kind.KEY: types.CompletionItemKind.Property,
-    completions.Kind.BLOCK: types.CompletionItemKind.Module,
-    completions.Kind.VALUE: types.CompletionItemKind.Value,
+    CompletionKind.KEY: types.CompletionItemKind.Property,
+    CompletionKind.BLOCK: types.CompletionItemKind.Module,
+    CompletionKind.VALUE: types.CompletionItemKind.Value,
 }
 _BYTES_PER_UNIT = {
     types.PositionEncodingKind.Utf8: ("utf-8", 1),
@@ -45,7 +44,7 @@ _BYTES_PER_UNIT = {
 _START = types.Position(0, 0)
 
 
-class Text:
+class EditorText:
     """A text in an editor: converts its positions in both directions."""
 
     def __init__(self, uri: str, text: str, encoding: str | types.PositionEncodingKind) -> None:
@@ -95,7 +94,7 @@ class Text:
     def action(self, action: Action) -> types.CodeAction | types.Command:
         """Return a code action, or the command that explains a rule."""
         found = action.finding
-        if action.kind is actions.Kind.EXPLAIN and found is not None:
+        if action.kind is ActionKind.EXPLAIN and found is not None:
             return types.Command(action.title, EXPLAIN, arguments=[found.code])
         edits = [self.edit(edit) for edit in action.edits]
         return types.CodeAction(

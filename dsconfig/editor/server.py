@@ -17,9 +17,9 @@ from pygls.lsp.server import LanguageServer
 
 from dsconfig import __version__
 from dsconfig.editor import actions, completions, hover, open_file
-from dsconfig.editor.actions import Action
+from dsconfig.editor.actions import ActionKind
 from dsconfig.editor.open_file import OpenFile
-from dsconfig.editor.protocol import ACTION_KINDS, EXPLAIN, SOURCE, Text
+from dsconfig.editor.protocol import ACTION_KINDS, EXPLAIN, SOURCE, EditorText
 from dsconfig.project.errors import UsageError
 from dsconfig.project.neighbours import Neighbours
 from dsconfig.report import rule_pages
@@ -35,7 +35,7 @@ class _Opened:
     """An open file: whether it has been a config so far, its newest check, and a pending one."""
 
     is_config: bool = False
-    text: Text | None = None
+    text: EditorText | None = None
     file: OpenFile | None = None
     pending: asyncio.TimerHandle | None = None
 
@@ -60,7 +60,7 @@ class Server(LanguageServer):
         document = self.workspace.get_text_document(uri)
         opened = self._opened.setdefault(uri, _Opened())
         opened.pending = None
-        opened.text = Text(uri, document.source, self.workspace.position_encoding or "utf-16")
+        opened.text = EditorText(uri, document.source, self.workspace.position_encoding or "utf-16")
         path = path_of(uri)
         # A config that is broken while it is edited remains one.
         opened.is_config = opened.is_config or open_file.is_config(document.source, path)
@@ -84,7 +84,7 @@ class Server(LanguageServer):
         for uri in self._opened:
             self.check_soon(uri)
 
-    def current(self, uri: str) -> tuple[OpenFile, Text] | None:
+    def current(self, uri: str) -> tuple[OpenFile, EditorText] | None:
         """Return the newest text of a config, checked; None for other files."""
         opened = self._opened.get(uri)
         if opened is not None and opened.pending is not None:
@@ -182,9 +182,12 @@ def create() -> Server:
         if current is None:
             return []
         file, text = current
-        wanted = params.context.only
-        found = [*actions.actions(file, text.our_range(params.range)), *actions.fix_all(file)]
-        return [text.action(each) for each in found if _is_wanted(each, wanted)]
+        only = params.context.only
+        found = actions.actions(file, text.our_range(params.range))
+        if only is not None:  # no quick fix for one place: editors request it when they save a file
+            found = [each for each in found if _is_among(each.kind, only)]
+            found += actions.fix_all(file) if _is_among(ActionKind.FIX_ALL, only) else []
+        return [text.action(each) for each in found]
 
     @server.command(EXPLAIN)
     async def explain(code: str) -> None:
@@ -195,14 +198,13 @@ def create() -> Server:
     return server
 
 
-def _is_wanted(action: Action, only: Sequence[types.CodeActionKind | str] | None) -> bool:
-    """Return whether a client wants the kind of an action, or a kind that contains it."""
-    if only is None:
-        # Editors ask for this kind when a file is saved; it is no quick fix for one place.
-        return action.kind is not actions.Kind.FIX_ALL
-    kind = ACTION_KINDS.get(action.kind)
+def _is_among(kind: ActionKind, only: Sequence[types.CodeActionKind | str]) -> bool:
+    """Return whether a client wants a kind of action, or a kind that contains it."""
+    converted = ACTION_KINDS.get(kind)
     names = (each.value if isinstance(each, types.CodeActionKind) else each for each in only)
-    return kind is not None and any(f"{kind.value}.".startswith(f"{name}.") for name in names)
+    return converted is not None and any(
+        f"{converted.value}.".startswith(f"{name}.") for name in names
+    )
 
 
 async def _watch_settings(server: Server) -> None:
