@@ -1,7 +1,7 @@
 """Whether ``from_pretrained`` under stage 3 loads what it loads without DeepSpeed, by family.
 
 python -m frameworks.family_loading run [FAMILY]...   resumes an interrupted run
-python -m frameworks.family_loading record            store the outcomes for the page
+python -m frameworks.family_loading record            store the outcomes in tests/oracle
 
 Two ranks load each small model that ``save_pretrained`` has written; all parameters and buffers are
 compared bit by bit.
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from frameworks.families import small_model
 from frameworks.running import ROOT
+from outcomes import add_outcome, read_outcomes
 
 RUNS = Path(os.environ.get("LOADING_RUNS", ROOT / "runs" / "family_loading.jsonl"))
 RECORD = ROOT / "tests" / "oracle" / "family_loading.json"
@@ -185,20 +186,11 @@ def run(names: Iterable[str]) -> None:
     done = read()
     for family in names:
         if family not in done:
-            RUNS.parent.mkdir(parents=True, exist_ok=True)
-            with RUNS.open("a") as file:
-                file.write(json.dumps([family, *_in_processes(family)]) + "\n")
+            add_outcome(RUNS, family, *_in_processes(family))
 
 
 def read() -> dict[str, tuple[str, str]]:
-    if not RUNS.exists():
-        return {}
-    lines = (json.loads(line) for line in RUNS.read_text("utf-8").splitlines())
-    return {family: (kind, why) for family, kind, why in lines}
-
-
-def recorded() -> dict[str, Any]:
-    return json.loads(RECORD.read_text("utf-8"))
+    return read_outcomes(RUNS)
 
 
 def record() -> None:

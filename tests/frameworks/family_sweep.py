@@ -26,6 +26,7 @@ from textwrap import wrap
 from typing import Any, cast
 
 from frameworks.running import ROOT
+from outcomes import add_outcome, read_outcomes
 
 RUNS = Path(os.environ.get("FAMILIES_RUNS", ROOT / "runs" / "families.jsonl"))
 RECORD = ROOT / "tests" / "oracle" / "family_sweep.json"
@@ -137,7 +138,7 @@ def run(names: Iterable[str]) -> None:
     done = read()
     for family in names:
         if family not in done:
-            _write_outcome(family, *_run_in_process(family))
+            add_outcome(RUNS, family, *_run_in_process(family))
 
 
 def _import_common_modules() -> None:
@@ -153,16 +154,7 @@ def _import_common_modules() -> None:
 
 
 def read() -> dict[str, tuple[str, str]]:
-    if not RUNS.exists():
-        return {}
-    lines = (json.loads(line) for line in RUNS.read_text("utf-8").splitlines())
-    return {family: (kind, why) for family, kind, why in lines}
-
-
-def _write_outcome(family: str, kind: str, why: str) -> None:
-    RUNS.parent.mkdir(parents=True, exist_ok=True)
-    with RUNS.open("a") as file:
-        file.write(json.dumps([family, kind, why]) + "\n")
+    return read_outcomes(RUNS)
 
 
 def _run_in_process(family: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from typing import Any
 from dsconfig.facts.hf_attributes import has_expert_plan, recorded_types, tensor_plan
 from frameworks.family_sweep import cell
 from frameworks.running import ROOT
+from outcomes import add_outcome, read_outcomes
 from training.ranks import RankError, Ranks
 
 RUNS = Path(os.environ.get("PLANS_RUNS", ROOT / "runs" / "plans.jsonl"))
@@ -72,7 +73,7 @@ def run(names: Iterable[str]) -> None:
                 continue
             if not ranks.is_usable():
                 ranks = Ranks(2)
-            _write(family, *_outcome(ranks, family))
+            add_outcome(RUNS, family, *_outcome(ranks, family))
     finally:
         ranks.close()
 
@@ -95,16 +96,7 @@ def _outcome(ranks: Ranks, case: str) -> tuple[str, str]:
 
 
 def read() -> dict[str, tuple[str, str]]:
-    if not RUNS.exists():
-        return {}
-    lines = (json.loads(line) for line in RUNS.read_text("utf-8").splitlines())
-    return {family: (kind, why) for family, kind, why in lines}
-
-
-def _write(family: str, kind: str, why: str) -> None:
-    RUNS.parent.mkdir(parents=True, exist_ok=True)
-    with RUNS.open("a") as file:
-        file.write(json.dumps([family, kind, why]) + "\n")
+    return read_outcomes(RUNS)
 
 
 def page(record: dict[str, Any]) -> str:
