@@ -189,6 +189,25 @@ def test_unauthenticated_messages_are_ignored() -> None:
     server.thread.join(10)
 
 
+def test_client_ends_quietly_if_rank_0_ends_before_it_accepts_the_connection() -> None:
+    import socket
+    import struct
+
+    from dsengine.communication.peers.links import Address, Client
+    from dsengine.communication.peers.message import Message
+
+    received: list[Message] = []
+    with socket.create_server(("127.0.0.1", 0)) as rank_0:
+        address = Address(["127.0.0.1"], rank_0.getsockname()[1], "ask", "tell", "here", 1)
+        Client(Message(1, "here", 2, MessageKind.JOINED), lambda: address, received.append)
+        (thread,) = (t for t in threading.enumerate() if t.name == "dsengine-peers")
+        connection, _ = rank_0.accept()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()  # without lingering: the client reads ECONNRESET
+    thread.join(10)  # pytest reports an exception in a thread as an error
+    assert not thread.is_alive() and received == []
+
+
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A rank on a GPU after another one has failed; what was done to it."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 from dsengine.communication.peers.message import STATE_CHANGES, Message, MessageKind
 
@@ -205,7 +205,8 @@ class Client:
         if address is None or connection is None:
             return
         reader = connection.makefile("rb")
-        if reader.readline(MAX_LINE_BYTES).strip() != address.answer.encode():
+        if not _is_answered(reader, address.answer):
+            connection.close()
             return
         self._connection = connection
         self._connected.set()
@@ -257,6 +258,14 @@ def _listen(hosts: list[str]) -> socket.socket:
 def _is_loopback(host: str) -> bool:
     try:
         return socket.gethostbyname(host).startswith("127.")
+    except OSError:
+        return False
+
+
+def _is_answered(reader: BinaryIO, answer: str) -> bool:
+    """Whether the server authenticates itself; rank 0 may end before it accepts a connection."""
+    try:
+        return reader.readline(MAX_LINE_BYTES).strip() == answer.encode()
     except OSError:
         return False
 
