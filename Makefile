@@ -7,7 +7,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-deep test-plans test-torch mutants bench bench-engine bench-host bench-checkpoint bench-tiers bench-parallel bench-editor gpu releases lint format generate clean help
+.PHONY: run test test-all test-deep test-plans test-torch mutants bench bench-engine bench-host bench-checkpoint bench-tiers bench-parallel bench-editor gpu releases site lint format generate clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -22,7 +22,7 @@ $(STAMPS)/setup: pyproject.toml constraints.txt
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/interop: $(STAMPS)/setup
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,plot,interop]"
+	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,plot,interop,docs]"
 	@touch $@
 
 run: $(STAMPS)/setup ## run the tour: check, resolve, estimate, train, resume, export
@@ -97,6 +97,9 @@ gpu: $(STAMPS)/setup ## measure on a GPU and write docs/internals/gpu.md
 releases: $(STAMPS)/interop ## print what new releases of DeepSpeed, transformers and accelerate change
 	PYTHONPATH=tests $(BIN)/python -m releases $(RELEASES)
 
+site: $(STAMPS)/interop ## build the documentation site in runs/site/public
+	$(BIN)/python website/build.py
+
 lint: $(STAMPS)/setup ## run ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -106,6 +109,7 @@ generate: $(STAMPS)/setup ## refresh generated files: schemas, reference, output
 	$(BIN)/python -m dsconfig.generate
 	PYTHONPATH=tests $(BIN)/python -m guide_pages
 	PYTHONPATH=tests $(BIN)/python -m screenshots
+	PYTHONPATH=tests $(BIN)/python -m memory_figures
 
 format: $(STAMPS)/setup ## format the sources
 	$(BIN)/ruff check --fix .

@@ -1,28 +1,20 @@
 """The report page in a real browser: bars, legend and table are drawn, without a network."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import browser
 from dsconfig.cost.estimate import Phase
 from dsconfig.cost.plots import html_page
 from dsconfig.cost.usual import table
 from dsconfig.facts.gathering import gather
 
-BROWSER = next(
-    (
-        path
-        for name in ("chromium", "chromium-browser", "google-chrome", "headless_shell")
-        if (path := shutil.which(name))
-    ),
-    None,
-)
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed"),
+    pytest.mark.skipif(browser.BROWSER is None, reason=browser.REASON),
 ]
 
 REPORT = table(gather(gpus=8, params="13e9", device="a100-80gb"))
@@ -43,7 +35,7 @@ def opened(report: Path, script: str = "") -> str:
     report.write_text(made + f"<script>{script}</script>", encoding="utf-8")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     done = subprocess.run(
-        [str(BROWSER), *flags, report.as_uri()],
+        [str(browser.BROWSER), *flags, report.as_uri()],
         capture_output=True,
         text=True,
         timeout=60,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import memory_figures
 from dsconfig import generate
 
 
@@ -31,3 +32,8 @@ def test_stale_missing_and_orphaned_files_are_regenerated(copied: Path) -> None:
     assert generate.stale() == named
     generate.main()
     assert generate.stale() == []
+
+
+def test_figures_show_current_estimates() -> None:
+    for name, svg in memory_figures.figures().items():
+        assert (memory_figures.IMAGES / name).read_text("utf-8") == svg, name
