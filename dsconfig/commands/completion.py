@@ -16,28 +16,23 @@ with lazy_imports():
 
 def models(incomplete: str) -> list[str]:
     """Return the models of the catalogue that begin with the typed text."""
-    return _beginning(incomplete, (model["name"] for model in catalogue.models()))
+    return beginning(incomplete, (model["name"] for model in catalogue.models()))
 
 
 def devices(incomplete: str) -> list[str]:
     """Return the GPUs of the catalogue that begin with the typed text, and cpu."""
     names = (gpu["name"].lower() for gpu in catalogue.gpus())
-    return _beginning(incomplete, ("cpu", *names))
+    return beginning(incomplete, ("cpu", *names))
 
 
 def runtimes(incomplete: str) -> list[str]:
     """Return the target programs that begin with the typed text."""
-    return _beginning(incomplete, base.NAMES)
-
-
-def full_or_json(incomplete: str) -> list[str]:
-    """Return the output formats of most commands."""
-    return _beginning(incomplete, ("full", "json"))
+    return beginning(incomplete, base.NAMES)
 
 
 def report_formats(incomplete: str) -> list[str]:
     """Return the output formats of ``validate``."""
-    return _beginning(incomplete, FORMATS)
+    return beginning(incomplete, FORMATS)
 
 
 def keys_and_rules(incomplete: str) -> list[str]:
@@ -46,12 +41,13 @@ def keys_and_rules(incomplete: str) -> list[str]:
     names = (path.rpartition(".")[2] for path in paths)
     rules = registry.rules()
     rule_names = (rule.name for rule in rules.values())
-    completions = _beginning(incomplete, (*paths, *names, *rules, *codes.CODES, *rule_names))
+    completions = beginning(incomplete, (*paths, *names, *rules, *codes.CODES, *rule_names))
     folder, _, start = incomplete.rpartition("/")
     files = Path(folder or ".").glob(f"{start}*.json") if start else ()
     return [*completions, *map(str, files)]
 
 
-def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+def beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Return the names that begin with the typed text."""
     typed = incomplete.lower()
     return [name for name in dict.fromkeys(names) if name.lower().startswith(typed)]

@@ -19,9 +19,9 @@ from dsconfig.report import Effect
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
-    from dsconfig.commands import text_table
+    from dsconfig.commands import diff_comment, text_table
     from dsconfig.comparison import differences, upgrades
-    from dsconfig.project import pinning
+    from dsconfig.project import pinning, run_summary
 
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
+@options.with_flags(
+    "gpus nodes device model params lora_rank base_weights training_args accelerate_config "
+    "micro_batch global_batch seq_len precision host_memory"
+)
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="Config file (- for stdin).")],
     b: Annotated[
@@ -52,6 +56,7 @@ def diff(
         ),
     ] = None,
     runtime: options.RuntimeName = None,
+    *,
     pin: Annotated[
         bool,
         typer.Option(
@@ -67,13 +72,17 @@ def diff(
             help="Write the output of --pin here (default: stdout).",
         ),
     ] = None,
-    output_format: options.FullOrJson = "full",
+    flags: dict[str, object],
+    output_format: Annotated[str, options.output_format("full", "json", options.MARKDOWN)] = "full",
 ) -> None:
     """Compare configs by meaning: with defaults, aliases and renames resolved.
 
     With two files, print the differences in meaning. With one file and --from-version, print what
     the upgrade of DeepSpeed changes for it; --pin writes a config that keeps its meaning, and
     prints to stderr what cannot be kept.
+
+    --output-format markdown writes a comment for a pull request: what the change does to training,
+    memory and step time. Model and GPUs come from flags or the project file.
 
     Exit code 1 if there are differences.
     """
@@ -83,6 +92,10 @@ def diff(
         raise UsageError("--pin requires one file and --from-version")
     if output is not None and not pin:
         raise UsageError("-o requires --pin")
+    given = {name: flag for name, flag in flags.items() if flag is not None}
+    if given and output_format != options.MARKDOWN:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{named}: only with --output-format markdown, which estimates the run")
     before = inference.release_of(from_version, option="--from-version")
     if to_version is not None:
         inference.release_of(to_version, option="--to-version")
@@ -93,27 +106,41 @@ def diff(
     changes: list[Change] | list[UpgradeChange]
     if b is not None:
         second = options.load(b)
-        target = _target_of_both(runtime, to_version, (first, a), (second, b))
+        # A config from stdin is another version of B.
+        origin, target = _targets_of_both(
+            runtime, to_version, (first, b if a == "-" else a), (second, b)
+        )
         after = target.runtime.version
         was = after if from_version is None else before
         changes = differences.between_configs(mapping, _mapping(second), was, after)
     else:
+        second = first
+        origin = inference.target_program(runtime, str(before), document=first, source=a)
         target = inference.target_program(runtime, to_version, document=first, source=a)
         if pin:
             _pin(first, before, target, output)
             return
         note(text_table.paragraph(target.headline))
         changes = _upgrade_changes(first, before, target)
-    is_json = output_format == "json"
-    typer.echo(as_json(changes, target) if is_json else text_table.fitted(as_text(changes)))
+    if output_format == options.MARKDOWN:
+        file = a if b is None else b
+        facts = options.facts_from(**options.with_project_facts(given, file))
+        old, new = (
+            run_summary.summarize(document, options.completed(facts, document), program, file)
+            for document, program in ((first, origin), (second, target))
+        )
+        typer.echo(diff_comment.comment(old, new, changes), nl=False)
+    else:
+        is_json = output_format == "json"
+        typer.echo(as_json(changes, target) if is_json else text_table.fitted(as_text(changes)))
     if changes:
         raise typer.Exit(1)
 
 
-def _target_of_both(
+def _targets_of_both(
     runtime: str | None, version: str | None, *files: "tuple[Document, str]"
-) -> "inference.TargetProgram":
-    """Print the target program of both files, or that of each, and return that of the second."""
+) -> "list[inference.TargetProgram]":
+    """Print the target program of both files, or that of each, and return them."""
     targets = [
         inference.target_program(runtime, version, document=document, source=source)
         for document, source in files
@@ -123,7 +150,7 @@ def _target_of_both(
     else:
         for (document, _), target in zip(files, targets, strict=True):
             note(text_table.paragraph(f"{document.name}: {target.headline}"))
-    return targets[-1]
+    return targets
 
 
 def _upgrade_changes(

@@ -78,20 +78,36 @@ EXIT_0_ALTHOUGH_OOM = "exit code 0 although it does not fit; use --fail-if-oom t
 
 
 FORMAT_VARIABLE = "DSCONFIG_OUTPUT_FORMAT"
+MARKDOWN = "markdown"
+"""Output format of ``diff``."""
 
 
-def full_or_json(context: typer.Context, form: str) -> str:
-    """Return the output format. Raises UsageError for an unknown one.
+def output_format(*known: str) -> Any:
+    """Return the option that selects one of these output formats.
 
-    The variable may also name a format that only ``validate`` has; it means ``full`` elsewhere.
+    The variable may also name a format of another command; it means the first one here.
     """
-    if form in ("full", "json"):
-        return form
-    if is_flag(context, "output_format"):
-        raise UsageError(f"--output-format: {form!r} is not one of full, json")
-    if form not in FORMATS:
-        raise UsageError(f"{FORMAT_VARIABLE}: {form!r} is not one of {', '.join(FORMATS)}")
-    return "full"
+
+    def check(context: typer.Context, form: str) -> str:
+        if form in known:
+            return form
+        if is_flag(context, "output_format"):
+            raise UsageError(f"--output-format: {form!r} is not one of {', '.join(known)}")
+        if form not in (*FORMATS, MARKDOWN):
+            raise UsageError(f"{FORMAT_VARIABLE}: {form!r} is not one of {', '.join(FORMATS)}")
+        return known[0]
+
+    def complete(incomplete: str) -> list[str]:
+        return completion.beginning(incomplete, known)
+
+    *others, last = known
+    return typer.Option(
+        metavar="FORMAT",
+        autocompletion=complete,
+        envvar=FORMAT_VARIABLE,
+        help=f"Output format: {', '.join(others)} or {last}.",
+        callback=check,
+    )
 
 
 def is_flag(context: typer.Context, name: str) -> bool:
@@ -100,16 +116,7 @@ def is_flag(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-FullOrJson = Annotated[
-    str,
-    typer.Option(
-        metavar="FORMAT",
-        autocompletion=completion.full_or_json,
-        envvar=FORMAT_VARIABLE,
-        help="Output format: full or json.",
-        callback=full_or_json,
-    ),
-]
+FullOrJson = Annotated[str, output_format("full", "json")]
 
 
 def load(source: str, overrides: list[str] | None = None) -> "Document":

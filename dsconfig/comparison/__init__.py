@@ -1,5 +1,6 @@
 """Differences in meaning.
 
-differences   between two configs
-upgrades      of one config between two DeepSpeed releases
+differences       between two configs
+upgrades          of one config between two DeepSpeed releases
+run_differences   in training, memory and time
 """

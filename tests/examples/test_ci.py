@@ -24,7 +24,18 @@ SELF = re.compile(r"OWNER/dsconfig@")
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(EXAMPLE, tmp_path / "project"))
+    """Return a copy of the example in a repository; HEAD^1 is its present state."""
+    folder = Path(shutil.copytree(EXAMPLE, tmp_path / "project"))
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "base")
+    git(folder, "commit", "--quiet", "--allow-empty", "-m", "change")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    author = ("-c", "user.name=me", "-c", "user.email=me@example.com")
+    subprocess.run(["git", *author, *arguments], cwd=folder, check=True)
 
 
 def shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -43,7 +54,9 @@ def shell(script: str, folder: Path, **variables: str) -> subprocess.CompletedPr
 def run_action(folder: Path) -> "dict[str, subprocess.CompletedProcess[str]]":
     """Run the steps of the action but the installation, with the inputs of the example."""
     (given,) = (
-        step["with"] for step in WORKFLOW["jobs"]["check"]["steps"] if SELF.match(step["uses"])
+        step["with"]
+        for step in WORKFLOW["jobs"]["check"]["steps"]
+        if SELF.match(step.get("uses", ""))
     )
     assert set(given) <= set(ACTION["inputs"])
     inputs = {name: given.get(name, known["default"]) for name, known in ACTION["inputs"].items()}
@@ -62,11 +75,12 @@ def run_action(folder: Path) -> "dict[str, subprocess.CompletedProcess[str]]":
 
 def test_action_passes_for_the_example(project: Path) -> None:
     done = run_action(project)
-    assert [step.returncode for step in done.values()] == [0, 0, 0]
+    assert [step.returncode for step in done.values()] == [0, 0, 0, 0]
     assert json.loads((project / "dsconfig.sarif").read_text())["version"] == "2.1.0"
     summary = (project / "summary.md").read_text()
     assert summary.startswith("### configs/ds_config.json\n\n```\n") and summary.count("```") == 2
     assert "GiB" in summary and "Required per GPU" in summary
+    assert (project / "dsconfig.md").read_text() == ""
 
 
 def test_action_annotates_mistakes_and_fails(project: Path) -> None:
@@ -83,6 +97,34 @@ def test_action_fails_if_the_job_does_not_fit(project: Path) -> None:
     done = run_action(project)
     assert done["Memory"].returncode == 1
     assert "Does not fit" in (project / "summary.md").read_text()
+
+
+def test_action_compares_with_the_base(project: Path) -> None:
+    config = project / "configs" / "ds_config.json"
+    config.write_text(config.read_text().replace('steps": 4', 'steps": 8'))
+    done = run_action(project)
+    assert [step.returncode for step in done.values()] == [0, 0, 0, 0]
+    comment = (project / "dsconfig.md").read_text()
+    assert "| Global batch | 32 samples | 64 samples |" in comment
+    assert "| Required per GPU | 53.4 GiB | 53.4 GiB | unchanged |" in comment
+    assert (project / "summary.md").read_text().endswith(comment)
+
+
+def test_action_reports_a_config_that_cannot_be_compared(project: Path) -> None:
+    (project / "configs" / "ds_config.json").write_text("[]")
+    assert run_action(project)["Compare"].returncode == 0
+    comment = (project / "dsconfig.md").read_text()
+    assert comment == "### `configs/ds_config.json` cannot be compared\n\n"
+
+
+def test_gitlab_job_compares_with_the_base(project: Path) -> None:
+    config = project / "configs" / "ds_config.json"
+    config.write_text(config.read_text().replace('steps": 4', 'steps": 8'))
+    skipped = ("pip install", "curl")
+    lines = [line for line in GITLAB["compare"]["script"] if not line.startswith(skipped)]
+    done = shell("\n".join(lines), project, CI_MERGE_REQUEST_DIFF_BASE_SHA="HEAD^1")
+    assert done.returncode == 0, done.stderr
+    assert "32 samples | 64 samples" in (project / "dsconfig.md").read_text()
 
 
 def test_gitlab_job_passes_and_writes_its_report(project: Path) -> None:
