@@ -1,5 +1,6 @@
 """``dsconfig validate``: report mistakes in configs, with location, consequence and fix."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,18 +12,19 @@ from dsconfig.commands import completion, notes, options
 from dsconfig.commands.findings_output import Output
 from dsconfig.commands.validate_options import FindingOptions, FixOptions, RunOptions
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project.errors import UsageError
 from dsconfig.project.neighbours import TRAINER, Neighbours, named_reference
 from dsconfig.project.targets import STDIN, Target, targets
 from dsconfig.project.validator import Validator
 from dsconfig.report import Report
-from dsconfig.report.render import FORMATS
+from dsconfig.report.render import FOR_PEOPLE, FORMATS
 from dsconfig.report.sizes import counted
 from dsconfig.source.findings import UNREADABLE
 from dsconfig.source.pointer import dotted, is_block
 
 with lazy_imports():
     from dsconfig.checks import agreement
-    from dsconfig.commands import writing
+    from dsconfig.commands import effective_settings, watching, writing
     from dsconfig.facts import facts as facts_module
     from dsconfig.project import baseline as baselines
     from dsconfig.project import checking, fixing
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     "host_memory client_optimizer seq_len releases"
 )
 def validate(
+    context: typer.Context,
     files: Annotated[
         list[str] | None,
         typer.Argument(
@@ -77,26 +80,93 @@ def validate(
     )
     # The modules for facts are imported only if there are any.
     own = {name: flag for name, flag in flags.items() if flag is not None}
-    known = options.with_project_facts(own, files[0] if files else None)
-    validator = Validator(
-        facts=options.facts_from(**known) if known else None,
-        runtime=runtime,
-        version=deepspeed_version,
-        overrides=overrides or (),
-        selection=findings.selection(),
-        baseline=baselines.load(findings.baseline) if findings.baseline else None,
-    )
-    chosen = targets(files or ["."], run.stdin_filename, skip_non_configs=run.skip_non_configs)
-    if not chosen:
+
+    def configured() -> Validator:
+        known = options.with_project_facts(own, files[0] if files else None)
+        return Validator(
+            facts=options.facts_from(**known) if known else None,
+            runtime=runtime,
+            version=deepspeed_version,
+            overrides=overrides or (),
+            selection=findings.selection(),
+            baseline=baselines.load(findings.baseline) if findings.baseline else None,
+        )
+
+    def selected() -> list[Target]:
+        arguments = files or ["."]
+        return targets(arguments, run.stdin_filename, skip_non_configs=run.skip_non_configs)
+
+    if run.show_settings:
+        _show_settings(
+            selected(), configured(), findings, own, (output_format, form_origin(context))
+        )
         return
+    if run.watch:
+        _reject_watching(files or (), fixes, output)
+        named = [str(flag) for flag in own.values() if isinstance(flag, str | Path)]
+        named += [str(findings.baseline)] if findings.baseline else []
+
+        def check(chosen: list[Target]) -> None:
+            _check(chosen, configured(), output, fixes, run, files or ())
+
+        watching.watch(selected, check, files or ["."], named)
+    raise typer.Exit(_check(selected(), configured(), output, fixes, run, files or ()))
+
+
+def _check(
+    chosen: Sequence[Target],
+    validator: Validator,
+    output: Output,
+    fixes: FixOptions,
+    run: RunOptions,
+    given: Sequence[str],
+) -> int:
+    """Check or fix the files, print the results and return the exit code."""
+    if not chosen:
+        return 0
     if fixes.any:
         unsafe, dry = fixes.unsafe_fixes, fixes.diff
         reports, changed = _repair(chosen, validator, output, unsafe=unsafe, dry=dry)
     else:
         reports, changed = _report(chosen, validator, output, run.jobs), False
     suppressed = validator.baseline.suppressed if validator.baseline else None
-    output.summary(reports, suppressed, given=files or ())
-    raise typer.Exit(_exit_code(reports, changed and fixes.diff, run))
+    output.summary(reports, suppressed, given=given)
+    return _exit_code(reports, changed and fixes.diff, run)
+
+
+def _reject_watching(files: Sequence[str], fixes: FixOptions, output: Output) -> None:
+    """Raise UsageError for options that --watch cannot be combined with."""
+    if STDIN in files:
+        raise UsageError("--watch requires files: stdin can be read only once")
+    if fixes.any:
+        raise UsageError("--watch does not write files; omit --fix, --unsafe-fixes and --diff")
+    if output.form not in FOR_PEOPLE:
+        raise UsageError(f"--watch: choose the output format {' or '.join(FOR_PEOPLE)}")
+
+
+def _show_settings(
+    chosen: Sequence[Target],
+    validator: Validator,
+    findings: FindingOptions,
+    flags: dict[str, object],
+    formats: tuple[str, str],
+) -> None:
+    """Print the settings of the first file."""
+    for target in chosen[:1]:
+        own = validator.for_file(target.name)
+        document = own.read(target)
+        own = own.with_program(document, target.source)
+        typer.echo(f"settings of {target.name}\n")
+        rows = effective_settings.settings_of(own, target.name, findings, flags, formats)
+        typer.echo(effective_settings.table(rows))
+
+
+def form_origin(context: typer.Context) -> str:
+    """Return where the output format is set."""
+    if options.is_flag(context, "output_format"):
+        return effective_settings.COMMAND_LINE
+    variable = options.FORMAT_VARIABLE
+    return variable if os.environ.get(variable) else effective_settings.DEFAULT
 
 
 def _report(

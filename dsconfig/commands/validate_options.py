@@ -74,6 +74,17 @@ class RunOptions(NamedTuple):
             "--skip-non-configs", help="Skip files that contain no config (for pre-commit)."
         ),
     ] = False
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Check again whenever a file changes, until Ctrl-C."),
+    ] = False
+    show_settings: Annotated[
+        bool,
+        typer.Option(
+            "--show-settings",
+            help="Print the settings of the first file with their origin, and check nothing.",
+        ),
+    ] = False
     stdin_filename: Annotated[str | None, typer.Option(help="File name to print for stdin.")] = None
     jobs: Annotated[
         int | None,

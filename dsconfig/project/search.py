@@ -44,14 +44,26 @@ YAML_KEYS = re.compile(r"^\s*(?:deepspeed|deepspeed_config(?:_file)?)\s*:", re.M
 
 def configs_in(directory: str) -> Iterator[str]:
     """Yield the configs below a directory in alphabetical order, skipping hidden folders."""
-    for folder, folders, files in os.walk(directory):
-        folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED)
-        for name in sorted(files):
+    for folder, files in _walk(directory):
+        for name in files:
             path = Path(folder, name)
             # Opening a pipe blocks, and a device may have no end. Broken links are reported.
             is_special = os_errors.exists(path) and not os_errors.is_file(path)
             if name.endswith(SUFFIXES) and not is_special and is_candidate(path):
                 yield str(path)
+
+
+def searched_folders(directory: str) -> Iterator[str]:
+    """Yield a directory and the folders below it that a search visits; nothing for a file."""
+    for folder, _ in _walk(directory):
+        yield folder
+
+
+def _walk(directory: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each searched folder with the names of its files, in alphabetical order."""
+    for folder, folders, files in os.walk(directory):
+        folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED)
+        yield folder, sorted(files)
 
 
 def is_candidate(path: Path) -> bool:
