@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from dsconfig.cost.compat import zero3_table as zero3_table
     from dsconfig.cost.estimate import Estimate as Estimate
     from dsconfig.cost.host_memory_fixes import ways_to_fit as ways_to_fit
+    from dsconfig.cost.weights import packed_layout as packed_layout
     from dsconfig.facts import Architecture as Architecture
     from dsconfig.facts import DeviceFacts as DeviceFacts
     from dsconfig.facts import Facts as Facts
@@ -101,5 +102,7 @@ _TYPES = (
 )
 
 
-_UNLISTED = {"__version__", "hostfile", "launch_env", "nearest_degree", "tiles"}
+_UNLISTED = {
+    *("__version__", "hostfile", "launch_env", "nearest_degree", "packed_layout", "tiles"),
+}
 """Public for the engine."""

@@ -192,9 +192,9 @@ def _remarks(estimate: Estimate, facts: "Facts") -> list[str]:
             remarks.append(f"{reason} (±{spread:.0%}){hint}.")
     if inputs["base_weights"]:
         at_stage_3 = any(option.stage == 3 for option in estimate.options)
-        remarks.append(BaseWeights(inputs["base_weights"]).remark(at_stage_3=at_stage_3))
-        if inputs["deepspeed_version"] is None:
-            remarks.append("dsengine has not been run with quantized weights.")
+        by_dsengine = inputs["deepspeed_version"] is None
+        kind = BaseWeights(inputs["base_weights"])
+        remarks.append(kind.remark(at_stage_3=at_stage_3, by_dsengine=by_dsengine))
     if inputs["sequence_length"] is None:
         remarks.append(
             "Without --seq-len, activations are not included: only model states and buffers are."

@@ -112,7 +112,7 @@ def show_simulation(plan: "Plan", facts: "Facts", output_format: str) -> None:
         raise UsageError("--simulate requires an optimizer: --set optimizer.type=AdamW")
     with usage("--simulate"), progress("Simulating a training step"):
         kind = facts.device.kind if facts.device else "cuda"
-        result = dsengine.simulate(plan, facts.model, device=kind)
+        result = dsengine.simulate(plan, facts.model, device=kind, base_weights=facts.base_weights)
     if output_format == "json":
         typer.echo(json.dumps(result, indent=2))
     else:

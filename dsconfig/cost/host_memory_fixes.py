@@ -53,7 +53,8 @@ def ways_to_fit(
 def _eight_bit_on_the_gpu(effective: Effective, facts: Facts, program: Runtime) -> Iterator[str]:
     """Yield the change to 8-bit optimizer states on the GPU, if they fit there.
 
-    bitsandbytes has no kernels for host memory, so the states cannot stay offloaded.
+    dsengine refuses to offload 8-bit states, and DeepSpeed does unless zero_force_ds_cpu_optimizer
+    is false.
     """
     zero, optimizer = effective.zero, program.eight_bit_optimizer
     if optimizer is None or zero.offload_optimizer is None or facts.on_cpu:

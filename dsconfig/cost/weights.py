@@ -2,6 +2,7 @@
 packed."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -172,18 +173,35 @@ def _packed(weight: Weight, kind: BaseWeights, width: int) -> Weight:
     )
 
 
+def packed_layout(model: ModelTree, base_weights: str) -> dict[str, tuple[int, int]]:
+    """Return by parameter name the bytes of each packed weight of a tree, and of its scales."""
+    kind = BaseWeights(base_weights)
+    return {
+        name: (
+            kind.packed_bytes(weight.elements),
+            kind.constant_bytes(weight.elements, weight.rows),
+        )
+        for name, weight in _named(model)
+        if weight.quantizable and not weight.trainable
+    }
+
+
 EXPERTS = "experts"
 """Name of the module with the routed experts in every family of transformers 5.23."""
 
 
 def _from_tree(model: ModelTree) -> list[Weight]:
+    return [weight for _, weight in _named(model)]
+
+
+def _named(model: ModelTree) -> Iterator[tuple[str, Weight]]:
+    """Yield the name and weight of each tensor of a tree, shared storage once."""
     assert model.root is not None
     blocks: dict[str, int] = {}
     for module in model.root.walk():
         inside = any(module.name.startswith(f"{name}.") for name in list(blocks)[-1:])
         if module.repeated and not inside:
             blocks[module.name] = len(blocks)
-    found: list[Weight] = []
     seen: set[str] = set()
     current = OUTSIDE
     prefix = "\0"
@@ -199,7 +217,9 @@ def _from_tree(model: ModelTree) -> list[Weight]:
                 rows = tensor.shape[0] if tensor.shape else 1
                 linear = len(tensor.shape) == 2 and "Embedding" not in module.type
                 quantizable = linear and current != OUTSIDE and module.type in LINEAR_TYPES
-                found.append(
+                name = f"{module.name}.{tensor.name}" if module.name else tensor.name
+                yield (
+                    name,
                     Weight(
                         tensor.elements,
                         tensor.trainable,
@@ -209,9 +229,8 @@ def _from_tree(model: ModelTree) -> list[Weight]:
                         linear,
                         quantizable,
                         expert=EXPERTS in module.name.split("."),
-                    )
+                    ),
                 )
-    return found
 
 
 def _matrices(block: int, shape: Architecture | None) -> tuple[list[int], list[int]]:

@@ -48,15 +48,17 @@ class BaseWeights(StrEnum):
         """
         return self is BaseWeights.EIGHT_BIT
 
-    def remark(self, *, at_stage_3: bool) -> str:
+    def remark(self, *, at_stage_3: bool, by_dsengine: bool) -> str:
         """Return what is assumed about the quantized layers."""
         remark = (
             f"{self.label[0].upper()}{self.label[1:]}: linear layers of the blocks are quantized; "
             "embeddings, head and norms stay in 16 bits."
         )
         if at_stage_3 and self is STAGE_3_WITHOUT:
+            if by_dsengine:
+                return f"{remark} dsengine refuses them at stage 3."
             return f"{remark} At stage 3 they do not train correctly (bitsandbytes issue 1451)."
-        if at_stage_3:
+        if at_stage_3 and not by_dsengine:
             return f"{remark} Stage 3 requires bnb_4bit_quant_storage to be the compute dtype."
         return remark
 

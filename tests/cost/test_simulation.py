@@ -10,6 +10,7 @@ import dsconfig
 import dsengine
 from cost.releases import agrees
 from dsconfig.cost.estimate import DeviceMemory, Phase
+from dsconfig.cost.timeline import DEQUANTIZED
 from dsconfig.facts import hf_config, named_model
 from dsconfig.facts.gathering import gather
 from training import frozen_jobs
@@ -273,6 +274,36 @@ def test_a_large_model_fits_one_card_of_32_gb_in_every_phase(
     assert max(peaks.values()) <= most
     for phase, peak in peaks.items():
         assert agrees(device.phase_bytes[phase], peak, slack=4096), phase
+
+
+@pytest.mark.parametrize(
+    ("model", "stage", "base_weights"),
+    [
+        pytest.param("gpt2", 0, "8bit", marks=LONG),
+        pytest.param("gpt2", 1, "4bit", marks=LONG),
+        ("gpt2", 2, "8bit"),
+        ("gpt2", 3, "4bit"),
+        pytest.param("llama-2-7b", 3, "4bit", marks=LONG),
+    ],
+)
+def test_a_dry_run_agrees_on_packed_base_weights(model: str, stage: int, base_weights: str) -> None:
+    facts = gather(
+        gpus=2, model=model, device_memory="24GiB", lora_rank=16, base_weights=base_weights
+    )
+    resolution = dsconfig.resolve(config(stage), facts)
+    plan = dsconfig.plan(resolution, facts)
+    found = dsengine.simulate(plan, facts.model, base_weights=base_weights)["phases"]
+    option = dsconfig.estimate(resolution, facts).options[0]
+    device = option.device
+    assert option.fits[0].fits
+    # A stand-in does not decode weights, and its embedding is not gathered in backward, where no
+    # input has a gradient. 8-bit weights, not sharded, are broadcast at once.
+    decoded = max((c.bytes for c in device.components if c.name == DEQUANTIZED.name), default=0)
+    for phase in list(Phase)[base_weights == "8bit" :]:
+        expected, lowest = device.phase_bytes[phase], 0.9 if phase is Phase.BACKWARD else 0.98
+        assert lowest * expected - decoded <= found[phase] <= 1.02 * expected, phase
+    if model == "llama-2-7b":
+        assert max(found.values()) == pytest.approx(device.peak_bytes, rel=0.02)
 
 
 @pytest.mark.parametrize(("stage", "precision"), [(1, "fp32"), (2, "bf16"), (3, "bf16")])

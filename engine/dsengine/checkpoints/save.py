@@ -16,7 +16,6 @@ from dsengine.checkpoints.retention import retain
 from dsengine.checkpoints.staging import Staging
 from dsengine.checkpoints.state import TrainingState
 from dsengine.checkpoints.tensor_files import weight_key, write_tensors
-from dsengine.parameters.names import named_persistent_buffers
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,12 +53,12 @@ def collect(
         trained = state.trained()
         tensors |= optimizer_tensors(trained, state.optimizer)
         small["optimizer"] = optimizer_values(trained, state.optimizer)
-    excluded = [name for name in state.parameters() if name not in weights]
+    excluded = [name for name in state.weights() if name not in weights]
     manifest = Manifest(
         tag=tag,
         weights=shapes(weights),
         excluded=excluded,
-        buffers=[name for name, _ in named_persistent_buffers(state.module)],
+        buffers=[name for name in state.buffers() if name in weights],
         tied=state.tied(),
         description=dict(state.description) | {"world_size": group.world_size},
     )

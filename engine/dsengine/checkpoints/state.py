@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dsengine.parameters.names import named_persistent_buffers, named_shards
+from dsengine.parameters.quantized import quantization_constants
 from dsengine.torch_private.tensors import local_part
 
 
@@ -67,8 +68,13 @@ class TrainingState:
             for name, parameter in self.parameters().items()
             if parameter.requires_grad or not exclude_frozen
         }
-        weights.update(named_persistent_buffers(self.module))
+        weights |= self.buffers(exclude_frozen=exclude_frozen)
         return {name: tensor.detach() for name, tensor in weights.items()}
+
+    def buffers(self, *, exclude_frozen: bool = False) -> dict[str, Tensor]:
+        """Return by name persistent buffers, and the constants of quantized, frozen weights."""
+        constants = () if exclude_frozen else quantization_constants(self.module)
+        return {**dict(named_persistent_buffers(self.module)), **dict(constants)}
 
     @torch.no_grad()
     def refresh_parameters(self) -> None:

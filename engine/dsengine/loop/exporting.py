@@ -4,12 +4,12 @@ from typing import Any, Literal
 from weakref import ReferenceType, ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoints.export.checkpoint_names import Lora, conversion_for
 from dsengine.checkpoints.export.conversion import WeightMetadata
-from dsengine.checkpoints.export.full_weights import exported_dtype
+from dsengine.checkpoints.export.full_weights import exported_dtypes
 from dsengine.checkpoints.export.iteration import (
     DEFAULT_BUCKET_BYTES,
     WeightExport,
@@ -24,6 +24,7 @@ from dsengine.parameters.names import (
     named_shards,
     own_parameters,
 )
+from dsengine.parameters.quantized import quantization_constants, quantized_layers
 
 Names = Literal["checkpoint", "module"]
 
@@ -105,6 +106,8 @@ class ExportingEngine(SavingEngine):
         super().require_states(MODEL, call)
         target = model_dtype(self) if dtype is None else dtype
         sources, aliases = self._exported_tensors(call, target)
+        if names == "checkpoint" and lora == "merge":
+            _refuse_quantized(self.module)
         if names == "module":
             return WeightExport.of(call, sources, target, {}, dict)
         return WeightExport.of(call, sources, target, aliases, conversion_for(self.module, lora))
@@ -125,14 +128,16 @@ class ExportingEngine(SavingEngine):
         }
         shards = dict(named_shards(self.module))
         sources: dict[str, Tensor] = {}
+        constants = dict(quantization_constants(self.module))
+        own = {name: masters.get(name, shard) for name, shard in shards.items()}
+        dtypes = exported_dtypes({**own, **constants}, dtype)
         for name, shard in shards.items():
-            master = masters.get(name, shard)
-            wanted = exported_dtype(master, dtype)
+            master, wanted = own[name], dtypes[name]
             full = [current[name]] if not isinstance(current[name], DTensor) else []
             sources[name] = next((t for t in (*full, shard) if t.dtype is wanted), master)
             if sources[name] is master and master is not shard:
                 super().require_states(EVERYTHING, call)
-        sources.update(named_persistent_buffers(self.module))
+        sources |= {**dict(named_persistent_buffers(self.module)), **constants}
         first = {id(shard): name for name, shard in shards.items()}
         aliases = {
             name: first[id(shard)]
@@ -147,3 +152,14 @@ class ExportingEngine(SavingEngine):
         if self._export_group is not None:
             self._export_group.close()
             self._export_group = None
+
+
+def _refuse_quantized(module: nn.Module) -> None:
+    """Raise ValueError for packed weights, which adapters cannot be merged into exactly."""
+    layer = next(quantized_layers(module), None)
+    if layer is not None:
+        raise ValueError(
+            f"{layer.name} has weights that bitsandbytes has packed into {layer.bits} bits: merged "
+            "weights would have to be packed again, which changes them. Pass lora='adapter' and "
+            "apply the adapter to the base model, or names='module' for the packed weights"
+        )

@@ -28,6 +28,7 @@ from dsengine.observation.printing import print_rank0
 from dsengine.parallel.experts_plan import experts_of
 from dsengine.parallel.tensor import layers_of
 from dsengine.parameters.model_tree import describe
+from dsengine.parameters.quantized import base_weights_of
 from dsengine.sharding import SPLITS
 from dsengine.tiers import files, memory
 from dsengine.tiers.memory import GIBI
@@ -242,6 +243,7 @@ def facts_of(
         nodes=node_count(world_size()),
         device=_device_facts(),
         model=describe(model),
+        base_weights=base_weights_of(model),
         training=training,
         client_optimizer=None if optimizer is None else type(optimizer).__name__,
         client_scheduler=None if lr_scheduler is None else type(lr_scheduler).__name__,

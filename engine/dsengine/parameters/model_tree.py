@@ -99,8 +99,10 @@ def _tensors(tensors: Mapping[str, Tensor | None]) -> tuple[TensorFact, ...]:
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:
-    """Return the full shape of a tensor that may be partitioned."""
-    return tuple(getattr(tensor, "ds_shape", tensor.shape))
+    """Return the full shape of a tensor that may be partitioned or packed into 4 bits."""
+    state = getattr(tensor, "quant_state", None)
+    shape = tensor.shape if state is None else state.shape
+    return tuple(getattr(tensor, "ds_shape", shape))
 
 
 def _elements(tensor: Tensor) -> int:

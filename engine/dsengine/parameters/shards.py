@@ -19,8 +19,9 @@ _SPLITS = (("tensor",), ("expert",))
 
 
 def is_indivisible(parameter: Tensor) -> bool:
-    """Whether the parameter cannot be sharded: it has no dimension or no element."""
-    return parameter.dim() == 0 or parameter.numel() == 0
+    """Whether the parameter cannot be sharded: it has no dimension, no element, or integers."""
+    is_number = parameter.is_floating_point() or parameter.is_complex()
+    return parameter.dim() == 0 or parameter.numel() == 0 or not is_number
 
 
 def is_shard(tensor: Tensor | None) -> bool:

@@ -11,6 +11,7 @@ from dsengine.optimizers.precision import Policy
 from dsengine.parallel.experts import split_experts
 from dsengine.parallel.tensor import split_layers
 from dsengine.parallel.transformers_attention import divide_attention, keep_attention
+from dsengine.parameters.quantized import quantize, quantized_layers
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.buffers import cast_buffers
 from dsengine.sharding.fully_sharded import FullySharded
@@ -63,7 +64,10 @@ def distribute(
     parts = dict(module.named_parameters())
     split = {old: name for name, old in named.items() if parts[name] is not old}
     del named, parts
+    _prepare_quantized(module, plan, policy, topology, device)
     sharding = _shard(module, plan, policy, topology, device)
+    for layer in quantized_layers(module):
+        layer.refer_to_weight()
     if topology.size("sequence") > 1:
         keep_attention(sharding)
     record_distribution(sharding, before)
@@ -71,6 +75,34 @@ def distribute(
     sharding.originals |= {old: sharding.originals[new] for old, new in replaced.items()}
     register_model(module, split, sharding.masters)
     return sharding
+
+
+def _prepare_quantized(
+    module: nn.Module, plan: Plan, policy: Policy, topology: Topology, device: torch.device
+) -> None:
+    """Pack open weights of bitsandbytes and make all of them shardable. Collective.
+
+    Raises ValueError for 8-bit weights at stage 3, and for packed ones in split layers.
+    """
+    quantize(module, device)
+    layers = list(quantized_layers(module))
+    if not layers:
+        return
+    if topology.mesh.splits_weights:
+        raise ValueError(
+            f"{layers[0].name} has a weight that bitsandbytes has packed, which ranks cannot split:"
+            " set tensor_parallel.autotp_size and the expert-parallel size to 1"
+        )
+    for layer in layers:
+        if plan.effective.zero.stage == 3 and not layer.is_four_bit:
+            raise ValueError(
+                f"{layer.name} has 8-bit weights of bitsandbytes, which stage 3 cannot shard: set "
+                "zero_optimization.stage to 1 or 2, or load the model in 4 bits"
+            )
+        layer.view_as(policy.compute)
+        layer.move_constants(device)
+    constants = [tensor for layer in layers for tensor in layer.constants().values()]
+    broadcast_from_first(constants, topology.group("gradients"))
 
 
 def _make_alike(module: nn.Module, topology: Topology) -> None:

@@ -1,7 +1,8 @@
 """Parameters that cannot be sharded: replicated on every rank at every stage.
 
-These have no dimension (CLIP's ``logit_scale``), which ``fully_shard`` refuses, or no element
-(DINOv3's register tokens if there are none), whose gradients it cannot reduce. They remain the
+These have no dimension (CLIP's ``logit_scale``), which ``fully_shard`` refuses, no element
+(DINOv3's register tokens if there are none), whose gradients it cannot reduce, or integers (8-bit
+weights of bitsandbytes), of which it cannot make parameters. They remain the
 original parameters; their gradients are summed over all ranks in a separate collective. In mixed
 precision they have the compute dtype, as in DeepSpeed, and trained ones have an fp32 master.
 """

@@ -24,6 +24,7 @@ from dsconfig import ModelTree, Plan
 from dsengine.observation.communication import CommunicationLog
 from dsengine.observation.memory import LiveBytes
 from dsengine.optimizers import build as optimizer_building
+from dsengine.parameters.quantized import quantization_constants
 from dsengine.simulation.fakes import OperationObserver, stand_in_module
 from dsengine.simulation.memory_placement import MemoryPlacement
 from dsengine.tiers import memory
@@ -44,6 +45,7 @@ def simulate(
     rank: int = 0,
     device: str = "cuda",
     optimizer: Callable[[Any], Optimizer] | None = None,
+    base_weights: str | None = None,
 ) -> dict[str, Any]:
     """Return peak bytes of one rank by phase, and bytes sent in one step by collective.
 
@@ -51,7 +53,8 @@ def simulate(
     ``loss`` runs one forward: it takes the engine and returns a scalar. ``device``: on ``cpu``
     ranks communicate as over gloo and there is one memory; otherwise the model starts in host
     memory, and ``host`` and ``nvme`` report by phase what this rank has in host memory and in files
-    (none is written). ``optimizer``: a script's own, as ``initialize`` takes it. Raises
+    (none is written). ``optimizer``: a script's own, as ``initialize`` takes it. ``base_weights``:
+    4bit or 8bit, how frozen linear layers of a name or tree are stored. Raises
     ValueError for a model whose tensors are unknown, for files with ``device`` cpu, and if a
     process group is running.
     """
@@ -66,7 +69,7 @@ def simulate(
     if dist.is_initialized():
         raise ValueError("a dry run requires its own process group, but one is already running")
     if not callable(model):
-        model = partial(stand_in_module, _tree(model))
+        model = partial(stand_in_module, _tree(model), base_weights)
     placement, sent = MemoryPlacement(), CommunicationLog(_every_collective())
     live = _Live(placement, files=files)
     with (
@@ -136,10 +139,11 @@ def _initialized(
         engine, *_ = initialize(model=build(), plan=plan, optimizer=optimizer)
         return engine
     module = build()
-    built = [*module.parameters(), *module.buffers()]
+    constants = [tensor for _, tensor in quantization_constants(module)]
+    built = [*module.parameters(), *module.buffers(), *constants]
     placement.put_on_host(built)
     live.start("init", existing=built)
-    del built
+    del built, constants
     with replaced(optimizer_building, "device_types", lambda groups: {device}):
         engine, *_ = initialize(model=module, plan=plan, optimizer=optimizer)
     del module

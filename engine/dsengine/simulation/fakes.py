@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import dsconfig
 from dsconfig import ModelTree, ModuleFact
 from dsengine.observation.memory import tensors_in
 from dsengine.torch_private.dry_runs import is_fake
@@ -40,16 +41,45 @@ class OperationObserver(TorchDispatchMode):
         return result
 
 
-def stand_in_module(tree: ModelTree) -> nn.Module:
+def stand_in_module(tree: ModelTree, base_weights: str | None = None) -> nn.Module:
     """Return a module with this tree's modules and parameters.
 
+    ``base_weights``: 4bit or 8bit, how bitsandbytes has packed the frozen linear layers of blocks.
     Raises ValueError if the tree has no layout.
     """
     if tree.root is None:
         raise ValueError(
             f"{tree.name}: the tensors of this model are unknown; a dry run requires --model"
         )
-    return _Module(tree.root, {})
+    packed = dsconfig.packed_layout(tree, base_weights) if base_weights is not None else {}
+    return _Module(tree.root, {}, packed)
+
+
+class _Scales:
+    """Stands in for the ``quant_state`` of a 4-bit weight."""
+
+    nested = False
+
+    def __init__(self, shape: Sequence[int], nbytes: int) -> None:
+        self.shape = shape
+        self.absmax = torch.empty(nbytes, dtype=torch.uint8)
+        self.code = torch.empty(16)
+
+    def to(self, device: torch.device) -> None:
+        self.absmax, self.code = self.absmax.to(device), self.code.to(device)
+
+
+def _packed(shape: Sequence[int], nbytes: int, constant_bytes: int) -> nn.Parameter:
+    """Return a weight as bitsandbytes packs it."""
+    is_8_bit = nbytes == torch.Size(shape).numel()
+    values = torch.empty(tuple(shape) if is_8_bit else (nbytes, 1), dtype=torch.uint8)
+    parameter: Any = nn.Parameter(values, requires_grad=False)
+    if is_8_bit:
+        parameter.has_fp16_weights, parameter.CB = False, values
+        parameter.SCB = torch.empty(constant_bytes // 4)
+    else:
+        parameter.quant_state = _Scales(shape, constant_bytes)
+    return parameter
 
 
 class _Module(nn.Module):
@@ -58,17 +88,25 @@ class _Module(nn.Module):
     attends = False
     """Its samples can be divided along the sequence: no token depends on another."""
 
-    def __init__(self, fact: ModuleFact, shared: dict[str, nn.Parameter]) -> None:
+    def __init__(
+        self,
+        fact: ModuleFact,
+        shared: dict[str, nn.Parameter],
+        packed: Mapping[str, tuple[int, int]],
+    ) -> None:
         super().__init__()
         prefix = f"{fact.name}." if fact.name else ""
         for tensor in fact.parameters:
             storage = tensor.storage or prefix + tensor.name
             if storage not in shared:
-                values = torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype))
-                shared[storage] = nn.Parameter(values, tensor.trainable)
+                if prefix + tensor.name in packed:
+                    shared[storage] = _packed(tensor.shape, *packed[prefix + tensor.name])
+                else:
+                    values = torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype))
+                    shared[storage] = nn.Parameter(values, tensor.trainable)
             self.register_parameter(tensor.name, shared[storage])
         for child in fact.children:
-            self.add_module(child.name.rpartition(".")[2], _Module(child, shared))
+            self.add_module(child.name.rpartition(".")[2], _Module(child, shared, packed))
 
     def forward(self, hidden: Tensor) -> Tensor:
         for parameter in self.parameters(recurse=False):

@@ -7,19 +7,31 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from dsengine.checkpoints.state import TrainingState
+from dsengine.parameters.quantized import packed_names
 from dsengine.parameters.shards import full_tensor_of
 from dsengine.topology import rank
 from dsengine.torch_private.tensors import local_part, storage_key
 
 
-def exported_dtype(tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """Return ``dtype`` for floating-point tensors, and the tensor's own for others."""
-    return dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+def exported_dtypes(
+    tensors: Mapping[str, Tensor], dtype: torch.dtype | None
+) -> dict[str, torch.dtype]:
+    """Return by name ``dtype`` for floating-point tensors, and the tensor's own for others.
+
+    Packed weights and their constants keep theirs.
+    """
+    packed = packed_names(tensors)
+    return {
+        name: tensor.dtype
+        if dtype is None or name in packed or not tensor.is_floating_point()
+        else dtype
+        for name, tensor in tensors.items()
+    }
 
 
 @torch.no_grad()
 def full_tensors(
-    tensors: Mapping[str, Tensor], dtype: torch.dtype | None, *, keep: bool
+    tensors: Mapping[str, Tensor], dtypes: Mapping[str, torch.dtype], *, keep: bool
 ) -> Iterator[tuple[str, Tensor]]:
     """Gather one tensor at a time; yield (name, host copy) if ``keep``.
 
@@ -27,7 +39,7 @@ def full_tensors(
     caller keeps. Tensors are cast before the gather, so that 16-bit weights are sent as such.
     """
     for name, tensor in tensors.items():
-        cast = tensor.to(exported_dtype(tensor, dtype))
+        cast = tensor.to(dtypes[name])
         full = full_tensor_of(cast) if isinstance(cast, DTensor) else cast
         if keep:
             # A copy even on the host: training must not change what is written.
@@ -47,7 +59,7 @@ def full_state_dict(
     """
     keep = not rank0_only or rank() == 0
     weights = state.weights(exclude_frozen=exclude_frozen)
-    full = dict(full_tensors(weights, dtype, keep=keep))
+    full = dict(full_tensors(weights, exported_dtypes(weights, dtype), keep=keep))
     return full | {name: full[first] for name, first in state.tied().items() if first in full}
 
 

@@ -25,7 +25,7 @@ from dsengine.checkpoints.export.conversion import (
     components_of,
     with_aliases,
 )
-from dsengine.checkpoints.export.full_weights import exported_dtype, full_copy
+from dsengine.checkpoints.export.full_weights import exported_dtypes, full_copy
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.communication.peers import in_phase
 
@@ -56,7 +56,7 @@ class WeightExport:
         convert: Conversion,
     ) -> "WeightExport":
         """Plan an export; floating-point tensors are cast to ``dtype``. No communication."""
-        dtypes = {name: exported_dtype(tensor, dtype) for name, tensor in sources.items()}
+        dtypes = exported_dtypes(sources, dtype)
         empty = {
             name: torch.empty(tensor.shape, dtype=dtypes[name], device="meta")
             for name, tensor in sources.items()

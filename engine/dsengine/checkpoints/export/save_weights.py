@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dsengine.checkpoints.directory import sync_directory, write_synced
-from dsengine.checkpoints.export.full_weights import exported_dtype, full_tensors
+from dsengine.checkpoints.export.full_weights import exported_dtypes, full_tensors
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.state import TrainingState
 
@@ -72,16 +72,14 @@ def save_weights(
     """
     root = Path(save_dir)
     tensors = state.weights(exclude_frozen=exclude_frozen)
-    sizes = {
-        name: tensor.numel() * exported_dtype(tensor, dtype).itemsize
-        for name, tensor in tensors.items()
-    }
+    dtypes = exported_dtypes(tensors, dtype)
+    sizes = {name: tensor.numel() * dtypes[name].itemsize for name, tensor in tensors.items()}
     layout = _divide(sizes, filename, max_file_bytes)
     action = f"saving weights to {root}"
     group.run_on_coordinator(lambda: root.mkdir(parents=True, exist_ok=True), action)
-    gathered = full_tensors(tensors, dtype, keep=group.is_coordinator)
+    gathered = full_tensors(tensors, dtypes, keep=group.is_coordinator)
     for file, names in layout.files.items():
-        own = _take(gathered, names, tensors, dtype, group)
+        own = _take(gathered, names, tensors, dtypes, group)
         group.run_on_coordinator(lambda f=file, weights=own: _write(root / f, weights), action)
 
     def publish() -> None:
@@ -102,7 +100,8 @@ def write_weights(
 ) -> None:
     """Write the full weights of one process in the same form as ``save_weights``."""
     root.mkdir(parents=True, exist_ok=True)
-    cast = {name: tensor.to(exported_dtype(tensor, dtype)) for name, tensor in weights.items()}
+    dtypes = exported_dtypes(weights, dtype)
+    cast = {name: tensor.to(dtypes[name]) for name, tensor in weights.items()}
     layout = _divide({n: tensor.nbytes for n, tensor in cast.items()}, filename, max_file_bytes)
     for file, names in layout.files.items():
         keys = {n: n if file.endswith(".safetensors") else id(weights[n]) for n in names}
@@ -116,14 +115,14 @@ def _take(
     gathered: Iterator[tuple[str, Tensor]],
     names: list[str],
     tensors: Mapping[str, Tensor],
-    dtype: torch.dtype | None,
+    dtypes: Mapping[str, torch.dtype],
     group: CheckpointGroup,
 ) -> dict[str, Tensor]:
     """Gather the tensors of one file; return {} on ranks that do not write."""
     if group.is_coordinator:
         return dict(next(gathered) for _ in names)
     part = {name: tensors[name] for name in names}
-    return dict(full_tensors(part, dtype, keep=False))
+    return dict(full_tensors(part, dtypes, keep=False))
 
 
 def _temporary(path: Path) -> Path:

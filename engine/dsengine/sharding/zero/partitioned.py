@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dsengine.parameters.chunks import chunk_of, gather_chunks
+from dsengine.parameters.quantized import is_of_bitsandbytes
 from dsengine.parameters.shards import is_indivisible
 from dsengine.sharding.zero.status import clear_partitioned_attributes, set_partitioned_attributes
 from dsengine.topology import current
@@ -123,10 +124,11 @@ class PartitionedParameter(nn.Parameter):
 def partition(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
     """Keep this rank's shard of rank 0's values and free the rest. Collective.
 
-    Parameters that cannot be sharded are unchanged.
+    Parameters that cannot be sharded are unchanged, as are weights that bitsandbytes packs.
     """
     is_partitioned = isinstance(parameter, PartitionedParameter)
-    if is_partitioned or parameter.is_meta or is_indivisible(parameter):
+    is_fixed = is_indivisible(parameter) or is_of_bitsandbytes(parameter)
+    if is_partitioned or parameter.is_meta or is_fixed:
         return
     full = parameter.data
     if dtype is not None and full.is_floating_point():
