@@ -52,6 +52,7 @@ SURFACE = {
     "hostfile",
     "launch_env",
     "nearest_degree",
+    "packed_layout",
     "optimizer_type",
     "plan",
     "read",

@@ -56,7 +56,7 @@ def stand_in_module(tree: ModelTree, base_weights: str | None = None) -> nn.Modu
 
 
 class _Scales:
-    """Stands in for the ``quant_state`` of a 4-bit weight."""
+    """Replaces the ``quant_state`` of a 4-bit weight."""
 
     nested = False
 
