@@ -122,8 +122,17 @@ USUAL_EFFICIENCY = Efficiency(plain=(0.33, 0.60), recomputing=(0.33, 0.73))
 """Other devices. Assumed: the combined range of the two above."""
 
 SPREAD_OF_LINKS: Range = (0.5, 0.9)
-"""Fraction of a link's data-sheet rate that collectives reach. Assumed: not based on a measurement.
-"""
+"""Fraction of the data-sheet rate of NVLink or an adapter that collectives reach. Assumed: not
+based on a measurement."""
+
+PAIR = 2
+"""Cards that a bridge connects (NVIDIA's data sheets, as of the TITAN RTX and A100 PCIe)."""
+
+SPREAD_OF_PCIE: Range = (0.31, 0.82)
+"""The same for PCIe x16 between GPUs without NVLink. 0.82: four RTX 4090 with peer copies, 25.9 of
+31.5 GB/s (tinygrad/open-gpu-kernel-modules#36). 0.56 and 0.44: four and eight RTX 5090, 35 and 28
+of 63 (NVIDIA/nccl#1639). 0.31: copies through host memory, as without peer copies, 9.8 of 31.5
+between two A40 (NVIDIA/nccl-tests#74)."""
 
 HIDDEN_SHARE = 0.5
 """Hidden fraction of the communication that can overlap with compute. Assumed, between none
@@ -139,12 +148,15 @@ the framework's own work. 31: Llama-2-7B at batch 1 in eager PyTorch, bound by t
 per second through 32 blocks (PyTorch's blog "Accelerating Generative AI II")."""
 
 HOST_OF_STAGES: Mapping[str, tuple[float, float, float, float]] = {
-    "dsengine": (1.0, 1.5, 1.5, 2.15),
-    "deepspeed": (1.7, 1.7, 1.7, 4.37),
+    "dsengine": (1.0, 1.5, 1.5, 1.99),
+    "deepspeed": (2.3, 2.8, 3.5, 8.4),
 }
 """Host time of a step by ZeRO stage, relative to the same model under DDP: hooks that gather and
-release each module and reduce each gradient (``make bench-host``: 24 small blocks, DeepSpeed
-0.19.8; docs/internals/engine.md has the table)."""
+release each module and reduce each gradient. dsengine: ``make bench-host``, CPU time
+(docs/internals/engine.md). DeepSpeed 0.19: ``make gpu``, 24 blocks and 4,096 tokens on one H100
+(docs/internals/gpu.md, Speed). A step takes 115, 140, 175 and 421 ms there and 50 under DDP, which
+computation may bound: lower limits. Without a GPU, whose streams and events its hooks also use,
+they take 1.7, 1.7, 1.7 and 4.4 times as long as DDP."""
 
 USUAL_MEMORY_GB = 1555.0
 """GB/s of device memory of an unknown device: an A100-40GB's (NVIDIA's data sheet)."""
@@ -211,26 +223,39 @@ def rates(facts: Facts, end: str = "usual", *, is_deepspeed: bool = False) -> Ra
     device, host = facts.device, facts.host or HostFacts()
     sharing = ranks_per_node(facts.world_size or 1, facts.nodes)
     pcie = (device.pcie_gb_per_second if device else None) or PCIE_GB
-    inside = (device.link_gb_per_second if device else None) or pcie
     share = _at(SPREAD_OF_LINKS, end)
-    link = inside
+    link = inside = _between_gpus(device, pcie, sharing, end)
     if (facts.nodes or 1) > 1:
         # A ring crosses between two nodes once, over the adapters of all their ranks together.
-        link = min(link, (facts.node_link_gb_per_second or ADAPTER_GB[end]) * sharing)
+        adapter = facts.node_link_gb_per_second or ADAPTER_GB[end]
+        link = min(link, adapter * sharing * share)
     efficiency = efficiency_of(device, is_deepspeed=is_deepspeed)
     peak = ((device.tflops_16bit if device else None) or USUAL_TFLOPS) * 1e12
     return Rates(
         flops=peak * _at(efficiency.plain, end),
         flops_recomputing=peak * _at(efficiency.recomputing, end),
         memory=((device.memory_gb_per_second if device else None) or USUAL_MEMORY_GB) * 1e9,
-        link=link * share * 1e9,
-        node_link=inside * share * 1e9,
+        link=link * 1e9,
+        node_link=inside * 1e9,
         pcie=(host.card_gb_per_second or _pcie(pcie, sharing, end)) * 1e9,
         nvme_read=(host.nvme_read_gb_per_second or NVME_READ_GB) * 1e9 / sharing,
         nvme_write=(host.nvme_write_gb_per_second or NVME_WRITE_GB) * 1e9 / sharing,
         host_adam=_host_adam(host, end) / sharing,
         launch=_at((LAUNCH_SECONDS[1], LAUNCH_SECONDS[0]), end),
     )
+
+
+def _between_gpus(device: DeviceFacts | None, pcie: float, sharing: int, end: str) -> float:
+    """Return GB/s between the GPUs of a node: NVLink, or PCIe without it.
+
+    A bridge connects two cards; whether two have one is unknown, and more need PCIe anyway.
+    """
+    nvlink = device.link_gb_per_second if device else None
+    is_bridge = device is not None and device.has_bridge
+    if nvlink is None or (is_bridge and sharing > PAIR):
+        return pcie * _at(SPREAD_OF_PCIE, end)
+    slow = pcie * SPREAD_OF_PCIE[0] if is_bridge else nvlink * SPREAD_OF_LINKS[0]
+    return _at((slow, nvlink * SPREAD_OF_LINKS[1]), end)
 
 
 def _pcie(data_sheet: float, sharing: int, end: str) -> float:

@@ -32,6 +32,8 @@ class DeviceFacts:
     tflops_fp32: float | None = None
     memory_gb_per_second: float | None = None
     link_gb_per_second: float | None = None
+    has_bridge: bool = False
+    """Whether the link is a bridge between two cards, sold separately."""
     pcie_gb_per_second: float | None = None
     compute_capability: str | None = None
 
@@ -181,6 +183,7 @@ def _device_facts(gpu: Mapping[str, Any]) -> DeviceFacts:
         tflops_16bit=gpu["tflops_bf16_dense"] or gpu["tflops_fp16_dense"],
         memory_gb_per_second=gpu["memory_gb_s"],
         link_gb_per_second=link / 2 if link else None,
+        has_bridge=gpu.get("bridged", False),
         pcie_gb_per_second=pcie / 2 if pcie else None,
         compute_capability=gpu["compute_capability"],
     )
