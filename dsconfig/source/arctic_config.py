@@ -39,12 +39,14 @@ _UNITS = {
 
 
 def is_arctic(content: Mapping[str, Any]) -> bool:
-    """Return whether a YAML is one of ArcticTraining: a model, the data, and a ds_config block."""
+    """Return whether a YAML is one of ArcticTraining: a model and a ds_config block, beside the
+    data or the batch size."""
     model, data = content.get("model"), content.get("data")
+    has_data = is_block(data) and ("sources" in data or "type" in data)
     return (
         is_block(content.get(BLOCK))
         and (is_block(model) and "name_or_path" in model)
-        and (is_block(data) and ("sources" in data or "type" in data))
+        and (has_data or "micro_batch_size" in content)
     )
 
 

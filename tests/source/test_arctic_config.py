@@ -43,6 +43,14 @@ def test_batch_and_precision_are_written_into_the_block(tmp_path: Path) -> None:
     assert config["bf16"] == {"enabled": True} and config["gradient_clipping"] == 1.0
 
 
+def test_the_batch_beside_the_block_suffices(tmp_path: Path) -> None:
+    text = "model: {name_or_path: m}\nmicro_batch_size: 3\ndeepspeed: {}\ndata: {max_length: 512}\n"
+    config: Any = read(tmp_path, text).value
+    assert config["train_micro_batch_size_per_gpu"] == 3
+    config = read(tmp_path, text.replace("micro_batch_size: 3", "batch_size: 3")).value
+    assert "train_micro_batch_size_per_gpu" not in config
+
+
 def test_defaults_apply_to_an_empty_block(tmp_path: Path) -> None:
     text = "model: {name_or_path: m}\ndata: {sources: [d]}\ndeepspeed: {gradient_clipping: 0.5}\n"
     config: Any = read(tmp_path, text).value
