@@ -29,6 +29,7 @@ CLUES: Mapping[str, tuple[str, ...]] = {
         "zero_stage: 2",
         "zero_stage 2",
     ),
+    "DeepSpeed": ("deepspeed", "DeepSpeed", "ds_accelerator", "zero_optimization"),
     "MoE": (
         "MoeBlock",
         "SparseMoe",

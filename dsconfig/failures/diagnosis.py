@@ -217,13 +217,20 @@ def _same_rank(one: Match, other: Match) -> bool:
 
 
 def _without_unfinished(hits: Sequence[Hit], files: Mapping[str, Scan]) -> list[Hit]:
-    """Keep signs of a run that hangs only where the log ends, and nothing else was found."""
-    if any(hit.role is not Role.STUCK for hit in hits):
-        return [hit for hit in hits if hit.role is not Role.STUCK]
-    return [
+    """Keep signs of a run that hangs only if they are the last line, or the last before a report
+    that the run was stopped, and nothing else was found."""
+    found = [hit for hit in hits if hit.role is not Role.STUCK]
+    if any(hit.role is not Role.CONSEQUENCE for hit in found):
+        return found
+    last = {name: [scan.last_line] for name, scan in files.items()}
+    for hit in found:
+        before = hit.match.before.rstrip()
+        last[hit.match.file].append(before[before.rfind("\n") + 1 :])
+    return found + [
         hit
         for hit in hits
-        if any(phrase in files[hit.match.file].last_line for phrase in _phrases(hit))
+        if hit.role is Role.STUCK
+        and any(phrase in line for phrase in _phrases(hit) for line in last[hit.match.file])
     ]
 
 

@@ -15,7 +15,7 @@ from dsconfig.facts import run_log
 from dsconfig.failures.clues import CLUES, PROGRAMS
 from dsconfig.failures.signature import Signature, compiled
 from dsconfig.failures.signatures import SIGNATURES
-from dsconfig.failures.text import ESCAPES, last_time, rank_in, without_prefix
+from dsconfig.failures.text import ESCAPES, is_sample, last_time, rank_in, without_prefix
 
 BLOCK = 1 << 20
 LOOKBACK = 32 << 10
@@ -189,8 +189,8 @@ def _search(region: _Region, result: Scan, seen: dict[object, int]) -> None:
     for (start, end), phrases in sorted(found.items()):
         raw = region.decoded(start, min(end, start + LONGEST))
         line, rank = without_prefix(raw)
-        if line.lstrip().startswith("raise "):
-            # Source code in a traceback; the message follows.
+        if line.lstrip().startswith("raise ") or is_sample(line):
+            # Source code in a traceback, whose message follows; or quoted text.
             continue
         candidates = tuple(
             signature

@@ -21,6 +21,10 @@ _RANK_FOLDER = re.compile(r"attempt_\d+[/\\](\d{1,6})[/\\]std(?:out|err)\.log$")
 _LAST_NUMBER = re.compile(
     r"(?:trace|dump|stack|py-?spy|worker|log)[-_.]?(\d{1,6})(?:\.\w+)?$", re.I
 )
+_SAMPLE = re.compile(
+    r"""\s*\[?\{.*?['"](?:content|prompt|instruction|question|answer|conversations|messages|text|"""
+    r"""completion|response|chosen|rejected)['"]\s*:"""
+)
 _TIME = re.compile(
     r"(?<!\d)\d{4}[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?"
     r"|\[?[EWIF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9})"
@@ -46,6 +50,11 @@ def without_prefix(line: str) -> tuple[str, int | None]:
         else:
             break
     return line, rank
+
+
+def is_sample(line: str) -> bool:
+    """Return whether a line is a printed sample of a data set, which may quote errors."""
+    return _SAMPLE.match(line) is not None
 
 
 def rank_in(line: str) -> int | None:

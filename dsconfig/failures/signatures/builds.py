@@ -2,6 +2,15 @@
 
 from dsconfig.failures.signature import Role, Signature
 
+_LOCKED = (
+    "the run waits for a lock in the build directory of torch extensions; a build that was "
+    "interrupted leaves it behind"
+)
+_DELETE_LOCK = (
+    "Stop the run and delete the folder of the operator in the build directory that the log names "
+    "(~/.cache/torch_extensions)."
+)
+
 SIGNATURES = (
     Signature(
         name="cuda-toolkit-mismatch",
@@ -140,14 +149,21 @@ SIGNATURES = (
         ),
         role=Role.STUCK,
         releases={"torch": ""},
-        cause="the run waits for a lock in the build directory of torch extensions; a build "
-        "that was interrupted leaves it behind",
-        remedy="Stop the run and delete the folder that the line names "
-        "(~/.cache/torch_extensions).",
+        cause=_LOCKED,
+        remedy=_DELETE_LOCK,
         threads=(
             "deepspeedai/DeepSpeedExamples/issues/302",
             "huggingface/transformers/issues/26015",
             "lucidrains/DALLE-pytorch/issues/172",
         ),
+    ),
+    Signature(
+        name="stale-build-lock-interrupted",
+        phrases=("KeyboardInterrupt",),
+        frame=r"torch/utils/file_baton\.py",
+        releases={"torch": ""},
+        cause=_LOCKED,
+        remedy=_DELETE_LOCK,
+        threads=("huggingface/transformers/issues/26015",),
     ),
 )

@@ -185,6 +185,7 @@ SIGNATURES = (
             "NCCL communicator was aborted",
             "taking the entire process down",
             "ncclRemoteError",
+            "remote process exited or there was a network error",
             "Process group watchdog thread terminated with exception",
             "watchdog thread terminated",
             "detected by watchdog at work",

@@ -78,6 +78,29 @@ SIGNATURES = (
         threads=("deepspeedai/DeepSpeed/pull/5318",),
     ),
     Signature(
+        name="stopped-from-outside",
+        phrases=(
+            "DUE TO TIME LIMIT",
+            "DUE TO PREEMPTION",
+            "DUE TO NODE FAILURE",
+            "slurmstepd: error: ***",
+            "PBS: job killed",
+            "TERM_RUNLIMIT",
+            "Received 15 death signal",
+        ),
+        role=Role.CONSEQUENCE,
+        cause="the scheduler, or another program, stopped the job: a time limit, preemption or a "
+        "lost node; the run printed no error of its own",
+        remedy="If the run made progress, resume from the last checkpoint and request more time, or "
+        "save more often. If it made none, it waited: see the line above this one, and start it "
+        "again with py-spy dump --pid PID on each rank.",
+        threads=(
+            "ZettaAI/zetta_utils/issues/671",
+            "PrimeIntellect-ai/prime-rl/issues/1360",
+            "IGNF/myria3d/issues/123",
+        ),
+    ),
+    Signature(
         name="elastic-summary",
         phrases=(
             "failed (exitcode:",

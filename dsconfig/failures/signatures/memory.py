@@ -154,14 +154,25 @@ SIGNATURES = (
     ),
     Signature(
         name="host-out-of-memory-killed",
-        phrases=("oom_kill event", "oom-kill event", "OOMKilled", "Out of memory: Killed process"),
+        phrases=(
+            "oom_kill event",
+            "oom-kill event",
+            "OOMKilled",
+            "Out of memory: Killed process",
+            "killed due to memory pressure (OOM)",
+        ),
+        pattern=r"^(?!.*\b0 Workers \(tasks / actors\) killed)",
         role=Role.KILLED,
-        cause="the kernel killed a process because the host memory, or that of the job or "
+        cause="the kernel, or Ray, killed a process because the host memory, or that of the job or "
         "container, was exhausted",
         remedy="Request more host memory (Slurm: --mem, Kubernetes: resources.limits.memory), "
         "offload less, or load with fewer ranks per node: `dsconfig estimate --host-memory` "
         "computes the requirement.",
-        threads=("nextflow-io/nextflow/issues/5932", "ArjunaCluster/ArjunaUsers/issues/52"),
+        threads=(
+            "nextflow-io/nextflow/issues/5932",
+            "ArjunaCluster/ArjunaUsers/issues/52",
+            "hiyouga/EasyR1/issues/185",
+        ),
     ),
     Signature(
         name="killed",

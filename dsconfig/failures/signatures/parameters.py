@@ -3,6 +3,15 @@
 from dsconfig.failures.signature import Role, Signature
 
 _GATHER = "Use with deepspeed.zero.GatheredParameters(params) around code that reads weights"
+_EMPTY = (
+    "The size of tensor a (0) must match",
+    "The expanded size of the tensor (0) must match",
+    "must be a matrix, got 1-D tensor",
+    "out of bounds for dimension 0 with size 0",
+    "too many indices for tensor of dimension 1",
+    "Dimension out of range (expected to be in range of [-1, 0], but got 1)",
+)
+"""What torch prints about a weight whose values are partitioned: it has one dimension, of size 0."""
 
 SIGNATURES = (
     Signature(
@@ -72,11 +81,7 @@ SIGNATURES = (
     ),
     Signature(
         name="partitioned-tensor-used",
-        phrases=(
-            "The size of tensor a (0) must match",
-            "must be a matrix, got 1-D tensor",
-            "out of bounds for dimension 0 with size 0",
-        ),
+        phrases=_EMPTY,
         clues=("stage 3",),
         releases={"deepspeed": ""},
         cause="code outside the engine's hooks used a partitioned (empty) parameter at stage 3",
@@ -85,6 +90,22 @@ SIGNATURES = (
             "hiyouga/LlamaFactory/issues/513",
             "hiyouga/LlamaFactory/issues/2081",
             "huggingface/transformers/issues/43596",
+        ),
+    ),
+    Signature(
+        name="empty-weight-used",
+        phrases=_EMPTY,
+        frame=r"torch/nn/|/transformers/m|/peft/|[eE]mbed",
+        clues=("DeepSpeed",),
+        releases={"deepspeed": ""},
+        cause="code uses a weight of size 0, as ZeRO stage 3 leaves weights outside the forward "
+        "pass of their module",
+        remedy=f"At stage 3: {_GATHER[0].lower()}{_GATHER[1:]}; resize embeddings and merge "
+        "adapters before deepspeed.initialize, or use stage 2.",
+        threads=(
+            "huggingface/transformers/issues/43638",
+            "huggingface/transformers/issues/41762",
+            "hiyouga/LlamaFactory/issues/9345",
         ),
     ),
     Signature(
