@@ -5,20 +5,30 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dsconfig import os_errors
 from dsconfig.commands import options
+from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.project.errors import UsageError
-from dsconfig.schema import find
-from dsconfig.source.pointer import dotted, is_block, lookup, split
+from dsconfig.project.errors import UsageError, usage
+from dsconfig.project.neighbours import YAMLS
+from dsconfig.source.pointer import is_block, lookup
 
 with lazy_imports():
+    import yaml
+
     from dsconfig.commands import prepare
-    from dsconfig.planner.coverage import cover
+    from dsconfig.conversion import (
+        accelerate_fsdp2,
+        from_accelerate,
+        fsdp2,
+        torchtitan,
+        unconverted,
+    )
     from dsconfig.project import launch_file
     from dsconfig.runtimes import effective as settings
 
@@ -34,8 +44,12 @@ class Format(StrEnum):
     """Base64, which DeepSpeed accepts on the command line."""
     ACCELERATE = "accelerate"
     """An accelerate YAML that references the file."""
-    FSDP2 = "fsdp2"
+    ACCELERATE_FSDP2 = "accelerate-fsdp2"
     """An accelerate YAML for PyTorch FSDP2 (fully_shard), without DeepSpeed."""
+    FSDP2 = "fsdp2"
+    """A Python module that trains with PyTorch FSDP2, without DeepSpeed or accelerate."""
+    TORCHTITAN = "torchtitan"
+    """A job config of torchtitan (TOML)."""
 
 
 Out = Annotated[
@@ -53,7 +67,14 @@ def convert(
     overrides: options.Overrides = None,
     output: Out = None,
 ) -> None:
-    """Convert a config to strict JSON, base64, an accelerate YAML or an FSDP2 YAML."""
+    """Convert a config to another format, or accelerate's YAML for FSDP to JSON.
+
+    Keys that the format cannot represent are listed in the output as comments; for JSON, settings
+    of accelerate's YAML are listed on stderr.
+    """
+    if (launch := _fsdp_launch(file)) is not None and to is Format.JSON:
+        write(output, _from_fsdp(file, launch))
+        return
     document = options.load(file, overrides)
     if document.is_broken:
         prepare.show_errors(document, document.diagnostics)
@@ -72,8 +93,8 @@ def convert(
             stage = lookup(config, "/zero_optimization/stage", 0)
             named = launch_file.naming(document.name, stage, gpus=gpus, nodes=nodes)
             text = launch_file.dumped(named)
-        case Format.FSDP2:
-            text = as_fsdp2(document, file, gpus, nodes)
+        case Format.ACCELERATE_FSDP2 | Format.FSDP2 | Format.TORCHTITAN:
+            text = _converted(to, document, file, gpus, nodes)
     write(output, text)
 
 
@@ -89,56 +110,47 @@ def _require_file(document: "Document", file: str) -> None:
         )
 
 
-def as_fsdp2(document: "Document", file: str, gpus: int, nodes: int) -> str:
-    """Map the settings that FSDP2 supports; list the others as comments.
+def _converted(to: Format, document: "Document", file: str, gpus: int, nodes: int) -> str:
+    """Return the config in the format of a program without DeepSpeed. Raises UsageError."""
+    command = f"`dsconfig resolve {file} -o new.json`"
+    if left := unconverted.without_auto(document.value):
+        raise UsageError(
+            f'{document.name}: {left[0]} is still "auto"; resolve the config first: {command}'
+        )
+    facts = options.facts_from(gpus=gpus, nodes=nodes)
+    with usage(document.name):
+        settled = settings.effective(document.value, facts)
+        if to is Format.FSDP2:
+            return fsdp2.module(settled, document.name)
+        if to is Format.TORCHTITAN:
+            return torchtitan.toml_text(settled)
+        return accelerate_fsdp2.yaml_text(settled, gpus, nodes)
 
-    Raises UsageError for an unresolved config.
-    """
+
+def _fsdp_launch(file: str) -> dict[str, Any] | None:
+    """Return accelerate's YAML if it is one for FSDP."""
+    if not file.endswith(YAMLS) or not os_errors.is_file(file):
+        return None
     try:
-        settled = settings.effective(document.value)
-    except ValueError as error:
-        command = f"`dsconfig resolve {file} -o new.json`"
-        raise UsageError(f"{document.name}: {error}: {command}") from None
-    zero = settled.zero
-    gathers = zero.stage == 3 and zero.gather_16bit_weights_on_model_save
-    fsdp = {
-        "fsdp_version": 2,
-        "fsdp_reshard_after_forward": zero.stage == 3,
-        "fsdp_offload_params": zero.parameter_tier is settings.Tier.HOST,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_state_dict_type": "FULL_STATE_DICT" if gathers else "SHARDED_STATE_DICT",
-        "fsdp_cpu_ram_efficient_loading": zero.stage == 3,
-        "fsdp_activation_checkpointing": settled.activation_checkpointing.enabled,
-    }
-    precision = {"fp32": "no"}.get(settled.numerics.precision, settled.numerics.precision)
-    launch = launch_file.head("FSDP", gpus, nodes)
-    text = launch_file.dumped({**launch, "mixed_precision": str(precision), "fsdp_config": fsdp})
-    return text + "".join(f"{line}\n" for line in _not_converted(document, settled))
+        data: Any = yaml.safe_load(Path(file).read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return data if is_block(data) and from_accelerate.is_fsdp(data) else None
 
 
-def _not_converted(document: "Document", settled: "settings.Effective") -> list[str]:
-    """Return the keys without an equivalent as YAML comments, by what to do about them."""
-    pointers = [row.pointer for row in cover.coverage(settled) if row.pointer not in FSDP_KEYS]
-    lines: list[str] = []
-    for title, is_read in ((TO_BE_SET, True), (UNREAD, False)):
-        listed = [each for each in pointers if (find(split(each)) is not None) is is_read]
-        lines += [f"# {title}"] if listed else []
-        values = {dotted(pointer): lookup(document.value, pointer) for pointer in listed}
-        lines += [f"#   {path} = {json.dumps(value)}" for path, value in values.items()]
-    return lines
+def _from_fsdp(file: str, launch: dict[str, Any]) -> str:
+    """Return the ds_config of accelerate's YAML; prints what it does not represent."""
+    with usage(file):
+        done = from_accelerate.converted(launch)
+    for name, remark in done.unconverted.items():
+        note(f"not converted: {name} = {json.dumps(_setting(launch, name))} ({remark})")
+    return json.dumps(done.config, indent=4) + "\n"
 
 
-TO_BE_SET = "No FSDP2 equivalent in this file; set these in the training script or drop them:"
-UNREAD = "Not converted: DeepSpeed does not read these keys either:"
-FSDP_KEYS = frozenset(
-    f"/{path}"
-    for path in (
-        "bf16/enabled",
-        "fp16/enabled",
-        "zero_optimization/stage",
-        "zero_optimization/offload_param/device",
-        "zero_optimization/stage3_gather_16bit_weights_on_model_save",
-        "activation_checkpointing/cpu_checkpointing",
-    )
-)
-"""Keys covered by the settings above."""
+def _setting(launch: dict[str, Any], name: str) -> Any:
+    blocks = (launch, launch.get("fsdp_config"), launch.get("parallelism_config"))
+    for block in filter(is_block, blocks):
+        for written in (name, name.removeprefix("fsdp_")):
+            if written in block:
+                return block[written]
+    return None

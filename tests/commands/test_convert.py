@@ -45,15 +45,23 @@ def test_accelerate_yaml_requires_a_file_to_name(
     assert (done.returncode, done.stdout) == (2, "") and message in done.stderr
 
 
-def test_keys_without_fsdp2_equivalent_are_listed_by_what_to_do(folder: Path) -> None:
-    done = run("convert", "ds.json", "--to", "fsdp2", cwd=folder)
+@pytest.mark.parametrize("form", ["fsdp2", "accelerate-fsdp2", "torchtitan"])
+def test_keys_without_equivalent_are_listed_by_what_to_do(folder: Path, form: str) -> None:
+    done = run("convert", "ds.json", "--to", form, "--gpus", 8, cwd=folder)
+    assert done.returncode == 0, done.stderr
     text, _, unread = done.stdout.partition("# Not converted: DeepSpeed does not read")
     assert "#   steps_per_print = 10" in text and "notes" not in text
     assert '#   notes = "x"' in unread and "no_such_key = 1" in unread
-    assert yaml.safe_load(done.stdout)["fsdp_config"]["fsdp_version"] == 2
 
 
-def test_unresolved_config_names_the_command_once(folder: Path) -> None:
-    done = run("convert", "acc.yaml", "--to", "fsdp2", cwd=folder)
+@pytest.mark.parametrize("form", ["fsdp2", "accelerate-fsdp2", "torchtitan"])
+def test_unresolved_config_names_the_command_once(folder: Path, form: str) -> None:
+    done = run("convert", "acc.yaml", "--to", form, cwd=folder)
     assert done.returncode == 2 and done.stderr.count("resolve the config") == 1
     assert "`dsconfig resolve acc.yaml -o new.json`" in done.stderr
+
+
+def test_open_batch_is_a_usage_error(folder: Path) -> None:
+    (folder / "open.json").write_text('{"zero_optimization": {"stage": 3}}')
+    done = run("convert", "open.json", "--to", "fsdp2", cwd=folder)
+    assert done.returncode == 2 and "the batch is not determined" in done.stderr

@@ -24,6 +24,7 @@ LAYERS = [
     ("reference", "comparison", "failures"),
     ("api", "__init__"),
     ("project",),
+    ("conversion",),
     ("editor",),
     ("commands",),
     ("__main__", "generate"),

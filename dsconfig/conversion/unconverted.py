@@ -1,0 +1,90 @@
+"""The keys of a config that a conversion does not represent, with what to do about them."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from dsconfig.planner.coverage import cover
+from dsconfig.planner.plan import Status
+from dsconfig.runtimes.effective import Effective
+from dsconfig.schema import find
+from dsconfig.schema.key_index import canonical_path
+from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
+
+NO_EQUIVALENT = "Not converted; set these in the training script or drop them:"
+SPEED = "Not converted, affects speed and memory only: the target has its own schedule:"
+UNUSED = "Not converted: without effect in this config:"
+UNREAD = "Not converted: DeepSpeed does not read these keys either:"
+SCHEDULING = (
+    *(
+        f"zero_optimization.{name}"
+        for name in (
+            "allgather_bucket_size",
+            "allgather_partitions",
+            "contiguous_gradients",
+            "ignore_unused_parameters",
+            "overlap_comm",
+            "stage3_max_live_parameters",
+            "stage3_max_reuse_distance",
+            "stage3_model_persistence_threshold",
+            "stage3_param_persistence_threshold",
+            "stage3_prefetch_bucket_size",
+            "reduce_bucket_size",
+            "reduce_scatter",
+            "round_robin_gradients",
+            "sub_group_size",
+            "offload_*.buffer_*",
+            "offload_*.fast_init",
+            "offload_*.max_in_cpu",
+            "offload_*.pin_memory",
+            "offload_*.pipeline*",
+        )
+    ),
+    "aio.*",
+)
+"""Keys that change when and in which pieces data moves, but no result."""
+
+
+def unconverted(effective: Effective, converted: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the values by dotted path, in groups by what to do about them; no empty groups.
+
+    ``converted``: patterns of the dotted paths that the target represents, with current names.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    for row in cover.coverage(effective):
+        path = ".".join(canonical_path(split(row.pointer)))
+        if any(fnmatchcase(path, pattern) for pattern in converted):
+            continue
+        if find(split(row.pointer)) is None:
+            title = UNREAD
+        elif row.status is Status.INERT:
+            title = UNUSED
+        elif any(fnmatchcase(path, pattern) for pattern in SCHEDULING):
+            title = SPEED
+        else:
+            title = NO_EQUIVALENT
+        value = lookup(effective.config, row.pointer)
+        groups.setdefault(title, {})[dotted(row.pointer)] = value
+    order = (NO_EQUIVALENT, SPEED, UNUSED, UNREAD)
+    return {title: groups[title] for title in order if title in groups}
+
+
+def comment_lines(groups: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the groups as comments of Python, YAML and TOML, one line per key."""
+    for title, values in groups.items():
+        yield f"# {title}"
+        yield from (f"#   {path} = {json.dumps(value)}" for path, value in values.items())
+
+
+def without_auto(config: Mapping[str, Any]) -> list[str]:
+    """Return the dotted paths of the values that are still "auto"."""
+    return [dotted(pointer) for pointer in _autos(copied(dict(config)), ())]
+
+
+def _autos(value: Any, path: tuple[str, ...]) -> Iterator[str]:
+    if is_block(value):
+        for name, child in value.items():
+            yield from _autos(child, (*path, name))
+    elif value == "auto":
+        yield join(*path)

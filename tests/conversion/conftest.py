@@ -1,0 +1,10 @@
+"""Two training processes."""
+
+import pytest
+
+from training.ranks import Ranks, SharedRanks
+
+
+@pytest.fixture(scope="module")
+def ours(ranks_of: SharedRanks) -> Ranks:
+    return ranks_of(2)
