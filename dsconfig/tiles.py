@@ -20,6 +20,10 @@ PACKED_BELOW = 2**20
 LONGEST_DENSE_MASK = 16_384
 """Longest sequence divided over ranks whose windows, packed samples and padding are a dense mask
 of sequence x sequence booleans (256 MiB)."""
+QUANTIZED_BLOCK = 256
+"""Numbers that share one fp32 scale in a quantized gather or reduction."""
+GATHERED_BITS, REDUCED_BITS = 8, 4
+"""Bits per element of weights (zero_quantized_weights) and gradients (zero_quantized_gradients)."""
 PIECES = STAGING_BYTES // PIECE_BYTES
 ELEMENT_BYTES = 4
 """All states are fp32."""
@@ -46,6 +50,12 @@ def host_share(sizes: Mapping[Name, int], ratio: float) -> tuple[dict[Name, int]
             break
         stay[name] = size
     return stay, {name: size for name, size in sizes.items() if name not in stay}
+
+
+def quantized_bytes(elements: int, bits: int) -> int:
+    """Return the bytes of a message of ``elements`` numbers: full blocks, each with its scale."""
+    blocks = -(-elements // QUANTIZED_BLOCK)
+    return blocks * (QUANTIZED_BLOCK * bits // 8 + 4)
 
 
 def tile_elements(sub_group_size: int, segments: int = 1) -> int:

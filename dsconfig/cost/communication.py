@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from dsconfig import tiles
 from dsconfig.cost.activations import Recompute, experts_at_work, recompute_of
 from dsconfig.cost.dsengine.sharding import Sharing, groups_of
 from dsconfig.cost.weights import packing_of, weights_of
@@ -112,13 +113,14 @@ def _of_unit(
     # A unit that is kept for backward sends as much as at stages 1 and 2 and is counted like there,
     # so that bytes order the stages (docs/internals/decisions/0503).
     is_kept = unit.gathers == 1 and not unit.regathers
+    gathered = _gathered_bytes(effective, unit)
     regathered = {"hpz": (zero.hpz_partition_size, unit.regathers), axis: (ranks, unit.gathers)}
     for group, (sharing, gathers) in regathered.items():
         yield Collective(
             axis=group,
             kind=CollectiveKind.ALL_GATHER,
             ranks=sharing,
-            bytes=unit.elements * numerics.precision.bytes,
+            bytes=gathered if group == axis else unit.elements * numerics.precision.bytes,
             count=count * gathers * steps,
             overlaps=not is_kept,
         )
@@ -135,7 +137,9 @@ def _of_unit(
         axis=axis,
         kind=CollectiveKind.REDUCE_SCATTER,
         ranks=ranks,
-        bytes=unit.trained * wire,
+        bytes=tiles.quantized_bytes(unit.trained, tiles.REDUCED_BITS)
+        if zero.stage == 3 and zero.quantized_gradients
+        else unit.trained * wire,
         count=reductions,
         overlaps=zero.overlap_comm,
     )
@@ -148,6 +152,17 @@ def _of_unit(
         count=reductions,
         overlaps=zero.overlap_comm,
     )
+
+
+def _gathered_bytes(effective: Effective, unit: UnitVolume) -> int:
+    """Return the bytes of one gather of a unit that is gathered around its use."""
+    zero = effective.zero
+    quantized = 0
+    if zero.stage == 3 and unit.gathers:
+        frozen = (unit.elements - unit.trained) * zero.quantized_frozen_weights
+        quantized = unit.elements if zero.quantized_weights else frozen
+    exact = (unit.elements - quantized) * effective.numerics.precision.bytes
+    return exact + tiles.quantized_bytes(quantized, tiles.GATHERED_BITS)
 
 
 def _of_layers(mesh: Mesh, volume: Volume, steps: int) -> Iterator[Collective]:

@@ -165,6 +165,10 @@ class Zero:
     leaf_module: Mapping[str, Any] | None = setting("zero_optimization.leaf_module", is_block=True)
     enable_sanity_checks: bool = setting("zero_optimization.enable_sanity_checks")
     quantized_weights: bool = setting("zero_optimization.zero_quantized_weights")
+    quantized_frozen_weights: bool = setting(
+        "zero_optimization.zero_quantized_nontrainable_weights"
+    )
+    quantized_gradients: bool = setting("zero_optimization.zero_quantized_gradients")
     memory_efficient_linear: bool = setting("zero_optimization.memory_efficient_linear")
     offload_optimizer: Offload | None = None
     offload_param: Offload | None = None

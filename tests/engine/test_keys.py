@@ -202,6 +202,8 @@ ZERO = [
     Case(f"{Z}.stage3_gather_fp16_weights_on_model_save", True, "saved", base=zero(3)),
     Case(f"{Z}.zero_hpz_partition_size", 2, "reshard", base=zero(3, stage3_max_reuse_distance=0)),
     Case(f"{Z}.enable_sanity_checks", True, "watched", base=zero(3)),
+    Case(f"{Z}.zero_quantized_weights", True, "collectives", base=zero(3)),
+    Case(f"{Z}.zero_quantized_gradients", True, "collectives", base=zero(3)),
     Case(f"{Z}.cpu_offload", True, "binding"),
     Case(f"{Z}.cpu_offload_param", True, "parameters on", base=zero(3)),
 ]
@@ -337,9 +339,10 @@ ELSEWHERE = (
     "seq_parallel_communication_data_type",
     "tensor_parallel.",
     "expert_parallel.",
+    "zero_optimization.zero_quantized_nontrainable_weights",
 )
 """Covered by ``test_arguments.py`` and ``engine_storage/test_monitors.py`` without ranks, and by
-``test_sequence.py``, ``test_tensor_input.py`` and ``test_experts_input.py``."""
+``test_sequence.py``, ``test_tensor_input.py``, ``test_experts_input.py`` and ``test_zeropp.py``."""
 
 
 def honoured() -> set[str]:

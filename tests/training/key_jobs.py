@@ -91,6 +91,13 @@ def _built(engine: Any) -> dict[str, Any]:
         "reshard": [unit.reshard_after_forward for unit in plan.stages[0].units],
         "prefetch": [unit.prefetch for unit in plan.stages[0].units],
         "unused": [getattr(group, "reduce_scatter_unused_params", False) for group in groups],
+        "collectives": sorted(
+            {
+                type(comm).__name__
+                for g in groups
+                for comm in (g._all_gather_comm, g._reduce_scatter_comm)
+            }
+        ),
         "parameters on": sorted({type(group.offload_policy).__name__ for group in groups}),
         "binding": type(binding).__name__,
         "tiles": tiles,

@@ -92,15 +92,12 @@ _BLOCK = {
     + _REPLICATED,
     "mics_hierarchical_params_gather": inert("off", OFF)
     + inert("all-gathers stay within the shard group anyway"),
-    "zero_quantized_weights": off_or_refused(
-        "quantized all-gather is not supported; remove the key"
-    ),
-    "zero_quantized_nontrainable_weights": off_or_refused(
-        "quantized weights are not supported; remove the key"
-    ),
-    "zero_quantized_gradients": off_or_refused(
-        "quantized gradient reduction is not supported; remove the key"
-    ),
+    "zero_quantized_weights": inert("off", OFF)
+    + _stage_3("weights are gathered as 8-bit integers with a scale per block"),
+    "zero_quantized_nontrainable_weights": inert("off", OFF)
+    + _stage_3("frozen weights are gathered as 8-bit integers; shards keep the compute dtype"),
+    "zero_quantized_gradients": inert("off", OFF)
+    + _stage_3("gradients are sent as 4-bit integers with a scale per block, and summed in fp32"),
     "zenflow": inert("off", NULL) + refused("ZenFlow is not supported; remove the block"),
     "leaf_module": inert("off", NULL)
     + honoured("unused parameters in them get zero gradients", SHARDED)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from dsconfig import Effective, Plan, PlannedUnit
+from dsconfig import Effective, Plan, PlannedUnit, tiles
 from dsengine.communication.devices import wait_for_stream
 from dsengine.communication.exchange import (
     Reductions,
@@ -30,7 +30,9 @@ from dsengine.communication.exchange import (
     UnitReduceScatter,
     can_exchange,
 )
+from dsengine.communication.quantized import Part, QuantizedAllGather, QuantizedReduceScatter
 from dsengine.optimizers.precision import Policy
+from dsengine.parameters.quantized import quantized_layers
 from dsengine.parameters.shards import is_of_experts, is_split, local_slice_of
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.direct_use import DirectUse
@@ -116,6 +118,7 @@ class FullySharded(Sharding):
         """Whether units may still be gathered from a forward without a backward."""
         self._keeps_gathered = False
         self._is_stage_3 = zero.stage == 3
+        self._quantizes_gradients = self._is_stage_3 and zero.quantized_gradients
         self._offload = zero.offload_param if self._is_stage_3 else None
         self.unsharded: list[FSDPModule] = []
         """Units that stay unsharded between steps, one module for each."""
@@ -129,6 +132,7 @@ class FullySharded(Sharding):
         heads = self._shard_model(plan, units, averaging)
         self._configure_units(units, heads, averaging)
         if self._is_stage_3:
+            self._quantize_gathers(plan.effective)
             install_parameter_attributes()
             self._publish_status(watches=zero.enable_sanity_checks)
             self._set_views()
@@ -205,6 +209,7 @@ class FullySharded(Sharding):
     ) -> None:
         """Set how units are gathered and reduced; gather the unsharded ones."""
         self._exchanges = can_exchange(self._state_group, self._device)
+        self._packed = {layer.module for layer in quantized_layers(self.module)}
         self._all_gather = UnitAllGather()
         self._reductions = Reductions()
         for unit in self._units():
@@ -251,7 +256,8 @@ class FullySharded(Sharding):
     def _set_collectives(self, unit: FSDPModule, averaging: Averaging) -> None:
         """Set direct exchange over gloo; elsewhere, reductions other than a plain mean."""
         wire = self.policy.wire
-        if averaging.is_plain_mean and not self._exchanges and self._reduce_dtype is wire:
+        is_plain = averaging.is_plain_mean and self._reduce_dtype is wire
+        if is_plain and not (self._exchanges or self._quantizes_gradients):
             return
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
@@ -265,7 +271,28 @@ class FullySharded(Sharding):
             may_wait = partial(self._may_wait, unit)
             reduce = UnitReduceScatter(self._reductions, factor, wire, may_wait)
             unit.set_custom_all_gather(cast(Any, self._all_gather))
+        if self._quantizes_gradients:
+            reduce = QuantizedReduceScatter(factor)
         unit.set_custom_reduce_scatter(reduce)
+
+    def _quantize_gathers(self, effective: Effective) -> None:
+        """Let units that are gathered around their use be gathered in 8 bits, as configured."""
+        for unit in self._resharded_units():
+            parts = [
+                Part(record.flat_shard.numel(), self._is_quantized(record, effective))
+                for record in sharded_parameters(unit)
+            ]
+            if any(part.is_quantized for part in parts) and self.mesh.size(-1) > 1:
+                unit.set_custom_all_gather(cast(Any, QuantizedAllGather(parts)))
+
+    def _is_quantized(self, record: ShardedParameter, effective: Effective) -> bool:
+        zero, width = effective.zero, self.policy.compute.itemsize
+        is_chosen = zero.quantized_weights or (
+            zero.quantized_frozen_weights and not record.shard.requires_grad
+        )
+        size = record.flat_shard.numel()
+        is_smaller = tiles.quantized_bytes(size, tiles.GATHERED_BITS) < size * width
+        return is_chosen and is_smaller and record.owner not in self._packed
 
     def _may_wait(self, unit: FSDPModule) -> bool:
         """Whether the reduced gradients of ``unit`` are not read before backward ends.

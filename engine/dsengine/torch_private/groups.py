@@ -165,6 +165,7 @@ def correct_all_gather_gradient() -> None:
 
 COLLECTIVES: Mapping[str, str] = {
     "allreduce_": "all_reduce",
+    "alltoall_base_": "all_to_all_single",
     "allreduce_coalesced_": "all_reduce",
     "_allgather_base_": "all_gather_into_tensor",
     "allgather_into_tensor_coalesced_": "all_gather_into_tensor",
