@@ -33,7 +33,13 @@ test: $(STAMPS)/setup ## run the test suite
 	$(BIN)/python -m pytest -n 2 -m "not engine and not live and not browser and not long and not deep"
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "engine and not live and not browser and not long and not deep"
 
-test-all: $(STAMPS)/interop ## test against the real programs, full jobs, and a browser if there is one
+# SkyPilot requires about 100 packages, among them a web server: it has an environment of its own.
+.skypilot/ready:
+	$(PYTHON) -m venv --clear .skypilot
+	.skypilot/bin/python -m pip install --quiet skypilot
+	@touch $@
+
+test-all: $(STAMPS)/interop .skypilot/ready ## test against the real programs, full jobs, and a browser if there is one
 	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(live or browser or long) and not deep"
 
 # Takes hours; an interrupted run resumes.
@@ -116,4 +122,4 @@ format: $(STAMPS)/setup ## format the sources
 	$(BIN)/ruff format .
 
 clean: ## remove environments, caches and outputs
-	rm -rf $(VENV) $(STAMPS) .torch runs .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(STAMPS) .torch .skypilot runs .pytest_cache .ruff_cache .hypothesis build dist

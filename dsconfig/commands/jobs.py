@@ -38,6 +38,8 @@ class Job(NamedTuple):
     """Minimum number of nodes if fewer than ``nodes`` are enough."""
     hosts: Hosts | None = None
     endpoint: str | None = None
+    device: str | None = None
+    """Name of the GPU, if known."""
 
     @property
     def name(self) -> str:

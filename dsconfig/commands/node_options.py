@@ -31,6 +31,8 @@ class JobFormat(StrEnum):
 
     SLURM = "slurm"
     SSH = "ssh"
+    KUBEFLOW = "kubeflow"
+    SKYPILOT = "skypilot"
 
 
 class NodeAddress(NamedTuple):

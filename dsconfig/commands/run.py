@@ -27,7 +27,7 @@ from dsconfig.project.errors import UsageError
 from dsconfig.report.sizes import size
 
 with lazy_imports():
-    from dsconfig.commands import jobs, run_display, stopping, text_table
+    from dsconfig.commands import cluster_jobs, jobs, run_display, stopping, text_table
     from dsconfig.cost import step_time
     from dsconfig.facts import facts as empty
     from dsconfig.facts import machine
@@ -127,7 +127,7 @@ def run(
         repeated |= {"max_restarts": nodes.max_restarts, "join_timeout": nodes.join_timeout}
         command = jobs.command(_file_name(file), repeated, program)
         job = _job(plan, facts, nodes, requested, command, grace)
-        typer.echo(jobs.slurm(job) if nodes.emit is node_options.JobFormat.SLURM else jobs.ssh(job))
+        typer.echo(_script(nodes.emit, job))
         return
     address = nodes.address(requested)
     plan, facts = None, empty.Facts()
@@ -183,7 +183,21 @@ def _job(
         least=requested.least,
         hosts=requested.hosts,
         endpoint=nodes.rdzv_endpoint,
+        device=facts.device.name if facts.device else None,
     )
+
+
+def _script(form: node_options.JobFormat, job: "jobs.Job") -> str:
+    """Return the job in a format of ``--emit``."""
+    match form:
+        case node_options.JobFormat.SLURM:
+            return jobs.slurm(job)
+        case node_options.JobFormat.SSH:
+            return jobs.ssh(job)
+        case node_options.JobFormat.KUBEFLOW:
+            return cluster_jobs.kubeflow(job)
+        case node_options.JobFormat.SKYPILOT:
+            return cluster_jobs.skypilot(job)
 
 
 def _target_line(plan: "Plan", engine: Engine | None) -> str:
