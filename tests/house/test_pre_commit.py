@@ -1,6 +1,9 @@
 """The pre-commit hooks match config files and run existing commands."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ from validate.test_command import Run, put, run
 __all__ = ["run"]
 
 yaml: Any = pytest.importorskip("yaml")
-HOOKS = yaml.safe_load((Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text("utf-8"))
+ROOT = Path(__file__).parents[2]
+HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
 TAKEN = (
     "ds_config.json",
     "conf/ds_config_zero3.json",
@@ -64,3 +68,44 @@ def test_hook_checks_configs_and_skips_other_files(hook: dict[str, Any], run: Ru
     put("configs/train.json", '{"train_batch_size": 8, "gradient_cliping": 1}')
     result = run(*flags, "configs/train.json", *SKIPPED)
     assert result.code == 1 and "DSC021" in result.out and "1 file," in result.err
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Return a repository with a config, which has a mistake that a safe fix corrects."""
+    (tmp_path / "ds_config.json").write_text(
+        '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "cpu_offload": true}}\n'
+    )
+    (tmp_path / "package.json").write_text('{"name": "x"}\n')
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "."], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+@pytest.mark.live
+def test_pre_commit_installs_and_runs_the_hooks(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pytest.importorskip("pre_commit")
+    home = str(tmp_path_factory.mktemp("pre_commit"))
+
+    def hook(name: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pre_commit", "try-repo", str(ROOT), name, "--all-files"],
+            cwd=repository,
+            env={**os.environ, "PRE_COMMIT_HOME": home},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    config = repository / "ds_config.json"
+    fixed = hook("dsconfig-fix")
+    assert fixed.returncode == 1 and "files were modified by this hook" in fixed.stdout
+    assert "offload_optimizer" in config.read_text()
+    passed = hook("dsconfig-validate")
+    assert passed.returncode == 0, passed.stdout + passed.stderr
+    config.write_text(config.read_text().replace("train_batch_size", "train_batchsize"))
+    failed = hook("dsconfig-validate")
+    assert failed.returncode == 1 and "ds_config.json" in failed.stdout
+    assert "package.json" not in failed.stdout
