@@ -91,9 +91,9 @@ SIGNATURES = (
         role=Role.CONSEQUENCE,
         cause="the scheduler, or another program, stopped the job: a time limit, preemption or a "
         "lost node; the run printed no error of its own",
-        remedy="If the run made progress, resume from the last checkpoint and request more time, or "
-        "save more often. If it made none, it waited: see the line above this one, and start it "
-        "again with py-spy dump --pid PID on each rank.",
+        remedy="If the run made progress, resume from the last checkpoint and request more time, "
+        "or save more often. If it made none, it waited: see the line above this one, and start "
+        "it again with py-spy dump --pid PID on each rank.",
         threads=(
             "ZettaAI/zetta_utils/issues/671",
             "PrimeIntellect-ai/prime-rl/issues/1360",

@@ -11,7 +11,7 @@ _EMPTY = (
     "too many indices for tensor of dimension 1",
     "Dimension out of range (expected to be in range of [-1, 0], but got 1)",
 )
-"""What torch prints about a weight whose values are partitioned: it has one dimension, of size 0."""
+"""What torch prints about a partitioned weight: it has one dimension, of size 0."""
 
 SIGNATURES = (
     Signature(
