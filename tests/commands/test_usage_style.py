@@ -14,7 +14,10 @@ from dsconfig.commands.app import COMMANDS
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("convert ds.json --to x", "--to: 'x' is not one of json, base64, accelerate, fsdp2"),
+        (
+            "convert ds.json --to x",
+            "--to: 'x' is not one of json, base64, accelerate, accelerate-fsdp2",
+        ),
         ("run ds.json --engine x -- a.py", "--engine: 'x' is not one of dsengine, deepspeed"),
         ("checkpoint x out", "ACTION: 'x' is not one of verify, convert"),
         ("estimate --runtime x", "--runtime: 'x' is not one of dsengine, deepspeed, transformers"),
