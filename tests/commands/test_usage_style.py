@@ -16,7 +16,7 @@ from dsconfig.commands.app import COMMANDS
     [
         (
             "convert ds.json --to x",
-            "--to: 'x' is not one of json, base64, accelerate, accelerate-fsdp2",
+            "--to: 'x' is not one of json, base64, accelerate",
         ),
         ("run ds.json --engine x -- a.py", "--engine: 'x' is not one of dsengine, deepspeed"),
         ("checkpoint x out", "ACTION: 'x' is not one of verify, convert"),
