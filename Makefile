@@ -104,7 +104,7 @@ releases: $(STAMPS)/interop ## print what new releases of DeepSpeed, transformer
 	PYTHONPATH=tests $(BIN)/python -m releases $(RELEASES)
 
 site: $(STAMPS)/interop ## build the documentation site in runs/site/public
-	$(BIN)/python website/build.py
+	$(BIN)/python website/build_site.py
 
 lint: $(STAMPS)/setup ## run ruff and pyright
 	$(BIN)/ruff check .

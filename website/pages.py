@@ -15,6 +15,8 @@ from string import Template
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 CHINESE = DOCS / "guide" / "zh-CN"
+CHECK = ROOT / "website" / "check" / "index.html"
+"""The page that checks configs in the browser; in the site it is at ``check/``."""
 LINK = re.compile(r"(?<!\!)\[((?:[^\]\[]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 INDEX = "README.md"
@@ -96,6 +98,8 @@ def linked(text: str, page: Path) -> str:
             return found[0]
         target = (page.parent / name).resolve()
         target = target / INDEX if target.is_dir() and (target / INDEX).exists() else target
+        if target == CHECK:
+            return f"[{label}]({relative(page, 'check/')})"
         if not target.is_relative_to(DOCS):
             return label
         if target.suffix != ".md" or language_of(target) is language_of(page):

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.commands.verdict import verdict
 from dsconfig.comparison import run_differences
+from dsconfig.project.verdict import verdict
 from dsconfig.report.sizes import counted
 from dsconfig.source.pointer import dotted
 

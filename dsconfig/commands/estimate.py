@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsconfig.commands import memory_options, options
-from dsconfig.commands.estimate_result import EstimateOptions, Result, not_fitting
+from dsconfig.commands.estimate_result import EstimateOptions, Result
 from dsconfig.commands.notes import note
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import assumed_facts, inference
 from dsconfig.project.errors import UsageError, usage
+from dsconfig.project.verdict import not_fitting
 from dsconfig.report import FileReport, Report
 from dsconfig.report.render import render
 from dsconfig.report.sizes import GIB, gib, in_gib
 
 with lazy_imports():
     from dsconfig.commands import (
-        despite_errors,
         estimate_limits,
         fact_notes,
         log_facts,
+        prepare,
         run_logs,
         screen,
         suggested_changes,
-        verdict,
         writing,
     )
     from dsconfig.commands import estimate_tables as tables
@@ -45,6 +45,7 @@ with lazy_imports():
         workload,
     )
     from dsconfig.facts import inputs, machine, run_log
+    from dsconfig.project import changes, despite_errors, verdict
     from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
@@ -128,13 +129,26 @@ def _checked(
     facts: "Facts",
     program: inference.TargetProgram,
 ) -> "tuple[Effective, Report]":
-    """Return the concrete config and the errors of the file; prints the errors."""
+    """Return the concrete config and the errors of the file, which are printed.
+
+    Exits with code 1 if there is no concrete config.
+    """
     if not extra.fit:
         with usage():
             workload.require_facts(facts)
-    effective, errors = despite_errors.resolved(document, facts, program, extra.output_format)
-    if errors.diagnostics and extra.output_format != "json":
+    errors, effective, remarks = despite_errors.concrete(document, facts, program.runtime)
+    for sentence in remarks:
+        note(sentence)
+    if effective is None and extra.output_format == "json":
+        prepare.print_failure(errors, program.data)
+    elif effective is None or (errors.diagnostics and extra.output_format != "json"):
         typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
+    if effective is None:
+        typer.echo("no estimate: the config cannot be read or has no valid stage", err=True)
+        raise typer.Exit(1)
+    fact_notes.note_ignored_flags(effective, document, program.runtime, facts)
+    fact_notes.note_unintended_fp32(effective, document, program.runtime, facts)
+    fact_notes.note_not_estimated(effective, facts)
     return effective, errors
 
 
@@ -333,7 +347,7 @@ def _show(result: Result, output_format: str) -> None:
 def _changes(result: Result) -> list[dict[str, Any]]:
     if result.document is None:
         return []
-    return suggested_changes.change_data(result.changes, result.program.runtime, result.document)
+    return changes.change_data(result.changes, result.program.runtime, result.document)
 
 
 def smaller_device(facts: "Facts", option: "Option", log: "RunLog") -> "Facts":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from dsconfig.commands import options
-from dsconfig.cost.fit import host_or_disk_shortfall
+from dsconfig.project.verdict import not_fitting
 from dsconfig.report import Report
 
 if TYPE_CHECKING:
@@ -109,10 +109,3 @@ class Result(NamedTuple):
         """Whether changes cannot be suggested: the run failed because of unknown activations."""
         without = self.estimate.inputs["sequence_length"] is None
         return self.ran_out and without and not not_fitting(self.option, self.facts)
-
-
-def not_fitting(option: "Option", facts: "Facts") -> bool:
-    """Return whether the specified device, host memory or NVMe space is too small."""
-    if host_or_disk_shortfall(option.host, option.nvme, facts):
-        return True
-    return facts.device is not None and not all(fit.fits for fit in option.fits)

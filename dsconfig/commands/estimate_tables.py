@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dsconfig.commands import suggested_changes
-from dsconfig.commands import verdict as verdicts
 from dsconfig.commands.bars import memory_bars
 from dsconfig.commands.estimate_result import not_fitting
 from dsconfig.commands.text_table import (
@@ -33,6 +32,7 @@ from dsconfig.cost.estimate import (
 from dsconfig.cost.fit import TO_SPARE, host_or_disk_shortfall
 from dsconfig.cost.rendering import label
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.project import verdict as verdicts
 from dsconfig.report.sizes import GIB, counted, gib, in_gib, size
 from dsconfig.runtimes.base import RECOMPUTATION
 from dsconfig.source.pointer import dotted

@@ -1,7 +1,7 @@
 """Flags about model execution that affect memory."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from dsconfig.commands.notes import note
 from dsconfig.commands.options import fact
@@ -9,8 +9,8 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
 
 with lazy_imports():
-    from dsconfig.cost import loss
     from dsconfig.facts import training as runs
+    from dsconfig.project import run_style
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -69,23 +69,10 @@ def with_master_weights(facts: "Facts", style: Style) -> "Facts":
 
 def with_style(facts: "Facts", style: Style, recompute: str | None = None) -> "Facts":
     """Return the facts with these flags as training arguments. Raises UsageError."""
-    arguments: dict[str, Any] = {}
-    if recompute is not None:
-        if recompute not in ("none", "selective", "full"):
-            raise UsageError(f"--recompute: {recompute!r} is not one of none, selective, full")
-        arguments["gradient_checkpointing"] = recompute
-    if style.attention is not None:
-        if style.attention not in ("flash", "eager"):
-            raise UsageError(f"--attention: {style.attention!r} is not one of flash, eager")
-        is_eager = style.attention == "eager"
-        arguments["attn_implementation"] = "eager" if is_eager else "flash_attention_2"
-    if style.fused_kernels:
-        arguments["use_liger_kernel"] = True
-    if style.loss_kernel is not None:
-        if style.loss_kernel not in loss.NAMES:
-            raise UsageError(f"--loss: {style.loss_kernel!r} is not one of {', '.join(loss.NAMES)}")
-        arguments["loss"] = style.loss_kernel
-    if not arguments:
-        return facts
-    training = facts.training or runs.TrainingFacts()
-    return replace(facts, training=replace(training, arguments={**training.arguments, **arguments}))
+    return run_style.with_style(
+        facts,
+        attention=style.attention,
+        fused_kernels=style.fused_kernels,
+        loss_kernel=style.loss_kernel,
+        recompute=recompute,
+    )

@@ -7,12 +7,12 @@ from typing import Any
 
 from dsconfig.commands.estimate_tables import step_line
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
-from dsconfig.commands.verdict import Requirement, sentence
 from dsconfig.cost.estimate import TierMemory
 from dsconfig.cost.fit import host_or_disk_shortfall
 from dsconfig.facts import Facts
 from dsconfig.mesh import Mesh
 from dsconfig.planner.plan import Plan, PlannedUnit, Status
+from dsconfig.project.verdict import Requirement, sentence
 from dsconfig.report.sizes import counted, size
 from dsconfig.runtimes.effective import Tier
 

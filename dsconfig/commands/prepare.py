@@ -20,7 +20,7 @@ with lazy_imports():
     from dsconfig.facts import facts as empty
     from dsconfig.planner import build
     from dsconfig.planner import plan as plans
-    from dsconfig.project import inference
+    from dsconfig.project import despite_errors, inference
     from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
@@ -30,25 +30,9 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 FOUND = 1
-STOPS = ("program-stops", "deepspeed-stops")
-"""Resolver findings for a program that stops."""
 ConfigOrPlan = Annotated[
     str, typer.Argument(metavar="FILE", help="Config or plan file (- for a config on stdin).")
 ]
-
-
-def new_findings(findings: tuple["Diagnostic", ...], report: Report) -> tuple["Diagnostic", ...]:
-    """Return the resolver's findings that validation has not reported."""
-    pointers = {error.pointer for error in report.errors if error.pointer}
-    reported = {(error.code, error.pointer) for error in report.errors}
-    stops = bool(report.refusals)
-    return tuple(
-        finding
-        for finding in findings
-        if finding.pointer not in pointers
-        and (finding.code, finding.pointer) not in reported
-        and not (stops and finding.name in STOPS)
-    )
 
 
 def planned(
@@ -74,7 +58,7 @@ def planned(
     failed = partial(show_errors, document, strict=strict, form=form, target=target)
     failed(report.diagnostics)
     resolution = api.fill_in(document, facts, runtime=program)
-    failed(new_findings(resolution.diagnostics, report))
+    failed(despite_errors.new_findings(resolution.diagnostics, report))
     if resolution.effective is not None:
         fact_notes.note_unintended_fp32(resolution.effective, document, program, facts)
     try:

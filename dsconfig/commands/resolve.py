@@ -29,6 +29,7 @@ with lazy_imports():
     from dsconfig.reference import keys as key_reference
     from dsconfig.report import render
     from dsconfig.report.render import as_json as machine_form
+    from dsconfig.resolver.resolution import finite, ledger_data
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -176,17 +177,7 @@ def data(result: "Resolution", only: str | None) -> dict[str, Any]:
         "format_version": machine_form.FORMAT_VERSION,
         "runtime": result.runtime,
         "config": finite(result.config),
-        "ledger": [
-            {
-                "pointer": entry.pointer,
-                "value": finite(entry.value),
-                "source": entry.source,
-                "rule": entry.rule,
-                "inputs": finite(dict(entry.inputs)),
-            }
-            for entry in result.ledger
-            if only in (None, entry.pointer)
-        ],
+        "ledger": [ledger_data(entry) for entry in result.ledger if only in (None, entry.pointer)],
         "diagnostics": [
             machine_form.diagnostic_data(finding)
             for finding in result.diagnostics
@@ -201,17 +192,6 @@ def as_json(config: dict[str, Any]) -> str:
     Raises ValueError for other numbers that JSON cannot represent.
     """
     return json.dumps(finite(config, infinity=None), indent=4, ensure_ascii=False, allow_nan=False)
-
-
-def finite(value: Any, infinity: str | None = "inf") -> Any:
-    """Return the value with infinities and NaN replaced, which JSON cannot represent."""
-    if is_block(value):
-        return {key: finite(child, infinity) for key, child in value.items()}
-    if is_list(value):
-        return [finite(child, infinity) for child in value]
-    if isinstance(value, float) and not isfinite(value):
-        return infinity if value == inf else str(value)
-    return value
 
 
 def explanation(result: "Resolution", pointer: str) -> str:

@@ -13,21 +13,17 @@ from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import usage
-from dsconfig.runtimes.base import RECOMPUTATION, format_instructions
+from dsconfig.runtimes.base import format_instructions
 
 with lazy_imports():
-    from dsconfig.commands import fact_notes, host_memory, screen, text_table, verdict
+    from dsconfig.commands import fact_notes, host_memory, screen, text_table
     from dsconfig.commands import tune_tables as tables
-    from dsconfig.cost import choices, rendering, search_space, tuning, workload
-    from dsconfig.project import program_file
-    from dsconfig.runtimes import capabilities
+    from dsconfig.cost import rendering, tuning, workload
+    from dsconfig.project import program_file, verdict
 
 if TYPE_CHECKING:
-    from dsconfig.cost.search_space import Candidate
     from dsconfig.cost.tuning import Ranking
     from dsconfig.facts import Facts
-    from dsconfig.project.program_file import ProgramFile
-    from dsconfig.runtimes.base import Runtime
 
 SHOWN = 10
 
@@ -72,7 +68,7 @@ def tune(
     candidates = ranking.candidates
     fits = bool(candidates) and not candidates[0].reason
     if fits and output is not None:
-        winner = file_of(candidates[0], program)
+        winner = program_file.of_candidate(candidates[0], program)
         if str(output) == "-" and winner.steps:
             note(f"also set {format_instructions(winner.steps)}")
         write(output, json.dumps(winner.config, indent=4) + "\n")
@@ -86,19 +82,6 @@ def tune(
             text_table.paragraph(f"nothing fits; try {verdict.flags_to_try(facts)}"), err=True
         )
         raise typer.Exit(1)
-
-
-def file_of(candidate: "Candidate", program: "Runtime") -> "ProgramFile":
-    """Return the config file of a candidate and the settings its program takes elsewhere."""
-    config = choices.config_of(candidate.effective, recomputes=program.recomputes_from_config)
-    config = search_space.with_settings(config, candidate.settings)
-    settings = {
-        **capabilities.outside(candidate.settings),
-        **choices.recomputation_edits(candidate.choice.recompute),
-    }
-    if program.recomputes_from_config:
-        settings.pop(RECOMPUTATION, None)
-    return program_file.for_program(program, config, settings)
 
 
 def _show(
@@ -117,7 +100,7 @@ def _show(
         tables.print_candidates(ranking.candidates, None if show_all else SHOWN, facts, program)
         tables.print_degrees(ranking)
     if not best.reason:
-        winner = file_of(best, program.runtime)
+        winner = program_file.of_candidate(best, program.runtime)
         if winner.steps:
             typer.echo(
                 text_table.paragraph(

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dsconfig.commands import verdict as verdicts
 from dsconfig.commands.estimate_tables import model_label, print_host
 from dsconfig.commands.text_table import TextTable, colored_verdict, paragraph
 from dsconfig.cost.divisions import described
 from dsconfig.mesh import UNDIVIDED
+from dsconfig.project import verdict as verdicts
 from dsconfig.report.sizes import counted, in_gib
 
 if TYPE_CHECKING:

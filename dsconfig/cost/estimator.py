@@ -1,6 +1,5 @@
 """From a config and facts to an Estimate."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -209,8 +208,11 @@ def _on_gpu(trace: Trace, facts: Facts) -> dict[str, int]:
 
 
 def _reserved(pooled: int, facts: Facts, margin: float = hardware.RESERVED_OVER_ALLOCATED) -> int:
-    capability = facts.device.compute_capability if facts.device else None
-    return int((pooled + hardware.workspace_bytes(capability)) * margin)
+    return int((pooled + _workspace(facts)) * margin)
+
+
+def _workspace(facts: Facts) -> int:
+    return hardware.workspace_bytes(facts.device.compute_capability if facts.device else None)
 
 
 def _allocation_budget(facts: Facts) -> int | None:
@@ -218,7 +220,13 @@ def _allocation_budget(facts: Facts) -> int | None:
     if facts.device_bytes is None or facts.on_cpu:
         return facts.device_bytes
     left = facts.device_bytes - hardware.outside_bytes(facts)
-    return bisect_right(range(max(0, left)), left, key=lambda size: _reserved(size, facts)) - 1
+    # The inverse of _reserved, to a byte; in a browser, bisect cannot search a range of 2^31.
+    budget = int(left / hardware.RESERVED_OVER_ALLOCATED) - _workspace(facts)
+    while _reserved(budget, facts) > left:
+        budget -= 1
+    while _reserved(budget + 1, facts) <= left:
+        budget += 1
+    return max(budget, -1)
 
 
 def fits_on(devices: list[tuple[str, int]], device: DeviceMemory) -> tuple[Fit, ...]:

@@ -1,10 +1,18 @@
 """Config files for a target program: values that the program sets itself stay "auto"."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from dsconfig.runtimes.base import AUTO, AutoHandling, Instruction, Runtime
+from dsconfig.lazy_imports import lazy_imports
+from dsconfig.runtimes.base import AUTO, RECOMPUTATION, AutoHandling, Instruction, Runtime
 from dsconfig.source.pointer import join
+
+with lazy_imports():
+    from dsconfig.cost import choices, search_space
+    from dsconfig.runtimes import capabilities
+
+if TYPE_CHECKING:
+    from dsconfig.cost.search_space import Candidate
 
 ZERO = "zero_optimization"
 MODEL_DEPENDENT = (
@@ -36,6 +44,19 @@ def for_program(
     }
     steps = program.instructions({**values, **other_settings}, {})
     return ProgramFile(cast("dict[str, Any]", _with_auto(config, (), opened)), tuple(opened), steps)
+
+
+def of_candidate(candidate: "Candidate", program: Runtime) -> ProgramFile:
+    """Return the config file of a candidate and the settings its program takes elsewhere."""
+    config = choices.config_of(candidate.effective, recomputes=program.recomputes_from_config)
+    config = search_space.with_settings(config, candidate.settings)
+    settings = {
+        **capabilities.outside(candidate.settings),
+        **choices.recomputation_edits(candidate.choice.recompute),
+    }
+    if program.recomputes_from_config:
+        settings.pop(RECOMPUTATION, None)
+    return for_program(program, config, settings)
 
 
 def _filled_by_program(value: Any, path: tuple[str, ...], program: Runtime) -> dict[str, Any]:

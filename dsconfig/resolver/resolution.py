@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.report import Diagnostic, Effect, Report, Severity, html
 from dsconfig.report.sizes import counted
 from dsconfig.runtimes.replay import Source
 from dsconfig.schema.version import NEWEST, Version
+from dsconfig.source.pointer import is_block, is_list
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.effective import Effective
@@ -73,3 +75,25 @@ class Resolution:
     def refusals(self) -> tuple[Diagnostic, ...]:
         """Diagnostics that stop the program."""
         return tuple(found for found in self.diagnostics if found.effect is Effect.REFUSED)
+
+
+def ledger_data(entry: LedgerEntry) -> dict[str, Any]:
+    """Return an entry of the ledger as valid JSON values."""
+    return {
+        "pointer": entry.pointer,
+        "value": finite(entry.value),
+        "source": entry.source,
+        "rule": entry.rule,
+        "inputs": finite(dict(entry.inputs)),
+    }
+
+
+def finite(value: Any, infinity: str | None = "inf") -> Any:
+    """Return the value with infinities and NaN replaced, which JSON cannot represent."""
+    if is_block(value):
+        return {key: finite(child, infinity) for key, child in value.items()}
+    if is_list(value):
+        return [finite(child, infinity) for child in value]
+    if isinstance(value, float) and not isfinite(value):
+        return infinity if value == inf else str(value)
+    return value

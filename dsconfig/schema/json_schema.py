@@ -137,7 +137,11 @@ class SchemaBuilder:
             for alias in declared.aliases:
                 description = {"description": f"Alias of {name}."}
                 properties[alias] = _without_ref_siblings(properties[name] | description)
-                alias_conflicts.append({"not": {"required": [name, alias]}})
+                # ajv's strictRequired expects the names among the properties of the same schema.
+                both = [name, alias]
+                alias_conflicts.append(
+                    {"not": {"properties": dict.fromkeys(both, True), "required": both}}
+                )
         schema["properties"] = properties
         required = [name for name in schema.pop("required", []) if name in properties]
         if required:

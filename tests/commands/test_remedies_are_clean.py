@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.commands.suggested_changes import changed
 from dsconfig.cost.remedies import Change, cheapest_changes
 from dsconfig.facts import Facts
+from dsconfig.project.changes import changed
 from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.source import Document, read
 from dsconfig.source.pointer import lookup

@@ -8,7 +8,6 @@ import pytest
 
 import dsconfig
 from dsconfig.commands import plan_tables
-from dsconfig.commands.verdict import verdict
 from dsconfig.cost import hardware
 from dsconfig.cost.activations import activations_of
 from dsconfig.cost.assumptions import decisive_assumptions
@@ -18,6 +17,7 @@ from dsconfig.cost.pipeline import blocks_of_stage
 from dsconfig.cost.step_time import step_time
 from dsconfig.cost.usual import known_devices
 from dsconfig.facts import HostFacts, gather
+from dsconfig.project.verdict import verdict
 from dsconfig.runtimes.base import runtime_of
 
 GIB = 2**30

@@ -26,6 +26,7 @@ LAYERS = [
     ("project",),
     ("conversion",),
     ("editor",),
+    ("browser",),
     ("commands",),
     ("__main__", "generate"),
 ]

@@ -1,53 +1,57 @@
 """The concrete config of a file, also of one with errors, and whether its run can start."""
 
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dsconfig import api
-from dsconfig.commands import fact_notes, prepare
-from dsconfig.commands.notes import note
-from dsconfig.report import FileReport, Report
-from dsconfig.report.render import render
+from dsconfig.report import Diagnostic, Report
 from dsconfig.resolver import codes, draft
 from dsconfig.runtimes.base import AUTO, AutoHandling
 from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
 
-MISSING_FACT = codes.CODES["DSC150"].name
-
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
-    from dsconfig.project.inference import TargetProgram
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
     from dsconfig.source import Document
 
+MISSING_FACT = codes.CODES["DSC150"].name
+STOPS = ("program-stops", "deepspeed-stops")
+"""Resolver findings for a program that stops."""
 
-def resolved(
-    document: "Document", facts: "Facts", target: "TargetProgram", form: str
-) -> "tuple[Effective, Report]":
-    """Return the concrete config and the errors of the file.
 
-    A config with errors is estimated too. Prints the errors in the output format ``form`` and exits
-    with code 1 if that is not possible.
+class Concrete(NamedTuple):
+    """The errors of a file and its concrete config, None if there is none.
+
+    ``notes``: sentences about values that are not those of the file.
     """
-    program = target.runtime
+
+    errors: Report
+    effective: "Effective | None" = None
+    notes: tuple[str, ...] = ()
+
+
+def concrete(document: "Document", facts: "Facts", program: "Runtime") -> Concrete:
+    """Return the errors of a file and its concrete config, if it can be determined."""
     report = api.check(document, facts, runtime=program, version=program.version)
     result = api.fill_in(document, facts, runtime=program, version=program.version)
-    more = Report(prepare.new_findings(result.diagnostics, report))
-    errors = Report(report.errors + more.errors)
-    effective = result.effective or _repaired(document, errors, facts, program)
-    if effective is None:
-        if form == "json":
-            prepare.print_failure(errors, target.data)
-        else:
-            typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
-        typer.echo("no estimate: the config cannot be read or has no valid stage", err=True)
-        raise typer.Exit(1)
-    fact_notes.note_ignored_flags(effective, document, program, facts)
-    fact_notes.note_unintended_fp32(effective, document, program, facts)
-    fact_notes.note_not_estimated(effective, facts)
-    return effective, errors
+    errors = Report(report.errors + Report(new_findings(result.diagnostics, report)).errors)
+    if result.effective is not None:
+        return Concrete(errors, result.effective)
+    return _repaired(document, errors, facts, program)
+
+
+def new_findings(findings: tuple[Diagnostic, ...], report: Report) -> tuple[Diagnostic, ...]:
+    """Return the resolver's findings that validation has not reported."""
+    pointers = {error.pointer for error in report.errors if error.pointer}
+    reported = {(error.code, error.pointer) for error in report.errors}
+    stops = bool(report.refusals)
+    return tuple(
+        finding
+        for finding in findings
+        if finding.pointer not in pointers
+        and (finding.code, finding.pointer) not in reported
+        and not (stops and finding.name in STOPS)
+    )
 
 
 def prevents_start(errors: Report) -> bool:
@@ -55,9 +59,7 @@ def prevents_start(errors: Report) -> bool:
     return any(error.name != MISSING_FACT for error in errors.refusals)
 
 
-def _repaired(
-    document: "Document", errors: Report, facts: "Facts", program: "Runtime"
-) -> "Effective | None":
+def _repaired(document: "Document", errors: Report, facts: "Facts", program: "Runtime") -> Concrete:
     """Return the concrete config of a file that the program rejects, if it can be determined.
 
     A rejected value that cannot be used is replaced by the one of the program. Without a valid
@@ -65,11 +67,11 @@ def _repaired(
     """
     stage = ("DSC031", "/zero_optimization/stage")
     if document.is_broken or stage in ((error.code, error.pointer) for error in errors.errors):
-        return None
+        return Concrete(errors)
     result = api.fill_in(document, facts, runtime=program)
     effective = result.derive()
     if effective is not None and effective.batch is not None:
-        return effective
+        return Concrete(errors, effective)
     own = (error.pointer for error in errors.errors if error.file is None)
     pointers = [pointer.removesuffix("/type") for pointer in own if pointer]
     reduced = document._replace(value=_without(document.value, pointers, program))
@@ -81,14 +83,16 @@ def _repaired(
         reduced = reduced._replace(value=_deleted(reduced.value, still_open))
         effective = api.fill_in(reduced, facts, runtime=program).derive()
     if effective is None:
-        return None
+        return Concrete(errors)
+    notes: list[str] = []
     if pointers:
         names = ", ".join(dict.fromkeys(map(dotted, pointers)))
-        note(f"estimated without the rejected values of {names}")
+        notes.append(f"estimated without the rejected values of {names}")
     if still_open:
         names = ", ".join(map(dotted, still_open))
-        note(f'estimated with the default of DeepSpeed for {names} ("auto" is not resolved)')
-    return effective
+        default = "estimated with the default of DeepSpeed for"
+        notes.append(f'{default} {names} ("auto" is not resolved)')
+    return Concrete(errors, effective, tuple(notes))
 
 
 def _without(config: dict[str, Any], pointers: list[str], program: "Runtime") -> dict[str, Any]:

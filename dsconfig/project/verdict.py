@@ -162,3 +162,10 @@ def flags_to_try(facts: "Facts") -> str:
     elif facts.base_weights is None:
         ways += ["--base-weights 4bit (QLoRA)"]
     return ", ".join(ways)
+
+
+def not_fitting(option: "Option", facts: "Facts") -> bool:
+    """Return whether the specified device, host memory or NVMe space is too small."""
+    if host_or_disk_shortfall(option.host, option.nvme, facts):
+        return True
+    return facts.device is not None and not all(fit.fits for fit in option.fits)
