@@ -146,12 +146,12 @@ def test_fix_moves_the_findings_and_keys_move_the_bars(chromium: Any, site: str)
     settled(page)
     assert '"overlap_comm"' in page.input_value("#text")
     assert "DSC021" not in page.inner_text("#findings")
-    peak = page.inner_text(".row.main span:last-child")
+    peak = page.inner_text(".row.main > span:last-child")
     text = page.input_value("#text").replace('"stage": 2', '"stage": 3')
     page.fill("#text", text)
     page.wait_for_selector("#memory-title:has-text('stage 3')", timeout=300_000)
     settled(page)
-    assert page.inner_text(".row.main span:last-child") != peak
+    assert page.inner_text(".row.main > span:last-child") != peak
     # The link alone shows the same state to another reader.
     other = opened(chromium, site, page.url.partition("check/")[2])
     assert other.input_value("#text") == text
