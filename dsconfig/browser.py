@@ -46,7 +46,7 @@ Data = dict[str, Any]
 
 
 class Request:
-    """What the page asks: a text, facts about the run, and the target program.
+    """A request of the page: a text, facts about the run, and the target program.
 
     ``flags`` are arguments of ``dsconfig.gather``, ``style`` those of ``run_style.with_style``.
     ``model_config`` is the text of a config.json and replaces the flag ``model``.

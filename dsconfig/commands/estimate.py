@@ -139,6 +139,10 @@ def _checked(
     errors, effective, remarks = despite_errors.concrete(document, facts, program.runtime)
     for sentence in remarks:
         note(sentence)
+    if effective is not None:
+        fact_notes.note_ignored_flags(effective, document, program.runtime, facts)
+        fact_notes.note_unintended_fp32(effective, document, program.runtime, facts)
+        fact_notes.note_not_estimated(effective, facts)
     if effective is None and extra.output_format == "json":
         prepare.print_failure(errors, program.data)
     elif effective is None or (errors.diagnostics and extra.output_format != "json"):
@@ -146,9 +150,6 @@ def _checked(
     if effective is None:
         typer.echo("no estimate: the config cannot be read or has no valid stage", err=True)
         raise typer.Exit(1)
-    fact_notes.note_ignored_flags(effective, document, program.runtime, facts)
-    fact_notes.note_unintended_fp32(effective, document, program.runtime, facts)
-    fact_notes.note_not_estimated(effective, facts)
     return effective, errors
 
 

@@ -85,11 +85,12 @@ def test_estimates_equal_the_command_line(public: Path, tmp_path: Path) -> None:
         zip(jobs, answers(public, requests), strict=True)
     ):
         expected = printed(tmp_path / str(number), text, "estimate", *flags(run))
-        estimate = answer.get("estimate")
+        estimate: dict[str, Any] | None = answer["estimate"]
         if expected is None or "options" not in expected:
             assert estimate is None or "error" in estimate, CORPUS[number].name
             continue
         made += 1
+        assert estimate is not None, CORPUS[number].name
         for option in expected["options"]:
             del option["lacks"]
         assert estimate["options"] == expected["options"], CORPUS[number].name
