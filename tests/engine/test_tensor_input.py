@@ -4,6 +4,8 @@ import re
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from dsengine.parallel.tensor_plan import SUMMED, Layer, layers_of_plan, layers_of_rules
 from training import tensor_jobs
@@ -188,3 +190,37 @@ def test_first_rule_that_matches_applies(block: dict[str, Any], expected: dict[s
     )
     found = layers_of_rules(block, linear, ["b.head_norm", "b"], "llama")
     assert {layer.name: layer.style for layer in found} == expected
+
+
+@pytest.mark.parametrize("model_type", ["bloom", "phi3"])
+def test_presets_that_do_not_fit_models_of_their_name(model_type: str) -> None:
+    block, linear = {"preset_model": model_type.title()}, {"h.0.mlp.dense_h_to_4h": (8, 4)}
+    with pytest.raises(ValueError, match=f"preset_model {model_type}: the attention of this model"):
+        layers_of_rules(block, linear, [], model_type)
+    layers_of_rules(block, linear, [], "own")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("model_type", ["bloom", "phi3"])
+def test_attention_of_these_models_needs_all_heads(model_type: str) -> None:
+    """A part of the heads, as the preset splits them, does not train."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "vocab_size": 32}
+    config = AutoConfig.for_model(model_type, num_attention_heads=4, pad_token_id=0, **sizes)
+    model: Any = AutoModelForCausalLM.from_config(config)
+    linear = {
+        n: (m.out_features, m.in_features)
+        for n, m in model.named_modules()
+        if isinstance(m, nn.Linear)
+    }
+    layers = layers_of_rules({"preset_model": model_type}, linear, [], "own")
+    for layer in layers:
+        module = model.get_submodule(layer.name)
+        by_columns = "col" in layer.style
+        kept = module.weight.chunk(2, 0 if by_columns else 1)[0]
+        module.weight = nn.Parameter(kept)
+        if by_columns and module.bias is not None:
+            module.bias = nn.Parameter(module.bias.chunk(2)[0])
+    with pytest.raises(RuntimeError):
+        model(input_ids=torch.ones(1, 4, dtype=torch.long))

@@ -12,7 +12,12 @@ pytestmark = [pytest.mark.live, pytest.mark.engine]
 
 @pytest.mark.parametrize(
     ("program", "stage", "accumulation", "kind"),
-    [("trainer", 1, 1, "causal"), ("trainer", 3, 2, "qwen 3"), ("accelerate", 2, 2, "gemma 3")],
+    [
+        ("trainer", 1, 1, "causal"),
+        ("trainer", 3, 2, "qwen 3"),
+        ("accelerate", 2, 2, "gemma 3"),
+        ("tp_size", 3, 2, "causal"),
+    ],
 )
 def test_losses_and_norms_of_one_process(
     tmp_path: Path, program: str, stage: int, accumulation: int, kind: str

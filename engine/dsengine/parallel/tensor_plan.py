@@ -66,6 +66,13 @@ Experts that are one parameter stay whole. DeepSpeed leaves the gradients of ``k
 partial, which gives each rank other weights; here they are summed.
 """
 
+UNFIT: Mapping[str, str] = {
+    "bloom": "adds the positions of all heads to the scores of each rank: write layer_specs for "
+    "its MLP instead",
+    "phi3": "takes the sizes of queries and keys from its config: remove the key to use the "
+    "model's plan",
+}
+"""Why models of transformers 5.23 cannot be split by the preset of their name, and what to do."""
 
 FAULTY: Mapping[str, str] = {
     "doge": "does not split the parameters of its attention mask",
@@ -131,6 +138,11 @@ def layers_of_rules(
     """
     config = settings.get("partition_config") or {}
     rules = [rule for rule in rules_of(settings) if _is_for(rule, model_type)]
+    if str(settings.get("preset_model")).lower() == model_type and model_type in UNFIT:
+        raise ValueError(
+            f"tensor_parallel.preset_model {model_type}: the attention of this model of "
+            f"transformers {UNFIT[model_type]}"
+        )
     found: list[Layer] = []
     for name in [*linear, *others]:
         rule = first_rule(rules, f"{name}.weight")

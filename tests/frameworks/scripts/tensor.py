@@ -1,6 +1,8 @@
 """Train a tiny model whose layers are split over two ranks, with the Trainer or accelerate.
 
-python tensor.py RESULT (trainer | accelerate) FOLDER STAGE ACCUMULATION KIND
+python tensor.py RESULT (trainer | accelerate | tp_size) FOLDER STAGE ACCUMULATION KIND
+
+``tp_size``: accelerate, with the degree in its ParallelismConfig as well.
 """
 
 import json
@@ -10,7 +12,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DeepSpeedPlugin, DummyOptim, set_seed
+from accelerate.utils import DeepSpeedPlugin, DummyOptim, ParallelismConfig, set_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
@@ -51,10 +53,12 @@ def with_trainer(
 
 
 def with_accelerate(
-    model: Any, data: list[dict[str, Tensor]], config: dict[str, Any]
+    model: Any, data: list[dict[str, Tensor]], config: dict[str, Any], degrees: Any
 ) -> dict[str, Any]:
     steps = config["gradient_accumulation_steps"]
-    accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+    accelerator = Accelerator(
+        deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config), parallelism_config=degrees
+    )
     loader: Any = DataLoader(data, batch_size=MICRO_BATCH)  # pyright: ignore
     model, optimizer, loader = accelerator.prepare(model, DummyOptim(model.parameters()), loader)
     result: dict[str, Any] = {"losses": [], "norms": []}
@@ -83,7 +87,8 @@ def main(program: str, folder: str, stage: str, accumulation: str, kind: str) ->
     data = samples(kind, STEPS * int(accumulation))
     if program == "trainer":
         return with_trainer(folder, model, data, config)
-    return with_accelerate(model, data, config)
+    degrees = ParallelismConfig(tp_size=2) if program == "tp_size" else None
+    return with_accelerate(model, data, config, degrees)
 
 
 if __name__ == "__main__":
