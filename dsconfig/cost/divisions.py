@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dsconfig.facts.facts import Facts
+from dsconfig.facts.hf_attributes import tensor_plan
 from dsconfig.facts.model import Architecture
 from dsconfig.mesh import UNDIVIDED, Degrees, divisors, nearest_degree, ranks_per_node
 from dsconfig.runtimes.base import Runtime
@@ -17,6 +18,8 @@ from dsconfig.runtimes.capabilities import (
     support,
 )
 
+EXPERTS_SPLIT = "moe_tp_experts"
+"""The style of a plan that splits every expert over ranks."""
 LARGEST_SEQUENCE = 64
 """Largest sequence-parallel degree tried: Ulysses exchanges heads, and few models have more."""
 
@@ -70,14 +73,24 @@ def why_not(axis: str, facts: Facts, program: Runtime | None = None) -> str:
 
     ``program``: may require equal parts of an MLP too."""
     shape = facts.architecture
-    if axis == "tensor" and program is not None and requires_equal_parts(program, axis):
-        width = shape.width_of_mlp if shape is not None and not shape.experts else 0
+    equal = axis == "tensor" and program is not None and requires_equal_parts(program, axis)
+    for name, width in _split_widths(shape) if equal and shape is not None else ():
         if width % facts.degrees.tensor:
-            return f"an MLP width of {width} is not divisible by it"
+            return f"{name} width of {width} is not divisible by it"
     obstacle = _obstacle(axis, facts)
     near = nearest(axis, facts) if obstacle else 1
     is_possible = obstacle and not _obstacle(axis, with_degree(facts, axis, near))
     return f"{obstacle}; use {near}" if is_possible else obstacle
+
+
+def _split_widths(shape: Architecture) -> Iterator[tuple[str, int]]:
+    """Yield the inner widths that layers split over ranks have."""
+    if shape.mixed_blocks < shape.layers:
+        yield "an MLP", shape.dense_width or shape.width_of_mlp
+    if shape.mixed_blocks and EXPERTS_SPLIT in tensor_plan(shape.family):
+        yield "an expert", shape.expert_size or shape.width_of_mlp
+    if shape.shared_width:
+        yield "a shared expert", shape.shared_width
 
 
 def nearest(axis: str, facts: Facts) -> int:
@@ -125,7 +138,7 @@ def why_none(axis: str, facts: Facts, program: Runtime) -> str:
     family = shape.family if shape is not None else None
     if axis == "tensor" and (refused := refused_plan(program, family)):
         return refused
-    if axis == "expert" and (shape is None or not shape.experts):
+    if axis == "expert" and (shape is None or not shape.mixed_blocks):
         return "the model has no experts"
     if axis == "expert" and (refused := refused_experts(program, family)):
         return refused
