@@ -24,6 +24,7 @@ from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.mixers import BlockKind
 from dsconfig.facts.model import Architecture
+from dsconfig.facts.tensor_plans import splits_attention
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.version import Version
 
@@ -85,11 +86,13 @@ class BlockBytes:
     """One block, in bytes per s*b*h: ``linear`` + ``quadratic`` * a * s / h.
 
     ``undivided`` is the part of ``linear`` that tensor parallelism does not divide.
+    ``heads_split``: it divides ``quadratic``.
     """
 
     linear: float
     quadratic: float
     undivided: float
+    heads_split: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +151,7 @@ def block_bytes(
         attention += style.width * (2 * queries + shape.width_of_keys / shape.hidden_size)
         quadratic = 12.0
     masks = norms_of(block) * style.mask_width if dropout else 0
+    heads_split = splits_attention(shape.family)
     return BlockBytes(
         linear=norms
         + attention * block.attentions
@@ -156,7 +160,8 @@ def block_bytes(
         + masks
         + (_adapted(family, shape, style, adapters, drops_inputs) if adapters else 0),
         quadratic=quadratic * block.attentions,
-        undivided=norms + masks,
+        undivided=norms + masks + (0 if heads_split else attention * block.attentions),
+        heads_split=heads_split,
     )
 
 
@@ -359,9 +364,8 @@ class _Blocks(NamedTuple):
         """Return everything that a block keeps."""
         block, hidden = self.bytes_of[kind], self.shape.hidden_size
         linear = block.undivided + (block.linear - block.undivided) / self.tensor
-        per_token = (
-            block.quadratic * self.shape.heads / self.tensor * self.length if scores else 0.0
-        )
+        heads = self.shape.heads / (self.tensor if block.heads_split else 1)
+        per_token = block.quadratic * heads * self.length if scores else 0.0
         return int(self.tokens * (hidden * linear + per_token))
 
     def kept_selectively(self, kind: BlockKind) -> int:

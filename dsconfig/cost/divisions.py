@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.hf_attributes import tensor_plan
 from dsconfig.facts.model import Architecture
+from dsconfig.facts.tensor_plans import splits_experts, splits_heads
 from dsconfig.mesh import UNDIVIDED, Degrees, divisors, nearest_degree, ranks_per_node
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.capabilities import (
@@ -18,8 +18,6 @@ from dsconfig.runtimes.capabilities import (
     support,
 )
 
-EXPERTS_SPLIT = "moe_tp_experts"
-"""The style of a plan that splits every expert over ranks."""
 LARGEST_SEQUENCE = 64
 """Largest sequence-parallel degree tried: Ulysses exchanges heads, and few models have more."""
 
@@ -87,7 +85,7 @@ def _split_widths(shape: Architecture) -> Iterator[tuple[str, int]]:
     """Yield the inner widths that layers split over ranks have."""
     if shape.mixed_blocks < shape.layers:
         yield "an MLP", shape.dense_width or shape.width_of_mlp
-    if shape.mixed_blocks and EXPERTS_SPLIT in tensor_plan(shape.family):
+    if shape.mixed_blocks and splits_experts(shape.family):
         yield "an expert", shape.expert_size or shape.width_of_mlp
     if shape.shared_width:
         yield "a shared expert", shape.shared_width
@@ -190,6 +188,8 @@ def _sequence(degrees: Degrees, shape: Architecture) -> str:
 
 
 def _tensor(degrees: Degrees, shape: Architecture) -> str:
+    if not splits_heads(shape.family):
+        return ""
     for heads, kind in ((shape.kv_heads or shape.heads, "key/value"), (shape.heads, "attention")):
         if heads % degrees.tensor:
             return f"{heads} {kind} heads are not divisible by it"

@@ -11,6 +11,7 @@ from dsconfig.facts.adapters import LINEAR_TYPES
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.model import Architecture, ModelTree
+from dsconfig.facts.tensor_plans import EVENLY, Split, split_of
 from dsconfig.mesh import UNDIVIDED, Degrees
 from dsconfig.runtimes.effective import Effective
 
@@ -41,6 +42,8 @@ class Weight:
     """Scales of a quantized weight."""
     expert: bool = False
     """Belongs to the experts of a mixture, which expert parallelism divides."""
+    split: Split | None = EVENLY
+    """What tensor parallelism divides; None: nothing."""
 
 
 class Weights(tuple[Weight, ...]):
@@ -148,7 +151,13 @@ def weights_of(
 
 
 def _divided(weight: Weight, degree: int) -> Weight:
-    return replace(weight, elements=max(1, weight.elements // degree))
+    """Return the part of a weight on one of ``degree`` ranks; a layer that the degree does not
+    divide stays whole, if it is not refused."""
+    if weight.split is None or weight.split.size % degree:
+        return weight
+    by_rows = weight.split.dimension == 0 and weight.split.size > 0
+    rows = weight.rows // degree if by_rows else weight.rows
+    return replace(weight, elements=max(1, weight.elements // degree), rows=rows)
 
 
 def _of_experts(weight: Weight, degree: int) -> Weight:
@@ -197,6 +206,7 @@ def _from_tree(model: ModelTree) -> list[Weight]:
 def _named(model: ModelTree) -> Iterator[tuple[str, Weight]]:
     """Yield the name and weight of each tensor of a tree, shared storage once."""
     assert model.root is not None
+    family = model.architecture.family if model.architecture is not None else None
     blocks: dict[str, int] = {}
     for module in model.root.walk():
         inside = any(module.name.startswith(f"{name}.") for name in list(blocks)[-1:])
@@ -229,6 +239,7 @@ def _named(model: ModelTree) -> Iterator[tuple[str, Weight]]:
                         linear,
                         quantizable,
                         expert=EXPERTS in module.name.split("."),
+                        split=split_of(module.name, tensor.name, tensor.shape, family),
                     ),
                 )
 

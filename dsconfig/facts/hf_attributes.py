@@ -1,7 +1,7 @@
 """Attributes that transformers' config class adds to a config.json.
 
 A class may store ``hidden_size`` under another name (``n_embd``, ``d_model``), give it a default,
-or compute it. ``hf_attributes.json`` lists this, the styles of tensor-parallel plans, and
+or compute it. ``hf_attributes.json`` lists this, tensor-parallel plans, and
 whether an expert-parallel plan divides experts, by ``model_type`` for transformers 5.23; written by
 ``tests/facts/record_hf_attributes.py``.
 """
@@ -53,9 +53,10 @@ def recorded_types() -> tuple[str, ...]:
     return tuple(_table())
 
 
-def tensor_plan(model_type: object) -> tuple[str, ...]:
-    """Return the styles of the ``base_model_tp_plan`` of a family; none without a plan."""
-    return tuple(_table().get(str(model_type), {}).get("tensor_plan", ()))
+def tensor_plan(model_type: object) -> Mapping[str, str]:
+    """Return the ``base_model_tp_plan`` of a family: the style of each layer, by its name with
+    ``*`` for the number of its block. Empty without a plan."""
+    return _table().get(str(model_type), {}).get("tensor_plan", {})
 
 
 def has_expert_plan(model_type: object) -> bool:

@@ -171,7 +171,7 @@ def support(program: Runtime, axis: str) -> Support:
 def unconverted_styles(family: str | None) -> str:
     """Return the styles of a plan of transformers 5.23 that AutoTP does not convert; "" if it
     converts all of them."""
-    return ", ".join(sorted(set(tensor_plan(family)) - AUTOTP_STYLES))
+    return ", ".join(sorted(set(tensor_plan(family).values()) - AUTOTP_STYLES))
 
 
 def refused_by_autotp(family: str | None, version: Version) -> str:
@@ -192,7 +192,7 @@ def refused_plan(program: Runtime, family: str | None) -> str:
         return f"{family or 'the model'} has no tensor-parallel plan: it would need layer_specs"
     if family in FAULTY_PLANS:
         return f"dsengine does not split {family}: its plan gives wrong gradients or an error"
-    styles = ", ".join(sorted(set(tensor_plan(family)) - ENGINE_STYLES))
+    styles = ", ".join(sorted(set(tensor_plan(family).values()) - ENGINE_STYLES))
     return styles and f"dsengine does not split {family}: its plan has the styles {styles}"
 
 

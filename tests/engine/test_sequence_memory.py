@@ -39,6 +39,16 @@ def test_states_of_split_layers_are_those_of_the_estimate(ranks: Ranks) -> None:
         assert relative == pytest.approx({"weights": 1.0, "moments": 1.0}, rel=0.02)
 
 
+@pytest.mark.live
+@pytest.mark.parametrize(
+    "family",
+    ["llama", "gemma3_text", "qwen3_moe", "mixtral", "olmo2", "phi3", "deepseek_v3", "granitemoe"],
+)
+def test_weights_that_a_plan_leaves_whole_are_counted_whole(ranks: Ranks, family: str) -> None:
+    for found, estimated in ranks.run(f"{JOBS}:split_weights", family=family, tensor=2):
+        assert found == estimated
+
+
 def test_tiled_loss_has_no_logits_of_the_sequence_and_a_flat_peak(ranks: Ranks) -> None:
     short, long = 512, 2048
     full = ranks.run(f"{JOBS}:loss_memory", length=short, tiled=False)

@@ -54,7 +54,7 @@ def _entry(kind: Any, default: Any) -> dict[str, Any]:
         entry["ties"] = True
     plan = getattr(kind, "base_model_tp_plan", None)
     if plan:
-        entry["tensor_plan"] = sorted(set(plan.values()))
+        entry["tensor_plan"] = dict(sorted(plan.items()))
     if "grouped_gemm" in (getattr(kind, "base_model_ep_plan", None) or {}).values():
         entry["divides_experts"] = True
     text = getattr(default, TEXT, None)

@@ -17,6 +17,7 @@ from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import (
 from dsengine.observation.memory import LiveBytes
 from dsengine.parameters.model_tree import describe
 from dsengine.torch_private.tensors import local_part
+from plans.models import small_model
 from training import sequence_jobs
 
 BATCH, LENGTH = 2, 256
@@ -99,6 +100,17 @@ def split_states(tensor: int) -> dict[str, float]:
     }
     engine.destroy()
     return found
+
+
+def split_weights(family: str, tensor: int) -> tuple[int, int]:
+    """Return the elements of this rank's weights of a small model, and those of the estimate."""
+    model, config = small_model(family), sequence_jobs.settings(1, 1, "AdamW", clip=0.0)
+    estimated = sum(w.elements for w in weights_of(describe(model), Degrees(tensor=tensor)))
+    config["tensor_parallel"] = {"autotp_size": tensor}
+    engine, *_ = dsengine.initialize(model=model, config=config)
+    found = sum(local_part(each).numel() for each in model.parameters())
+    engine.destroy()
+    return found, estimated
 
 
 def _bytes(tensors: Any) -> int:
