@@ -56,6 +56,8 @@ class _Layout:
     sizes: Mapping[str, int]
     groups: tuple[Group, ...]
     """By index of the unit, as below stage 3."""
+    scheduled: dict[Zero, tuple[Group, ...]]
+    """In the order of use at stage 3, by the settings: a search asks for each of them often."""
 
 
 class Sharing(NamedTuple):
@@ -81,10 +83,17 @@ def groups_of(
 ) -> tuple[Group, ...]:
     """Return the units, in order of use in forward."""
     layout = _layout(model, weights, cap_of(zero, model), sharing)
-    divided, used = layout.divided, layout.used
     if zero.stage != 3:
-        return tuple(layout.groups[index] for index in used)
-    schedules = unit_schedules(divided, layout.sizes, zero, used)
+        return tuple(layout.groups[index] for index in layout.used)
+    if zero not in layout.scheduled:
+        layout.scheduled[zero] = _scheduled(layout, zero)
+    return layout.scheduled[zero]
+
+
+def _scheduled(layout: _Layout, zero: Zero) -> tuple[Group, ...]:
+    """Return the units at stage 3, in order of use in forward."""
+    used = layout.used
+    schedules = unit_schedules(layout.divided, layout.sizes, zero, used)
     position = {index: place for place, index in enumerate(used)}
     return tuple(
         replace(
@@ -133,7 +142,7 @@ def _divide(model: ModelTree, weights: Weights, cap: int, sharing: Sharing) -> _
         _group(weights, sharing, indices, block, first.setdefault(_sizes(weights, indices), index))
         for index, (indices, block) in enumerate(made)
     )
-    return _Layout(divided, used, sizes, groups)
+    return _Layout(divided, used, sizes, groups, {})
 
 
 def padded(weight: Weight, ranks: int) -> int:
