@@ -272,8 +272,8 @@ def deepspeed_stops() -> None:
 
 @_code("DSC762", "not-in-this-engine", Effect.REFUSED)
 def not_in_this_engine() -> None:
-    """dsengine does not implement this DeepSpeed feature and refuses to plan with it: AutoEP,
-    ZenFlow, quantized communication and others, from the same table as `plan`. `validate`
+    """dsengine does not implement this DeepSpeed feature and refuses to plan with it:
+    ZenFlow, DataStates, GPUDirect Storage and others, from the same table as `plan`. `validate`
     reports it if dsengine is the only target and there is no earlier error.
 
     help: Follow the suggestion in the message, or train with DeepSpeed.

@@ -161,7 +161,7 @@ def test_a_broken_file_is_not_converted(tmp_path):
 
 def test_unsupported_setting_is_reported_and_config_written(tmp_path):
     out = tmp_path / "out.json"
-    extra = ("--set", "zero_optimization.zero_quantized_weights=true", "-o", str(out))
+    extra = ("--set", "zero_optimization.zenflow={}", "-o", str(out))
     done = run(BAICHUAN, *WORLD, "--model", "examples/gpt.json", *extra)
     assert done.returncode == 1 and "error[DSC762]" in done.stdout
     assert json.loads(out.read_text())["train_batch_size"] == 32

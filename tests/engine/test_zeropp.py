@@ -90,7 +90,7 @@ def test_only_frozen_weights_are_rounded(ranks: Ranks) -> None:
 def test_losses_are_close_to_exact_collectives(
     ranks: Ranks, keys: dict[str, Any], precision: str
 ) -> None:
-    more = {} if precision == "fp32" else {precision: {"enabled": True}}
+    more: dict[str, Any] = {} if precision == "fp32" else {precision: {"enabled": True}}
     exact, found = (
         ranks.run(f"{JOBS}:losses", config=config(3, zero=zero, **more))[0] for zero in ({}, keys)
     )
