@@ -36,7 +36,7 @@ test: $(STAMPS)/setup ## run the test suite
 # SkyPilot requires about 100 packages, among them a web server: it has an environment of its own.
 .skypilot/ready:
 	$(PYTHON) -m venv --clear .skypilot
-	.skypilot/bin/python -m pip install --quiet skypilot
+	.skypilot/bin/python -m pip install --quiet "skypilot==0.14.1"
 	@touch $@
 
 test-all: $(STAMPS)/interop .skypilot/ready ## test against the real programs, full jobs, and a browser if there is one
