@@ -32,6 +32,8 @@ def trained_configs() -> list[tuple[str, dict[str, Any]]]:
             continue
         if Tier.NVME in (zero.optimizer_tier, zero.parameter_tier):
             continue
+        if zero.quantized_weights or zero.quantized_gradients:
+            continue  # not converted, so other values are exchanged
         schedule = settings.scheduler.type if settings.scheduler else None
         if schedule not in (None, *fsdp2.SCHEDULES):
             continue
