@@ -54,10 +54,11 @@ def on_two_ranks(settings: Effective) -> dict[str, Any]:
 
 
 @pytest.mark.engine
-def test_converted_modules_train_as_dsengine(ours: Ranks) -> None:
+@pytest.mark.parametrize("most", [COUNT, pytest.param(None, marks=pytest.mark.long)])
+def test_converted_modules_train_as_dsengine(ours: Ranks, most: int | None) -> None:
     different: dict[str, Any] = {}
     trained = 0
-    for file, config in trained_configs():
+    for file, config in trained_configs()[:most]:
         text = fsdp2.module(effective(config, Facts(world_size=2)), file)
         expected = ours.run("training.jobs:losses", config=config, steps=STEPS)[0]
         found = ours.run("training.conversion_jobs:losses", text=text, steps=STEPS)[0]

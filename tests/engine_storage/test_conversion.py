@@ -78,7 +78,13 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = ("fp32", "stage 1 in bf16", "stage 3 in bf16", "sub-groups")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in CASES],
+)
 def test_engine_saves_in_deepspeed_files(ranks: Ranks, tmp_path: Path, name: str) -> None:
     """They equal the output of ``convert``, and the engine can resume from them too."""
     job = "training.jobs:saved_in_both_forms"

@@ -31,6 +31,7 @@ def completed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.engine
+@pytest.mark.long
 def test_training_compares_losses_and_runs_tests() -> None:
     *curves, tested = completed(training(ON_HOST, 300))
     assert len(curves) == 4
