@@ -13,7 +13,7 @@ from training.ranks import Ranks
 
 STEPS = 6
 COUNT = 10
-MONITORS = ("tensorboard", "csv_monitor", "wandb", "comet")
+REPORTS = ("tensorboard", "csv_monitor", "wandb", "comet", "flops_profiler")
 """Blocks that write files."""
 
 
@@ -51,7 +51,7 @@ def on_two_ranks(settings: Effective) -> dict[str, Any]:
     """Return the config with the batch of the test models."""
     batch = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}
     config = {**settings.config, **batch}
-    for name in ("train_batch_size", *MONITORS):
+    for name in ("train_batch_size", *REPORTS):
         config.pop(name, None)
     return config
 
