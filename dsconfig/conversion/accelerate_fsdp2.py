@@ -2,22 +2,23 @@
 
 from typing import Any
 
-from dsconfig.conversion.unconverted import comment_lines, unconverted
+from dsconfig.conversion.unconverted import (
+    comment_lines,
+    offload_patterns,
+    tensor_degree,
+    unconverted,
+)
 from dsconfig.facts import parallelism
 from dsconfig.project import launch_file
 from dsconfig.runtimes.effective import Effective, Tier
-from dsconfig.source.pointer import value_at
 
 CONVERTED: tuple[str, ...] = (
     "bf16.enabled",
     "fp16.enabled",
     "zero_optimization.stage",
     "zero_optimization.mics_shard_size",
-    "zero_optimization.offload_optimizer.device",
-    "zero_optimization.offload_param.device",
     "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "tensor_parallel.autotp_size",
-    "activation_checkpointing.*",
 )
 
 
@@ -28,7 +29,7 @@ def yaml_text(effective: Effective, gpus: int, nodes: int) -> str:
     """
     zero, precision = effective.zero, str(effective.numerics.precision)
     mixed = {"fp32": "no"}.get(precision, precision)
-    converted: list[str] = [*CONVERTED]
+    converted: list[str] = [*CONVERTED, *offload_patterns(effective)]
     if zero.stage == 0:
         kind, blocks = ("MULTI_GPU" if gpus > 1 else "NO"), dict[str, Any]()
         converted = ["bf16.enabled", "fp16.enabled", "zero_optimization.stage"]
@@ -52,8 +53,7 @@ def _blocks(effective: Effective, gpus: int) -> dict[str, Any]:
         "fsdp_activation_checkpointing": effective.activation_checkpointing.enabled,
     }
     blocks: dict[str, Any] = {"fsdp_config": fsdp}
-    tensor = value_at(effective.config, "tensor_parallel.autotp_size")
-    tensor = tensor if isinstance(tensor, int) and tensor > 1 else 1
+    tensor = tensor_degree(effective)
     group = zero.mics_shard_size if zero.mics_shard_size > 0 else gpus // tensor
     if gpus % (tensor * group):
         raise ValueError(f"{gpus} GPUs are not a multiple of {tensor} (tensor) x {group} (shard)")

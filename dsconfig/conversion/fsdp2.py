@@ -5,7 +5,7 @@ from pathlib import Path
 from pprint import pformat
 from typing import Any
 
-from dsconfig.conversion.unconverted import comment_lines, unconverted
+from dsconfig.conversion.unconverted import comment_lines, offload_patterns, unconverted
 from dsconfig.runtimes.effective import Effective, Tier
 from dsconfig.schema.optimizers import TORCH, optimizer_type
 
@@ -31,8 +31,6 @@ CONVERTED: tuple[str, ...] = (
     "fp16.min_loss_scale",
     "communication_data_type",
     "zero_optimization.stage",
-    "zero_optimization.offload_optimizer.device",
-    "zero_optimization.offload_param.device",
 )
 
 
@@ -67,7 +65,7 @@ def module(effective: Effective, name: str) -> str:
 def _constants(effective: Effective) -> tuple[dict[str, Any], list[str]]:
     """Return the constants of the module, and the patterns of the keys that they represent."""
     zero, numerics = effective.zero, effective.numerics
-    converted: list[str] = [*CONVERTED]
+    converted: list[str] = [*CONVERTED, *offload_patterns(effective)]
     scale = numerics.loss_scale
     optimizer, scheduler = effective.optimizer, effective.scheduler
     chosen = None if optimizer is None else torch_optimizer(optimizer.type, optimizer.params)

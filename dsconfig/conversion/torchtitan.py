@@ -1,12 +1,17 @@
 """torchtitan's job config (TOML), as of its release 0.2.2 (``torchtitan/config/job_config.py``)."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from dsconfig.conversion.fsdp2 import torch_optimizer
-from dsconfig.conversion.unconverted import comment_lines, unconverted
+from dsconfig.conversion.unconverted import (
+    comment_lines,
+    offload_patterns,
+    tensor_degree,
+    unconverted,
+)
 from dsconfig.runtimes.effective import Effective, Precision, Tier
-from dsconfig.source.pointer import value_at
 
 RELEASE = "0.2.2"
 CONVERTED: tuple[str, ...] = (
@@ -18,10 +23,7 @@ CONVERTED: tuple[str, ...] = (
     "bf16.bf16_master_weights_and_grads",
     "zero_optimization.stage",
     "zero_optimization.mics_shard_size",
-    "zero_optimization.offload_optimizer.device",
-    "zero_optimization.offload_param.device",
     "tensor_parallel.autotp_size",
-    "activation_checkpointing.*",
 )
 ADAM_ARGUMENTS = ("lr", "betas", "eps", "weight_decay")
 LEAST = {"WarmupDecayLR": 0.0, "WarmupCosineLR": 0.0001}
@@ -39,13 +41,14 @@ def toml_text(effective: Effective) -> str:
         raise ValueError("torchtitan does not train in fp16: use bf16")
     if effective.batch is None:
         raise ValueError("the batch is not determined: specify --gpus and the batch size")
-    converted: list[str] = [*CONVERTED]
+    converted: list[str] = [*CONVERTED, *offload_patterns(effective)]
     sections = {**_training(effective), **_parallelism(effective)}
     for added, names in (_optimizer(effective), _schedule(effective)):
         for section, values in added.items():
             sections.setdefault(section, {}).update(values)
         converted += names
     lines = [f"# torchtitan {RELEASE}: model, data and checkpoints are not part of a ds_config"]
+    lines += [f"# Different from the config: {each}" for each in _differences(effective)]
     for section, values in sections.items():
         lines += [
             "",
@@ -54,6 +57,17 @@ def toml_text(effective: Effective) -> str:
         ]
     listed = list(comment_lines(unconverted(effective, converted)))
     return "\n".join([*lines, *([""] if listed else []), *listed]) + "\n"
+
+
+def _differences(effective: Effective) -> Iterator[str]:
+    """Yield what torchtitan does differently although the config is converted."""
+    reduced, scheduler = effective.numerics.communication_dtype, effective.scheduler
+    if reduced is not Precision.FP32:
+        yield f"gradients are reduced in fp32, not {reduced}"
+    if scheduler is None or scheduler.type not in ("WarmupLR", *DECAY):
+        return
+    if scheduler.params.get("warmup_type", "log") != "linear":
+        yield "the learning rate warms up linearly, not logarithmically"
 
 
 def _training(effective: Effective) -> Sections:
@@ -80,12 +94,11 @@ def _parallelism(effective: Effective) -> Sections:
     ranks = batch.data_parallel
     group = zero.mics_shard_size if zero.mics_shard_size > 0 else ranks
     shard = 1 if zero.stage == 0 else group
-    tensor = value_at(effective.config, "tensor_parallel.autotp_size")
     block = {
         "data_parallel_replicate_degree": ranks // shard,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": "always" if zero.stage == 3 else "never",
-        "tensor_parallel_degree": tensor if isinstance(tensor, int) and tensor > 1 else 1,
+        "tensor_parallel_degree": tensor_degree(effective),
     }
     return {"parallelism": block}
 
@@ -97,14 +110,14 @@ def _optimizer(effective: Effective) -> tuple[Sections, list[str]]:
     if chosen is None or chosen[0] not in ("Adam", "AdamW"):
         return {}, []
     name, options = chosen
-    values: dict[str, Any] = {"name": name}
+    # torch's defaults, where torchtitan has its own.
+    values: dict[str, Any] = {"name": name, "lr": 1e-3, "beta1": 0.9, "beta2": 0.999}
+    values["weight_decay"] = 0.01 if name == "AdamW" else 0.0
     for key, value in options.items():
         if key == "betas":
             values |= dict(zip(("beta1", "beta2"), map(float, value), strict=True))
         elif key in ADAM_ARGUMENTS:
             values[key] = float(value)
-    values.setdefault("lr", 1e-3)
-    values.setdefault("weight_decay", 0.0)
     names = ["optimizer.type", "optimizer.params.torch_adam", "optimizer.params.adam_w_mode"]
     return {"optimizer": values}, names + [f"optimizer.params.{key}" for key in ADAM_ARGUMENTS]
 

@@ -5,9 +5,11 @@ from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from dsconfig.facts.facts import Facts
 from dsconfig.planner.coverage import cover
 from dsconfig.planner.plan import Status
-from dsconfig.runtimes.effective import Effective
+from dsconfig.runtimes.degrees import with_degrees
+from dsconfig.runtimes.effective import Effective, Tier
 from dsconfig.schema import find
 from dsconfig.schema.key_index import canonical_path
 from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
@@ -68,6 +70,22 @@ def unconverted(effective: Effective, converted: Collection[str]) -> dict[str, d
         groups.setdefault(title, {})[dotted(row.pointer)] = value
     order = (NO_EQUIVALENT, SPEED, UNUSED, UNREAD)
     return {title: groups[title] for title in order if title in groups}
+
+
+def offload_patterns(effective: Effective) -> list[str]:
+    """Return the patterns of offload devices for a target that keeps states in host memory, but
+    not on NVMe."""
+    tiers = {"optimizer": effective.zero.optimizer_tier, "param": effective.zero.parameter_tier}
+    return [
+        f"zero_optimization.offload_{part}.device"
+        for part, tier in tiers.items()
+        if tier is not Tier.NVME
+    ]
+
+
+def tensor_degree(effective: Effective) -> int:
+    """Return the ranks over which the config splits layers."""
+    return with_degrees(Facts(), effective.config).degrees.tensor
 
 
 def comment_lines(groups: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -77,6 +77,32 @@ def test_optimizer_and_schedule() -> None:
     }
 
 
+def test_defaults_are_those_of_torch() -> None:
+    for name, decay in (("AdamW", 0.01), ("Adam", 0.0)):
+        params = {"torch_adam": True, "adam_w_mode": name == "AdamW"}
+        optimizer = converted(optimizer={"type": name, "params": params})["optimizer"]
+        expected = {"name": name, "lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": decay}
+        assert optimizer == expected
+
+
+def test_what_torchtitan_does_differently_is_stated() -> None:
+    scheduler = {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}
+    offload = {"device": "nvme", "nvme_path": "/nvme"}
+    config = {
+        **BASE,
+        "scheduler": scheduler,
+        "zero_optimization": {"stage": 3, "offload_optimizer": offload},
+        "activation_checkpointing": {"cpu_checkpointing": True},
+    }
+    text = torchtitan.toml_text(effective(config, Facts(world_size=8)))
+    assert "reduced in fp32, not bf16" in text and "warms up linearly" in text
+    assert '#   zero_optimization.offload_optimizer.device = "nvme"' in text
+    assert "#   activation_checkpointing.cpu_checkpointing = true" in text
+    scheduler["params"] |= {"warmup_type": "linear"}  # type: ignore[operator]
+    exact = {**BASE, "scheduler": scheduler, "communication_data_type": "fp32"}
+    assert "Different" not in torchtitan.toml_text(effective(exact, Facts(world_size=8)))
+
+
 def test_what_is_not_converted_is_listed() -> None:
     config = {
         **BASE,
