@@ -22,12 +22,13 @@ RUNTIME = "torch-distributed"
 GPU = "nvidia.com/gpu"
 SKYPILOT_GPUS = (
     (r"A100.*80", "A100-80GB"),
+    (r"V100.*32", "V100-32GB"),
     *(
-        (name, name)
-        for name in ("H100", "H200", "B200", "A100", "L40S", "L4", "A10G", "V100", "T4")
+        (rf"{name}\b", name)
+        for name in ("H100", "H200", "B200", "A100", "L40S", "L40", "L4", "A10G", "V100", "T4")
     ),
 )
-"""Patterns of device names, and SkyPilot's name; the first match counts."""
+"""Patterns of the beginning of device names, and SkyPilot's name; the first match counts."""
 
 
 def kubeflow(job: "Job") -> str:
@@ -58,7 +59,7 @@ def skypilot(job: "Job") -> str:
     entries: dict[str, Any] = {"name": re.sub(r"[^\w.-]", "-", job.name), "num_nodes": job.nodes}
     advice = "The working directory is copied to every node"
     if job.uses_gpus:
-        kind = next((sky for part, sky in SKYPILOT_GPUS if re.search(part, job.device or "")), None)
+        kind = _gpu_of_skypilot(job.device or "")
         if kind is None:
             raise UsageError(
                 "--emit skypilot requires the GPU to request: use --device with one of "
@@ -71,6 +72,10 @@ def skypilot(job: "Job") -> str:
         "run": shlex.join(["dsconfig", *job.command]),
     }
     return _yaml(job, entries, advice)
+
+
+def _gpu_of_skypilot(device: str) -> str | None:
+    return next((sky for pattern, sky in SKYPILOT_GPUS if re.match(pattern, device)), None)
 
 
 def _reject_placement(job: "Job", form: str) -> None:

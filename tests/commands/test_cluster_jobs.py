@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from command_line import Done, run
-from dsconfig.commands import node_options
+from dsconfig.commands import cluster_jobs, node_options
 
 CONFIG = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}'
 FLAGS = ("--gpus", 8, "--nnodes", 2, "--device", "a100-80gb", "--max-restarts", 1)
@@ -60,6 +60,23 @@ def test_task_of_skypilot_requests_the_gpus(folder: Path) -> None:
     task = parsed(folder, "skypilot")
     assert task["resources"] == {"accelerators": "A100-80GB:8"} and task["num_nodes"] == 2
     assert task["run"].startswith("dsconfig run ds.json ") and "'it'\"'\"'s'" in task["run"]
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("V100-SXM2-32GB", "V100-32GB"),
+        ("V100-PCIe-16GB", "V100"),
+        ("L40", "L40"),
+        ("L40S", "L40S"),
+        ("L4", "L4"),
+        ("H100-NVL-94GB", "H100"),
+        ("GH200-96GB", None),
+        ("GB200-186GB", None),
+    ],
+)
+def test_gpu_of_skypilot_is_the_one_of_the_run(device: str, expected: str | None) -> None:
+    assert cluster_jobs._gpu_of_skypilot(device) == expected
 
 
 @pytest.mark.parametrize(
