@@ -34,7 +34,8 @@ def splits_heads(family: str | None) -> bool:
 def splits_attention(family: str | None) -> bool:
     """Return whether each rank computes a part of attention, as it does if no plan is known."""
     plan = tensor_plan(family)
-    return not plan or any("attn" in name and plan[name] == PER_HEAD for name in plan)
+    styles = (plan[name] for name in plan if "attn" in name or "attention" in name)
+    return not plan or PER_HEAD in styles
 
 
 def splits_experts(family: str | None) -> bool:

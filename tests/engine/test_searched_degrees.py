@@ -54,7 +54,10 @@ def test_engine_accepts_every_degree_of_a_search(data: st.DataObject) -> None:
         model: Any = AutoModelForCausalLM.from_config(config)
     gpus = data.draw(st.sampled_from((2, 4, 6, 8, 12)))
     facts = gather(model=hf_config.model(config.to_dict()), gpus=gpus, seq_len=48)
-    for divided in divisions.possible(facts, runtime_of("dsengine")):
+    possible = divisions.possible(facts, runtime_of("dsengine"))
+    if family in DENSE and kv_heads % 2 == 0:
+        assert 2 in {divided.degrees.tensor for divided in possible}
+    for divided in possible:
         degrees = divided.degrees
         document = dsconfig.read(config_with(degrees.tensor, degrees.expert, degrees.sequence))
         resolution = dsconfig.resolve(document, facts)
