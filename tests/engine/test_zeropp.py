@@ -49,14 +49,14 @@ def test_overflow_is_not_hidden(bits: int, bad: float) -> None:
     assert not dequantize(quantize(torch.zeros(9), bits), bits).any()
 
 
-@pytest.mark.live
+@pytest.mark.long
 @pytest.mark.parametrize("elements", [77, 4096])
 def test_a_mean_of_gradients_is_within_its_bound(ranks: Ranks, elements: int) -> None:
     for found in ranks.run(f"{JOBS}:reduction", elements=elements, magnitude=0.01):
         assert 0 < found["error"] <= found["bound"]
 
 
-@pytest.mark.live
+@pytest.mark.long
 def test_gathered_weights_are_rounded_and_masters_are_not(ranks: Ranks) -> None:
     for found in ranks.run(f"{JOBS}:gathered", config=config(3, zero=KEYS)):
         assert found["errors"]
@@ -65,7 +65,7 @@ def test_gathered_weights_are_rounded_and_masters_are_not(ranks: Ranks) -> None:
         assert found["exact"]
 
 
-@pytest.mark.live
+@pytest.mark.long
 def test_only_frozen_weights_are_rounded(ranks: Ranks) -> None:
     chosen = config(3, zero={"zero_quantized_nontrainable_weights": True})
     for found in ranks.run(f"{JOBS}:gathered", config=chosen, freeze="up.weight"):
@@ -73,7 +73,7 @@ def test_only_frozen_weights_are_rounded(ranks: Ranks) -> None:
         assert found["exact"]
 
 
-@pytest.mark.live
+@pytest.mark.long
 @pytest.mark.parametrize(
     "keys",
     [
@@ -99,7 +99,7 @@ def test_losses_are_close_to_exact_collectives(
     assert found[-1] < 0.9 * found[0]
 
 
-@pytest.mark.live
+@pytest.mark.long
 def test_below_stage_3_the_keys_change_nothing(ranks: Ranks) -> None:
     exact, found = (
         ranks.run(f"{JOBS}:losses", config=config(2, zero=zero), steps=3)[0] for zero in ({}, KEYS)
