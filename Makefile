@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+INTEROP := .venv-all
 BIN := $(VENV)/bin
 STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -15,23 +16,28 @@ help:
 # torch comes first and alone, so that nothing installs another build of it. An editable install compiles
 # no bytecode, and some environments do not let Python write it later: hence compileall.
 $(STAMPS)/setup: pyproject.toml constraints.txt
+	@mkdir -p $(STAMPS) && date +%s > $(STAMPS)/began
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) install --quiet "torch==2.13.0"
 	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,plot]"
 	$(BIN)/python -m compileall -q dsconfig engine/dsengine
-	@mkdir -p $(STAMPS) && touch $@
+	@echo $$(($$(date +%s) - $$(cat $(STAMPS)/began))) > $@
 
-$(STAMPS)/interop: $(STAMPS)/setup
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[engine,dev,plot,interop,docs]"
-	@touch $@
+# The real programs have an environment of their own: tests in `make test` behave differently beside them.
+$(STAMPS)/interop: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(INTEROP)
+	$(INTEROP)/bin/python -m pip --disable-pip-version-check install --quiet "torch==2.13.0"
+	$(INTEROP)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+		--editable ".[engine,dev,plot,interop,docs]"
+	@mkdir -p $(STAMPS) && touch $@
 
 run: $(STAMPS)/setup ## run the tour: check, resolve, estimate, train, resume, export
 	$(BIN)/python examples/tour.py
 
-# Tests that train mostly wait for their ranks: two files run in parallel.
-test: $(STAMPS)/setup ## run the test suite
-	$(BIN)/python -m pytest -n 2 -m "not engine and not live and not browser and not long and not deep"
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "engine and not live and not browser and not long and not deep"
+SUITE = PYTHONPATH=tests $(1)/bin/python -m suite
+
+test: $(STAMPS)/setup ## run lint, unit and engine tests; PART=unit runs one
+	$(call SUITE,$(VENV)) test $(PART)
 
 # SkyPilot requires about 100 packages, among them a web server: it has an environment of its own.
 .skypilot/ready:
@@ -39,16 +45,17 @@ test: $(STAMPS)/setup ## run the test suite
 	.skypilot/bin/python -m pip install --quiet "skypilot==0.14.1"
 	@touch $@
 
-test-all: $(STAMPS)/interop .skypilot/ready ## test against the real programs, full jobs, and a browser if there is one
-	DS_ACCELERATOR=cpu $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(live or browser or long) and not deep"
+# A slice that has passed with the same product, tests and constraints is not repeated.
+test-all: $(STAMPS)/interop .skypilot/ready ## test against the real programs, in slices; SLICE=peers runs one
+	DS_ACCELERATOR=cpu $(call SUITE,$(INTEROP)) all $(SLICE)
 
 # Takes hours; an interrupted run resumes.
 test-deep: $(STAMPS)/setup mutants ## run sweeps that are too long for the suite
-	$(BIN)/python -m pytest -m deep -o faulthandler_timeout=0
+	$(BIN)/python -m pytest -m deep --hypothesis-profile random
 
 test-plans: $(STAMPS)/interop ## train a small model of every family with a parallel plan; resumable
-	PYTHONPATH=tests $(BIN)/python -m plans.sweep run
-	PYTHONPATH=tests $(BIN)/python -m plans.sweep check
+	PYTHONPATH=tests $(INTEROP)/bin/python -m plans.sweep run
+	PYTHONPATH=tests $(INTEROP)/bin/python -m plans.sweep check
 
 # Each release gets its own environment, which is kept. VERSION=2.11.0 is the oldest supported one.
 TORCH = .torch/$(VERSION)
@@ -74,26 +81,26 @@ mutants: $(STAMPS)/setup ## test the suite with 200 mutants of the core
 	PYTHONPATH=tests $(BIN)/python -m mutation page
 
 bench: $(STAMPS)/interop ## compare start-up and throughput with the alternatives
-	$(BIN)/python benchmarks/run.py
+	$(INTEROP)/bin/python benchmarks/run.py
 
 bench-checkpoint: $(STAMPS)/interop ## compare saving and loading with torch.distributed.checkpoint
-	$(BIN)/python benchmarks/checkpoint.py
+	$(INTEROP)/bin/python benchmarks/checkpoint.py
 
 bench-tiers: export OMP_NUM_THREADS = $(shell nproc)
 bench-tiers: $(STAMPS)/interop ## compare an offloaded step with memory and disk bandwidth and DeepSpeed
-	$(BIN)/python benchmarks/tiers.py
+	$(INTEROP)/bin/python benchmarks/tiers.py
 
 bench-engine: $(STAMPS)/interop ## compare the engine with DDP, fully_shard and DeepSpeed
-	$(BIN)/python benchmarks/engine.py
+	$(INTEROP)/bin/python benchmarks/engine.py
 
 bench-editor: $(STAMPS)/setup ## measure the latency of the language server
 	$(BIN)/python benchmarks/editor.py
 
 bench-host: $(STAMPS)/interop ## compare the host time of a step with DDP, fully_shard and DeepSpeed
-	$(BIN)/python benchmarks/host_cost.py
+	$(INTEROP)/bin/python benchmarks/host_cost.py
 
 bench-parallel: $(STAMPS)/interop ## compare sequence and tensor parallelism with hand-written torch and DeepSpeed
-	$(BIN)/python benchmarks/parallel.py
+	$(INTEROP)/bin/python benchmarks/parallel.py
 
 # Measurements for this commit and GPU are kept in runs/gpu and not repeated.
 gpu: $(STAMPS)/setup ## measure on a GPU and write docs/internals/gpu.md
@@ -101,15 +108,13 @@ gpu: $(STAMPS)/setup ## measure on a GPU and write docs/internals/gpu.md
 
 # RELEASES="transformers==5.24.0 transformers==5.23.0" compares these two.
 releases: $(STAMPS)/interop ## print what new releases of DeepSpeed, transformers and accelerate change
-	PYTHONPATH=tests $(BIN)/python -m releases $(RELEASES)
+	PYTHONPATH=tests $(INTEROP)/bin/python -m releases $(RELEASES)
 
 site: $(STAMPS)/interop ## build the documentation site in runs/site/public
-	$(BIN)/python website/build_site.py
+	$(INTEROP)/bin/python website/build_site.py
 
-lint: $(STAMPS)/setup ## run ruff and pyright
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest tests/house/test_style.py -k pyright
+lint: $(STAMPS)/setup ## run ruff and pyright, and check generated files and the distribution
+	$(call SUITE,$(VENV)) test lint
 
 generate: $(STAMPS)/setup ## refresh generated files: schemas, reference, output in README and guides, screenshots
 	$(BIN)/python -m dsconfig.generate
@@ -122,4 +127,4 @@ format: $(STAMPS)/setup ## format the sources
 	$(BIN)/ruff format .
 
 clean: ## remove environments, caches and outputs
-	rm -rf $(VENV) $(STAMPS) .torch .skypilot runs .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(INTEROP) $(STAMPS) .torch .skypilot runs .pytest_cache .ruff_cache .hypothesis build dist

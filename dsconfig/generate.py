@@ -5,6 +5,7 @@ Run it in a checkout after changing a key, a rule or the coverage table; a test 
 
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from dsconfig.planner.coverage import page as coverage_page
@@ -18,6 +19,7 @@ FOLDERS = ("schemas", "docs/reference/rules", PACKAGED)
 """Directories that contain only generated files."""
 
 
+@cache
 def texts() -> Mapping[str, str]:
     """Return the content of each generated file, by path."""
     schemas = {f"schemas/{name}": text for name, text in json_schema.published().items()}

@@ -10,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from suite.limits import scaled
+
 BROWSER = next(
     (
         path
@@ -52,3 +54,8 @@ def chromium() -> Iterator[Any]:
             yield browser
         finally:
             browser.close()
+
+
+def milliseconds(seconds: float) -> float:
+    """Return the scaled limit of a wait, for Playwright."""
+    return 1000 * scaled(seconds)

@@ -4,28 +4,23 @@ Imports take most of the time of a short command; a fork shares them. Standard s
 directory, environment and exit code are those of a new process.
 """
 
-import array
-import atexit
 import importlib
 import io
-import json
 import os
 import pkgutil
-import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import dsconfig
+from fork_server import ForkServer, answer
 
 Done = subprocess.CompletedProcess[str]
-LONGEST_REQUEST = 2**20
-"""Bytes of the arguments and environment of a command, as JSON."""
 
 
 def run(
@@ -34,22 +29,20 @@ def run(
     stdin: str | bytes = b"",
     columns: int = 120,
     environment: Mapping[str, str | None] = MappingProxyType({}),
+    with_torch: bool = False,
 ) -> Done:
     """Run ``dsconfig`` with these arguments and return its output as text.
 
-    ``environment`` adds variables; None removes one.
+    ``environment`` adds variables; None removes one. ``with_torch``: for commands that import torch
+    anyway, have it imported.
     """
     variables: dict[str, str | None] = {**os.environ, "COLUMNS": str(columns), **environment}
-    request = {
-        "arguments": [*map(str, arguments)],
-        "folder": str(cwd or Path.cwd()),
-        "environment": {name: value for name, value in variables.items() if value is not None},
-    }
+    request = _request(arguments, cwd or Path.cwd(), variables)
     with TemporaryFile() as typed, TemporaryFile() as out, TemporaryFile() as err:
         typed.write(stdin.encode() if isinstance(stdin, str) else stdin)
         typed.seek(0)
         streams = [stream.fileno() for stream in (typed, out, err)]
-        code = _server().call(request, streams)
+        code = _server(with_torch).call(request, streams)
         texts = []
         for stream in (out, err):
             stream.seek(0)
@@ -57,56 +50,38 @@ def run(
     return subprocess.CompletedProcess(request["arguments"], code, *texts)
 
 
-class _Server:
-    """A process that forks one command per request."""
+def run_on_terminal(
+    terminal: int, *arguments: object, cwd: Path, environment: Mapping[str, str]
+) -> int:
+    """Run ``dsconfig`` with this descriptor as all standard streams; return its exit code.
 
-    def __init__(self) -> None:
-        self.socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST_REQUEST)
-        with its:
-            code = f"import command_line; command_line.serve({its.fileno()})"
-            folders = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                pass_fds=[its.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
-            )
-        atexit.register(self.close)
+    ``environment`` has all variables.
+    """
+    return _server(False).call(_request(arguments, cwd, environment), [terminal] * 3)
 
-    def call(self, request: Mapping[str, Any], streams: list[int]) -> int:
-        """Run a command and return its exit code, negative for a signal."""
-        socket.send_fds(self.socket, [json.dumps(request).encode()], streams)
-        answer = self.socket.recv(64)
-        if not answer:
-            raise RuntimeError(f"the command server ended with {self.process.wait()}")
-        return int(answer)
 
-    def close(self) -> None:
-        self.socket.close()
-        self.process.wait()
+def _request(
+    arguments: Sequence[object], folder: Path, variables: Mapping[str, str | None]
+) -> dict[str, Any]:
+    return {
+        "arguments": [*map(str, arguments)],
+        "folder": str(folder),
+        "environment": {name: value for name, value in variables.items() if value is not None},
+    }
 
 
 @cache
-def _server() -> _Server:
-    return _Server()
+def _server(with_torch: bool) -> ForkServer:
+    return ForkServer("command_line", with_torch)
 
 
-def serve(number: int) -> None:
+def serve(number: int, with_torch: bool) -> None:
     """Import every module of dsconfig, then fork a command per request until the socket closes."""
     import_everything()
-    with socket.socket(fileno=number) as requests:
-        while True:
-            message, streams, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, 3)
-            if not message:
-                return
-            child = os.fork()
-            if child == 0:
-                requests.close()
-                _execute(json.loads(message), array.array("i", streams).tolist())
-            for stream in streams:
-                os.close(stream)
-            _, status = os.waitpid(child, 0)
-            requests.send(str(os.waitstatus_to_exitcode(status)).encode())
+    if with_torch:
+        importlib.import_module("dsengine.checkpoints.export")
+        importlib.import_module("dsengine.checkpoints.deepspeed_layout")
+    answer(number, _execute)
 
 
 def import_everything() -> None:
@@ -116,11 +91,8 @@ def import_everything() -> None:
             getattr(importlib.import_module(module.name), "anything", None)
 
 
-def _execute(request: Mapping[str, Any], streams: list[int]) -> None:
+def _execute(request: Mapping[str, Any]) -> NoReturn:
     """Run one command in this process, which ends with it."""
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), "utf-8")  # type: ignore[arg-type]
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(io.BufferedWriter(io.FileIO(number, "w", closefd=False)), "utf-8")

@@ -3,21 +3,26 @@
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-import kernels
-from training.ranks import Ranks, SharedRanks, hide_gpus
+from suite.environment import set_environment
 
-with suppress(ImportError):  # not part of every Python build
-    import readline  # noqa: F401 - sets COLUMNS and LINES on import
-for name in ("COLUMNS", "LINES"):
-    os.unsetenv(name)
+set_environment()
+
+import kernels  # noqa: E402
+from training.ranks import Ranks, SharedRanks, hide_gpus  # noqa: E402
+
+pytest_plugins = ["suite.plugin"]
+
 hide_gpus()  # only ranks use them, if RANKS_DEVICE is set
 os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(kernels.extensions_folder()))
-settings.register_profile("suite", deadline=None)  # no time limit per example
+os.environ.setdefault("CXX", str(kernels.COMPILER))
+# Neither profile measures time. `--hypothesis-profile random` tries other examples in each run.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", UNTIMED, derandomize=True, database=None)
+settings.register_profile("random", UNTIMED)
 settings.load_profile("suite")
 
 

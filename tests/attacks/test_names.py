@@ -1,17 +1,21 @@
 """Names that no file can have, and values of flags that no program accepts."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dsconfig
+import forked_python
 from command_line import run
+from sweeps import sweep
 
 LONG = "a" * 5000
 NULL = "a\0b"
 NESTED = "a/" * 3000 + "b"
 CONFIG = '{"train_batch_size": 8, "zero_optimization": {"stage": 2}}'
+NAMES = {"long": LONG, "nested": NESTED}
 COMMANDS = [
     ("validate", "NAME"),
     ("validate", "CLEAN", "--baseline", "NAME"),
@@ -42,14 +46,17 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("name", [LONG, NESTED], ids=["long", "nested"])
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@sweep(1, command={" ".join(words): words for words in COMMANDS}, name=NAMES)
 def test_impossible_name_is_an_error(command: tuple[str, ...], name: str, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(CONFIG)
     (tmp_path / "train.py").write_text("")
     places = {"CLEAN": "ds.json", "SCRIPT": "train.py"}
     words = [places.get(word, word.replace("NAME", name)) for word in command]
-    done = run(*words, cwd=tmp_path)
+    if command[0] == "checkpoint":  # imports torch
+        words = ["-m", "dsconfig", *words]
+        done = forked_python.run(*words, environment=os.environ, folder=tmp_path)
+    else:
+        done = run(*words, cwd=tmp_path)
     assert done.returncode in (1, 2), done.stderr[-2000:]
     assert "Traceback" not in done.stderr and len(done.stderr) < 20_000
 

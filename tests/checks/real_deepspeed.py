@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from suite.limits import scaled
+
 READ, BUILT, STEPPED, RAN = "reading", "building", "stepping", "nothing"
 """Phase that failed: reading the config, initializing the engine, a step, or none."""
 STEPS = 3
@@ -39,7 +41,7 @@ def stop_of(config: Mapping[str, Any], client: str | None = None, timeout: float
     process.start()
     theirs.close()
     try:
-        return ours.recv() if ours.poll(timeout) else Stop("time", "still running")
+        return ours.recv() if ours.poll(scaled(timeout)) else Stop("time", "still running")
     except EOFError:
         return Stop("crash", "the process died")
     finally:

@@ -17,11 +17,12 @@ from dsconfig.checks.fault import RANGES
 from dsconfig.checks.registry import rules
 from dsconfig.schema import NEWEST
 from ports import reserved_port
+from suite.limits import scaled
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
 JOBS = Path(__file__).with_name("known_fault_jobs.py")
-SECONDS = 600
+SECONDS = 200
 """Timeout of a job: importing DeepSpeed takes minutes on a busy machine."""
 
 
@@ -89,7 +90,7 @@ def _printed(code: str, folder: Path, tmp_path: Path) -> str:
         for rank in range(ranks)
     ]
     try:
-        outputs = [process.communicate(timeout=SECONDS) for process in started]
+        outputs = [process.communicate(timeout=scaled(SECONDS)) for process in started]
     finally:
         for process in started:
             process.kill()

@@ -1,13 +1,12 @@
 """``validate``, ``resolve`` and ``plan`` give one verdict on every example of every rule."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+import command_line
 import dsconfig
 from dsconfig import Effect
 from dsconfig.checks.examples import facts_of, flags_of
@@ -72,8 +71,7 @@ def test_commands_give_one_verdict(example: Example, tmp_path: Path) -> None:
 
 def stops(command: str, file: Path, flags: list[str]) -> bool:
     """Return whether a command reports that the program stops, or cannot read the file."""
-    line = [sys.executable, "-m", "dsconfig", command, str(file), *flags, "--output-format", "json"]
-    done = subprocess.run(line, capture_output=True, text=True)
+    done = command_line.run(command, file, *flags, "--output-format", "json")
     if done.returncode == 2 or not done.stdout.startswith("{"):
         return True
     result = json.loads(done.stdout)

@@ -15,6 +15,7 @@ import command_line
 import dsconfig
 from command_line import Done
 from dsconfig.source.pointer import MAX_DEPTH
+from suite.limits import scaled
 
 ESCAPE, DIRECTION = "\x1b[31mX\x1b]0;t\x07", "\u202eabc\u2066"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -248,7 +249,7 @@ def test_closed_or_full_streams(
     line = f"{sys.executable} -m dsconfig {words} {stream}"
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(
-        line, shell=True, capture_output=True, text=True, timeout=60, env=environment
+        line, shell=True, capture_output=True, text=True, timeout=scaled(60), env=environment
     )
     assert done.returncode == (2 if "full" in stream else 0), done.stderr
     assert ("cannot be written" in done.stderr) is ("full" in stream)

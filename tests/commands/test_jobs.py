@@ -4,13 +4,14 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import command_line
 from dsconfig.hostfile import hosts, read
 from ports import reserved_port
+from suite.limits import scaled
 
 ROOT = Path(__file__).parents[2]
 HOSTS = "# two large, one small\nw0 slots=4\n\n  w1 slots=4 # beside it\nw2 slots=2\n"
@@ -126,15 +127,7 @@ def emitted(
     home: Path, *flags: str, script: str = "train it.py"
 ) -> "subprocess.CompletedProcess[str]":
     words = ["ds.json", *flags, "--", script, "--data", "a 'b'"]
-    return subprocess.run(
-        [sys.executable, "-m", "dsconfig", "run", *words],
-        cwd=home,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return command_line.run("run", *words, cwd=home, environment=environment())
 
 
 def environment() -> dict[str, str]:
@@ -192,6 +185,7 @@ def test_contradictory_flags_are_rejected(home: Path, flags: str, words: str) ->
     assert refused.returncode == 2 and words in refused.stderr, refused.stderr
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_ssh_script_starts_each_node(home: Path) -> None:
     """Uses a fake ssh that runs locally, and two names of this machine as nodes."""
@@ -209,7 +203,7 @@ def test_ssh_script_starts_each_node(home: Path) -> None:
         env=environment() | {"PATH": path},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=scaled(200),
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -250,10 +244,14 @@ def test_ssh_script_returns_code_of_failed_node(home: Path, ended_first: bool) -
     (home / "hosts").write_text("bad slots=1\ngood slots=1\n")
     made = emitted(home, "--emit", "ssh", "--hostfile", "hosts")
     waits = "bad" if not ended_first else "good"
+    other_runs = home / "other"
+    os.mkfifo(other_runs)  # has a writer until the other node has exited
     stands_in = home / "ssh"
-    stands_in.write_text(
-        f"#!/bin/bash\n[ $4 = {waits} ] && sleep 2\necho $4 ended\n[ $4 = good ] || exit 7\n"
-    )
+    stands_in.write_text(f"""#!/bin/bash
+if [ $4 = {waits} ]; then cat {other_runs}; else exec 3>{other_runs}; fi
+echo $4 ended
+[ $4 = good ] || exit 7
+""")
     stands_in.chmod(0o755)
     path = f"{home}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,11 @@ from torch import nn
 from dsconfig.commands import node_options
 from dsconfig.project.errors import UsageError
 from ports import reserved_port
+from suite.limits import scaled
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 240.0
+SECONDS = 200.0
 SLURM = {
     "SLURM_STEP_NUM_NODES": "3",
     "SLURM_NODEID": "1",
@@ -248,10 +249,7 @@ class Bed:
         return process
 
     def until(self, *names: str) -> None:
-        end = time.monotonic() + SECONDS
-        while not all((self.folder / name).exists() for name in names):
-            assert time.monotonic() < end, f"{names}: not in {SECONDS} s"
-            time.sleep(0.1)
+        until(f"{names}", lambda: all((self.folder / name).exists() for name in names), SECONDS)
 
 
 @pytest.fixture
@@ -265,13 +263,14 @@ def bed(tmp_path: Path) -> Iterator[Bed]:
 
 def ended(*processes: "subprocess.Popen[str]") -> list[tuple[int, str]]:
     """Return exit code and output, on one line, of each process."""
-    outputs = [process.communicate(timeout=SECONDS) for process in processes]
+    outputs = [process.communicate(timeout=scaled(SECONDS)) for process in processes]
     return [
         (process.returncode, " ".join(f"{out} {error}".split()))
         for process, (out, error) in zip(processes, outputs, strict=True)
     ]
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_nodes_use_the_plan_of_node_0(bed: Bed) -> None:
     (zero, output), (one, other) = ended(bed.start(0), bed.start(1))
@@ -290,6 +289,7 @@ def test_nodes_with_different_files_do_not_start(bed: Bed) -> None:
         assert "on node 1" in output and "weights" not in output
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_missing_node_is_named(bed: Bed) -> None:
     [(code, output)] = ended(bed.start(0, flags="--join-timeout 3"))
@@ -308,6 +308,7 @@ def trained_by_torch(model: nn.Module, batches: Iterable[torch.Tensor]) -> Itera
         yield float(loss.detach())
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_failed_rank_restarts_from_checkpoint(bed: Bed) -> None:
     both = [bed.start(rank, "resume", "dies", flags="--max-restarts 2") for rank in (0, 1)]
@@ -323,6 +324,7 @@ def test_failed_rank_restarts_from_checkpoint(bed: Bed) -> None:
     assert float(output.partition("weights ")[2].split()[0]) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_signal_stops_all_ranks_of_a_node(bed: Bed) -> None:
     both = [bed.start(rank, "waits") for rank in (0, 1)]
@@ -464,6 +466,7 @@ def test_unreachable_host_is_named(bed: Bed, hosts: Hosts) -> None:
         assert code != 0 and "disappeared without an error" in output, output
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_node_with_other_rank_count_does_not_start(bed: Bed) -> None:
     for code, output in ended(bed.start(0, flags="--gpus 1"), bed.start(1, flags="--gpus 2")):

@@ -1,9 +1,6 @@
 """A remedy adds no finding to the file, and names only what it changes."""
 
-from itertools import product
 from typing import Any
-
-import pytest
 
 import dsconfig
 from dsconfig.cost.remedies import Change, cheapest_changes
@@ -13,6 +10,7 @@ from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.source import Document, read
 from dsconfig.source.pointer import lookup
 from narrowing import not_none
+from sweeps import sweep
 
 OPEN = {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
 FIXED = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}
@@ -49,26 +47,21 @@ def changes(
     return runtime, document, facts, found
 
 
-@pytest.mark.parametrize(("name", "block"), list(product(BATCHES, BLOCKS)))
-def test_remedy_adds_no_finding(name: str, block: str) -> None:
-    for world in WORLDS:
-        runtime, document, facts, found = changes(name, BLOCKS[block], world)
-        report = dsconfig.validate(document, facts, runtime=runtime)
-        known = {(finding.code, finding.pointer) for finding in report.diagnostics}
-        assert found
-        for change in found:
-            after = changed(change, runtime, document)
-            for finding in dsconfig.validate(after, facts, runtime=runtime).diagnostics:
-                is_known = (finding.code, finding.pointer) in known
-                assert is_known or finding.code in NOT_ABOUT_THE_FILE, (change.what, finding)
-
-
-@pytest.mark.parametrize(("name", "block"), list(product(BATCHES, BLOCKS)))
-def test_remedy_names_only_what_changes(name: str, block: str) -> None:
-    for world in WORLDS:
-        _, document, _, found = changes(name, BLOCKS[block], world)
-        stage = lookup(document.value, "/zero_optimization/stage")
-        assert not [change.what for change in found if f"stage {stage}" in change.what]
-        if "offload" in block:
-            moved = [each.what for each in found if "optimizer" in each.what and "CPU" in each.what]
-            assert not moved
+@sweep(2, name=[*BATCHES], block=[*BLOCKS], world=[*range(len(WORLDS))])
+def test_remedy_adds_no_finding_and_names_only_what_changes(
+    name: str, block: str, world: int
+) -> None:
+    runtime, document, facts, found = changes(name, BLOCKS[block], WORLDS[world])
+    report = dsconfig.validate(document, facts, runtime=runtime)
+    known = {(finding.code, finding.pointer) for finding in report.diagnostics}
+    assert found
+    for change in found:
+        after = changed(change, runtime, document)
+        for finding in dsconfig.validate(after, facts, runtime=runtime).diagnostics:
+            is_known = (finding.code, finding.pointer) in known
+            assert is_known or finding.code in NOT_ABOUT_THE_FILE, (change.what, finding)
+    stage = lookup(document.value, "/zero_optimization/stage")
+    assert not [change.what for change in found if f"stage {stage}" in change.what]
+    if "offload" in block:
+        moved = [each.what for each in found if "optimizer" in each.what and "CPU" in each.what]
+        assert not moved

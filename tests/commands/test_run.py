@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+import command_line
 from dsconfig import Plan
+from suite.limits import scaled
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,
@@ -28,7 +30,7 @@ if engine.global_rank == 0:
 
 def dsconfig(*arguments: Any) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=scaled(120), check=False)
 
 
 @pytest.fixture
@@ -41,7 +43,8 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def plan(tmp_path: Path, config: Path) -> Path:
     path = tmp_path / "plan.json"
-    made = dsconfig("plan", config, "--gpus", 2, "--deepspeed-version", "0.16.4", "-o", path)
+    flags = ("--gpus", 2, "--deepspeed-version", "0.16.4", "-o", path)
+    made = command_line.run("plan", config, *flags)
     assert made.returncode == 0, made.stderr
     return path
 
@@ -75,7 +78,7 @@ def test_plan_file_round_trips(plan: Path) -> None:
 def test_flags_that_contradict_a_plan_are_rejected(
     plan: Path, script: Path, flags: tuple[Any, ...], words: tuple[str, ...]
 ) -> None:
-    result = dsconfig("run", plan, *flags, "--", script)
+    result = command_line.run("run", plan, *flags, "--", script)
     assert result.returncode == 2
     for word in words:
         assert word in result.stderr
@@ -83,13 +86,13 @@ def test_flags_that_contradict_a_plan_are_rejected(
 
 def test_modified_plan_is_not_run(plan: Path, script: Path) -> None:
     plan.write_text(plan.read_text().replace('"stage": 2', '"stage": 3'))
-    result = dsconfig("run", plan, "--", script)
+    result = command_line.run("run", plan, "--", script)
     assert result.returncode == 2
     assert "was edited or created by another release" in " ".join(result.stderr.split())
 
 
 def test_unsupported_config_is_rejected_before_start(config: Path, script: Path) -> None:
-    result = dsconfig("run", config, "--set", "amp.enabled=true", "--", script)
+    result = command_line.run("run", config, "--set", "amp.enabled=true", "--", script)
     assert result.returncode == 1
     assert "amp" in result.stdout + result.stderr
     assert "executes" not in result.stdout
@@ -103,6 +106,7 @@ def test_ranks_execute_plan_file(plan: Path, script: Path) -> None:
     assert "names plan.json" in result.stdout
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_config_is_planned_once(config: Path, script: Path) -> None:
     result = dsconfig("run", config, "--gpus", 2, "--set", "gradient_clipping=0.5", "--", script)
@@ -111,10 +115,10 @@ def test_config_is_planned_once(config: Path, script: Path) -> None:
 
 
 def test_plan_shows_plan_file(plan: Path, tmp_path: Path) -> None:
-    shown = dsconfig("plan", plan, "--output-format", "json")
+    shown = command_line.run("plan", plan, "--output-format", "json")
     assert Plan.from_json(shown.stdout) == Plan.from_json(plan.read_text())
     copy = tmp_path / "copy.json"
-    people = dsconfig("plan", plan, "-o", copy)
+    people = command_line.run("plan", plan, "-o", copy)
     assert "2 on 1 node" in people.stdout and "DeepSpeed 0.16.4" in people.stdout
     assert copy.read_text() == plan.read_text()
 
@@ -131,14 +135,14 @@ def test_plan_shows_plan_file(plan: Path, tmp_path: Path) -> None:
 def test_plan_rejects_flags_for_plan_file(
     plan: Path, flags: tuple[Any, ...], expected: str
 ) -> None:
-    done = dsconfig("plan", plan, *flags)
+    done = command_line.run("plan", plan, *flags)
     assert done.returncode == 2
     assert expected in done.stderr and "plan again" in done.stderr
 
 
 def test_modified_plan_is_not_shown(plan: Path) -> None:
     plan.write_text(plan.read_text().replace('"nodes": 1', '"nodes": 2'))
-    done = dsconfig("plan", plan)
+    done = command_line.run("plan", plan)
     assert done.returncode == 2 and "was edited or created by another release" in " ".join(
         done.stderr.split()
     )
@@ -161,6 +165,7 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_trainer_config_can_be_run(tmp_path: Path, script: Path) -> None:
     config, arguments = tmp_path / "z2.json", tmp_path / "args.json"
@@ -185,6 +190,7 @@ if engine.global_rank == 0:
 """
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_deepspeed_script_runs_unchanged(tmp_path: Path, config: Path) -> None:
     script = tmp_path / "theirs.py"
@@ -294,6 +300,7 @@ engine.save_checkpoint("out")
 """
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_run_shows_steps_checkpoint_and_memory(tmp_path: Path, config: Path) -> None:
     script = tmp_path / "steps.py"
@@ -324,6 +331,7 @@ def test_failure_names_rank_phase_and_cause(tmp_path: Path, config: Path) -> Non
     log.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_slow_failing_rank_is_still_the_cause(tmp_path: Path, config: Path) -> None:
     """The launcher stops it with SIGTERM while it is shutting down."""

@@ -5,13 +5,15 @@ import re
 import signal
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from dsconfig.commands import run_display
 from dsconfig.commands.run_display import Expected, RunDisplay, clock, step_text, summary
+from narrowing import not_none
 
 STEP = {"event": "step", "rank": 0, "step": 1, "seconds": 0.5, "loss": 2.302585, "lr": 1e-4}
 STEP |= {"tokens_per_second": 12345.6, "memory": 3 << 30}
@@ -36,14 +38,30 @@ def follow(
     script: str = "",
     expected: Expected | None = None,
     received: tuple[signal.Signals, ...] = (),
+    ends_after: tuple[str, int] = ("", 1),
 ) -> tuple[int, str, str]:
-    """Return exit code, stdout and stderr of a job with these events."""
+    """Return exit code, stdout and stderr of a job with these events.
+
+    Its standard input ends after so many messages with the text ``ends_after``.
+    """
     path, log = tmp_path / "events.jsonl", tmp_path / "run.log"
     path.write_text("".join(json.dumps(each) + "\n" for each in events))
+    pipe = subprocess.PIPE
     job = subprocess.Popen(
-        [sys.executable, "-u", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-u", "-c", script], stdin=pipe, stdout=pipe, stderr=pipe
     )
-    code = RunDisplay(job, path, log, expected or Expected(ranks=2)).follow(received)
+    display = RunDisplay(job, path, log, expected or Expected(ranks=2))
+    (text, number), shown_before = ends_after, display._message
+    messages: list[str] = []
+
+    def show(message: str) -> None:
+        shown_before(message)
+        messages.extend([message] * (text in message))
+        if len(messages) == number:
+            not_none(job.stdin).close()
+
+    with patch.object(display, "_message", show):
+        code = display.follow(received)
     shown = capfd.readouterr()
     return code, shown.out, " ".join(shown.err.split())
 
@@ -82,9 +100,12 @@ def test_signal_is_not_reported_as_failure(
     monkeypatch.setattr(run_display, "TICK", 0.01)
     monkeypatch.setattr(run_display, "LOG_INTERVAL", 0.0)
     interrupted: dict[str, object] = {**FAILED, "cause": "KeyboardInterrupt"}
-    script = "import sys, time; time.sleep(0.5); sys.exit(1)"
-    received = (signal.SIGINT,)
-    _, _, err = follow(tmp_path, capfd, (STEP, interrupted), script=script, received=received)
+    _, _, err = follow(
+        *(tmp_path, capfd, (STEP, interrupted)),
+        script="import sys; sys.stdin.read(); sys.exit(1)",
+        received=(signal.SIGINT,),
+        ends_after=("SIGINT received", 1),
+    )
     assert "SIGINT received, stopping all ranks; repeat the signal to kill them" in err
     assert "failed" not in err and "stopped by SIGINT after step 1" in err
 
@@ -125,9 +146,10 @@ def test_harmless_traceback_and_status_are_shown(
         "import logging, sys\n"
         "try: 1 / 0\n"
         "except ZeroDivisionError: logging.exception('caught')\n"
-        "sys.stderr.write('without an end')"
+        "sys.stderr.write('without an end')\n"
+        "sys.stdin.read()"
     )
-    code, _, err = follow(tmp_path, capfd, script=script)
+    code, _, err = follow(tmp_path, capfd, script=script, ends_after=("starting 2 ranks", 1))
     assert code == 0 and "starting 2 ranks" in err
     assert "ZeroDivisionError: division by zero" in err and "without an end" in err
 
@@ -135,13 +157,13 @@ def test_harmless_traceback_and_status_are_shown(
 def test_waiting_is_not_repeated_every_few_seconds(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = iter(range(100_000))
+    seconds = count()
     monkeypatch.setattr(run_display.time, "monotonic", lambda: float(next(seconds)))
     monkeypatch.setattr(run_display, "TICK", 0.001)
-    script = "import time; time.sleep(0.5)"
-    _, _, err = follow(tmp_path, capfd, script=script)
+    script = "import sys; sys.stdin.read()"
+    _, _, err = follow(tmp_path, capfd, script=script, ends_after=("starting 2 ranks", 4))
     waited = [int(found[1]) for found in re.finditer(r"starting 2 ranks \((\d+) s elapsed\)", err)]
-    assert waited and waited[0] >= 10
+    assert len(waited) == 4 and waited[0] >= 10
     assert all(later >= 2 * first for first, later in pairwise(waited[1:]))
 
 

@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from suite.limits import scaled
+from waiting import lines_until, until
 
 pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[2]
@@ -26,25 +28,12 @@ time.sleep(600)
 SECONDS = 90.0
 
 
-def until(what: str, holds: Callable[[], object]) -> None:
-    end = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < end, f"{what}: not in {SECONDS} s"
-        time.sleep(0.1)
-
-
 def is_running(process: int) -> bool:
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-def _reset_signals() -> None:
-    """Reset signals that the parent of the test suite may ignore."""
-    for kind in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(kind, signal.SIG_DFL)
 
 
 class Run:
@@ -62,7 +51,6 @@ class Run:
             env=os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=_reset_signals,
         )
         until("ranks", lambda: len(list(folder.glob("*.pid"))) == 2)
         pairs = [path.read_text().split() for path in sorted(folder.glob("*.pid"))]
@@ -94,28 +82,30 @@ def test_signal_stops_all_and_sets_exit_code(
     run = Run(tmp_path)
     started.append(run)
     run.process.send_signal(kind)
-    _, expected = run.process.communicate(timeout=SECONDS)
+    _, expected = run.process.communicate(timeout=scaled(SECONDS))
     assert run.process.returncode == 128 + kind
     assert f"stopped by {kind.name}" in expected and "Traceback" not in expected
     assert run.is_over()
 
 
+@pytest.mark.long
 def test_ranks_that_ignore_signals_are_killed(tmp_path: Path, started: list[Run]) -> None:
     run = Run(tmp_path, "stubborn", grace=1)
     started.append(run)
     run.process.send_signal(signal.SIGTERM)
-    run.process.communicate(timeout=SECONDS)
+    run.process.communicate(timeout=scaled(SECONDS))
     assert run.process.returncode == 128 + signal.SIGTERM
     assert run.is_over()
 
 
+@pytest.mark.long
 def test_second_signal_stops_immediately(tmp_path: Path, started: list[Run]) -> None:
     run = Run(tmp_path, "stubborn", grace=600)
     started.append(run)
     run.process.send_signal(signal.SIGINT)
-    time.sleep(0.5)  # or the two would arrive as one
+    lines_until("SIGINT received", run.process, run.process.stderr)  # or two would arrive as one
     run.process.send_signal(signal.SIGINT)
-    run.process.communicate(timeout=SECONDS)
+    run.process.communicate(timeout=scaled(SECONDS))
     assert run.process.returncode == 128 + signal.SIGINT
     assert run.is_over()
 
@@ -125,11 +115,12 @@ def test_killed_run_or_launcher_stops_ranks(tmp_path: Path, started: list[Run], 
     run = Run(tmp_path)
     started.append(run)
     os.kill(run.process.pid if whom == "run" else run.launcher, signal.SIGKILL)
-    run.process.communicate(timeout=SECONDS)
+    run.process.communicate(timeout=scaled(SECONDS))
     assert run.process.returncode not in (0, None)
     until("the end of all", run.is_over)
 
 
+@pytest.mark.long
 def test_exit_code_of_script_is_returned(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"train_batch_size": 1}')
     (tmp_path / "leave.py").write_text("raise SystemExit(7)")

@@ -9,11 +9,13 @@ import os
 import pty
 import re
 import struct
-import sys
 import termios
+import threading
 from pathlib import Path
 
 import pytest
+
+from command_line import run_on_terminal
 
 GPUS = ("--gpus", "4", "--device", "a100-80gb")
 LLAMA = ("--model", "llama-3-8b", *GPUS, "--seq-len", "8192")
@@ -75,26 +77,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shown(command: tuple[str, ...], size: tuple[int, int], folder: Path, **more: str) -> str:
     """Return the output of a command on a terminal of (columns, rows)."""
-    child, terminal = pty.fork()
+    screen, terminal = pty.openpty()
     columns, rows = size
-    if child == 0:
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        os.chdir(folder)
-        kept = {name: value for name, value in os.environ.items() if name not in UNSET}
-        environment = {**kept, "TERM": "xterm-256color", **more}
-        os.execve(sys.executable, [sys.executable, "-m", "dsconfig", *command], environment)
-    read = b""
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    kept = {name: value for name, value in os.environ.items() if name not in UNSET}
+    environment = {**kept, "TERM": "xterm-256color", **more}
+    parts: list[bytes] = []
+    reader = threading.Thread(target=read_until_closed, args=(screen, parts))
+    reader.start()
+    try:
+        code = run_on_terminal(terminal, *command, cwd=folder, environment=environment)
+    finally:
+        os.close(terminal)
+        reader.join()
+        os.close(screen)
+    assert code in (0, 1, 2)
+    return OVERWRITTEN.sub("", b"".join(parts).decode().replace("\r\n", "\n"))
+
+
+def read_until_closed(screen: int, parts: list[bytes]) -> None:
     while True:
         try:
-            part = os.read(terminal, 65536)
+            part = os.read(screen, 65536)
         except OSError:  # raised on Linux when the other end is closed
-            break
+            return
         if not part:
-            break
-        read += part
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (0, 1, 2)
-    return OVERWRITTEN.sub("", read.decode().replace("\r\n", "\n"))
+            return
+        parts.append(part)
 
 
 UNSET = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI", "GITHUB_ACTIONS")

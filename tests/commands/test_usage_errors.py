@@ -1,10 +1,12 @@
 """Usage errors have one style, and list every missing fact at once."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 import command_line
+import forked_python
 from command_line import Done
 from dsconfig.project import settings
 from validate.test_command import BAD, GOOD, Run, put, run
@@ -15,6 +17,11 @@ CONFIG = '{"train_batch_size": "auto", "zero_optimization": {"stage": 3}}'
 
 
 def call(folder: Path, *arguments: str) -> Done:
+    if arguments[0] == "checkpoint":  # imports torch
+        environment = {**os.environ, "COLUMNS": "120"}
+        return forked_python.run(
+            "-m", "dsconfig", *arguments, environment=environment, folder=folder
+        )
     return command_line.run(*arguments, cwd=folder)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import command_line
 from dsconfig.commands.app import COMMANDS
+from sweeps import sweep
 
 
 @pytest.mark.parametrize(
@@ -46,9 +47,12 @@ def test_help_of_dsengine_fits_80_columns() -> None:
     assert "exit code" in text
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("size", ["", "--params 1e9 --gpus 2 --device h100"])
-@pytest.mark.parametrize("program", ["deepspeed", "transformers", ""])
+@sweep(
+    2,
+    precision=["fp32", "fp16", "bf16"],
+    size=["", "--params 1e9 --gpus 2 --device h100"],
+    program=["deepspeed", "transformers", ""],
+)
 def test_starter_has_the_specified_precision(
     precision: str, size: str, program: str, tmp_path: Path
 ) -> None:

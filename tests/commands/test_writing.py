@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,22 +12,25 @@ import pytest
 
 from dsconfig.commands import writing
 from dsconfig.project.errors import UsageError
+from suite.limits import scaled
 
 FIXABLE = '{"train_batch_size": 8, "zero_optimization": {"stage": 2,}, "steps_per_print": 10,}\n'
+LIMITED = """
+import os, resource, sys
+room = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Runs a command that can write only small files."""
 FLAGS = ("--fix", "--runtime", "transformers")
 
 
 def run(*arguments: Any, room: int | None = None) -> "subprocess.CompletedProcess[str]":
     """Run a command; ``room`` limits the file size in bytes, like a full disk."""
     command = [sys.executable, "-m", "dsconfig", *map(str, arguments)]
-
-    def limited() -> None:
-        if room is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, preexec_fn=limited
-    )
+    if room is not None:
+        command = [sys.executable, "-c", LIMITED, str(room), *command]
+    return subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
 
 
 @pytest.fixture

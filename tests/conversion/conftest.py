@@ -5,6 +5,6 @@ import pytest
 from training.ranks import Ranks, SharedRanks
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def ours(ranks_of: SharedRanks) -> Ranks:
     return ranks_of(2)

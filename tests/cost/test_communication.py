@@ -146,7 +146,14 @@ def test_sharding_groups_change_bytes_and_time_alike() -> None:
     assert groups.keys() - whole.keys() == {"all_reduce"}
 
 
-@pytest.mark.parametrize("seed", range(10))
+LONG = [pytest.mark.long]
+COVERING = (0, 1, 2, 5, 6, 9)
+"""Seeds with each stage, device, offload and kind of group; `make test-all` runs the others."""
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=LONG * (seed not in COVERING)) for seed in range(10)]
+)
 def test_plan_step_time_and_dry_run_count_the_same_bytes(seed: int) -> None:
     check(seed)
 

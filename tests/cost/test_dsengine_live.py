@@ -13,6 +13,7 @@ import dsengine
 from cost import live_jobs
 from cost.releases import TOLERANCE, agrees
 from dsconfig.cost.estimate import Phase
+from sweeps import sweep
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
@@ -66,16 +67,7 @@ def check(ranks: Ranks, settings: dict[str, Any]) -> None:
             assert dry == pytest.approx(peaks, rel=TOLERANCE), f"dry run of rank {rank}"
 
 
-@pytest.mark.parametrize(
-    ("precision", "accumulation"),
-    [
-        ("fp32", 1),
-        ("bf16", 4),
-        pytest.param("fp32", 4, marks=pytest.mark.long),
-        pytest.param("bf16", 1, marks=pytest.mark.long),
-    ],
-)
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@sweep(1, stage=[0, 1, 2, 3], precision=["fp32", "bf16"], accumulation=[1, 4])
 def test_phases_are_predicted_and_dry_run_equals_real_run(
     host_ranks: Ranks, stage: int, precision: str, accumulation: int
 ) -> None:
@@ -87,8 +79,7 @@ def test_units_freed_after_forward_are_predicted(host_ranks: Ranks, precision: s
     check(host_ranks, config(3, precision, 1, **LEAN))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@sweep(1, stage=[0, 1, 2, 3], precision=["fp32", "bf16"])
 def test_divided_experts_are_predicted(host_ranks: Ranks, stage: int, precision: str) -> None:
     """At stage 0 torch sums gradients of copies in other buffers than the estimate has."""
     block = {"enabled": True, "autoep_size": 2, "moe_layer_pattern": r"blocks\.\d+"}
@@ -108,14 +99,15 @@ def test_fp32_communication_is_predicted(host_ranks: Ranks) -> None:
     check(host_ranks, {**config(2, "bf16", 1), "communication_data_type": "fp32"})
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
-@pytest.mark.parametrize("stage", [0, 1])
+@sweep(1, stage=[0, 1], accumulation=[1, 4])
 def test_fp32_accumulation_is_predicted(host_ranks: Ranks, stage: int, accumulation: int) -> None:
     sums = {"data_types": {"grad_accum_dtype": "fp32"}}
     check(host_ranks, config(stage, "bf16", accumulation) | sums)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "stage", [0, *(pytest.param(stage, marks=pytest.mark.long) for stage in (1, 2)), 3]
+)
 def test_dry_run_traffic_equals_real_run(host_ranks: Ranks, stage: int) -> None:
     for settings in (config(stage, "bf16", 4), config(stage, "fp32", 1, **LEAN)):
         for rank, real in enumerate(host_ranks.run("cost.live_jobs:sent", config=settings)):

@@ -427,11 +427,13 @@ def test_chosen_config_is_valid_and_estimated_the_same() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"gpus": 8, "model": "llama-2-13b"},
-        {"gpus": 8, "model": "llama-3.2-1b"},
-        {"gpus": 1, "model": "llama-2-70b", "host_memory": "768GiB", "nvme": "/local_nvme"},
+        pytest.param({"gpus": 8, "model": "llama-2-13b"}, id="stage 3", marks=pytest.mark.long),
+        pytest.param({"gpus": 8, "model": "llama-3.2-1b"}, id="small"),
+        pytest.param(
+            {"gpus": 1, "model": "llama-2-70b", "host_memory": "768GiB", "nvme": "/local_nvme"},
+            id="nvme",
+        ),
     ],
-    ids=["stage 3", "small", "nvme"],
 )
 def test_chosen_config_validates_without_findings(more: dict[str, Any]) -> None:
     winner = tune(gather(device="a100-80gb", seq_len=2048, **more))[0]

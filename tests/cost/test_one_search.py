@@ -31,9 +31,10 @@ from resolver.strategies import wide
 
 A = "auto"
 BLOCKS = [
-    pytest.param(first, marks=[pytest.mark.long] * (first >= 20)) for first in range(0, 200, 20)
+    pytest.param(range(first, first + 10), id=str(first), marks=[pytest.mark.long] * (first > 0))
+    for first in range(0, 200, 10)
 ]
-"""First seeds of 20 cases each; `make test-all` runs those that `make test` leaves out."""
+"""Seeds of 10 cases each; `make test-all` runs those that `make test` leaves out."""
 MODELS = ("gpt2", "llama-3.2-1b", wide(12_032), wide(16_384))
 """1e8, 1e9, 8e9 and 1.4e10 parameters."""
 DEVICES = ("v100-16gb", "v100-32gb", "t4", "a100-40gb", "a100-80gb", "h100", "rtx-4090")
@@ -131,15 +132,15 @@ def sets_recomputation(facts: Facts) -> bool:
     return bool(facts.training and "gradient_checkpointing" in facts.training.arguments)
 
 
-@pytest.mark.parametrize("first", BLOCKS)
-def test_resolve_tune_and_init_choose_the_same(first: int) -> None:
+@pytest.mark.parametrize("seeds", BLOCKS)
+def test_resolve_tune_and_init_choose_the_same(seeds: range) -> None:
     chosen = 0
-    for seed in range(first, first + 20):
+    for seed in seeds:
         facts, fixed = case(seed)
         best = winner(facts, fixed)
         agree(facts, fixed, best, seed)
         chosen += best is not None
-    assert chosen >= 10, "most of the models fit"
+    assert chosen >= 5, "most of the models fit"
 
 
 def winner(facts: Facts, fixed: Mapping[str, Any] | None = None) -> Candidate | None:
@@ -169,11 +170,11 @@ def agree(facts: Facts, fixed: Mapping[str, Any], best: Candidate | None, seed: 
         assert choices_in(starter.config) == choices_of(best, recomputed=rebuilds), seed
 
 
-@pytest.mark.parametrize("first", BLOCKS)
-def test_fit_fewest_gpus_agrees_with_tune(first: int) -> None:
+@pytest.mark.parametrize("seeds", BLOCKS)
+def test_fit_fewest_gpus_agrees_with_tune(seeds: range) -> None:
     """At that number ``resolve`` and ``init`` choose the same; at the one before nothing fits."""
     seen = set[int | None]()
-    for seed in range(first, first + 20):
+    for seed in seeds:
         facts, _ = case(seed)
         (fewest,) = limits(with_gpus(facts, None))
         assert fewest.question == "fewest GPUs"
@@ -245,7 +246,9 @@ def test_iteration_is_recorded_lazily(
     assert again == full and len(cuts) == 2 * full_cuts
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 2, 3, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 4, 5))]
+)
 def test_fit_answers_agree_with_tune(seed: int) -> None:
     facts, _ = case(seed)
     for limit in limits(facts):

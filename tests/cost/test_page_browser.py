@@ -11,6 +11,7 @@ from dsconfig.cost.estimate import Phase
 from dsconfig.cost.plots import html_page
 from dsconfig.cost.usual import table
 from dsconfig.facts.gathering import gather
+from suite.limits import scaled
 
 pytestmark = [
     pytest.mark.browser,
@@ -38,7 +39,7 @@ def opened(report: Path, script: str = "") -> str:
         [str(browser.BROWSER), *flags, report.as_uri()],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         check=True,
     )
     return done.stdout

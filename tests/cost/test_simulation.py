@@ -11,17 +11,18 @@ import dsengine
 from cost.releases import agrees
 from dsconfig.cost.estimate import DeviceMemory, Phase
 from dsconfig.cost.timeline import DEQUANTIZED
-from dsconfig.facts import hf_config, named_model
+from dsconfig.facts import ModelTree, hf_config
 from dsconfig.facts.gathering import gather
+from sweeps import sweep
 from training import frozen_jobs
 
 pytestmark = pytest.mark.torch
 LONG = pytest.mark.long
-"""Marks combinations whose parts are also covered by other cases; `make test-all` runs them."""
+"""Marks further variants of a kind, whose parts other cases cover; `make test-all` runs them."""
 
-FIELDS = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 4, "vocab_size": 17_000}
+FIELDS = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 3, "vocab_size": 12_700}
 SMALL = hf_config.model(FIELDS)
-"""GPT-2 with a third of its layers and of its vocabulary."""
+"""GPT-2 with a quarter of its layers and of its vocabulary."""
 
 
 def config(stage: int, precision: str = "bf16", accumulation: int = 1) -> dict[str, Any]:
@@ -44,14 +45,14 @@ def check_phases(estimated: DeviceMemory, result: dict[str, Any], **slack: int) 
 @pytest.mark.parametrize(
     ("stage", "precision", "accumulation", "ranks"),
     [
-        (0, "bf16", 1, 2),
-        (0, "bf16", 1, 1),
+        pytest.param(0, "bf16", 1, 2, marks=LONG),
+        pytest.param(0, "bf16", 1, 1, marks=LONG),
         (0, "fp32", 4, 8),
         (1, "bf16", 1, 2),
-        (1, "fp32", 2, 2),
+        pytest.param(1, "fp32", 2, 2, marks=LONG),
         (2, "bf16", 2, 8),
-        (3, "bf16", 1, 2),
-        (3, "fp32", 1, 64),
+        pytest.param(3, "bf16", 1, 2, marks=LONG),
+        pytest.param(3, "fp32", 1, 64, marks=LONG),
         (3, "fp16", 2, 8),
     ],
 )
@@ -81,7 +82,13 @@ MASTERS = {"enabled": True, "bf16_master_weights_and_grads": True}
 
 @pytest.mark.parametrize(
     ("stage", "ratio", "states"),
-    [(1, None, True), (3, None, True), (2, 1.0, True), (3, 1.0, False), (3, 0.5, False)],
+    [
+        (1, None, True),
+        pytest.param(3, None, True, marks=LONG),
+        pytest.param(2, 1.0, True, marks=LONG),
+        (3, 1.0, False),
+        pytest.param(3, 0.5, False, marks=LONG),
+    ],
 )
 def test_a_dry_run_agrees_on_16_bit_masters(stage: int, ratio: float | None, states: bool) -> None:
     facts = gather(gpus=8, model=SMALL)
@@ -115,7 +122,7 @@ FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
         pytest.param(3, {}, {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}}, marks=LONG),
         (3, {}, {"optimizer": {"type": "Adagrad", "params": {"lr": 1e-4}}}),
         (3, {}, {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}),
-        (3, {}, {"optimizer": {"type": "Muon", "params": {"lr": 1e-4}}}),
+        pytest.param(3, {}, {"optimizer": {"type": "Muon", "params": {"lr": 1e-4}}}, marks=LONG),
     ],
     ids=[
         "mics 2",
@@ -170,15 +177,12 @@ TINY = hf_config.model(
 )
 
 
-@pytest.mark.parametrize("decay", [0.0, pytest.param(0.1, marks=LONG)])
-@pytest.mark.parametrize("foreach", [True, False])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *("Adam", "AdamW", "RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Adagrad"),
-        "SGD",
-    ],
-)
+KINDS = (
+    "Adam", "AdamW", "RMSprop", "NAdam", "RAdam", "Adamax", "Adadelta", "ASGD", "Adagrad", "SGD",
+)  # fmt: skip
+
+
+@sweep(1, kind=KINDS, foreach=[True, False], decay=[0.0, 0.1])
 def test_a_dry_run_agrees_on_torch_optimizer_temporaries(
     kind: str, foreach: bool, decay: float
 ) -> None:
@@ -194,8 +198,7 @@ def test_a_dry_run_agrees_on_torch_optimizer_temporaries(
     assert estimated == pytest.approx(simulated, abs=4096)
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=LONG), 8])
-@pytest.mark.parametrize("stage", [0, 1, 3])
+@sweep(1, stage=[0, 1, 3], ranks=[1, 2, 8])
 def test_a_dry_run_agrees_on_what_muon_orthogonalizes(stage: int, ranks: int) -> None:
     facts = gather(gpus=ranks, model=TINY)
     chosen = config(stage) | {"optimizer": {"type": "Muon", "params": {"lr": 1e-3}}}
@@ -211,14 +214,18 @@ PARAMETERS_TOO = {"offload_optimizer": OFFLOADED, "offload_param": OFFLOADED}
 @pytest.mark.parametrize(
     ("stage", "precision", "accumulation", "ranks", "zero"),
     [
-        (1, "bf16", 4, 2, {"offload_optimizer": OFFLOADED}),
-        (2, "bf16", 1, 1, {"offload_optimizer": OFFLOADED}),
+        (1, "bf16", 2, 2, {"offload_optimizer": OFFLOADED}),
+        pytest.param(1, "bf16", 4, 2, {"offload_optimizer": OFFLOADED}, marks=LONG),
+        pytest.param(2, "bf16", 1, 1, {"offload_optimizer": OFFLOADED}, marks=LONG),
         pytest.param(2, "fp16", 4, 2, {"offload_optimizer": OFFLOADED}, marks=LONG),
         pytest.param(2, "fp32", 2, 1, {"offload_optimizer": OFFLOADED}, marks=LONG),
-        (2, "bf16", 2, 4, {"offload_optimizer": OFFLOADED, "mics_shard_size": 2}),
+        pytest.param(
+            2, "bf16", 2, 4, {"offload_optimizer": OFFLOADED, "mics_shard_size": 2}, marks=LONG
+        ),
         pytest.param(3, "bf16", 2, 1, {"offload_optimizer": OFFLOADED}, marks=LONG),
         pytest.param(3, "bf16", 1, 2, PARAMETERS_TOO, marks=LONG),
-        (3, "fp32", 4, 1, PARAMETERS_TOO),
+        (3, "fp32", 2, 1, PARAMETERS_TOO),
+        pytest.param(3, "fp32", 4, 1, PARAMETERS_TOO, marks=LONG),
         (3, "bf16", 1, 2, {"offload_param": OFFLOADED}),
     ],
 )
@@ -235,16 +242,21 @@ def test_a_dry_run_separates_device_and_host_memory(
     assert option.host.bytes // ranks == pytest.approx(result["host"]["backward"], rel=0.02)
 
 
-@pytest.mark.parametrize("ranks", [1, 8])
-@pytest.mark.parametrize(
-    "zero",
-    [{}, {"offload_optimizer": OFFLOADED}, PARAMETERS_TOO],
-    ids=["here", "offloaded", "parameters too"],
-)
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_a_dry_run_agrees_on_adapters(stage: int, zero: dict[str, Any], ranks: int) -> None:
-    if stage < {0: 0, 1: 1, 2: 3}[len(zero)]:
-        pytest.skip("nothing is offloaded below stage 1, and no parameters below stage 3")
+ADAPTED = {
+    "0-here": (0, {}),
+    "1-here": (1, {}),
+    "2-here": (2, {}),
+    "3-here": (3, {}),
+    "1-offloaded": (1, {"offload_optimizer": OFFLOADED}),
+    "2-offloaded": (2, {"offload_optimizer": OFFLOADED}),
+    "3-offloaded": (3, {"offload_optimizer": OFFLOADED}),
+    "3-parameters too": (3, PARAMETERS_TOO),
+}
+
+
+@sweep(1, case=ADAPTED, ranks=[1, 8])
+def test_a_dry_run_agrees_on_adapters(case: tuple[int, dict[str, Any]], ranks: int) -> None:
+    stage, zero = case
     facts = replace(gather(gpus=ranks), model=dsengine.describe(frozen_jobs.Adapted()))
     chosen = config(stage)
     chosen["zero_optimization"] = {"stage": stage, **zero}
@@ -281,12 +293,16 @@ def test_a_large_model_fits_one_card_of_32_gb_in_every_phase(
     [
         pytest.param("gpt2", 0, "8bit", marks=LONG),
         pytest.param("gpt2", 1, "4bit", marks=LONG),
-        ("gpt2", 2, "8bit"),
-        ("gpt2", 3, "4bit"),
+        pytest.param("gpt2", 2, "8bit", marks=LONG),
+        pytest.param("gpt2", 3, "4bit", marks=LONG),
+        (SMALL, 2, "8bit"),
+        (SMALL, 3, "4bit"),
         pytest.param("llama-2-7b", 3, "4bit", marks=LONG),
     ],
 )
-def test_a_dry_run_agrees_on_packed_base_weights(model: str, stage: int, base_weights: str) -> None:
+def test_a_dry_run_agrees_on_packed_base_weights(
+    model: str | ModelTree, stage: int, base_weights: str
+) -> None:
     facts = gather(
         gpus=2, model=model, device_memory="24GiB", lora_rank=16, base_weights=base_weights
     )
@@ -306,7 +322,14 @@ def test_a_dry_run_agrees_on_packed_base_weights(model: str, stage: int, base_we
         assert max(found.values()) == pytest.approx(device.peak_bytes, rel=0.02)
 
 
-@pytest.mark.parametrize(("stage", "precision"), [(1, "fp32"), (2, "bf16"), (3, "bf16")])
+@pytest.mark.parametrize(
+    ("stage", "precision"),
+    [
+        pytest.param(1, "fp32", marks=LONG),
+        (2, "bf16"),
+        pytest.param(3, "bf16", marks=LONG),
+    ],
+)
 def test_a_dry_run_holds_device_and_host_together(stage: int, precision: str) -> None:
     facts = gather(gpus=2, model=SMALL, device="cpu")
     chosen = config(stage, precision)
@@ -326,13 +349,12 @@ def test_a_dry_run_holds_device_and_host_together(stage: int, precision: str) ->
 def test_traffic_of_a_step_is_one_reduction_and_one_gather_of_the_model(
     stage: int, collectives: set[str]
 ) -> None:
-    facts = gather(gpus=8, model="gpt2")
+    facts = gather(gpus=8, model=SMALL)
     plan = dsconfig.plan(dsconfig.resolve(config(stage), facts), facts)
-    traffic = dsengine.simulate(plan, "gpt2")["traffic"]
-    model = named_model.model("gpt2")
+    traffic = dsengine.simulate(plan, SMALL)["traffic"]
     moved = {name: count for name, count in traffic.items() if count > 100}  # not the norm
     assert moved == {
-        name: pytest.approx(2 * model.parameters, rel=0.01) for name in sorted(collectives)
+        name: pytest.approx(2 * SMALL.parameters, rel=0.01) for name in sorted(collectives)
     }
 
 
@@ -392,7 +414,7 @@ FILED = {"device": "nvme", "nvme_path": "/nowhere"}
 @pytest.mark.parametrize(
     ("precision", "ranks", "zero"),
     [
-        ("bf16", 1, {"offload_optimizer": FILED}),
+        pytest.param("bf16", 1, {"offload_optimizer": FILED}, marks=LONG),
         pytest.param(
             "bf16", 2, {"offload_optimizer": FILED, "sub_group_size": 1_000_000}, marks=LONG
         ),
@@ -408,7 +430,12 @@ FILED = {"device": "nvme", "nvme_path": "/nowhere"}
         pytest.param(
             "bf16", 2, {"offload_optimizer": FILED, "offload_param": OFFLOADED}, marks=LONG
         ),
-        ("bf16", 2, {"offload_optimizer": OFFLOADED, "offload_param": FILED | {"max_in_cpu": 0}}),
+        pytest.param(
+            "bf16",
+            2,
+            {"offload_optimizer": OFFLOADED, "offload_param": FILED | {"max_in_cpu": 0}},
+            marks=LONG,
+        ),
     ],
 )
 def test_a_dry_run_reports_file_bytes_without_writing(
@@ -435,10 +462,11 @@ def test_a_dry_run_on_the_cpu_has_no_files() -> None:
 
 
 def test_built_model_is_counted_in_host_memory_only_on_cpu() -> None:
+    model = hf_config.model(FIELDS | {"n_layer": 4, "vocab_size": 17_000})
     peaks: dict[str, int] = {}
     for device in ("cpu", "h100"):
-        facts = gather(gpus=8, model=SMALL, device=device)
+        facts = gather(gpus=8, model=model, device=device)
         plan = dsconfig.plan(dsconfig.resolve(config(3), facts), facts)
         kind = "cpu" if device == "cpu" else "cuda"
-        peaks[device] = dsengine.simulate(plan, SMALL, device=kind)["phases"]["init"]
-    assert peaks["cpu"] > 4 * SMALL.parameters > 2 * peaks["h100"]
+        peaks[device] = dsengine.simulate(plan, model, device=kind)["phases"]["init"]
+    assert peaks["cpu"] > 4 * model.parameters > 2 * peaks["h100"]

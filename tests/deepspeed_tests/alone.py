@@ -14,6 +14,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from deepspeed_tests.ranks import LIMIT, failure_of
+from suite.limits import scaled
 
 OUTCOMES = Path(os.environ["DEEPSPEED_TESTS_TOLD"])
 WORST = ("failed", "passed", "skipped")
@@ -56,7 +57,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool:
             )
             os._exit(0)
     while os.waitpid(process, os.WNOHANG)[0] == 0:
-        if time.monotonic() - started > LIMIT + 10:
+        if time.monotonic() - started > scaled(LIMIT + 10):
             os.killpg(process, signal.SIGKILL)
         time.sleep(0.02)
     _end_group(process)

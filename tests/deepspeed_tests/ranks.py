@@ -12,6 +12,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from suite.limits import scaled
+
 MAX_RANKS = 2
 GRACE = 3.0
 """Seconds that other ranks have to report their failure after the first one."""
@@ -73,7 +75,7 @@ def _watch(started: dict[Connection, int]) -> None:
     running, failures = set(started), list[dict[str, Any]]()
     skipped: Any = ""
     while running:
-        ready = wait(list(running), GRACE if failures else LIMIT)
+        ready = wait(list(running), scaled(GRACE if failures else LIMIT))
         if not ready:
             break
         for connection in ready:
@@ -89,7 +91,7 @@ def _watch(started: dict[Connection, int]) -> None:
     if failures:
         raise FailedInRankError(failures[0])
     if running:
-        message = f"ranks had not ended after {LIMIT:.0f} s"
+        message = f"ranks had not ended after {scaled(LIMIT):.0f} s"
         raise FailedInRankError({"type": "Hang", "message": message, "places": []})
     if skipped:
         pytest.skip(skipped)

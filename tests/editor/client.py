@@ -2,13 +2,15 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
+
+from suite.limits import scaled
 
 T = TypeVar("T")
 WATCHING = types.ClientCapabilities(
@@ -69,7 +71,7 @@ class Editor:
     async def findings(self, name: str) -> list[types.Diagnostic]:
         """Return the findings of the newest version of a file."""
         while True:
-            found = await asyncio.wait_for(self.published.get(), WAIT)
+            found = await _answered(self.published.get())
             if found.uri == self.uri(name) and found.version in (None, self._versions[name]):
                 return list(found.diagnostics)
 
@@ -82,13 +84,13 @@ class Editor:
     async def hover(self, name: str, line: int, column: int) -> str:
         """Return the Markdown at a 0-based position; empty if there is none."""
         params = types.HoverParams(**self.place(name, line, column))
-        found = await asyncio.wait_for(self.client.text_document_hover_async(params), WAIT)
+        found = await _answered(self.client.text_document_hover_async(params))
         assert found is None or isinstance(found.contents, types.MarkupContent)
         return "" if found is None else found.contents.value  # type: ignore[union-attr]
 
     async def complete(self, name: str, line: int, column: int) -> list[types.CompletionItem]:
         params = types.CompletionParams(**self.place(name, line, column))
-        found = await asyncio.wait_for(self.client.text_document_completion_async(params), WAIT)
+        found = await _answered(self.client.text_document_completion_async(params))
         assert isinstance(found, list)
         return found
 
@@ -101,8 +103,13 @@ class Editor:
             types.Range(here, here),
             types.CodeActionContext([], only=None if only is None else list(only)),
         )
-        found = await asyncio.wait_for(self.client.text_document_code_action_async(params), WAIT)
+        found = await _answered(self.client.text_document_code_action_async(params))
         return found or []
+
+
+async def _answered(request: Awaitable[T]) -> T:
+    """Return the answer of the server; raises TimeoutError if there is none."""
+    return await asyncio.wait_for(request, scaled(WAIT))
 
 
 @asynccontextmanager
@@ -130,7 +137,7 @@ async def _session(folder: Path, capabilities: types.ClientCapabilities) -> Asyn
     try:
         yield editor
     finally:
-        await client.shutdown_async(None)
+        await _answered(client.shutdown_async(None))
         client.exit(None)
         await client.stop()
 

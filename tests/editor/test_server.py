@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from lsprotocol import types
 
 from editor.client import BYTES, Editor, run
@@ -91,17 +90,17 @@ YAML = (
 PYTHON = 'ds_config = {"train_batch_size": 8, "zero_optimization": {"stage": 7}}\n'
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "code"),
-    [
-        ("ds.hjson", HJSON, "DSC031"),
-        ("accelerate.yaml", YAML, "DSC705"),
-        ("train.py", PYTHON, "DSC031"),
-    ],
-)
-def test_every_format_is_checked(tmp_path: Path, name: str, text: str, code: str) -> None:
+FORMATS = [
+    ("ds.hjson", HJSON, "DSC031"),
+    ("accelerate.yaml", YAML, "DSC705"),
+    ("train.py", PYTHON, "DSC031"),
+]
+
+
+def test_every_format_is_checked(tmp_path: Path) -> None:
     async def work(editor: Editor) -> None:
-        assert code in [each.code for each in await editor.open(name, text)]
+        for name, text, code in FORMATS:
+            assert code in [each.code for each in await editor.open(name, text)], name
 
     run(tmp_path, work)
 

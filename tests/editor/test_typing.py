@@ -3,6 +3,8 @@
 import random
 from pathlib import Path
 
+import pytest
+
 from dsconfig.editor import open_file
 from dsconfig.project.targets import Target
 from dsconfig.project.validator import Validator
@@ -68,5 +70,8 @@ def _type(folder: Path, edits: range) -> None:
     run(folder, work)
 
 
-def test_server_survives_5000_random_edits(tmp_path: Path) -> None:
-    _type(tmp_path, range(5000))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1500, 3000, 4500))]
+)
+def test_server_survives_1500_random_edits(tmp_path: Path, first: int) -> None:
+    _type(tmp_path, range(first, first + 1500))

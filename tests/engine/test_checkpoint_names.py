@@ -1,10 +1,11 @@
 """DeepSpeed's checkpoint files can be read by scripts while dsengine replaces deepspeed."""
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
+
+import forked_python
 
 ROOT = Path(__file__).parents[2]
 RECORDED = sorted((ROOT / "tests" / "oracle" / "deepspeed_checkpoints").iterdir())
@@ -12,8 +13,10 @@ RECORDED = sorted((ROOT / "tests" / "oracle" / "deepspeed_checkpoints").iterdir(
 
 def replaced(code: str, *arguments: str) -> str:
     """Run ``code`` with dsengine in place of deepspeed; return what it prints."""
-    command = [sys.executable, "-c", f"import dsengine.as_deepspeed\n{code}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    command = ["-c", f"import dsengine.as_deepspeed\n{code}", *arguments]
+    done = forked_python.run(*command, environment=os.environ, folder=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_torch_load_reads_deepspeed_files() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -41,8 +42,7 @@ def agree(ranks: Ranks, settings: dict[str, Any], tolerance: float = 1e-6) -> No
     assert collected[-1] < collected[0]
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@sweep(1, stage=[1, 2, 3], name=[*SETTINGS])
 def test_collectives_equal_direct_exchange(ranks: Ranks, stage: int, name: str) -> None:
     # Collectives sum in the 16-bit communication dtype; the direct exchange sums in fp32.
     tolerance = 1e-3 if name in NARROWED else 1e-6

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -10,8 +11,7 @@ BLOCKS, LAYERS = 3, 2
 """Linear layers are counted; each block has two."""
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@sweep(1, stage=[0, 1, 2, 3], precision=["fp32", "bf16"])
 def test_no_graph_ends_inside_a_block(ranks: Ranks, stage: int, precision: str) -> None:
     settings = config(stage, bf16={"enabled": precision == "bf16"})
     job = "training.compile_jobs:losses_and_graphs"

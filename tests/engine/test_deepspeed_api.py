@@ -2,9 +2,8 @@
 
 import importlib.util
 import logging
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +23,7 @@ from torch.distributed.fsdp import FSDPModule
 
 import dsconfig
 import dsengine
+import forked_python
 from dsengine.deepspeed.refusals import INSTEAD
 from dsengine.observation.printing import script_logger
 from dsengine.optimizers.binding import is_elementwise
@@ -32,6 +32,12 @@ from training.jobs import config
 from training.ranks import Ranks
 
 ROOT = Path(__file__).parents[2]
+
+
+def check_script(code: str) -> None:
+    """Run code in a process that has not imported dsengine."""
+    done = forked_python.run("-c", code, environment=os.environ, folder=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 # Provided names
@@ -63,7 +69,7 @@ def test_submodules_are_reachable_from_the_package() -> None:
         "deepspeed.runtime.lr_schedules.WarmupLR; deepspeed.utils.zero_to_fp32; "
         "deepspeed.utils.groups; deepspeed.accelerator.get_accelerator; deepspeed.get_accelerator"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    check_script(code)
 
 
 def test_version_compares_as_deepspeed_release() -> None:
@@ -114,7 +120,7 @@ def test_refused_name_in_a_script_raises() -> None:
             lines += ["try:", f"    {code}", "except Exception:", "    traceback.print_exc()"]
             expected.append(f"{error}: dsengine does not implement {attempt}: ")
     script = "\n".join(lines)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = forked_python.run("-c", script, environment=os.environ)
     assert [text for text in expected if text not in done.stderr] == []
 
 
@@ -230,7 +236,7 @@ def test_changed_update_is_not_elementwise() -> None:
         "class Changed(torch.optim.AdamW):\n    def step(self): ...\n"
         "assert not is_elementwise(Changed) and is_elementwise(torch.optim.AdamW)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    check_script(code)
     assert not is_elementwise(torch.optim.Adafactor)
 
 
@@ -461,6 +467,7 @@ def test_unreduced_gradients_are_local(ranks: Ranks, stage: int, bf16: bool) -> 
         assert result == dict.fromkeys(result, True)
 
 
+@pytest.mark.engine
 def test_hooks_are_removed_for_generation(ranks: Ranks) -> None:
     result = ranks.run("training.deepspeed_api_jobs:unwrapped", settings=config(3))
     assert result == [[(True, False), (False, True), (True, False)]] * 2
@@ -681,7 +688,7 @@ def test_package_can_be_reloaded() -> None:
         "import dsengine.ops.adam\n"
         "assert len(sys.meta_path) == finders\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+    check_script(program)
 
 
 # Writes, attributes and counters

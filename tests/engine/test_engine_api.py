@@ -9,6 +9,7 @@ import torch
 
 from dsengine.optimizers import build_optimizer, split_for_muon
 from dsengine.optimizers.lion import Lion
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -111,15 +112,13 @@ def test_stage_3_parameters_have_compute_dtype(ranks: Ranks, persistent: int) ->
         assert answer == dict.fromkeys(answer, True)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-@pytest.mark.parametrize("bf16", [False, True])
+@sweep(1, bf16=[False, True], stage=[0, 1, 2])
 def test_deepcopy_is_an_ordinary_module(ranks: Ranks, stage: int, bf16: bool) -> None:
     settings = config(stage, bf16={"enabled": bf16})
     assert ranks.run("training.engine_api_jobs:copied", settings=settings)[0] == (True, True, True)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("prefix", ["", "module."])
+@sweep(1, prefix=["", "module."], stage=STAGES)
 def test_full_weights_load_at_every_stage(ranks: Ranks, stage: int, prefix: str) -> None:
     ours, theirs, messages = ranks.run(
         "training.engine_api_jobs:loaded_weights", settings=config(stage), prefix=prefix
@@ -282,8 +281,7 @@ def test_config_without_optimizer_evaluates(ranks: Ranks, stage: int) -> None:
     assert ranks.run("training.engine_api_jobs:evaluation_only", stage=stage)[0] > 0
 
 
-@pytest.mark.parametrize("mixed", [{}, {"bf16": {"enabled": True, "check_grad_overflow": False}}])
-@pytest.mark.parametrize("stage", STAGES)
+@sweep(1, stage=STAGES, mixed=[{}, {"bf16": {"enabled": True, "check_grad_overflow": False}}])
 def test_non_finite_gradient_raises_with_parameter_name(
     ranks: Ranks, stage: int, mixed: dict[str, Any]
 ) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from suite.limits import scaled
+
 pytestmark = pytest.mark.engine
 
 RUN = """
@@ -43,17 +45,21 @@ NAMED = {
 }
 
 
+@pytest.mark.long
 def test_process_with_closed_outputs_ends(tmp_path: Path) -> None:
     script = RUN + WAITS["checkpoint"][0].replace(
         "engine.destroy()", "sys.stdout.close()\nsys.stderr.close()\nengine.destroy()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, timeout=120
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, timeout=scaled(120)
     )
     assert done.returncode == 1
 
 
-@pytest.mark.parametrize("kind", WAITS)
+@pytest.mark.parametrize(
+    "kind",
+    ["thread", *(pytest.param(kind, marks=pytest.mark.long) for kind in WAITS if kind != "thread")],
+)
 def test_wait_is_reported_and_ends(kind: str, tmp_path: Path) -> None:
     script, action = WAITS[kind]
     done = subprocess.run(
@@ -61,6 +67,7 @@ def test_wait_is_reported_and_ends(kind: str, tmp_path: Path) -> None:
         env=os.environ | {"DSENGINE_PATIENCE": "0.5"},
         capture_output=True,
         text=True,
+        timeout=scaled(120),
     )
     reports = [line for line in done.stderr.splitlines() if action in line]
     assert done.returncode == 1, done.stderr
@@ -70,13 +77,24 @@ def test_wait_is_reported_and_ends(kind: str, tmp_path: Path) -> None:
     assert "so the process ends" in reports[-1]
 
 
+@pytest.mark.long
 def test_thread_that_gets_on_is_not_ended() -> None:
+    """It ends after the third report, which comes after the limit."""
     work = """
+reports, write = threading.Semaphore(0), sys.stderr.write
+
+def write_and_count(text):
+    if "the end of the process has been waiting for " in text:
+        reports.release()
+    return write(text)
+
 def upload():
-    for number in range(500):
-        threading.Event().wait(0.01 + number % 7 / 1000)
+    for _ in range(3):
+        while not reports.acquire(timeout=0.01):
+            pass
     print("uploaded", flush=True)
 
+sys.stderr.write = write_and_count
 threading.Thread(target=upload, name="upload").start()
 """
     done = subprocess.run(
@@ -84,6 +102,7 @@ threading.Thread(target=upload, name="upload").start()
         env=os.environ | {"DSENGINE_PATIENCE": "0.5"},
         capture_output=True,
         text=True,
+        timeout=scaled(120),
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "uploaded"), done.stderr
     assert done.stderr.count("the end of the process has been waiting for ") >= 3

@@ -6,6 +6,7 @@ import pytest
 
 from dsconfig.planner.coverage.experts import PRESETS
 from dsengine.parallel import experts_plan
+from sweeps import sweep
 from training import curves, expert_jobs
 from training.ranks import Ranks, SharedRanks
 
@@ -19,7 +20,7 @@ def check(
     stage: int,
     *,
     number: int = 2,
-    steps: int = 20,
+    steps: int = 8,
     accumulation: int = 1,
     optimizer: str = "AdamW",
     degree: int = 2,
@@ -38,11 +39,9 @@ def check(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("accumulation", "optimizer"), [(1, "AdamW"), (4, "SGD")])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_experts_named_by_a_pattern(
-    ranks: Ranks, stage: int, accumulation: int, optimizer: str
-) -> None:
+@sweep(1, stage=[0, 1, 2, 3], window=[(1, "AdamW"), (4, "SGD")])
+def test_experts_named_by_a_pattern(ranks: Ranks, stage: int, window: tuple[int, str]) -> None:
+    accumulation, optimizer = window
     check(ranks, "own", stage, accumulation=accumulation, optimizer=optimizer)
 
 
@@ -126,16 +125,13 @@ def test_copies_of_the_states(ranks_of: SharedRanks, stage: int, degree: int) ->
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("more", AVERAGING)
-@pytest.mark.parametrize("stage", [0, 1, 3])
+@sweep(1, stage=[0, 1, 3], more=AVERAGING)
 def test_averaging(ranks_of: SharedRanks, stage: int, more: dict[str, Any]) -> None:
     check(ranks_of(4), "own", stage, number=4, steps=3, optimizer="SGD", more=more)
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("offload", [{}, OFFLOAD])
-@pytest.mark.parametrize("stage", [0, 1, 3])
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@sweep(1, precision=["bf16", "fp16"], stage=[0, 1, 3], offload=[{}, OFFLOAD])
 def test_16_bits(
     ranks_of: SharedRanks, precision: str, stage: int, offload: dict[str, Any]
 ) -> None:

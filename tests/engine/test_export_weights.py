@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dsengine.checkpoints.export.conversion import WeightMetadata, components_of
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import Ranks, SharedRanks
 
@@ -51,8 +52,7 @@ def test_samples_divided_along_the_sequence_and_replicas(
             assert result["different"] == [] and result["same order"], name
 
 
-@pytest.mark.parametrize("stage", range(4))
-@pytest.mark.parametrize("size", [2, 4])
+@sweep(1, size=[2, 4], stage=range(4))
 def test_split_layers_are_joined(ranks_of: SharedRanks, size: int, stage: int) -> None:
     job = f"{JOBS}:of_split_layers"
     assert ranks_of(size).run(job, kind="odd vocabulary", stage=stage) == [[]] * size

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import RankError, Ranks
 
@@ -13,8 +14,7 @@ JOB = "training.frozen_jobs:trained"
 BF16: dict[str, Any] = {"bf16": {"enabled": True}}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@sweep(1, stage=[0, 1, 2, 3], dtype=["float32", "bfloat16"])
 def test_only_trained_parameters_have_fp32_masters(ranks: Ranks, stage: int, dtype: str) -> None:
     for result in ranks.run(JOB, settings=config(stage, **BF16), dtype=dtype):
         assert result["frozen"] == ["torch.bfloat16"]

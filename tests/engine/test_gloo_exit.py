@@ -23,7 +23,8 @@ pytestmark = [
 PR_SET_NAME = 15
 
 
-def test_exit_waits_for_running_gloo_thread() -> None:
+def test_exit_waits_for_running_gloo_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gloo_exit, "TIMEOUT_SECONDS", math.inf)
     begun, finished = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -59,6 +60,8 @@ def test_exit_does_not_wait_for_idle_gloo_thread(monkeypatch: pytest.MonkeyPatch
 STARTS = """
 import ctypes, hashlib, threading
 import torch, torch.distributed as dist, dsengine
+from dsengine.communication import gloo_exit
+gloo_exit.TIMEOUT_SECONDS = 600.0
 {start}
 
 def work():
@@ -88,6 +91,7 @@ def test_process_waits_for_gloo_at_exit(start: str) -> None:
     assert (done.returncode, done.stdout) == (0, "finished\n"), done.stderr
 
 
+@pytest.mark.long
 def test_deepspeed_script_waits_for_gloo_at_exit(tmp_path: Path) -> None:
     (tmp_path / "deepspeed.py").write_text("def initialize(): ...\n")
     script = tmp_path / "train.py"

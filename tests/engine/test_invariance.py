@@ -64,6 +64,7 @@ def test_averaging_options_give_the_same_losses(ranks: Ranks, stage: int) -> Non
         assert summed == pytest.approx(mean, rel=1e-6)
 
 
+@pytest.mark.long
 def test_group_sharding_equals_full_sharding() -> None:
     """MiCS and hpZ on four ranks in two groups."""
     with Ranks(4) as four:

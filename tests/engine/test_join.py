@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -20,8 +21,7 @@ def close(ones: list[Tensor], others: list[Tensor]) -> bool:
     )
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-@pytest.mark.parametrize("stage", STAGES)
+@sweep(1, stage=STAGES, accumulation=[1, 2])
 def test_join_trains_on_every_batch_once(ranks: Ranks, stage: int, accumulation: int) -> None:
     settings, counts = config(stage, accumulation, **PLAIN), [6, 3]
     answers: list[Any] = ranks.run("training.join_jobs:trained", config=settings, counts=counts)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dsengine.launcher import runner
 from dsengine.launcher.launch import command
 
 from ports import reserved_port
+from suite.limits import scaled
 
 pytestmark = pytest.mark.engine
 HOSTS = {"w0": [0, 1, 2, 3], "w1": [0, 1, 2, 3]}
@@ -131,6 +133,7 @@ def test_core_binding_has_no_effect(
     assert "--bind_cores_to_rank has no effect: start the launcher under numactl" in printed
 
 
+@pytest.mark.long
 def test_program_prints_errors() -> None:
     for words in (["--num_nodes", "2", __file__], ["absent.py"]):
         launcher = [sys.executable, "-m", "dsengine.launcher.runner", *words]
@@ -163,10 +166,12 @@ def test_launcher_passes_arguments_to_every_rank(tmp_path: Path) -> None:
         assert f"dsengine {rank} of 2: {result}" in done.stdout
 
 
+@pytest.mark.long
 def test_exit_code_is_that_of_the_failing_rank(tmp_path: Path) -> None:
     assert started(tmp_path, "--no_local_rank", "train.py", "fail").returncode == 7
 
 
+@pytest.mark.long
 def test_programs_import_dsengine(tmp_path: Path) -> None:
     tool = tmp_path / "tool"
     tool.write_text(f"#!/bin/sh\nexec {sys.executable} train.py $@\n")
@@ -177,16 +182,24 @@ def test_programs_import_dsengine(tmp_path: Path) -> None:
     assert done.returncode == 1 and "cannot run './absent'" in done.stderr
 
 
+@pytest.mark.long
 def test_signal_to_launcher_terminates_ranks(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
     flags = ["--master_port", str(reserved_port()), "--num_gpus", "1", "--no_local_rank"]
     launcher = [sys.executable, "-m", "dsengine.launcher.runner", *flags, str(script)]
-    with subprocess.Popen(launcher, stdout=subprocess.PIPE, text=True) as started:
-        assert started.stdout is not None
-        rank = int(started.stdout.readline())
-        started.terminate()
-        assert started.stdout.read() == "", "a remaining process would keep the pipe open"
+    with subprocess.Popen(
+        launcher, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as started:
+        try:
+            assert started.stdout is not None
+            rank = int(started.stdout.readline())
+            started.terminate()
+            rest, _ = started.communicate(timeout=scaled(60))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+    assert rest == "", "a remaining process would keep the pipe open"
     assert started.returncode == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(rank, 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sweeps import sweep
 from training.loop_jobs import LOOPS, changed_imports
 from training.ranks import Ranks
 
@@ -47,8 +48,7 @@ def test_only_lines_that_import_deepspeed_change(path: Path) -> None:
 ADAMW = {"type": "AdamW", "params": {"lr": 1e-2}}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("stage", STAGES)
+@sweep(1, stage=STAGES, precision=["fp32", "bf16", "fp16"])
 def test_images_train_with_engine_loader(
     ranks: Ranks, tmp_path: Path, stage: int, precision: str
 ) -> None:
@@ -85,8 +85,7 @@ def test_masked_lm_with_offloaded_optimizer(ranks: Ranks, stage: int) -> None:
     assert offloaded["losses"] == pytest.approx(resident["losses"], rel=1e-6)
 
 
-@pytest.mark.parametrize("lora", [0, 4])
-@pytest.mark.parametrize("stage", STAGES)
+@sweep(1, stage=STAGES, lora=[0, 4])
 def test_fine_tuning_saves_the_evaluated_model(
     ranks: Ranks, tmp_path: Path, stage: int, lora: int
 ) -> None:

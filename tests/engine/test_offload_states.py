@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -21,8 +22,7 @@ def ranks() -> Iterator[Ranks]:
         yield running
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@sweep(1, stage=[0, 1, 2, 3], bf16=[False, True])
 def test_offloaded_states_are_restored(ranks: Ranks, stage: int, bf16: bool) -> None:
     settings = config(stage, 2, bf16={"enabled": bf16})
     expected = ranks.run("training.jobs:losses", config=settings, steps=3)[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dsengine
+import forked_python
 from dsengine import startup, unreplaced
 
 ROOT = Path(__file__).parents[2]
@@ -276,23 +277,48 @@ def test_process_without_the_hook_is_terminated_if_required(
     assert "extend PYTHONPATH" in done.stderr and "terminated (DSENGINE=required)" in done.stderr
 
 
+@pytest.fixture
+def start(tmp_path: Path) -> tuple[str, ...]:
+    """Return the arguments of Python that run a script on the installed DeepSpeed."""
+    script = tmp_path / "train.py"
+    script.write_text("print('started')\n")
+    (tmp_path / "site" / "deepspeed" / "__init__.py").write_text("def initialize(): ...\n")
+    return ("-m", "dsengine.with_deepspeed", str(script))
+
+
+def test_run_on_the_installed_deepspeed_starts_without_the_replacement(
+    environment: dict[str, str], start: tuple[str, ...]
+) -> None:
+    done = forked_python.run(*start, environment=environment)
+    assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr
+
+
 @pytest.mark.parametrize(
-    ("hook", "mode", "words"),
+    ("mode", "words"),
     [
-        (True, {}, "was started with dsengine in its place"),
-        (True, {startup.MODE: startup.REQUIRED}, "DSENGINE=required excludes it"),
-        (False, {startup.MODE: startup.REQUIRED}, "DSENGINE=required excludes it"),
+        ({}, "was started with dsengine in its place"),
+        pytest.param(
+            {startup.MODE: startup.REQUIRED},
+            "DSENGINE=required excludes it",
+            marks=pytest.mark.long,  # the same without the replacement is below
+        ),
     ],
 )
 def test_run_on_the_installed_deepspeed_is_refused_under_the_replacement(
-    hook: bool, mode: dict[str, str], words: str, environment: dict[str, str], tmp_path: Path
+    mode: dict[str, str], words: str, environment: dict[str, str], start: tuple[str, ...]
 ) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("print('started')\n")
-    start = ("-m", "dsengine.with_deepspeed", str(script))
-    (tmp_path / "site" / "deepspeed" / "__init__.py").write_text("def initialize(): ...\n")
-    assert stdout_of(*start, environment=environment) == "started\n"
-    replaced = startup.child_environment(environment) if hook else environment
-    done = run(*start, environment=replaced | mode)
+    replaced = startup.child_environment(environment)
+    check_refusal(run(*start, environment=replaced | mode), words)
+
+
+def test_run_on_the_installed_deepspeed_is_refused_if_the_replacement_is_required(
+    environment: dict[str, str], start: tuple[str, ...]
+) -> None:
+    required = environment | {startup.MODE: startup.REQUIRED}
+    done = forked_python.run(*start, environment=required)
+    check_refusal(done, "DSENGINE=required excludes it")
+
+
+def check_refusal(done: "subprocess.CompletedProcess[str]", words: str) -> None:
     assert (done.returncode, done.stdout) == (1, "") and words in done.stderr
     assert "Traceback" not in done.stderr

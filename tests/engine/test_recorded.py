@@ -11,15 +11,16 @@ ORACLE = Path(__file__).parents[1] / "oracle"
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    "folder",
+    ("folder", "every"),
     [
-        "results",
-        pytest.param("results_extras", marks=pytest.mark.long),
-        pytest.param("results_z3_nomel", marks=pytest.mark.long),
+        ("results", 8),
+        pytest.param("results", 1, marks=pytest.mark.long),
+        pytest.param("results_extras", 1, marks=pytest.mark.long),
+        pytest.param("results_z3_nomel", 1, marks=pytest.mark.long),
     ],
 )
-def test_recorded_runs_are_reproduced(folder: str) -> None:
-    cases = list(train.replay(ORACLE / "train" / folder))
+def test_recorded_runs_are_reproduced(folder: str, every: int) -> None:
+    cases = list(train.replay(ORACLE / "train" / folder, every))
     assert cases
     assert [case for case in cases if not case.agrees] == []
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -10,15 +11,13 @@ JOB = "training.recovery_jobs:curve"
 STAGES = (0, 1, 2, 3)
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("stage", STAGES)
+@sweep(1, stage=STAGES, where=["forward", "backward"])
 def test_caught_error_does_not_change_training(ranks: Ranks, stage: int, where: str) -> None:
     expected = ranks.once(JOB, config=config(stage), fails_in="")[0]
     assert ranks.run(JOB, config=config(stage), fails_in=where)[0] == expected
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@sweep(1, stage=[1, 2, 3], where=["forward", "backward"])
 def test_caught_error_does_not_change_training_of_hosts_that_run_ahead(
     ranks: Ranks, stage: int, where: str
 ) -> None:
@@ -72,8 +71,7 @@ def test_step_after_failed_backward_is_refused(ranks: Ranks) -> None:
         assert "after a failed backward" in output
 
 
-@pytest.mark.parametrize("way", ["forward", "evaluation", "again"])
-@pytest.mark.parametrize("stage", STAGES)
+@sweep(1, stage=STAGES, way=["forward", "evaluation", "again"])
 def test_failed_forward_keeps_gradients(ranks: Ranks, stage: int, way: str) -> None:
     """Neither a failing forward nor a recomputed one drops gradients."""
     job = "training.recovery_jobs:norms"

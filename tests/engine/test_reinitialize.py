@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 
+from sweeps import sweep
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
@@ -15,8 +16,11 @@ BF16 = {"bf16": {"enabled": True}}
 HOST = {"offload_optimizer": {"device": "cpu"}}
 
 
-@pytest.mark.parametrize("ending", ["kept", "destroyed", "dropped"])
-@pytest.mark.parametrize("stages", [[0, 0], [1, 1], [2, 2], [3, 3], [3, 1], [2, 3], [3, 0, 3]])
+@sweep(
+    1,
+    stages=[[0, 0], [1, 1], [2, 2], [3, 3], [3, 1], [2, 3], [3, 0, 3]],
+    ending=["kept", "destroyed", "dropped"],
+)
 def test_reinitialized_model_trains_like_one_engine(
     ranks: Ranks, stages: list[int], ending: str
 ) -> None:

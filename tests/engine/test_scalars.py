@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -22,8 +23,7 @@ def agree(result: list[Any], expected: list[Any], *, rel: float) -> None:
     assert result[0]["scalars"] == result[1]["scalars"]
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@sweep(1, stage=[1, 2, 3], accumulation=[1, 3])
 def test_stages_agree_with_scalar_parameters(ranks: Ranks, stage: int, accumulation: int) -> None:
     more = {"gradient_accumulation_steps": accumulation, "gradient_clipping": 0.1}
     expected = ranks.once(JOB, settings=config(0, **more))
@@ -40,8 +40,7 @@ def test_scalar_gradients_are_summed_if_configured(ranks: Ranks, stage: int) -> 
     agree(ranks.run(JOB, settings=config(stage, **more)), expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["bf16", "fp16"])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@sweep(1, stage=[0, 1, 2, 3], kind=["bf16", "fp16"])
 def test_16_bit_scalars_have_fp32_masters(ranks: Ranks, stage: int, kind: str) -> None:
     """The model has one dtype, also for frozen weights; small updates are not lost."""
     scale = {"initial_scale_power": 4} if kind == "fp16" else {}

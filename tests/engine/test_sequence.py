@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from dsengine.parallel.masks import Rule, SequenceMasks, attend_in_blocks
 from dsengine.parallel.tiling import TiledFusedLogitsLoss, TiledMLP, sequence_tiled_compute
 from narrowing import not_none
+from sweeps import sweep
 from training import curves, sequence_jobs
 from training.ranks import Ranks, SharedRanks
 
@@ -50,16 +51,14 @@ def check(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("accumulation", [1, 4])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@sweep(1, stage=[0, 1, 2, 3], accumulation=[1, 4])
 def test_own_attention(ranks: Ranks, stage: int, accumulation: int) -> None:
     check(ranks, "own", stage, accumulation, "SGD", steps=6)
 
 
 @pytest.mark.engine
 @pytest.mark.live
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@sweep(1, kind=KINDS, stage=[0, 1, 2, 3])
 def test_attention_of_transformers(ranks: Ranks, kind: str, stage: int) -> None:
     check(ranks, kind, stage, 1, "SGD")
 

@@ -23,7 +23,9 @@ def narrow(stage: int, *, states: bool = True, zero: dict[str, Any] | None = Non
     return config(stage, 2, zero=zero or {}, bf16={"enabled": True, **masters})
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize(
+    "stage", [*(pytest.param(stage, marks=pytest.mark.long) for stage in (1, 2)), 3]
+)
 def test_losses_are_close_to_those_with_fp32_masters(ranks: Ranks, stage: int) -> None:
     wide = ranks.run("training.jobs:losses", config=config(stage, 2, bf16={"enabled": True}))[0]
     for settings in (narrow(stage), narrow(stage, states=False, zero=ON_HOST)):

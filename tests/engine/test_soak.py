@@ -18,12 +18,24 @@ CONFIGS = {
     "offloaded": config(2, 2, bf16={"enabled": True}, zero=OFFLOADED),
     "all_offloaded": config(3, 2, zero=OFFLOADED | {"offload_param": {"device": "cpu"}}),
 }
+QUICK = ("stage1", "all_offloaded")
+"""Run in `make test`."""
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(1, 80))]
+    ("name", "seed"),
+    [
+        *(
+            pytest.param(name, 0, marks=[pytest.mark.long] * (name not in QUICK))
+            for name in CONFIGS
+        ),
+        *(
+            pytest.param(name, seed, marks=pytest.mark.deep)
+            for name in CONFIGS
+            for seed in range(1, 80)
+        ),
+    ],
 )
-@pytest.mark.parametrize("name", CONFIGS)
 def test_random_events_do_not_change_training(
     ranks: Ranks, tmp_path: Path, name: str, seed: int
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dsengine import DEEPSPEED
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -39,8 +40,7 @@ def test_resumed_run_continues_exactly(ranks: Ranks, stage: int, tmp_path: Path)
     assert counters == (12, 24, 12 * 16)
 
 
-@pytest.mark.parametrize("files", ["dsengine", "deepspeed"])
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@sweep(1, stage=[0, 2, 3], files=["dsengine", "deepspeed"])
 def test_client_state_describes_the_saved_run(
     ranks: Ranks, stage: int, files: str, tmp_path: Path
 ) -> None:
@@ -70,8 +70,7 @@ def test_client_optimizer_trains(ranks: Ranks, stage: int) -> None:
     assert largest_gap(curve, reference) < 1e-6
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2])
-@pytest.mark.parametrize("bf16", [False, True])
+@sweep(1, bf16=[False, True], stage=[0, 1, 2])
 def test_single_rank_sees_full_model_below_stage_3(ranks: Ranks, stage: int, bf16: bool) -> None:
     settings = config(stage, bf16={"enabled": bf16})
     result = ranks.run("training.jobs:between_steps", config=settings)[0]

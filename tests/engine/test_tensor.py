@@ -7,6 +7,7 @@ import pytest
 from dsconfig.runtimes.capabilities import ENGINE_STYLES, FAULTY_PLANS
 from dsengine.parallel.tensor import STYLES
 from dsengine.parallel.tensor_plan import FAULTY, PACKED_GATHERED, PRESETS, VOCABULARY, first_rule
+from sweeps import sweep
 from training import curves, tensor_jobs
 from training.ranks import Ranks, SharedRanks
 
@@ -27,14 +28,16 @@ def check(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("accumulation", "optimizer"), [(1, "AdamW"), (4, "SGD")])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_layers_split_by_rules(ranks: Ranks, stage: int, accumulation: int, optimizer: str) -> None:
+@sweep(1, stage=[0, 1, 2, 3], window=[(1, "AdamW"), (4, "SGD")])
+def test_layers_split_by_rules(ranks: Ranks, stage: int, window: tuple[int, str]) -> None:
+    accumulation, optimizer = window
     check(ranks, "rules", stage, accumulation=accumulation, optimizer=optimizer)
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "stage", [0, *(pytest.param(stage, marks=pytest.mark.long) for stage in (1, 2)), 3]
+)
 def test_several_matrices_in_one_weight(ranks: Ranks, ranks_of: SharedRanks, stage: int) -> None:
     check(ranks, "fused", stage, optimizer="SGD", accumulation=2)
     check(ranks_of(4), "fused", stage, replicas=2)
@@ -42,22 +45,22 @@ def test_several_matrices_in_one_weight(ranks: Ranks, ranks_of: SharedRanks, sta
 
 @pytest.mark.engine
 @pytest.mark.live
-@pytest.mark.parametrize("kind", ["causal", "gemma 3"])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@sweep(1, stage=[0, 1, 2, 3], kind=["causal", "gemma 3"])
 def test_logits_split_along_the_vocabulary(ranks: Ranks, kind: str, stage: int) -> None:
     """The head of ``gemma 3`` is tied to its embedding."""
     check(ranks, kind, stage, block={"vocab_parallel_lm_head": True}, accumulation=2)
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "stage", [*(pytest.param(stage, marks=pytest.mark.long) for stage in (0, 2)), 1, 3]
+)
 def test_data_and_tensor(ranks_of: SharedRanks, stage: int) -> None:
     check(ranks_of(4), "rules", stage, replicas=2, accumulation=2, optimizer="SGD")
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("key", ["prescale_gradients", "gradient_predivide_factor"])
-@pytest.mark.parametrize("stage", [0, 1])
+@sweep(1, stage=[0, 1], key=["prescale_gradients", "gradient_predivide_factor"])
 def test_averaging_of_data_and_tensor(ranks_of: SharedRanks, stage: int, key: str) -> None:
     more = {key: True if key == "prescale_gradients" else 2.0}
     check(ranks_of(4), "rules", stage, replicas=2, optimizer="SGD", more=more)
@@ -65,8 +68,7 @@ def test_averaging_of_data_and_tensor(ranks_of: SharedRanks, stage: int, key: st
 
 @pytest.mark.engine
 @pytest.mark.live
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@sweep(1, kind=KINDS, stage=[0, 1, 2, 3])
 def test_plans_of_transformers(ranks: Ranks, kind: str, stage: int) -> None:
     check(ranks, kind, stage, optimizer="SGD", steps=20)
 
@@ -107,9 +109,7 @@ def test_offload_and_recomputation(ranks: Ranks, stage: int, more: dict[str, Any
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("offload", [{}, OFFLOAD])
-@pytest.mark.parametrize("stage", [0, 1, 3])
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@sweep(1, precision=["bf16", "fp16"], stage=[0, 1, 3], offload=[{}, OFFLOAD])
 def test_16_bits(
     ranks_of: SharedRanks, precision: str, stage: int, offload: dict[str, Any]
 ) -> None:

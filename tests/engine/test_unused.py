@@ -8,6 +8,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from dsengine.sharding.order import ReductionOrder
+from sweeps import sweep
 from training.direct_step_jobs import ADAMW, SGD
 from training.jobs import config
 from training.ranks import Ranks
@@ -32,9 +33,8 @@ def _differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, f
     }
 
 
-@pytest.mark.parametrize("used", ["in turn", "late"])
+@sweep(1, stage=[0, 1, 2, 3], used=["in turn", "late"])
 @OPTIMIZERS
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_unused_parameters_follow_zero_gradients(
     ranks: Ranks, stage: int, optimizer: dict[str, Any], used: str
 ) -> None:
@@ -44,9 +44,8 @@ def test_unused_parameters_follow_zero_gradients(
     assert not torch.equal(expected["never.weight"][0], expected["never.weight"][-1])
 
 
-@pytest.mark.parametrize("used", ["in turn", "late"])
+@sweep(1, stage=[0, 1, 2, 3], used=["in turn", "late"])
 @OPTIMIZERS
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_unused_parameters_follow_zero_gradients_in_bf16(
     ranks: Ranks, stage: int, optimizer: dict[str, Any], used: str
 ) -> None:

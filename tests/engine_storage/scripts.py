@@ -1,22 +1,37 @@
 """Runs scripts that start and kill their own processes."""
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+from suite.limits import scaled
 
 ROOT = Path(__file__).parents[2]
 WORKERS = Path(__file__).parent / "workers"
 
 
 def run_script(worker: str, *arguments: str, seconds: float) -> "subprocess.CompletedProcess[str]":
-    """Run ``workers/{worker}.py`` with the packages and tests of this checkout."""
+    """Run ``workers/{worker}.py`` with the packages and tests of this checkout.
+
+    No process that it has started remains. Raises TimeoutExpired after the scaled ``seconds``.
+    """
     own = [str(ROOT / "engine"), str(ROOT), str(ROOT / "tests")]
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *own])
-    return subprocess.run(
-        [sys.executable, str(WORKERS / f"{worker}.py"), *arguments],
+    command = [sys.executable, str(WORKERS / f"{worker}.py"), *arguments]
+    with subprocess.Popen(
+        command,
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=seconds,
-    )
+        start_new_session=True,
+    ) as started:
+        try:
+            out, err = started.communicate(timeout=scaled(seconds))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, started.returncode, out, err)

@@ -12,9 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import command_line
 from dsengine.checkpoints import CheckpointError
 from dsengine.checkpoints.deepspeed_layout import read_full, write_checkpoint
 from dsengine.loop import saving
+from sweeps import sweep
 from training.jobs import config
 from training.ranks import Ranks
 
@@ -60,8 +62,7 @@ def saved(ranks: Ranks, tmp_path: Path) -> Saved:
 
 def dsconfig(*arguments: str, code: int = 0) -> str:
     """Run ``dsconfig checkpoint`` and return its output."""
-    command = [sys.executable, "-m", "dsconfig", "checkpoint", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = command_line.run("checkpoint", *arguments, with_torch=True)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
@@ -168,9 +169,7 @@ def test_deepspeed_script_exports_the_same_weights(
 RECORDED = [path.name for path in sorted(RECORDINGS.iterdir()) if path.name != "z0_fp32"]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-@pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("name", RECORDED)
+@sweep(1, name=RECORDED, stage=[1, 2, 3], world_size=[1, 2, 5])
 def test_written_checkpoint_reads_back_equal(
     tmp_path: Path, name: str, stage: int, world_size: int
 ) -> None:

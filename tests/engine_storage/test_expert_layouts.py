@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sweeps import sweep
 from training.ranks import Ranks, SharedRanks
 
 pytestmark = pytest.mark.engine
@@ -43,8 +44,7 @@ def test_full_weights_are_bit_equal(
     assert ranks_of(number).run(f"{JOBS}:whole", **options) == [[]] * number
 
 
-@pytest.mark.parametrize("number", [2, 4])
-@pytest.mark.parametrize("stage", [0, 1, 3])
+@sweep(1, stage=[0, 1, 3], number=[2, 4])
 def test_full_weights_are_written_and_gradients_read(
     ranks_of: SharedRanks, number: int, stage: int
 ) -> None:

@@ -1,11 +1,12 @@
 """Insufficient host memory for offloaded states is reported before any is allocated."""
 
 import mmap
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 import dsconfig
 from dsconfig.facts.gathering import gather
@@ -114,21 +115,34 @@ def test_data_limit_reduces_available_memory(
     assert memory.available_in_process() == 0
 
 
-def test_state_memory_is_mapped_separately() -> None:
-    """Memory freed between states is returned to the system."""
+def test_large_states_are_mapped_separately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each mapping is returned to the system with its tensor, whatever the heap has beside it."""
+    mapped: list[int] = []
+    freed: list[int] = []
 
-    def resident() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    class Mapping(mmap.mmap):
+        def __new__(cls, file: int, size: int, **options: int) -> "Mapping":
+            mapped.append(size)
+            made = super().__new__(cls, file, size, **options)
+            weakref.finalize(made, freed.append, size)
+            return made
 
-    piece = 64 * KIBI // 4
-    temporary = [torch.ones(piece) for _ in range(1600)]
-    states = [memory.empty_on_host((piece * 2,), pin=False).fill_(1.0) for _ in range(100)]
-    kept = temporary[::16]
-    peak = resident()
-    del temporary
-    memory.trim_heap()
-    assert peak - resident() > 80 * 2**20
-    assert len(kept) == len(states) == 100
-    before = resident()
-    del states
-    assert before - resident() > 10 * 2**20, "mapped separately"
+    monkeypatch.setattr(mmap, "mmap", Mapping)
+    sizes = [memory.MAPPED_FROM, 4 * memory.MAPPED_FROM]
+    states = [memory.empty_on_host((size // 4,), pin=False).fill_(1.0) for size in sizes]
+    small = memory.empty_on_host((memory.MAPPED_FROM // 4 - 1,), pin=False).fill_(1.0)
+    assert mapped == sizes and freed == []
+    view = states.pop()[:1]
+    assert freed == [] and view.item() == 1.0
+    del view
+    assert freed == sizes[1:]
+    del states, small
+    assert freed == sizes[::-1]
+
+
+def test_heap_is_trimmed_if_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed: list[int] = []
+    for library in (SimpleNamespace(malloc_trim=trimmed.append), SimpleNamespace()):
+        monkeypatch.setattr(memory.ctypes, "CDLL", lambda name, library=library: library)
+        memory.trim_heap()
+    assert trimmed == [0]

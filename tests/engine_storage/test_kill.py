@@ -10,6 +10,7 @@ from engine_storage.scripts import run_script
 pytestmark = pytest.mark.engine
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", ["0", *(pytest.param(str(seed), marks=pytest.mark.deep) for seed in range(1, 31))]
 )
@@ -22,6 +23,7 @@ def test_newest_complete_checkpoint_loads_after_kills(tmp_path: Path, seed: str)
     assert {entry["survivor"] for entry in rounds} == {3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", ["0", *(pytest.param(str(seed), marks=pytest.mark.deep) for seed in range(1, 10))]
 )

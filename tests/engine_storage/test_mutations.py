@@ -10,7 +10,12 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(20), *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(20, 300))]
+    "seed",
+    [
+        *range(8),
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 20)),
+        *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(20, 300)),
+    ],
 )
 def test_changed_checkpoint_loads_correctly_or_is_refused(
     ranks_of: SharedRanks, tmp_path: Path, seed: int

@@ -9,6 +9,7 @@ from dsengine.comm import usable_backend
 
 from engine_storage.scripts import ROOT
 from ports import reserved_port
+from suite.limits import scaled
 
 REPORT = """
 import os, dsengine, torch.distributed as dist
@@ -34,9 +35,10 @@ def started(arguments: str = "{}", **environment: str) -> subprocess.Popen[str]:
 
 
 def lines(*processes: subprocess.Popen[str]) -> list[str]:
-    return [process.communicate(timeout=60)[0].strip() for process in processes]
+    return [process.communicate(timeout=scaled(60))[0].strip() for process in processes]
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_single_process_mpirun_and_spawn() -> None:
     port = str(reserved_port())

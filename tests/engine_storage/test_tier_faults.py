@@ -76,7 +76,7 @@ def test_refused_pinned_memory_is_reported_with_its_key() -> None:
 
 
 def limited(device: str, folder: Path, mebibytes: int) -> "subprocess.CompletedProcess[str]":
-    return run_script("limited", device, str(folder), str(mebibytes), seconds=600)
+    return run_script("limited", device, str(folder), str(mebibytes), seconds=200)
 
 
 @pytest.mark.engine

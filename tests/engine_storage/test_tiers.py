@@ -18,6 +18,7 @@ from dsengine.tiers import HostBinding, NvmeBinding
 from dsengine.tiers.files import ALIGNMENT, Buffer, FileIO, UnnamedFile, fresh_directory, wait
 from dsengine.tiers.tiles import Piece, divide_into_tiles
 from engine_storage.offloading import offload_settings
+from sweeps import sweep
 from training.ranks import Ranks, SharedRanks
 
 JOBS = "engine_storage.jobs.tiers"
@@ -96,19 +97,8 @@ def test_parameter_offload_keeps_losses(ranks: Ranks, tmp_path: Path) -> None:
     assert result["bytes in files"] > 0
 
 
-WINDOWS = [
-    ("fp32", 1),
-    ("fp32", 4),
-    ("bf16", 1),
-    ("fp16", 1),
-    pytest.param("bf16", 4, marks=pytest.mark.long),
-    pytest.param("fp16", 4, marks=pytest.mark.long),
-]
-
-
 @pytest.mark.engine
-@pytest.mark.parametrize(("precision", "accumulation"), WINDOWS)
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@sweep(1, stage=[1, 2, 3], precision=["fp32", "bf16", "fp16"], accumulation=[1, 4])
 def test_losses_norms_and_scales_equal_those_without_offload(
     ranks: Ranks, tmp_path: Path, stage: int, precision: str, accumulation: int
 ) -> None:

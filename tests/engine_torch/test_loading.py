@@ -63,6 +63,7 @@ def test_disabled_or_frozen_gc_is_kept() -> None:
     assert gc.get_freeze_count() == frozen
 
 
+@pytest.mark.long  # make test-torch runs it with each release
 def test_torch_optimizer_imports_dynamo() -> None:
     """Otherwise ``load_compiler`` slows down every start for nothing."""
     code = (

@@ -88,6 +88,7 @@ from dsengine.torch_private.units import (
     unshard_asynchronously,
 )
 from narrowing import of_type
+from waiting import until
 
 pytestmark = pytest.mark.torch
 
@@ -597,8 +598,11 @@ class TestGroups:
     @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads are not calls")
     def test_gloo_threads_have_the_known_name(self) -> None:
         """Without the name a process may end in SIGABRT once in some thousand runs."""
-        names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-        assert GLOO_THREAD in names
+
+        def names() -> list[str]:
+            return [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+
+        until("a thread of gloo", lambda: GLOO_THREAD in names())
 
     def test_the_store_of_the_group(self) -> None:
         default_store().set("dsengine/contract", "value")

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from suite.limits import scaled
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 TINY = {
@@ -30,7 +32,7 @@ def run(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=scaled(200),
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from suite.limits import scaled
+
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 CAPTIONS = ("Report: 1 error", "Resolution", "Estimate: memory required", "Plan: 8 ranks")
 
@@ -17,7 +19,7 @@ def outputs() -> list[dict[str, Any]]:
     client: Any = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    client.NotebookClient(notebook, timeout=int(scaled(200)), kernel_name="python3").execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return [cell.outputs[-1]["data"] for cell in cells]
 

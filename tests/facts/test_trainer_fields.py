@@ -14,6 +14,7 @@ import dsconfig
 from dsconfig.facts.gathering import from_flags
 from dsconfig.facts.trainer_fields import FORMER, REMOVED, TAKEN
 from dsconfig.report import Position, Range
+from suite.limits import scaled
 
 CONFIG = {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
 
@@ -103,7 +104,7 @@ def test_arguments_from_a_pipe_are_read_once(tmp_path: Path) -> None:
         f"print(dsconfig.validate({CONFIG}, facts, runtime='transformers').errors[0].message)"
     )
     command = [sys.executable, "-c", code, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=scaled(60))
     assert done.stdout.startswith(f"{path}: warmup_ratio")
 
 

@@ -13,7 +13,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -108,13 +108,18 @@ class Case:
         """Whether the required packages are installed."""
         return all(importlib.util.find_spec(name) for name in NEEDS.get(self.framework, ()))
 
+    def before(self, package: str) -> tuple[str, str] | None:
+        """Return the name and package of the case whose checkpoint is loaded."""
+        if not self.resumes_from:
+            return None
+        own = package != "dsengine" or self.resumes_from == "own"
+        return self._named(""), package if own else self.resumes_from
+
     def job(self, package: str) -> Job:
         """Return the job; its output folder is beside its result."""
-        folder = RUNS / package
-        saver = self.resumes_from if package == "dsengine" else "own"
-        before = RUNS / (package if saver == "own" else saver) / f"{self._named('')}.out"
-        make_job = _JOBS[self.framework]
-        job = make_job(self, folder / f"{self.name}.out", before if self.resumes_from else None)
+        before = self.before(package)
+        loaded = before and RUNS / before[1] / f"{before[0]}.out"
+        job = _JOBS[self.framework](self, RUNS / package / f"{self.name}.out", loaded)
         return replace(job, ranks=self.ranks)
 
     def file(self, out: Path) -> str:
@@ -225,13 +230,23 @@ CASES = (
 )
 
 
-def run(cases: Iterable[Case]) -> None:
-    """Run each case with both packages, except those that already have a result."""
-    possible = [case for case in cases if case.is_possible()]
+BY_NAME = {case.name: case for case in CASES}
+
+
+def run(case: Case, package: str) -> None:
+    """Run a case with a package, and before it the one that it resumes, unless it has a result."""
     if not (RUNS / "model" / "tokenizer.json").exists():
         save_tokenizer(save_model(RUNS / "model"))
-    for package in PACKAGES:
-        run_jobs(package, RUNS / package, {case.name: case.job(package) for case in possible})
+    if before := case.before(package):
+        name, saver = before
+        run(BY_NAME[name], saver)
+    run_jobs(package, RUNS / package, {case.name: case.job(package)})
+
+
+def failure(case: Case, package: str) -> str:
+    """Return the last line of the log of a case without a result, "" if it has one."""
+    file = RUNS / package / f"{case.name}.json"
+    return "" if file.exists() else f"{package}: {_last_line(file.with_suffix('.log'))}"
 
 
 def compared(case: Case) -> Row:
@@ -241,10 +256,9 @@ def compared(case: Case) -> Row:
     """
     results: list[dict[str, Any]] = []
     for package in PACKAGES:
-        file = RUNS / package / f"{case.name}.json"
-        if not file.exists():
-            return {"failed": f"{package}: {_last_line(file.with_suffix('.log'))}"}
-        results.append(json.loads(file.read_text()))
+        if why := failure(case, package):
+            return {"failed": why}
+        results.append(json.loads((RUNS / package / f"{case.name}.json").read_text()))
     theirs, ours = results
     names = [name for name, value in theirs.items() if value != [None] * len(ours["losses"])]
     return {name: difference(ours[name], theirs[name]) for name in names}
@@ -283,7 +297,10 @@ def _row(case: Case, row: Row) -> str:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["run", *names]:
-            run([case for case in CASES if not names or case.name in names])
+            for package in PACKAGES:
+                for case in CASES:
+                    if case.is_possible() and (not names or case.name in names):
+                        run(case, package)
         case ["record"]:
             ran = [case for case in CASES if (RUNS / "dsengine" / f"{case.name}.log").exists()]
             RECORDS.write(RECORDS.read() | {case.name: compared(case) for case in ran})

@@ -27,6 +27,7 @@ from torch import Tensor
 from frameworks.families import small_model
 from frameworks.running import ROOT
 from outcomes import add_outcome, read_outcomes
+from suite.limits import scaled
 
 RUNS = Path(os.environ.get("LOADING_RUNS", ROOT / "runs" / "family_loading.jsonl"))
 RECORD = ROOT / "tests" / "oracle" / "family_loading.json"
@@ -207,7 +208,7 @@ def _in_processes(family: str) -> tuple[str, str]:
             if (process := os.fork()) == 0:
                 _answer(family, Path(folder), rank)
             running.append(process)
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + scaled(SECONDS)
         while running:
             running = [process for process in running if os.waitpid(process, os.WNOHANG)[0] == 0]
             if time.monotonic() > end:

@@ -27,6 +27,7 @@ from typing import Any, cast
 
 from frameworks.running import ROOT
 from outcomes import add_outcome, read_outcomes
+from suite.limits import scaled
 
 RUNS = Path(os.environ.get("FAMILIES_RUNS", ROOT / "runs" / "families.jsonl"))
 RECORD = ROOT / "tests" / "oracle" / "family_sweep.json"
@@ -165,13 +166,13 @@ def _run_in_process(family: str) -> tuple[str, str]:
             _answer(family, folder, answer)
         started = time.monotonic()
         while os.waitpid(process, os.WNOHANG)[0] == 0:
-            if time.monotonic() - started > SECONDS:
+            if time.monotonic() - started > scaled(SECONDS):
                 os.kill(process, signal.SIGKILL)
             time.sleep(0.02)
         if answer.exists():
             kind, why = json.loads(answer.read_text())
             return kind, why
-    slow = time.monotonic() - started > SECONDS
+    slow = time.monotonic() - started > scaled(SECONDS)
     return "not built", "not small: takes longer than a minute" if slow else "its process died"
 
 

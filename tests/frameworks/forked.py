@@ -1,13 +1,15 @@
 """Run several scripts, each in processes forked from one that has imported common modules.
 
-python -m frameworks.real forked.py JOBS, or python -m dsengine.as_deepspeed forked.py JOBS: JOBS is
-a JSON file with ``script``, ``arguments``, ``ranks``, ``environment`` and ``log`` of each. Ranks
-other than 0 write their result and log to files with the suffix ``.rank1`` and so on. A failing
-script does not affect the others.
+python -m frameworks.real forked.py, or python -m dsengine.as_deepspeed forked.py: prints READY when
+the modules are imported. Each line of standard input then is a JSON object with ``script``,
+``arguments``, ``ranks``, ``environment``, ``log`` and ``seconds`` of one. It is killed after these
+seconds; the answer is ENDED in any case. Ranks other than 0 write their result and log to files
+with the suffix ``.rank1`` and so on. A failing script does not affect the others.
 """
 
 import importlib
 import json
+import math
 import os
 import runpy
 import signal
@@ -21,22 +23,36 @@ from typing import Any, NoReturn
 from frameworks.on_gloo import use_gloo
 from ports import reserved_port
 
-COMMON = ("torch", "torch.distributed.fsdp", "accelerate", "transformers", "deepspeed")
-SECONDS = 240.0
+COMMON = (
+    *("torch", "torch.distributed.fsdp", "accelerate", "transformers.trainer", "deepspeed"),
+    "transformers.models.llama.modeling_llama",
+)
+
+
+READY, ENDED = "[forked] ready", "[forked] ended"
 
 
 def run(job: dict[str, Any]) -> None:
-    """Run the script on every rank; kill the others if one fails, and all after SECONDS."""
+    """Run the script on every rank; kill the others if one fails, and all after its seconds."""
     port = reserved_port()
-    running = {_start(job, rank, port) for rank in range(job["ranks"])}
-    started, processes = time.monotonic(), set(running)
-    while running:
-        ended, status = os.waitpid(-1, os.WNOHANG)
-        running.discard(ended)
-        if (ended and status) or time.monotonic() - started > SECONDS:
-            _kill(running)
-        time.sleep(0.02)
-    _kill(processes)
+    end, processes = time.monotonic() + job["seconds"], set[int]()
+    try:
+        for rank in range(job["ranks"]):
+            processes.add(_start(job, rank, port))
+        running = set(processes)
+        while running:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            running.discard(ended)
+            if ended and status:
+                _kill(running)
+            if running and time.monotonic() > end:
+                end = math.inf
+                _kill(running)
+                with Path(job["log"]).open("a") as log:
+                    log.write(f"\nTimeoutError: stopped after {job['seconds']:.0f} seconds\n")
+            time.sleep(0.02)
+    finally:  # also at SIGTERM
+        _kill(processes)
 
 
 def _kill(processes: set[int]) -> None:
@@ -47,7 +63,11 @@ def _kill(processes: set[int]) -> None:
 
 def _start(job: dict[str, Any], rank: int, port: int) -> int:
     if process := os.fork():
+        with suppress(PermissionError, ProcessLookupError):  # it has done so itself, or has ended
+            os.setpgid(process, process)
         return process
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     suffix = f".rank{rank}" if rank else ""
     target, *arguments = job["arguments"]
     group = {
@@ -66,11 +86,11 @@ def _start(job: dict[str, Any], rank: int, port: int) -> int:
 
 def _script(script: str, arguments: list[str], log_path: str) -> NoReturn:
     """Run the script and exit the process."""
-    os.setsid()
     status = 1
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         sys.argv = [script, *arguments]
         runpy.run_path(script, run_name="__main__")
@@ -84,7 +104,10 @@ def _script(script: str, arguments: list[str], log_path: str) -> NoReturn:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     for name in COMMON:
         importlib.import_module(name)
-    for job in json.loads(Path(sys.argv[1]).read_text()):
-        run(job)
+    print(READY, flush=True)
+    for line in sys.stdin:
+        run(json.loads(line))
+        print(ENDED, flush=True)

@@ -26,6 +26,7 @@ from frameworks.comparison import PACKAGES, Records, Row, cells, difference, dif
 from frameworks.program_files import save_hub, written
 from frameworks.program_list import PROGRAMS, SETS, Program, Run
 from frameworks.running import ROOT, environment
+from suite.limits import scaled
 
 RUNS = Path(os.environ.get("PROGRAMS_RUNS", ROOT / "runs" / "programs"))
 SOURCES = Path(os.environ.get("PROGRAMS_SOURCES", ROOT / "runs" / "programs" / "sources"))
@@ -106,9 +107,9 @@ def _run(program: Program, package: str, out: Path) -> None:
             start_new_session=True,
         )
         try:
-            code = started.wait(SECONDS)
+            code = started.wait(scaled(SECONDS))
         except subprocess.TimeoutExpired:
-            log.write(f"\nTimeoutError: stopped after {SECONDS} seconds\n")
+            log.write(f"\nTimeoutError: stopped after {scaled(SECONDS):.0f} seconds\n")
             code = None
         with suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)

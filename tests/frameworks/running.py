@@ -2,17 +2,31 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
+from frameworks.forked import ENDED, READY
 from ports import reserved_port
+from suite.limits import scaled
+from suite.machine import machine_for_ranks
+from waiting import lines_until
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).parents[2]
+SECONDS = 200.0
+"""Limit of a script on an idle machine, less than that of a test."""
+LOADING = 120.0
+"""Limit of importing a package."""
+GRACE = 10.0
+"""Seconds to end."""
 STAND_IN = {"dsengine": "dsengine.as_deepspeed", "deepspeed": "frameworks.real"}
 
 
@@ -37,24 +51,44 @@ def environment(ranks: int) -> dict[str, str]:
     }
 
 
-def run(package: str, script: str, *arguments: str, ranks: int = 1) -> str:
-    """Run a script with a package as its ``deepspeed`` and return its output.
+def run(
+    command: Sequence[str], environment: Mapping[str, str], seconds: float = SECONDS
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command; what it has started is killed when it ends, and after the scaled seconds."""
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as started:
+        try:
+            output, errors = started.communicate(timeout=scaled(seconds))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, started.returncode, output, errors)
 
-    Raises RuntimeError with the end of the output if it fails.
+
+def result_of(
+    package: str,
+    script: str,
+    folder: Path,
+    *arguments: str,
+    ranks: int = 1,
+    environment: Mapping[str, str] | None = None,
+) -> Any:
+    """Run a script that writes its result to the file given as its first argument.
+
+    Raises RuntimeError with the end of its log if it fails.
     """
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    program = ["-m", STAND_IN[package], str(SCRIPTS / f"{script}.py"), *arguments]
-    command = [sys.executable, *(launch if ranks > 1 else []), *program]
-    done = subprocess.run(command, env=environment(ranks), capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{(done.stdout + done.stderr)[-4000:]}")
-    return done.stdout + done.stderr
-
-
-def result_of(package: str, script: str, folder: Path, *arguments: str, ranks: int = 1) -> Any:
-    """Run a script that writes its result to the file given as its first argument."""
-    target = folder / f"{package}.json"
-    run(package, script, str(target), *arguments, ranks=ranks)
+    target, log = folder / package / f"{script}.json", folder / package / f"{script}.log"
+    target.unlink(missing_ok=True)
+    job = Job(script, arguments, environment or {}, ranks)
+    run_jobs(package, target.parent, {script: job})
+    if not target.exists():
+        raise RuntimeError(f"{script} with {package}\n{log.read_text()[-4000:]}")
     return json.loads(target.read_text())
 
 
@@ -71,22 +105,67 @@ class Job:
 def run_jobs(package: str, folder: Path, jobs: Mapping[str, Job]) -> None:
     """Run scripts in sequence; each writes ``folder/NAME.json`` and NAME.log.
 
-    Jobs with a result are not run again; a failing one only leaves the log.
+    Jobs with a result are not run again; one that fails, or does not end in time, only leaves the
+    log.
     """
-    listed = [
-        {
-            "script": str(SCRIPTS / f"{job.script}.py"),
-            "arguments": [str(folder / f"{name}.json"), *job.arguments],
-            "ranks": job.ranks,
-            "environment": dict(job.environment),
-            "log": str(folder / f"{name}.log"),
-        }
-        for name, job in jobs.items()
-        if not (folder / f"{name}.json").exists()
-    ]
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "jobs"
-    file.write_text(json.dumps(listed))
-    forked = Path(__file__).parent / "forked.py"
-    command = [sys.executable, "-m", STAND_IN[package], str(forked), str(file)]
-    subprocess.run(command, env=environment(1), check=True, capture_output=True)
+    for name, job in jobs.items():
+        if not (folder / f"{name}.json").exists():
+            request = {
+                "script": str(SCRIPTS / f"{job.script}.py"),
+                "arguments": [str(folder / f"{name}.json"), *job.arguments],
+                "ranks": job.ranks,
+                "environment": dict(job.environment),
+                "log": str(folder / f"{name}.log"),
+            }
+            with machine_for_ranks() if job.ranks > 1 else nullcontext():
+                _server(package).run(request)
+
+
+class _Server:
+    """The process from which the scripts of a package are forked. It ends with this one."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._errors = TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", STAND_IN[package], str(Path(__file__).with_name("forked.py"))],
+            env=environment(1),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self._wait_for(READY, LOADING)
+
+    def run(self, request: Mapping[str, Any]) -> None:
+        """Run a script; it is killed after SECONDS, and if this call is interrupted."""
+        line = json.dumps({**request, "seconds": scaled(SECONDS)})
+        print(line, file=self._process.stdin, flush=True)
+        self._wait_for(ENDED, SECONDS + GRACE)
+
+    def _wait_for(self, text: str, seconds: float) -> None:
+        try:
+            lines_until(text, self._process, self._process.stdout, seconds)
+        except AssertionError as error:
+            self._stop()
+            self._errors.seek(0)
+            why = self._errors.read()[-4000:]
+            raise RuntimeError(f"the process with {self._package} ended: {error}\n{why}") from error
+        except BaseException:
+            self._stop()
+            raise
+
+    def _stop(self) -> None:
+        _server.cache_clear()
+        self._process.terminate()
+        try:
+            self._process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@cache
+def _server(package: str) -> _Server:
+    return _Server(package)

@@ -1,20 +1,13 @@
 """Framework runs with dsengine compared with DeepSpeed."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from frameworks import cases
-from frameworks.cases import (
-    CASES,
-    ON_TWO_RANKS,
-    PAGE,
-    RECORDS,
-    compared,
-    page,
-    run,
-)
-from frameworks.comparison import differing
+from frameworks.cases import BY_NAME, CASES, ON_TWO_RANKS, PAGE, RECORDS, Case, compared, page
+from frameworks.comparison import PACKAGES, differing
 
 pytestmark = [pytest.mark.live, pytest.mark.engine]
 SOME = (
@@ -27,24 +20,50 @@ SOME = (
     *(case.name for case in ON_TWO_RANKS),
 )
 """One of each kind, and the cases that the resumed ones require."""
-BY_NAME = {case.name: case for case in CASES}
+NAMES = [
+    *SOME,
+    *(pytest.param(name, marks=pytest.mark.deep) for name in BY_NAME if name not in SOME),
+]
 
 
 @pytest.fixture(scope="module")
-def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with results of some cases for both packages."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for the results of this run; those of a sweep are kept in runs/frameworks."""
+    return tmp_path_factory.mktemp("frameworks")
+
+
+@pytest.fixture
+def case(name: str, results: Path, request: pytest.FixtureRequest) -> Iterator[Case]:
+    """Return the named case, whose results are stored in its folder meanwhile."""
+    if not BY_NAME[name].is_possible():
+        pytest.skip(f"{BY_NAME[name].framework} is not installed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cases, "RUNS", tmp_path_factory.mktemp("frameworks"))
-        run([BY_NAME[name] for name in SOME])
-        return cases.RUNS
+        if request.node.get_closest_marker("deep") is None:
+            patch.setattr(cases, "RUNS", results)
+        yield BY_NAME[name]
 
 
-@pytest.mark.parametrize("name", SOME)
-def test_run_equals_deepspeed(some: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "RUNS", some)
-    case = BY_NAME[name]
-    if not case.is_possible():
-        pytest.skip(f"{case.framework} is not installed")
+WAS_RUN: set[tuple[str, str]] = set()
+"""Names and packages of the cases that have run here, with or without a result."""
+
+
+def run(case: Case, package: str) -> None:
+    WAS_RUN.add((case.name, package))
+    cases.run(case, package)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("name", NAMES)
+def test_case_runs(case: Case, package: str) -> None:
+    run(case, package)
+    assert cases.failure(case, package) == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_run_equals_deepspeed(case: Case) -> None:
+    for package in PACKAGES:
+        if (case.name, package) not in WAS_RUN:
+            run(case, package)
     found = compared(case)
     assert differing(found, case.precision) == [], found
 
@@ -52,12 +71,3 @@ def test_run_equals_deepspeed(some: Path, name: str, monkeypatch: pytest.MonkeyP
 def test_page_matches_the_record() -> None:
     assert PAGE.read_text("utf-8") == page(RECORDS.read())
     assert len(RECORDS.read()) == len(BY_NAME) == len(CASES) >= 40
-
-
-@pytest.mark.deep
-def test_all_runs_equal_deepspeed() -> None:
-    """Resumes from runs/frameworks."""
-    run(CASES)
-    found = {case: compared(case) for case in CASES if case.is_possible()}
-    wrong = [case for case, row in found.items() if differing(row, case.precision)]
-    assert {case.name: found[case] for case in wrong} == {}

@@ -31,17 +31,17 @@ DEGREES = {
 )
 def test_losses_and_norms_of_one_process(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     program: str,
     world_size: int,
     stage: int,
     accumulation: int,
     kind: str,
 ) -> None:
-    for name, value in DEGREES.items() if program == "environment" else ():
-        monkeypatch.setenv(name, value)
+    given = DEGREES if program == "environment" else None
     arguments = (program, str(tmp_path), str(stage), str(accumulation), kind)
-    got = result_of("dsengine", "sequence", tmp_path, *arguments, ranks=world_size)
+    got = result_of(
+        "dsengine", "sequence", tmp_path, *arguments, ranks=world_size, environment=given
+    )
     expected = sequence_jobs.one_process(
         kind, accumulation, "SGD", clip=0.5, steps=6, replicas=world_size // 2
     )

@@ -53,6 +53,7 @@ def test_dry_run_agrees_with_measured_peaks() -> None:
             assert output == pytest.approx(real, rel=0.02), (row["case"], phase)
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_copies_are_timed_per_tile() -> None:
     for row in completed(copies(ON_HOST, 300)):
@@ -62,6 +63,7 @@ def test_copies_are_timed_per_tile() -> None:
         assert 0 <= row["hidden"] <= 1
 
 
+@pytest.mark.long
 @pytest.mark.engine
 def test_speed_is_measured_by_mode() -> None:
     found = completed(speed(ON_HOST, 300))

@@ -1,7 +1,6 @@
 """The wheel contains exactly the two packages and works outside the checkout."""
 
 import json
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -10,23 +9,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-CACHES = shutil.ignore_patterns("__pycache__", "*.egg-info")
+from suite.distribution import build
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    for package in ("dsconfig", "engine"):
-        shutil.copytree(ROOT / package, source / package, ignore=CACHES)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, source],
-        check=True,
-        capture_output=True,
-    )
+    build(folder, "--wheel")
     return next(folder.glob("*.whl"))
 
 
@@ -133,11 +122,7 @@ def test_library_from_wheel(site: Path) -> None:
 
 
 def test_source_archive_has_the_test_files(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "runs", "build", "dist")
-    shutil.copytree(ROOT, source, ignore=ignored)
-    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path]
-    subprocess.run([*build, source], check=True, capture_output=True)
+    build(tmp_path, "--sdist")
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = ["Makefile", "constraints.txt", "cli.py", "docs/README.md"]

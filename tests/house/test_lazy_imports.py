@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from dsconfig.lazy_imports import lazy_imports
+from suite.limits import scaled
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_module_can_import_itself_while_executing(package: Path) -> None:
 
 def test_threads_wait_for_a_complete_module(package: Path) -> None:
     (package / "tried_threads.py").write_text(
-        "import dsconfig\ndsconfig.tried_gate.wait(5)\nlast = 'here'\n"
+        f"import dsconfig\ndsconfig.tried_gate.wait({scaled(5)})\nlast = 'here'\n"
     )
     import dsconfig
 

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,6 +73,11 @@ def _python_files(*folders: str) -> Iterator[Path]:
         yield from sorted((ROOT / folder).rglob("*.py"))
 
 
+@cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
+
+
 def _docstrings(tree: ast.AST) -> set[int]:
     """Return the ids of nodes that are docstrings, including those of attributes."""
     return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -79,7 +85,7 @@ def _docstrings(tree: ast.AST) -> set[int]:
 
 def messages(file: Path) -> Iterator[Passage]:
     """Yield string constants that contain a space and are not docstrings."""
-    tree = ast.parse(file.read_text("utf-8"))
+    tree = _parsed(file)
     documentation = _docstrings(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Constant) or id(node) in documentation:
@@ -90,7 +96,7 @@ def messages(file: Path) -> Iterator[Passage]:
 
 def first_docstring_lines(file: Path) -> Iterator[Passage]:
     """Yield the first line of every docstring."""
-    tree = ast.parse(file.read_text("utf-8"))
+    tree = _parsed(file)
     for node in ast.walk(tree):
         if isinstance(
             node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

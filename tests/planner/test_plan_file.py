@@ -48,13 +48,13 @@ def planned(config: dict[str, Any], version: str | None = None, **world: Any) ->
 
 
 MODELS = st.sampled_from(["gpt2", "llama-3.2-1b", wide(12_032)])
-EXAMPLES = 300
 
 
-def test_plan_round_trip() -> None:
+@pytest.mark.parametrize("examples", [60, pytest.param(1000, marks=pytest.mark.deep)])
+def test_plan_round_trip(examples: int) -> None:
     unplanned: list[str] = []
 
-    @without_health_checks(EXAMPLES)
+    @without_health_checks(examples)
     @given(configs(), MORE, worlds(), MODELS, st.sampled_from(RELEASES), st.integers(1, 2))
     def reads_back(
         config: dict[str, Any],
@@ -77,7 +77,7 @@ def test_plan_round_trip() -> None:
         assert again.digest == plan.digest
 
     reads_back()
-    assert len(unplanned) < EXAMPLES // 4, "most of those configs can be planned"
+    assert len(unplanned) < examples // 4, "most of those configs can be planned"
 
 
 @pytest.mark.parametrize(

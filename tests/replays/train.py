@@ -24,9 +24,10 @@ LOSS_TOLERANCE = {"fp32": 1e-6, "bf16": 1e-2, "fp16": 1e-2}
 NORM_TOLERANCE = {"fp32": 2e-6, "bf16": 3e-2, "fp16": 3e-2}
 
 
-def replay(path: Path) -> Iterator[Case]:
+def replay(path: Path, every: int = 1) -> Iterator[Case]:
+    """Yield a case for one in ``every`` recordings."""
     with Ranks(2) as ranks:
-        for file in sorted(path.glob("*.json")):
+        for file in sorted(path.glob("*.json"))[::every]:
             record = json.loads(file.read_text())
             try:
                 outcomes = ranks.run("training.recorded:replay", path=str(file))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,9 +25,20 @@ CONFIGS = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6)
 ABSENT = object()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80)
 @given(config=VALUES | CONFIGS)
 def test_each_schema_error_has_a_position(config: Any) -> None:
+    check_positions(config)
+
+
+@pytest.mark.deep
+@settings(max_examples=3000)
+@given(config=VALUES | CONFIGS)
+def test_each_schema_error_of_more_values_has_a_position(config: Any) -> None:
+    check_positions(config)
+
+
+def check_positions(config: Any) -> None:
     for error in errors(config):
         place = error.pointer
         if error.kind is ErrorKind.MISSING:
@@ -35,9 +47,25 @@ def test_each_schema_error_has_a_position(config: Any) -> None:
         assert error.expected
 
 
-@settings(max_examples=200, deadline=None)
-@given(config=CONFIGS, release=st.sampled_from([NEWEST, Version(0, 14, 4), Version(0, 5, 0)]))
+RELEASES = st.sampled_from([NEWEST, Version(0, 14, 4), Version(0, 5, 0)])
+
+
+@settings(max_examples=60)
+@given(config=CONFIGS, release=RELEASES)
 def test_every_setting_has_a_normalized_value(config: dict[str, Any], release: Version) -> None:
+    check_settings(config, release)
+
+
+@pytest.mark.deep
+@settings(max_examples=3000)
+@given(config=CONFIGS, release=RELEASES)
+def test_every_setting_of_more_configs_has_a_normalized_value(
+    config: dict[str, Any], release: Version
+) -> None:
+    check_settings(config, release)
+
+
+def check_settings(config: dict[str, Any], release: Version) -> None:
     meant = meaning(config, release)
     assert all(
         meant.value(path) == value or value != value for path, value in meant.settings.items()

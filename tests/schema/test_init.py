@@ -12,6 +12,7 @@ import yaml
 import dsconfig
 from dsconfig.facts import gather
 from dsconfig.project import launch_file
+from sweeps import sweep
 
 from .conftest import Run
 
@@ -49,8 +50,7 @@ def starter_config(run: Run, *arguments: object) -> tuple[str, dict[str, Any]]:
     return out, dsconfig.read(out).value
 
 
-@pytest.mark.parametrize("runtime", [None, "deepspeed", "dsengine", "transformers", "accelerate"])
-@pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
+@sweep(1, request_=REQUESTS, runtime=[None, "deepspeed", "transformers", "dsengine", "accelerate"])
 def test_init_output_is_clean_for_target(
     run: Run, runtime: str | None, request_: tuple[tuple[object, ...], dict[str, Any]]
 ) -> None:
@@ -142,14 +142,13 @@ def test_wrong_usage(run: Run, arguments: tuple[object, ...], message: str) -> N
     assert message in err
 
 
-@pytest.mark.parametrize("program", [None, "deepspeed", "transformers", "accelerate", "dsengine"])
-@pytest.mark.parametrize(
-    "world",
-    [
-        ("--model", "llama-2-7b", "--gpus", 2, "--device", "rtx-4090", "--lora-rank", 16),
-        ("--model", "gpt2", "--gpus", 4, "--device", "v100-16gb", "--host-memory", "64GiB"),
-    ],
-)
+WORLDS = {
+    "adapters": ("--model", "llama-2-7b", "--gpus", 2, "--device", "rtx-4090", "--lora-rank", 16),
+    "small": ("--model", "gpt2", "--gpus", 4, "--device", "v100-16gb", "--host-memory", "64GiB"),
+}
+
+
+@sweep(1, world=WORLDS, program=[None, "deepspeed", "transformers", "accelerate", "dsengine"])
 def test_init_prints_the_estimate_of_its_config(
     run: Run, tmp_path: Path, world: tuple[object, ...], program: str | None
 ) -> None:
@@ -185,7 +184,11 @@ def test_init_prints_the_accelerate_config_that_goes_with_it(run: Run, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "flags", [(), ("--sequence-parallel", 8, "--accelerate-config", "old.yaml")]
+    "flags",
+    [
+        pytest.param((), id="searched", marks=pytest.mark.long),
+        pytest.param(("--sequence-parallel", 8, "--accelerate-config", "old.yaml"), id="specified"),
+    ],
 )
 def test_launch_file_divides_the_sequence(
     flags: tuple[object, ...], tmp_path: Path, run: Run

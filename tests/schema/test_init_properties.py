@@ -64,10 +64,11 @@ def clean(text: str, facts: dsconfig.Facts, runtime: str | None) -> bool:
     return all(found.severity is Severity.INFO for found in report.diagnostics)
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(REQUESTS, TRAINING, PRECISIONS, st.none() | st.sampled_from(PROGRAMS))
+ANY = given(REQUESTS, TRAINING, PRECISIONS, st.none() | st.sampled_from(PROGRAMS))
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@ANY
 @example({}, {"output_dir": "o", "optim": "adafactor"}, None, "transformers")
 @example({}, {"output_dir": "o", "lr_scheduler_type": "cosine"}, None, "deepspeed")
 @example({}, {"output_dir": "o", "max_grad_norm": 0.5, "adam_epsilon": 1e-6}, None, "dsengine")
@@ -83,7 +84,31 @@ def test_init_output_is_clean_or_refused(
     precision: str | None,
     runtime: str | None,
 ) -> None:
-    folder = tmp_path_factory.mktemp("init")
+    check(run, tmp_path_factory.mktemp("init"), request_, training, precision, runtime)
+
+
+@pytest.mark.deep
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@ANY
+def test_more_init_output_is_clean_or_refused(
+    run: Run,
+    tmp_path_factory: pytest.TempPathFactory,
+    request_: dict[str, Any],
+    training: dict[str, Any] | None,
+    precision: str | None,
+    runtime: str | None,
+) -> None:
+    check(run, tmp_path_factory.mktemp("init"), request_, training, precision, runtime)
+
+
+def check(
+    run: Run,
+    folder: Path,
+    request_: dict[str, Any],
+    training: dict[str, Any] | None,
+    precision: str | None,
+    runtime: str | None,
+) -> None:
     facts = dict(request_)
     if training is not None:
         facts["training_args"] = folder / "args.json"

@@ -131,12 +131,14 @@ def _refused(model: type[Block], name: str, value: Any) -> bool:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_schema_and_model_agree_on_any_object(block: str, data: st.DataObject) -> None:
-    value = data.draw(mappings(block))
-    verdict = validator_of(block).is_valid(value)
-    assert accepted(model_of(block), value) == verdict
+@pytest.mark.parametrize("examples", [12, pytest.param(400, marks=pytest.mark.deep)])
+def test_schema_and_model_agree_on_any_object(block: str, examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(mappings(block))
+    def check(value: dict[str, Any]) -> None:
+        assert accepted(model_of(block), value) == validator_of(block).is_valid(value)
+
+    check()
 
 
 def generated_from(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
@@ -202,12 +204,15 @@ PROGRAMS_ONLY = {"ChainedScheduler", "LambdaLR", "MultiplicativeLR", "Sequential
 
 
 @pytest.mark.parametrize("block", [one for one in BLOCKS if one.split(".")[1] not in PROGRAMS_ONLY])
-@without_health_checks(10)
-@given(data=st.data())
-def test_model_accepts_values_generated_from_schema(block: str, data: st.DataObject) -> None:
-    value = data.draw(block_from(block))
-    assert validator_of(block).is_valid(value)
-    assert accepted(model_of(block), value)
+@pytest.mark.parametrize("examples", [5, pytest.param(100, marks=pytest.mark.deep)])
+def test_model_accepts_values_generated_from_schema(block: str, examples: int) -> None:
+    @without_health_checks(examples)
+    @given(block_from(block))
+    def check(value: Any) -> None:
+        assert validator_of(block).is_valid(value)
+        assert accepted(model_of(block), value)
+
+    check()
 
 
 def accepted_by_models(config: dict[str, Any]) -> bool:

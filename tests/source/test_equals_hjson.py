@@ -62,39 +62,43 @@ def test_corpus_files_equal_hjson() -> None:
     assert [text for text in texts() if not same(by_us(text), by_hjson(text))] == []
 
 
-def test_corpus_mutants_equal_hjson() -> None:
-    assert [text for text in mutants(3000, seed=1) if not same(by_us(text), by_hjson(text))] == []
+@pytest.mark.parametrize("count", [1000, pytest.param(30_000, marks=pytest.mark.deep)])
+def test_corpus_mutants_equal_hjson(count: int) -> None:
+    assert [text for text in mutants(count, seed=1) if not same(by_us(text), by_hjson(text))] == []
 
 
-@settings(max_examples=1500, deadline=None)
-@given(st.lists(TOKENS, max_size=10), st.booleans())
-def test_arbitrary_tokens_equal_hjson(tokens: list[str], braces: bool) -> None:
-    text = "".join(tokens)
-    text = f"{{{text}}}" if braces else text
-    assert same(by_us(text), by_hjson(text))
+TEXTS = {
+    "tokens": st.builds("".join, st.lists(TOKENS, max_size=10)),
+    "tokens in braces": st.builds(
+        "{{{}}}".format, st.builds("".join, st.lists(TOKENS, max_size=10))
+    ),
+    "any text": st.text(),
+    "json": st.builds(json.dumps, JSON_VALUES, indent=st.sampled_from([None, 2, "\t"])),
+    "output of hjson": st.builds(hjson.dumps, st.dictionaries(st.text(), JSON_VALUES)),
+}
 
 
-@settings(max_examples=500, deadline=None)
-@given(st.text())
-def test_arbitrary_text_equals_hjson(text: str) -> None:
-    assert same(by_us(text), by_hjson(text))
+@pytest.mark.parametrize(
+    ("examples", "name"),
+    [
+        (400, "tokens"),
+        (400, "tokens in braces"),
+        (400, "any text"),
+        (150, "json"),
+        (50, "output of hjson"),
+        *(pytest.param(10_000, name, marks=pytest.mark.deep) for name in TEXTS),
+    ],
+)
+def test_arbitrary_text_equals_hjson(examples: int, name: str) -> None:
+    @settings(max_examples=examples)
+    @given(TEXTS[name])
+    def check(text: str) -> None:
+        assert same(by_us(text), by_hjson(text))
+
+    check()
 
 
-@settings(max_examples=500, deadline=None)
-@given(JSON_VALUES, st.sampled_from([None, 2, "\t"]))
-def test_json_equals_hjson(value: Any, indent: Any) -> None:
-    text = json.dumps(value, indent=indent)
-    assert same(by_us(text), by_hjson(text))
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.dictionaries(st.text(), JSON_VALUES))
-def test_hjson_output_equals_hjson(value: dict[str, Any]) -> None:
-    text = hjson.dumps(value)
-    assert same(by_us(text), by_hjson(text))
-
-
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(TOKENS, max_size=8))
 def test_json_error_equals_json_module(tokens: list[str]) -> None:
     text = "{" + "".join(tokens) + "}"

@@ -37,10 +37,11 @@ def check(text: str) -> None:
         apply_fixes(document.text, fixes)
 
 
+LONG = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 5)]
 DEEP = [pytest.param(seed, marks=pytest.mark.deep) for seed in range(100, 300)]
 
 
-@pytest.mark.parametrize("seed", [*range(5), *DEEP])
+@pytest.mark.parametrize("seed", [*range(2), *LONG, *DEEP])
 def test_mutants(seed: int) -> None:
     for text in mutants(SAMPLE, seed):
         # A mutant is a text even where a cut left something that could be a path.

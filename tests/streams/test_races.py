@@ -44,12 +44,21 @@ def check(machine: Machine) -> None:
     assert not machine.schedule.on_wrong_device
 
 
-@pytest.mark.parametrize("name", USUAL)
+LONG = {
+    "stage 1", "stage 2", "stage 2, nvme", "stage 2, offload", "stage 3", "stage 3, fp32",
+    "stage 3, both",
+}  # fmt: skip
+"""Cases whose parts are also in others; `make test-all` runs them."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in USUAL]
+)
 def test_no_race(name: str, tmp_path: Path) -> None:
     check(run(USUAL[name], tmp_path))
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_no_race_with_scalars_and_direct_use(stage: int, tmp_path: Path) -> None:
     check(run(case(stage), tmp_path, model=Scaled))
 

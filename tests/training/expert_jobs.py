@@ -132,7 +132,7 @@ def divided(
     kind: str,
     stage: int,
     degree: int = 2,
-    steps: int = 20,
+    steps: int = 8,
     more: dict[str, Any] | None = None,
     **options: Any,
 ) -> Curve:

@@ -37,7 +37,7 @@ def window(engine: Any, step: int) -> float:
 
 
 def losses(
-    config: dict[str, Any], steps: int = 20, client: str | None = None, **options: Any
+    config: dict[str, Any], steps: int = 12, client: str | None = None, **options: Any
 ) -> list[float]:
     """Train; ``client`` names an optimizer class of torch.optim built before initialize."""
     model = models.tied()

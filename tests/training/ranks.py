@@ -7,19 +7,31 @@ import os
 import sys
 import traceback
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
 from ports import reserved_port
+from suite.limits import scaled
+from suite.machine import machine_for_ranks
 
 SECONDS = 120.0
-"""Seconds until a job times out."""
+"""Seconds until a job times out on an idle machine, or until ranks have started."""
 GRACE = 5.0
 """Seconds for the other ranks after one has failed, and for each to exit."""
 ENDING = 60.0
 """Seconds to exit while recording coverage."""
-PRELOADED = ["torch", "torch.distributed.fsdp", "torch._dynamo"]
-"""Imported once, in the fork server, which does not see this ``sys.path``."""
+CROWDED = 80
+"""Threads of a rank from which shared ranks are replaced: a process group has three, which poll."""
+PRELOADED = [
+    "torch",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "dsengine.loop.initialization",
+    "dsconfig.resolver.policy",
+    "transformers.models.llama.modeling_llama",
+]
+"""Imported once, those that exist, in the fork server, which does not see this ``sys.path``."""
 
 
 _VISIBLE_DEVICES = "CARDS_BEFORE_HIDING"
@@ -58,6 +70,9 @@ class Ranks:
         context = _context(device)
         port = reserved_port()
         self.closed = False
+        self.is_crowded = False
+        """Whether a rank has accumulated threads. Jobs of the same ranks cannot end them: torch's
+        caches of DTensor refer to the groups of earlier meshes."""
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
         self._known: dict[str, list[Any]] = {}
@@ -70,13 +85,22 @@ class Ranks:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
+        self._results("start", self._answers(SECONDS))
 
     def run(self, job: str, *, seconds: float = SECONDS, **arguments: Any) -> list[Any]:
-        """Run a job. Raises RankError if a rank raised, TimeoutError if one did not answer."""
-        for pipe in self._pipes:
-            pipe.send((job, arguments, os.environ.get("PYTEST_CURRENT_TEST", "")))
+        """Run a job. Raises RankError if a rank raised, TimeoutError if one did not answer.
+
+        ``seconds`` is its limit on an idle machine, from when no other ranks of this machine run.
+        """
+        with machine_for_ranks():
+            for pipe in self._pipes:
+                pipe.send((job, arguments, os.environ.get("PYTEST_CURRENT_TEST", "")))
+            return self._results(job, self._answers(seconds))
+
+    def _answers(self, seconds: float) -> dict[int, tuple[bool, Any]]:
+        """Return whether each rank failed and what it sent, of those that answer in time."""
         answers: dict[int, tuple[bool, Any]] = {}
-        end = monotonic() + seconds
+        end = monotonic() + scaled(seconds)
         while len(answers) < len(self._pipes):
             open_pipes = [p for rank, p in enumerate(self._pipes) if rank not in answers]
             ready = wait(open_pipes, max(0.0, end - monotonic()))
@@ -85,8 +109,8 @@ class Ranks:
             for rank in [rank for rank, pipe in enumerate(self._pipes) if pipe in ready]:
                 answers[rank] = self._received(rank)
                 if answers[rank][0]:
-                    end = min(end, monotonic() + GRACE)
-        return self._results(job, answers)
+                    end = min(end, monotonic() + scaled(GRACE))
+        return answers
 
     def once(self, job: str, **arguments: Any) -> list[Any]:
         """Return the cached result of an equal request, or run it; for shared references."""
@@ -97,15 +121,19 @@ class Ranks:
 
     def _received(self, rank: int) -> tuple[bool, Any]:
         try:
-            return self._pipes[rank].recv()
+            failed, value, threads = self._pipes[rank].recv()
+            self.is_crowded |= threads > CROWDED
+            return failed, value
         except (EOFError, ConnectionError):
-            self._processes[rank].join(GRACE)
+            self._processes[rank].join(scaled(GRACE))
             return True, f"--- rank {rank}\nended, exit code {self._processes[rank].exitcode}"
 
     def _results(self, job: str, answers: dict[int, tuple[bool, Any]]) -> list[Any]:
         failures = [value for failed, value in answers.values() if failed]
         missing = sorted(set(range(len(self._pipes))) - answers.keys())
         if missing or 0 < len(failures) < len(self._pipes) or not self._alive():
+            for rank in missing:
+                self._processes[rank].kill()
             self.close()  # some may wait for others, or be one collective ahead
         if failures:
             raise RankError("\n".join(failures))
@@ -125,7 +153,7 @@ class Ranks:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(ENDING if os.environ.get("COVERAGE_PROCESS_START") else GRACE)
+            process.join(ENDING if os.environ.get("COVERAGE_PROCESS_START") else scaled(GRACE))
             if process.is_alive():
                 process.kill()
 
@@ -137,7 +165,7 @@ class Ranks:
 
 
 class SharedRanks:
-    """Ranks by number, started on first use and restarted after a job has ended them.
+    """Ranks by number, started on first use, and again if a job has ended or crowded them.
 
     Not for jobs that change global state of a process.
     """
@@ -145,13 +173,26 @@ class SharedRanks:
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
         self._running: dict[tuple[int, str], Ranks] = {}
+        self._file = ""
 
     def __call__(self, size: int = 2, device: str | None = None) -> Ranks:
         """Return the ranks; ``device`` overrides the default."""
+        self._close_larger_of_earlier_file()
         kind = (size, device or self._device)
-        if kind not in self._running or not self._running[kind].is_usable():
-            self._running[kind] = Ranks(*kind)
-        return self._running[kind]
+        running = self._running.get(kind)
+        if running is not None and running.is_crowded:
+            running.close()
+        if running is None or not running.is_usable():
+            running = self._running[kind] = Ranks(*kind)
+        return running
+
+    def _close_larger_of_earlier_file(self) -> None:
+        """End the groups of more than two ranks that another test file has used."""
+        file = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
+        if file != self._file:
+            self._file = file
+            for kind in [kind for kind in self._running if kind[0] > 2]:
+                self._running.pop(kind).close()
 
     def close(self) -> None:
         for ranks in self._running.values():
@@ -183,6 +224,7 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, device: str) -> No
     torch.set_num_threads(1)
     dist.init_process_group(_backend(device, rank, size), rank=rank, world_size=size)
     environment, modules = dict(os.environ), 0
+    pipe.send((False, None, _count_threads()))
     while True:
         try:
             job, arguments, test = pipe.recv()
@@ -190,12 +232,20 @@ def _serve(pipe: Connection, rank: int, size: int, port: int, device: str) -> No
             break
         _name_to_coverage(test)
         torch.manual_seed(0)
-        pipe.send(_answer(job, arguments, rank))
+        answer = _answer(job, arguments, rank)
+        pipe.send((*answer, _count_threads()))
+        del answer
         _leave_clean(environment)
         if len(sys.modules) > modules:  # exclude imported modules from garbage collection
             modules = len(sys.modules)
             gc.freeze()
     dist.destroy_process_group()
+
+
+def _count_threads() -> int:
+    """Return the threads of this process, those of torch too; Linux lists them."""
+    listed = Path("/proc/self/task")
+    return len([*listed.iterdir()]) if listed.is_dir() else 0
 
 
 def _backend(device: str, rank: int, size: int) -> str:

@@ -107,8 +107,8 @@ def test_file_without_config_has_one_finding(run: Run, text: str, code: str) -> 
 
 
 def test_file_of_ten_megabytes_is_read(run: Run) -> None:
-    numbers = ",\n".join(str(number) for number in range(10**6))
-    text = f'{{"train_batch_size": 8, "_comment": [{numbers}, {numbers}]}}'
+    numbers = ",\n".join(map(str, range(10**8, 10**8 + 10**5)))
+    text = f'{{"train_batch_size": 8, "_comment": [{numbers}, "{"x" * 10**7}"]}}'
     assert len(text) > 10 * 2**20
     assert run(put("ds.json", text), "--quiet").code == 0
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from command_line import run
+from suite.limits import scaled
+from waiting import lines_until
 
 GOOD = '{"train_batch_size": 8, "zero_optimization": {"stage": 2}}'
 BAD = GOOD.replace("2}", "9}")
@@ -23,7 +25,7 @@ class Watched:
         self.job = subprocess.Popen(
             [sys.executable, "-m", "dsconfig", "validate", "--watch", *arguments],
             cwd=cwd,
-            env={**os.environ, "COLUMNS": "100"},
+            env={**os.environ, "COLUMNS": "100", "PYTHONUNBUFFERED": "1"},  # keeps the order
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -35,19 +37,13 @@ class Watched:
             pass
 
     def next_check(self) -> str:
-        """Return the output of one check; blocks until it is complete."""
-        assert self.job.stdout is not None
-        lines: list[str] = []
-        for line in self.job.stdout:
-            if line == READY:
-                return "".join(lines)
-            lines.append(line)
-        raise AssertionError("".join(lines))
+        """Return the output of one check; it is the text up to the line READY."""
+        return "".join(lines_until(READY, self.job, self.job.stdout)[:-1])
 
     def stop(self) -> tuple[int, str]:
         """Interrupt it; return the exit code and the remaining output."""
         self.job.send_signal(signal.SIGINT)
-        rest, _ = self.job.communicate(timeout=120)
+        rest, _ = self.job.communicate(timeout=scaled(120))
         return self.job.returncode, rest
 
 

@@ -14,6 +14,8 @@ import pytest
 
 import browser
 import command_line
+from browser import milliseconds
+from suite.limits import scaled
 
 CORPUS = sorted((Path(__file__).parents[1] / "oracle" / "corpus").glob("*.json"))[:100]
 SIZE_LIMIT = 12_000_000
@@ -37,7 +39,9 @@ def answers(public: Path, requests: list[dict[str, Any]]) -> list[dict[str, Any]
         json.dump(requests, file)
         file.flush()
         command = ["node", Path(__file__).with_name("answers.mjs"), public / "check", file.name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=scaled(200)
+        )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
@@ -124,6 +128,7 @@ def test_page_is_at_most_twelve_megabytes(public: Path) -> None:
 def opened(chromium: Any, site: str, fragment: str = "", **options: Any) -> Any:
     """Return the page after its first answer; it fails on an error or a foreign request."""
     page = chromium.new_context(**options).new_page()
+    page.set_default_timeout(milliseconds(30))
     page.on("pageerror", lambda error: pytest.fail(str(error)))
     page.on("request", lambda request: own(request.url, site))
     page.goto(f"{site}check/{fragment}")
@@ -136,7 +141,7 @@ def own(url: str, site: str) -> None:
 
 
 def settled(page: Any) -> None:
-    page.wait_for_selector("#results[aria-busy=false]", timeout=300_000)
+    page.wait_for_selector("#results[aria-busy=false]", timeout=milliseconds(120))
 
 
 @needs_chromium
@@ -150,7 +155,7 @@ def test_fix_moves_the_findings_and_keys_move_the_bars(chromium: Any, site: str)
     peak = page.inner_text(".row.main > span:last-child")
     text = page.input_value("#text").replace('"stage": 2', '"stage": 3')
     page.fill("#text", text)
-    page.wait_for_selector("#memory-title:has-text('stage 3')", timeout=300_000)
+    page.wait_for_selector("#memory-title:has-text('stage 3')", timeout=milliseconds(120))
     settled(page)
     assert page.inner_text(".row.main > span:last-child") != peak
     # The link alone shows the same state to another reader.
@@ -179,7 +184,7 @@ def test_page_is_usable_by_keyboard_and_screen_reader(chromium: Any, site: str) 
         page.keyboard.press("Tab")
     page.get_by_role("button", name="Find the fastest config that fits").focus()
     page.keyboard.press("Enter")
-    page.wait_for_selector("#candidates li", timeout=300_000)
+    page.wait_for_selector("#candidates li", timeout=milliseconds(120))
     page.locator("#candidates button").first.focus()
     page.keyboard.press("Enter")
     settled(page)
@@ -190,6 +195,7 @@ def test_page_is_usable_by_keyboard_and_screen_reader(chromium: Any, site: str) 
 @needs_chromium
 def test_policy_blocks_requests_to_other_hosts(chromium: Any, site: str) -> None:
     page = chromium.new_page()
+    page.set_default_timeout(milliseconds(30))
     page.goto(f"{site}check/")
     refused = "fetch('https://example.org/').then(() => 'sent', error => error.name)"
     blocked: list[str] = []

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 
 import browser
+from browser import milliseconds
 
 ROOT = Path(__file__).parents[2]
 PUBLIC = ROOT / "runs" / "site" / "public"
@@ -92,6 +93,7 @@ def test_search_finds_a_term_without_network(
     site: str, chromium: Any, start: str, words: str, expected: str
 ) -> None:
     page = chromium.new_page()
+    page.set_default_timeout(milliseconds(30))
     requested: list[str] = []
     page.on("request", lambda request: requested.append(request.url))
     page.goto(site + start)
@@ -109,6 +111,7 @@ def test_pages_fit_the_window_and_follow_the_scheme(
     site: str, chromium: Any, path: str, width: int, scheme: str
 ) -> None:
     page = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    page.set_default_timeout(milliseconds(30))
     failures: list[str] = []
     page.on("requestfailed", lambda request: failures.append(request.url))
     page.on("pageerror", lambda error: failures.append(str(error)))

@@ -1,6 +1,6 @@
 """Jobs that initialize, train, save, export and resume, as a user's script does."""
 
-import time
+import threading
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from dsengine.zero import GatheredParameters, Init
 
 import dsengine
 from engine_storage.jobs.toy import ToyModel, batch_of, loss_of, mean
+from suite.limits import scaled
 
 
 def config(stage: int, **options: Any) -> dict[str, Any]:
@@ -83,17 +84,24 @@ def under_init(stage: int) -> list[list[float]]:
 
 
 def files_while_saving(directory: str, stage: int) -> list[bool]:
-    """Load and save directly after asynchronous saves in which one rank is slow."""
+    """Load and save directly after asynchronous saves, which a rank does not write before."""
     engine = started(stage, seed=1)
     checkpointer = engine.checkpointer()
     checkpointer.asynchronous = True
-    write = checkpointer._write
+    write, wait, is_waited_for = checkpointer._write, checkpointer.wait, threading.Event()
 
-    def slow(*arguments: Any) -> Any:
-        time.sleep(0.3 * dist.get_rank())
+    def write_late(*arguments: Any) -> Any:
+        if dist.get_rank() == 1 and not is_waited_for.wait(scaled(60)):
+            raise TimeoutError("no operation waits for the save")
+        is_waited_for.clear()
         return write(*arguments)
 
-    checkpointer._write = slow
+    def wait_for_write() -> None:
+        if checkpointer._pending is not None:
+            is_waited_for.set()
+        wait()
+
+    checkpointer._write, checkpointer.wait = write_late, wait_for_write
     engine.save_checkpoint(directory, tag="first")
     loaded, _ = engine.load_checkpoint(directory)
     engine.save_checkpoint(directory, tag="second")

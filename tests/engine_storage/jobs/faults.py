@@ -28,6 +28,7 @@ from dsengine.checkpoints import (
 from dsengine.checkpoints.checksums import mismatches
 from dsengine.checkpoints.manifest import read_manifest
 from engine_storage.jobs.toy import ToyModel, bare, named_parameters_for, shard, train_step
+from suite.limits import scaled
 
 
 class Malicious:
@@ -250,7 +251,7 @@ def asynchronous(state: TrainingState, root: Path) -> dict[str, Any]:
         weight.fill_(1.0)
     gate = threading.Event()
     write = checkpointer._write
-    checkpointer._write = lambda *a: (gate.wait(60), write(*a))[1]  # pyright: ignore[reportAttributeAccessIssue]
+    checkpointer._write = lambda *a: (gate.wait(scaled(60)), write(*a))[1]  # pyright: ignore[reportAttributeAccessIssue]
     values = [1]
     checkpointer.save(state, root, "global_step5", client_state={"seen": values})
     with torch.no_grad():

@@ -1,31 +1,39 @@
-"""Peak memory of building a model under zero.Init."""
+"""Memory of building a model under zero.Init."""
 
-from pathlib import Path
+from unittest import mock
 
 import torch
 from dsengine.zero import Init
 from torch import nn
 
-WIDTH = 1024
+from dsengine.observation.memory import LiveBytes
+from dsengine.sharding.zero import init
+from dsengine.tiers import memory
 
-
-def peak_resident_bytes() -> int:
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+WIDTH = 64
+TRIM_BYTES = 4 * WIDTH * WIDTH
 
 
 def measured() -> dict[str, int]:
-    """Return bytes of the memory rise, of the full model, and of its largest parameter."""
+    """Return peak and final bytes of tensors, those of the full model and its largest parameter,
+    and how many times the heap was trimmed.
+    """
     torch.manual_seed(0)
-    with Init():
-        nn.Linear(64, 64)  # the first collective sets up connections
-    Path("/proc/self/clear_refs").write_text("5")
-    before = peak_resident_bytes()
-    with Init():
+    live = LiveBytes(torch.device("cpu"), existing=False)
+    with (
+        mock.patch.object(init, "TRIM_BYTES", TRIM_BYTES),
+        mock.patch.object(memory, "trim_heap") as trim,
+        live.measure("build"),
+        Init(),
+    ):
         model = nn.Sequential(
-            nn.Embedding(8 * WIDTH, WIDTH), *[nn.Linear(WIDTH, WIDTH) for _ in range(96)]
+            *[nn.Linear(WIDTH, WIDTH) for _ in range(96)], nn.Embedding(8 * WIDTH, WIDTH)
         )
-    rise = peak_resident_bytes() - before
-    elements = sum(p.numel() for p in model.parameters())
-    largest = max(p.numel() for p in model.parameters())
-    return {"rise": rise, "model": 4 * elements, "largest": 4 * largest}
+    sizes = [4 * parameter.numel() for parameter in model.parameters()]
+    return {
+        "peak": live.peaks["build"],
+        "left": live.at_exit["build"],
+        "model": sum(sizes),
+        "largest": max(sizes),
+        "trims": trim.call_count,
+    }

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from dsengine.zero import GatheredParameters
 
 import dsengine
@@ -100,6 +101,7 @@ def optimizer_on_every_tier(folder: str) -> dict[str, Any]:
                     expected[4:6],
                     resumed(stage, offload, zero, saved, precision),
                 ]
+    dist.barrier()  # another rank may still remove its files
     files = sorted(p.name for p in (out / "nvme").rglob("*"))
     result["left on disk"] = [f for f in files if f.startswith("tile")]
     return result

@@ -22,9 +22,12 @@ import torch.distributed as dist
 from torch import nn
 
 from dsengine.checkpoints import Checkpointer, CheckpointError, TrainingState, checkpoints
+from suite.limits import scaled
 
 RANKS = 2
 ELEMENTS = 400_000
+SECONDS = 30.0
+"""Limit of saves and loads of a round."""
 CONTEXT = multiprocessing.get_context("fork")
 
 
@@ -101,21 +104,22 @@ def one_round(directory: Path, number: int, generator: random.Random, last: int)
     for process in ranks:
         process.start()
     goal = last + 1 + generator.randrange(1, 4)
-    while started.value < goal and all(p.is_alive() for p in ranks):
+    end = time.monotonic() + scaled(SECONDS)
+    while started.value < goal and all(p.is_alive() for p in ranks) and time.monotonic() < end:
         time.sleep(0.0005)
-    time.sleep(generator.uniform(0, 0.08))
+    time.sleep(generator.uniform(0, 0.08))  # a random moment of the save
     victim = generator.randrange(RANKS)
     acknowledged = done.value
     os.kill(ranks[victim].pid or 0, signal.SIGKILL)
     for process in ranks:
-        process.join(30)
+        process.join(scaled(SECONDS))
     codes = [process.exitcode for process in ranks]
     for process in ranks:
         process.kill()
     receiver, sender = CONTEXT.Pipe(duplex=False)
     checker = CONTEXT.Process(target=check, args=(str(saved), acknowledged, sender))
     checker.start()
-    checker.join(30)
+    checker.join(scaled(SECONDS))
     result = receiver.recv() if receiver.poll() else {"complete": False, "step": 0}
     survivor = codes[1 - victim]
     return result | {"round": number, "victim": victim, "survivor": survivor}

@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from kill import CONTEXT, RANKS, Ledger
+from kill import CONTEXT, RANKS, SECONDS, Ledger
 
 from dsengine.checkpoints import Checkpointer, CheckpointError, TrainingState, checkpoints
+from suite.limits import scaled
 
 JOBS = 2
 
@@ -94,19 +95,22 @@ def one_round(directory: Path, number: int, generator: random.Random, last: int)
     for process in ranks:
         process.start()
     goal = generator.randrange(2, 4)
+    end = time.monotonic() + scaled(SECONDS)
     while all(p.is_alive() for p in ranks) and not all(count.value >= goal for count in started):
+        if time.monotonic() > end:
+            break
         time.sleep(0.0005)
     alive = sum(process.is_alive() for process in ranks)
     for job in generator.sample(jobs, JOBS):
-        time.sleep(generator.uniform(0, 0.08))
+        time.sleep(generator.uniform(0, 0.08))  # a random moment of a save
         os.kill(generator.choice(job).pid or 0, signal.SIGKILL)
     for process in ranks:
-        process.join(30)
+        process.join(scaled(SECONDS))
         process.kill()
     receiver, sender = CONTEXT.Pipe(duplex=False)
     checker = CONTEXT.Process(target=check, args=(str(saved), sender))
     checker.start()
-    checker.join(60)
+    checker.join(scaled(2 * SECONDS))
     result = receiver.recv() if receiver.poll() else {"broken": ["no result"], "step": last}
     return result | {"round": number, "alive": alive, "kills": JOBS}
 

@@ -1,11 +1,11 @@
 """Start ranks of which one fails, and record how the others end.
 
-    python tests/engine_storage/workers/peers.py DIRECTORY CASE...
+    python tests/engine_storage/workers/peers.py DIRECTORY CASE
 
 Ranks are forked from a process that has imported torch, and exceptions reach the top of their
 interpreter, as in scripts. In a case whose name ends with " ahead" hosts run ahead of their
-collectives from the second step on, as on NCCL. The output of rank r goes to DIRECTORY/CASE/r.log.
-Prints a JSON line per case: the exit code of each rank, None for one that did not end.
+collectives from the second step on, as on NCCL. The output of rank r goes to DIRECTORY/r.log.
+Prints the exit code of each rank as JSON, null for one that did not end.
 """
 
 import gc
@@ -26,20 +26,21 @@ import torch.distributed as dist
 
 import dsconfig
 import dsengine
-from dsengine.communication.peers import abort, stragglers
+from dsengine.communication.peers import abort, stragglers, watch
 from dsengine.communication.peers.message import Message, MessageKind
 from dsengine.communication.peers.watch import Watch
 from dsengine.loop import initialization
 from engine_storage.jobs.toy import ToyModel, batch_of, loss_of
 from ports import reserved_port
+from suite.limits import scaled
 from training.ahead import host_runs_ahead
 from training.collective_jobs import collectives_only
 
 RANKS = 3
-SECONDS = 40
-AT_ONCE = 2
-"""Cases that run at the same time: most of them wait."""
+SECONDS = scaled(40)
 VICTIM = 1
+WAITING = "ranks 0, 2 have been waiting in"
+"""In the report of rank 0 when all others wait for rank 1."""
 AHEAD = " ahead"
 hosts_run_ahead = False
 until_exit = ExitStack()
@@ -223,11 +224,12 @@ def ends_well(folder: str) -> None:
 
 def fails_alike(folder: str) -> None:
     """All ranks fail in a step: the first one to end is not the reason for the others."""
+    has_left = set_on_arrival(MessageKind.LEFT, VICTIM)
     engine = started(1)
 
     def fail(*_: Any) -> None:
-        if not is_victim():
-            time.sleep(1.0)
+        if not is_victim() and not has_left.wait(SECONDS):
+            raise TimeoutError("no message that rank 1 has left")
         raise FloatingPointError("norm")
 
     engine._stepper.step = fail
@@ -239,16 +241,22 @@ def fails_alike(folder: str) -> None:
 
 def joins_late(folder: str) -> None:
     """Ranks train again before they have read that the others do."""
-    receive = Watch._on_message
+    receive, has_trained, have_left = Watch._on_message, threading.Event(), threading.Semaphore(0)
 
     def receive_late(self: Watch, message: Message) -> None:
-        if message.kind is MessageKind.JOINED:
-            time.sleep(3.0)
+        if message.kind is MessageKind.JOINED and message.engines == 2:
+            has_trained.wait(SECONDS)
         receive(self, message)
+        if message.kind is MessageKind.LEFT:
+            have_left.release()
 
     Watch._on_message = receive_late
     started(0).destroy()
+    for _ in range(RANKS - 1):
+        if not have_left.acquire(timeout=SECONDS):
+            raise TimeoutError("no message that the other ranks have left")
     step(started(2))
+    has_trained.set()
 
 
 def aborts_alone(folder: str) -> None:
@@ -290,8 +298,8 @@ def lags(folder: str) -> None:
 
 
 def busy_with_data(folder: str) -> None:
-    log = Path(folder).with_name("0.log")
-    while "outside of the engine" not in log.read_text():
+    log, end = Path(folder).with_name("0.log"), time.monotonic() + SECONDS / 2
+    while WAITING not in log.read_text() and time.monotonic() < end:
         time.sleep(0.05)
 
 
@@ -325,11 +333,24 @@ def exit_after_report(folder: str, reason: str) -> None:
 
     def exit_then() -> None:
         log = Path(folder).with_name("0.log")
-        await_text(log, "have been waiting in")
+        await_text(log, WAITING)
         await_text(log, reason)
         os._exit(3)
 
     threading.Thread(target=exit_then).start()
+
+
+def set_on_arrival(kind: MessageKind, rank: int) -> threading.Event:
+    """Return an event that is set when this rank has processed such a message of ``rank``."""
+    receive, arrived = Watch._on_message, threading.Event()
+
+    def receive_and_set(self: Watch, message: Message) -> None:
+        receive(self, message)
+        if message.kind is kind and message.rank == rank:
+            arrived.set()
+
+    Watch._on_message = receive_and_set
+    return arrived
 
 
 def await_text(log: Path, text: str) -> None:
@@ -360,6 +381,7 @@ def run(rank: int, port: int, folder: Path, case: str) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
+    watch.failure_reason.__defaults__ = (scaled(watch.EXPLANATION_SECONDS),)
     dist.init_process_group("gloo")
     global hosts_run_ahead
     hosts_run_ahead = case.endswith(AHEAD)
@@ -403,18 +425,10 @@ def preload() -> None:
 preload()
 gc.freeze()  # exclude it from the ranks' garbage collection
 # Not in a function: exceptions have to reach the top of the interpreter.
-running: list[list[int]] = []
-for case in sys.argv[2:]:
-    folder = Path(sys.argv[1], case)
-    folder.mkdir(parents=True)
-    port = reserved_port()
-    rank, children = fork_ranks()
-    if rank is not None:
-        run(rank, port, folder, case)
-        break
-    running.append(children)
-    if len(running) == AT_ONCE:
-        print(json.dumps(wait_for(running.pop(0))), flush=True)
+folder, case = Path(sys.argv[1]), sys.argv[2]
+port = reserved_port()
+rank, children = fork_ranks()
+if rank is not None:
+    run(rank, port, folder, case)
 else:
-    for children in running:
-        print(json.dumps(wait_for(children)), flush=True)
+    print(json.dumps(wait_for(children)))

@@ -50,7 +50,7 @@ def patience() -> float:
 
 
 class StragglerDetector:
-    """One rank's side of the detection; rank 0 prints the report."""
+    """One rank's side of the detection; rank 0 prints the report. ``start`` begins it."""
 
     def __init__(
         self,
@@ -59,17 +59,21 @@ class StragglerDetector:
         ranks: int,
         seconds: float,
         send: Callable[[Message], None],
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._own, self._states, self._ranks = own, states, ranks
         self._patience = self._limit = seconds
-        self._send = send
+        self._send, self._clock = send, clock
         self._replies: dict[int, Message] = {}
         self._received = threading.Condition()
         self._report_requested = False
         self._status_requested = False
         self._reported_at = -math.inf
         self._closed = threading.Event()
-        if math.isfinite(seconds):
+
+    def start(self) -> None:
+        """Check in a thread, four times within the patience, until ``close``."""
+        if math.isfinite(self._patience):
             threading.Thread(target=self._run, name="dsengine-lag", daemon=True).start()
 
     def close(self) -> None:
@@ -90,22 +94,26 @@ class StragglerDetector:
 
     def _run(self) -> None:
         while not self._closed.wait(self._patience / 4):
-            waited = 0.0 if STATUS.phase is None else monotonic() - STATUS.since
-            if waited < self._patience:
-                self._limit = self._patience
-            is_long = waited >= self._limit
-            if is_long:
-                self._limit = 2 * waited
-            if self._own.rank == 0:
-                is_recent = monotonic() - self._reported_at < self._patience / 2
-                if (is_long or self._report_requested) and not is_recent:
-                    self._report()
-            elif is_long:
-                self._request_report(waited)
+            self.check()
+
+    def check(self) -> None:
+        """Report or request a report if this rank waits for long, or if another one has."""
+        waited = 0.0 if STATUS.phase is None else self._clock() - STATUS.since
+        if waited < self._patience:
+            self._limit = self._patience
+        is_long = waited >= self._limit
+        if is_long:
+            self._limit = 2 * waited
+        if self._own.rank == 0:
+            is_recent = self._clock() - self._reported_at < self._patience / 2
+            if (is_long or self._report_requested) and not is_recent:
+                self._report()
+        elif is_long:
+            self._request_report(waited)
 
     def _report(self) -> None:
         """Request the status of all ranks and print the report (rank 0)."""
-        self._reported_at = monotonic()
+        self._reported_at = self._clock()
         with self._received:
             self._report_requested = False
             self._replies = {0: self._status()}
@@ -141,7 +149,7 @@ class StragglerDetector:
             phase=STATUS.description,
             last=STATUS.last_description,
             location=_location(),
-            seconds=monotonic() - STATUS.since,
+            seconds=self._clock() - STATUS.since,
             progress=STATUS.progress,
         )
 

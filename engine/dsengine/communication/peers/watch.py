@@ -52,6 +52,7 @@ class Watch:
         self._stragglers = StragglerDetector(
             self._own, self._states, group.size(), self._patience, self._send
         )
+        self._stragglers.start()
         key = f"{KEY}/{Watch._count}"
         if self._own.rank == 0:
             self._link: Server | Client = Server(self._own, _host_names(), self._on_message)

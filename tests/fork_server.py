@@ -1,0 +1,81 @@
+"""Processes forked from one that has imported modules, one per request."""
+
+import array
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+LONGEST_REQUEST = 2**20
+"""Bytes of the arguments and environment of a program, as JSON."""
+
+
+class ForkServer:
+    """A process that runs ``MODULE.serve(DESCRIPTOR, ARGUMENTS)``, which calls ``answer``."""
+
+    def __init__(self, module: str, *arguments: object) -> None:
+        self.socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST_REQUEST)
+        with its:
+            given = ", ".join(map(repr, (its.fileno(), *arguments)))
+            folders = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", f"import {module}; {module}.serve({given})"],
+                pass_fds=[its.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+            )
+        atexit.register(self.close)
+
+    def call(self, request: Mapping[str, Any], streams: list[int]) -> int:
+        """Run a program with these standard streams and return its exit code, negative for a
+        signal.
+
+        It is killed if this call is interrupted, for example by the time limit of a test.
+        """
+        socket.send_fds(self.socket, [json.dumps(request).encode()], streams)
+        process = self._received()
+        try:
+            return self._received()
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            self._received()  # so that the next answer is that of the next request
+            raise
+
+    def close(self) -> None:
+        self.socket.close()
+        self.process.wait()
+
+    def _received(self) -> int:
+        answer = self.socket.recv(64)
+        if not answer:
+            raise RuntimeError(f"the fork server ended with {self.process.wait()}")
+        return int(answer)
+
+
+def answer(number: int, execute: Callable[[Mapping[str, Any]], NoReturn]) -> None:
+    """Fork a process per request, which calls ``execute``, until the socket closes."""
+    with socket.socket(fileno=number) as requests:
+        while True:
+            message, streams, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, 3)
+            if not message:
+                return
+            child = os.fork()
+            if child == 0:
+                requests.close()
+                for standard, stream in enumerate(array.array("i", streams).tolist()):
+                    os.dup2(stream, standard)
+                    os.close(stream)
+                execute(json.loads(message))
+            for stream in streams:
+                os.close(stream)
+            requests.send(str(child).encode())
+            _, status = os.waitpid(child, 0)
+            requests.send(str(os.waitstatus_to_exitcode(status)).encode())

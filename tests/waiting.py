@@ -1,0 +1,40 @@
+"""Waiting in tests for what other threads and processes do."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from threading import Timer
+from typing import IO
+
+from suite.limits import scaled
+
+
+def until(what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until ``holds``; fail after the scaled ``seconds``, with ``what`` is missing."""
+    limit = scaled(seconds)
+    end = time.monotonic() + limit
+    while not holds():
+        assert time.monotonic() < end, f"{what}: not in {limit:.0f} s"
+        time.sleep(0.02)
+
+
+def lines_until(
+    text: str, process: "subprocess.Popen[str]", stream: IO[str] | None, seconds: float = 60.0
+) -> list[str]:
+    """Read lines of a process up to the one that contains ``text``; fail if it does not come.
+
+    The process is killed after the scaled ``seconds``.
+    """
+    assert stream is not None
+    lines: list[str] = []
+    limit = Timer(scaled(seconds), process.kill)
+    limit.start()
+    try:
+        while line := stream.readline():
+            lines.append(line)
+            if text in line:
+                return lines
+    finally:
+        limit.cancel()
+        limit.join()
+    raise AssertionError(f"no line with {text!r}, after {''.join(lines)!r}")
