@@ -10,7 +10,7 @@ from suite.limits import scaled
 
 
 def until(what: str, holds: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait until ``holds``; fail after the scaled ``seconds``, with ``what`` is missing."""
+    """Wait until ``holds``; fail after the scaled ``seconds``, naming ``what``."""
     limit = scaled(seconds)
     end = time.monotonic() + limit
     while not holds():

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ SOURCES = Path(os.environ.get("PROGRAMS_SOURCES", ROOT / "runs" / "programs" / "
 RECORDS = Records(ROOT / "tests" / "oracle" / "programs_table.json")
 PAGE = ROOT / "docs" / "internals" / "programs-table.md"
 OBSERVED = ROOT / "tests" / "frameworks" / "observed"
-SECONDS = 240
+SECONDS = 200
 IGNORED = ("runtime", "time", "per_sec", "speed", "memory", "total_flos")
 """Parts of the names of logged numbers that depend on the clock or the machine. DeepSpeed's count
 of floating-point operations is 0 at stage 3, where its partitioned parameters have no elements."""
@@ -47,16 +46,15 @@ def packages_of(name: str) -> Path:
     return ROOT / "runs" / "programs" / "sets" / name / "site-packages"
 
 
-def install() -> None:
-    """Install each set of packages into a folder of its own, unless that was done."""
+def install(name: str) -> None:
+    """Install a set of packages into a folder of its own, unless that was done."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-    for name, requirements in SETS.items():
-        folder = packages_of(name)
-        if not (folder / ".ready").exists():
-            subprocess.run([*pip, "--target", str(folder), *requirements], check=True)
-            for library in (folder / "torchaudio" / "lib").glob("*.so"):
-                library.unlink()  # built for CUDA; torchaudio can be imported without them
-            (folder / ".ready").touch()
+    folder = packages_of(name)
+    if not (folder / ".ready").exists():
+        subprocess.run([*pip, "--target", str(folder), *SETS[name]], check=True)
+        for library in (folder / "torchaudio" / "lib").glob("*.so"):
+            library.unlink()  # built for CUDA; torchaudio can be imported without them
+        (folder / ".ready").touch()
 
 
 def missing(program: Program) -> str:
@@ -68,19 +66,21 @@ def missing(program: Program) -> str:
     return ""
 
 
-def run(programs: Iterable[Program]) -> None:
-    """Run each program with both packages, unless the same command has a result."""
+def run(program: Program, package: str) -> None:
+    """Run a program with a package, unless the same command has a result."""
     save_hub(RUNS / "hub")
-    for program in programs:
-        for package in PACKAGES if not missing(program) else ():
-            out = RUNS / package / program.name
-            command = program.start(program, Run(RUNS, out, SOURCES))
-            record = out.parent / "commands" / f"{program.name}.json"
-            is_known = record.exists() and json.loads(record.read_text()) == command
-            if not (is_known and (out / "result.json").exists()):
-                _remove(out)
-                written(record, command)
-                _run(program, package, out)
+    if missing(program):
+        return
+    for name in program.sets:
+        install(name)
+    out = RUNS / package / program.name
+    command = program.start(program, Run(RUNS, out, SOURCES))
+    record = out.parent / "commands" / f"{program.name}.json"
+    is_known = record.exists() and json.loads(record.read_text()) == command
+    if not (is_known and (out / "result.json").exists()):
+        _remove(out)
+        written(record, command)
+        _run(program, package, out)
 
 
 def _remove(out: Path) -> None:
@@ -111,8 +111,10 @@ def _run(program: Program, package: str, out: Path) -> None:
         except subprocess.TimeoutExpired:
             log.write(f"\nTimeoutError: stopped after {scaled(SECONDS):.0f} seconds\n")
             code = None
-        with suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
     if code == 0:
         out.mkdir(exist_ok=True)
         (out / "result.json").write_text(json.dumps(_numbers(out)))
@@ -222,10 +224,12 @@ def _row(program: Program, row: Row) -> str:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["install"]:
-            install()
+            for name in SETS:
+                install(name)
         case ["run", *names]:
-            install()
-            run([program for program in PROGRAMS if not names or program.name in names])
+            for program in PROGRAMS:
+                for package in PACKAGES if not names or program.name in names else ():
+                    run(program, package)
         case ["record"]:
             known = RECORDS.read()
             was_run = {p.name for p in PROGRAMS if (RUNS / "dsengine" / f"{p.name}.log").exists()}

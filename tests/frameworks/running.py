@@ -1,5 +1,6 @@
 """Running scripts in their own processes, with dsengine or the real DeepSpeed."""
 
+import atexit
 import json
 import os
 import signal
@@ -127,7 +128,7 @@ class _Server:
 
     def __init__(self, package: str) -> None:
         self._package = package
-        self._errors = TemporaryFile("w+")
+        self._errors = TemporaryFile("w+")  # noqa: SIM115 - open as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", STAND_IN[package], str(Path(__file__).with_name("forked.py"))],
             env=environment(1),
@@ -136,6 +137,7 @@ class _Server:
             stderr=self._errors,
             text=True,
         )
+        atexit.register(self._stop)
         self._wait_for(READY, LOADING)
 
     def run(self, request: Mapping[str, Any]) -> None:
@@ -148,22 +150,25 @@ class _Server:
         try:
             lines_until(text, self._process, self._process.stdout, seconds)
         except AssertionError as error:
-            self._stop()
             self._errors.seek(0)
             why = self._errors.read()[-4000:]
+            self._stop()
             raise RuntimeError(f"the process with {self._package} ended: {error}\n{why}") from error
         except BaseException:
             self._stop()
             raise
 
     def _stop(self) -> None:
+        """End the process; the next script starts another."""
         _server.cache_clear()
+        atexit.unregister(self._stop)
         self._process.terminate()
         try:
-            self._process.wait(GRACE)
+            self._process.communicate(timeout=GRACE)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
+        self._errors.close()
 
 
 @cache

@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import command_line
 from dsconfig.runtimes.base import CONFIG, SCRIPT, runtime_of
 from dsconfig.source import read
 from dsconfig.source.override import with_overrides
@@ -83,8 +82,8 @@ def test_tuned_config_trains(tmp_path: Path) -> None:
     about = ["--model", str(model / "config.json"), "--gpus", "1", "--device", "h100"]
     batch = ["--seq-len", "12", "--micro-batch", "2", "--global-batch", "4"]
     run = ["--runtime", "transformers", "--precision", "bf16", "-o", str(file)]
-    command = [sys.executable, "-m", "dsconfig", "tune", *about, *batch, *run]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = command_line.run("tune", *about, *batch, *run)
+    assert done.returncode == 0, done.stderr
     output = " ".join((done.stdout + done.stderr).split())
     advice = re.search(r"Also set (.*?) in TrainingArguments", output)
     assert advice is not None, output

@@ -1,13 +1,12 @@
 """``accelerate launch`` with dsengine, with and without an installed DeepSpeed."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from frameworks.running import SCRIPTS, environment
+from frameworks.running import SCRIPTS, environment, run
 
 pytestmark = [pytest.mark.live, pytest.mark.engine]
 LAUNCH = (
@@ -30,12 +29,8 @@ TRAINED = "trained on dsengine.loop.engine at stage 2"
 
 
 def launched(*command: str, paths: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *command],
-        env=environment(2) | {"PYTHONPATH": paths, "DSENGINE": "required"},
-        capture_output=True,
-        text=True,
-    )
+    variables = environment(2) | {"PYTHONPATH": paths, "DSENGINE": "required"}
+    done = run([sys.executable, *command], variables, seconds=100)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -1,9 +1,13 @@
-"""Programs of others on two ranks, with dsengine compared with DeepSpeed."""
+"""Programs of others on two ranks, with dsengine compared with DeepSpeed.
+
+The sweep resumes from runs/programs.
+"""
 
 import pytest
 
-from frameworks.comparison import differing
-from frameworks.programs import PAGE, PROGRAMS, RECORDS, compared, install, page, run
+from frameworks.comparison import PACKAGES, differing
+from frameworks.program_list import PROGRAMS, SETS, Program
+from frameworks.programs import PAGE, RECORDS, compared, install, missing, page, run
 
 
 def test_page_matches_the_record() -> None:
@@ -13,14 +17,27 @@ def test_page_matches_the_record() -> None:
 
 @pytest.mark.deep
 @pytest.mark.live
-def test_programs_train_as_on_deepspeed() -> None:
-    """Resumes from runs/programs."""
-    install()
-    run(PROGRAMS)
-    found = {program: compared(program) for program in PROGRAMS}
-    wrong = {p.name: row for p, row in found.items() if differing(row, p.precision)}
-    known = RECORDS.read()
-    skipped = {name: row for name, row in wrong.items() if "skipped" in row}
-    explained = {p.name: wrong[p.name] for p in PROGRAMS if p.remark and p.name in wrong}
-    failed = {name: known[name] for name in wrong if "failed" in known[name]}
-    assert wrong == skipped | explained | failed
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SETS)
+def test_packages_are_installed(name: str) -> None:
+    install(name)
+
+
+@pytest.mark.deep
+@pytest.mark.live
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_program_runs(program: Program, package: str) -> None:
+    if reason := missing(program):
+        pytest.skip(reason)
+    run(program, package)
+
+
+@pytest.mark.deep
+@pytest.mark.live
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_program_trains_as_on_deepspeed(program: Program) -> None:
+    """Differences must have a remark; a failure must be the recorded one."""
+    row, known = compared(program), RECORDS.read()[program.name]
+    if differing(row, program.precision) and "skipped" not in row:
+        assert row == known if "failed" in known else program.remark, row

@@ -1,12 +1,12 @@
 """Running the frameworks' own tests of DeepSpeed, and checking for regressions."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from frameworks.running import SECONDS, run
 from frameworks.their_tests import __main__ as their_tests
 from frameworks.their_tests.__main__ import ROOT, SUITES, lost, page
 
@@ -37,11 +37,12 @@ class Tests(unittest.TestCase):
 """
 
 
-def _run(framework: str, checkout: Path, **variables: str) -> None:
+def _run(framework: str, checkout: Path, seconds: float, **variables: str) -> None:
     paths = [ROOT, ROOT / "engine", ROOT / "tests", *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))} | variables
     command = [sys.executable, "-m", "frameworks.their_tests", "run", framework, str(checkout)]
-    subprocess.run(command, env=environment, check=True)
+    done = run(command, environment, seconds)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_each_test_runs_with_both_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +50,7 @@ def test_each_test_runs_with_both_packages(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "tests" / "deepspeed" / "test_some.py").write_text(TESTS)
     runs = tmp_path / "runs"
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    _run("accelerate", tmp_path, THEIR_TESTS_RUNS=str(runs), MASTER_PORT="0", **alone)
+    _run("accelerate", tmp_path, SECONDS, THEIR_TESTS_RUNS=str(runs), MASTER_PORT="0", **alone)
     monkeypatch.setattr(their_tests, "RUNS", runs)
     (name, outcome), *others = lost("accelerate").items()
     assert name.endswith("test_of_itself") and "another release" in outcome.why and not others
@@ -67,5 +68,5 @@ def test_no_test_fails_with_dsengine_only(framework: str) -> None:
     checkout = os.environ.get(f"{framework.upper()}_CHECKOUT")
     if not checkout:
         pytest.skip(f"{framework.upper()}_CHECKOUT is not set to a checkout of {framework}")
-    _run(framework, Path(checkout))
+    _run(framework, Path(checkout), seconds=4 * 3600)
     assert lost(framework) == {}

@@ -66,6 +66,7 @@ SLICES = {
         "ranks that die, hang or are replaced are named, and checkpoints stay valid",
         (
             "tests/engine_storage/test_peers.py",
+            "tests/engine_storage/test_peers_live.py",
             "tests/engine_storage/test_kill.py",
             "tests/engine_storage/test_vanishing.py",
             "tests/engine_storage/test_recovery_under_replacement.py",

@@ -37,7 +37,7 @@ class Watched:
             pass
 
     def next_check(self) -> str:
-        """Return the output of one check; it is the text up to the line READY."""
+        """Return the output of one check: the text up to the line READY."""
         return "".join(lines_until(READY, self.job, self.job.stdout)[:-1])
 
     def stop(self) -> tuple[int, str]:
