@@ -1,8 +1,9 @@
 """Processes that check files for this one.
 
 [Note: worker processes] A terminal sends Ctrl-C to every process of the group. Workers ignore it,
-so that this process alone handles it, and stops them. A worker whose parent has died of another
-signal exits by itself.
+so that this process alone handles it, and stops them. While workers are forked, Ctrl-C is held
+back: a worker could not ignore it yet, and Python drops exceptions in the hooks of a fork. A worker
+whose parent has died of another signal exits by itself.
 """
 
 import copyreg
@@ -74,9 +75,23 @@ def _checked(
     pool: ProcessPoolExecutor, files: Sequence[Target], chunk: int
 ) -> Iterator[FileReport]:
     try:
-        yield from pool.map(_check, files, chunksize=chunk)
+        with _interrupts_held():
+            checked = pool.map(_check, files, chunksize=chunk)
+        yield from checked
     except BrokenProcessPool:
         raise CheckError("a worker process was killed (out of memory?); try --jobs 1") from None
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None]:
+    if not hasattr(signal, "pthread_sigmask"):  # Windows, where nothing is forked
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _validator: list[Validator] = []

@@ -12,9 +12,10 @@ SOURCES = ("dsconfig", "engine/dsengine")
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
     "product files": 705,
-    "product code lines": 63_921,
-    # 29 more than before the parts and slices of the suite, whose runner and pages are new files.
-    "tracked files": 2_673,
+    # 13 more: Ctrl-C while workers are forked stops them, and a failed connection is closed.
+    "product code lines": 63_934,
+    # 25 more than before the parts and slices of the suite, whose runner and pages are new files.
+    "tracked files": 2_669,
 }
 
 

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO
 
@@ -181,7 +181,8 @@ class Client:
         self._connection: socket.socket | None = None
         self._connected = threading.Event()
         self._closed = False
-        threading.Thread(target=self._run, name="dsengine-peers", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name="dsengine-peers", daemon=True)
+        self.thread.start()
 
     def send(self, message: Message) -> None:
         if self._connected.wait(SEND_SECONDS) and self._connection is not None:
@@ -231,14 +232,14 @@ class Client:
 
     def _connect(self, address: Address) -> socket.socket | None:
         for host in address.hosts:
-            try:
+            with suppress(OSError), ExitStack() as stack:
                 connection = socket.create_connection((host, address.port), CONNECT_SECONDS)
+                stack.enter_context(connection)
                 _keep_alive(connection)
                 connection.sendall(address.question.encode() + b" " + self._own.to_line())
-            except OSError:
-                continue
-            connection.settimeout(None)
-            return connection
+                connection.settimeout(None)
+                stack.pop_all()
+                return connection
         return None
 
 
