@@ -12,15 +12,14 @@ from pathlib import Path
 from coverage import CoverageData
 
 from mutation.sites import Mutant
+from suite.parts import TEST
 
 PYTEST = (
     *(sys.executable, "-m", "pytest"),
     *("-p", "mutation.plugin", "-p", "no:cacheprovider"),
 )
-SUITES = {
-    "light": ("-n", "2", "-m", "not engine and not live and not browser and not long and not deep"),
-    "engine": ("-m", "engine and not live and not browser and not long and not deep"),
-}
+_UNIT, _ENGINE = TEST
+SUITES = {"light": ("-n", "2", "-m", _UNIT.marks), "engine": ("-m", _ENGINE.marks)}
 EXCLUDED = ("tests/house/", "tests/mutation/")
 """Style, layers and generated pages, which detect any change."""
 BROAD, BRIEF = 5, 60.0

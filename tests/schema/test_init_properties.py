@@ -88,7 +88,7 @@ def test_init_output_is_clean_or_refused(
 
 
 @pytest.mark.deep
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @ANY
 def test_more_init_output_is_clean_or_refused(
     run: Run,

@@ -6,11 +6,14 @@ from contextlib import suppress
 
 KEPT = (
     "PATH", "HOME", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "DS_ACCELERATOR",
-    "TORCH_EXTENSIONS_DIR",
+    "TORCH_EXTENSIONS_DIR", "DEEPSPEED_CHECKOUT", "DEEPSPEED_CLONE", "DEEPSPEED_RELEASES",
+    "PROGRAMS_SOURCES", "PUBLIC_CLONES", "FAMILIES_RUNS", "FRAMEWORKS_RUNS", "LOADING_RUNS",
+    "PLANS_RUNS", "PROGRAMS_RUNS", "THEIR_TESTS_RUNS",
 )  # fmt: skip
-"""Variables that tests inherit: where programs, packages and files are."""
+"""Variables that tests inherit: where programs, packages, sources and results are."""
 KEPT_PREFIXES = (
-    "COVERAGE", "CUDA_", "DSCONFIG_TEST_", "OPENBLAS_", "PIP_", "PYTEST_", "RANKS_", "SSL_",
+    "COVERAGE", "CUDA_", "DEEPSPEED_TESTS", "DSCONFIG_TEST_", "MUTATION_", "OPENBLAS_", "PIP_",
+    "PYTEST_", "RANKS_", "SSL_",
 )  # fmt: skip
 SET = {
     "LANG": "C.UTF-8",

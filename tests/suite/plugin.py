@@ -36,12 +36,12 @@ _file: Path | None = None
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Limit the time of a test by the load when its file began."""
+    """Limit the time of a test by the load when its file began; sweeps have no limit."""
     global _file
     if item.path != _file:
         _file = item.path
         limits.measure()
-    if item.get_closest_marker("timeout") is None:
+    if not any(map(item.get_closest_marker, ("timeout", "deep"))):
         item.add_marker(pytest.mark.timeout(limits.scaled(limits.TEST_SECONDS)))
     return (yield)
 
