@@ -12,7 +12,7 @@ from dsconfig.runtimes.effective import Tier, effective
 from training.ranks import Ranks
 
 STEPS = 6
-COUNT = 10
+COUNT = 5
 REPORTS = ("tensorboard", "csv_monitor", "wandb", "comet", "flops_profiler")
 """Blocks that write files."""
 

@@ -83,7 +83,7 @@ def test_invalid_arguments_are_refused(options: dict[str, Any]) -> None:
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    "stage", [0, *(pytest.param(stage, marks=pytest.mark.long) for stage in (1, 2)), 3]
+    "stage", [*(pytest.param(stage, marks=pytest.mark.long) for stage in (0, 1, 2)), 3]
 )
 def test_split_layers_and_shards_have_norms_of_full_parameters(
     ranks_of: SharedRanks, stage: int

@@ -74,9 +74,10 @@ def test_torch_func_derivative_is_unscaled(ranks: Ranks, stage: int) -> None:
     assert ranks.run(f"{JOBS}:derivative", stage=stage) == [[0.0] * 3] * 2
 
 
-@pytest.mark.parametrize("stages", [[1, 1], [3, 1], [3, 3]])
-@pytest.mark.parametrize(
-    "change", ["another head", "a layer less", "a layer inside another", "another weight"]
+@sweep(
+    1,
+    change=["another head", "a layer less", "a layer inside another", "another weight"],
+    stages=[[1, 1], [3, 1], [3, 3]],
 )
 def test_reinitialize_after_model_change(ranks: Ranks, stages: list[int], change: str) -> None:
     for result in ranks.run(f"{JOBS}:after_model_change", stages=stages, change=change):

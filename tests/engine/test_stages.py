@@ -16,7 +16,7 @@ def largest_gap(curve: list[float], reference: list[float]) -> float:
     return max(abs(a - b) / abs(b) for a, b in zip(curve, reference, strict=True))
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("accumulation", [pytest.param(1, marks=pytest.mark.long), 4])
 def test_stages_agree_in_fp32(ranks: Ranks, accumulation: int) -> None:
     reference = ranks.run("training.jobs:losses", config=config(0, accumulation))[0]
     assert reference[-1] < reference[0] - 0.1

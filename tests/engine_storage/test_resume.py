@@ -26,7 +26,7 @@ def saved(
     return directory, ranks_of(2).run(f"{JOBS}:saved", directory=directory)[0]
 
 
-@pytest.mark.parametrize("world_size", [1, 3, 4])
+@pytest.mark.parametrize("world_size", [1, 3, pytest.param(4, marks=pytest.mark.long)])
 def test_engine_resumes_at_any_world_size_and_stage(
     ranks_of: SharedRanks, saved: tuple[str, dict[str, Any]], world_size: int
 ) -> None:

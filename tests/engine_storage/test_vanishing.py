@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from sweeps import sweep
 from training.ranks import Ranks
 
 pytestmark = pytest.mark.engine
 JOB = "engine_storage.jobs.vanishing:outcome"
 
 
-@pytest.mark.parametrize("moment", ["chosen", "opened", "checked"])
-@pytest.mark.parametrize("by_replacing", [False, True], ids=["new tag", "same tag"])
+@sweep(1, moment=["chosen", "opened", "checked"], by_replacing={"new tag": False, "same tag": True})
 def test_removed_checkpoint_is_replaced_by_the_newest(
     ranks: Ranks, tmp_path: Path, moment: str, by_replacing: bool
 ) -> None:
