@@ -5,7 +5,6 @@ directory, environment and exit code are those of a new process.
 """
 
 import importlib
-import io
 import os
 import pkgutil
 import subprocess
@@ -13,7 +12,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -38,16 +36,8 @@ def run(
     """
     variables: dict[str, str | None] = {**os.environ, "COLUMNS": str(columns), **environment}
     request = _request(arguments, cwd or Path.cwd(), variables)
-    with TemporaryFile() as typed, TemporaryFile() as out, TemporaryFile() as err:
-        typed.write(stdin.encode() if isinstance(stdin, str) else stdin)
-        typed.seek(0)
-        streams = [stream.fileno() for stream in (typed, out, err)]
-        code = _server(with_torch).call(request, streams)
-        texts = []
-        for stream in (out, err):
-            stream.seek(0)
-            texts.append(stream.read().decode("utf-8", "backslashreplace"))
-    return subprocess.CompletedProcess(request["arguments"], code, *texts)
+    typed = stdin.encode() if isinstance(stdin, str) else stdin
+    return _server(with_torch).completed(request, typed)
 
 
 def run_on_terminal(
@@ -93,11 +83,6 @@ def import_everything() -> None:
 
 def _execute(request: Mapping[str, Any]) -> NoReturn:
     """Run one command in this process, which ends with it."""
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), "utf-8")  # type: ignore[arg-type]
-    sys.stdout, sys.stderr = (
-        io.TextIOWrapper(io.BufferedWriter(io.FileIO(number, "w", closefd=False)), "utf-8")
-        for number in (1, 2)
-    )
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])

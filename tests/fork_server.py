@@ -2,6 +2,7 @@
 
 import array
 import atexit
+import io
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 LONGEST_REQUEST = 2**20
@@ -49,6 +51,20 @@ class ForkServer:
             self._received()  # so that the next answer is that of the next request
             raise
 
+    def completed(
+        self, request: Mapping[str, Any], typed: bytes = b""
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a program with this standard input and return its output as text."""
+        with TemporaryFile() as stdin, TemporaryFile() as out, TemporaryFile() as err:
+            stdin.write(typed)
+            stdin.seek(0)
+            code = self.call(request, [stream.fileno() for stream in (stdin, out, err)])
+            texts: list[str] = []
+            for stream in (out, err):
+                stream.seek(0)
+                texts.append(stream.read().decode("utf-8", "backslashreplace"))
+        return subprocess.CompletedProcess(request["arguments"], code, *texts)
+
     def close(self) -> None:
         self.socket.close()
         self.process.wait()
@@ -73,9 +89,18 @@ def answer(number: int, execute: Callable[[Mapping[str, Any]], NoReturn]) -> Non
                 for standard, stream in enumerate(array.array("i", streams).tolist()):
                     os.dup2(stream, standard)
                     os.close(stream)
+                _open_standard_streams()
                 execute(json.loads(message))
             for stream in streams:
                 os.close(stream)
             requests.send(str(child).encode())
             _, status = os.waitpid(child, 0)
             requests.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _open_standard_streams() -> None:
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), "utf-8")  # type: ignore[arg-type]
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.BufferedWriter(io.FileIO(number, "w", closefd=False)), "utf-8")
+        for number in (1, 2)
+    )

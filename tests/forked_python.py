@@ -6,7 +6,6 @@ new interpreter.
 """
 
 import importlib
-import io
 import os
 import runpy
 import subprocess
@@ -15,7 +14,6 @@ import traceback
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -32,13 +30,7 @@ def run(*arguments: str, environment: Mapping[str, str], folder: Path | None = N
         "environment": dict(environment),
         "folder": str(folder or Path.cwd()),
     }
-    with TemporaryFile() as typed, TemporaryFile() as out, TemporaryFile() as err:
-        code = _server().call(request, [stream.fileno() for stream in (typed, out, err)])
-        texts: list[str] = []
-        for stream in (out, err):
-            stream.seek(0)
-            texts.append(stream.read().decode("utf-8", "backslashreplace"))
-    return subprocess.CompletedProcess([sys.executable, *arguments], code, *texts)
+    return _server().completed(request)
 
 
 @cache
@@ -55,11 +47,6 @@ def serve(number: int) -> None:
 
 def _execute(request: Mapping[str, Any]) -> NoReturn:
     """Run one program in this process, which ends with it."""
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), "utf-8")  # type: ignore[arg-type]
-    sys.stdout, sys.stderr = (
-        io.TextIOWrapper(io.BufferedWriter(io.FileIO(number, "w", closefd=False)), "utf-8")
-        for number in (1, 2)
-    )
     os.chdir(request["folder"])
     server_paths = {"", *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     os.environ.clear()

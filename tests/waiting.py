@@ -1,8 +1,11 @@
 """Waiting in tests for what other threads and processes do."""
 
+import os
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from threading import Timer
 from typing import IO
 
@@ -38,3 +41,23 @@ def lines_until(
         limit.cancel()
         limit.join()
     raise AssertionError(f"no line with {text!r}, after {''.join(lines)!r}")
+
+
+def completed(
+    command: Sequence[str], environment: Mapping[str, str], seconds: float
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command; what it has started is killed when it ends, and after the scaled seconds."""
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as started:
+        try:
+            output, errors = started.communicate(timeout=scaled(seconds))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(command, started.returncode, output, errors)

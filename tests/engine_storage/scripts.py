@@ -1,13 +1,11 @@
 """Runs scripts that start and kill their own processes."""
 
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
-from suite.limits import scaled
+from waiting import completed
 
 ROOT = Path(__file__).parents[2]
 WORKERS = Path(__file__).parent / "workers"
@@ -21,17 +19,5 @@ def run_script(worker: str, *arguments: str, seconds: float) -> "subprocess.Comp
     own = [str(ROOT / "engine"), str(ROOT), str(ROOT / "tests")]
     path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *own])
     command = [sys.executable, str(WORKERS / f"{worker}.py"), *arguments]
-    with subprocess.Popen(
-        command,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as started:
-        try:
-            out, err = started.communicate(timeout=scaled(seconds))
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(command, started.returncode, out, err)
+    variables = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return completed(command, variables, seconds)

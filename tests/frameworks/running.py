@@ -3,11 +3,10 @@
 import atexit
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -50,26 +49,6 @@ def environment(ranks: int) -> dict[str, str]:
         "DS_ACCELERATOR": "cpu",
         **(single if ranks == 1 else {}),
     }
-
-
-def run(
-    command: Sequence[str], environment: Mapping[str, str], seconds: float = SECONDS
-) -> "subprocess.CompletedProcess[str]":
-    """Run a command; what it has started is killed when it ends, and after the scaled seconds."""
-    with subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as started:
-        try:
-            output, errors = started.communicate(timeout=scaled(seconds))
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(command, started.returncode, output, errors)
 
 
 def result_of(

@@ -1,31 +1,18 @@
 """Model families of transformers train equally at every stage."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from frameworks import family_sweep
 from frameworks.families import SOME
-from frameworks.running import environment, run
-from training.ranks import Ranks, SharedRanks
+from frameworks.running import SECONDS, environment
+from training.ranks import Ranks
+from waiting import completed
 
 pytestmark = [pytest.mark.live, pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 JOB = "frameworks.family_jobs:trained"
-
-
-@pytest.fixture(scope="module")
-def own_ranks() -> Iterator[SharedRanks]:
-    """Separate ranks, because transformers may import DeepSpeed."""
-    own = SharedRanks()
-    yield own
-    own.close()
-
-
-@pytest.fixture
-def two(own_ranks: SharedRanks) -> Ranks:
-    return own_ranks(2)
 
 
 def test_there_are_more_than_thirty_families() -> None:
@@ -54,7 +41,7 @@ def test_each_family_gets_one_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     command = [sys.executable, "-m", "frameworks.family_sweep", "run", "vit", "llama", "nothing"]
     variables = {"FAMILIES_RUNS": str(file)}
     for _ in range(2):  # the second run has nothing to do
-        done = run(command, environment(2) | variables)
+        done = completed(command, environment(2) | variables, SECONDS)
         assert done.returncode == 0, done.stderr
     monkeypatch.setattr(family_sweep, "RUNS", file)
     assert len(file.read_text().splitlines()) == 3

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from frameworks.running import SCRIPTS, environment, run
+from frameworks.running import SCRIPTS, environment
+from waiting import completed
 
 pytestmark = [pytest.mark.live, pytest.mark.engine]
 LAUNCH = (
@@ -30,7 +31,7 @@ TRAINED = "trained on dsengine.loop.engine at stage 2"
 
 def launched(*command: str, paths: str) -> str:
     variables = environment(2) | {"PYTHONPATH": paths, "DSENGINE": "required"}
-    done = run([sys.executable, *command], variables, seconds=100)
+    done = completed([sys.executable, *command], variables, 100)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -1,6 +1,5 @@
 """Weights that ``from_pretrained`` loads at stage 3."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,23 +7,10 @@ import pytest
 import torch
 
 from frameworks.families import SOME
-from training.ranks import Ranks, SharedRanks
+from training.ranks import Ranks
 
 pytestmark = [pytest.mark.live, pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 JOB = "frameworks.family_loading:after_loading"
-
-
-@pytest.fixture(scope="module")
-def own_ranks() -> Iterator[SharedRanks]:
-    """Separate ranks, because dsengine replaces DeepSpeed in them."""
-    own = SharedRanks()
-    yield own
-    own.close()
-
-
-@pytest.fixture
-def two(own_ranks: SharedRanks) -> Ranks:
-    return own_ranks(2)
 
 
 def errors(two: Ranks, tmp_path: Path, **arguments: Any) -> str:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from frameworks.running import SECONDS, run
+from frameworks.running import SECONDS
 from frameworks.their_tests import __main__ as their_tests
 from frameworks.their_tests.__main__ import ROOT, SUITES, lost, page
+from waiting import completed
 
 pytestmark = [pytest.mark.live, pytest.mark.engine]
 TESTS = """
@@ -41,7 +42,7 @@ def _run(framework: str, checkout: Path, seconds: float, **variables: str) -> No
     paths = [ROOT, ROOT / "engine", ROOT / "tests", *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))} | variables
     command = [sys.executable, "-m", "frameworks.their_tests", "run", framework, str(checkout)]
-    done = run(command, environment, seconds)
+    done = completed(command, environment, seconds)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

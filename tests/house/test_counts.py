@@ -14,8 +14,8 @@ LIMITS = {
     "product files": 705,
     # 13 more: Ctrl-C while workers are forked stops them, and a failed connection is closed.
     "product code lines": 63_934,
-    # 25 more than before the parts and slices of the suite, whose runner and pages are new files.
-    "tracked files": 2_669,
+    # 26 more: the runner of the suite, its pages, and tests that were divided.
+    "tracked files": 2_670,
 }
 
 

@@ -30,7 +30,8 @@ def measure() -> None:
         while time.thread_time() < end:
             pass
         now = (time.perf_counter() - began) / _PROBE_SECONDS
-        factor = min(max(1.0, now, scaled(0.5)), _LARGEST)
+        previous = scaled(1.0)
+        factor = min(max(1.0, now, previous / 2), _LARGEST)
         os.environ[VARIABLE] = f"{factor:.2f}"
 
 
