@@ -81,12 +81,9 @@ def import_everything() -> None:
             getattr(importlib.import_module(module.name), "anything", None)
 
 
-def _execute(request: Mapping[str, Any]) -> NoReturn:
+def _execute(arguments: list[str]) -> NoReturn:
     """Run one command in this process, which ends with it."""
-    os.chdir(request["folder"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    sys.argv = ["dsconfig", *request["arguments"]]
+    sys.argv = ["dsconfig", *arguments]
     sys.path[0] = ""
     from dsconfig.__main__ import program
 

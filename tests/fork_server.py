@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 LONGEST_REQUEST = 2**20
 """Bytes of the arguments and environment of a program, as JSON."""
+COVERAGE = "COVERAGE_PROCESS_START"
+"""Variable with which coverage.py measures a process from its start."""
 
 
 class ForkServer:
@@ -31,7 +33,7 @@ class ForkServer:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", f"import {module}; {module}.serve({given})"],
                 pass_fds=[its.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+                env={**_unmeasured(os.environ), "PYTHONPATH": os.pathsep.join(folders)},
             )
         atexit.register(self.close)
 
@@ -76,8 +78,11 @@ class ForkServer:
         return int(answer)
 
 
-def answer(number: int, execute: Callable[[Mapping[str, Any]], NoReturn]) -> None:
-    """Fork a process per request, which calls ``execute``, until the socket closes."""
+def answer(number: int, execute: Callable[[list[str]], NoReturn]) -> None:
+    """Fork a process per request until the socket closes.
+
+    It calls ``execute`` with the arguments, in the folder and environment of the request.
+    """
     with socket.socket(fileno=number) as requests:
         while True:
             message, streams, _, _ = socket.recv_fds(requests, LONGEST_REQUEST, 3)
@@ -90,12 +95,29 @@ def answer(number: int, execute: Callable[[Mapping[str, Any]], NoReturn]) -> Non
                     os.dup2(stream, standard)
                     os.close(stream)
                 _open_standard_streams()
-                execute(json.loads(message))
+                request = json.loads(message)
+                os.chdir(request["folder"])
+                os.environ.clear()
+                os.environ.update(request["environment"])
+                _record_coverage()
+                execute(request["arguments"])
             for stream in streams:
                 os.close(stream)
             requests.send(str(child).encode())
             _, status = os.waitpid(child, 0)
             requests.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _unmeasured(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without coverage, which each forked process records for its test."""
+    return {name: value for name, value in environment.items() if name != COVERAGE}
+
+
+def _record_coverage() -> None:
+    if COVERAGE in os.environ:
+        import coverage
+
+        coverage.process_startup(force=True)
 
 
 def _open_standard_streams() -> None:

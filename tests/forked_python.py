@@ -42,20 +42,17 @@ def serve(number: int) -> None:
     """Import torch, then fork a program per request until the socket closes."""
     for name in PRELOADED:
         importlib.import_module(name)
+    server_paths = {"", *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    sys.path[:] = [path for path in sys.path if path not in server_paths]
     answer(number, _execute)
 
 
-def _execute(request: Mapping[str, Any]) -> NoReturn:
+def _execute(arguments: list[str]) -> NoReturn:
     """Run one program in this process, which ends with it."""
-    os.chdir(request["folder"])
-    server_paths = {"", *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    sys.path[:] = [*paths, *(path for path in sys.path if path not in server_paths)]
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     code = 0
     try:
-        _program(request["arguments"])
+        _program(arguments)
     except SystemExit as error:
         if isinstance(error.code, str):
             print(error.code, file=sys.stderr)

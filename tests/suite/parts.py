@@ -41,9 +41,7 @@ TEST = (
 SLICES = {
     "programs-1": ("tests",),
     "programs-2": ("tests/checks",),
-    "frameworks-1": ("tests/frameworks",),
-    "frameworks-2": ("tests/frameworks/test_families.py",),
-    "frameworks-3": ("tests/frameworks/test_their_tests.py", "tests/deepspeed_tests"),
+    "frameworks": ("tests/frameworks", "tests/deepspeed_tests"),
     "browser": ("tests/website", "tests/cost/test_page_browser.py"),
     "clusters": (
         "tests/commands/test_cluster_jobs.py",
@@ -65,7 +63,12 @@ SLICES = {
         "tests/engine/test_launcher.py",
     ),
     "jobs-1": ("tests/engine",),
-    "jobs-2": ("tests/engine_storage",),
+    "jobs-2": (
+        "tests/engine/test_experts.py",
+        "tests/engine/test_sequence.py",
+        "tests/engine/test_tensor.py",
+        "tests/engine_storage",
+    ),
     "jobs-3": ("tests/cost", "tests/conversion"),
 }
 """Files and folders of each slice. The longest path that matches decides."""
