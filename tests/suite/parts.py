@@ -63,12 +63,7 @@ SLICES = {
         "tests/engine/test_launcher.py",
     ),
     "jobs-1": ("tests/engine",),
-    "jobs-2": (
-        "tests/engine/test_experts.py",
-        "tests/engine/test_sequence.py",
-        "tests/engine/test_tensor.py",
-        "tests/engine_storage",
-    ),
+    "jobs-2": ("tests/engine_storage",),
     "jobs-3": ("tests/cost", "tests/conversion"),
 }
 """Files and folders of each slice. The longest path that matches decides."""
