@@ -10,7 +10,11 @@ from contextlib import contextmanager, nullcontext
 from typing import NoReturn
 
 from dsconfig import os_errors
+from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
+
+with lazy_imports():
+    from dsconfig.commands import printing
 
 FOUND = 1
 USAGE = 2
@@ -47,7 +51,6 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 50)
     reopen_closed_streams()
     from dsconfig.commands.app import FORWARDING, app
-    from dsconfig.commands.errors import error_line
 
     starts_programs = not FORWARDING.isdisjoint(sys.argv[1:2])
     for stream in (sys.stdout, sys.stderr):
@@ -58,7 +61,7 @@ def main() -> None:
         with nullcontext() if starts_programs else without_plugins():
             app(prog_name="dsconfig")
     except UsageError as error:
-        error_line(str(error))
+        printing.error_line(str(error))
         sys.exit(USAGE)
     except BrokenPipeError:
         # The reader has exited (`| head`): exit silently.
@@ -68,9 +71,12 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except OSError as error:
         if error.errno not in FULL:
+            if error.filename is None and error.errno == errno.ENOENT:
+                printing.error_line("the working directory has been removed")
+                sys.exit(USAGE)
             if error.filename is None:
                 report_internal_error()
-            error_line(f"{error.filename}: {os_errors.reason(error)}")
+            printing.error_line(f"{error.filename}: {os_errors.reason(error)}")
             sys.exit(USAGE)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _print_write_error(error)
@@ -83,15 +89,13 @@ def report_internal_error() -> NoReturn:
     """Print the exception being handled as an internal error and exit."""
     import traceback
 
-    traceback.print_exc()
-    print("dsconfig: internal error; please report it.", file=sys.stderr)
+    printing.print_text(traceback.format_exc(), err=True, nl=False)
+    printing.print_text("dsconfig: internal error; please report it.", err=True)
     sys.exit(CRASHED)
 
 
 def _print_write_error(error: OSError) -> None:
-    from dsconfig.commands.errors import error_line
-
-    error_line(f"the output cannot be written: {error.strerror}")
+    printing.error_line(f"the output cannot be written: {error.strerror}")
 
 
 def reopen_closed_streams() -> None:
@@ -111,6 +115,8 @@ def program() -> None:
         if "torch" in sys.modules or not isinstance(error_exit.code, int | None):
             raise
         for stream in (sys.stdout, sys.stderr):
+            if stream.closed:  # by the language server
+                continue
             try:
                 stream.flush()
             except (OSError, ValueError) as error:

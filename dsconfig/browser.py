@@ -8,6 +8,7 @@ it has ``error``, in the words of the command line.
 import json
 from dataclasses import asdict
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from dsconfig.runtimes.effective import Effective
 
 Data = dict[str, Any]
+LARGEST_ANSWER = 4_000_000
+"""Characters of the texts after fixes in one answer; later findings are returned without a fix."""
 
 
 class Request:
@@ -68,7 +71,7 @@ class Request:
         flags = dict(self.flags)
         if self.model_config:
             path = Path(gettempdir()) / "config.json"
-            path.write_text(self.model_config, encoding="utf-8")
+            path.write_text(self.model_config, encoding="utf-8", errors="backslashreplace")
             flags["model"] = str(path)
         with usage():
             return gathering.from_flags(**flags) if flags else None
@@ -122,15 +125,17 @@ def _check(request: Request) -> Data:
 def _fixes(file: OpenFile) -> list[Data]:
     """Return each fix with the number of its finding and the text after it."""
     text = file.document.text or ""
-    findings = file.checked.report.diagnostics
+    number = {id(each): place for place, each in enumerate(file.checked.report.diagnostics)}
+    found = actions.actions(file, LineIndex(text).range(0, len(text)))
+    most = max(1, LARGEST_ANSWER // max(1, len(text)))
     return [
         {
-            "finding": findings.index(action.finding),
+            "finding": number[id(action.finding)],
             "title": action.title,
             "safe": action.is_preferred,
             "text": apply_fixes(text, [action.finding.fix])[0],
         }
-        for action in actions.actions(file, LineIndex(text).range(0, len(text)))
+        for action in islice(found, most)
         if action.kind is ActionKind.FIX and action.finding and action.finding.fix
     ]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import AppliesTo, Finding, Path, Phase, fills_auto, reaches_deepspeed
-from dsconfig.report import Effect
+from dsconfig.report import Effect, writers
 from dsconfig.runtimes.base import AutoHandling, Runtime, every_runtime
 
 REFUSALS = (AutoHandling.REFUSED, AutoHandling.REFUSED_LATE)
@@ -37,9 +37,6 @@ def _consequence(config: Context, path: Path, fate: AutoHandling, program: str) 
     return f"{program} rejects the config"
 
 
-RESOLVE = "dsconfig resolve --runtime dsengine"
-
-
 def _remedy(config: Context, path: Path) -> str:
     """Return what to do about an "auto", the likeliest first: few files with it are for DeepSpeed
     alone."""
@@ -48,11 +45,16 @@ def _remedy(config: Context, path: Path) -> str:
         for other in every_runtime(config.version)
         if fills_auto(other) and other.on_auto(path, config.config) is AutoHandling.FILLED
     ]
-    file = "FILE" if config.document.text is None else config.document.name
-    write = f"write a value, or run `{RESOLVE} {file}`"
+    write = f"write a value, or run `{writers.shell(_resolve(config))}`"
     if not filling:
         return write
     return f"if {' or '.join(filling)} reads this file, specify it with --runtime; else {write}"
+
+
+def _resolve(config: Context) -> list[str]:
+    """Return the command that resolves the file."""
+    file = "FILE" if config.document.text is None else config.document.name
+    return ["dsconfig", "resolve", "--runtime", OURS, file]
 
 
 @rule("DSC101", Effect.ALTERED, also=(Effect.REFUSED,), applies_to=reaches_deepspeed)
@@ -106,7 +108,7 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
             path=path,
             message=f'"auto" in {".".join(path)} is resolved by dsengine only: '
             + _consequence(config, path, fate, runtime.name),
-            help=f"run `{RESOLVE} {config.document.name}` before other programs read it",
+            help=f"run `{writers.shell(_resolve(config))}` before other programs read it",
             effect=_EFFECTS.get(fate),
             phase=_PHASES.get(fate),
             applies_to=_programs_with(fates, fate),
@@ -139,7 +141,7 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=path,
             message=f'"auto" in {".".join(path)} is filled in by {" and ".join(filling)}; {others}',
-            help=f"for a plain DeepSpeed script, run `{RESOLVE} {config.document.name}`",
+            help=f"for a plain DeepSpeed script, run `{writers.shell(_resolve(config))}`",
             applies_to=_programs_with(fates, AutoHandling.FILLED),
         )
 

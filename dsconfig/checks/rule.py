@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dsconfig.docstrings import docstring
 from dsconfig.report import Effect, Fix, Range
 from dsconfig.runtimes.base import Runtime
 from dsconfig.schema.version import Version
@@ -215,7 +216,7 @@ class Rule(NamedTuple):
 
     @property
     def _docstring(self) -> str:
-        return inspect.getdoc(self.check) or ""
+        return docstring(self.check)
 
 
 _LABEL = re.compile(r"^(with|bad|good):", re.MULTILINE)

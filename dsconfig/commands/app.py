@@ -19,8 +19,11 @@ from typer.main import get_command
 from dsconfig.commands.help_page import PlainCommand, write_parameters
 from dsconfig.commands.notes import with_quiet
 from dsconfig.commands.overwriting import with_force
+from dsconfig.commands.printing import print_text
+from dsconfig.docstrings import docstring
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
+from dsconfig.report import writers
 
 with lazy_imports():
     from dsconfig.schema import spelling
@@ -68,7 +71,7 @@ def build(name: str) -> Any:
     invocations = [f"dsconfig {name} {arguments}".rstrip() for arguments in COMMANDS[name]]
     lines = (line for invocation in invocations for line in _wrapped(invocation))
     examples = "\n".join(("\b", "Examples:", *lines))
-    text = with_exit_codes(help_text(function.__doc__ or ""))
+    text = with_exit_codes(help_text(docstring(function)))
     epilog = examples if invocations else None
     single.command(name, cls=PlainCommand, context_settings=settings, help=text, epilog=epilog)(
         with_quiet(with_force(function))
@@ -140,7 +143,7 @@ def usage_error(error: Any) -> UsageError:
         return UsageError(f"{name}: {text[invalid.end() :]}")
     command = error.ctx.command_path if error.ctx is not None else "dsconfig"
     see = " See" if text.endswith("?") else "; see"
-    return UsageError(f"{text[:1].lower()}{text[1:]}{see} `{command} --help`")
+    return UsageError(f"{text[:1].lower()}{text[1:]}{see} {writers.code(f'{command} --help')}")
 
 
 class LazyGroup(TyperGroup):
@@ -202,11 +205,18 @@ def show_version(requested: bool) -> None:
     if requested:
         from dsconfig import __version__
 
-        typer.echo(f"dsconfig {__version__}")
+        print_text(f"dsconfig {__version__}")
         raise typer.Exit
 
 
-@app.callback()
+HELP = """Check DeepSpeed configs, fill in "auto", and estimate whether a run fits in memory.
+
+Exit code 0 for success, 1 for findings or a failure as described in the help of each command,
+2 for a usage error or unreadable input.
+"""
+
+
+@app.callback(help=HELP)
 def root(
     version: bool = typer.Option(
         False,
@@ -217,8 +227,4 @@ def root(
         help="Print the version and exit.",
     ),
 ) -> None:
-    """Check DeepSpeed configs, fill in "auto", and estimate whether a run fits in memory.
-
-    Exit code 0 for success, 1 for findings or a failure as described in the help of each command,
-    2 for a usage error or unreadable input.
-    """
+    """Take the options before the command."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dsconfig import os_errors
+from dsconfig.commands.printing import print_text
 from dsconfig.commands.progress import progress
 from dsconfig.project.errors import UsageError
 from dsconfig.report.sizes import size
@@ -93,19 +94,19 @@ def checkpoint(
                 else:
                     summary = conversion.to_deepspeed(path.resolve(), output, stage, ranks)
         except CheckpointError as error:
-            typer.echo(f"{error}", err=True)
+            print_text(f"{error}", err=True)
             raise typer.Exit(1) from None
         except OSError as error:
             raise UsageError(f"{error.filename or output}: {error.strerror}") from None
-        typer.echo(summary)
+        print_text(summary)
         return
     with progress(f"Verifying {path}"):
         compared, faults = verification.verify(path)
     for fault in faults:
-        typer.echo(fault, err=True)
+        print_text(fault, err=True)
     if faults:
         raise typer.Exit(1)
-    typer.echo(f"{path}: OK: {size(compared)} verified")
+    print_text(f"{path}: OK: {size(compared)} verified")
 
 
 def _check_flags(

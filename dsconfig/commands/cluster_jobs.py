@@ -5,12 +5,10 @@ launcher's environment. The working directory is that of the container or workdi
 """
 
 import re
-import shlex
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from dsconfig.project.errors import UsageError
+from dsconfig.project.errors import UsageError, usage
+from dsconfig.report import writers
 
 if TYPE_CHECKING:
     from dsconfig.commands.jobs import Job
@@ -19,6 +17,7 @@ IMAGE = "IMAGE"
 """Placeholder: an image with dsconfig-zero[engine], the script and its data."""
 RUNTIME = "torch-distributed"
 """ClusterTrainingRuntime of a standard installation of Kubeflow's Trainer."""
+LONGEST_NAME = 40
 GPU = "nvidia.com/gpu"
 SKYPILOT_GPUS = (
     (r"A100.*80", "A100-80GB"),
@@ -36,17 +35,16 @@ def kubeflow(job: "Job") -> str:
     _reject_placement(job, "kubeflow")
     trainer: dict[str, Any] = {
         "image": IMAGE,
-        "command": ["dsconfig", *job.command],
+        "command": ["dsconfig", *map(writers.kubernetes, job.command)],
         "numNodes": job.nodes,
         "numProcPerNode": job.ranks,
     }
     if job.uses_gpus:
         trainer["resourcesPerNode"] = {"limits": {GPU: str(job.ranks)}}
-    name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-") or "train"
     entries = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": {"name": name},
+        "metadata": {"name": _resource_name(job.name)},
         "spec": {"runtimeRef": {"name": RUNTIME}, "trainer": trainer},
     }
     advice = f"Replace {IMAGE} by an image with dsconfig-zero[engine], the config and the script"
@@ -56,7 +54,7 @@ def kubeflow(job: "Job") -> str:
 def skypilot(job: "Job") -> str:
     """Return a task for ``sky launch``. Raises UsageError for hosts and ranges of nodes."""
     _reject_placement(job, "skypilot")
-    entries: dict[str, Any] = {"name": re.sub(r"[^\w.-]", "-", job.name), "num_nodes": job.nodes}
+    entries: dict[str, Any] = {"name": _resource_name(job.name), "num_nodes": job.nodes}
     advice = "The working directory is copied to every node"
     if job.uses_gpus:
         kind = _gpu_of_skypilot(job.device or "")
@@ -69,7 +67,7 @@ def skypilot(job: "Job") -> str:
     entries |= {
         "workdir": ".",
         "setup": "pip install 'dsconfig-zero[engine]'",
-        "run": shlex.join(["dsconfig", *job.command]),
+        "run": writers.shell(["dsconfig", *job.command]),
     }
     return _yaml(job, entries, advice)
 
@@ -89,6 +87,15 @@ def _reject_placement(job: "Job", form: str) -> None:
 
 
 def _yaml(job: "Job", entries: dict[str, Any], advice: str) -> str:
-    notes = [*job.notes, advice]
-    comments = "".join(f"# {' '.join(note.split())}\n" for note in notes)
-    return comments + yaml.safe_dump(entries, sort_keys=False, width=100).rstrip()
+    comments = "".join(f"{writers.comment(note)}\n" for note in (*job.notes, advice))
+    with usage("--emit"):
+        return comments + writers.yaml(entries).rstrip()
+
+
+def _resource_name(name: str) -> str:
+    """Return a name that Kubernetes and SkyPilot accept: lower case, digits, ``-``; a letter first.
+
+    Kubernetes appends suffixes to the names of the resources that it creates, of at most 63.
+    """
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")
+    return words[:LONGEST_NAME].strip("-") or "train"

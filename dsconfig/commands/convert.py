@@ -16,6 +16,7 @@ from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.project.neighbours import YAMLS
+from dsconfig.report import writers
 from dsconfig.source.pointer import is_block, lookup
 
 with lazy_imports():
@@ -92,7 +93,7 @@ def convert(
             _require_file(document, file)
             stage = lookup(config, "/zero_optimization/stage", 0)
             named = launch_file.naming(document.name, stage, gpus=gpus, nodes=nodes)
-            text = launch_file.dumped(named)
+            text = writers.yaml(named)
         case Format.ACCELERATE_FSDP2 | Format.FSDP2 | Format.TORCHTITAN:
             text = _converted(to, document, file, gpus, nodes)
     write(output, text)
@@ -112,7 +113,7 @@ def _require_file(document: "Document", file: str) -> None:
 
 def _converted(to: Format, document: "Document", file: str, gpus: int, nodes: int) -> str:
     """Return the config in the format of a program without DeepSpeed. Raises UsageError."""
-    command = f"`dsconfig resolve {file} -o new.json`"
+    command = f"`{writers.shell(['dsconfig', 'resolve', file, '-o', 'new.json'])}`"
     if left := unconverted.without_auto(document.value):
         raise UsageError(
             f'{document.name}: {left[0]} is still "auto"; resolve the config first: {command}'

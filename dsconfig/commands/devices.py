@@ -1,11 +1,11 @@
 """``dsconfig devices [WORDS]``: known GPUs, and those of this machine."""
 
-import json
 from typing import Annotated
 
 import typer
 
 from dsconfig.commands import options
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.text_table import TextTable
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
@@ -36,12 +36,12 @@ def devices(
     local = machine.local_gpus()
     if [word.lower() for word in words or ()] == ["cpu"] and output_format != "json":
         memory = machine.host_memory_bytes()
-        typer.echo(f"cpu: this machine{f', {gib(memory)}' if memory else ''}, bf16 and fp16")
+        print_text(f"cpu: this machine{f', {gib(memory)}' if memory else ''}, bf16 and fp16")
         return
     if output_format == "json":
         own = [{"name": name, "memory_bytes": memory} for name, memory in local]
         data = {"format_version": "1.0", "devices": gpus, "this_machine": own}
-        typer.echo(json.dumps(data, indent=2))
+        print_json(data)
         return
     if not gpus:
         raise UsageError(
@@ -57,6 +57,6 @@ def devices(
             f"{gpu['memory_gb_s']:,}" if gpu["memory_gb_s"] else "-",
             "yes" if gpu["bf16"] else "no",
         )
-    typer.echo(str(table))
+    print_text(str(table))
     for name, memory in local:
-        typer.echo(f"this machine: {name}, {gib(memory)}")
+        print_text(f"this machine: {name}, {gib(memory)}")

@@ -1,6 +1,5 @@
 """``dsconfig diff``: compare two configs, or one config under two releases, by meaning."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ import typer
 from dsconfig import api
 from dsconfig.commands import options
 from dsconfig.commands.notes import note
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
@@ -129,10 +129,12 @@ def diff(
             run_summary.summarize(document, options.completed(facts, document), program, file)
             for document, program in ((first, origin), (second, target))
         )
-        typer.echo(diff_comment.comment(old, new, changes), nl=False)
+        write(None, diff_comment.comment(old, new, changes))
     else:
-        is_json = output_format == "json"
-        typer.echo(as_json(changes, target) if is_json else text_table.fitted(as_text(changes)))
+        if output_format == "json":
+            print_json(as_data(changes, target))
+        else:
+            print_text(text_table.fitted(as_text(changes)))
     if changes:
         raise typer.Exit(1)
 
@@ -175,7 +177,7 @@ def _pin(
         pinned = pinning.pinned(first, before, target.runtime.version)
     write(output, pinned.text or "")
     for change in _upgrade_changes(pinned, before, target):
-        typer.echo(f"cannot be kept: {change}", err=True)
+        print_text(f"cannot be kept: {change}", err=True)
 
 
 def _mapping(document: "Document") -> dict[str, Any]:
@@ -192,11 +194,9 @@ def as_text(changes: Iterable["Change | UpgradeChange"]) -> str:
     return "\n".join(map(str, changes)) or "no differences in meaning"
 
 
-def as_json(changes: Iterable["Change | UpgradeChange"], target: "inference.TargetProgram") -> str:
+def as_data(
+    changes: Iterable["Change | UpgradeChange"], target: "inference.TargetProgram"
+) -> dict[str, Any]:
     """Return the changes with the target program, of the second file if there are two."""
     listed = [asdict(change) for change in changes]
-    return json.dumps(
-        {"format_version": "1.0", **target.data, "changes": listed},
-        indent=2,
-        ensure_ascii=False,
-    )
+    return {"format_version": "1.0", **target.data, "changes": listed}

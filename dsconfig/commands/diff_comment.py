@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsconfig.comparison import run_differences
 from dsconfig.project.verdict import verdict
+from dsconfig.report import writers
 from dsconfig.report.sizes import counted
 from dsconfig.source.pointer import dotted
 
@@ -20,7 +21,7 @@ def comment(
     before: "RunSummary", after: "RunSummary", changes: "Sequence[Change | UpgradeChange]"
 ) -> str:
     """Return what the change does: training, memory and time, findings, and each key."""
-    name = f"`{after.document.name}`"
+    name = writers.code(after.document.name)
     title = f"### {name}" if changes else f"### {name}: no differences in meaning"
     parts = [title, _run(before, after)]
     if changes:
@@ -42,17 +43,17 @@ def _run(before: "RunSummary", after: "RunSummary") -> str:
     if facts.device is not None and ranks is not None:
         gpus = f"{ranks} x {gpus}"
     programs = dict.fromkeys(each.program.runtime.described for each in (before, after))
-    return f"{model} on {gpus}, {' → '.join(programs)}"
+    return writers.markdown(f"{model} on {gpus}, {' → '.join(programs)}")
 
 
 def _training(before: "RunSummary", after: "RunSummary") -> str:
     if not before.training or not after.training:
         blocked = " and ".join(
-            f"`{each.document.name}`" for each in (before, after) if not each.training
+            writers.code(each.document.name) for each in (before, after) if not each.training
         )
         return f"Training cannot be compared: {blocked} has errors."
     changes = run_differences.changed_rows(before.training, after.training)
-    rows = [(name, _plain(was), _plain(now)) for name, was, now in changes]
+    rows = [(name, writers.markdown(was), writers.markdown(now)) for name, was, now in changes]
     if not rows:
         return "**Training**: unchanged."
     changed = [name for name, *_ in rows]
@@ -64,7 +65,7 @@ def _training(before: "RunSummary", after: "RunSummary") -> str:
 def _memory(before: "RunSummary", after: "RunSummary") -> str:
     """Return the table of memory and time, and whether the run fits."""
     if before.option is None and after.option is None:
-        return f"Memory and time are not estimated: {after.why}."
+        return f"Memory and time are not estimated: {writers.markdown(after.why)}."
     rows = [
         (row.name, _number(row.before, row.unit), _number(row.after, row.unit), row.change)
         for row in run_differences.quantities(before.option, after.option)
@@ -73,12 +74,14 @@ def _memory(before: "RunSummary", after: "RunSummary") -> str:
     option = after.option
     lines = [table]
     if option is None:
-        lines.append(f"After: not estimated, {after.why}.")
+        lines.append(f"After: not estimated, {writers.markdown(after.why)}.")
     elif option.fits:
-        lines.append(f"**{verdict(option, after.facts)}**")
+        lines.append(f"**{writers.markdown(verdict(option, after.facts))}**")
     if option is not None and after.facts.sequence_length is None:
         lines.append("Without activations: the sequence length is unknown (`--seq-len`).")
-    lines += [f"{sentence[:1].upper()}{sentence[1:]}." for sentence in after.assumed]
+    lines += [
+        writers.markdown(f"{sentence[:1].upper()}{sentence[1:]}.") for sentence in after.assumed
+    ]
     return "\n\n".join(lines)
 
 
@@ -105,43 +108,31 @@ def _identity(finding: "Diagnostic") -> tuple[str, str]:
 
 
 def _finding(finding: "Diagnostic") -> str:
-    return f"{finding.severity} {finding.code}: {_plain(finding.message)}"
+    return f"{finding.severity} {finding.code}: {writers.markdown(finding.message)}"
 
 
 def _keys(changes: "Sequence[Change | UpgradeChange]") -> str:
     """Return the collapsed list of all keys."""
     rows = [
-        (f"`{dotted(each.pointer)}`", _value(each.before), _value(each.after), _note(each))
+        (writers.code(dotted(each.pointer)), _value(each.before), _value(each.after), _note(each))
         for each in changes
     ]
     table = _table(("Key", "Before", "After", "Note"), rows)
     title = counted(len(changes), "changed key")
-    return f"<details><summary>{title}</summary>\n\n{table}\n\n</details>"
+    return f"<details><summary>{writers.html(title)}</summary>\n\n{table}\n\n</details>"
 
 
 def _note(change: Any) -> str:
     kind = getattr(change, "kind", "")
-    return _plain(": ".join(filter(None, (str(kind), change.why))))
+    return writers.markdown(": ".join(filter(None, (str(kind), change.why))))
 
 
 def _value(value: object) -> str:
     if value is None:
         return "unset"
-    text = json.dumps(value, ensure_ascii=False)
-    # A code span ends at its own number of backticks.
-    return f"``{text}``" if "`" in text else f"`{text}`"
+    return writers.code(json.dumps(value, ensure_ascii=False))
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    """Return a text that does not end a table cell."""
-    return " ".join(text.replace("|", "\\|").split())
-
-
-def _plain(text: str) -> str:
-    """Return a text that is not read as HTML."""
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

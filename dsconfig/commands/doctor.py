@@ -1,6 +1,5 @@
 """``dsconfig doctor``: check this machine for problems that affect training."""
 
-import json
 import os
 import platform
 import shutil
@@ -18,18 +17,17 @@ import typer
 import dsconfig
 from dsconfig import api
 from dsconfig.commands import options
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.progress import progress
 from dsconfig.commands.text_table import fitted
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import Severity
-from dsconfig.report.render.terminal import look_of, paint, visible
+from dsconfig.report.render.terminal import look_of, paint
 from dsconfig.report.sizes import GIB, both
 
 with lazy_imports():
-    import subprocess
-
     from dsconfig.commands import log_facts, run_logs
     from dsconfig.facts import gathering, machine
     from dsconfig.project import validator
@@ -112,7 +110,7 @@ def doctor(
         mark = paint(f"{check.state:<7}", STYLES[check.state], look)
         width = max(PREFIX, len(f"{check.state:<7}  {check.subject} "))
         text = fitted(" " * width + check.text).lstrip()
-        print(f"{mark}  {visible(f'{check.subject:<14} {text}')}")
+        print_text(f"{mark}  {f'{check.subject:<14} {text}'}")
         worst = State.BAD if State.BAD in (worst, check.state) else worst
     if worst is State.BAD:
         raise typer.Exit(1)
@@ -130,7 +128,7 @@ def _explain(logs: list[Path], config: str | None, runtime: str | None, output_f
         name = str(logs[0]) if len(logs) == 1 else "the log"
         log_facts.note_other_stage(stage, name, document.value, document.name)
     if output_format == "json":
-        typer.echo(json.dumps(diagnosis.data, indent=2, ensure_ascii=False))
+        print_json(diagnosis.data)
     else:
         run_logs.print_diagnosis(diagnosis)
 
@@ -201,15 +199,14 @@ def packages() -> Iterator[Check]:
 
 def gpus() -> Iterator[Check]:
     """Yield the NVIDIA GPUs reported by the driver, without importing torch."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        yield Check(State.NOTE, "accelerator", "nvidia-smi not found: CPU only (backend gloo)")
+    try:
+        lines = machine.nvidia_smi("name,memory.total,compute_cap", "csv,noheader")
+    except OSError as error:
+        yield Check(State.BAD, "accelerator", f"nvidia-smi failed: {error}")
         return
-    query = [program, "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader"]
-    result = subprocess.run(query, capture_output=True, text=True, timeout=30)
-    if result.returncode != 0:
-        yield Check(State.BAD, "accelerator", f"nvidia-smi failed: {result.stderr.strip()}")
-    for line in result.stdout.splitlines():
+    if not lines:
+        yield Check(State.NOTE, "accelerator", "nvidia-smi lists no GPU: CPU only (backend gloo)")
+    for line in lines:
         yield Check(State.GOOD, "accelerator", line.strip())
 
 

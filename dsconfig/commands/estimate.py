@@ -1,6 +1,5 @@
 """``dsconfig estimate [FILE]``: memory per GPU, on the host and on NVMe, by component."""
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ import typer
 from dsconfig.commands import memory_options, options
 from dsconfig.commands.estimate_result import EstimateOptions, Result
 from dsconfig.commands.notes import note
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import assumed_facts, inference
 from dsconfig.project.errors import UsageError, usage
@@ -146,9 +146,9 @@ def _checked(
     if effective is None and extra.output_format == "json":
         prepare.print_failure(errors, program.data)
     elif effective is None or (errors.diagnostics and extra.output_format != "json"):
-        typer.echo(render("full", [FileReport(document.name, document.text, errors)]))
+        print_text(render("full", [FileReport(document.name, document.text, errors)]))
     if effective is None:
-        typer.echo("no estimate: the config cannot be read or has no valid stage", err=True)
+        print_text("no estimate: the config cannot be read or has no valid stage", err=True)
         raise typer.Exit(1)
     return effective, errors
 
@@ -322,7 +322,7 @@ def _show(result: Result, output_format: str) -> None:
         ]
         if comparison is not None:
             data["log"] = log_comparison.as_data(comparison)
-        typer.echo(json.dumps(data, indent=2))
+        print_json(data)
     elif result.effective is None:
         with screen.ending_with(verdict.overall(estimates, facts)):
             tables.print_table(estimates, facts, program)
@@ -342,7 +342,7 @@ def _show(result: Result, output_format: str) -> None:
             suggests = result.ran_out and not result.needs_seq_len
             if suggests and not not_fitting(result.option, facts):
                 for line in show(result.changes):
-                    typer.echo(line)
+                    print_text(line)
 
 
 def _changes(result: Result) -> list[dict[str, Any]]:

@@ -1,13 +1,11 @@
 """Output of ``estimate --fit`` (limits of the hardware) and ``--compat`` (DeepSpeed's tables)."""
 
-import json
 from typing import TYPE_CHECKING
-
-import typer
 
 from dsconfig.commands import host_memory
 from dsconfig.commands.estimate_tables import scientific, size_cell
 from dsconfig.commands.notes import note
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.progress import progress
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
 from dsconfig.cost import compat, limits, rendering
@@ -38,7 +36,7 @@ def print_limits(
         missing += [] if facts.model else ["--model"]
         raise UsageError(f"--fit requires {' or '.join(missing)}")
     if output_format == "json":
-        typer.echo(json.dumps({**rendering.limits_data(answers), **program.data}, indent=2))
+        print_json({**rendering.limits_data(answers), **program.data})
         return
 
     _print_table(answers, facts, program)
@@ -53,14 +51,14 @@ def _print_table(limits: "tuple[Limit, ...]", facts: "Facts", program: "TargetPr
     """Print the limits, each with the configuration that reaches it."""
     device = facts.device.name if facts.device else "the GPU"
     devices = f"{facts.world_size} x {device}" if facts.world_size else device
-    typer.echo(f"limits on {devices}\n{paragraph(program.headline)}\n")
+    print_text(f"limits on {devices}\n{paragraph(program.headline)}\n")
     host_is_unknown = facts.host is None or not facts.host.memory_bytes
     for limit in limits:
         answer = "none fits" if limit.value is None else _count(limit.value)
         host = limit.option.host.peak_bytes if limit.option and host_is_unknown else 0
         condition = f", with {size(host)} of host memory per node" if host else ""
-        typer.echo(emphasised(f"{limit.question}: {answer}{condition}"))
-    typer.echo()
+        print_text(emphasised(f"{limit.question}: {answer}{condition}"))
+    print_text()
     table = TextTable("limit", ">value", ">GPU (GiB)", ">host (GiB)", "configuration")
     for limit in limits:
         if limit.value is None or limit.option is None:
@@ -70,7 +68,7 @@ def _print_table(limits: "tuple[Limit, ...]", facts: "Facts", program: "TargetPr
         option = limit.option
         sizes = size_cell(option.device.needed_bytes), size_cell(option.host.peak_bytes)
         table.add_row(limit.question, value, *sizes, limit.how)
-    typer.echo(str(table))
+    print_text(str(table))
 
 
 def _count(value: int) -> str:
@@ -91,7 +89,7 @@ def print_compat(facts: "Facts", program: str, output_format: str) -> None:
     if facts.model.assumed:
         note(f"assuming the largest layer of {facts.model.assumed[0]}")
     if output_format == "json":
-        typer.echo(json.dumps(compat.as_data(facts.model.parameters, largest, *hardware), indent=2))
+        print_json(compat.as_data(facts.model.parameters, largest, *hardware))
         return
-    typer.echo(compat.zero2_table(facts.model.parameters, *hardware))
-    typer.echo(compat.zero3_table(facts.model.parameters, largest, *hardware), nl=False)
+    print_text(compat.zero2_table(facts.model.parameters, *hardware))
+    print_text(compat.zero3_table(facts.model.parameters, largest, *hardware), nl=False)

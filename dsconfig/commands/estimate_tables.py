@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from dsconfig.commands import suggested_changes
 from dsconfig.commands.bars import memory_bars
 from dsconfig.commands.estimate_result import not_fitting
+from dsconfig.commands.printing import print_text
 from dsconfig.commands.text_table import (
     TextTable,
     colored_verdict,
@@ -53,12 +52,12 @@ if TYPE_CHECKING:
 
 def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") -> None:
     """Print the usual configurations: GPU, host and NVMe memory, what fits, and the buckets."""
-    typer.echo(f"{paragraph(_heading(estimate))}\n{paragraph(program.headline)}\n")
-    typer.echo(colored_verdict(paragraph(verdicts.overall(estimate, facts))))
+    print_text(f"{paragraph(_heading(estimate))}\n{paragraph(program.headline)}\n")
+    print_text(colored_verdict(paragraph(verdicts.overall(estimate, facts))))
     print_host(max(estimate.options, key=lambda option: option.host.peak_bytes), facts, "up to ")
-    typer.echo(f"\nMemory required per configuration (GiB)\n{_choices(estimate, facts)}\n")
-    typer.echo(f"{memory_bars(estimate.options)}\n")
-    typer.echo(f"{_buckets(estimate)}\n")
+    print_text(f"\nMemory required per configuration (GiB)\n{_choices(estimate, facts)}\n")
+    print_text(f"{memory_bars(estimate.options)}\n")
+    print_text(f"{_buckets(estimate)}\n")
     first = estimate.options[0].host
     if first.is_building_worst:
         building = (
@@ -66,9 +65,9 @@ def print_table(estimate: Estimate, facts: "Facts", program: "TargetProgram") ->
             f"{size(first.peak_bytes)} per node. Stage 3 is assumed to use zero.Init, which avoids "
             "this."
         )
-        typer.echo(paragraph(building))
+        print_text(paragraph(building))
     for line in _remarks(estimate, facts):
-        typer.echo(paragraph(line))
+        print_text(paragraph(line))
 
 
 def _heading(estimate: Estimate) -> str:
@@ -213,40 +212,40 @@ def print_depth(result: "Result") -> None:
     estimate, facts, option = result.estimate, result.facts, result.option
     runtime, document = result.program.runtime, result.document
     written: Mapping[str, Any] = document.value if document else {}
-    typer.echo(paragraph(f"{_heading(estimate)}, {label(option)}"))
-    typer.echo(f"{paragraph(result.program.headline)}\n")
-    typer.echo(colored_verdict(paragraph(verdicts.overall(estimate, facts, is_config=True))))
+    print_text(paragraph(f"{_heading(estimate)}, {label(option)}"))
+    print_text(f"{paragraph(result.program.headline)}\n")
+    print_text(colored_verdict(paragraph(verdicts.overall(estimate, facts, is_config=True))))
     print_host(option, facts)
     for other in result.others:
-        typer.echo(paragraph(verdicts.assumption_line(other)))
+        print_text(paragraph(verdicts.assumption_line(other)))
     if not_fitting(option, facts) and document is not None:
         known = estimate.inputs["sequence_length"] is not None
         for line in suggested_changes.change_lines(
             result.changes, runtime, document, activations=known
         ):
-            typer.echo(line)
+            print_text(line)
     if result.host_fixes:
-        typer.echo("To fit the host memory:")
+        print_text("To fit the host memory:")
         for fix in result.host_fixes:
-            typer.echo(paragraph(fix, first="  ", indent="    "))
+            print_text(paragraph(fix, first="  ", indent="    "))
     if uses_color():
-        typer.echo(f"\n{memory_bars(estimate.options)}")
-    typer.echo(f"\n{_components(option)}\n")
-    typer.echo(f"{_levels(option)}\n")
+        print_text(f"\n{memory_bars(estimate.options)}")
+    print_text(f"\n{_components(option)}\n")
+    print_text(f"{_levels(option)}\n")
     if option.step is not None and estimate.inputs["sequence_length"] is not None:
-        typer.echo(f"{paragraph(step_line(asdict(option.step)))}\n")
+        print_text(f"{paragraph(step_line(asdict(option.step)))}\n")
     for name, tier in (("host", option.host), ("NVMe", option.nvme)):
         if tier.peak_bytes:
             host = facts.host if tier is option.host else None
-            typer.echo(f"{_tier(name, tier, host)}\n")
-    typer.echo(f"{_buckets(estimate)}\n")
+            print_text(f"{_tier(name, tier, host)}\n")
+    print_text(f"{_buckets(estimate)}\n")
     in_file = RECOMPUTATION.lstrip("/") in written and not runtime.recomputes_from_config
     if in_file and estimate.inputs["recompute"] == "none":
         step = runtime.set_elsewhere[RECOMPUTATION]
         inert = f"activation_checkpointing alone has no effect: enable it with {step}"
-        typer.echo(paragraph(f"{inert} (--recompute full)."))
+        print_text(paragraph(f"{inert} (--recompute full)."))
     for line in _remarks(estimate, facts):
-        typer.echo(paragraph(line))
+        print_text(paragraph(line))
 
 
 def step_line(step: Mapping[str, float | None]) -> str:
@@ -354,7 +353,7 @@ def print_host(option: Option, facts: "Facts", bound: str = "") -> None:
     line = host_memory.requirement(option.host, facts, bound)
     in_verdict = not bound and host_or_disk_shortfall(option.host, option.nvme, facts)
     if line and not in_verdict:
-        typer.echo(paragraph(line))
+        print_text(paragraph(line))
 
 
 _TOO_MUCH = {False: "over: out of memory", True: "over, unless fragmentation is low"}

@@ -1,6 +1,5 @@
 """``dsconfig explain KEY|RULE|FILE``: explain a key, a rule, or every key of a file."""
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from dsconfig.commands import completion, options
 from dsconfig.commands.notes import note
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
@@ -48,15 +48,15 @@ def explain(
     with usage():
         if output_format == "json":
             data = {"format_version": "1.0", **explanation.data_of(what)}
-            typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+            print_json(data)
             return
         text = explanation.text_of(what)
     if not text.startswith("# "):
-        typer.echo(text_table.fitted(text))
+        print_text(text_table.fitted(text))
     elif sys.stdout.isatty():
         markdown.show(text)
     else:
-        typer.echo(text)  # Markdown is wrapped already
+        print_text(text)  # Markdown is wrapped already
 
 
 def _explain_file(name: str, runtime: str | None, output_format: str) -> None:
@@ -67,12 +67,12 @@ def _explain_file(name: str, runtime: str | None, output_format: str) -> None:
     with usage():
         if output_format == "json":
             data = {"format_version": "1.0", **explanation.data_of_file(document), **target.data}
-            typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+            print_json(data)
             _exit_at(problem)
             return
         text = explanation.text_of_file(document, target.runtime.name)
     note(text_table.paragraph(target.headline))
-    typer.echo(text_table.fitted(text))
+    print_text(text_table.fitted(text))
     _exit_at(problem)
 
 
@@ -90,5 +90,5 @@ def _syntax_error(document: "Document") -> str:
 def _exit_at(problem: str) -> None:
     """Print the error of a text that could be read in part, and exit with code 1."""
     if problem:
-        typer.echo(text_table.paragraph(problem), err=True)
+        print_text(text_table.paragraph(problem), err=True)
         raise typer.Exit(1)

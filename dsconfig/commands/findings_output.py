@@ -1,18 +1,18 @@
 """Write findings to stdout, and the summary and everything else to stderr."""
 
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from dsconfig.commands.errors import error_line
+from dsconfig.commands.printing import error_line, print_text
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
-from dsconfig.report import Applicability, FileReport, Severity
+from dsconfig.report import Applicability, FileReport, Severity, writers
 from dsconfig.report.render import FOR_PEOPLE, FORMATS, render
-from dsconfig.report.render.terminal import look_of, one_line, paint
+from dsconfig.report.render.terminal import look_of, paint
 from dsconfig.report.report import group_by_cause
 from dsconfig.report.sizes import counted
+from dsconfig.report.writers import one_line
 from dsconfig.source.findings import UNREADABLE
 
 with lazy_imports():
@@ -48,21 +48,24 @@ class Output:
             stream.write(_statistics(reports))
             return
         strict = self.error_on_warning
-        stream.write(render(self.form, reports, look_of(stream), error_on_warning=strict))
+        text = render(self.form, reports, look_of(stream), error_on_warning=strict)
+        if self.form in FOR_PEOPLE:
+            print_text(text, err=to_stderr, nl=False)
+        else:
+            stream.write(text)
 
     def diff(self, text: str) -> None:
         """Print a unified diff, in color on a terminal."""
         look = look_of(sys.stdout)
-        for line in text.splitlines(keepends=True):
-            style = {"+": "added", "-": "removed", "@": "frame"}.get(line[:1])
-            body = line.rstrip("\n")
-            sys.stdout.write((paint(body, style, look) if style else body) + "\n")
+        for body in text.removesuffix("\n").split("\n") if text else ():
+            style = {"+": "added", "-": "removed", "@": "frame"}.get(body[:1])
+            print_text(paint(one_line(body), style, look) if style else one_line(body))
 
     def note(self, text: str, style: str = "") -> None:
         """Print a line to stderr, unless quiet."""
         if not self.quiet:
             line = text_table.fitted(text)
-            sys.stderr.write((paint(line, style, look_of(sys.stderr)) if style else line) + "\n")
+            print_text(paint(line, style, look_of(sys.stderr)) if style else line, err=True)
 
     def heading(self, reports: Sequence[FileReport]) -> None:
         """Print the target program of the files, one line per program."""
@@ -154,7 +157,7 @@ def _fixable(reports: Sequence[FileReport], given: Sequence[str]) -> str:
             if finding.fix is not None and finding.fix.applicability is applicability
         ]
         if names:
-            several = shlex.join(given or ["."]) if len(given) <= MOST_GIVEN else "FILES"
-            files = names[0] if len(set(names)) == 1 else several
+            several = writers.shell(given or ["."]) if len(given) <= MOST_GIVEN else "FILES"
+            files = writers.shell(names[:1]) if len(set(names)) == 1 else several
             text += f"; {len(names)} fixable: dsconfig validate {flag} {files}"
     return text

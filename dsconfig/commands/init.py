@@ -1,6 +1,5 @@
 """``dsconfig init``: write a starter config for a model and hardware, with reasons."""
 
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError
 from dsconfig.project.neighbours import ACCELERATE
-from dsconfig.report import Severity
+from dsconfig.report import Severity, writers
 from dsconfig.runtimes.base import SEQUENCE
 from dsconfig.source.pointer import value_at
 
@@ -86,12 +85,12 @@ def init(
             *_next_steps(output, starter, given, target),
         ]
     if launch:
-        text_of_launch = launch_file.dumped(launch).rstrip()
+        text_of_launch = writers.yaml(launch).rstrip()
         message += [f"accelerate config to launch it with:\n{text_of_launch}"]
     if any(message):
         note("\n".join(filter(None, message)))
     if output is None:
-        typer.echo(text, nl=False)
+        write(None, text)
 
 
 def _is_for_all(target: inference.TargetProgram) -> bool:
@@ -148,11 +147,13 @@ def _next_steps(
 ) -> list[str]:
     """Return the lines about the file written: commands that check and estimate it."""
     program = () if _is_for_all(target) else ("--runtime", target.runtime.name)
-    lines = [f"wrote {output}; check it with `{shlex.join(_command('validate', output, program))}`"]
+    lines = [
+        f"wrote {output}; check it with `{writers.shell(_command('validate', output, program))}`"
+    ]
     if starter.host_bytes:
         own = _as_flags(flags)
         command = _command("estimate", output, (*own, *starter.estimate_flags, *program))
-        lines.append(f"memory per component: `{shlex.join(command)}`")
+        lines.append(f"memory per component: `{writers.shell(command)}`")
     return lines
 
 

@@ -6,7 +6,6 @@ makes the plan and sends it to the others.
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,9 +14,12 @@ from typing import NamedTuple
 from dsconfig.commands.node_options import PORT
 from dsconfig.hostfile import Hosts, address
 from dsconfig.project.errors import UsageError
+from dsconfig.report import writers
 
 SHUTDOWN_SECONDS = 30
 """Seconds of a job after the grace period of its ranks at the Slurm time limit."""
+LONGEST_NAME = 64
+"""Characters of a job's name."""
 FORWARDED = ("NCCL_", "UCX_", "GLOO_", "PYTHONPATH")
 """Prefixes of environment variables passed over ssh: communication and import paths."""
 
@@ -69,7 +71,9 @@ def slurm(job: Job) -> str:
             "--emit slurm: Slurm assigns the devices of a node; specify hosts without slots"
         )
     options = {
-        "job-name": re.sub(r"[^\w.+-]", "_", job.name),  # sbatch does not support quotes
+        "job-name": re.sub(r"[^A-Za-z0-9_.+-]", "_", job.name)[
+            :LONGEST_NAME
+        ],  # sbatch reads no quotes
         "nodes": job.nodes,
         "ntasks-per-node": 1,
         "gpus-per-node": job.ranks if job.uses_gpus else None,
@@ -86,7 +90,7 @@ def slurm(job: Job) -> str:
     extra += ["--rdzv-endpoint", job.endpoint] if job.endpoint and job.nodes > 1 else []
     lines = [
         "#!/bin/bash",
-        *_comments(job),
+        *map(writers.comment, job.notes),
         "# Set partition, account and time limit: sbatch --partition=P --time=H:M:S FILE",
         *(
             f"#SBATCH --{name}" + (f"={value}" if value != "" else "")
@@ -94,10 +98,10 @@ def slurm(job: Job) -> str:
             if value is not None
         ),
         "",
-        f"cd {shlex.quote(str(Path.cwd()))} || exit 1",
+        f"cd -- {writers.shell([str(Path.cwd())])} || exit 1",
         # One launcher per node: without binding, its ranks can use all cores.
         f"srun --cpu-bind=none --kill-on-bad-exit={0 if job.restarts else 1} \\",
-        f"    {_shell(job, extra)}",
+        f"    {writers.shell(_words(job, extra))}",
     ]
     return "\n".join(lines)
 
@@ -111,12 +115,12 @@ def ssh(job: Job) -> str:
         raise UsageError("--emit ssh requires --hostfile")
     lines = [
         "#!/bin/bash",
-        *_comments(job),
+        *map(writers.comment, job.notes),
         "nodes=() code=0",
         "# With a terminal (-tt), a node stops its ranks when this script ends.",
         """trap 'code=143; kill "${nodes[@]}" 2>/dev/null' INT TERM HUP""",
         *(
-            f"ssh -n -tt -- {shlex.quote(name)} {shlex.quote(command)} & nodes+=($!)"
+            f"{writers.shell(['ssh', '-n', '-tt', '--', name, command])} & nodes+=($!)"
             for name, command in _remote_commands(job)
         ),
         'for node in "${nodes[@]}"; do',
@@ -136,26 +140,21 @@ def _remote_commands(job: Job) -> Iterator[tuple[str, str]]:
     forwarded = {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith(FORWARDED) and name.isidentifier()
+        if name.startswith(FORWARDED) and re.fullmatch(r"\w+", name, re.ASCII)
     }
     for rank, name in enumerate(job.hosts.names):
         devices = job.hosts.devices(rank)
         visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
-        variables = "".join(
-            f"{key}={shlex.quote(value)} " for key, value in {**forwarded, **visible}.items()
-        )
+        variables = [f"{key}={value}" for key, value in {**forwarded, **visible}.items()]
         own, first = address(name), address(job.hosts.names[0])
         flags = ["--nnodes", job.node_range, "--node-rank", str(rank), "--local-addr", own]
         flags += ["--rdzv-endpoint", job.endpoint or f"{first}:{PORT}"]
-        command = _shell(job, flags if job.nodes > 1 else [])
-        yield name, f"cd {shlex.quote(str(Path.cwd()))} && exec env {variables}{command}"
+        command = ["exec", "env", *variables, *_words(job, flags if job.nodes > 1 else [])]
+        yield name, f"cd -- {writers.shell([str(Path.cwd())])} && {writers.shell(command)}"
 
 
-def _shell(job: Job, flags: Sequence[str]) -> str:
+def _words(job: Job, flags: Sequence[str]) -> list[str]:
+    """Return the command that starts a node. With -P, Python imports nothing of the folder."""
     at = job.command.index("--")
     words = [*job.command[:at], *flags, *job.command[at:]]
-    return shlex.join([sys.executable, "-m", "dsconfig", *words])
-
-
-def _comments(job: Job) -> list[str]:
-    return [f"# {' '.join(note.split())}" for note in job.notes]
+    return [sys.executable, "-P", "-m", "dsconfig", *words]

@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from dsconfig.commands.text_table import emphasised
-from dsconfig.report.render.terminal import one_line
+from dsconfig.report.writers import one_line
 from dsconfig.source.pointer import dotted, is_block
 
 if TYPE_CHECKING:

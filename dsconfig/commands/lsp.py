@@ -1,13 +1,17 @@
 """``dsconfig lsp``: the language server for editors."""
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
 from dsconfig.project.errors import UsageError
 
+LONGEST_HEADER = 4096
+MOST_DIGITS = 8
+"""Digits of the length of a message; its bytes are read into memory."""
 INSTALL = 'pip install "dsconfig-zero[lsp]"'
 
 
@@ -24,4 +28,20 @@ def lsp(
     if find_spec("pygls") is None:
         raise UsageError(f"lsp requires pygls, which is not installed: {INSTALL}")
     # Imported by name because the package is optional.
-    import_module("dsconfig.editor.server").create().start_io()
+    import_module("dsconfig.editor.server").create().start_io(_Messages(sys.stdin.buffer))
+
+
+class _Messages:
+    """Standard input, which ends at a header or a message longer than an editor sends."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readline(self) -> bytes:
+        line = self._stream.readline(LONGEST_HEADER)
+        name, _, value = line.partition(b":")
+        is_absurd = name.lower() == b"content-length" and len(value.strip()) > MOST_DIGITS
+        return b"" if is_absurd or not line.endswith(b"\n") else line
+
+    def read(self, size: int) -> bytes:
+        return self._stream.read(size)

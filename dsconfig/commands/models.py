@@ -1,11 +1,11 @@
 """``dsconfig models [WORDS]``: known models."""
 
-import json
 from typing import Annotated
 
 import typer
 
 from dsconfig.commands import options
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.text_table import TextTable, terminal_width
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
@@ -37,13 +37,13 @@ def models(
         model for model in catalogue.models() if catalogue.mentions(words or (), *names(model))
     ]
     if output_format == "json":
-        typer.echo(json.dumps({"format_version": "1.0", "models": models}, indent=2))
+        print_json({"format_version": "1.0", "models": models})
         return
     if not models:
         raise UsageError(
             f"no known model matches {' '.join(words or ())}; list all with dsconfig models"
         )
-    typer.echo(str(table(models)))
+    print_text(str(table(models)))
 
 
 def table(models: "list[catalogue.Entry]") -> TextTable:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dsconfig.commands.printing import print_text
 from dsconfig.lazy_imports import lazy_imports
 
 with lazy_imports():
@@ -30,7 +31,7 @@ def is_quiet() -> bool:
 def note(text: str) -> None:
     """Print a note to stderr, unless suppressed; on a terminal wrapped to its width."""
     if not is_quiet():
-        typer.echo(text_table.fitted(text) if sys.stderr.isatty() else text, err=True)
+        print_text(text_table.fitted(text) if sys.stderr.isatty() else text, err=True)
 
 
 def with_quiet(command: Any) -> Any:

@@ -1,12 +1,12 @@
 """``dsconfig plan FILE``: every decision of a training run with dsengine."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dsconfig.commands import completion, notes, options, prepare
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
@@ -76,7 +76,7 @@ def plan(
     if simulate:
         show_simulation(plan, facts, output_format)
     elif output_format == "json" and str(output) != "-":
-        typer.echo(plan.to_json())
+        print_text(plan.to_json())
     elif str(output) != "-":  # otherwise it is on stdout already
         show(plan, facts, target)
     if plan_tables.does_not_fit(plan, facts):
@@ -91,15 +91,15 @@ def show(plan: "Plan", facts: "Facts", target: inference.TargetProgram) -> None:
     """Print the verdict, the target program and the decisions."""
     verdict = plan_tables.verdict(plan, facts)
     with screen.ending_with(verdict):
-        typer.echo(text_table.colored_verdict(text_table.paragraph(verdict)))
-        typer.echo(text_table.paragraph(target.headline))
-        typer.echo(f"\n{plan_tables.summary(plan)}")
+        print_text(text_table.colored_verdict(text_table.paragraph(verdict)))
+        print_text(text_table.paragraph(target.headline))
+        print_text(f"\n{plan_tables.summary(plan)}")
         for stage in plan.stages:
             if stage.units:
-                typer.echo(f"\n{plan_tables.units_table(stage.units)}")
-        typer.echo("\nkeys of the config")
+                print_text(f"\n{plan_tables.units_table(stage.units)}")
+        print_text("\nkeys of the config")
         for line in plan_tables.coverage_lines(plan):
-            typer.echo(line)
+            print_text(line)
 
 
 def show_simulation(plan: "Plan", facts: "Facts", output_format: str) -> None:
@@ -114,6 +114,6 @@ def show_simulation(plan: "Plan", facts: "Facts", output_format: str) -> None:
         kind = facts.device.kind if facts.device else "cuda"
         result = dsengine.simulate(plan, facts.model, device=kind, base_weights=facts.base_weights)
     if output_format == "json":
-        typer.echo(json.dumps(result, indent=2))
+        print_json(result)
     else:
-        typer.echo(str(plan_tables.simulation_table(result)))
+        print_text(str(plan_tables.simulation_table(result)))

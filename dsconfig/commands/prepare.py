@@ -1,7 +1,5 @@
 """Steps shared by plan and run: validate, resolve and plan; stop if the program would."""
 
-import json
-import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +8,7 @@ import typer
 
 import dsconfig
 from dsconfig import api
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report
@@ -68,7 +67,7 @@ def planned(
         if form == "json":
             print_failure(Report(error.diagnostics), target.data, message)
         else:
-            print(message, file=sys.stderr)
+            print_text(message, err=True)
         raise typer.Exit(FOUND) from None
 
 
@@ -109,9 +108,9 @@ def show_errors(
         raise typer.Exit(FOUND)
     if report.errors:
         if ends and form and target is not None:
-            print(f"{text_table.paragraph(target.headline)}\n")
+            print_text(f"{text_table.paragraph(target.headline)}\n")
         shown = FileReport(document.name, document.text, Report(report.errors))
-        print(render("full", [shown]), file=sys.stdout if ends else sys.stderr)
+        print_text(render("full", [shown]), err=not ends)
     if ends:
         raise typer.Exit(FOUND)
 
@@ -123,4 +122,4 @@ def print_failure(report: Report, target: Mapping[str, Any], message: str = "") 
     """
     found = [machine_form.diagnostic_data(error) for error in report.errors]
     data = {"format_version": machine_form.FORMAT_VERSION, **target, "diagnostics": found}
-    print(json.dumps({**data, "error": message} if message else data, indent=2))
+    print_json({**data, "error": message} if message else data)

@@ -13,14 +13,15 @@ import typer
 from dsconfig import api
 from dsconfig.commands import options
 from dsconfig.commands.notes import note
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.text_table import paragraph
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report, Severity
-from dsconfig.report.render.terminal import one_line
 from dsconfig.report.report import in_order
+from dsconfig.report.writers import one_line
 from dsconfig.runtimes.base import AUTO
 from dsconfig.source.pointer import ABSENT, dotted, from_dotted, is_block, is_list, lookup, value_at
 
@@ -88,13 +89,13 @@ def resolve(
     if output is not None and str(output) == "-":
         show_findings(result, document, to_stderr=True)
         if is_written and result.effective is not None:
-            typer.echo(as_json(result.config))
+            print_text(as_json(result.config))
     elif output_format == "json":
-        typer.echo(json.dumps({**data(result, pointer), **target.data}, indent=2, default=str))
+        print_json({**data(result, pointer), **target.data}, default=str)
     elif pointer is not None:
-        typer.echo(explanation(result, pointer))
+        print_text(explanation(result, pointer))
         for error in errors_elsewhere(result, pointer):
-            typer.echo(error, err=True)
+            print_text(error, err=True)
     else:
         show(result, target, document)
     if not result.ok or not is_written:
@@ -114,7 +115,7 @@ def _write(output: Path, result: "Resolution", document: "Document") -> bool:
             note(f"{path}: Infinity is not valid JSON; written as null, which never prints either")
     is_file = str(output) != "-"
     if problem and (is_file or result.ok):
-        typer.echo(f"{output if is_file else 'config'} not written: {problem}", err=True)
+        print_text(f"{output if is_file else 'config'} not written: {problem}", err=True)
     elif is_file:
         write(output, as_json(result.config) + "\n")
     return not problem or not result.ok
@@ -234,11 +235,11 @@ def errors_elsewhere(result: "Resolution", pointer: str) -> list[str]:
 def show(result: "Resolution", target: inference.TargetProgram, document: "Document") -> None:
     """Print the target, the ledger and the findings."""
     width = shutil.get_terminal_size((PIPED_WIDTH, 24)).columns
-    typer.echo(paragraph(target.headline))
+    print_text(paragraph(target.headline))
     if result.ledger or not result.diagnostics:
-        typer.echo(ledger_table.ledger(result, width))
+        print_text(ledger_table.ledger(result, width))
     if result.diagnostics:
-        typer.echo()
+        print_text()
         show_findings(result, document)
 
 
@@ -246,4 +247,4 @@ def show_findings(result: "Resolution", document: "Document", *, to_stderr: bool
     """Print the findings, if any, in full."""
     if result.diagnostics:
         report = FileReport(document.name, document.text, Report(result.diagnostics))
-        typer.echo(render.render("full", [report]), err=to_stderr)
+        print_text(render.render("full", [report]), err=to_stderr)

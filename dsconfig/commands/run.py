@@ -22,6 +22,8 @@ import dsconfig
 from dsconfig import api, launch_env, os_errors
 from dsconfig.commands import node_options, options, prepare
 from dsconfig.commands.notes import note
+from dsconfig.commands.printing import print_text
+from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
 from dsconfig.report.sizes import size
@@ -127,7 +129,7 @@ def run(
         repeated |= {"max_restarts": nodes.max_restarts, "join_timeout": nodes.join_timeout}
         command = jobs.command(_file_name(file), repeated, program)
         job = _job(plan, facts, nodes, requested, command, grace)
-        typer.echo(_script(nodes.emit, job))
+        write(None, _script(nodes.emit, job) + "\n", encoding_errors="surrogateescape")
         return
     address = nodes.address(requested)
     plan, facts = None, empty.Facts()
@@ -149,7 +151,7 @@ def run(
         "gpus": len(machine.local_gpus()),
     }
     if engine is not None or not names_dsengine(script[0]):
-        program = ["-m", RUNS[executor], *program]
+        program = ["--no-python", sys.executable, "-P", "-u", "-m", RUNS[executor], *program]
     if nodes.local_addr is not None:
         program = [f"--local-addr={nodes.local_addr}", *program]
     program = [f"--max-restarts={nodes.max_restarts}", *program]
@@ -294,7 +296,7 @@ def plan_of(
     refused = [row for row in plan.coverage if row.status is plans.Status.REFUSED]
     if refused and executor is Engine.DSENGINE:
         lines = "".join(f"\n  {row.pointer}: {row.by}" for row in refused)
-        print(f"{file}: not supported by dsengine:{lines}", file=sys.stderr)
+        print_text(f"{file}: not supported by dsengine:{lines}", err=True)
         raise typer.Exit(prepare.FOUND)
     return plan, facts
 
@@ -380,7 +382,8 @@ def launch(
         settings = json.dumps({**rendezvous, **paths})
     for placeholder, path in files.items():
         script = [argument.replace(placeholder, str(path)) for argument in script]
-    command = [sys.executable, "-m", LAUNCHER, str(log), settings]
+    # With -P, Python imports nothing of the working directory.
+    command = [sys.executable, "-P", "-m", LAUNCHER, str(log), settings]
     environment = os.environ | {
         launch_env.PLAN: str(files["{plan}"]),
         launch_env.CONFIG: str(files["{config}"]),

@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-import typer
-
+from dsconfig.commands.printing import print_text
 from dsconfig.commands.text_table import TextTable, emphasised, paragraph
 from dsconfig.cost.log_comparison import Comparison, Fitted
 from dsconfig.failures.text import shortened
-from dsconfig.report.render.terminal import one_line
 from dsconfig.report.sizes import both, counted, gib, in_gib
+from dsconfig.report.writers import one_line
 
 if TYPE_CHECKING:
     from dsconfig.facts.run_log import RunLog
@@ -25,7 +24,7 @@ def _shortened(text: str) -> str:
 
 def print_comparison(log: "RunLog", comparison: Comparison) -> None:
     """Print measured and estimated figures, fitted constants and the failure."""
-    typer.echo(f"\n{paragraph(f'log: {_listed(log.found)}')}\n")
+    print_text(f"\n{paragraph(f'log: {_listed(log.found)}')}\n")
     if comparison.figures:
         table = TextTable("figure", ">measured", ">estimated", ">error")
         for figure in comparison.figures:
@@ -34,20 +33,20 @@ def print_comparison(log: "RunLog", comparison: Comparison) -> None:
             in_seconds = figure.unit == "seconds"
             cells = [f"{value:.3g} s" if in_seconds else gib(value, 2) for value in values]
             table.add_row(figure.what, *cells, error)
-        typer.echo(f"{table}\n")
+        print_text(f"{table}\n")
     else:
-        typer.echo(f"{paragraph('The log has no readings to compare with the estimate.')}\n")
+        print_text(f"{paragraph('The log has no readings to compare with the estimate.')}\n")
     for line in map(_sentence, comparison.fitted):
-        typer.echo(paragraph(line))
+        print_text(paragraph(line))
     if comparison.is_foreign:
-        typer.echo(
+        print_text(
             paragraph(
                 "Memory after creation (the model states) differs from the estimate: the log is of "
                 "another model, number of ranks or config. It is not used for calibration."
             )
         )
     if comparison.failed:
-        typer.echo(emphasised(paragraph(comparison.failed)))
+        print_text(emphasised(paragraph(comparison.failed)))
 
 
 def _sentence(fitted: Fitted) -> str:
@@ -62,17 +61,17 @@ def print_diagnosis(diagnosis: "Diagnosis") -> None:
     """Print why a run failed, and the facts and memory readings of its logs."""
     _print_facts(diagnosis)
     if diagnosis.log.readings:
-        typer.echo(f"\n{_readings(diagnosis.log)}")
+        print_text(f"\n{_readings(diagnosis.log)}")
     for place, failure in enumerate(diagnosis.failures):
         _print_failure("First failure" if place == 0 else "Another failure", failure)
     if diagnosis.consequences:
         table = TextTable("consequence", "place", "line")
         for failure in diagnosis.consequences:
             table.add_row(failure.signature, _place(failure), _shortened(failure.text))
-        typer.echo(f"\n{table}")
+        print_text(f"\n{table}")
     if not diagnosis.failures:
-        typer.echo(emphasised(f"\n{paragraph(NO_FAILURE)}"))
-        typer.echo(paragraph(TO_COLLECT))
+        print_text(emphasised(f"\n{paragraph(NO_FAILURE)}"))
+        print_text(paragraph(TO_COLLECT))
 
 
 NO_FAILURE = "No known failure found."
@@ -88,10 +87,10 @@ def _print_facts(diagnosis: "Diagnosis") -> None:
     lines = sum(file["lines"] for file in files)
     states = diagnosis.facts["waiting"]
     if states:
-        typer.echo(paragraph(f"dumps and stacks: {counted(len(states), 'rank')}"))
+        print_text(paragraph(f"dumps and stacks: {counted(len(states), 'rank')}"))
     found = diagnosis.facts["recognized"]
     contents = f"; found: {', '.join(found)}" if found else ""
-    typer.echo(paragraph(f"log: {counted(len(files), 'file')}, {counted(lines, 'line')}{contents}"))
+    print_text(paragraph(f"log: {counted(len(files), 'file')}, {counted(lines, 'line')}{contents}"))
     facts = {
         "program": diagnosis.facts["program"],
         "ranks": log.world_size,
@@ -103,9 +102,9 @@ def _print_facts(diagnosis: "Diagnosis") -> None:
     }
     for name, value in facts.items():
         if value is not None:
-            typer.echo(f"  {name}: {value}")
+            print_text(f"  {name}: {value}")
     for name in diagnosis.facts["recovered"]:
-        typer.echo(f"  the run continued after: {name}")
+        print_text(f"  the run continued after: {name}")
 
 
 def _readings(log: "RunLog") -> TextTable:
@@ -119,17 +118,17 @@ def _readings(log: "RunLog") -> TextTable:
 def _print_failure(title: str, failure: "Failure") -> None:
     others = [str(rank) for rank in failure.ranks if rank != failure.rank]
     also = f" (also rank {', '.join(others)})" if others else ""
-    typer.echo(emphasised(f"\n{title}: {failure.signature}, {_place(failure)}{also}"))
+    print_text(emphasised(f"\n{title}: {failure.signature}, {_place(failure)}{also}"))
     for label, text in (
         ("", one_line(failure.text)),
         ("Cause: ", f"{failure.cause}."),
         ("Fix: ", failure.remedy),
     ):
-        typer.echo(paragraph(f"{label}{text}", first="  ", indent="    "))
+        print_text(paragraph(f"{label}{text}", first="  ", indent="    "))
     if failure.threads:
-        typer.echo("  Threads:")
+        print_text("  Threads:")
     for url in failure.threads:
-        typer.echo(f"    {url}")
+        print_text(f"    {url}")
 
 
 def _place(failure: "Failure") -> str:

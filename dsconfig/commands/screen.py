@@ -6,8 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-import typer
-
+from dsconfig.commands.printing import print_text
 from dsconfig.commands.text_table import colored_verdict, paragraph
 
 
@@ -40,6 +39,6 @@ def ending_with(verdict: str, *more: str) -> Generator[None]:
     finally:
         sys.stdout = stream
     if counted.lines >= shutil.get_terminal_size().lines:
-        typer.echo(f"\n{colored_verdict(paragraph(verdict))}")
+        print_text(f"\n{colored_verdict(paragraph(verdict))}")
         for line in more:
-            typer.echo(line)
+            print_text(line)

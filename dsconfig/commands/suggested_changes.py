@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dsconfig.commands.notes import note
+from dsconfig.commands.printing import print_text
 from dsconfig.commands.text_table import paragraph, uses_color
 from dsconfig.commands.writing import write
 from dsconfig.project import changes as changes_of
@@ -80,5 +81,5 @@ def write_changed(
             note(f"other change that fits (not written): {what}: {format_instructions(steps)}")
     if change is None:
         reason = "no change to the file" if elsewhere else "no change"
-        typer.echo(f"nothing written to {path}: {reason} makes the config fit", err=True)
+        print_text(f"nothing written to {path}: {reason} makes the config fit", err=True)
         raise typer.Exit(1)

@@ -10,7 +10,8 @@ import textwrap
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.report.render.terminal import look_of, one_line, visible
+from dsconfig.report.render.terminal import look_of
+from dsconfig.report.writers import one_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

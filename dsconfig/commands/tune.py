@@ -8,6 +8,7 @@ import typer
 
 from dsconfig.commands import memory_options, options
 from dsconfig.commands.notes import note
+from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
 from dsconfig.lazy_imports import lazy_imports
@@ -78,7 +79,7 @@ def tune(
     if fits and candidates[0].option.host.bytes and not host_is_known:
         note(host_memory.ASSUMED)
     if not fits:
-        typer.echo(
+        print_text(
             text_table.paragraph(f"nothing fits; try {verdict.flags_to_try(facts)}"), err=True
         )
         raise typer.Exit(1)
@@ -93,7 +94,7 @@ def _show(
 ) -> None:
     if output_format == "json":
         data = rendering.candidates_data(*ranking)
-        typer.echo(json.dumps({**data, **program.data}, indent=2))
+        print_json({**data, **program.data})
         return
     best = ranking.candidates[0]
     with screen.ending_with(tables.search_verdict(best)):
@@ -102,7 +103,7 @@ def _show(
     if not best.reason:
         winner = program_file.of_candidate(best, program.runtime)
         if winner.steps:
-            typer.echo(
+            print_text(
                 text_table.paragraph(
                     f"Also set {format_instructions(winner.steps)} (not part of the config file)."
                 )

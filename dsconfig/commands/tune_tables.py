@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from dsconfig.commands.estimate_tables import model_label, print_host
+from dsconfig.commands.printing import print_text
 from dsconfig.commands.text_table import TextTable, colored_verdict, paragraph
 from dsconfig.cost.divisions import described
 from dsconfig.mesh import UNDIVIDED
@@ -34,14 +33,14 @@ def print_candidates(
     best = candidates[0]
     peak = facts.device.tflops_16bit if facts.device else None
     option, time = best.option, best.time
-    typer.echo(f"{paragraph(_search_heading(best, facts))}\n{paragraph(program.headline)}\n")
-    typer.echo(colored_verdict(paragraph(search_verdict(best))))
+    print_text(f"{paragraph(_search_heading(best, facts))}\n{paragraph(program.headline)}\n")
+    print_text(colored_verdict(paragraph(search_verdict(best))))
     if not best.reason:
         rate = _rate_of(time, peak)
         share = f", {rate[1]} MFU" if rate[1] != "-" else ""
-        typer.echo(paragraph(verdicts.verdict(option, facts)))
+        print_text(paragraph(verdicts.verdict(option, facts)))
         print_host(option, facts)
-        typer.echo(
+        print_text(
             paragraph(
                 f"{rate[0]} tokens/s per GPU{share}, {time.seconds:.2f} s per step of "
                 f"{time.samples} samples; modeled from FLOPs, links and PCIe for ranking, not a "
@@ -52,7 +51,7 @@ def print_candidates(
     heading = f"Candidates{divided}, each with its largest micro batch that fits (memory in GiB)"
     if not facts.training or facts.training.global_batch_size is None:
         heading += "; specify --global-batch to compare equal steps"
-    typer.echo(f"\n{paragraph(heading)}")
+    print_text(f"\n{paragraph(heading)}")
     table = TextTable(">tokens/s/GPU", ">MFU", ">GPU", ">host", "config")
     groups = _grouped(tuple(each for each in candidates if each.degrees == best.degrees))
     for group in groups[:most]:
@@ -63,9 +62,9 @@ def print_candidates(
             f"stage {stages}{first.choice.tiers}, {first.run}: {first.reason or 'fastest'}",
             bold=not first.reason,
         )
-    typer.echo(str(table))
+    print_text(str(table))
     if most is not None and len(groups) > most:
-        typer.echo(f"{len(groups) - most} more: --all lists them")
+        print_text(f"{len(groups) - most} more: --all lists them")
 
 
 def print_degrees(ranking: "Ranking") -> None:
@@ -79,9 +78,9 @@ def print_degrees(ranking: "Ranking") -> None:
         reasons.setdefault(candidate.reason, []).append(label)
     for each in ranking.rejected:
         reasons.setdefault(each.reason, []).append(each.label)
-    typer.echo("\nOther parallel degrees")
+    print_text("\nOther parallel degrees")
     for reason, labels in reasons.items():
-        typer.echo(paragraph(f"{'; '.join(labels)}: {reason}", indent="    ", first="  "))
+        print_text(paragraph(f"{'; '.join(labels)}: {reason}", indent="    ", first="  "))
 
 
 def _at_other_degrees(candidates: "tuple[Candidate, ...]") -> "list[Candidate]":

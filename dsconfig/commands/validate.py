@@ -10,6 +10,7 @@ import typer
 
 from dsconfig.commands import completion, notes, options
 from dsconfig.commands.findings_output import Output
+from dsconfig.commands.printing import print_text
 from dsconfig.commands.validate_options import FindingOptions, FixOptions, RunOptions
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
@@ -156,9 +157,9 @@ def _show_settings(
         own = validator.for_file(target.name)
         document = own.read(target)
         own = own.with_program(document, target.source)
-        typer.echo(f"settings of {target.name}\n")
+        print_text(f"settings of {target.name}\n")
         rows = effective_settings.settings_of(own, target.name, findings, flags, formats)
-        typer.echo(effective_settings.table(rows))
+        print_text(effective_settings.table(rows))
 
 
 def form_origin(context: typer.Context) -> str:

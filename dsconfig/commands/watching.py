@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from dsconfig.commands.errors import error_line
 from dsconfig.commands.notes import note
+from dsconfig.commands.printing import error_line
 from dsconfig.project import settings
 from dsconfig.project.errors import UsageError
 from dsconfig.project.search import searched_folders

@@ -11,10 +11,9 @@ import errno
 import os
 import secrets
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
-
-import typer
 
 from dsconfig.project.errors import UsageError, usage
 
@@ -22,17 +21,23 @@ _ONLY_IN_PLACE = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 """Errors of a read-only directory, or of a file mounted individually."""
 
 
-def write(path: Path | None, text: str, option: str = "-o") -> None:
-    """Write a text as UTF-8 to a path, or to stdout for None or "-".
+def write(
+    path: Path | None, text: str, option: str = "-o", encoding_errors: str = "backslashreplace"
+) -> None:
+    """Write the same bytes to a path or, for None or "-", to stdout: the text as UTF-8.
 
+    A lone surrogate has no UTF-8 encoding; by default its escape is written, which is valid JSON.
+    With ``surrogateescape``, arguments that are not UTF-8 are written as they were given.
     Raises UsageError if the path cannot be written.
     """
+    data = text.encode("utf-8", encoding_errors)
     if path is None or str(path) == "-":
-        typer.echo(text, nl=False)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
         return
-    # A lone surrogate has no UTF-8 encoding; its escape is valid JSON.
     with usage(f"{option} {path}"):
-        _replace(path, text.encode("utf-8", "backslashreplace"))
+        _replace(path, data)
 
 
 def rewrite(path: Path, was: bytes, text: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsconfig.comparison.read_meaning import read_meaning
-from dsconfig.report.render.terminal import one_line
+from dsconfig.report.writers import one_line
 from dsconfig.runtimes.reading import Reading, read
 from dsconfig.schema.former_names import ZERO
 from dsconfig.schema.meaning import SET_BY_STAGE, Meaning, Path

@@ -7,6 +7,7 @@ from typing import Any
 
 from dsconfig.comparison.read_meaning import read_meaning
 from dsconfig.report import Effect, Report
+from dsconfig.report.writers import one_line
 from dsconfig.schema.catalogue import Key, find, keys
 from dsconfig.schema.meaning import Meaning, Path
 from dsconfig.schema.version import Version
@@ -39,7 +40,7 @@ class UpgradeChange:
     why: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.said}" + (f"  ({self.why})" if self.why else "")
+        return one_line(f"{self.kind}: {self.said}" + (f"  ({self.why})" if self.why else ""))
 
 
 Check = Callable[[Version], Report]

@@ -10,6 +10,7 @@ from dsconfig.conversion.unconverted import (
 )
 from dsconfig.facts import parallelism
 from dsconfig.project import launch_file
+from dsconfig.report import writers
 from dsconfig.runtimes.effective import Effective, Tier
 
 CONVERTED: tuple[str, ...] = (
@@ -37,7 +38,7 @@ def yaml_text(effective: Effective, gpus: int, nodes: int) -> str:
         kind, blocks = "FSDP", _blocks(effective, gpus)
     entries = {**launch_file.head(kind, gpus, nodes), "mixed_precision": mixed, **blocks}
     lines = comment_lines(unconverted(effective, converted))
-    return launch_file.dumped(entries) + "".join(f"{line}\n" for line in lines)
+    return writers.yaml(entries) + "".join(f"{line}\n" for line in lines)
 
 
 def _blocks(effective: Effective, gpus: int) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """A Python module that trains with PyTorch's FSDP2 (``fully_shard``) as the config does."""
 
-import json
 from pathlib import Path
-from pprint import pformat
 from typing import Any
 
 from dsconfig.conversion.unconverted import comment_lines, offload_patterns, unconverted
+from dsconfig.report import writers
 from dsconfig.runtimes.effective import Effective, Tier
 from dsconfig.schema.optimizers import TORCH, optimizer_type
 
@@ -38,7 +37,7 @@ def module(effective: Effective, name: str) -> str:
     """Return the text of the module for a config file called ``name``.
 
     Settings are constants at the top; what cannot be converted is listed below them. Raises
-    ValueError if the batch is not determined.
+    ValueError if the batch is not determined or a value cannot be written.
     """
     batch = effective.batch
     if batch is None:
@@ -52,14 +51,11 @@ def module(effective: Effective, name: str) -> str:
     }
     listed = comment_lines(unconverted(effective, converted))
     settings = [
-        *(
-            f"{key} = {pformat(value, width=90, sort_dicts=False)}"
-            for key, value in constants.items()
-        ),
+        *(f"{key} = {writers.python(value)}" for key, value in constants.items()),
         *listed,
     ]
     head, body = BODY.read_text("utf-8").split("# settings\n")
-    return head.replace("FILE", json.dumps(name)[1:-1]) + "\n".join(settings) + "\n" + body
+    return head.replace("FILE", writers.docstring(name)) + "\n".join(settings) + "\n" + body
 
 
 def _constants(effective: Effective) -> tuple[dict[str, Any], list[str]]:

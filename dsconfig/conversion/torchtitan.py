@@ -1,6 +1,5 @@
 """torchtitan's job config (TOML), as of its release 0.2.2 (``torchtitan/config/job_config.py``)."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from dsconfig.conversion.unconverted import (
     tensor_degree,
     unconverted,
 )
+from dsconfig.report import writers
 from dsconfig.runtimes.effective import Effective, Precision, Tier
 
 RELEASE = "0.2.2"
@@ -49,14 +49,8 @@ def toml_text(effective: Effective) -> str:
         converted += names
     lines = [f"# torchtitan {RELEASE}: model, data and checkpoints are not part of a ds_config"]
     lines += [f"# Different from the config: {each}" for each in _differences(effective)]
-    for section, values in sections.items():
-        lines += [
-            "",
-            f"[{section}]",
-            *(f"{key} = {json.dumps(each)}" for key, each in values.items()),
-        ]
     listed = list(comment_lines(unconverted(effective, converted)))
-    return "\n".join([*lines, *([""] if listed else []), *listed]) + "\n"
+    return "\n".join([*lines, "", writers.toml(sections), *listed]).rstrip() + "\n"
 
 
 def _differences(effective: Effective) -> Iterator[str]:

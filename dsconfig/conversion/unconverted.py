@@ -1,6 +1,5 @@
 """The keys of a config that a conversion does not represent, with what to do about them."""
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from dsconfig.facts.facts import Facts
 from dsconfig.planner.coverage import cover
 from dsconfig.planner.plan import Status
+from dsconfig.report import writers
 from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.effective import Effective, Tier
 from dsconfig.schema import find
@@ -91,8 +91,8 @@ def tensor_degree(effective: Effective) -> int:
 def comment_lines(groups: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield the groups as comments of Python, YAML and TOML, one line per key."""
     for title, values in groups.items():
-        yield f"# {title}"
-        yield from (f"#   {path} = {json.dumps(value)}" for path, value in values.items())
+        yield writers.comment(title)
+        yield from (writers.comment_of_value(path, value) for path, value in values.items())
 
 
 def without_auto(config: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from dsconfig.report import html
+from dsconfig.report import writers
 from dsconfig.report.sizes import gib, size
 
 
@@ -187,7 +187,7 @@ class Estimate:
             for option in self.options
         )
         columns = ("stage", "optimizer on", "parameters on", "per GPU", "host per node")
-        return html.table(
+        return writers.html_table(
             "Estimate: memory required per configuration",
             (*columns, "step", "fits on"),
             rows,

@@ -1,8 +1,7 @@
 """Estimates as plots: PNG, SVG and PDF through matplotlib, and one self-contained HTML page."""
 
-import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from dsconfig.cost.buckets import HISTORY
 from dsconfig.cost.colors import colors_of
 from dsconfig.cost.estimate import MARGIN, MOVED, OUTSIDE, Estimate, Option
 from dsconfig.cost.rendering import as_data, label
+from dsconfig.report import writers
 from dsconfig.report.sizes import GIB
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -44,7 +44,7 @@ def write_plot(estimate: Estimate, path: Path) -> None:
     axes.set_yticks(range(len(options)), [label(option) for option in options])
     axes.set_ylim(-0.75, len(options) - 0.25)
     axes.set_xlabel("Required memory per GPU at the peak (GiB)")
-    axes.set_title(title(estimate))
+    axes.set_title(writers.plot_label(title(estimate)))
     capacity = _mark_capacity(axes, options)
     axes.set_xlim(0, 1.03 * max(*left, capacity) or None)
     axes.spines[["top", "right"]].set_visible(False)
@@ -79,7 +79,9 @@ def _mark_capacity(axes: Any, options: list[Option]) -> float:
     if len(devices) != 1:
         return 0.0
     memory, name = next(iter(devices.items()))
-    axes.axvline(memory / GIB, color="black", linestyle="--", linewidth=1, label=name)
+    axes.axvline(
+        memory / GIB, color="black", linestyle="--", linewidth=1, label=writers.plot_label(name)
+    )
     return memory / GIB
 
 
@@ -118,11 +120,10 @@ def html_page(
         shown["beside"] = option.device.beside_peak
     data |= {"verdict": verdict, "remedies": list(remedies)}
     data["colors"] = component_colors(estimate.options)
-    # Inside a script element, "</script" and "<!--" are special even in string literals.
-    payload = json.dumps(data).replace("<", "\\u003c")
-    return (
-        TEMPLATE.read_text(encoding="utf-8")
-        .replace("@@TITLE@@", escape(title(estimate)))
-        .replace("@@HISTORY@@", escape(HISTORY))
-        .replace("@@DATA@@", payload)
-    )
+    parts = {
+        "TITLE": writers.html(title(estimate)),
+        "HISTORY": writers.html(HISTORY),
+        "DATA": writers.json_in_html(data),
+    }
+    template = TEMPLATE.read_text(encoding="utf-8")
+    return re.sub(r"@@(\w+)@@", lambda found: parts[found[1]], template)

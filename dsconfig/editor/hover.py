@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dsconfig.editor.cursor import entry_at, is_on
 from dsconfig.editor.open_file import OpenFile
 from dsconfig.reference import deepspeed_docs, keys
-from dsconfig.report import Position, Range
+from dsconfig.report import Position, Range, writers
 from dsconfig.report.sizes import gib
 from dsconfig.runtimes.base import AUTO
 from dsconfig.schema import Key, KeyStatus, find
@@ -51,11 +51,11 @@ def _lines(key: Key, file: OpenFile, pointer: str) -> Iterator[str]:
         yield f"unit: {key.unit}"
     if not key.is_block and not key.required:
         default = json.dumps(key.default_at(version), ensure_ascii=False)
-        yield f"default in DeepSpeed {version}: `{default}`"
+        yield f"default in DeepSpeed {version}: {writers.code(default)}"
     if key.status is not KeyStatus.LIVE or not key.read_at(version):
         yield keys.supported_releases(key)
     if key.replaced_by:
-        yield f"use instead: `{key.replaced_by}`"
+        yield f"use instead: {writers.code(key.replaced_by)}"
     if lookup(file.document.value, pointer) == AUTO:
         yield from _auto(key, file, pointer)
     if key.memory:
@@ -68,7 +68,7 @@ def _lines(key: Key, file: OpenFile, pointer: str) -> Iterator[str]:
 def _auto(key: Key, file: OpenFile, pointer: str) -> Iterator[str]:
     entry = file.filled(pointer)
     if entry is not None:
-        yield f'"auto" becomes `{json.dumps(entry.value)}`: {entry.rule}'
+        yield f'"auto" becomes {writers.code(json.dumps(entry.value))}: {entry.rule}'
         return
     program = file.program.name
     yield from (f'"auto", {name}: {text}' for name, text in keys.auto(key) if name == program)
@@ -87,12 +87,12 @@ def _held(file: OpenFile, pointer: str) -> str:
     at_peak = sum(each.bytes for each in held if option.device.peak_phase in each.phases)
     host = f", {gib(on_host, 2)} per node on the host" if on_host else ""
     return (
-        f"{facts.model.name}: {gib(at_peak, 2)} per GPU in {option.device.peak_phase}, "
-        f"the peak{host}"
+        f"{writers.code(facts.model.name)}: {gib(at_peak, 2)} per GPU in "
+        f"{option.device.peak_phase}, the peak{host}"
     )
 
 
 def _findings(file: OpenFile, pointer: str) -> Iterator[str]:
     for finding in file.checked.report.diagnostics:
         if finding.pointer == pointer and finding.file is None:
-            yield f"[{finding.code}]({finding.url}) {finding.message}"
+            yield f"[{finding.code}]({finding.url}) {writers.markdown(finding.message)}"

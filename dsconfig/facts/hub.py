@@ -8,12 +8,12 @@ def config_of(name: str) -> Path | None:
     """Return the newest cached config.json of an id such as ``meta-llama/Llama-3.1-8B``."""
     if name.count("/") != 1:
         return None
-    snapshots = cache() / f"models--{name.replace('/', '--')}" / "snapshots"
     try:
-        configs = list(snapshots.glob("*/config.json"))
-    except OSError:
+        snapshots = cache() / f"models--{name.replace('/', '--')}" / "snapshots"
+        configs = {path: path.stat().st_mtime for path in snapshots.glob("*/config.json")}
+    except (OSError, RuntimeError):  # RuntimeError: "~" of an unknown user
         return None
-    return max(configs, key=lambda path: path.stat().st_mtime, default=None)
+    return max(configs, key=lambda path: configs[path], default=None)
 
 
 def cache() -> Path:

@@ -213,20 +213,38 @@ def local_gpus() -> list[tuple[str, int]]:
 
     CUDA_VISIBLE_DEVICES limits their number; they are assumed to be identical.
     """
-    program, shown = shutil.which("nvidia-smi"), _visible_count()
-    if program is None or shown == 0:
-        return []
-    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    shown = _visible_count()
     try:
-        result = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        lines = [] if shown == 0 else nvidia_smi("name,memory.total")
+    except OSError:
         return []
-    rows = (line.rsplit(",", 1) for line in result.stdout.splitlines() if result.returncode == 0)
+    rows = (line.rsplit(",", 1) for line in lines)
     return [
         (row[0].strip(), int(row[1]) * MIB)
         for row in rows
-        if len(row) == 2 and row[1].strip().isdecimal()
+        if len(row) == 2 and re.fullmatch(r" ?\d{1,9}", row[1])
     ][:shown]
+
+
+NVIDIA_SMI_SECONDS = 15
+
+
+def nvidia_smi(columns: str, form: str = "csv,noheader,nounits") -> list[str]:
+    """Return a line of columns per GPU; none without the program.
+
+    Raises OSError with the reason if it fails or does not answer.
+    """
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = [program, f"--query-gpu={columns}", f"--format={form}"]
+    try:
+        result = subprocess.run(query, capture_output=True, timeout=NVIDIA_SMI_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"it did not answer within {NVIDIA_SMI_SECONDS} s") from None
+    if result.returncode != 0:
+        raise OSError(result.stderr.decode(errors="replace").strip() or "no reason given")
+    return result.stdout.decode(errors="replace").splitlines()
 
 
 def _visible_count() -> int | None:

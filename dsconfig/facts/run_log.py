@@ -176,7 +176,7 @@ def from_text(text: str) -> RunLog:
 _USAGE = re.compile(
     rf"\bMA {_NUMBER} GB\s+Max_MA {_NUMBER} GB\s+CA {_NUMBER} GB(?:\s+Max_CA {_NUMBER} GB)?"
 )
-_CAPTION = re.compile(r"see_memory_usage\]\s*(.*\S)")
+_CAPTION = re.compile(r"see_memory_usage\](.*)")
 _VERSION = r"(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?)"
 _RELEASE = re.compile(
     r"DeepSpeed info: version=([\d.]+)|^deepspeed info \.{2,} ([\d.]+)|"
@@ -194,7 +194,7 @@ _MAX_ALLOCATED = re.compile(rf"MaxMemAllocated={_NUMBER} ?GB")
 _NVIDIA_SMI = re.compile(r"\|\s+(\d{1,12})MiB\s*/\s*\d{1,12}MiB\s*\|")
 _NVIDIA_SMI_TOTAL = re.compile(r"\|\s+\d{1,12}MiB\s*/\s*(\d{1,12})MiB\s*\|")
 _NVIDIA_SMI_NAME = re.compile(
-    r"^\|\s+\d{1,4}\s+(\S[^|\n]*?)\s{2,}(?:On|Off|N/A)\s*\|", re.MULTILINE
+    r"^\| {1,8}\d{1,4} {1,8}(\S[^|\n]{0,80}?) {2,60}(?:On|Off|N/A) {0,8}\|", re.MULTILINE
 )
 _RELEASES: Mapping[str, re.Pattern[str]] = {
     "torch": re.compile(
@@ -219,6 +219,7 @@ def _readings(lines: list[str]) -> Iterator[MemoryReading]:
     for line in lines:
         figures = _USAGE.search(line)
         named = _CAPTION.search(line)
+        title = named[1].strip() if named is not None else ""
         if figures is not None:
             allocated, peak, reserved = (int(float(figures[n]) * GIB) for n in (1, 2, 3))
             yield MemoryReading(
@@ -228,8 +229,8 @@ def _readings(lines: list[str]) -> Iterator[MemoryReading]:
                 peak=peak,
                 reserved=reserved,
             )
-        elif named is not None and "CPU Virtual Memory" not in named[1]:
-            caption = named[1]
+        elif title and "CPU Virtual Memory" not in title:
+            caption = title
 
 
 _PHASES = (

@@ -1,7 +1,6 @@
 """Separate the first failure of a run from its consequences."""
 
 import re
-import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from dsconfig.failures.scanner import EXCEPTION, RECOVERED, Match, Scan
 from dsconfig.failures.signature import Role, Signature, compiled
 from dsconfig.failures.signatures import SIGNATURES
 from dsconfig.failures.text import shortened, without_prefix
+from dsconfig.report import writers
 
 MESSAGE = 4000
 """Characters after a line that belong to its message."""
@@ -79,7 +79,7 @@ class Diagnosis:
         """Return the diagnosis with the path of the config in its commands."""
         failures, consequences = (
             tuple(
-                replace(each, remedy=_FILE.sub(lambda _: shlex.quote(path), each.remedy))
+                replace(each, remedy=_FILE.sub(lambda _: writers.shell([path]), each.remedy))
                 for each in found
             )
             for found in (self.failures, self.consequences)
@@ -178,13 +178,15 @@ def _without_recovered(
     hits: Sequence[Hit], files: Mapping[str, Scan]
 ) -> tuple[list[Hit], list[str]]:
     """Drop errors after which the run continued, and return the names of these."""
-    ends = [hit for hit in hits if hit.role in (Role.CONSEQUENCE, Role.KILLED)]
+    last_end: dict[str, int] = {}
+    for hit in hits:
+        if hit.role in (Role.CONSEQUENCE, Role.KILLED):
+            last_end[hit.match.file] = max(hit.match.line, last_end.get(hit.match.file, 0))
     kept, recovered = list[Hit](), list[str]()
     for hit in hits:
         continued = files[hit.match.file].progress - hit.match.progress >= RECOVERED
-        ended = any(
-            end.match.file != hit.match.file or end.match.line > hit.match.line for end in ends
-        )
+        own = last_end.get(hit.match.file, 0)
+        ended = own > hit.match.line or len(last_end) > (own > 0)
         if continued and not ended and hit.role is not Role.SILENT:
             recovered.append(hit.name)
         else:
@@ -197,23 +199,20 @@ def _unknown(
 ) -> list[Hit]:
     """Return the first exception per file that no signature describes and that ended a rank."""
     reported = any(hit.role in (Role.CONSEQUENCE, Role.KILLED, Role.TIMEOUT) for hit in hits)
-    known = [hit.match for hit in hits if hit.role is Role.ERROR]
+    known: dict[str, set[int | None]] = {}
+    for hit in hits:
+        if hit.role is Role.ERROR:
+            known.setdefault(hit.match.file, set()).add(hit.match.rank)
     found: dict[str, Hit] = {}
     for match in sorted(exceptions, key=lambda match: match.line):
         scan = files[match.file]
         is_last = match.line > scan.lines - NEAR_END
         continued = scan.progress - match.progress >= RECOVERED
-        is_explained = any(_same_rank(match, other) for other in known)
+        ranks = known.get(match.file, set[int | None]())  # an unknown rank may be any
+        is_explained = bool(ranks) and (match.rank is None or bool(ranks & {match.rank, None}))
         if (reported or is_last) and not continued and not is_explained:
             found.setdefault(match.file, Hit(match, None, {}))
     return list(found.values())
-
-
-def _same_rank(one: Match, other: Match) -> bool:
-    """Return whether two lines may be of one rank: an unknown rank may be any."""
-    return one.file == other.file and (
-        one.rank is None or other.rank is None or one.rank == other.rank
-    )
 
 
 def _without_unfinished(hits: Sequence[Hit], files: Mapping[str, Scan]) -> list[Hit]:
@@ -324,7 +323,8 @@ class _Values(dict[str, str]):
 LOG = "--log LOG"
 """Replaced by the name of the log in remedies."""
 _FILE = re.compile(r"\bFILE\b")
-_UNFILLED = re.compile(r"\{\w+\}\. ")
+_VALUE = re.compile(rf"\{{\w+\}}|{LOG}")
+_UNFILLED = re.compile(r"\{(\w+)\}\. ")
 """A sentence of a remedy for which the log has no value."""
 
 
@@ -343,12 +343,12 @@ def _texts(hit: Hit, program: str | None, stage: int | None) -> tuple[str, str]:
     if "{" in cause:
         cause = cause.format_map(_Values(hit.values))
     remedy = remedy or signature.at_stage.get(stage or 0) or signature.remedy
-    for name, value in hit.values.items():
-        remedy = remedy.replace(f"{{{name}}}", value)
-    remedy = _UNFILLED.sub("", remedy)
-    if Path(hit.match.file).is_file():
-        remedy = remedy.replace(LOG, f"--log {shlex.quote(hit.match.file)}")
-    return cause, remedy
+    values = _Values(hit.values)
+    remedy = _UNFILLED.sub(lambda found: found[0] if found[1] in values else "", remedy)
+    log = Path(hit.match.file)
+    written = {LOG: f"--log {writers.shell([str(log)])}"} if log.is_file() else {}
+    named = {f"{{{name}}}": value for name, value in values.items()} | written
+    return cause, _VALUE.sub(lambda found: named.get(found[0], found[0]), remedy)
 
 
 def program_of(scans: Sequence[Scan]) -> str | None:

@@ -37,10 +37,9 @@ def diagnose(paths: Sequence[str | Path], program: str | None = None) -> Diagnos
     """
     scans, states = list[Scan](), list[Waiting]()
     for path in list(_files(paths)):  # all are listed before one is read
-        found = _states(path)
+        found, log_scan = _read(path)
         states += found
-        if not found:
-            scans.append(_scan(path))
+        scans += filter(None, [log_scan])
     log = run_log.from_text("\n".join(line for scan_ in scans for line in scan_.facts))
     releases = dict(log.releases) | ({"deepspeed": log.release} if log.release else {})
     program = program or program_of(scans)
@@ -67,26 +66,35 @@ def _is_error(failure: Failure) -> bool:
     return roles.get(failure.signature) not in waits
 
 
-def _states(path: Path) -> list[Waiting]:
-    """Return what the ranks of a dump or stack wait for; nothing if the file is a log."""
+def _read(path: Path) -> tuple[list[Waiting], Scan | None]:
+    """Return what the ranks of a dump or stack wait for, or the scan of a log."""
     if path == STDIN:
-        return []
+        return [], scan(sys.stdin.buffer, "<stdin>", None)
     try:
         with path.open("rb") as file:
-            _check(file, path)
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return []
-            start = file.read(PEEK)
-            is_dump = waiting_ranks.is_dump(start)
-            if not is_dump and not waiting_ranks.is_stack(start):
-                return []
-            data = start + file.read(waiting_ranks.LARGEST)
+            kind = os.fstat(file.fileno()).st_mode
+            if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):  # it may never end
+                raise FactError("log", f"{path} is a device; pass a file")
+            if stat.S_ISREG(kind):
+                if states := _states(file, str(path)):
+                    return states, None
+                file.seek(0)
+            return [], scan(file, str(path), rank_in_name(str(path)))
     except OSError as error:
         raise FactError("log", f"{path}: {os_errors.reason(error)}") from error
+
+
+def _states(file: BinaryIO, name: str) -> list[Waiting]:
+    """Return what the ranks of a dump or stack wait for; nothing for a log."""
+    start = file.read(PEEK)
+    is_dump = waiting_ranks.is_dump(start)
+    if not is_dump and not waiting_ranks.is_stack(start):
+        return []
+    data = start + file.read(waiting_ranks.LARGEST)
     try:
         if is_dump:
-            return waiting_ranks.of_dump(data, str(path))
-        return waiting_ranks.of_stack(data.decode("utf-8", "replace"), str(path))
+            return waiting_ranks.of_dump(data, name)
+        return waiting_ranks.of_stack(data.decode("utf-8", "replace"), name)
     except (ValueError, RecursionError):
         return []
 
@@ -107,24 +115,6 @@ def _below(folder: Path) -> Iterator[Path]:
         if len(Path(parent).relative_to(folder).parts) >= DEEPEST:
             folders.clear()
         yield from (path for name in names if (path := Path(parent, name)).is_file())
-
-
-def _scan(path: Path) -> Scan:
-    if path == STDIN:
-        return scan(sys.stdin.buffer, "<stdin>", None)
-    try:
-        with path.open("rb") as file:
-            _check(file, path)
-            return scan(file, str(path), rank_in_name(str(path)))
-    except OSError as error:
-        raise FactError("log", f"{path}: {os_errors.reason(error)}") from error
-
-
-def _check(file: BinaryIO, path: Path) -> None:
-    """Raise FactError for a device, which may never end."""
-    mode = os.fstat(file.fileno()).st_mode
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        raise FactError("log", f"{path} is a device; pass a file")
 
 
 def _facts(

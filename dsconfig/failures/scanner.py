@@ -6,9 +6,10 @@ in the size of the log, and the memory does not depend on it.
 
 import codecs
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import BinaryIO
 
 from dsconfig.facts import run_log
@@ -31,10 +32,13 @@ MOST_FACTS = 20_000
 """Lines kept per log; later ones are dropped."""
 CONFIG_LINES = 400
 """Lines of a config that DeepSpeed prints."""
+MOST_DIGITS = 6
+"""Digits of a rank."""
 RECOVERED = 3
 """Lines of progress after an error that show that the run continued."""
 PROGRESS = (b"'loss': ", b'"loss": ', b"SamplesPerSec=")
 _FACTS = tuple(phrase.encode() for phrase in run_log.PHRASES)
+_LINE_END = re.compile(rb"[\n\r]")
 EXCEPTION = re.compile(
     r"(?:[\w.]{1,80}: )?((?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception))(?:: |$)"
 )
@@ -146,6 +150,7 @@ class _Region:
     def __init__(self, text: bytes, start: int, end: int, first: int) -> None:
         self.text, self.start, self.end = text, start, end
         self._known, self._line = start, first + text.count(b"\n", 0, start)
+        self._counted, self._progress = start, 0
         self._words = frozenset(text[start:end].split())
 
     def line_at(self, offset: int) -> int:
@@ -167,16 +172,24 @@ class _Region:
                 place = self.text.find(phrase, max(bounds[1], place + 1), self.end)
         return found
 
+    @cached_property
+    def _line_ends(self) -> list[int]:
+        """Offsets of line ends; carriage returns end lines too."""
+        return [end.start() for end in _LINE_END.finditer(self.text, self.start, self.end)]
+
     def _bounds(self, place: int) -> tuple[int, int]:
-        """Return start and end of the line at an offset; carriage returns end lines too."""
-        start = max(self.text.rfind(mark, self.start, place) for mark in (b"\n", b"\r")) + 1
-        ends = (self.text.find(mark, place, self.end) for mark in (b"\n", b"\r"))
-        end = min((end for end in ends if end >= 0), default=self.end)
-        return max(start, self.start), end
+        """Return start and end of the line at an offset."""
+        following = bisect_left(self._line_ends, place)
+        start = self._line_ends[following - 1] + 1 if following else self.start
+        end = self._line_ends[following] if following < len(self._line_ends) else self.end
+        return start, end
 
     def progress_before(self, offset: int) -> int:
-        """Return the lines of progress in this region before an offset."""
-        return sum(self.text.count(phrase, self.start, offset) for phrase in PROGRESS)
+        """Return the lines of progress in this region before an offset; offsets increase."""
+        counted = (self.text.count(phrase, self._counted, offset) for phrase in PROGRESS)
+        self._progress += sum(counted)
+        self._counted = offset
+        return self._progress
 
     def decoded(self, start: int, end: int) -> str:
         return self.text[max(start, 0) : end].decode("utf-8", "replace")
@@ -240,8 +253,9 @@ def _rank(
     """Return the rank that a line is about."""
     for signature in candidates:
         hit = compiled(signature.pattern).search(line) if signature.pattern else None
-        if hit is not None and hit.groupdict().get("rank"):
-            return int(hit["rank"])
+        stated = hit.groupdict().get("rank") if hit is not None else None
+        if stated and len(stated) <= MOST_DIGITS:
+            return int(stated)
     if prefix is not None:
         return prefix
     inside = rank_in(line)

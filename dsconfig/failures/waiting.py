@@ -5,14 +5,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from dsconfig.failures import plain_pickle
 from dsconfig.failures.diagnosis import Failure
 from dsconfig.failures.text import rank_in_name
+from dsconfig.source.pointer import is_too_deep, is_too_large
 
 LARGEST = 256 << 20
 """Bytes of a dump that are read."""
+_MOST_DIGITS = 19
 _PICKLE = (b"\x80\x02}", b"\x80\x03}", b"\x80\x04", b"\x80\x05")
 _THREAD = re.compile(r'^Thread .*?"MainThread"', re.MULTILINE)
 _FRAME = re.compile(r"^ {4}(\S+) \((.+):(\d+)\)", re.MULTILINE)
@@ -52,14 +54,16 @@ def is_dump(data: bytes) -> bool:
 
 def is_stack(data: bytes) -> bool:
     """Return whether a file starts like the output of ``py-spy dump``."""
-    return re.search(rb"^Thread .*\(.*\): \"|^Process \d+: ", data, re.MULTILINE) is not None and (
-        b"MainThread" in data
-    )
+    return re.search(
+        rb"^Thread [^\n(]*\([^\n)]*\): \"|^Process \d+: ", data, re.MULTILINE
+    ) is not None and (b"MainThread" in data)
 
 
 def of_dump(data: bytes, file: str) -> list[Waiting]:
     """Return what a rank waits for, by group. Raises ValueError for a dump that is not plain."""
     loaded: Any = json.loads(data) if data.lstrip()[:1] == b"{" else plain_pickle.loads(data)
+    if is_too_deep(loaded) or is_too_large(loaded):
+        raise ValueError("the dump is too large")
     content = _mapping(loaded)
     entries = content.get("entries")
     if not isinstance(entries, list):
@@ -80,8 +84,10 @@ def _is_done(entry: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
     if entry.get("state") == "completed":
         return True
     status = _mapping(_mapping(content.get("pg_status")).get(str(entry.get("pg_id"))))
-    completed = str(status.get("last_completed_collective", "-1"))
-    return completed.isdecimal() and _number(entry) <= int(completed)
+    completed = status.get("last_completed_collective")
+    if isinstance(completed, str) and completed.isdecimal() and len(completed) < _MOST_DIGITS:
+        completed = int(completed)
+    return _is_count(completed) and _number(entry) <= completed
 
 
 def _of_entry(
@@ -89,7 +95,7 @@ def _of_entry(
 ) -> Waiting:
     frames = entry.get("frames")
     places = [
-        f"{_text(frame.get('name'))} ({_text(frame.get('filename'))}:{frame.get('line')})"
+        f"{_text(frame.get('name'))} ({_text(frame.get('filename'))}:{_count(frame.get('line'))})"
         for frame in map(_mapping, cast("list[Any]", frames) if isinstance(frames, list) else [])
         if not _PLUMBING.search(_text(frame.get("filename")))
     ]
@@ -111,6 +117,7 @@ def of_stack(text: str, file: str) -> list[Waiting]:
     """Return what the main thread of each process in a ``py-spy dump`` does."""
     starts = [hit.start() for hit in re.finditer(r"^Process \d+:", text, re.MULTILINE)] or [0]
     found: list[Waiting] = []
+    line, counted = 1, 0
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         part = text[start:end]
         thread = _THREAD.search(part)
@@ -127,11 +134,12 @@ def of_stack(text: str, file: str) -> list[Waiting]:
             outside = frames[0]
         local = _LOCAL_RANK.search(part)
         offset = start + thread.end() + outside.start()
+        line, counted = line + text.count("\n", counted, offset), offset
         found.append(
             Waiting(
                 file=file,
                 rank=int(local[1]) if local else rank_in_name(file),
-                line=text.count("\n", 0, offset) + 1,
+                line=line,
                 collective=inner[-1][1].rsplit(".", 1)[-1] if waits else None,
                 place=f"{outside[1]} ({outside[2]}:{outside[3]})",
             )
@@ -141,8 +149,10 @@ def of_stack(text: str, file: str) -> list[Waiting]:
 
 def compare(states: Sequence[Waiting]) -> Iterator[Failure]:
     """Yield one failure for each group whose ranks do not wait for the same collective."""
-    for group in dict.fromkeys(state.group for state in states):
-        members = [state for state in states if state.group == group]
+    by_group: dict[str, list[Waiting]] = {}
+    for state in states:
+        by_group.setdefault(state.group, []).append(state)
+    for members in by_group.values():
         places = Counter(_what(state) for state in members)
         if len(members) < 2 or (len(places) == 1 and members[0].collective is None):
             continue
@@ -216,8 +226,16 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _number(entry: Mapping[str, Any]) -> int:
-    value = entry.get("collective_seq_id")
-    return value if isinstance(value, int) else 0
+    return _count(entry.get("collective_seq_id"))
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _count(value: Any) -> int:
+    """Return a count of a dump, or 0 for anything else."""
+    return value if _is_count(value) else 0
 
 
 def _text(value: Any) -> str:

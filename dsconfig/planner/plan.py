@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from dsconfig.mesh import Mesh
 from dsconfig.planner import older_plans
 from dsconfig.planner.older_plans import canonical
-from dsconfig.report import html
+from dsconfig.report import writers
 from dsconfig.report.sizes import counted
 from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier
 
@@ -92,7 +92,9 @@ class Plan:
 
     def _repr_html_(self) -> str:
         rows = ((row.pointer, row.status.label, row.by) for row in self.coverage)
-        return html.table(f"Plan: {self.summary}", ("key", "status", "implementation"), rows)
+        return writers.html_table(
+            f"Plan: {self.summary}", ("key", "status", "implementation"), rows
+        )
 
     @property
     def summary(self) -> str:

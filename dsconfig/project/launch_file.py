@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from dsconfig.facts import parallelism
 from dsconfig.runtimes.plugin import REFUSED_WITH_A_FILE
 from dsconfig.source import plugin_settings
@@ -51,8 +49,3 @@ def naming(
             **parallelism.of_sequences(**sequences),
         }
     return named
-
-
-def dumped(entries: Mapping[str, Any]) -> str:
-    """Return the text of a YAML file."""
-    return yaml.safe_dump(dict(entries), sort_keys=False)

@@ -17,6 +17,7 @@ from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.training import NAMES_OF
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.project.program_file import for_program
+from dsconfig.report import writers
 from dsconfig.runtimes import capabilities
 from dsconfig.runtimes.base import (
     ADAPTERS_BY_PEFT,
@@ -335,7 +336,7 @@ def render(starter: Starter, *, hjson: bool) -> str:
         return "\n".join(("{", *_entries(config, (), {}), "}")) + "\n"
     lines = [
         "{",
-        f"{INDENT}// {starter.title}.",
+        INDENT + writers.comment(f"{starter.title}.", "//"),
         f"{INDENT}// See `dsconfig explain KEY` for the documentation of a key.",
         f"{INDENT}// For deepspeed and dsengine; transformers and accelerate reject comments.",
         "",
@@ -372,7 +373,7 @@ def _entries(
         comma = "," if position + 1 < len(block) else ""
         reason = reasons.get(join(*path, name), "")
         if reason and reason != last_reason:
-            yield f"{indent}// {reason}"
+            yield indent + writers.comment(reason, "//")
         last_reason = reason
         if isinstance(value, Mapping):
             yield f"{indent}{json.dumps(name)}: {{"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import rule_pages as installed_pages
+from dsconfig.report.writers import one_line
 from dsconfig.runtimes.base import AUTO
 from dsconfig.source.plain import shown
 from dsconfig.source.pointer import is_block
@@ -163,7 +164,7 @@ def text_of_file(document: "Document", program: str | None = None) -> str:
     for path, value, line in _entries(document):
         place = f"{line}: " if line else ""
         shown = "" if is_block(value) else f" = {json.dumps(value, ensure_ascii=False)}"
-        lines.append(f"{place}{path}{shown}")
+        lines.append(one_line(f"{place}{path}{shown}"))
         lines += (f"    {text}" for text in _about(path, value, program))
     if program is not None and any(value == AUTO for _, value, _ in _entries(document)):
         lines += ["", 'How other programs handle "auto": --runtime PROGRAM, or explain one key.']

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from dsconfig.report import html
+from dsconfig.report import writers
 from dsconfig.report.diagnostic import Diagnostic, Effect, Severity
 from dsconfig.report.sizes import counted
 
@@ -32,7 +32,7 @@ class Report(NamedTuple):
         return f"<Report: {self.summary}>"
 
     def _repr_html_(self) -> str:
-        return html.table(
+        return writers.html_table(
             f"Report: {self.summary}",
             ("severity", "rule", "key", "message", "help"),
             (

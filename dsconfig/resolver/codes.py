@@ -7,9 +7,9 @@ reports it.
 
 import re
 from collections.abc import Callable
-from inspect import cleandoc
 from typing import NamedTuple
 
+from dsconfig.docstrings import docstring
 from dsconfig.report import Effect
 
 
@@ -33,9 +33,7 @@ def _code(
     code: str, name: str, effect: Effect, *, also: tuple[Effect, ...] = ()
 ) -> Callable[[Page], Page]:
     def register(page: Page) -> Page:
-        doc, *parts = (
-            " ".join(part.split()) for part in _LABEL.split(cleandoc(page.__doc__ or ""))
-        )
+        doc, *parts = (" ".join(part.split()) for part in _LABEL.split(docstring(page)))
         labels = dict(zip(parts[::2], parts[1::2], strict=True))
         example = (labels["bad"], labels["flags"]) if "bad" in labels else None
         CODES[code] = Code(name, effect, doc, labels["help"], example, also)

@@ -6,7 +6,7 @@ from functools import cached_property
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
-from dsconfig.report import Diagnostic, Effect, Report, Severity, html
+from dsconfig.report import Diagnostic, Effect, Report, Severity, writers
 from dsconfig.report.sizes import counted
 from dsconfig.runtimes.replay import Source
 from dsconfig.schema.version import NEWEST, Version
@@ -50,7 +50,7 @@ class Resolution:
         return f"<Resolution: {self.summary}>"
 
     def _repr_html_(self) -> str:
-        return html.table(
+        return writers.html_table(
             f"Resolution: {self.summary}",
             ("key", "value", "source", "rule"),
             ((entry.pointer, entry.value, entry.source, entry.rule) for entry in self.ledger),

@@ -2,7 +2,7 @@
 
 import json
 
-from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Position, Range
+from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Position, Range, writers
 from dsconfig.source.pointer import dotted, split
 
 UNREADABLE = "DSC001"
@@ -158,7 +158,7 @@ def no_config_inside(message: str, help: str) -> Diagnostic:
 def no_config_named(why: str = "it trains without DeepSpeed", key: str = "deepspeed") -> Diagnostic:
     """Return the note for a trainer's YAML that names no ds_config under ``key``."""
     message = f"this file does not name a ds_config: {why}"
-    help = f"set `{key}` to the path of a config, or do not validate this file"
+    help = f"set {writers.code(key)} to the path of a config, or do not validate this file"
     return Diagnostic(NO_CONFIG, NO_CONFIG_NAME, Effect.NOTE, message, range=START, help=help)
 
 

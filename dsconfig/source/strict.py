@@ -8,7 +8,7 @@ from itertools import zip_longest
 from math import isfinite
 from typing import Any
 
-from dsconfig.report import Applicability, Edit, Fix
+from dsconfig.report import Applicability, Edit, Fix, writers
 from dsconfig.source import override, tokens
 from dsconfig.source.document import Document, Format
 from dsconfig.source.from_text import NUMBER_WORD, PYTHON_WORDS, document_from_text
@@ -22,7 +22,8 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 def convert_help(name: str) -> str:
     """Return the help for a config that programs which read strict JSON reject."""
-    return f"convert it to strict JSON: `dsconfig convert {name} --to json -o strict.json`"
+    file = writers.shell([name])
+    return f"convert it to strict JSON: `dsconfig convert {file} --to json -o strict.json`"
 
 
 def as_json_reads(document: Document) -> Any:

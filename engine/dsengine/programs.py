@@ -17,8 +17,12 @@ def run_program(arguments: list[str], own_name: str) -> None:
         print(f"{own_name}: can't open file {program[0]!r}: No such file", file=sys.stderr)
         raise SystemExit(2)
     sys.argv = program
+    folder = Path.cwd() if is_module else Path(program[0]).resolve().parent
+    if sys.flags.safe_path:  # the first path is not that of the working directory
+        sys.path.insert(0, str(folder))
+    else:
+        sys.path[0] = str(folder)
     if is_module:
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = str(Path(program[0]).resolve().parent)
         runpy.run_path(program[0], run_name="__main__")

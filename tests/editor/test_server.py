@@ -111,7 +111,7 @@ def test_hover_explains_with_the_facts_of_the_project(tmp_path: Path) -> None:
     async def work(editor: Editor) -> None:
         await editor.open("ds_config.json", CONFIG.replace("overlap_com", "overlap_comm"))
         stage = await editor.hover("ds_config.json", 4, 6)
-        assert "**zero_optimization.stage**" in stage and "llama-3-8b: " in stage
+        assert "**zero_optimization.stage**" in stage and "`llama-3-8b`: " in stage
         assert "GiB per GPU in backward, the peak" in stage
         assert "hidden_size" in await editor.hover("ds_config.json", 6, 8)
         assert await editor.hover("ds_config.json", 0, 0) == ""

@@ -78,7 +78,7 @@ def test_action_passes_for_the_example(project: Path) -> None:
     assert [step.returncode for step in done.values()] == [0, 0, 0, 0]
     assert json.loads((project / "dsconfig.sarif").read_text())["version"] == "2.1.0"
     summary = (project / "summary.md").read_text()
-    assert summary.startswith("### configs/ds_config.json\n\n```\n") and summary.count("```") == 2
+    assert summary.startswith("### `configs/ds_config.json`\n\n```\n") and summary.count("```") == 2
     assert "GiB" in summary and "Required per GPU" in summary
     assert (project / "dsconfig.md").read_text() == ""
 

@@ -174,7 +174,7 @@ def test_too_many_files_are_refused_before_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "MOST_FILES", 3)
-    monkeypatch.setattr(reading, "_scan", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(reading, "_read", lambda path: pytest.fail(f"{path} was read"))
     for name in "abcd":
         (tmp_path / f"{name}.log").write_text("step 1")
     with pytest.raises(ValueError, match="more than 3 files"):

@@ -11,11 +11,12 @@ SOURCES = ("dsconfig", "engine/dsengine")
 
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
-    "product files": 705,
-    # 13 more: Ctrl-C while workers are forked stops them, and a failed connection is closed.
-    "product code lines": 63_934,
-    # 26 more: the runner of the suite, its pages, and tests that were divided.
-    "tracked files": 2_670,
+    # 1 more: writers, printing and docstrings; two smaller ones became part of them.
+    "product files": 706,
+    # 204 more: one writer for each language that text enters, and limits for hostile input.
+    "product code lines": 64_138,
+    # 7 more: the writers, their tests and their decision.
+    "tracked files": 2_677,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = [
-    ("lazy_imports", "generated", "launch_env", "os_errors"),
+    ("lazy_imports", "generated", "launch_env", "os_errors", "docstrings"),
     ("hostfile",),
     ("mesh", "batch", "tiles"),
     ("report",),

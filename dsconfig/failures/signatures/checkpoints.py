@@ -40,7 +40,7 @@ SIGNATURES = (
     Signature(
         name="zero-to-fp32-output-folder",
         phrases=("RuntimeError: Parent directory",),
-        pattern=r"Parent directory .* does not exist",
+        pattern=r"\A(?>.*?Parent directory ).* does not exist",
         releases={"deepspeed": ">=0.15.3"},
         cause="zero_to_fp32.py of DeepSpeed 0.15.3 and newer writes a folder of shards; an "
         "output like pytorch_model.bin is used as the name of that folder",

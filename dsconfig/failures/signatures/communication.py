@@ -164,7 +164,8 @@ SIGNATURES = (
     Signature(
         name="nccl-network",
         phrases=("ncclSystemError", "unhandled system error", "Connect to "),
-        pattern=r"ncclSystemError|unhandled system error|NCCL WARN .*Connect to .* failed",
+        pattern=r"ncclSystemError|unhandled system error|"
+        r"\A(?>.*?NCCL WARN )(?>.*?Connect to ).* failed",
         role=Role.TIMEOUT,
         releases={"torch": ""},
         cause="NCCL could not connect the ranks: wrong network interface, firewall, or a system "

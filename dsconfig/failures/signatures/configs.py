@@ -9,7 +9,7 @@ SIGNATURES = (
     Signature(
         name="config-refused-by-dsengine",
         phrases=("this config cannot be run:",),
-        items=r"(?m)^\s*(?P<findings>DSC\d{3} .*)$(?:\n {4,}(?P<helps>\S.*)$)?",
+        items=r"(?m)^[ \t]*(?P<findings>DSC\d{3} .*+)$(?:\n {4,}(?P<helps>\S.*+)$)?",
         releases={"dsengine": ""},
         cause="dsengine refuses the config: {findings}",
         remedy=f"{{helps}}. {_VALIDATE}",
@@ -37,7 +37,7 @@ SIGNATURES = (
         name="config-contradicts-trainer",
         phrases=("Please correct the following DeepSpeed config values that mismatch",),
         releases={"transformers": ""},
-        items=r"(?m)^\s*- (?P<listed>ds \S+=.* vs hf .*)$",
+        items=r"(?m)^[ \t]*- (?P<listed>ds (?>\S+?=)(?>.*? vs hf ).*)$",
         cause="values of the config contradict TrainingArguments: {listed}",
         remedy='Set the listed keys to "auto", or pass the same values to TrainingArguments. '
         "`dsconfig validate FILE --training-args ARGS` finds them.",

@@ -24,7 +24,7 @@ SIGNATURES = (
     Signature(
         name="host-not-in-hostfile",
         phrases=("not found in hostfile", "specified on host '"),
-        pattern=r"Hostname '.*' not found in hostfile|No slot '",
+        pattern=r"Hostname '[^']*' not found in hostfile|No slot '",
         releases={"deepspeed": ""},
         cause="--include or --exclude names a host or GPU that the hostfile does not contain",
         remedy="Use the names of the hostfile in --include and --exclude (localhost without one).",

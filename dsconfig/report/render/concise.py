@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from dsconfig.report.render.terminal import Look, one_line, paint
+from dsconfig.report.render.terminal import Look, paint
 from dsconfig.report.report import Cause, FileReport, group_by_cause
+from dsconfig.report.writers import one_line
 
 
 def render(files: Sequence[FileReport], look: Look) -> str:

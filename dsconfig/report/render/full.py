@@ -4,8 +4,9 @@ import textwrap
 from collections.abc import Sequence
 
 from dsconfig.report.diagnostic import Applicability, Effect, Range, Severity
-from dsconfig.report.render.terminal import Look, is_control, one_line, paint
+from dsconfig.report.render.terminal import Look, paint
 from dsconfig.report.report import Cause, FileReport, group_by_cause
+from dsconfig.report.writers import is_control, one_line
 
 TAB = 4
 CUT = "..."

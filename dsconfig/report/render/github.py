@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from dsconfig.report.diagnostic import Diagnostic, Severity
-from dsconfig.report.render.terminal import Look, one_line, visible
+from dsconfig.report.render.terminal import Look
 from dsconfig.report.report import FileReport
+from dsconfig.report.writers import workflow_command
 
 COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
@@ -15,19 +16,11 @@ def render(files: Sequence[FileReport], look: Look) -> str:
 
 
 def _annotation(file: str, found: Diagnostic) -> str:
-    properties = {"file": one_line(file)}
+    properties = {"file": file}
     if found.range is not None:
         start, end = found.range.start, found.range.end
         properties |= {"line": str(start.line), "col": str(start.column)}
         properties |= {"endLine": str(end.line), "endColumn": str(end.column)}
     properties["title"] = f"{found.code} {found.name}"
-    listed = ",".join(f"{name}={_escape(value, ':,')}" for name, value in properties.items())
     text = found.message if found.help is None else f"{found.message}\nhelp: {found.help}"
-    return f"::{COMMANDS[found.severity]} {listed}::{_escape(visible(text))}"
-
-
-def _escape(text: str, also: str = "") -> str:
-    """Percent-encode characters that would end a command or a property."""
-    for character in f"%\r\n{also}":
-        text = text.replace(character, f"%{ord(character):02X}")
-    return text
+    return workflow_command(COMMANDS[found.severity], properties, text)

@@ -4,18 +4,13 @@ Errors fail, and warnings if they make ``validate`` fail; other findings are the
 that passes. Findings of one cause are one case, so that the counts are those of ``validate``.
 """
 
-import re
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from xml.sax.saxutils import escape, quoteattr
 
 from dsconfig.report.diagnostic import Severity
-from dsconfig.report.render.terminal import Look, visible
+from dsconfig.report.render.terminal import Look
 from dsconfig.report.report import Cause, FileReport, group_by_cause
-
-NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that are invalid in XML 1.0."""
-
+from dsconfig.report.writers import xml
 
 FAILING = frozenset({Severity.ERROR})
 
@@ -36,7 +31,7 @@ def _failures(causes: Sequence[Cause], failing: AbstractSet[Severity]) -> int:
 
 
 def _suite(file: FileReport, causes: Sequence[Cause], failing: AbstractSet[Severity]) -> str:
-    name = _attribute(file.file)
+    name = xml(file.file, is_attribute=True)
     cases = "\n".join(_case(cause, name, failing) for cause in causes)
     if not causes:
         cases = f'    <testcase name="valid" classname={name}/>'
@@ -52,18 +47,13 @@ def _case(cause: Cause, file: str, failing: AbstractSet[Severity]) -> str:
     )
     help_ = f"\nhelp: {found.help}" if found.help else ""
     also = f"\nalso: {cause.also}" if cause.others else ""
-    text = escape(_xml(where + found.message + help_ + also))
-    kind = f"type={_attribute(str(found.severity))} message={_attribute(found.message)}"
+    text = xml(where + found.message + help_ + also)
+    severity, message = (
+        xml(each, is_attribute=True) for each in (str(found.severity), found.message)
+    )
+    kind = f"type={severity} message={message}"
     if found.severity in failing:
         inner = f"<failure {kind}>{text}</failure>"
     else:
         inner = f"<system-out>{found.severity}: {text}</system-out>"
-    return f"    <testcase name={_attribute(title)} classname={file}>{inner}</testcase>"
-
-
-def _attribute(text: str) -> str:
-    return quoteattr(_xml(text))
-
-
-def _xml(text: str) -> str:
-    return NOT_XML.sub("\ufffd", visible(text))
+    return f"    <testcase name={xml(title, is_attribute=True)} classname={file}>{inner}</testcase>"

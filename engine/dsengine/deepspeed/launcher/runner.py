@@ -205,7 +205,7 @@ def _torchrun(options: argparse.Namespace, chosen: hostfile.Hosts) -> list[str]:
         f"--{name}" for name in ("module", "no_python", "no_local_rank") if vars(options)[name]
     ]
     return [
-        *(sys.executable, "-m", "dsengine.torchrun"),
+        *(sys.executable, "-P", "-m", "dsengine.torchrun"),
         f"--nnodes={nodes}",
         f"--node-rank={max(options.node_rank, 0)}",
         f"--nproc-per-node={chosen.ranks}",
