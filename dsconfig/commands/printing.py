@@ -33,4 +33,5 @@ def error_line(message: str) -> None:
 
 def print_json(value: Any, **options: Any) -> None:
     """Print a value as JSON; ``options`` are those of json.dumps."""
-    sys.stdout.write(f"{writers.json_text(value, **options)}\n")
+    is_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    sys.stdout.write(f"{writers.json_text(value, ascii_only=not is_unicode, **options)}\n")

@@ -114,12 +114,12 @@ def docstring(text: str) -> str:
     return ascii(text)[1:-1].replace('"', '\\"')
 
 
-def json_text(value: object, indent: int = 2, **options: Any) -> str:
+def json_text(value: object, *, ascii_only: bool = False, **options: Any) -> str:
     """Return JSON with letters of all languages; control characters are escaped.
 
     ``options`` are those of json.dumps. The runner of GitHub would read ``##[`` as a command.
     """
-    text = json.dumps(value, indent=indent, ensure_ascii=False, **options)
+    text = json.dumps(value, indent=2, ensure_ascii=ascii_only, **options)
     if not text.replace("\n", "").isprintable():
         text = _control().sub(
             lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text
