@@ -144,7 +144,8 @@ def test_fp16_optimizer_of_the_script_steps() -> None:
 
 
 def test_elastic_batch_within_limit_is_correct() -> None:
-    for sizes, expected in (([8, 12], {"DSC862"}), ([8, 16], set()), ([8, 32], set())):
+    cases = ([8, 12], {"DSC862"}), ([8, 16], set()), ([8, 32], set()), ([-4, 3, 7], set())
+    for sizes, expected in cases:
         block = {"enabled": True, "max_train_batch_size": 16, "micro_batch_sizes": sizes}
         assert codes({"elasticity": block}, "0.19.5").keys() & {"DSC862"} == expected
 

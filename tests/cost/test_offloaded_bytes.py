@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.cost.activations import activations_of, style_of
+from dsconfig.cost.activations import Recompute, activations_of, recompute_of, style_of
 from dsconfig.cost.choices import Choice, usual_config
 from dsconfig.cost.estimate import Option
 from dsconfig.cost.estimator import estimate_option
@@ -135,3 +135,27 @@ def test_host_memory_shortfall_is_given_in_gib(
     facts = world(host_memory=f"{host_gib}GiB", nodes=nodes)
     stops = {found.code for found in dsconfig.validate(config, facts).errors}
     assert ("DSC502" in stops) is is_reported
+
+
+def test_frozen_weights_are_on_disk_too() -> None:
+    facts = world(lora_rank=16)
+    moved = Choice(stage=3, optimizer=Tier.DEVICE, parameters=Tier.NVME)
+    config = usual_config(facts, moved)
+    assert facts.model is not None and config.zero.offload_param is not None
+    nothing_kept = replace(config.zero.offload_param, max_in_cpu=0)
+    config = replace(config, zero=replace(config.zero, offload_param=nothing_kept))
+    on_disk = sizes(estimate_option(config, facts, runtime="dsengine"), "nvme")
+    assert on_disk["weights"] > 2 * facts.model.parameters / RANKS
+
+
+def test_checkpointing_with_a_policy_is_selective() -> None:
+    arguments = {
+        "gradient_checkpointing": True,
+        "gradient_checkpointing_kwargs": {"context_fn": "policy"},
+    }
+    facts = world(training_args=arguments)
+    config = usual_config(facts, Choice(stage=2))
+    assert recompute_of(config, facts) is Recompute.SELECTIVE
+    assert recompute_of(config, world(training_args={"gradient_checkpointing": True})) is (
+        Recompute.FULL
+    )
