@@ -13,10 +13,10 @@ LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
     # 1 more: writers, printing and docstrings; two smaller ones became part of them.
     "product files": 706,
-    # 204 more: one writer for each language that text enters, and limits for hostile input.
-    "product code lines": 64_138,
-    # 7 more: the writers, their tests and their decision.
-    "tracked files": 2_677,
+    # 205 more: one writer for each language that text enters, and limits for hostile input.
+    "product code lines": 64_139,
+    # 8 more: the writers, their tests and their decision.
+    "tracked files": 2_678,
 }
 
 
