@@ -54,9 +54,11 @@ def test_calling_a_sharded_model_explains_the_fix(outcomes: list[dict[str, Any]]
     assert "dsengine.initialize" in outcomes[0]["called"]
 
 
-def test_peak_memory_is_the_shards_and_one_parameter(ranks: Ranks) -> None:
+def test_peak_memory_is_the_shards_and_one_parameter() -> None:
     """The heap is trimmed for each of 96 layers and the embedding, and at the end."""
-    for rank in ranks.run("engine_storage.jobs.partition_memory:measured"):
+    with Ranks(2) as own:  # earlier jobs of shared ranks may keep a tensor alive
+        measured = own.run("engine_storage.jobs.partition_memory:measured")
+    for rank in measured:
         assert rank["left"] == rank["model"] / 2
         assert rank["peak"] <= rank["left"] + rank["largest"]
         assert rank["trims"] == 96 + 1 + 1
