@@ -227,4 +227,4 @@ def root(
         help="Print the version and exit.",
     ),
 ) -> None:
-    """Take the options before the command."""
+    """Handle the options before the command."""

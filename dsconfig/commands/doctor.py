@@ -110,7 +110,7 @@ def doctor(
         mark = paint(f"{check.state:<7}", STYLES[check.state], look)
         width = max(PREFIX, len(f"{check.state:<7}  {check.subject} "))
         text = fitted(" " * width + check.text).lstrip()
-        print_text(f"{mark}  {f'{check.subject:<14} {text}'}")
+        print_text(f"{mark}  {check.subject:<14} {text}")
         worst = State.BAD if State.BAD in (worst, check.state) else worst
     if worst is State.BAD:
         raise typer.Exit(1)

@@ -117,7 +117,8 @@ def docstring(text: str) -> str:
 def json_text(value: object, *, ascii_only: bool = False, **options: Any) -> str:
     """Return JSON with letters of all languages; control characters are escaped.
 
-    ``options`` are those of json.dumps. The runner of GitHub would read ``##[`` as a command.
+    ``ascii_only`` escapes other letters too; ``options`` are those of json.dumps. GitHub's runner
+    would read ``##[`` as a command.
     """
     text = json.dumps(value, indent=2, ensure_ascii=ascii_only, **options)
     if not text.replace("\n", "").isprintable():
@@ -135,7 +136,7 @@ def toml(sections: Mapping[str, Any]) -> str:
 
 
 def yaml(entries: Mapping[str, Any]) -> str:
-    """Return a YAML document that versions 1.1 and 1.2 read alike; strings are quoted.
+    """Return a YAML document that versions 1.1 and 1.2 read alike: only plain words have no quotes.
 
     Raises ValueError for a string that is not Unicode.
     """
