@@ -12,6 +12,7 @@ from typing import Any
 from dsconfig.facts import Facts
 from dsconfig.mesh import Degrees
 from dsconfig.runtimes.capabilities import TABLE
+from dsconfig.schema.markers import integral
 from dsconfig.source.pointer import is_block
 
 
@@ -77,4 +78,5 @@ def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _degree(flag: int, value: object) -> int:
     """Return the degree of a flag above 1, else the one written in a config."""
+    value = integral(value)
     return value if flag == 1 and type(value) is int and value > 1 else flag

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from dsengine.parallel.attention import SequenceAttention
+from dsengine.parallel.divisible import refuse_heads
 from dsengine.parallel.transformers_attention import register
 from training import sequence_jobs
 from training.ranks import Ranks, SharedRanks
@@ -98,7 +98,7 @@ class Ranked:
 )
 def test_head_counts_that_do_not_divide(heads: int, kv_heads: int, ranks: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        SequenceAttention(len, "sdpa", cast(Any, Ranked(ranks)), heads, kv_heads)
+        refuse_heads(heads, kv_heads, ranks)
 
 
 @pytest.mark.live

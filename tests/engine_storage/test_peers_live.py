@@ -20,6 +20,7 @@ KILLED = -9
 CASES = {
     "killed_in_backward": (KILLED, ["rank 1", "killed", "backward() of step 2"]),
     "killed_in_save": (KILLED, ["rank 1", "killed", "CheckpointError"]),
+    "killed_in_iter_weights": (KILLED, ["rank 1", "killed", "RankFailedError", "iter_weights"]),
     "raises_in_forward": (
         1,
         ["rank 1", "failed in forward() of step 2: ValueError: sample 17 has no label"],

@@ -43,6 +43,7 @@ def refusals(
     ("keys", "pointer"),
     [
         ({"tensor_parallel": {"autotp_size": 4}}, "/tensor_parallel/autotp_size"),
+        ({"tensor_parallel": {"autotp_size": 4.0}}, "/tensor_parallel/autotp_size"),
         ({"sequence_parallel_size": 4}, "/sequence_parallel_size"),
     ],
 )

@@ -1,7 +1,7 @@
 """Agreement between ranks: an error on one rank is raised on all."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeVar
 
 import torch.distributed as dist
@@ -21,8 +21,10 @@ class CheckpointGroup:
     gloo group.
     """
 
-    def __init__(self, *, alone: bool = False) -> None:
-        """``alone``: only this process, even if there are other ranks."""
+    def __init__(self, *, alone: bool = False, saves: bool = True) -> None:
+        """``alone``: only this process, even if there are other ranks. ``saves``: a lost rank is a
+        CheckpointError, otherwise the communication's own error."""
+        self._saves = saves
         self.distributed = not alone and dist.is_available() and dist.is_initialized()
         self.process_group = topology.new_host_group() if self.distributed else None
         self.rank = topology.rank() if self.distributed else 0
@@ -37,7 +39,7 @@ class CheckpointGroup:
         if not self.distributed:
             return [value]
         values: list[T] = [value] * self.world_size
-        with _lost_peer():
+        with _lost_peer() if self._saves else nullcontext():
             dist.all_gather_object(values, value, group=self.process_group)
         return values
 

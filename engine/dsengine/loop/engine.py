@@ -33,7 +33,6 @@ from dsengine.observation.reporter import Reporter
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_metrics
-from dsengine.parallel.attention import require_positions
 from dsengine.parallel.transformers_attention import release_attention
 from dsengine.sharding import Sharding
 from dsengine.topology import Topology
@@ -110,8 +109,6 @@ class Engine(AccumulatingEngine):
             self._abort_pass(self._failed_pass)
         if self._effective.zero.stage == 3 and torch.is_grad_enabled():
             require_all_ranks()
-        if self.topology.size("sequence") > 1 and "input_ids" in kwargs:
-            require_positions(kwargs)
         with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
             self._reporter.record_inputs(*args, *kwargs.values())
             if self._policy.casts_inputs:

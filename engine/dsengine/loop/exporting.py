@@ -63,7 +63,7 @@ class ExportingEngine(SavingEngine):
         self._end_iteration()
         export = self._export(f"iter_weights({arguments})", dtype, lora, names)
         if self._export_group is None:
-            self._export_group = CheckpointGroup()
+            self._export_group = CheckpointGroup(saves=False)
         failures: list[BaseException] = []
         iterator = WeightIterator(export, bucket_bytes, self._export_group, self.counters, failures)
         self._iteration = ref(iterator), failures

@@ -16,18 +16,20 @@ class GeneratingEngine(ExportingEngine):
 
     @in_phase("generate")
     def generate(self, *args: Any, gather_once: bool | None = None, **kwargs: Any) -> Any:
-        """Call the model's ``generate`` without gradients, on all ranks. Collective at stage 3.
+        """Call the model's ``generate`` without gradients, on all ranks.
 
-        There, all parameters are gathered once and resharded at the end, if every rank has free
-        memory for them. Otherwise (or with ``gather_once=False``) each forward gathers block by
-        block, and a model of transformers gets ``synced_gpus=True``, so that ranks that generate
-        fewer tokens wait for the others. Raises AttributeError if the model cannot generate.
+        Collective at stage 3, where all parameters are gathered once and resharded at the end, if
+        every rank has free memory for them. Otherwise (or with ``gather_once=False``) each forward
+        gathers block by block. Then, and if ranks divide experts, forwards are collective: a model
+        of transformers gets ``synced_gpus=True``, so that ranks that generate fewer tokens wait for
+        the others. Raises AttributeError if the model cannot generate.
         """
         self.require_states(MODEL, "generate()")
         generate = attribute_of_model(self.module, "generate")
         with torch.no_grad(), self.sharding.gathered(gather_once) as is_complete:
             if _syncs(self.module):
-                kwargs.setdefault("synced_gpus", not is_complete)
+                shares_experts = self.topology.size("expert") > 1
+                kwargs.setdefault("synced_gpus", shares_experts or not is_complete)
             return generate(*args, **kwargs)
 
 

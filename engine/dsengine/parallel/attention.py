@@ -11,24 +11,27 @@ there is no mask, and the kernel's own causal mode is used.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
-from dsconfig import nearest_degree
 from dsengine.parallel.all_to_all import all_gather, split_heads, split_sequence
 from dsengine.parallel.masks import SequenceMasks, attend_in_blocks
-from dsengine.topology import world_size
 from dsengine.torch_private.tensors import version_of
+
+PER_TOKEN = frozenset({"position_ids", "cache_position"})
+"""Tensors that attention may get besides the mask: they are gathered, or not used."""
 
 
 class SequenceAttention:
     """An attention function of transformers for ranks that each have a part of the sequence.
 
     ``attention``: the function for whole sequences, of the implementation ``kind`` ("sdpa",
-    "flash_attention_2", ...). ``heads`` and ``kv_heads`` of the model are split over ``group``;
-    fewer key/value heads than ranks are repeated.
+    "flash_attention_2", ...). Heads are divided over ``group``; fewer key/value heads than ranks
+    are repeated. Modules that ``is_whole`` accepts have whole sequences.
     """
 
     def __init__(
@@ -36,24 +39,17 @@ class SequenceAttention:
         attention: Callable[..., Any],
         kind: str,
         group: dist.ProcessGroup,
-        heads: int,
-        kv_heads: int,
         *,
         disable_in_eval: bool = False,
+        is_whole: Callable[[nn.Module], bool] = lambda _: False,
     ) -> None:
-        ranks = group.size()
-        if not _divides_heads(ranks, heads, kv_heads):
-            nearest = nearest_degree(
-                ranks, max(ranks, world_size()), lambda n: _divides_heads(n, heads, kv_heads)
-            )
-            raise ValueError(
-                f"{heads} attention heads and {kv_heads} key/value heads cannot be divided over "
-                f"sequence_parallel_size {ranks}: use {nearest}"
-            )
         self.attention = attention
         self.kind = kind
         self.group = group
         self.disable_in_eval = disable_in_eval
+        self.is_whole = is_whole
+        self.served: WeakSet[nn.Module] = WeakSet()
+        """Modules that have called it."""
         self._positions = _Gathered(group)
         self._masks = SequenceMasks()
 
@@ -71,9 +67,10 @@ class SequenceAttention:
         ``query``, ``key``, ``value``: [batch, heads, sequence / ranks, head size].
         ``attention_mask``: padding of the whole sequence, [batch, sequence]; true for tokens.
         """
-        if self.disable_in_eval and not module.training:
+        if self.is_whole(module) or (self.disable_in_eval and not module.training):
             return self.attention(module, query, key, value, attention_mask, **options)
-        require_positions(options)
+        self.served.add(module)
+        refuse_undivided(module, attention_mask, options, self.group.size() * query.shape[2])
         options["position_ids"] = positions = self._positions(options["position_ids"])
         repeats = max(1, self.group.size() // key.shape[1])
         key, value = (each.repeat_interleave(repeats, dim=1) for each in (key, value))
@@ -91,21 +88,34 @@ class SequenceAttention:
         else:
             with _groups_of(module, query.shape[1] // key.shape[1]):
                 output, weights = self.attention(module, query, key, value, mask, **options)
-        return split_sequence(output.transpose(1, 2), self.group).transpose(1, 2), weights
+        part = split_sequence(output.transpose(1, 2), self.group).transpose(1, 2)
+        return part.contiguous(), weights
 
 
-def _divides_heads(ranks: int, heads: int, kv_heads: int) -> bool:
-    """Return whether each rank gets as many heads; fewer key/value heads than ranks repeat."""
-    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
+def refuse_undivided(
+    module: nn.Module, mask: Tensor | None, options: Mapping[str, Any], length: int
+) -> None:
+    """Raise ValueError for what a model passes to its attention in a form for one rank.
 
-
-def require_positions(inputs: Mapping[str, Any]) -> None:
-    """Raise ValueError if a forward gets no ``position_ids``: models would count from 0 on each
-    rank."""
-    if inputs.get("position_ids") is None:
+    ``mask``: what the model made of the padding of the whole sequence, of ``length`` tokens.
+    """
+    name = type(module).__name__
+    if options.get("position_ids") is None:
         raise ValueError(
-            "sequence parallelism requires position_ids in every forward: pass "
-            "torch.arange(length), restarting at each packed sample, divided like input_ids"
+            f"sequence parallelism requires position_ids in every attention, but {name} passes "
+            "none: pass them to the model's forward; if you do, use sequence_parallel_size 1"
+        )
+    values = [
+        option
+        for option, value in options.items()
+        if isinstance(value, Tensor) and option not in PER_TOKEN
+    ]
+    if mask is not None and (mask.dtype is not torch.bool or mask.shape[1:] != (length,)):
+        values.append("a mask of its own")
+    if values:
+        raise ValueError(
+            f"{name} passes {' and '.join(values)} to its attention, which sequence parallelism "
+            "does not divide: use sequence_parallel_size 1"
         )
 
 

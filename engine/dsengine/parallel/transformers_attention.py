@@ -1,9 +1,10 @@
 """Sequence-parallel attention in the place of one of transformers' attention functions."""
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
-from weakref import WeakSet, finalize, ref
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, finalize, ref
 
 import torch
 import torch.distributed as dist
@@ -13,12 +14,11 @@ from dsconfig import Plan
 from dsengine.parallel.all_to_all import all_gather
 from dsengine.parallel.attention import SequenceAttention
 from dsengine.parallel.distributed_attention import DistributedAttention
+from dsengine.parallel.divisible import refuse_config, refuse_model
 from dsengine.topology import Topology
 
 SUPPORTED = ("sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 """Implementations whose masks are known over the whole sequence."""
-RECURRENT = ("linear_attention", "mamba", "recurrent", "conv")
-"""Types of layers that carry a state along the sequence."""
 
 
 class _Registration(NamedTuple):
@@ -42,7 +42,11 @@ class _Registration(NamedTuple):
 _registrations: dict[str, tuple[_Registration, _Registration]] = {}
 """Attention and mask function by implementation, the last ones registered."""
 _users: "WeakSet[object]" = WeakSet()
-"""Models distributed with divided samples that are still in use."""
+"""What divides samples and is still in use: models distributed so, and ``being_divided``."""
+_has_whole_samples: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()
+"""By module of the models that were distributed, whether their samples are whole."""
+_configs: "WeakValueDictionary[tuple[int, bool], Any]" = WeakValueDictionary()
+"""Their configs, for which masks are built, by identity and the same."""
 
 
 def register(
@@ -71,24 +75,18 @@ def register(
     config = (model.config if is_loaded else auto.from_pretrained(model)).get_text_config()
     kind = str(kind or getattr(config, "_attn_implementation", None) or "sdpa")
     if is_loaded:
-        _refuse_other_kind(config, kind)
+        refuse_model(model, kind)
     if kind not in SUPPORTED or kind not in functions:
         raise ValueError(
             f"core_attn_implementation={kind!r} does not support sequence parallelism: use "
             "flash_attention_2 or sdpa"
         )
-    _refuse_layers(config)
+    refuse_config(config, group.size(), parts)
     if kind in _registrations:
         for earlier in _registrations[kind]:
             earlier.undo()
-    heads = int(config.num_attention_heads) // parts
     attention = SequenceAttention(
-        functions[kind],
-        kind,
-        group,
-        heads,
-        int(getattr(config, "num_key_value_heads", None) or heads * parts) // parts,
-        disable_in_eval=disable_in_eval,
+        functions[kind], kind, group, disable_in_eval=disable_in_eval, is_whole=_is_whole
     )
     padding = _Padding(
         mask_functions[kind], group, ref(model) if is_loaded and disable_in_eval else None
@@ -122,17 +120,79 @@ def divide_attention(model: nn.Module, plan: Plan, topology: Topology) -> None:
     if known is None or not _has_same_ranks(known[0].divided.group, group):
         register(model, kind, group, parts=plan.mesh.tensor)
     else:
+        refuse_model(model, kind)
+        config: Any = model.config
+        refuse_config(config.get_text_config(), group.size(), plan.mesh.tensor)
         _install(kind)
+
+
+def registered(model: Any) -> SequenceAttention | None:
+    """Return the function that attention of ``model`` calls; None for models of other kinds."""
+    kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    return _registrations[kind][0].divided if kind in _registrations else None
 
 
 def _has_same_ranks(one: dist.ProcessGroup, other: dist.ProcessGroup) -> bool:
     return dist.get_process_group_ranks(one) == dist.get_process_group_ranks(other)
 
 
+class _Distributing:
+    """Uses what is registered until a model has been distributed."""
+
+
+@contextmanager
+def being_divided() -> Iterator[None]:
+    """Inside, keep what is registered, although engines of earlier models are freed."""
+    user = _Distributing()
+    _users.add(user)
+    try:
+        yield
+    finally:
+        release_attention(user)
+
+
 def keep_attention(user: object) -> None:
     """Keep what is registered with transformers until ``user`` is released or freed."""
     _users.add(user)
     finalize(user, restore_if_unused).atexit = False
+
+
+def keeps_attention(user: object) -> bool:
+    """Return whether ``user`` still divides samples."""
+    return user in _users
+
+
+def mark(model: nn.Module, *, whole: bool) -> None:
+    """Let attention and masks of ``model`` be transformers' own if its samples are ``whole``."""
+    for module in model.modules():
+        _has_whole_samples[module] = whole
+        if (config := vars(module).get("config")) is not None:
+            _configs.pop((id(config), not whole), None)
+            _configs[id(config), whole] = config
+
+
+def _is_whole(module: nn.Module) -> bool:
+    """Return whether the model of ``module`` has whole samples.
+
+    Raises ValueError for a model that no engine has: its samples may be parts or whole.
+    """
+    found = _has_whole_samples.get(module)
+    if found is None:
+        raise ValueError(_OUTSIDE.format(type(module).__name__))
+    return found
+
+
+def _has_whole_masks(config: Any) -> bool:
+    """Return the same for the config of a model."""
+    if (id(config), True) not in _configs and (id(config), False) not in _configs:
+        raise ValueError(_OUTSIDE.format(type(config).__name__))
+    return (id(config), True) in _configs
+
+
+_OUTSIDE = (
+    "{} belongs to a model that no engine has, while another engine divides sequences: pass the "
+    "model to initialize() too, with or without sequence_parallel_size"
+)
 
 
 def release_attention(user: object) -> None:
@@ -170,7 +230,7 @@ class _Padding:
 
     def __call__(self, *args: Any, **options: Any) -> Tensor | None:
         model = self._model and self._model()
-        if model is not None and not model.training:
+        if _has_whole_masks(options["config"]) or (model is not None and not model.training):
             return self.local(*args, **options)
         if options.get("use_vmap") or "or_mask" in getattr(
             options.get("mask_function"), "__qualname__", ""
@@ -181,24 +241,3 @@ class _Padding:
             )
         padding = options.get("attention_mask")
         return None if padding is None else all_gather(padding.to(torch.uint8), self._group).bool()
-
-
-def _refuse_other_kind(config: Any, kind: str) -> None:
-    chosen = getattr(config, "_attn_implementation", None)  # pyright: ignore
-    if chosen not in (None, kind):
-        raise ValueError(
-            f"the model uses attn_implementation={chosen!r}, but core_attn_implementation is "
-            f"{kind!r}: set both to the same"
-        )
-
-
-def _refuse_layers(config: Any) -> None:
-    """Raise ValueError for layers whose result depends on tokens of other ranks."""
-    types = set(getattr(config, "layer_types", None) or ())
-    divided = {name for name in types if any(part in name for part in RECURRENT)}
-    divided |= types & {"chunked_attention"}
-    if divided:
-        raise ValueError(
-            f"layers of type {', '.join(sorted(divided))} need the whole sequence on one rank: "
-            "use sequence_parallel_size 1"
-        )

@@ -9,8 +9,9 @@ from torch.distributed.fsdp import FSDPModule
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
 from dsengine.parallel.experts import split_experts
+from dsengine.parallel.forwards import watch_forwards
 from dsengine.parallel.tensor import split_layers
-from dsengine.parallel.transformers_attention import divide_attention, keep_attention
+from dsengine.parallel.transformers_attention import being_divided, divide_attention, keep_attention
 from dsengine.parameters.quantized import quantize, quantized_layers
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.buffers import cast_buffers
@@ -49,6 +50,13 @@ def distribute(
     engine is taken over with its trained weights. Raises ValueError for a model sharded by other
     code.
     """
+    with being_divided():
+        return _distribute(module, plan, policy, topology, device)
+
+
+def _distribute(
+    module: nn.Module, plan: Plan, policy: Policy, topology: Topology, device: torch.device
+) -> Sharding:
     replaced = restore_model(module)
     if any(isinstance(submodule, FSDPModule) for submodule in module.modules()):
         raise ValueError(
@@ -70,6 +78,7 @@ def distribute(
         layer.refer_to_weight()
     if topology.size("sequence") > 1:
         keep_attention(sharding)
+    watch_forwards(module, topology, device, sharding)
     record_distribution(sharding, before)
     sharding.originals |= split
     sharding.originals |= {old: sharding.originals[new] for old, new in replaced.items()}

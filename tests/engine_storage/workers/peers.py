@@ -104,6 +104,12 @@ def killed_in_save(folder: str) -> None:
     engine.save_checkpoint(folder)
 
 
+def killed_in_iter_weights(folder: str) -> None:
+    for number, _ in enumerate(started(3).iter_weights(bucket_bytes=1)):
+        if is_victim() and number == 1:
+            die()
+
+
 def raises_in_forward(folder: str) -> None:
     engine = started(1)
     if is_victim():

@@ -1,0 +1,85 @@
+"""Hooks of a model that ranks divide: what is checked around each of its forwards."""
+
+from functools import partial
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import nn
+
+from dsengine.parallel.contract import ForwardContract, named_arguments
+from dsengine.parallel.divisible import AttentionProof, fault_of
+from dsengine.parallel.transformers_attention import keeps_attention, mark, registered
+from dsengine.topology import Topology
+
+
+def watch_forwards(
+    model: nn.Module, topology: Topology, device: torch.device, user: object
+) -> None:
+    """Check the forwards of ``model``, however they are called, in groups that split layers or
+    divide sequences.
+
+    Sequences are divided until ``user`` is released. [Note: contract of a forward]
+    """
+    divides = topology.size("sequence") > 1
+    mark(model, whole=not divides)
+    contracts = list[ForwardContract]()
+    if topology.size("tensor") > 1:
+        contracts.append(ForwardContract(topology.group("tensor"), "tensor", device))
+    if divides or contracts:
+        group = topology.group("sequence") if divides else None
+        watch = _Watch(model, contracts, group, device, user)
+        before: Any = torch.compiler.disable(watch.before)
+        after: Any = torch.compiler.disable(watch.after)
+        model.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        model.register_forward_hook(after, with_kwargs=True, always_call=True)
+
+
+class _Watch:
+    def __init__(
+        self,
+        model: nn.Module,
+        contracts: list[ForwardContract],
+        group: Any,
+        device: torch.device,
+        user: object,
+    ) -> None:
+        self._contracts, self._user = contracts, ref(user)
+        self._attention = registered(model) if group is not None else None
+        self._sequence = None
+        if group is not None:
+            shifts = getattr(model, "loss_type", "") == "ForCausalLM"
+            faults = partial(fault_of, shifts_labels=shifts)
+            if self._attention is None:  # of a script
+                self._sequence = ForwardContract(group, "sequence", device)
+            else:
+                self._sequence = ForwardContract(group, "sequence", device, faults)
+        self._proof: AttentionProof | None = None
+        self._is_proven = self._attention is None
+
+    @torch.no_grad()
+    def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        arguments = named_arguments(module, args, kwargs)
+        for contract in self._contracts:
+            contract.check(arguments, training=module.training)
+        if self._sequence is None or not self._divides(module):
+            return
+        self._sequence.check(arguments, training=module.training)
+        is_compiled = module._compiled_call_impl is not None
+        if self._attention is not None and not self._is_proven and not is_compiled:
+            self._proof = AttentionProof(module, self._attention.served)
+
+    def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        proof, self._proof = self._proof, None
+        if proof is None:
+            return
+        proof.close()
+        if output is not None:  # None: the forward has failed
+            proof.check(module, named_arguments(module, args, kwargs), output)
+            self._is_proven = True
+
+    def _divides(self, module: nn.Module) -> bool:
+        user = self._user()
+        if user is None or not keeps_attention(user):
+            return False
+        return module.training or self._attention is None or not self._attention.disable_in_eval

@@ -1,0 +1,117 @@
+"""Forwards that ranks compute together equal one process, or raise one error on every rank."""
+
+import re
+from typing import Any
+
+import pytest
+
+from training.ranks import Ranks
+
+pytestmark = pytest.mark.engine
+JOBS = "training.contract_jobs"
+REFUSED = {
+    "no positions": "requires position_ids in every forward",
+    "positional, no positions": "requires position_ids in every forward",
+    "4-D mask": r"attention_mask is torch.bool \[2, 1, 16, 16\], but .* only padding",
+    "float mask": r"attention_mask is torch.float32 \[2, 8\]",
+    "labels": "pass shift_labels",
+    "mask on one rank": "ranks 0, 1 .* attention_mask is int64 .* on rank 1, but missing on rank 0",
+    "unequal parts": r"input_ids is int64 \[2, 7\] on rank 1, but int64 \[2, 8\] on rank 0.* pad",
+}
+MAMBA = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 16}
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("through_module", [False, True])
+@pytest.mark.parametrize("way", ["keywords", "positional", "embeddings"])
+def test_parts_of_sequences_equal_one_process(ranks: Ranks, way: str, through_module: bool) -> None:
+    found = ranks.run(f"{JOBS}:divided_forward", way=way, through_module=through_module)
+    assert found == pytest.approx([0, 0], abs=1e-5)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("through_module", [False, True])
+@pytest.mark.parametrize("way", REFUSED)
+def test_inputs_that_cannot_be_divided(ranks: Ranks, way: str, through_module: bool) -> None:
+    first, second = ranks.run(f"{JOBS}:divided_forward", way=way, through_module=through_module)
+    assert first == second and re.search(REFUSED[way], first), first
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        ("FalconForCausalLM", {}, "FalconAttention does not call the attention function"),
+        ("DogeForCausalLM", {}, "DogeAttention does not call the attention function"),
+        ("FalconH1ForCausalLM", MAMBA, "mamba.conv1d .Conv1d. needs the whole sequence"),
+        ("BartForCausalLM", {}, "has no position_ids"),
+        ("LlamaForSequenceClassification", {}, "combines the tokens of a sample"),
+        ("Qwen3NextForCausalLM", {}, "Qwen3NextGatedDeltaNet. needs the whole sequence"),
+        ("PersimmonForCausalLM", {}, "PersimmonAttention passes none"),
+    ],
+)
+def test_families_that_cannot_be_divided(
+    ranks: Ranks, family: str, changes: dict[str, Any], words: str
+) -> None:
+    for after in ("", "LlamaForCausalLM"):
+        options = {"family": family, "changes": changes, "after": after}
+        first, second = ranks.run(f"{JOBS}:refused_family", **options)
+        assert first == second and re.search(words, first), first
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("family", ["GPTNeoXForCausalLM", "BertForMaskedLM", "AfmoeForCausalLM"])
+def test_families_that_are_divided(ranks: Ranks, family: str) -> None:
+    found = ranks.run(f"{JOBS}:divided_family", family=family)
+    assert found == pytest.approx([0, 0], abs=1e-5)
+
+
+@pytest.mark.live
+def test_whole_samples_beside_divided_ones(ranks: Ranks) -> None:
+    found = ranks.run(f"{JOBS}:beside_divided", has_engine=True)
+    assert found == pytest.approx([0, 0], abs=1e-5)
+
+
+@pytest.mark.live
+def test_model_without_an_engine_beside_divided_samples(ranks: Ranks) -> None:
+    for message in ranks.run(f"{JOBS}:beside_divided", has_engine=False):
+        assert "a model that no engine has" in message
+
+
+@pytest.mark.live
+def test_engines_in_a_row(ranks: Ranks) -> None:
+    for errors in ranks.run(f"{JOBS}:engines_in_a_row", count=10):
+        assert errors == pytest.approx([0] * 10, abs=1e-5)
+
+
+@pytest.mark.parametrize("through_module", [False, True])
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("samples", "input_ids has other values on rank 1 than on rank 0: .* the same samples"),
+        ("lengths", r"input_ids is int64 \[2, 15\] on rank 1, but int64 \[2, 16\] on rank 0"),
+    ],
+)
+def test_ranks_that_split_layers_need_the_same_samples(
+    ranks: Ranks, case: str, words: str, through_module: bool
+) -> None:
+    options = {"case": case, "through_module": through_module}
+    first, second = ranks.run(f"{JOBS}:split_forward", **options)
+    assert first == second and re.search(words, first), first
+
+
+def test_dropout_in_whole_layers_is_alike_on_ranks_that_split_others(ranks: Ranks) -> None:
+    first, second = ranks.run(f"{JOBS}:with_dropout", steps=3)
+    assert first == second
+    assert first[:3] == first[3:]
+
+
+@pytest.mark.live
+def test_sampled_tokens_are_those_of_the_first_rank(ranks: Ranks) -> None:
+    first, second = ranks.run(f"{JOBS}:sampled_tokens")
+    assert first == second
+
+
+@pytest.mark.live
+def test_ranks_that_divide_experts_generate_unequal_lengths(ranks: Ranks) -> None:
+    assert ranks.run(f"{JOBS}:generated_with_experts") == [3, 7]
