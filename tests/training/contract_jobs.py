@@ -44,8 +44,8 @@ def _without(batch: Batch, name: str) -> Batch:
 
 
 def _embedded(call: Any, batch: Batch) -> Any:
-    embeddings = call.get_input_embeddings() if hasattr(call, "get_input_embeddings") else None
-    return call(inputs_embeds=embeddings(batch["input_ids"]), position_ids=batch["position_ids"])
+    embeddings = call.get_input_embeddings()(batch["input_ids"])
+    return call(inputs_embeds=embeddings, position_ids=batch["position_ids"])
 
 
 WAYS: dict[str, Callable[[Any, Batch], Any]] = {
@@ -143,20 +143,19 @@ def engines_in_a_row(count: int) -> list[float]:
     whole = sequence_jobs.model_of("causal", divided=False)(**batch).logits
     own = {name: _part(value) for name, value in batch.items()}
     config = settings(1, 1, "SGD", 0.5) | {"sequence_parallel_size": 2}
-    errors, engine = list[float](), None
+    errors, engine = list[float](), list[Any]()
     thresholds = gc.get_threshold()
     gc.set_threshold(50)
     try:
         for _ in range(count):
-            cycle: list[Any] = [engine]
-            cycle.append(cycle)  # freed by the garbage collector, at any time
-            del cycle
             model = sequence_jobs.model_of("causal", divided=True)
-            engine, *_ = dsengine.initialize(model=model, config=config)
-            errors.append(float((engine(**own).logits - _part(whole)).abs().max()))
+            engine = list[Any]()  # the engine before is freed by the garbage collector, at any time
+            engine.append(dsengine.initialize(model=model, config=config)[0])
+            engine.append(engine)
+            errors.append(float((engine[0](**own).logits - _part(whole)).abs().max()))
     finally:
         gc.set_threshold(*thresholds)
-    engine.destroy()
+    engine[0].destroy()
     return errors
 
 
@@ -229,8 +228,7 @@ def generated_with_experts() -> int:
     engine, *_ = dsengine.initialize(model=expert_jobs.model_of("Mixtral"), config=config)
     engine.eval()
     new = 1 + 4 * dist.get_rank()
-    options = {"max_new_tokens": new, "min_new_tokens": new}
-    for _ in range(2):
-        found = engine.generate(torch.ones(1, 2).long(), **options)
+    options: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new}
+    tokens = [engine.generate(torch.ones(1, 2).long(), **options) for _ in range(2)]
     engine.destroy()
-    return found.shape[1]
+    return tokens[1].shape[1]
