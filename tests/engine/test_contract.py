@@ -30,6 +30,17 @@ def test_parts_of_sequences_equal_one_process(ranks: Ranks, way: str, through_mo
 
 
 @pytest.mark.live
+@pytest.mark.parametrize("way", ["keywords", "no positions", "mask on one rank"])
+def test_compiled_forwards_are_checked_as_well(ranks: Ranks, way: str) -> None:
+    options = {"way": way, "through_module": False, "compiled": True}
+    first, second = ranks.run(f"{JOBS}:divided_forward", **options)
+    if way == "keywords":
+        assert [first, second] == pytest.approx([0, 0], abs=1e-5)
+    else:
+        assert first == second and re.search(REFUSED[way], first), first
+
+
+@pytest.mark.live
 @pytest.mark.parametrize("through_module", [False, True])
 @pytest.mark.parametrize("way", REFUSED)
 def test_inputs_that_cannot_be_divided(ranks: Ranks, way: str, through_module: bool) -> None:

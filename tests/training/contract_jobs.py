@@ -69,7 +69,7 @@ WAYS: dict[str, Callable[[Any, Batch], Any]] = {
 }
 
 
-def divided_forward(way: str, through_module: bool) -> str | float:
+def divided_forward(way: str, through_module: bool, compiled: bool = False) -> str | float:
     """Return the largest error of the logits of this rank's part, or the error message."""
     batch = _without(sample_batch("causal", 0), "labels")
     with torch.no_grad():
@@ -77,6 +77,8 @@ def divided_forward(way: str, through_module: bool) -> str | float:
     model = sequence_jobs.model_of("causal", divided=True)
     config = settings(1, 1, "SGD", 0.5) | {"sequence_parallel_size": 2}
     engine, *_ = dsengine.initialize(model=model, config=config)
+    if compiled:
+        engine.compile(backend="eager")
     try:
         own = {name: _part(value) for name, value in batch.items()}
         logits = WAYS[way](engine.module if through_module else engine, own).logits

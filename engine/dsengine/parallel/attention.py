@@ -11,7 +11,6 @@ there is no mask, and the kernel's own causal mode is used.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -48,8 +47,8 @@ class SequenceAttention:
         self.group = group
         self.disable_in_eval = disable_in_eval
         self.is_whole = is_whole
-        self.served: WeakSet[nn.Module] = WeakSet()
-        """Modules that have called it."""
+        self.served: set[nn.Module] | None = None
+        """Modules that have called it, while these are observed."""
         self._positions = _Gathered(group)
         self._masks = SequenceMasks()
 
@@ -69,7 +68,8 @@ class SequenceAttention:
         """
         if self.is_whole(module) or (self.disable_in_eval and not module.training):
             return self.attention(module, query, key, value, attention_mask, **options)
-        self.served.add(module)
+        if self.served is not None:
+            self.served.add(module)
         refuse_undivided(module, attention_mask, options, self.group.size() * query.shape[2])
         options["position_ids"] = positions = self._positions(options["position_ids"])
         repeats = max(1, self.group.size() // key.shape[1])

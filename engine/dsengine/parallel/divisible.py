@@ -11,11 +11,12 @@ import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
 
 from dsconfig import nearest_degree
+from dsengine.parallel.attention import SequenceAttention
 from dsengine.topology import world_size
 
 RECURRENT = ("linear_attention", "mamba", "recurrent", "conv")
@@ -124,24 +125,25 @@ def fault_of(arguments: Mapping[str, Any], *, shifts_labels: bool) -> str:
 class AttentionProof:
     """Observes the first forward of a model. [Note: proof of divided attention]"""
 
-    def __init__(self, model: nn.Module, served: "WeakSet[nn.Module]") -> None:
-        """``served``: where the registered function adds the modules that call it."""
-        self._served, self._ran = served, set[nn.Module]()
-        served.clear()
+    def __init__(self, model: nn.Module, attention: SequenceAttention) -> None:
+        self._attention, self._ran = attention, set[nn.Module]()
+        self._served = attention.served = set[nn.Module]()
         self._handles = [
             module.register_forward_pre_hook(self._record) for module in _attention_of(model)
         ]
 
     def _record(self, module: nn.Module, _: Any) -> None:
-        self._ran.add(module)
+        if not torch.compiler.is_compiling():  # compiled code does not add to both sets alike
+            self._ran.add(module)
 
     def close(self) -> None:
+        self._attention.served = None
         for handle in self._handles:
             handle.remove()
 
     def check(self, model: nn.Module, arguments: Mapping[str, Any], output: Any) -> None:
         """Raise ValueError if the forward used other tokens than through registered attention."""
-        without = sorted({type(module).__name__ for module in self._ran - set(self._served)})
+        without = sorted({type(module).__name__ for module in self._ran - self._served})
         if without or not self._served:
             names = ", ".join(without) or type(model).__name__
             raise ValueError(

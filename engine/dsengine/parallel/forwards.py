@@ -65,9 +65,8 @@ class _Watch:
         if self._sequence is None or not self._divides(module):
             return
         self._sequence.check(arguments, training=module.training)
-        is_compiled = module._compiled_call_impl is not None
-        if self._attention is not None and not self._is_proven and not is_compiled:
-            self._proof = AttentionProof(module, self._attention.served)
+        if self._attention is not None and not self._is_proven:
+            self._proof = AttentionProof(module, self._attention)
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         proof, self._proof = self._proof, None
