@@ -73,11 +73,13 @@ def refuse_model(model: nn.Module, kind: str) -> None:
             f"the model uses attn_implementation={chosen!r}, but core_attn_implementation is "
             f"{kind!r}: set both to the same"
         )
-    for path, module in model.named_modules():
-        name = type(module).__name__
-        mixes = isinstance(module, nn.Conv1d) and module.kernel_size != (1,)
-        if mixes or DEPENDENT.search(name):
-            raise ValueError(f"{path} ({name}) needs the whole sequence on one rank: {ALONE}")
+    decoder: Any = getattr(model, "get_decoder", lambda: None)() or model
+    towers = [m for m in decoder.modules() if _is_model(m) and m.config is not decoder.config]
+    text = {model, *decoder.modules()}.difference(*(tower.modules() for tower in towers))
+    for module, message in mixing_modules(model).items():
+        if module in text:
+            raise ValueError(message)
+    for name in (type(module).__name__ for module in model.modules()):
         if POOLED.search(name):
             raise ValueError(
                 f"{name} combines the tokens of a sample, which ranks have parts of: {ALONE}"
@@ -89,9 +91,22 @@ def refuse_model(model: nn.Module, kind: str) -> None:
         )
 
 
+def mixing_modules(model: nn.Module) -> dict[nn.Module, str]:
+    """Return the modules that mix tokens outside attention, and why they cannot be divided.
+
+    A model may run without some of them: towers of images and audio.
+    """
+    return {
+        module: f"{f'{path} ({name})' if path else name} needs the whole sequence on one rank: "
+        + ALONE
+        for path, module in model.named_modules()
+        if DEPENDENT.search(name := type(module).__name__)
+        or (isinstance(module, nn.Conv1d) and module.kernel_size != (1,))
+    }
+
+
 def _takes_positions(module: nn.Module) -> bool:
-    is_model = hasattr(module, "config") and hasattr(module, "get_input_embeddings")
-    return is_model and "position_ids" in inspect.signature(module.forward).parameters
+    return _is_model(module) and "position_ids" in inspect.signature(module.forward).parameters
 
 
 def fault_of(arguments: Mapping[str, Any], *, shifts_labels: bool) -> str:
@@ -170,3 +185,7 @@ def _attention_of(model: nn.Module) -> list[nn.Module]:
         if sum(inner in named for inner in module.modules()) == 1
         and sum(parameter.dim() > 1 for parameter in module.parameters()) > 1
     ]
+
+
+def _is_model(module: Any) -> bool:
+    return hasattr(module, "config") and hasattr(module, "get_input_embeddings")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dsengine.parallel.contract import ForwardContract, named_arguments
-from dsengine.parallel.divisible import AttentionProof, fault_of
+from dsengine.parallel.divisible import AttentionProof, fault_of, mixing_modules
 from dsengine.parallel.transformers_attention import keeps_attention, mark, registered
 from dsengine.topology import Topology
 
@@ -29,6 +29,7 @@ def watch_forwards(
     if divides or contracts:
         group = topology.group("sequence") if divides else None
         watch = _Watch(model, contracts, group, device, user)
+        watch.refuse_mixing(model)
         before: Any = torch.compiler.disable(watch.before)
         after: Any = torch.compiler.disable(watch.after)
         model.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
@@ -76,6 +77,18 @@ class _Watch:
         if output is not None:  # None: the forward has failed
             proof.check(module, named_arguments(module, args, kwargs), output)
             self._is_proven = True
+
+    def refuse_mixing(self, model: nn.Module) -> None:
+        """Let modules that mix tokens raise an error when they run, such as towers of images."""
+        if self._attention is None:
+            return
+        for module, message in mixing_modules(model).items():
+
+            def refuse(_: nn.Module, __: Any, message: str = message) -> None:
+                if self._divides(model):
+                    raise ValueError(message)
+
+            module.register_forward_pre_hook(refuse)
 
     def _divides(self, module: nn.Module) -> bool:
         user = self._user()
