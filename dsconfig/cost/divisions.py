@@ -14,6 +14,7 @@ from dsconfig.runtimes.capabilities import (
     label_of,
     refused_experts,
     refused_plan,
+    refused_sequence,
     requires_equal_parts,
     support,
 )
@@ -142,6 +143,8 @@ def why_none(axis: str, facts: Facts, program: Runtime) -> str:
         return refused
     if axis == "sequence" and shape is not None and recurrent_layers(shape):
         return f"{recurrent_layers(shape)} layers are not attention and need every token"
+    if axis == "sequence" and (refused := refused_sequence(program, family)):
+        return refused
     if axis == "pipeline" and (facts.nodes or 1) < 2:
         return "there is one node"
     return ""

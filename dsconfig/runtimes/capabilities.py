@@ -115,6 +115,22 @@ FAULTY_PLANS: Final = frozenset(
 """Families whose plan in transformers 5.23 does not give the gradients of one process."""
 NORMALIZED_EXPERTS: Final = frozenset(("muse_spark_text",))
 """Families whose modules of experts have other parameters too."""
+UNDIVIDED_SEQUENCES: Final = frozenset(
+    (
+        *("axk2", "bailing_hybrid", "bamba", "bart", "bigbird_pegasus", "blenderbot"),
+        *("blenderbot-small", "bloom", "cpmant", "ctrl", "deepseek_v32", "doge"),
+        *("dots3_note", "dots3_note_text", "falcon", "falcon_h1", "fuyu", "gemma4_unified"),
+        *("glm_moe_dsa", "gpt_bigcode", "granitemoehybrid", "hy_v4", "inkling2_text"),
+        *("inkling_text", "jamba", "kimi_linear", "lfm2_moe", "lfm3", "llama4"),
+        *("llama4_text", "mamba2", "marian", "mbart", "minimax", "moshi", "mpt", "mvp"),
+        *("nemotron_h", "olmo_hybrid", "pegasus", "persimmon", "plbart", "prophetnet"),
+        *("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+        *("qwen4_exp", "qwen4_exp_text", "recurrent_gemma", "roformer", "trocr", "whisper"),
+        *("xlnet", "xlstm", "zamba", "zamba2", "zaya"),
+    )
+)
+"""Causal families of transformers 5.23 that number tokens within each part, or mix them outside the
+attention that dsengine divides."""
 NO_AUTOTP: Final = frozenset(
     ("deberta", "flaubert", "fsmt", "gpt2", "led", "longformer", "xlm", "xlnet")
 )
@@ -194,6 +210,13 @@ def refused_plan(program: Runtime, family: str | None) -> str:
         return f"dsengine does not split {family}: its plan gives wrong gradients or an error"
     styles = ", ".join(sorted(set(tensor_plan(family).values()) - ENGINE_STYLES))
     return styles and f"dsengine does not split {family}: its plan has the styles {styles}"
+
+
+def refused_sequence(program: Runtime, family: str | None) -> str:
+    """Return why dsengine does not divide the sequences of a family; "" if it does."""
+    if program.runs_deepspeed or family not in UNDIVIDED_SEQUENCES:
+        return ""
+    return f"dsengine does not divide the sequences of {family}"
 
 
 def refused_experts(program: Runtime, family: str | None) -> str:

@@ -126,3 +126,13 @@ def test_sampled_tokens_are_those_of_the_first_rank(ranks: Ranks) -> None:
 @pytest.mark.live
 def test_ranks_that_divide_experts_generate_unequal_lengths(ranks: Ranks) -> None:
     assert ranks.run(f"{JOBS}:generated_with_experts") == [3, 7]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("way", ["keywords", "no positions", "4-D mask", "labels"])
+def test_models_with_adapters(ranks: Ranks, way: str) -> None:
+    first, second = ranks.run(f"{JOBS}:adapted_forward", way=way)
+    if way == "keywords":
+        assert [first, second] == pytest.approx([0, 0], abs=1e-5)
+    else:
+        assert first == second and re.search(REFUSED[way], first), first

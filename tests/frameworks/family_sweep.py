@@ -58,6 +58,12 @@ def families() -> list[str]:
     return sorted(configuration_auto.CONFIG_MAPPING_NAMES)
 
 
+def causal_families() -> list[str]:
+    from transformers.models.auto import modeling_auto
+
+    return sorted(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
 def outcome(family: str, folder: str) -> tuple[str, str]:
     """Return a family's outcome (one of ``KINDS``) and the reason, in this process."""
     import dsengine

@@ -1,14 +1,17 @@
-"""Small models of the families whose configuration has a parallel plan."""
+"""Small models of the families that ranks divide."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from frameworks import families
 from frameworks.families import TOKENS
+from training.sequence_jobs import sample_batch, token_losses
 
+Inputs = dict[str, Tensor]
 VOCABULARY = 96
 SIZES = {
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "head_dim"), 8),
@@ -41,22 +44,46 @@ MIXED: dict[str, Any] = {
 DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 
 
-def small_model(family: str, *, mixed: bool = False) -> Any:
+CAUSAL: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "falcon_h1": {"mamba_d_ssm": 64},
+    "lfm2_moe": {"layer_types": ["full_attention", "conv"]},
+    "mamba2": {"expand": 1, "n_groups": 1},
+    "reformer": {"axial_pos_embds": False},
+    "xlstm": {"embedding_dim": 32, "num_blocks": 2},
+    "xmod": {"default_language": "en_XX"},
+    "zamba2": {"mamba_headdim": 8, "attention_head_dim": 16, "attention_hidden_size": 64},
+}
+"""Values without which a causal family cannot be built or called."""
+
+
+def small_model(family: str, *, mixed: bool = False, causal: bool = False) -> Any:
     """Build a model in training mode without zero weights, whose gradients would be zero as well.
 
-    ``mixed``: the last layer has experts. Raises the errors of transformers if the family cannot be
-    built this way.
+    ``mixed``: the last layer has experts. ``causal``: the class that ``AutoModelForCausalLM``
+    chooses, as a decoder. Raises the errors of transformers if the family cannot be built this way.
     """
     config = families.small_config(family, **SIZES)
     _complete(config)
     if mixed:
         _mix(config)
-    model = families.model_of(config)
+    model = _causal_model(family, config) if causal else families.model_of(config)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
     return model.train()
+
+
+def _causal_model(family: str, config: Any) -> Any:
+    import transformers
+
+    for name, value in ({"is_decoder": True} | CAUSAL.get(family, {})).items():
+        if hasattr(config, name):
+            setattr(config, name, value)
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 def _complete(config: Any) -> None:
@@ -88,15 +115,51 @@ def _mix(config: Any) -> None:
             _mix(value)
 
 
-def inputs_of(model: Any) -> dict[str, Tensor]:
+def loss_of(model: Any, inputs: Inputs) -> Tensor:
+    return families.loss_of(model(**inputs))
+
+
+def token_loss(model: Any, inputs: Inputs) -> Tensor:
+    """Return the part of this rank in the mean loss of the labelled tokens of all ranks, times the
+    number of ranks; with the same samples on every rank, the mean loss."""
+    total, count = token_losses(model, inputs)
+    counts = torch.tensor(float(count))
+    dist.all_reduce(counts)
+    return total * dist.get_world_size() / counts
+
+
+def inputs_of(model: Any) -> Inputs:
     """Return arguments of forward with which the loss depends on the weights.
 
     Raises the error of the first arguments tried if there are none.
     """
+    return _first_usable(model, _guesses(model), loss_of)
+
+
+def sequences_of(model: Any, *, padded: bool) -> Inputs:
+    """Return labels with the arguments of forward that ranks divide.
+
+    Positions and padding are left out only if the model does not take them. Raises the error of
+    the first arguments tried if there are none.
+    """
+    batch = sample_batch("right padding" if padded else "causal", 0)
+    left_out = [
+        set[str](),
+        {"position_ids"},
+        {"attention_mask"},
+        {"position_ids", "attention_mask"},
+    ]
+    guesses = ({name: batch[name] for name in batch if name not in names} for names in left_out)
+    return _first_usable(model, guesses, token_loss)
+
+
+def _first_usable(
+    model: Any, guesses: Iterable[Inputs], loss_of: Callable[[Any, Inputs], Tensor]
+) -> Inputs:
     first: Exception | None = None
-    for inputs in _guesses(model):
+    for inputs in guesses:
         try:
-            families.loss_of(model(**inputs)).backward()
+            loss_of(model, inputs).backward()
         except Exception as error:
             first = first or error
         else:
@@ -105,7 +168,7 @@ def inputs_of(model: Any) -> dict[str, Tensor]:
     raise LookupError(f"its inputs are unknown here: {type(first).__name__}: {first}") from first
 
 
-def _guesses(model: Any) -> Iterator[dict[str, Any]]:
+def _guesses(model: Any) -> Iterator[Inputs]:
     vocabulary = min(VOCABULARY, getattr(model.config.get_text_config(), "vocab_size", VOCABULARY))
     yield families.inputs_of(model, 0, vocabulary)
     tokens = torch.randint(max(TOKENS.values()) + 1, vocabulary, (2, 16))

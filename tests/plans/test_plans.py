@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from dsconfig.runtimes import runtime_of
-from dsconfig.runtimes.capabilities import refused_experts, refused_plan
+from dsconfig.runtimes.capabilities import refused_experts, refused_plan, refused_sequence
 from plans import sweep
 from training.ranks import Ranks
 
 SOME = ("deepseek_v3", "granite_swa", "llama4_text", "longcat_flash", "mixtral", "nemotron_h")
 """Experts, packed weights, attention sinks, latent attention and identity experts."""
+SOME_CAUSAL = ("gemma3_text", "jetmoe", "llama", "olmo3", "qwen3_moe")
+"""Windows by layer, mixed attention, and norms over all heads."""
 SOME_MIXED = ("deepseek_v3", "glm4_moe", "gpt_oss", "nemotron_h")
 """Shared experts, biases, and experts without a gate."""
 
@@ -20,28 +22,44 @@ SOME_MIXED = ("deepseek_v3", "glm4_moe", "gpt_oss", "nemotron_h")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("family", "axis"),
-    [*((each, "tensor") for each in SOME), *((each, "expert") for each in SOME_MIXED)],
+    [
+        *((each, "tensor") for each in SOME),
+        *((each, "expert") for each in SOME_MIXED),
+        *((each, "sequence") for each in SOME_CAUSAL),
+    ],
 )
 def test_a_step_equals_one_process(ranks: Ranks, family: str, axis: str) -> None:
     for stage in sweep.STAGES:
-        options = {"family": family, "stage": stage, "axis": axis}
+        options = sweep.options_of(family, stage, axis)
         found = ranks.run("plans.jobs:outcome", seconds=sweep.SECONDS, **options)
         assert [kind for kind, _ in found] == ["equal", "equal"], found
 
 
 def test_every_family_with_a_plan_is_recorded() -> None:
     families = sweep.recorded()["families"]
-    assert families.keys() == set(sweep.cases())
+    assert {case for case in families if not case.endswith(" sequence")} == {*sweep.with_plan()}
     assert {kind for kind, _ in families.values()} <= sweep.KINDS.keys() - {"different", "failed"}
     assert all(why for kind, why in families.values() if kind != "equal")
 
 
 def test_tune_splits_the_families_that_the_engine_splits() -> None:
-    """``deepseek_v4`` is refused for its one key/value head, not for its plan."""
     engine = runtime_of("dsengine")
     for family, (kind, _) in sweep.of_axis(sweep.recorded()["families"], "tensor").items():
-        if kind in ("equal", "refused") and family != "deepseek_v4":
+        if kind in ("equal", "refused"):
             assert bool(refused_plan(engine, family)) is (kind == "refused"), family
+
+
+@pytest.mark.live
+def test_every_causal_family_is_recorded() -> None:
+    assert sweep.recorded()["families"].keys() == set(sweep.cases())
+
+
+def test_tune_divides_the_sequences_that_the_engine_divides() -> None:
+    engine = runtime_of("dsengine")
+    for family, (kind, why) in sweep.of_axis(sweep.recorded()["families"], "sequence").items():
+        depends = any(word in why for word in ("attn_implementation", "DSC"))
+        if kind in ("equal", "refused") and not depends:  # on the implementation, or on heads
+            assert bool(refused_sequence(engine, family)) is (kind == "refused"), family
 
 
 def test_tune_divides_the_experts_that_the_engine_divides() -> None:

@@ -234,3 +234,22 @@ def generated_with_experts() -> int:
     tokens = [engine.generate(torch.ones(1, 2).long(), **options) for _ in range(2)]
     engine.destroy()
     return tokens[1].shape[1]
+
+
+def adapted_forward(way: str) -> str | float:
+    """Return what ``divided_forward`` returns for a model with new adapters of peft."""
+    import peft
+
+    batch = _without(sample_batch("causal", 0), "labels")
+    whole = sequence_jobs.model_of("causal", divided=False)(**batch).logits
+    model = sequence_jobs.model_of("causal", divided=True)
+    adapted: Any = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM"))
+    config = settings(1, 1, "SGD", 0.5) | {"sequence_parallel_size": 2}
+    engine, *_ = dsengine.initialize(model=adapted, config=config)
+    try:
+        own = {name: _part(value) for name, value in batch.items()}
+        return float((WAYS[way](engine, own).logits - _part(whole)).abs().max())
+    except ValueError as error:
+        return str(error)
+    finally:
+        engine.destroy()
