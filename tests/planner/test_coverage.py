@@ -9,7 +9,7 @@ import pytest
 import dsconfig
 from dsconfig import Facts, Status
 from dsconfig.commands.plan_tables import coverage_lines
-from dsconfig.planner.coverage import coverage, rule_of
+from dsconfig.planner.coverage import cover, coverage, rule_of
 from dsconfig.planner.coverage.page import live_paths, page
 from dsconfig.runtimes.effective import effective
 from dsconfig.schema import Key, keys
@@ -128,6 +128,17 @@ def test_unknown_key_is_inert(key: str) -> None:
     """Frameworks write such keys, dotted ones among them; DSC021 says so."""
     status, by = fate({key: 1})[f"/{key}"]
     assert status is Status.INERT and "not read by DeepSpeed" in by
+
+
+def test_rule_is_found_without_a_search_of_all_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unlisted(dict[str, Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("all rules are searched")
+
+    monkeypatch.setattr(cover, "RULES", Unlisted(cover.RULES))
+    found = cover.rule_of.__wrapped__
+    assert found("unknown") is found("zero_optimization.unknown") is found("zero") is None
+    assert found("timers") is found("flops_profiler") is cover.EMPTY_BLOCK
 
 
 def test_annotations_are_inert() -> None:

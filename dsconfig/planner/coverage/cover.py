@@ -28,6 +28,8 @@ RULES: Mapping[str, Rule] = {
     **experts.RULES,
 }
 """By dotted path; ``*`` matches any name."""
+BLOCKS = frozenset(path[:end] for path in RULES for end, letter in enumerate(path) if letter == ".")
+"""Dotted paths of the blocks whose keys have rules."""
 FAMILIES: Mapping[str, Rule] = {
     **other_engines.FAMILIES,
     **experts.FAMILIES,
@@ -121,7 +123,7 @@ def rule_of(path: str) -> Rule | None:
         prefix = ".".join(parts[:length])
         if prefix in FAMILIES:
             return FAMILIES[prefix]
-    return EMPTY_BLOCK if any(known.startswith(path + ".") for known in RULES) else None
+    return EMPTY_BLOCK if path in BLOCKS else None
 
 
 EMPTY_BLOCK = inert("empty block: defaults apply")
