@@ -28,7 +28,9 @@ def lsp(
     if find_spec("pygls") is None:
         raise UsageError(f"lsp requires pygls, which is not installed: {INSTALL}")
     # Imported by name because the package is optional.
-    import_module("dsconfig.editor.server").create().start_io(_Messages(sys.stdin.buffer))
+    server = import_module("dsconfig.editor.server").create()
+    server.start_io(_Messages(sys.stdin.buffer))
+    raise typer.Exit(server.exit_code)
 
 
 class _Messages:

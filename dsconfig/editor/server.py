@@ -47,6 +47,9 @@ class Server(LanguageServer):
         super().__init__(SOURCE, version, types.TextDocumentSyncKind.Full)  # pyright: ignore[reportUnknownMemberType]
         self._opened: dict[str, _Opened] = {}
         self._neighbours = Neighbours()
+        self.is_shut_down = False
+        self.exit_code = 0
+        """1 after an exit without a shutdown request."""
 
     def check_soon(self, uri: str) -> None:
         """Check a file after ``DELAY``; a check that is pending is replaced."""
@@ -126,6 +129,14 @@ def create() -> Server:
     @server.feature(types.INITIALIZED)
     async def initialized(_: types.InitializedParams) -> None:
         await _watch_settings(server)
+
+    @server.feature(types.SHUTDOWN)
+    def shutdown(_: None) -> None:
+        server.is_shut_down = True
+
+    @server.feature(types.EXIT)
+    def exit(_: None) -> None:
+        server.exit_code = 0 if server.is_shut_down else 1
 
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def did_open(params: types.DidOpenTextDocumentParams) -> None:

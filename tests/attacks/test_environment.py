@@ -95,20 +95,24 @@ def message(content: dict[str, object]) -> bytes:
     return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
+EXIT = message({"method": "exit"})
+
+
 @pytest.mark.parametrize(
-    "request_",
+    ("request_", "code"),
     [
-        message({"id": 1, "method": "shutdown"}) + message({"method": "exit"}),
-        b"Content-Length: %b\r\n\r\n{}" % (b"9" * 5000),
-        b"Content-Length: 999999999999\r\n\r\n{}",
+        (message({"id": 1, "method": "shutdown"}) + EXIT, 0),
+        (EXIT, 1),
+        (b"Content-Length: %b\r\n\r\n{}" % (b"9" * 5000), 0),
+        (b"Content-Length: 999999999999\r\n\r\n{}", 0),
     ],
-    ids=["exit", "long number", "long message"],
+    ids=["exit", "exit without shutdown", "long number", "long message"],
 )
-def test_language_server_ends(request_: bytes) -> None:
+def test_language_server_ends(request_: bytes, code: int) -> None:
     parameters = {"processId": None, "rootUri": None, "capabilities": {}}
     start = message({"id": 0, "method": "initialize", "params": parameters})
     done = subprocess.run([*DSCONFIG, "lsp"], input=start + request_, capture_output=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
 
 
 def test_log_in_a_named_pipe_is_read_once(tmp_path: Path) -> None:
