@@ -35,6 +35,8 @@ class Failure:
     rank: int | None
     cause: str
     remedy: str
+    remedy_parts: tuple[str, ...] = ()
+    """The remedy, split where its commands name the config."""
     threads: tuple[str, ...] = ()
     text: str = ""
     """The line, without prefixes."""
@@ -77,9 +79,10 @@ class Diagnosis:
 
     def for_config(self, path: str) -> "Diagnosis":
         """Return the diagnosis with the path of the config in its commands."""
+        name = writers.shell([path])
         failures, consequences = (
             tuple(
-                replace(each, remedy=_FILE.sub(lambda _: writers.shell([path]), each.remedy))
+                replace(each, remedy=name.join(each.remedy_parts or [each.remedy]))
                 for each in found
             )
             for found in (self.failures, self.consequences)
@@ -308,7 +311,8 @@ def _failures(
             line=hit.match.line,
             rank=hit.match.rank,
             cause=cause,
-            remedy=remedy,
+            remedy="FILE".join(remedy),
+            remedy_parts=remedy,
             threads=tuple(hit.signature.urls) if hit.signature else (),
             text=shortened(hit.match.text, LONGEST),
             ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
@@ -323,19 +327,22 @@ class _Values(dict[str, str]):
 LOG = "--log LOG"
 """Replaced by the name of the log in remedies."""
 _FILE = re.compile(r"\bFILE\b")
+"""Replaced by the name of the config in remedies."""
 _VALUE = re.compile(rf"\{{\w+\}}|{LOG}")
 _UNFILLED = re.compile(r"\{(\w+)\}\. ")
 """A sentence of a remedy for which the log has no value."""
 
 
-def _texts(hit: Hit, program: str | None, stage: int | None) -> tuple[str, str]:
-    """Return cause and remedy, the remedy in the words of the program that runs."""
+def _texts(hit: Hit, program: str | None, stage: int | None) -> tuple[str, tuple[str, ...]]:
+    """Return the cause, and the parts of the remedy in the words of the program that runs."""
     signature = hit.signature
     if signature is None:
         return (
             f"the script or a library raised {shortened(hit.match.text, 200)}",
-            "Read the traceback that ends at this line; its last frame in your own files is the "
-            "place to start. No signature describes this exception.",
+            (
+                "Read the traceback that ends at this line; its last frame in your own files is "
+                "the place to start. No signature describes this exception.",
+            ),
         )
     words = SPEAKS.get(program or "", ())
     remedy = next((signature.remedies[word] for word in words if word in signature.remedies), None)
@@ -348,7 +355,10 @@ def _texts(hit: Hit, program: str | None, stage: int | None) -> tuple[str, str]:
     log = Path(hit.match.file)
     written = {LOG: f"--log {writers.shell([str(log)])}"} if log.is_file() else {}
     named = {f"{{{name}}}": value for name, value in values.items()} | written
-    return cause, _VALUE.sub(lambda found: named.get(found[0], found[0]), remedy)
+    return cause, tuple(
+        _VALUE.sub(lambda found: named.get(found[0], found[0]), part)
+        for part in _FILE.split(remedy)
+    )
 
 
 def program_of(scans: Sequence[Scan]) -> str | None:

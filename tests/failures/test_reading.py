@@ -277,6 +277,16 @@ def test_commands_name_the_config_that_is_passed(tmp_path: Path) -> None:
     assert " FILE" not in output
 
 
+def test_word_of_a_log_is_not_the_name_of_the_config(tmp_path: Path) -> None:
+    lines = "ValueError: this config cannot be run:\n  DSC404 x\n    remove FILE\n"
+    (tmp_path / "train.log").write_text(lines)
+    diagnosis = dsconfig.diagnose(tmp_path / "train.log")
+    (failure,) = diagnosis.failures
+    assert failure.remedy.startswith("remove FILE. `dsconfig validate FILE`")
+    (named,) = diagnosis.for_config("ds.json").failures
+    assert named.remedy.startswith("remove FILE. `dsconfig validate ds.json`")
+
+
 def test_long_line_ends_with_an_ellipsis(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(f"ValueError: {'long ' * 100}\n")
     (failure,) = dsconfig.diagnose(*[tmp_path / "train.log"]).failures
