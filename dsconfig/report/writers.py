@@ -257,6 +257,14 @@ def _percent(text: str, also: str = "") -> str:
     return text
 
 
+def sarif(text: str) -> str:
+    """Return a plain text message of SARIF, in which ``[TEXT](TARGET)`` is a link.
+
+    Brackets and backslashes elsewhere are text.
+    """
+    return re.sub(r"[\\[\]]", r"\\\g<0>", text) if "](" in text else text
+
+
 def plot_label(text: str) -> str:
     """Return a label for matplotlib, which reads ``$`` as math and hides a label with ``_``."""
     shown = one_line(text).replace("$", "\\$")

@@ -20,6 +20,7 @@ from ruamel.yaml import YAML
 from command_line import Done, run
 from dsconfig.report import writers
 from hostile import HOSTILE
+from report.findings import read_sarif
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,
@@ -67,6 +68,16 @@ def test_keys_and_values_reach_a_terminal_as_text(words: tuple[str, ...], folder
     done = run(*words, cwd=folder)
     assert done.returncode in (0, 1), done.stderr
     assert is_harmless(done.stdout) and is_harmless(done.stderr)
+
+
+def test_sarif_shows_keys_without_links(folder: Path) -> None:
+    keys = ["[x](1)", "\\[y\\](2)"]
+    (folder / "hostile.json").write_text(json.dumps({**CONFIG, **dict.fromkeys(keys, 1)}))
+    done = run("validate", "hostile.json", "--output-format", "sarif", cwd=folder)
+    (log,) = json.loads(done.stdout)["runs"]
+    read = [read_sarif(result["message"]["text"]) for result in log["results"]]
+    assert not any(targets for _, targets in read)
+    assert all(any(key in shown for shown, _ in read) for key in keys)
 
 
 def test_names_reach_a_terminal_as_text(folder: Path) -> None:

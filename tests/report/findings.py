@@ -1,4 +1,6 @@
-"""Findings to render: one of each kind."""
+"""Findings to render: one of each kind; how a viewer reads a message of SARIF."""
+
+import re
 
 from dsconfig.report import (
     Applicability,
@@ -52,3 +54,17 @@ FILES = (
     FileReport("configs/a b,c:d.json", TEXT, Report((WRONG, IDLE, NOTE, LATE))),
     FileReport("clean.json", "{}", Report(())),
 )
+
+LINK = re.compile(r"\[((?:[^\\\[\]]|\\[\\\[\]])*)\]\(([^)]*)\)")
+
+
+def read_sarif(text: str) -> tuple[str, list[str]]:
+    """Return a message as a viewer shows it, and the targets of its links.
+
+    Escapes are read in messages that may have links; others have none to escape.
+    """
+    if "](" not in text:
+        return text, []
+    targets = [target for _, target in LINK.findall(text)]
+    shown = LINK.sub(r"\1", text)
+    return re.sub(r"\\([\\\[\]])", r"\1", shown), targets

@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 
 from dsconfig.report import writers
 from hostile import HOSTILE, SURROGATES, texts
+from report.findings import read_sarif
 
 MARKDOWN = MarkdownIt("commonmark").enable("table").enable("strikethrough")
 LINE_ENDS = re.compile("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
@@ -223,6 +224,20 @@ def test_terminal_line_has_no_control_characters(text: str) -> None:
     assert not any(map(writers.is_control, shown))
     shown.encode()
     assert writers.visible(text).count("\n") == text.count("\n")
+
+
+@hostile
+@example("[x](1)")
+@example("\\[x\\](1)")
+@example("[a[b](1)](2)")
+@example("\\](")
+def test_sarif_message_has_no_link(text: str) -> None:
+    for message in (text, f"[{text}](1)", f"[x]({text})"):
+        assert read_sarif(writers.sarif(message)) == (message, [])
+
+
+def test_link_of_a_sarif_message_is_read() -> None:
+    assert read_sarif(r"see [a\[0\]](1)") == ("see a[0]", ["1"])
 
 
 def test_plot_label_is_drawn_as_text() -> None:

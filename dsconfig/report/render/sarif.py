@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dsconfig.report import rule_pages
+from dsconfig.report import rule_pages, writers
 from dsconfig.report.diagnostic import Diagnostic, Range, Severity
 from dsconfig.report.render.terminal import Look
 from dsconfig.report.report import FileReport
@@ -73,7 +73,7 @@ def _result(file: str, finding: Diagnostic, index: dict[str, int]) -> dict[str, 
         "ruleId": finding.code,
         "ruleIndex": index[finding.code],
         "level": LEVELS[finding.severity],
-        "message": {"text": text},
+        "message": {"text": writers.sarif(text)},
         "locations": [{"physicalLocation": location}],
         "partialFingerprints": {"dsconfig/v1": sha256(identity).hexdigest()[:16]},
         "properties": {
@@ -91,7 +91,7 @@ def _result(file: str, finding: Diagnostic, index: dict[str, int]) -> dict[str, 
                 for edit in finding.fix.edits
             ],
         }
-        about = f"{finding.fix.applicability} fix for {finding.name}"
+        about = writers.sarif(f"{finding.fix.applicability} fix for {finding.name}")
         result["fixes"] = [{"description": {"text": about}, "artifactChanges": [change]}]
     return result
 
