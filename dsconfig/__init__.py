@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from dsconfig.report import Effect as Effect
     from dsconfig.report import Report as Report
     from dsconfig.report import Severity as Severity
+    from dsconfig.report.writers import terminal_text as terminal_text
     from dsconfig.resolver.resolution import LedgerEntry as LedgerEntry
     from dsconfig.resolver.resolution import Resolution as Resolution
     from dsconfig.runtimes.effective import Effective as Effective
@@ -103,6 +104,7 @@ _TYPES = (
 
 
 _UNLISTED = {
-    *("__version__", "hostfile", "launch_env", "nearest_degree", "packed_layout", "tiles"),
+    *("__version__", "hostfile", "launch_env", "nearest_degree", "packed_layout"),
+    *("terminal_text", "tiles"),
 }
 """Public for the engine."""

@@ -68,6 +68,11 @@ def harmless_in_ci(text: str) -> str:
     return re.sub(r"(?m)^(\s*):(?=:)", r"\1\\x3a", text).replace("##[", "#\\x23[")
 
 
+def terminal_text(text: str) -> str:
+    """Return lines without control codes and commands for GitHub's runner."""
+    return harmless_in_ci(visible(text))
+
+
 # Source files
 
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from dsengine import __version__
 from dsengine.startup import child_environment, has_hook, is_required
+from dsengine.stderr import print_error
 from dsengine.unreplaced import start_watching
 
 USAGE = "usage: dsengine [-h] [--version] (SCRIPT.py | -m MODULE | PROGRAM) [ARGS]..."
@@ -115,7 +116,7 @@ def _executable(name: str, path: str) -> str:
 
 
 def _fail(code: int, message: str) -> NoReturn:
-    print(f"dsengine: {message}" if message != USAGE else USAGE, file=sys.stderr)
+    print_error(f"dsengine: {message}" if message != USAGE else USAGE)
     raise SystemExit(code)
 
 

@@ -4,6 +4,8 @@ import runpy
 import sys
 from pathlib import Path
 
+from dsengine.stderr import print_error
+
 
 def run_program(arguments: list[str], own_name: str) -> None:
     """Run a script, or a module after ``-m``. Without either, print the usage and exit with 2."""
@@ -11,10 +13,10 @@ def run_program(arguments: list[str], own_name: str) -> None:
     program = arguments[1:] if is_module else arguments
     if not program or program[0].startswith("-"):
         usage = f"usage: python -m {own_name} (SCRIPT | -m MODULE) [ARGS]..."
-        print(usage, file=sys.stderr)
+        print_error(usage)
         raise SystemExit(2)
     if not is_module and not Path(program[0]).exists():
-        print(f"{own_name}: can't open file {program[0]!r}: No such file", file=sys.stderr)
+        print_error(f"{own_name}: can't open file {program[0]!r}: No such file")
         raise SystemExit(2)
     sys.argv = program
     folder = Path.cwd() if is_module else Path(program[0]).resolve().parent

@@ -8,6 +8,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from dsengine.stderr import print_error
+
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
@@ -24,7 +26,7 @@ def main() -> None:
     try:
         torchrun(sys.argv[1:])
     except ChildFailedError as error:
-        print(error, file=sys.stderr)
+        print_error(error)
         raise SystemExit(shell_code(original_exit_code(error.get_first_failure()[1]))) from None
     except SignalException as error:
         raise SystemExit(shell_code(-error.sigval)) from None

@@ -18,6 +18,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from dsengine.stderr import print_error
 from dsengine.torchrun import original_exit_code, shell_code
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def main() -> None:
         is_exit = code >= 0
         how = f"ended with exit code {code}" if is_exit else f"was killed by {_signal_name(-code)}"
         emit("ended", of=rank, how=how)
-        print(error, file=sys.stderr)
+        print_error(error)
         raise SystemExit(shell_code(code)) from None
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from dsconfig import launch_env
 from dsengine.startup import MODE, REQUIRED, has_hook
+from dsengine.stderr import print_error
 
 _FIRST_INTERVAL_SECONDS, _LAST_INTERVAL_SECONDS = 0.5, 5.0
 _TORCH = b"/libtorch_python."
@@ -91,7 +92,7 @@ def report(process: Unreplaced, required: bool) -> None:
     end = f"; terminated ({MODE}={REQUIRED})" if required else ""
     text = f"dsengine: {kind}: deepspeed is not replaced in {process}{end}"
     with suppress(OSError):
-        print(text, file=sys.stderr, flush=True)
+        print_error(text)
     if required:
         with suppress(OSError):
             os.kill(process.pid, signal.SIGTERM)

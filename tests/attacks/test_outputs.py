@@ -203,6 +203,18 @@ def test_names_in_a_log(folder: Path) -> None:
     assert is_harmless(done.stdout) and is_harmless(done.stderr)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("dsengine", "--OWNED"), ("dsengine.deepspeed.launcher.runner", "-i", "OWNED", __file__)],
+    ids=["dsengine", "deepspeed"],
+)
+def test_errors_of_dsengine_reach_a_terminal_as_text(words: tuple[str, ...]) -> None:
+    given = [word.replace("OWNED", "\x1b]0;owned\x07\n::error::owned") for word in words]
+    done = subprocess.run([sys.executable, "-m", *given], capture_output=True, text=True)
+    assert done.returncode == 2 and "owned" in done.stderr
+    assert is_harmless(done.stderr)
+
+
 def own_module(folder: Path, **environment: str) -> Any:
     """Run a job in a folder whose modules have the names of Python's own."""
     for name in ("types.py", "random.py", "json.py"):

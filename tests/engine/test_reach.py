@@ -175,12 +175,13 @@ def test_late_replacement_ends_process_if_required(environment: dict[str, str]) 
 
 @pytest.mark.skipif(not BASE_PYTHON.exists(), reason="this Python is not installed in a prefix")
 def test_python_without_dsengine_reports_it(environment: dict[str, str], tmp_path: Path) -> None:
-    paths = [startup.HOOK_FOLDER, str(tmp_path / "site")]
-    hooked = environment | {"PYTHONPATH": os.pathsep.join(paths)}
+    site = (tmp_path / "site").rename(tmp_path / "\x1b]0;owned\x07")
+    hooked = environment | {"PYTHONPATH": os.pathsep.join([startup.HOOK_FOLDER, str(site)])}
     command = [str(BASE_PYTHON), "-c", PROBE]
     done = subprocess.run(command, env=hooked, capture_output=True, text=True)
     assert done.stdout == INSTALLED
     assert "warning: deepspeed is not replaced, but imported from" in done.stderr
+    assert r"\x1b]0;owned\x07" in done.stderr and "\x1b" not in done.stderr
     assert f"dsengine cannot be imported by {BASE_PYTHON}" in done.stderr
     required = hooked | {startup.MODE: startup.REQUIRED}
     done = subprocess.run(command, env=required, capture_output=True, text=True)

@@ -11,12 +11,13 @@ SOURCES = ("dsconfig", "engine/dsengine")
 
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
-    # 1 more: writers, printing and docstrings; two smaller ones became part of them.
-    "product files": 706,
-    # 205 more: one writer for each language that text enters, and limits for hostile input.
-    "product code lines": 64_139,
-    # 8 more: the writers, their tests and their decision.
-    "tracked files": 2_678,
+    # 1 more: the one that prints to stderr, below all packages of dsengine.
+    "product files": 707,
+    # 40 more: dsengine prints to stderr through a writer; links in SARIF, placeholders in remedies,
+    # exit code of the language server.
+    "product code lines": 64_179,
+    # 1 more: stderr.py of dsengine.
+    "tracked files": 2_679,
 }
 
 

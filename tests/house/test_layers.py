@@ -34,6 +34,7 @@ LAYERS = [
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
 ENGINE = [
     "loading",
+    "stderr",
     "startup",
     "torchrun",
     "torch_private",

@@ -57,6 +57,7 @@ SURFACE = {
     "plan",
     "read",
     "resolve",
+    "terminal_text",
     "tiles",
     "validate",
     "ways_to_fit",

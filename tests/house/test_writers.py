@@ -9,6 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "dsconfig"
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.name != "writers.py")
+ENGINE = ROOT.parent / "engine" / "dsengine"
+STDERR = {"stderr.py", "startup/path/sitecustomize.py"}
+"""The files of the engine that print to stderr; the second runs without dsconfig."""
 OWN_TEXT = ("reference/", "planner/coverage/page.py", "generate.py", "checks/page.py")
 """Pages that consist of text of the project."""
 WRITERS = {"shlex", "html", "xml", "tomli_w", "pprint"}
@@ -51,6 +54,21 @@ def quoted_elsewhere(text: ast.JoinedStr) -> Iterator[str]:
             follows_mark = LANGUAGES.search(str(before.value)) is not None
             if follows_mark and "writers." not in ast.unparse(part.value):
                 yield ast.unparse(text)
+
+
+def stderr_lines(path: Path) -> Iterator[int]:
+    """Yield the lines that print or write to stderr."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name, *_ = ast.unparse(node).partition("(")
+            targets = [ast.unparse(each.value) for each in node.keywords if each.arg == "file"]
+            if name.endswith("stderr.write") or (name == "print" and "sys.stderr" in targets):
+                yield node.lineno
+
+
+def test_engine_prints_errors_in_one_place() -> None:
+    files = {path.relative_to(ENGINE).as_posix(): path for path in ENGINE.rglob("*.py")}
+    assert {name for name, path in files.items() if any(stderr_lines(path))} == STDERR
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)

@@ -19,6 +19,7 @@ from time import monotonic
 
 from dsengine.communication.peers.stragglers import line_of, patience, position_of
 from dsengine.communication.start import default_timeout
+from dsengine.stderr import print_error
 
 EXIT_CODE = 1
 MARGIN_SECONDS = 90.0
@@ -92,7 +93,7 @@ def _report(
             report += "; nothing moves, and this is the limit (DEEPSPEED_TIMEOUT in minutes), so "
             report += "the process ends"
         with suppress(OSError, ValueError):  # a closed output must not remove the limit
-            print(f"dsengine: {report}", file=sys.stderr, flush=True)
+            print_error(f"dsengine: {report}")
         if is_over:
             with suppress(OSError, ValueError, AttributeError):
                 sys.stdout.flush()

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from dsengine.stderr import print_error
+
 logger = logging.getLogger("dsengine")
 script_logger = logging.getLogger("dsengine.script")
 """The logger scripts import from ``deepspeed.utils``, which configures it."""
@@ -57,4 +59,4 @@ def log_replacement(release: str) -> None:
 def print_rank0(message: str) -> None:
     """Print one line to stderr, on rank 0 only."""
     if dist.get_rank() == 0:
-        print(f"dsengine: {message}", file=sys.stderr, flush=True)
+        print_error(f"dsengine: {message}")

@@ -9,6 +9,7 @@ import torch
 
 from dsengine.communication.peers.status import STATUS
 from dsengine.communication.peers.stragglers import position_of
+from dsengine.stderr import print_error
 from dsengine.torch_private.groups import abort_communicators
 
 GRACE_SECONDS = 5.0
@@ -39,8 +40,7 @@ def end_if_stuck() -> None:
         if _ends_within(GRACE_SECONDS):
             return
     reason = STATUS.failure.description
-    message = f"dsengine: this rank cannot finish {STATUS.description}: {reason}"
-    print(message, file=sys.stderr, flush=True)
+    print_error(f"dsengine: this rank cannot finish {STATUS.description}: {reason}")
     sys.stdout.flush()
     os._exit(EXIT_CODE)
 

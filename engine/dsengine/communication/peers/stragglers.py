@@ -21,6 +21,7 @@ from typing import Any
 
 from dsengine.communication.peers.message import Message, MessageKind
 from dsengine.communication.peers.status import STATUS
+from dsengine.stderr import print_error
 
 PATIENCE = "DSENGINE_PATIENCE"
 """Environment variable: seconds in one phase after which stragglers are reported."""
@@ -223,4 +224,4 @@ def line_of(frame: Any) -> str:
 
 def _print(message: str) -> None:
     if message:
-        print(f"dsengine: {message}", file=sys.stderr, flush=True)
+        print_error(f"dsengine: {message}")

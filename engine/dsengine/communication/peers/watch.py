@@ -22,6 +22,7 @@ from dsengine.communication.peers.links import Address, Client, Server
 from dsengine.communication.peers.message import Message, MessageKind, cause_of
 from dsengine.communication.peers.status import STATUS
 from dsengine.communication.peers.stragglers import StragglerDetector, patience
+from dsengine.stderr import print_error
 from dsengine.torch_private.groups import default_store
 
 EXPLANATION_SECONDS = 3.0
@@ -251,7 +252,7 @@ def _report_exception(error: BaseException) -> None:
     if reason is not None and reason in str(error):
         return  # already part of the error
     if reason is not None:
-        print(f"dsengine: {reason}", file=sys.stderr, flush=True)
+        print_error(f"dsengine: {reason}")
     elif STATUS.failure is None:
         cause = cause_of(error)
         _watch.report(MessageKind.FAILED, STATUS.failed_in if STATUS.cause == cause else "", cause)

@@ -20,6 +20,7 @@ from dsengine.deepspeed.accelerator import get_accelerator
 from dsengine.deepspeed.constants import TORCH_DISTRIBUTED_DEFAULT_PORT
 from dsengine.deepspeed.utils.logging import logger, set_log_level_from_string
 from dsengine.startup import child_environment
+from dsengine.stderr import print_error
 
 _ABOUT = "Start a script on the devices of one host, with dsengine in place of deepspeed."
 DLTS_HOSTFILE = "/job/hostfile"
@@ -131,7 +132,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except ValueError as error:
         if args is not None:
             raise
-        print(f"deepspeed: error: {error}", file=sys.stderr)
+        print_error(f"deepspeed: error: {error}")
         raise SystemExit(2) from None
     sys.stdout.flush()
     sys.stderr.flush()

@@ -96,7 +96,8 @@ def _refuse(module, why):
 def _print(kind, module, why):
     file = getattr(module, "__file__", None)
     text = f"dsengine: {kind}: deepspeed is not replaced, but imported from {file}: {why}"
-    print(text, file=sys.stderr, flush=True)
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    print(shown, file=sys.stderr, flush=True)
 
 
 def _run_hidden():
