@@ -62,7 +62,8 @@ class ForwardContract:
         shapes["training"] = str(training)
         own[0], own[1] = fault != "", zlib.crc32(repr(sorted(shapes.items())).encode())
         if self._axis == "tensor":
-            own[2], own[3] = _digest_of_all(leaves), _digest_of_all(_random_states(self._device))
+            own[2] = _digest_of_all(leaves, self._device)
+            own[3] = _digest_of_all(_random_states(self._device), self._device)
         found = [torch.empty_like(own) for _ in range(self._group.size())]
         dist.all_gather(found, own, group=self._group)
         ranks: list[list[int]] = torch.stack(found).tolist()
@@ -140,9 +141,9 @@ def _has_same_values(name: str, value: Any) -> bool:
     return isinstance(value, Tensor) and not isinstance(value, DTensor) and CACHE not in name
 
 
-def _digest_of_all(leaves: Arguments) -> Tensor | int:
-    digests = [_digest(v) for name, v in leaves.items() if _has_same_values(name, v)]
-    return sum((2 * i + 1) * value.cpu() for i, value in enumerate(digests))
+def _digest_of_all(leaves: Arguments, device: torch.device) -> Tensor | int:
+    digests = [_digest(v).to(device) for n, v in leaves.items() if _has_same_values(n, v)]
+    return _digest(torch.stack(digests)) if digests else 0
 
 
 def _digest(tensor: Tensor) -> Tensor:
