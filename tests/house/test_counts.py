@@ -11,13 +11,14 @@ SOURCES = ("dsconfig", "engine/dsengine")
 
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
-    # 1 more: the one that prints to stderr, below all packages of dsengine.
-    "product files": 707,
-    # 40 more: dsengine prints to stderr through a writer; links in SARIF, placeholders in remedies,
-    # exit code of the language server.
-    "product code lines": 64_179,
-    # 1 more: stderr.py of dsengine.
-    "tracked files": 2_679,
+    # 4 more: what ranks agree on before a parallel forward, which models can be divided, the hooks
+    # for both, and the one that prints to stderr, below all packages of dsengine.
+    "product files": 710,
+    # 426 more: the contract of a parallel forward and the proof of divided attention (386), stderr of
+    # dsengine through a writer, links in SARIF, placeholders in remedies, exit code of the server.
+    "product code lines": 64_565,
+    # 6 more: these and their tests.
+    "tracked files": 2_684,
 }
 
 
