@@ -12,7 +12,7 @@ layers and sampled tokens alike. They draw alike in split layers too, each for i
 import inspect
 import zlib
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -31,6 +31,9 @@ REMEDIES = {
     "sequence": "they divide sequences, so give them parts of the same shapes: pad sequences to a "
     "multiple of the ranks",
 }
+PIECE = 2**16
+"""Values of which a digest is computed at a time: memory does not grow with the inputs."""
+_FACTOR = -7046029254386353131
 Arguments = Mapping[str, Any]
 
 
@@ -154,13 +157,19 @@ def _digest(tensor: Tensor) -> Tensor:
     if flat.dtype is torch.bool or flat.dtype.is_floating_point:
         sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         flat = flat.view(sizes[flat.element_size()])
-    return ((flat.to(torch.int64) + 1) * _factors(len(flat), flat.device)).sum()
+    total = torch.zeros((), dtype=torch.int64, device=flat.device)
+    for piece in flat.split(PIECE):
+        total = (
+            total * _FACTOR
+            + ((piece.to(torch.int64) + 1) * _factors(flat.device)[: len(piece)]).sum()
+        )
+    return total
 
 
-@lru_cache(maxsize=8)
-def _factors(count: int, device: torch.device) -> Tensor:
-    """Return ``count`` integers without a pattern."""
-    mixed = torch.arange(1, count + 1, device=device) * -7046029254386353131
+@cache
+def _factors(device: torch.device) -> Tensor:
+    """Return ``PIECE`` odd integers without a pattern."""
+    mixed = torch.arange(1, PIECE + 1, device=device) * _FACTOR
     mixed ^= mixed >> 29
     return mixed * -4658895280553007687 | 1
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, finalize, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary, finalize, ref
 
 import torch
 import torch.distributed as dist
@@ -41,8 +41,8 @@ class _Registration(NamedTuple):
 
 _registrations: dict[str, tuple[_Registration, _Registration]] = {}
 """Attention and mask function by implementation, the last ones registered."""
-_users: "WeakSet[object]" = WeakSet()
-"""What divides samples and is still in use: models distributed so, and ``being_divided``."""
+_users: "WeakKeyDictionary[object, ref[nn.Module] | None]" = WeakKeyDictionary()
+"""What divides samples and is still in use, with its model; None while one is distributed."""
 _has_whole_samples: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()
 """By module of the models that were distributed, whether their samples are whole."""
 _configs: "WeakValueDictionary[tuple[int, bool], Any]" = WeakValueDictionary()
@@ -144,17 +144,17 @@ class _Distributing:
 def being_divided() -> Iterator[None]:
     """Inside, keep what is registered, although engines of earlier models are freed."""
     user = _Distributing()
-    _users.add(user)
+    _users[user] = None
     try:
         yield
     finally:
         release_attention(user)
 
 
-def keep_attention(user: object) -> None:
+def keep_attention(user: object, model: nn.Module) -> None:
     """Keep what is registered with transformers until ``user`` is released or freed."""
-    _users.add(user)
-    finalize(user, restore_if_unused).atexit = False
+    _users[user] = ref(model)
+    finalize(user, _release_model, ref(model)).atexit = False
 
 
 def keeps_attention(user: object) -> bool:
@@ -183,8 +183,12 @@ def _is_whole(module: nn.Module) -> bool:
 
 
 def _has_whole_masks(config: Any) -> bool:
-    """Return the same for the config of a model."""
-    if (id(config), True) not in _configs and (id(config), False) not in _configs:
+    """Return the same for the config of a model; None is that of a model with parts."""
+    if (
+        config is not None
+        and (id(config), True) not in _configs
+        and (id(config), False) not in _configs
+    ):
         raise ValueError(_OUTSIDE.format(type(config).__name__))
     return (id(config), True) in _configs
 
@@ -198,8 +202,14 @@ _OUTSIDE = (
 def release_attention(user: object) -> None:
     """Restore transformers' functions if ``user`` was the last that divides samples."""
     if user in _users:
-        _users.discard(user)
-        restore_if_unused()
+        _release_model(_users.pop(user))
+
+
+def _release_model(reference: "ref[nn.Module] | None") -> None:
+    model = reference and reference()
+    for module in () if model is None else model.modules():
+        _has_whole_samples.pop(module, None)
+    restore_if_unused()
 
 
 def _install(kind: str) -> None:
@@ -230,7 +240,7 @@ class _Padding:
 
     def __call__(self, *args: Any, **options: Any) -> Tensor | None:
         model = self._model and self._model()
-        if _has_whole_masks(options["config"]) or (model is not None and not model.training):
+        if _has_whole_masks(options.get("config")) or (model is not None and not model.training):
             return self.local(*args, **options)
         if options.get("use_vmap") or "or_mask" in getattr(
             options.get("mask_function"), "__qualname__", ""
