@@ -4,7 +4,10 @@ import re
 from typing import Any, cast
 
 import pytest
+import torch
+from torch import nn
 
+from dsengine.parallel.attention import refuse_undivided
 from dsengine.parallel.divisible import refuse_heads
 from dsengine.parallel.transformers_attention import register
 from training import sequence_jobs
@@ -108,3 +111,27 @@ def test_attention_without_known_masks_is_refused(kind: str) -> None:
     model.config._attn_implementation = kind
     with pytest.raises(ValueError, match="does not support sequence parallelism"):
         register(model, kind, cast(Any, Ranked(2)))
+
+
+@pytest.mark.parametrize(
+    ("mask", "options", "words"),
+    [
+        (None, {}, "Linear passes none"),
+        (None, {"position_bias": torch.zeros(1)}, "passes position_bias to its attention"),
+        (None, {"s_aux": torch.zeros(4)}, "passes s_aux to its attention"),
+        (torch.ones(2, 1, 4, 4, dtype=torch.bool), {}, "passes a mask of its own"),
+        (torch.ones(2, 4), {}, "passes a mask of its own"),
+        (torch.ones(2, 2, dtype=torch.bool), {}, "passes a mask of its own"),
+    ],
+)
+def test_what_attention_cannot_divide(
+    mask: torch.Tensor | None, options: dict[str, Any], words: str
+) -> None:
+    positions = {} if words == "Linear passes none" else {"position_ids": torch.arange(2)[None]}
+    with pytest.raises(ValueError, match=words):
+        refuse_undivided(nn.Linear(1, 1), mask, positions | options, 4)
+
+
+def test_other_tensors_of_a_forward_reach_attention() -> None:
+    options = {"position_ids": torch.arange(2)[None], "shift_labels": torch.zeros(1, 2)}
+    refuse_undivided(nn.Linear(1, 1), torch.ones(2, 4, dtype=torch.bool), options, 4)

@@ -21,8 +21,8 @@ from dsengine.parallel.all_to_all import all_gather, split_heads, split_sequence
 from dsengine.parallel.masks import SequenceMasks, attend_in_blocks
 from dsengine.torch_private.tensors import version_of
 
-PER_TOKEN = frozenset({"position_ids", "cache_position"})
-"""Tensors that attention may get besides the mask: they are gathered, or not used."""
+OF_ONE_RANK = ("position_bias", "s_aux", "cu_seq_lens_q", "cu_seq_lens_k")
+"""Tensors of heads or tokens that transformers' attention uses besides the mask and positions."""
 
 
 class SequenceAttention:
@@ -105,11 +105,7 @@ def refuse_undivided(
             f"sequence parallelism requires position_ids in every attention, but {name} passes "
             "none: pass them to the model's forward; if you do, use sequence_parallel_size 1"
         )
-    values = [
-        option
-        for option, value in options.items()
-        if isinstance(value, Tensor) and option not in PER_TOKEN
-    ]
+    values = [option for option in OF_ONE_RANK if options.get(option) is not None]
     if mask is not None and (mask.dtype is not torch.bool or mask.shape[1:] != (length,)):
         values.append("a mask of its own")
     if values:
