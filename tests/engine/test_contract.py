@@ -58,7 +58,7 @@ def test_inputs_that_cannot_be_divided(ranks: Ranks, way: str, through_module: b
         ("BartForCausalLM", {}, "has no position_ids"),
         ("LlamaForSequenceClassification", {}, "combines the tokens of a sample"),
         ("Qwen3NextForCausalLM", {}, "Qwen3NextGatedDeltaNet. needs the whole sequence"),
-        ("PersimmonForCausalLM", {}, "PersimmonAttention passes none"),
+        ("PersimmonForCausalLM", {}, "PersimmonAttention gets none"),
     ],
 )
 def test_families_that_cannot_be_divided(
@@ -86,13 +86,24 @@ def test_whole_samples_beside_divided_ones(ranks: Ranks) -> None:
 @pytest.mark.live
 def test_model_without_an_engine_beside_divided_samples(ranks: Ranks) -> None:
     for message in ranks.run(f"{JOBS}:beside_divided", has_engine=False):
-        assert "a model that no engine has" in message
+        assert "a model without an engine" in message
 
 
 @pytest.mark.live
 def test_engines_in_a_row(ranks: Ranks) -> None:
     for errors in ranks.run(f"{JOBS}:engines_in_a_row", count=10):
         assert errors == pytest.approx([0] * 10, abs=1e-5)
+
+
+@pytest.mark.live
+def test_model_that_is_distributed_again(ranks: Ranks) -> None:
+    for errors in ranks.run(f"{JOBS}:distributed_again", times=4):
+        assert errors == pytest.approx([0] * 4, abs=1e-5)
+
+
+@pytest.mark.parametrize("axis", ["sequence", "tensor"])
+def test_model_with_a_config_of_its_own(ranks: Ranks, axis: str) -> None:
+    assert ranks.run(f"{JOBS}:with_own_config", axis=axis) == ["", ""]
 
 
 @pytest.mark.parametrize("through_module", [False, True])

@@ -116,7 +116,7 @@ def test_attention_without_known_masks_is_refused(kind: str) -> None:
 @pytest.mark.parametrize(
     ("mask", "options", "words"),
     [
-        (None, {}, "Linear passes none"),
+        (None, {}, "Linear gets none"),
         (None, {"position_bias": torch.zeros(1)}, "passes position_bias to its attention"),
         (None, {"s_aux": torch.zeros(4)}, "passes s_aux to its attention"),
         (torch.ones(2, 1, 4, 4, dtype=torch.bool), {}, "passes a mask of its own"),
@@ -127,7 +127,7 @@ def test_attention_without_known_masks_is_refused(kind: str) -> None:
 def test_what_attention_cannot_divide(
     mask: torch.Tensor | None, options: dict[str, Any], words: str
 ) -> None:
-    positions = {} if words == "Linear passes none" else {"position_ids": torch.arange(2)[None]}
+    positions = {} if words == "Linear gets none" else {"position_ids": torch.arange(2)[None]}
     with pytest.raises(ValueError, match=words):
         refuse_undivided(nn.Linear(1, 1), mask, positions | options, 4)
 

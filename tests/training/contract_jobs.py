@@ -163,6 +163,56 @@ def engines_in_a_row(count: int) -> list[float]:
     return errors
 
 
+def distributed_again(times: int) -> list[float]:
+    """Return the errors of one model under engines of which only the last one is not replaced.
+
+    The first two are destroyed before the next one is built, and the third is not.
+    """
+    batch = _without(sample_batch("causal", 0), "labels")
+    model = sequence_jobs.model_of("causal", divided=True)
+    whole = sequence_jobs.model_of("causal", divided=False)(**batch).logits
+    own = {name: _part(value) for name, value in batch.items()}
+    config = settings(1, 1, "SGD", 0.5) | {"sequence_parallel_size": 2}
+    errors, engines = list[float](), list[Any]()
+    for index in range(times):
+        engines.append(dsengine.initialize(model=model, config=config)[0])
+        errors.append(float((engines[-1](**own).logits - _part(whole)).abs().max()))
+        if index != 2:
+            engines[-1].destroy()
+    return errors
+
+
+class OwnConfig(nn.Module):
+    """A model whose ``config`` is not that of transformers, and without attention."""
+
+    attends = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = tensor_jobs.model_of("rules")
+        self.config = {"hidden_size": 32}
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, **_: Any) -> Tensor:
+        return self.inner(input_ids, position_ids)
+
+
+def with_own_config(axis: str) -> str:
+    """Return the error of a model whose ``config`` is a dict."""
+    config = tensor_jobs.config_of("rules", 1, 2)
+    if axis == "sequence":
+        config = settings(1, 1, "SGD", 0.5) | {"sequence_parallel_size": 2}
+    batch = _without(sample_batch("causal", 0), "labels")
+    if axis == "sequence":
+        batch = {name: _part(value) for name, value in batch.items()}
+    try:
+        engine, *_ = dsengine.initialize(model=OwnConfig(), config=config)
+        engine(**batch)
+        engine.destroy()
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return ""
+
+
 class Dropping(nn.Module):
     """The model of ``tensor_jobs`` with dropout outside of the layers that are split."""
 

@@ -30,7 +30,7 @@ class SequenceAttention:
 
     ``attention``: the function for whole sequences, of the implementation ``kind`` ("sdpa",
     "flash_attention_2", ...). Heads are divided over ``group``; fewer key/value heads than ranks
-    are repeated. Modules that ``is_whole`` accepts have whole sequences.
+    are repeated. ``is_whole``: whether a module has whole sequences; they are left alone.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class SequenceAttention:
         attention: Callable[..., Any],
         kind: str,
         group: dist.ProcessGroup,
+        is_whole: Callable[[nn.Module], bool],
         *,
         disable_in_eval: bool = False,
-        is_whole: Callable[[nn.Module], bool] = lambda _: False,
     ) -> None:
         self.attention = attention
         self.kind = kind
@@ -102,8 +102,9 @@ def refuse_undivided(
     name = type(module).__name__
     if options.get("position_ids") is None:
         raise ValueError(
-            f"sequence parallelism requires position_ids in every attention, but {name} passes "
-            "none: pass them to the model's forward; if you do, use sequence_parallel_size 1"
+            f"sequence parallelism requires position_ids in every attention layer, but {name} gets "
+            "none: pass them to the model's forward; if you already do, the model does not hand "
+            "them on: use sequence_parallel_size 1"
         )
     values = [option for option in OF_ONE_RANK if options.get(option) is not None]
     if mask is not None and (mask.dtype is not torch.bool or mask.shape[1:] != (length,)):

@@ -40,7 +40,7 @@ Arguments = Mapping[str, Any]
 class ForwardContract:
     """Compares the arguments of forwards in a group of ranks along ``axis``.
 
-    ``fault``: returns what is wrong with a rank's own arguments, by name; "" for nothing.
+    ``fault``: returns what is wrong with a rank's own arguments; "" for nothing.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ForwardContract:
         group: dist.ProcessGroup,
         axis: Literal["tensor", "sequence"],
         device: torch.device,
-        fault: Callable[[Arguments], str] = lambda _: "",
+        fault: Callable[[Arguments], str] | None = None,
     ) -> None:
         self._group, self._axis, self._device, self._fault = group, axis, device, fault
 
@@ -60,7 +60,7 @@ class ForwardContract:
         own = torch.zeros(4, dtype=torch.int64, device=self._device)
         if is_fake(own):  # a dry run
             return
-        fault, leaves = self._fault(arguments), _leaves(arguments)
+        fault, leaves = self._fault(arguments) if self._fault else "", _leaves(arguments)
         shapes = {name: _shape(value) for name, value in leaves.items()}
         shapes["training"] = str(training)
         own[0], own[1] = fault != "", zlib.crc32(repr(sorted(shapes.items())).encode())
@@ -117,14 +117,15 @@ class ForwardContract:
 
 def named_arguments(module: nn.Module, args: Any, kwargs: Arguments) -> dict[str, Any]:
     """Return the arguments of a forward of ``module`` that are not None, by name."""
+    named = dict[str, Any]()
     try:
         bound = inspect.signature(module.forward).bind_partial(*args, **kwargs)
     except (TypeError, ValueError):
-        return {**{f"argument {i}": value for i, value in enumerate(args)}, **kwargs}
-    named = dict[str, Any]()
-    for name, value in bound.arguments.items():
-        kind = bound.signature.parameters[name].kind
-        named |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+        named = {**{f"argument {i}": value for i, value in enumerate(args)}, **kwargs}
+    else:
+        for name, value in bound.arguments.items():
+            kind = bound.signature.parameters[name].kind
+            named |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
     return {name: value for name, value in named.items() if value is not None}
 
 

@@ -82,7 +82,8 @@ def refuse_model(model: nn.Module, kind: str) -> None:
     for name in (type(module).__name__ for module in model.modules()):
         if POOLED.search(name):
             raise ValueError(
-                f"{name} combines the tokens of a sample, which ranks have parts of: {ALONE}"
+                f"{name} combines the tokens of a sample, but each rank has only some of them: "
+                f"{ALONE}"
             )
     if not any(map(_takes_positions, model.modules())):
         raise ValueError(

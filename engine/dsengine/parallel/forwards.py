@@ -5,6 +5,7 @@ from typing import Any
 from weakref import ref
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from dsengine.parallel.contract import ForwardContract, named_arguments
@@ -21,15 +22,13 @@ def watch_forwards(
 
     Sequences are divided until ``user`` is released. [Note: contract of a forward]
     """
-    divides = topology.size("sequence") > 1
-    mark(model, whole=not divides)
+    group = topology.group("sequence") if topology.size("sequence") > 1 else None
+    mark(model, None if group is None else user)
     contracts = list[ForwardContract]()
     if topology.size("tensor") > 1:
         contracts.append(ForwardContract(topology.group("tensor"), "tensor", device))
-    if divides or contracts:
-        group = topology.group("sequence") if divides else None
+    if contracts or group is not None:
         watch = _Watch(model, contracts, group, device, user)
-        watch.refuse_mixing(model)
         before: Any = torch.compiler.disable(watch.before)
         after: Any = torch.compiler.disable(watch.after)
         model.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
@@ -37,37 +36,38 @@ def watch_forwards(
 
 
 class _Watch:
+    """``contracts``: those of ranks that split layers. ``group``: ranks that divide sequences."""
+
     def __init__(
         self,
         model: nn.Module,
         contracts: list[ForwardContract],
-        group: Any,
+        group: dist.ProcessGroup | None,
         device: torch.device,
         user: object,
     ) -> None:
         self._contracts, self._user = contracts, ref(user)
         self._attention = registered(model) if group is not None else None
-        self._sequence = None
-        if group is not None:
-            shifts = getattr(model, "loss_type", "") == "ForCausalLM"
-            faults = partial(fault_of, shifts_labels=shifts)
-            if self._attention is None:  # of a script
-                self._sequence = ForwardContract(group, "sequence", device)
-            else:
-                self._sequence = ForwardContract(group, "sequence", device, faults)
+        self._sequence: ForwardContract | None = None
         self._proof: AttentionProof | None = None
         self._is_proven = self._attention is None
+        if group is not None:
+            fault = None
+            if self._attention is not None:
+                shifts = getattr(model, "loss_type", "") == "ForCausalLM"
+                fault = partial(fault_of, shifts_labels=shifts)
+                self._refuse_mixing(model)
+            self._sequence = ForwardContract(group, "sequence", device, fault)
 
     @torch.no_grad()
     def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         arguments = named_arguments(module, args, kwargs)
         for contract in self._contracts:
             contract.check(arguments, training=module.training)
-        if self._sequence is None or not self._divides(module):
-            return
-        self._sequence.check(arguments, training=module.training)
-        if self._attention is not None and not self._is_proven:
-            self._proof = AttentionProof(module, self._attention)
+        if self._sequence is not None and self._divides(module):
+            self._sequence.check(arguments, training=module.training)
+            if self._attention is not None and not self._is_proven:
+                self._proof = AttentionProof(module, self._attention)
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         proof, self._proof = self._proof, None
@@ -78,10 +78,8 @@ class _Watch:
             proof.check(module, named_arguments(module, args, kwargs), output)
             self._is_proven = True
 
-    def refuse_mixing(self, model: nn.Module) -> None:
+    def _refuse_mixing(self, model: nn.Module) -> None:
         """Let modules that mix tokens raise an error when they run, such as towers of images."""
-        if self._attention is None:
-            return
         for module, message in mixing_modules(model).items():
 
             def refuse(_: nn.Module, __: Any, message: str = message) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakValueDictionary, finalize, ref
+from weakref import WeakSet, finalize, ref
 
 import torch
 import torch.distributed as dist
@@ -39,14 +39,19 @@ class _Registration(NamedTuple):
                 self.functions[self.kind] = self.original
 
 
+class _Marked(NamedTuple):
+    """A module or config, and what divides the samples of its model; None: these are whole."""
+
+    part: ref[Any]
+    user: ref[object] | None
+
+
 _registrations: dict[str, tuple[_Registration, _Registration]] = {}
 """Attention and mask function by implementation, the last ones registered."""
-_users: "WeakKeyDictionary[object, ref[nn.Module] | None]" = WeakKeyDictionary()
-"""What divides samples and is still in use, with its model; None while one is distributed."""
-_has_whole_samples: "WeakKeyDictionary[nn.Module, bool]" = WeakKeyDictionary()
-"""By module of the models that were distributed, whether their samples are whole."""
-_configs: "WeakValueDictionary[tuple[int, bool], Any]" = WeakValueDictionary()
-"""Their configs, for which masks are built, by identity and the same."""
+_users = WeakSet[object]()
+"""What divides samples and is still in use."""
+_marked: "dict[int, _Marked]" = {}
+"""Modules and configs of the models that were distributed, by identity."""
 
 
 def register(
@@ -59,8 +64,8 @@ def register(
 ) -> SequenceAttention:
     """Replace transformers' attention function ``kind`` and its mask function; return the new one.
 
-    Every model of this process that attends with ``kind`` uses them, until the last engine that
-    divides samples is destroyed or freed.
+    Every model of this process that attends with ``kind`` calls them, until the last engine that
+    divides samples is destroyed or freed. A model whose samples are whole gets transformers' own.
 
     ``model``: a model, or the name or path of one. ``kind``: that of the model, or sdpa, if None.
     ``parts``: the ranks over which layers split the heads before.
@@ -86,7 +91,7 @@ def register(
         for earlier in _registrations[kind]:
             earlier.undo()
     attention = SequenceAttention(
-        functions[kind], kind, group, disable_in_eval=disable_in_eval, is_whole=_is_whole
+        functions[kind], kind, group, _is_whole, disable_in_eval=disable_in_eval
     )
     padding = _Padding(
         mask_functions[kind], group, ref(model) if is_loaded and disable_in_eval else None
@@ -144,17 +149,17 @@ class _Distributing:
 def being_divided() -> Iterator[None]:
     """Inside, keep what is registered, although engines of earlier models are freed."""
     user = _Distributing()
-    _users[user] = None
+    _users.add(user)
     try:
         yield
     finally:
         release_attention(user)
 
 
-def keep_attention(user: object, model: nn.Module) -> None:
+def keep_attention(user: object) -> None:
     """Keep what is registered with transformers until ``user`` is released or freed."""
-    _users[user] = ref(model)
-    finalize(user, _release_model, ref(model)).atexit = False
+    _users.add(user)
+    finalize(user, restore_if_unused).atexit = False
 
 
 def keeps_attention(user: object) -> bool:
@@ -162,54 +167,46 @@ def keeps_attention(user: object) -> bool:
     return user in _users
 
 
-def mark(model: nn.Module, *, whole: bool) -> None:
-    """Let attention and masks of ``model`` be transformers' own if its samples are ``whole``."""
-    for module in model.modules():
-        _has_whole_samples[module] = whole
-        if (config := vars(module).get("config")) is not None:
-            _configs.pop((id(config), not whole), None)
-            _configs[id(config), whole] = config
-
-
-def _is_whole(module: nn.Module) -> bool:
-    """Return whether the model of ``module`` has whole samples.
-
-    Raises ValueError for a model that no engine has: its samples may be parts or whole.
-    """
-    found = _has_whole_samples.get(module)
-    if found is None:
-        raise ValueError(_OUTSIDE.format(type(module).__name__))
-    return found
-
-
-def _has_whole_masks(config: Any) -> bool:
-    """Return the same for the config of a model; None is that of a model with parts."""
-    if (
-        config is not None
-        and (id(config), True) not in _configs
-        and (id(config), False) not in _configs
-    ):
-        raise ValueError(_OUTSIDE.format(type(config).__name__))
-    return (id(config), True) in _configs
-
-
-_OUTSIDE = (
-    "{} belongs to a model that no engine has, while another engine divides sequences: pass the "
-    "model to initialize() too, with or without sequence_parallel_size"
-)
-
-
 def release_attention(user: object) -> None:
     """Restore transformers' functions if ``user`` was the last that divides samples."""
     if user in _users:
-        _release_model(_users.pop(user))
+        _users.discard(user)
+        restore_if_unused()
 
 
-def _release_model(reference: "ref[nn.Module] | None") -> None:
-    model = reference and reference()
-    for module in () if model is None else model.modules():
-        _has_whole_samples.pop(module, None)
-    restore_if_unused()
+def mark(model: nn.Module, user: object | None) -> None:
+    """Record that ``user`` divides the samples of ``model``; None: these are whole, and attention
+    and masks of the model stay transformers' own."""
+    divides = None if user is None else ref(user)
+
+    def record(part: Any) -> None:
+        key = id(part)
+
+        def forget(_: Any, marked: Any = _marked) -> None:  # the global is gone at exit
+            marked.pop(key, None)
+
+        _marked[key] = _Marked(ref(part, forget), divides)
+
+    for module in model.modules():
+        record(module)
+        config = vars(module).get("config")
+        if hasattr(config, "get_text_config"):  # of transformers, which builds masks for it
+            record(config)
+
+
+def _is_whole(part: Any) -> bool:
+    """Return whether the model of a module or config ``part`` has whole samples.
+
+    Raises ValueError for a model without an engine: its samples may be parts or whole.
+    """
+    found = _marked.get(id(part))
+    if found is None or (found.user is not None and found.user() not in _users):
+        raise ValueError(
+            f"{type(part).__name__} belongs to a model without an engine, while another engine "
+            "divides sequences: pass the model to initialize() too, with or without "
+            "sequence_parallel_size"
+        )
+    return found.user is None
 
 
 def _install(kind: str) -> None:
@@ -218,6 +215,7 @@ def _install(kind: str) -> None:
 
 
 def restore_if_unused() -> None:
+    """Restore transformers' functions if nothing divides samples."""
     if not set(_users):
         for registrations in _registrations.values():
             for registration in registrations:
@@ -240,7 +238,9 @@ class _Padding:
 
     def __call__(self, *args: Any, **options: Any) -> Tensor | None:
         model = self._model and self._model()
-        if _has_whole_masks(options.get("config")) or (model is not None and not model.training):
+        config = options.get("config")
+        is_whole = config is not None and _is_whole(config)
+        if is_whole or (model is not None and not model.training):
             return self.local(*args, **options)
         if options.get("use_vmap") or "or_mask" in getattr(
             options.get("mask_function"), "__qualname__", ""

@@ -77,7 +77,7 @@ def _distribute(
     for layer in quantized_layers(module):
         layer.refer_to_weight()
     if topology.size("sequence") > 1:
-        keep_attention(sharding, module)
+        keep_attention(sharding)
     watch_forwards(module, topology, device, sharding)
     record_distribution(sharding, before)
     sharding.originals |= split
