@@ -14,8 +14,7 @@ from dsconfig.reference import rule_pages
 from dsconfig.schema import json_schema, key_index
 
 ROOT = Path(__file__).parents[1]
-PACKAGED = "dsconfig/report/rules"
-FOLDERS = ("schemas", "docs/reference/rules", PACKAGED)
+FOLDERS = ("schemas", rule_pages.PACKAGED)
 """Directories that contain only generated files."""
 
 
@@ -23,16 +22,13 @@ FOLDERS = ("schemas", "docs/reference/rules", PACKAGED)
 def texts() -> Mapping[str, str]:
     """Return the content of each generated file, by path."""
     schemas = {f"schemas/{name}": text for name, text in json_schema.published().items()}
-    pages = rule_pages.pages()
-    rules = {f"docs/reference/rules/{name}": text for name, text in pages.items()}
-    packaged = {f"{PACKAGED}/{name}": text for name, text in pages.items() if name != "README.md"}
     return {
         "dsconfig/schema/key_index.json": key_index.to_text(key_index.declared()),
         "docs/reference/keys.md": key_reference.reference_page(),
         "docs/reference/engine-keys.md": coverage_page.page(),
+        "docs/reference/rules.md": rule_pages.index(),
         **schemas,
-        **rules,
-        **packaged,
+        **rule_pages.pages(),
     }
 
 

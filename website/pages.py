@@ -20,9 +20,10 @@ CHECK = ROOT / "website" / "check" / "index.html"
 LINK = re.compile(r"(?<!\!)\[((?:[^\]\[]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 INDEX = "README.md"
+RULES = ROOT / "dsconfig" / "report" / "rules"
+"""Pages of the package; in the site they are below the index of rules."""
 ENGLISH_NAV = {
     "Guides": DOCS / "guide",
-    "Rules": DOCS / "reference" / "rules",
     "Reference": DOCS / "reference",
     "Internals": DOCS / "internals",
 }
@@ -86,6 +87,7 @@ def stage(language: Language, target: Path) -> None:
     shutil.copy(Path(__file__).with_name("site.css"), target)
     if language is ENGLISH:
         shutil.copytree(DOCS / "images", target / "images", dirs_exist_ok=True)
+        shutil.copytree(RULES, target / "reference" / "rules")
 
 
 def linked(text: str, page: Path) -> str:
@@ -100,6 +102,10 @@ def linked(text: str, page: Path) -> str:
         target = target / INDEX if target.is_dir() and (target / INDEX).exists() else target
         if target == CHECK:
             return f"[{label}]({relative(page, 'check/')})"
+        if target.parent == RULES:
+            target = DOCS / "reference" / "rules" / target.name
+            if language_of(page) is ENGLISH:
+                return f"[{label}]({posixpath.relpath(target, page.parent)})"
         if not target.is_relative_to(DOCS):
             return label
         if target.suffix != ".md" or language_of(target) is language_of(page):
@@ -125,9 +131,8 @@ def _listed(folder: Path, root: Path) -> list[dict[str, object]]:
     """Return title and path of each page that the tables of an index list, in that order."""
     listed: list[dict[str, object]] = []
     for label, name in LINK.findall((folder / INDEX).read_text("utf-8")):
-        page = folder / name
-        is_rule = folder.name == "rules"
-        if name.endswith(INDEX) or not name.endswith(".md") or not page.exists() or is_rule:
+        page = (folder / name).resolve()
+        if name.endswith(INDEX) or not name.endswith(".md") or not page.is_relative_to(root):
             continue
         title = label if not label.endswith(".md") else heading(page)
         listed.append({title: page.relative_to(root).as_posix()})

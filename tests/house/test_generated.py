@@ -21,8 +21,8 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_stale_missing_and_orphaned_files_are_regenerated(copied: Path) -> None:
     (copied / "docs/reference/keys.md").write_text("old")
     (copied / "schemas/ds_config.schema.json").unlink()
-    (copied / "docs/reference/rules/DSC999.md").write_text("a removed rule")
-    named = ["docs/reference/keys.md", "docs/reference/rules/DSC999.md"]
+    (copied / "dsconfig/report/rules/DSC999.md").write_text("a removed rule")
+    named = ["docs/reference/keys.md", "dsconfig/report/rules/DSC999.md"]
     named += ["schemas/ds_config.schema.json"]
     assert generate.stale() == named
     generate.main()

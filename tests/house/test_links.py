@@ -9,11 +9,7 @@ ROOT = Path(__file__).parents[2]
 LINK = re.compile(
     r"(?<!!)\[[^\]]*\]\((?!https?:|mailto:)([^)\s]+)\)|<(?:img|source)[^>]+?src(?:set)?=\"([^\"]+)\""
 )
-PAGES = sorted(
-    path
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    if path.parent.name != "rules" or path.name == "README.md"
-)
+PAGES = sorted(path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def anchors_of(text: str) -> set[str]:
@@ -47,7 +43,7 @@ RECORDS = {"mutants.md", "deepspeed-tests.md", "framework-tests.md", "0301-effec
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_named_source_files_exist(page: Path) -> None:
-    if page.name not in RECORDS and page.parent.name not in ("reference", "rules"):
+    if page.name not in RECORDS and page.parent.name != "reference":
         for name in re.findall(r"`([\w.-]+/[\w./-]+\.py)`", page.read_text("utf-8")):
             example = page.name == "CONTRIBUTING.md" and name == "tests/checks/test_monitors.py"
             assert example or any((root / name).exists() for root in ROOTS), name
