@@ -51,10 +51,11 @@ def stage_0_is_faster(config: Context) -> Iterator[Finding]:
         choice_of(found, facts), stage=0, optimizer=Tier.DEVICE, parameters=Tier.DEVICE
     )
     unsharded = replace(found, zero=with_choice(found.zero, choice, facts))
-    now, then = (step_time(each, facts, is_deepspeed=True).seconds for each in (found, unsharded))
+    program = config.runtimes[0]
+    now, then = (step_time(each, facts, runtime=program).seconds for each in (found, unsharded))
     if then > FASTER * now or facts.model.trainable * STATES > facts.device_bytes:
         return
-    option = estimate_option(unsharded, facts, runtime=config.runtimes[0])
+    option = estimate_option(unsharded, facts, runtime=program)
     if verdict_on(option, unsharded, facts).has_headroom:
         room = f"{gib(option.device.visible_bytes, 1)} of {gib(facts.device_bytes, 1)}"
         yield Finding(

@@ -18,6 +18,7 @@ from dsconfig.cost.dsengine.sharding import Sharing, groups_of
 from dsconfig.cost.weights import packing_of, weights_of
 from dsconfig.facts.facts import Facts
 from dsconfig.mesh import Mesh
+from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.effective import Effective
 
 
@@ -184,7 +185,12 @@ def _of_layers(mesh: Mesh, volume: Volume, steps: int) -> Iterator[Collective]:
 
 
 def volume_of(
-    effective: Effective, facts: Facts, mesh: Mesh, *, is_deepspeed: bool = False, tokens: float = 0
+    effective: Effective,
+    facts: Facts,
+    mesh: Mesh,
+    *,
+    runtime: str | Runtime = "dsengine",
+    tokens: float = 0,
 ) -> Volume:
     """Return what a step exchanges; ``tokens``: of one micro batch and rank."""
     model, zero = facts.model, effective.zero
@@ -193,7 +199,8 @@ def volume_of(
     recomputes = recompute_of(effective, facts) is Recompute.FULL
     weights = weights_of(model, degrees, packing_of(effective, facts))
     hpz = zero.hpz_partition_size > 1
-    if is_deepspeed:
+    runs_deepspeed = runtime_of(runtime).runs_deepspeed
+    if runs_deepspeed:
         # Each recomputation gathers again, before backward does.
         gathers = (1 + recomputes) if zero.stage == 3 else 0
         units = [
@@ -220,7 +227,7 @@ def volume_of(
     width = effective.numerics.precision.bytes
     return Volume(
         units=tuple(units),
-        reduces_every_pass=zero.stage >= 2 if is_deepspeed else zero.reduces_every_pass,
+        reduces_every_pass=zero.stage >= 2 if runs_deepspeed else zero.reduces_every_pass,
         layers=layers,
         routed=routed,
         hidden_bytes=tokens * shape.hidden_size * width if shape else 0.0,

@@ -12,6 +12,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.machine import DeviceFacts, HostFacts
 from dsconfig.mesh import Mesh, ranks_per_node
 from dsconfig.report.sizes import GIB, MIB
+from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.schema.version import Version
 
 CONTEXT_BYTES = int(0.71 * GIB)
@@ -214,7 +215,7 @@ class Rates:
     launch: float
 
 
-def rates(facts: Facts, end: str = "usual", *, is_deepspeed: bool = False) -> Rates:
+def rates(facts: Facts, end: str = "usual", *, runtime: str | Runtime = "dsengine") -> Rates:
     """Return the rates of one rank; the ranks of a node share its disks and processors.
 
     ``end``: ``slow`` or ``fast`` for the ends of the published range, ``usual`` for its geometric
@@ -229,7 +230,7 @@ def rates(facts: Facts, end: str = "usual", *, is_deepspeed: bool = False) -> Ra
         # A ring crosses between two nodes once, over the adapters of all their ranks together.
         adapter = facts.node_link_gb_per_second or ADAPTER_GB[end]
         link = min(link, adapter * sharing * share)
-    efficiency = efficiency_of(device, is_deepspeed=is_deepspeed)
+    efficiency = efficiency_of(device, runtime_of(runtime))
     peak = ((device.tflops_16bit if device else None) or USUAL_TFLOPS) * 1e12
     return Rates(
         flops=peak * _at(efficiency.plain, end),
@@ -272,10 +273,10 @@ def _host_adam(host: HostFacts, end: str) -> float:
     return _at((rate / slow, rate / fast), end)
 
 
-def efficiency_of(device: DeviceFacts | None, *, is_deepspeed: bool = False) -> Efficiency:
+def efficiency_of(device: DeviceFacts | None, program: Runtime) -> Efficiency:
     """Return the efficiency of the device's generation; an unknown device is treated as an A100."""
     capability = device.compute_capability if device else "8.0"
-    published = DEEPSPEED if is_deepspeed else FULLY_SHARD
+    published = DEEPSPEED if program.runs_deepspeed else FULLY_SHARD
     return published.get(capability or "", USUAL_EFFICIENCY)
 
 

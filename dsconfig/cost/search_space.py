@@ -199,8 +199,7 @@ class Space:
 
     def time(self, choice: Choice) -> StepTime:
         """Return the expected time of one step."""
-        is_deepspeed = self.runtime.runs_deepspeed
-        return step_time(self.config(choice), self.facts_of(choice), is_deepspeed=is_deepspeed)
+        return step_time(self.config(choice), self.facts_of(choice), runtime=self.runtime)
 
     def facts_of(self, choice: Choice) -> Facts:
         """Return the facts with a choice applied: a file recomputes all blocks or none."""

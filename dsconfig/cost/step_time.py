@@ -20,6 +20,7 @@ from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import ArgumentError
 from dsconfig.facts.model import Architecture, ModelTree
 from dsconfig.mesh import UNDIVIDED
+from dsconfig.runtimes.base import Runtime, runtime_of
 from dsconfig.runtimes.degrees import with_degrees, with_executed_degrees
 from dsconfig.runtimes.effective import Batch, Effective, Tier, mesh_of
 
@@ -69,20 +70,22 @@ class StepTime:
         return self.seconds / max(1, self.samples)
 
 
-def step_time(effective: Effective, facts: Facts, *, is_deepspeed: bool = False) -> StepTime:
+def step_time(
+    effective: Effective, facts: Facts, *, runtime: str | Runtime = "dsengine"
+) -> StepTime:
     """Return the expected time of one step; raises ValueError without model or
     number of devices."""
-    divided = with_degrees if is_deepspeed else with_executed_degrees
+    program = runtime_of(runtime)
+    divided = with_degrees if program.runs_deepspeed else with_executed_degrees
     facts = divided(facts, effective.config)
     model, ranks, batch = facts.model, facts.world_size, effective.batch
     if model is None or ranks is None or batch is None:
         raise ArgumentError("the step time requires model=, gpus= and the batch size")
-    step = _StepModel(priced(effective, facts), facts, model, batch, is_deepspeed=is_deepspeed)
+    step = _StepModel(priced(effective, facts), facts, model, batch, program)
     samples = batch.micro_batch * batch.accumulation * (facts.data_parallel or 1)
     tokens = samples * step.length
     usual, low, high = (
-        step.parts(rates(facts, end, is_deepspeed=is_deepspeed))
-        for end in ("usual", "fast", "slow")
+        step.parts(rates(facts, end, runtime=program)) for end in ("usual", "fast", "slow")
     )
     return StepTime(
         tokens=tokens // ranks,
@@ -126,10 +129,9 @@ class _StepModel:
         facts: Facts,
         model: ModelTree,
         batch: Batch,
-        *,
-        is_deepspeed: bool = False,
+        program: Runtime,
     ) -> None:
-        self._effective, self._facts, self._is_deepspeed = effective, facts, is_deepspeed
+        self._effective, self._facts, self._program = effective, facts, program
         self._model, self._batch = model, batch
         self._ranks = max(1, facts.data_parallel or 1)
         mesh = mesh_of(effective.zero, facts)
@@ -151,7 +153,7 @@ class _StepModel:
         self.length = (training.sequence_length if training else None) or USUAL_TOKENS
         # Per micro step and rank.
         self._tokens = batch.micro_batch * self.length / facts.degrees.sequence
-        volume = volume_of(effective, facts, mesh, is_deepspeed=is_deepspeed, tokens=self._tokens)
+        volume = volume_of(effective, facts, mesh, runtime=program, tokens=self._tokens)
         self.collectives = collectives(effective, mesh, volume)
 
     def parts(self, speed: Rates) -> _Parts:
@@ -240,7 +242,7 @@ class _StepModel:
 
     def _host_work(self) -> float:
         """Return the host time of a micro step relative to launching its kernels alone."""
-        engine = "deepspeed" if self._is_deepspeed else "dsengine"
+        engine = "deepspeed" if self._program.runs_deepspeed else "dsengine"
         return hardware.HOST_OF_STAGES[engine][self._effective.zero.stage]
 
     def _update(self, speed: Rates) -> float:
@@ -297,7 +299,7 @@ class _StepModel:
         (``async_accumulate_grad_in_cpu_via_gpu``). Offloaded weights are not copied back.
         """
         zero, steps, width = self._effective.zero, self._batch.accumulation, self._width
-        if not self._is_deepspeed:
+        if not self._program.runs_deepspeed:
             return width * (steps + 1)
         master = self._effective.numerics.master_dtype.bytes
         up = 0 if zero.parameter_tier is not Tier.DEVICE else width

@@ -9,21 +9,22 @@ from dsconfig.cost.estimate import Component, Phase, TierMemory
 from dsconfig.cost.formulas import CHECKPOINTS
 from dsconfig.cost.hardware import pinned
 from dsconfig.cost.workload import Workload
+from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Tier
 
 
-def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
+def host_memory(job: Workload, program: Runtime) -> TierMemory:
     """Return what one node keeps in host memory for offloaded states, and its pinned part.
 
     DeepSpeed moves the model to the device before creating states; dsengine creates the fp32
     masters while the model is still in host memory.
     """
-    program = deepspeed if is_deepspeed else dsengine
+    of_program = deepspeed if program.runs_deepspeed else dsengine
     zero, found = job.effective.zero, list[Component]()
     if zero.offload_optimizer is not None:
-        found += program.optimizer_on_host(job, zero.offload_optimizer)
+        found += of_program.optimizer_on_host(job, zero.offload_optimizer)
     if zero.offload_param is not None:
-        found += program.parameters_on_host(job, zero.offload_param)
+        found += of_program.parameters_on_host(job, zero.offload_param)
     if job.activations.on_host:
         pointer = "/activation_checkpointing/cpu_checkpointing"
         amount = job.activations.on_host
@@ -38,7 +39,7 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
         )
     ranks = job.ranks_per_node
     locked = sum(_locked(each) for each in found)
-    rounds = is_deepspeed and not job.on_cpu
+    rounds = program.runs_deepspeed and not job.on_cpu
     raw = sum(each.bytes for each in found if each.pinned)
     added = Component(
         "rounding of page-locked memory",
@@ -50,8 +51,8 @@ def host_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
     components = tuple(_times(each, ranks) for each in found if each.bytes)
     total = sum(component.bytes for component in components)
     built, updating = _times(_built(job), ranks), _times(_temporaries(job), ranks)
-    flattened = _times(deepspeed.flattened(job), ranks) if is_deepspeed else None
-    masters = 0 if is_deepspeed else dsengine.created_masters(job) * ranks
+    flattened = _times(deepspeed.flattened(job), ranks) if program.runs_deepspeed else None
+    masters = 0 if program.runs_deepspeed else dsengine.created_masters(job) * ranks
     creating = max(built.bytes + masters, flattened.bytes if flattened else 0)
     peak = max(total + rounding.bytes + updating.bytes, creating)
     passing = tuple(each for each in (built, flattened, updating) if each and each.bytes)
@@ -74,9 +75,9 @@ def _locked(component: Component) -> int:
     return full * pinned(piece) + pinned(rest)
 
 
-def nvme_memory(job: Workload, *, is_deepspeed: bool = True) -> TierMemory:
+def nvme_memory(job: Workload, program: Runtime) -> TierMemory:
     """Return what one node keeps on disk."""
-    found = (deepspeed if is_deepspeed else dsengine).on_nvme(job)
+    found = (deepspeed if program.runs_deepspeed else dsengine).on_nvme(job)
     components = tuple(_times(each, job.ranks_per_node) for each in found)
     total = sum(component.bytes for component in components)
     return TierMemory(components=components, bytes=total, peak_bytes=total)

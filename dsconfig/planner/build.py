@@ -80,7 +80,7 @@ def complete(plan: Plan, facts: Facts) -> Plan:
         return plan
     program = runtime_of(plan.runtime, Version.parse(plan.release))
     option = estimator.estimate(plan.effective, facts, runtime=program).options[0]
-    time = step_time.step_time(plan.effective, facts, is_deepspeed=program.runs_deepspeed)
+    time = step_time.step_time(plan.effective, facts, runtime=program)
     return replace(
         plan,
         model=tree.name,

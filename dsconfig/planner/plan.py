@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from hashlib import sha256
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from dsconfig.mesh import Mesh
-from dsconfig.planner import older_plans
-from dsconfig.planner.older_plans import canonical
 from dsconfig.report import writers
 from dsconfig.report.sizes import counted
 from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier
@@ -113,7 +112,7 @@ class Plan:
     @property
     def digest(self) -> str:
         """Hash of all decisions: ranks with equal digests execute the same plan."""
-        return older_plans.digest_of(_adapter().dump_python(self))
+        return _digest_of(_adapter().dump_python(self))
 
     def to_json(self) -> str:
         """Return the plan as JSON text for :meth:`from_json`."""
@@ -121,7 +120,7 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> "Plan":
-        """Read a plan, equal to the one that was written; upgrade one of an older format.
+        """Read a plan, equal to the one that was written.
 
         Raises ValueError if the text is not a plan or was edited, because derived values would be
         inconsistent.
@@ -129,10 +128,8 @@ class Plan:
         data = _plan_data(text)
         if data is None:
             raise ValueError("not a plan: create one with `dsconfig plan FILE -o plan.json`")
-        written, is_older = str(data["format_version"]), older_plans.is_older(data)
-        if is_older:
-            data = older_plans.upgraded(data)
-        elif written.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
+        written = str(data["format_version"])
+        if written.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
             raise ValueError(
                 f"plan format {written} is not supported (expected {FORMAT_VERSION}): plan again"
             )
@@ -143,10 +140,20 @@ class Plan:
             place = ".".join(map(str, first["loc"]))
             raise ValueError(f"incomplete plan: {place}: {first['msg']}; plan again") from None
         for name, value in to_dict(plan).items():
-            is_checked = name in _SUMMARY or not is_older
-            if is_checked and canonical(data.get(name)) != canonical(value):
-                raise older_plans.edited(name)
+            if _canonical(data.get(name)) != _canonical(value):
+                raise ValueError(
+                    f"the plan was edited or created by another release of dsconfig ({name!r} "
+                    "differs): change the config and plan again"
+                )
         return plan
+
+
+def _digest_of(fields: Any) -> str:
+    return sha256(_canonical(fields).encode()).hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def is_plan(text: str) -> bool:
@@ -178,8 +185,6 @@ def to_dict(plan: Plan) -> dict[str, Any]:
 
 _SHOWN = ("batch", "optimizer", "scheduler", "activation_checkpointing", "checkpointing")
 """Parts of the effective config repeated at top level."""
-_SUMMARY = (*_SHOWN, "stage", "precision", "tiers", "monitors")
-"""Values at top level that repeat or derive from others."""
 
 
 def _tier(offload: Offload | None, written: dict[str, Any] | None) -> dict[str, Any]:

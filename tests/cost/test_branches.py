@@ -380,7 +380,7 @@ def test_deepspeed_sends_accumulated_gradients_both_ways() -> None:
         }
         effective = dsconfig.resolve(config, facts, runtime=program).effective
         assert effective is not None
-        time = step_time(effective, facts, is_deepspeed=program == "deepspeed")
+        time = step_time(effective, facts, runtime=program)
         adam = owned / hardware.rates(facts).host_adam
         return round((time.offload - adam) * rate / owned, 3)
 

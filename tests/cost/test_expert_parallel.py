@@ -112,7 +112,7 @@ def test_tokens_are_exchanged_with_experts() -> None:
     sent: list[int] = []
     for degree in (1, 8):
         facts = gather(**MOE, micro_batch=1, expert_parallel=degree)
-        time = step_time(usual_config(facts, Choice(stage=2)), facts, is_deepspeed=True)
+        time = step_time(usual_config(facts, Choice(stage=2)), facts, runtime="deepspeed")
         sent.append(time.traffic.get("all_to_all", 0))
     layers, chosen, hidden, width = 48, 8, 2048, 2
     assert sent == [0, 4 * layers * chosen * 2048 * hidden * width * 7 // 8]

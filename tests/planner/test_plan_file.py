@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import dsconfig
 from dsconfig import ModelTree, Plan, PlannedStage
 from dsconfig.facts import gather
-from dsconfig.planner import older_plans
 from dsconfig.planner.build import PlanError
 from dsconfig.planner.plan import is_plan
 from dsconfig.schema import Version
@@ -170,46 +169,10 @@ def test_non_plan_is_rejected(text: str) -> None:
         Plan.from_json(text)
 
 
-@pytest.mark.parametrize("version", ["1.0", "4.0"])
+@pytest.mark.parametrize("version", ["1.0", "2.0", "4.0"])
 def test_unsupported_plan_format_is_rejected(version: str) -> None:
     with pytest.raises(ValueError, match=rf"format {version} is not supported \(expected 3.0\)"):
         Plan.from_json(json.dumps({"format_version": version}))
-
-
-OLDER = Path(__file__).with_name("plan_2.json")
-
-
-def test_plan_of_format_2_is_upgraded() -> None:
-    facts = gather(gpus=8, model="gpt2", seq_len=128)
-    resolution = dsconfig.resolve(json.loads(OLDER.read_text())["effective"]["config"], facts)
-    assert Plan.from_json(OLDER.read_text()).stages == dsconfig.plan(resolution, facts).stages
-
-
-def test_setting_that_format_2_does_not_have_is_read_from_its_config() -> None:
-    plan = planned(BASE | {"disable_python_gc": True, "aio": {"queue_depth": 3}})
-    data = json.loads(plan.to_json())
-    del data["effective"]["disable_python_gc"], data["effective"]["file_access"]["queue_depth"]
-    data |= {"format_version": "2.0", "units": []}
-    fields = {name: data[name] for name in older_plans._FIELDS_OF_2}
-    del data["mesh"]["expert"]
-    fields["mesh"] = {name: data["mesh"][name] for name in plan.mesh.axes}
-    upgraded = Plan.from_json(json.dumps(data | {"digest": older_plans.digest_of(fields)}))
-    assert upgraded.effective == plan.effective
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("stage",), 2),
-        (("effective", "gradients", "clipping"), 0.5),
-        (("mesh", "shard"), 4),
-        (("units",), []),
-        (("units", 0, "gather"), False),
-    ],
-)
-def test_edited_plan_of_format_2_is_rejected(place: tuple[Any, ...], value: Any) -> None:
-    with pytest.raises(ValueError, match="the plan was edited"):
-        Plan.from_json(edited(json.loads(OLDER.read_text()), place, value))
 
 
 def test_config_is_not_a_plan() -> None:
