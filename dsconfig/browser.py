@@ -18,14 +18,14 @@ from dsconfig.cost import estimator, plots, remedies, rendering, tuning, usual, 
 from dsconfig.editor import actions
 from dsconfig.editor.actions import ActionKind
 from dsconfig.editor.open_file import OpenFile
-from dsconfig.facts import catalogue, embedded_facts, gathering
+from dsconfig.facts import Facts, catalogue, embedded_facts, gathering
+from dsconfig.facts.request import FactsRequest
 from dsconfig.project import (
     assumed_facts,
     changes,
     despite_errors,
     inference,
     program_file,
-    run_style,
     verdict,
 )
 from dsconfig.project.errors import UsageError, usage
@@ -40,7 +40,6 @@ from dsconfig.source.reading import read_text
 
 if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate
-    from dsconfig.facts import Facts
     from dsconfig.runtimes.effective import Effective
 
 Data = dict[str, Any]
@@ -51,7 +50,7 @@ LARGEST_ANSWER = 4_000_000
 class Request:
     """A request of the page: a text, facts about the run, and the target program.
 
-    ``flags`` are arguments of ``dsconfig.gather``, ``style`` those of ``run_style.with_style``.
+    ``flags`` are arguments of ``dsconfig.gather``.
     ``model_config`` is the text of a config.json and replaces the flag ``model``.
     """
 
@@ -60,7 +59,6 @@ class Request:
         self.text: str = data.get("text", "")
         self.name: str = data.get("name", "ds_config.json")
         self.flags: Data = data.get("flags", {})
-        self.style: Data = data.get("style", {})
         self.runtime: str | None = data.get("runtime")
         self.version: str | None = data.get("version")
         self.model_config: str = data.get("model_config", "")
@@ -74,7 +72,7 @@ class Request:
             path.write_text(self.model_config, encoding="utf-8", errors="backslashreplace")
             flags["model"] = str(path)
         with usage():
-            return gathering.from_flags(**flags) if flags else None
+            return gathering.facts_of(FactsRequest(**flags)) if flags else None
 
     @cached_property
     def file(self) -> OpenFile:
@@ -150,11 +148,10 @@ class _Estimated:
     """A file with its estimate, as ``dsconfig estimate FILE`` makes it. Raises UsageError."""
 
     def __init__(self, request: Request) -> None:
-        document, facts = request.file.document, request.facts or gathering.from_flags()
+        document, facts = request.file.document, request.facts or Facts()
         if document.container:
             facts = embedded_facts.complete(facts, document)
         self.program = request.file.program
-        facts = run_style.with_style(facts, **request.style)
         facts, self.notes = assumed_facts.for_estimate(document, facts, self.program)
         with usage():
             workload.require_facts(facts)
@@ -210,11 +207,10 @@ def _changes(request: Request) -> Data:
 
 def _tune(request: Request) -> Data:
     """Return the configurations that ``dsconfig tune`` ranks, each as a file."""
-    facts = request.facts or gathering.from_flags()
+    facts = request.facts or Facts()
     program = inference.target_program(request.runtime, request.version, facts=facts).runtime
     with usage():
         workload.require_facts(facts, device=True, sequence_length=True)
-    facts = run_style.with_style(facts, **request.style)
     with usage():
         ranking = tuning.ranking(facts, runtime=program)
     data = rendering.candidates_data(*ranking)

@@ -86,7 +86,7 @@ def recomputation_not_enabled(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8}
     """
     programs = [runtime for runtime in config.runtimes if not runtime.recomputes_from_config]
-    is_enabled = config.facts.arguments.get("gradient_checkpointing")
+    is_enabled = config.facts.execution.get("gradient_checkpointing")
     if config.block(*ACTIVATIONS) and programs and not is_enabled:
         step = programs[0].set_elsewhere[RECOMPUTATION]
         yield Finding(

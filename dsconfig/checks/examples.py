@@ -6,8 +6,9 @@ from pathlib import Path
 from dsconfig.checks.rule import Example
 from dsconfig.checks.runner import check
 from dsconfig.facts import Facts, hf_config
-from dsconfig.facts.gathering import from_flags
+from dsconfig.facts.gathering import facts_of as gathered
 from dsconfig.facts.model import ModelOutline, ModelTree
+from dsconfig.facts.request import FactsRequest
 from dsconfig.report import Diagnostic
 from dsconfig.schema.version import Version
 from dsconfig.source import read
@@ -19,7 +20,7 @@ def facts_of(example: Example) -> Facts:
     """Return the facts of an example."""
     model, written = example.model, example.model_config
     described = hf_config.model_or_outline(written, "config.json") if written else None
-    facts = from_flags(
+    request = FactsRequest(
         gpus=example.world_size,
         device=example.device,
         seq_len=example.seq_len,
@@ -31,6 +32,7 @@ def facts_of(example: Example) -> Facts:
         training_args=example.training_args,
         releases=example.releases,
     )
+    facts = gathered(request)
     return replace(facts, outline=described) if isinstance(described, ModelOutline) else facts
 
 

@@ -66,7 +66,7 @@ def frozen_weights_recomputed(config: Context) -> Iterator[FaultFinding]:
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
     good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
     """
-    recomputes = config.facts.arguments.get("gradient_checkpointing") is True
+    recomputes = config.facts.execution.get("gradient_checkpointing") is True
     reentrant = _reentrant(config)
     if config.stage == 3 and recomputes and not reentrant and trains_adapters(config):
         behavior = "raise a CheckpointError if frozen weights are recomputed without reentrancy"

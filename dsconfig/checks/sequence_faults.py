@@ -83,11 +83,11 @@ def window_dropped_under_ulysses(config: Context) -> Iterator[FaultFinding]:
     bad: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}
     good: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 1}
     """
-    kernel = config.facts.arguments.get("attn_implementation") or "sdpa"
+    kernel = config.facts.execution.get("attn_implementation") or "sdpa"
     if sequence_degree(config) == 1 or kernel != "sdpa":
         return
     path: Path = SP if config.has(*SP) else ()
-    certain = config.facts.arguments.get("attn_implementation") is not None
+    certain = config.facts.execution.get("attn_implementation") is not None
     if _has_window(config):
         behavior = f"ignore the sliding window of {_name(config)} with sdpa attention"
         yield FaultFinding(path, behavior, certain)

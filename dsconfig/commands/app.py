@@ -16,9 +16,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from dsconfig.commands.flags import command_of
 from dsconfig.commands.help_page import PlainCommand, write_parameters
-from dsconfig.commands.notes import with_quiet
-from dsconfig.commands.overwriting import with_force
 from dsconfig.commands.printing import print_text
 from dsconfig.docstrings import docstring
 from dsconfig.lazy_imports import lazy_imports
@@ -74,7 +73,7 @@ def build(name: str) -> Any:
     text = with_exit_codes(help_text(docstring(function)))
     epilog = examples if invocations else None
     single.command(name, cls=PlainCommand, context_settings=settings, help=text, epilog=epilog)(
-        with_quiet(with_force(function))
+        command_of(function)
     )
     return get_command(single)
 

@@ -2,7 +2,6 @@
 
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +10,10 @@ import typer
 
 from dsconfig import os_errors
 from dsconfig.commands import options
+from dsconfig.commands.flags import Only
 from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
+from dsconfig.facts.request import FactsRequest
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.project.neighbours import YAMLS
@@ -35,6 +36,7 @@ with lazy_imports():
 
 
 if TYPE_CHECKING:
+    from dsconfig.facts import Facts
     from dsconfig.source import Document
 
 
@@ -59,12 +61,11 @@ Out = Annotated[
 ]
 
 
-@options.with_flags("gpus nodes", gpus=1)
 def convert(
     file: options.ConfigFile,
     to: Annotated[Format, typer.Option(help="Output format.")],
     *,
-    flags: Mapping[str, int | None],
+    request: Annotated[FactsRequest, Only("gpus nodes", gpus=1)],
     overrides: options.Overrides = None,
     output: Out = None,
 ) -> None:
@@ -79,7 +80,7 @@ def convert(
     document = options.load(file, overrides)
     if document.is_broken:
         prepare.show_errors(document, document.diagnostics)
-    facts = options.facts_from(**flags)  # rejects impossible counts
+    facts = options.stated_facts(request)  # rejects impossible counts
     config: object = document.value
     if not is_block(config):
         raise UsageError(f"{document.name}: the config is not an object")
@@ -95,7 +96,7 @@ def convert(
             named = launch_file.naming(document.name, stage, gpus=gpus, nodes=nodes)
             text = writers.yaml(named)
         case Format.ACCELERATE_FSDP2 | Format.FSDP2 | Format.TORCHTITAN:
-            text = _converted(to, document, file, gpus, nodes)
+            text = _converted(to, document, file, facts)
     write(output, text)
 
 
@@ -111,21 +112,20 @@ def _require_file(document: "Document", file: str) -> None:
         )
 
 
-def _converted(to: Format, document: "Document", file: str, gpus: int, nodes: int) -> str:
+def _converted(to: Format, document: "Document", file: str, facts: "Facts") -> str:
     """Return the config in the format of a program without DeepSpeed. Raises UsageError."""
     command = f"`{writers.shell(['dsconfig', 'resolve', file, '-o', 'new.json'])}`"
     if left := unconverted.without_auto(document.value):
         raise UsageError(
             f'{document.name}: {left[0]} is still "auto"; resolve the config first: {command}'
         )
-    facts = options.facts_from(gpus=gpus, nodes=nodes)
     with usage(document.name):
         settled = settings.effective(document.value, facts)
         if to is Format.FSDP2:
             return fsdp2.module(settled, document.name)
         if to is Format.TORCHTITAN:
             return torchtitan.toml_text(settled)
-        return accelerate_fsdp2.yaml_text(settled, gpus, nodes)
+        return accelerate_fsdp2.yaml_text(settled, facts.world_size or 1, facts.nodes or 1)
 
 
 def _fsdp_launch(file: str) -> dict[str, Any] | None:

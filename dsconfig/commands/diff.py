@@ -12,6 +12,7 @@ from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.writing import write
+from dsconfig.facts.request import FactsRequest, flag_of
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
-@options.with_flags(
-    "gpus nodes device model params lora_rank base_weights training_args accelerate_config "
-    "micro_batch global_batch seq_len precision host_memory"
-)
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="Config file (- for stdin).")],
     b: Annotated[
@@ -72,7 +69,7 @@ def diff(
             help="Write the output of --pin here (default: stdout).",
         ),
     ] = None,
-    flags: dict[str, object],
+    request: FactsRequest,
     output_format: Annotated[str, options.output_format("full", "json", options.MARKDOWN)] = "full",
 ) -> None:
     """Compare configs by meaning: with defaults, aliases and renames resolved.
@@ -92,9 +89,8 @@ def diff(
         raise UsageError("--pin requires one file and --from-version")
     if output is not None and not pin:
         raise UsageError("-o requires --pin")
-    given = {name: flag for name, flag in flags.items() if flag is not None}
-    if given and output_format != options.MARKDOWN:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    if request.stated and output_format != options.MARKDOWN:
+        named = ", ".join(map(flag_of, request.stated))
         raise UsageError(f"{named}: only with --output-format markdown, which estimates the run")
     before = inference.release_of(from_version, option="--from-version")
     if to_version is not None:
@@ -124,7 +120,7 @@ def diff(
         changes = _upgrade_changes(first, before, target)
     if output_format == options.MARKDOWN:
         file = a if b is None else b
-        facts = options.facts_from(**options.with_project_facts(given, file))
+        facts = options.facts_from(request, file)
         old, new = (
             run_summary.summarize(document, options.completed(facts, document), program, file)
             for document, program in ((first, origin), (second, target))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsconfig.commands import text_table
+from dsconfig.facts.request import flag_of
 from dsconfig.project import inference
 from dsconfig.project.settings import ProjectSettings, settings_for
 
@@ -61,8 +62,8 @@ def settings_of(
     baseline = findings.baseline
     yield Setting("baseline", str(baseline or "none"), COMMAND_LINE if baseline else DEFAULT)
     yield Setting("output-format", *formats)
-    for name, flag in flags.items():
-        yield Setting(name.replace("_", "-"), _text(flag), COMMAND_LINE)
+    for name, value in flags.items():
+        yield Setting(flag_of(name).removeprefix("--"), _text(value), COMMAND_LINE)
     replaced = {"model": "params"}
     for name, fact in project.facts.items():
         if not flags.get(name) and not flags.get(replaced.get(name, name)):

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsconfig.commands import memory_options, options
+from dsconfig.commands import options
 from dsconfig.commands.estimate_result import EstimateOptions, Result
 from dsconfig.commands.notes import note
 from dsconfig.commands.printing import print_json, print_text
+from dsconfig.facts.request import FactsRequest
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import assumed_facts, inference
 from dsconfig.project.errors import UsageError, usage
@@ -63,8 +64,6 @@ NO_SEQ_LEN = (
 )
 
 
-@options.with_groups
-@options.with_facts
 def estimate(
     file: Annotated[
         str | None,
@@ -73,13 +72,11 @@ def estimate(
         ),
     ] = None,
     *,
-    recompute: memory_options.Recompute = None,
-    style: memory_options.Style,
+    request: FactsRequest,
     overrides: options.Overrides = None,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     extra: EstimateOptions,
-    facts: "Facts",
 ) -> None:
     """Estimate the memory per GPU, on the host and on NVMe, by component and config key.
 
@@ -87,7 +84,7 @@ def estimate(
     printed above the estimate; exit code 0 means that an estimate was made, not that it fits.
     """
     _reject_without_file(extra, file, overrides)
-    log = None
+    facts, log = options.facts_from(request, file), None
     if extra.log is not None:
         log, facts, deepspeed_version = _read_log(extra.log, file, facts, deepspeed_version)
     facts = options.with_this_machine(facts)
@@ -104,11 +101,10 @@ def estimate(
         facts = options.completed(facts, document)
         if log is not None:
             log_facts.note_other_stage(log.stage, str(extra.log), document.value, document.name)
-    facts = memory_options.with_master_weights(facts, style)
+    fact_notes.note_no_master_weights(facts)
     program = inference.target_program(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts
     )
-    facts = memory_options.with_style(facts, style, recompute)
     fact_notes.note_unread_arguments(program, file or "", facts)
     effective, errors, assumed = None, Report(()), list[str]()
     if document is not None:

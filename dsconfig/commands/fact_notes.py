@@ -61,6 +61,15 @@ def note_unread_arguments(target: "inference.TargetProgram", source: str, facts:
         note(f"{path} was not read; add --training-args {path}")
 
 
+def note_no_master_weights(facts: "Facts") -> None:
+    """Print a note for ``--master-weights none``: no program whose config is checked trains so."""
+    if facts.training is not None and facts.training.master_weights == "none":
+        note(
+            "--master-weights none: for programs that train bf16 weights directly, such as "
+            "torchtune; `dsconfig run` keeps fp32 master weights"
+        )
+
+
 def note_misspelled_arguments(facts: "Facts") -> None:
     """Print a note for each misspelled name of TrainingArguments."""
     file = facts.origins.get("training", "TrainingArguments")

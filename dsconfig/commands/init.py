@@ -1,6 +1,6 @@
 """``dsconfig init``: write a starter config for a model and hardware, with reasons."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +10,10 @@ import typer
 import dsconfig
 from dsconfig import api
 from dsconfig.commands import options
+from dsconfig.commands.flags import Only
 from dsconfig.commands.notes import note
 from dsconfig.commands.writing import write
+from dsconfig.facts.request import FactsRequest, flag_of
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError
@@ -22,7 +24,6 @@ from dsconfig.source.pointer import value_at
 
 with lazy_imports():
     from dsconfig.commands import host_memory, text_table
-    from dsconfig.facts import inputs
     from dsconfig.project import launch_file
     from dsconfig.project import starter as starters
 
@@ -31,18 +32,25 @@ if TYPE_CHECKING:
 
 SEQUENCE_LENGTH = 2048
 """Default tokens per sample."""
+LEARNING_RATE = 1e-5
 
 
-@options.with_flags(
-    "model params gpus nodes device seq_len micro_batch global_batch precision host_memory "
-    "tensor_parallel sequence_parallel pipeline_parallel expert_parallel "
-    "training_args accelerate_config lora_rank lora_targets lora_dropout trainable base_weights",
-    seq_len=SEQUENCE_LENGTH,
-)
+Stated = Annotated[
+    FactsRequest,
+    Only(
+        "model params gpus nodes device seq_len micro_batch global_batch precision host_memory "
+        "tensor_parallel sequence_parallel pipeline_parallel expert_parallel learning_rate "
+        "training_args accelerate_config lora_rank lora_targets lora_dropout trainable "
+        "base_weights",
+        seq_len=SEQUENCE_LENGTH,
+        learning_rate=LEARNING_RATE,
+    ),
+]
+
+
 def init(
     *,
-    flags: dict[str, Any],
-    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-5,
+    request: Stated,
     runtime: options.RuntimeName = None,
     output: Annotated[
         Path | None,
@@ -60,16 +68,17 @@ def init(
     are written under "$dsconfig", which all programs ignore; with --runtime deepspeed or dsengine
     they are // comments.
     """
-    given = options.with_project_facts({**flags, "learning_rate": learning_rate}, None)
-    facts = options.facts_from(**given)
+    facts = options.facts_from(request, None)
     output = None if str(output) == "-" else output
     target = inference.target_program(runtime, None, source=str(output or ""), facts=facts)
     known = (facts.model, facts.world_size, facts.device)
-    if any((facts.model, given["gpus"], facts.device)) and not all(known):
+    if any((facts.model, facts.origins.get("world_size") == "--gpus", facts.device)) and not all(
+        known
+    ):
         raise UsageError(
             "specify --model (or --params), --gpus and --device together, or none of them"
         )
-    starter = _starter(facts, given, target, searched=all(known))
+    starter = _starter(facts, request, target, searched=all(known))
     # Without a target program the file must be strict JSON.
     hjson = not _is_for_all(target) and target.runtime.reads_hjson
     text = starters.render(starter, hjson=hjson)
@@ -82,7 +91,7 @@ def init(
         write(output, text)
         message += [
             text_table.paragraph(starter.title),
-            *_next_steps(output, starter, given, target),
+            *_next_steps(output, starter, request, target),
         ]
     if launch:
         text_of_launch = writers.yaml(launch).rstrip()
@@ -98,17 +107,18 @@ def _is_for_all(target: inference.TargetProgram) -> bool:
 
 
 def _starter(
-    facts: "Facts", flags: Mapping[str, Any], target: inference.TargetProgram, *, searched: bool
+    facts: "Facts", request: FactsRequest, target: inference.TargetProgram, *, searched: bool
 ) -> "starters.Starter":
     """Return the starter config for the target; prints a note about host memory."""
+    learning_rate = request.learning_rate or LEARNING_RATE
     if not searched:
-        starter = starters.conservative(flags["learning_rate"], facts)
+        starter = starters.conservative(learning_rate, facts)
         return starter.for_program(target.runtime)
     facts = options.with_memory_here(facts)
-    rank, targets = flags["lora_rank"], flags["lora_targets"] or ""
+    rank, targets = request.lora_rank, request.lora_targets or ""
     starter = starters.chosen(
         facts,
-        flags["learning_rate"],
+        learning_rate,
         target.runtime,
         for_all=_is_for_all(target),
         adapters=starters.Adapters(rank, targets) if rank else None,
@@ -142,7 +152,7 @@ def _launch_config(
 def _next_steps(
     output: Path,
     starter: "starters.Starter",
-    flags: Mapping[str, Any],
+    request: FactsRequest,
     target: inference.TargetProgram,
 ) -> list[str]:
     """Return the lines about the file written: commands that check and estimate it."""
@@ -151,7 +161,7 @@ def _next_steps(
         f"wrote {output}; check it with `{writers.shell(_command('validate', output, program))}`"
     ]
     if starter.host_bytes:
-        own = _as_flags(flags)
+        own = _as_flags(request)
         command = _command("estimate", output, (*own, *starter.estimate_flags, *program))
         lines.append(f"memory per component: `{writers.shell(command)}`")
     return lines
@@ -161,12 +171,13 @@ def _command(name: str, file: Path, flags: Iterable[str]) -> list[str]:
     return ["dsconfig", name, str(file), *flags]
 
 
-def _as_flags(flags: Mapping[str, Any]) -> list[str]:
-    """Return the facts as flags of ``estimate``, without those that are unset."""
+def _as_flags(request: FactsRequest) -> list[str]:
+    """Return the facts as flags of ``estimate``, without those in the file."""
+    stated = {**request.stated, **options.project_facts(request, None)}
     listed: list[str] = []
-    for name, value in flags.items():
-        if value is not None and value not in (0.0, False) and name not in IN_FILE:
-            listed += [inputs.flag_of(name), str(value)]
+    for name, value in stated.items():
+        if name not in IN_FILE:
+            listed += [flag_of(name), str(value)]
     return listed
 
 

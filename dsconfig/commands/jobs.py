@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsconfig.commands.node_options import PORT
+from dsconfig.facts.request import flag_of
 from dsconfig.hostfile import Hosts, address
 from dsconfig.project.errors import UsageError
 from dsconfig.report import writers
@@ -60,7 +61,7 @@ def command(file: str, flags: Mapping[str, object], program: Sequence[str]) -> l
     for name, value in flags.items():
         for item in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType]
             if item is not None:
-                arguments += [f"--{name.replace('_', '-')}", str(item)]  # pyright: ignore[reportUnknownArgumentType]
+                arguments += [flag_of(name), *([] if item is True else [str(item)])]  # pyright: ignore[reportUnknownArgumentType]
     return [*arguments, "--", *program]
 
 

@@ -1,13 +1,10 @@
-"""Options shared by several commands, and the facts they set.
+"""Options shared by several commands, and the facts of those that have them.
 
 Each annotated type is one flag with the same meaning in every command.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial, wraps
-from inspect import Parameter, signature
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +15,7 @@ from dsconfig import os_errors
 from dsconfig.commands import completion
 from dsconfig.commands.notes import note
 from dsconfig.commands.progress import progress
+from dsconfig.facts.request import FactsRequest
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.report.render import FORMATS
@@ -35,15 +33,6 @@ with lazy_imports():
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.source import Document
-
-
-FACTS = "Model, hardware and training"
-"""Panel of the help."""
-
-
-def fact(*names: str, help: str, **more: Any) -> Any:
-    """Return a Typer option in the facts panel of the help."""
-    return typer.Option(*names, help=help, rich_help_panel=FACTS, **more)
 
 
 ConfigFile = Annotated[str, typer.Argument(metavar="FILE", help="Config file (- for stdin).")]
@@ -146,167 +135,6 @@ def completed(facts: "Facts", document: "Document") -> "Facts":
     return embedded_facts.complete(facts, document) if document.container else facts
 
 
-def fact_flags(
-    gpus: Annotated[
-        int | None, fact("--gpus", "--world-size", help="Total number of GPUs (ranks).")
-    ] = None,
-    nodes: Annotated[int | None, fact(help="Number of nodes (default: 8 GPUs per node).")] = None,
-    device: Annotated[
-        str | None,
-        fact(
-            metavar="NAME",
-            autocompletion=completion.devices,
-            help="GPU name (see `dsconfig devices`) or cpu.",
-        ),
-    ] = None,
-    device_memory: Annotated[
-        str | None, fact(metavar="SIZE", help="Memory per GPU, e.g. 80GiB.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        fact(
-            metavar="NAME",
-            autocompletion=completion.models,
-            help="Model name (see `dsconfig models`), Hugging Face id or config.json.",
-        ),
-    ] = None,
-    params: Annotated[
-        str | None, fact(metavar="COUNT", help="Number of parameters, e.g. 13e9, 13B or 700M.")
-    ] = None,
-    training_args: Annotated[
-        Path | None, fact(metavar="FILE", help="TrainingArguments as JSON, YAML or a shell script.")
-    ] = None,
-    accelerate_config: Annotated[
-        Path | None, fact(metavar="FILE", help="YAML file of accelerate config.")
-    ] = None,
-    micro_batch: Annotated[int | None, fact(help="Micro batch size per GPU, in samples.")] = None,
-    global_batch: Annotated[
-        int | None, fact(help="Global batch size, in samples per step.")
-    ] = None,
-    accumulation: Annotated[int | None, fact(help="Gradient accumulation steps.")] = None,
-    seq_len: Annotated[int | None, fact(help="Sequence length, in tokens.")] = None,
-    precision: Annotated[
-        str | None, fact(metavar="DTYPE", help="Training precision: fp32, fp16 or bf16.")
-    ] = None,
-    learning_rate: Annotated[float | None, fact(help="Peak learning rate.")] = None,
-    total_steps: Annotated[int | None, fact(help="Total optimizer steps.")] = None,
-    warmup_steps: Annotated[
-        float | None, fact(help="Warmup steps, or a fraction of the total below 1.")
-    ] = None,
-    host_memory: Annotated[
-        str | None, fact(metavar="SIZE", help="Host memory (RAM) per node, e.g. 512GiB.")
-    ] = None,
-    nvme: Annotated[str | None, fact(metavar="DIR", help="NVMe directory for offloading.")] = None,
-    nvme_size: Annotated[
-        str | None, fact(metavar="SIZE", help="Free NVMe space per node, e.g. 2TB.")
-    ] = None,
-    trainable: Annotated[
-        str | None,
-        fact(metavar="COUNT", help="Trainable parameters; the others are frozen, e.g. 20M."),
-    ] = None,
-    lora_rank: Annotated[int | None, fact(min=1, help="LoRA rank; freezes the base model.")] = None,
-    lora_targets: Annotated[
-        str | None, fact(metavar="NAMES", help="Modules to adapt (default: all linear layers).")
-    ] = None,
-    lora_dropout: Annotated[float, fact(min=0.0, max=1.0, help="LoRA dropout.")] = 0.0,
-    base_weights: Annotated[
-        str | None,
-        fact(metavar="4bit|8bit", help="Quantize the frozen linear layers (QLoRA: 4bit)."),
-    ] = None,
-    client_optimizer: Annotated[
-        str | None,
-        fact(metavar="CLASS", help="Optimizer passed by the script, e.g. AdamW."),
-    ] = None,
-    tensor_parallel: Annotated[
-        int | None, fact(help="Tensor-parallel degree (default: 1, or searched).")
-    ] = None,
-    sequence_parallel: Annotated[
-        int | None, fact(help="Sequence-parallel degree (default: 1, or searched).")
-    ] = None,
-    pipeline_parallel: Annotated[
-        int | None, fact(help="Pipeline-parallel degree (default: 1, or searched).")
-    ] = None,
-    expert_parallel: Annotated[
-        int | None, fact(help="Expert-parallel degree (default: 1, or searched).")
-    ] = None,
-    node_link: Annotated[
-        str | None,
-        fact(metavar="RATE", help="Bandwidth between nodes per GPU, in GB/s, or e.g. 200Gbit."),
-    ] = None,
-    releases: Annotated[
-        list[str] | None,
-        fact(
-            "--with",
-            metavar="NAME==X.Y",
-            help="Release of transformers, accelerate, trl, torch or cuda in use (repeatable).",
-        ),
-    ] = None,
-) -> "Facts":
-    """Return the facts of all flags; parameters are named as in ``dsconfig.gather``."""
-    return facts_from(**locals())
-
-
-Command = Callable[..., None]
-
-
-def with_facts(command: Command) -> Command:
-    """Replace the ``facts`` parameter of a command by all flags about facts."""
-
-    def build(flags: dict[str, Any], file: str | None) -> "Facts":
-        return facts_from(**with_project_facts(flags, file))
-
-    return _expanded(signature(fact_flags).parameters, "facts", build, command)
-
-
-def with_flags(names: str, **defaults: object) -> Callable[[Command], Command]:
-    """Replace the ``flags`` parameter of a command by the named flags; it receives a dict.
-
-    ``defaults`` override the usual default values.
-    """
-    known = signature(fact_flags).parameters
-    parameters = {name: known[name] for name in names.split()}
-    parameters |= {name: parameters[name].replace(default=v) for name, v in defaults.items()}
-    return partial(_expanded, parameters, "flags", lambda flags, _: flags)
-
-
-def with_groups(command: Command) -> Command:
-    """Replace each NamedTuple parameter of a command by one flag per field."""
-    for name, parameter in signature(command).parameters.items():
-        group = parameter.annotation
-        if hasattr(group, "_fields"):
-            build = partial(_build_group, group)
-            command = _expanded(signature(group).parameters, name, build, command)
-    return command
-
-
-def _build_group(group: Callable[..., Any], flags: dict[str, Any], _: str | None) -> Any:
-    return group(**flags)
-
-
-def _expanded(
-    flags: Mapping[str, Parameter],
-    name: str,
-    build: Callable[[dict[str, Any], str | None], Any],
-    command: Command,
-) -> Command:
-    """Return the command with ``flags`` as parameters; ``build`` makes parameter ``name``."""
-    original = signature(command)
-
-    @wraps(command)
-    def wrapper(**arguments: Any) -> None:
-        values = {flag: arguments.pop(flag) for flag in flags}
-        command(**arguments, **{name: build(values, arguments.get("file"))})
-
-    parameters = chain.from_iterable(
-        flags.values() if parameter.name == name else [parameter]
-        for parameter in original.parameters.values()
-    )
-    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
-    wrapper.__signature__ = original.replace(parameters=keywords)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
-    return wrapper
-
-
 def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":
     """Return the facts with this machine's GPUs if no device is specified, and its host memory if
     the device is also this machine's; prints a note for each.
@@ -386,23 +214,36 @@ def measurements(host: "machine.HostFacts") -> Iterator[tuple[str, str]]:
         yield "host to GPU", f"{host.card_gb_per_second:.1f} GB/s from pinned memory"
 
 
-def with_project_facts(flags: dict[str, Any], file: str | None) -> dict[str, Any]:
-    """Return the flags with model and devices of the project file if not specified; prints a note.
+def facts_from(request: FactsRequest, file: str | None) -> "Facts":
+    """Return the facts stated by flags, and the model and devices of the project of ``file``.
+
+    Raises UsageError that names the flag. Prints a note about what is from the project.
+    """
+    added = project_facts(request, file)
+    if added:
+        shown = " ".join(f"--{name} {value}" for name, value in added.items())
+        note(f"using {shown} from {settings.settings_for(file or '.').file}")
+    return stated_facts(FactsRequest(**{**request.stated, **added}))
+
+
+def stated_facts(request: FactsRequest) -> "Facts":
+    """Return the facts stated by flags. Raises UsageError that names the flag."""
+    with usage():
+        return gathering.facts_of(request)
+
+
+def project_facts(request: FactsRequest, file: str | None) -> dict[str, Any]:
+    """Return the model and devices of the project of ``file``, unless stated by flags.
 
     A plan already contains them.
     """
-    project = settings.settings_for(file or ".")
-    replaced = {"model": "params", "device": "device_memory"}
+    stated, replaced = request.stated, {"model": "params", "device": "device_memory"}
     added = {
         name: value
-        for name, value in project.facts.items()
-        if not flags.get(name) and not flags.get(replaced.get(name, name))
+        for name, value in settings.settings_for(file or ".").facts.items()
+        if name not in stated and replaced.get(name) not in stated
     }
-    if not added or (file is not None and text_of_plan(file) is not None):
-        return flags
-    shown = " ".join(f"--{name} {value}" for name, value in added.items())
-    note(f"using {shown} from {project.file}")
-    return {**flags, **added}
+    return {} if added and file is not None and text_of_plan(file) is not None else added
 
 
 def text_of_plan(file: str) -> str | None:
@@ -414,9 +255,3 @@ def text_of_plan(file: str) -> str | None:
     except (OSError, ValueError):
         return None
     return text if plans.is_plan(text) else None
-
-
-def facts_from(**flags: object) -> "Facts":
-    """Return the facts of command-line flags. Raises UsageError naming the flag."""
-    with usage():
-        return gathering.from_flags(**flags)

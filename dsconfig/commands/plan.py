@@ -9,6 +9,7 @@ from dsconfig.commands import completion, notes, options, prepare
 from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
+from dsconfig.facts.request import FactsRequest
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
@@ -40,7 +41,6 @@ Simulate = Annotated[
 ]
 
 
-@options.with_facts
 def plan(
     file: prepare.ConfigOrPlan,
     *,
@@ -51,7 +51,7 @@ def plan(
     fail_if_oom: options.FailIfOom = False,
     output: Out = None,
     output_format: options.FullOrJson = "full",
-    facts: "Facts",
+    request: FactsRequest,
 ) -> None:
     """Show the execution plan: ranks, units, offload, memory, traffic and keys.
 
@@ -59,7 +59,7 @@ def plan(
 
     Exit code 1 if the program would stop at the config, or with --fail-if-oom if it does not fit.
     """
-    plan = prepare.plan_in(file)
+    facts, plan = options.facts_from(request, file), prepare.plan_in(file)
     if plan is None:
         document = options.load(file, overrides)
         facts = options.completed(facts, document)

@@ -9,6 +9,7 @@ import typer
 import dsconfig
 from dsconfig import api
 from dsconfig.commands.printing import print_json, print_text
+from dsconfig.facts.request import flag_of
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report
@@ -82,7 +83,7 @@ def plan_in(file: str) -> "Plan | None":
 
 def reject_flags(file: str, flags: Mapping[str, object], facts: "Facts | None" = None) -> None:
     """Raise UsageError for flags and facts that the plan in ``file`` already determines."""
-    ignored = [f"--{name.replace('_', '-')}" for name, flag in flags.items() if flag]
+    ignored = [flag_of(name) for name, flag in flags.items() if flag]
     if facts is not None and facts != empty.Facts():
         origins = [origin for origin in facts.origins.values() if origin.startswith("--")]
         ignored += origins or ["flags about facts"]

@@ -16,6 +16,7 @@ from dsconfig.commands.notes import note
 from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.text_table import paragraph
 from dsconfig.commands.writing import write
+from dsconfig.facts.request import FactsRequest
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
@@ -44,7 +45,6 @@ PIPED_WIDTH = 120
 """Columns when stdout is not a terminal; COLUMNS overrides it."""
 
 
-@options.with_facts
 def resolve(
     file: options.ConfigFile,
     *,
@@ -64,14 +64,14 @@ def resolve(
         ),
     ] = None,
     output_format: options.FullOrJson = "full",
-    facts: "Facts",
+    request: FactsRequest,
 ) -> None:
     """Replace each "auto" with a value and explain it, as the target program does.
 
     Exit code 1 if a value is missing or contradictory.
     """
     document = options.load(file, overrides)
-    facts = options.completed(facts, document)
+    facts = options.completed(options.facts_from(request, file), document)
     target = inference.target_program(
         runtime, deepspeed_version, document=document, source=file, facts=facts
     )

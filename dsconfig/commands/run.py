@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,9 +22,11 @@ import typer
 import dsconfig
 from dsconfig import api, launch_env, os_errors
 from dsconfig.commands import node_options, options, prepare
+from dsconfig.commands.flags import Only
 from dsconfig.commands.notes import note
 from dsconfig.commands.printing import print_text
 from dsconfig.commands.writing import write
+from dsconfig.facts.request import FactsRequest
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
 from dsconfig.report.sizes import size
@@ -76,11 +79,16 @@ Grace = Annotated[
 ]
 
 
-@options.with_groups
-@options.with_flags(
-    "device model params training_args accelerate_config micro_batch global_batch accumulation "
-    "seq_len precision learning_rate total_steps warmup_steps host_memory"
-)
+Stated = Annotated[
+    FactsRequest,
+    Only(
+        "device model params training_args accelerate_config micro_batch global_batch accumulation "
+        "seq_len precision learning_rate total_steps warmup_steps host_memory"
+    ),
+]
+"""Facts of the plan. Kernels, adapters and degrees are decided by the script and the config."""
+
+
 def run(
     context: typer.Context,
     file: prepare.ConfigOrPlan,
@@ -88,7 +96,7 @@ def run(
     engine: Executor = None,
     *,
     nodes: node_options.NodeOptions,
-    flags: Mapping[str, object],
+    request: Stated,
     overrides: options.Overrides = None,
     grace: Grace = 30,
 ) -> None:
@@ -122,9 +130,9 @@ def run(
     if nodes.emit is not None:
         nodes.reject_single_node_flags()
         plan, facts = plan_of(
-            file, requested.gpus, requested.nodes or 1, flags, overrides, executor
+            file, requested.gpus, requested.nodes or 1, request, overrides, executor
         )
-        repeated = dict(flags)
+        repeated = request.stated
         repeated |= {"set": overrides, "engine": engine, "gpus": requested.gpus, "grace": grace}
         repeated |= {"max_restarts": nodes.max_restarts, "join_timeout": nodes.join_timeout}
         command = jobs.command(_file_name(file), repeated, program)
@@ -135,7 +143,7 @@ def run(
     plan, facts = None, empty.Facts()
     if address is None or address.rank == 0:
         count = 1 if address is None else address.nodes
-        plan, facts = plan_of(file, requested.gpus, count, flags, overrides, executor)
+        plan, facts = plan_of(file, requested.gpus, count, request, overrides, executor)
         require_gpus(plan.mesh.world_size // plan.nodes)
         lines = [_target_line(plan, engine), banner(plan), *_indivisible(plan, requested.least)]
         text = "\n".join(lines)
@@ -258,7 +266,7 @@ def plan_of(
     file: str,
     gpus: int | None,
     nodes: int,
-    fact_flags: Mapping[str, object],
+    request: FactsRequest,
     overrides: list[str] | None,
     executor: Engine,
 ) -> "tuple[Plan, Facts]":
@@ -271,7 +279,7 @@ def plan_of(
     if plan is None:
         document = options.load(file, overrides)
         here = gpus or 1
-        facts = options.facts_from(gpus=here * nodes, nodes=nodes, **fact_flags)
+        facts = options.stated_facts(replace(request, gpus=here * nodes, nodes=nodes))
         facts = options.with_this_machine(facts, ranks=False)
         if executor is Engine.DEEPSPEED:
             document = filled(document, facts)
@@ -281,7 +289,7 @@ def plan_of(
             f"{file} is a plan for {plan.runtime}, not {executor}; specify its config instead"
         )
     else:
-        prepare.reject_flags(file, {"set": overrides, **fact_flags})
+        prepare.reject_flags(file, {"set": overrides, **request.stated})
         if plan.nodes != nodes:
             raise UsageError(
                 f"{file} is a plan for {plan.nodes} nodes, but this run has {nodes}: use --nnodes "

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dsconfig.commands import memory_options, options
+from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.progress import progress
 from dsconfig.commands.writing import write
+from dsconfig.facts.request import FactsRequest
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import usage
@@ -29,11 +30,9 @@ if TYPE_CHECKING:
 SHOWN = 10
 
 
-@options.with_groups
-@options.with_facts
 def tune(
     *,
-    style: memory_options.Style,
+    request: FactsRequest,
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     show_all: Annotated[
@@ -46,7 +45,6 @@ def tune(
         ),
     ] = None,
     output_format: options.FullOrJson = "full",
-    facts: "Facts",
 ) -> None:
     """Rank ZeRO stage, offload and recomputation by estimated throughput.
 
@@ -56,14 +54,14 @@ def tune(
 
     Exit code 1 if nothing fits.
     """
-    facts = memory_options.with_master_weights(facts, style)
+    facts = options.facts_from(request, None)
+    fact_notes.note_no_master_weights(facts)
     target = inference.target_program(runtime, deepspeed_version, facts=facts)
     fact_notes.note_misspelled_arguments(facts)
     program = target.runtime
     facts = options.with_this_machine(facts)
     with usage():
         workload.require_facts(facts, device=True, sequence_length=True)
-    facts = memory_options.with_style(facts, style)
     with usage(), progress("Searching configurations"):
         ranking = tuning.ranking(facts, runtime=program)
     candidates = ranking.candidates

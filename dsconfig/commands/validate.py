@@ -12,6 +12,7 @@ from dsconfig.commands import completion, notes, options
 from dsconfig.commands.findings_output import Output
 from dsconfig.commands.printing import print_text
 from dsconfig.commands.validate_options import FindingOptions, FixOptions, RunOptions
+from dsconfig.facts.request import FactsRequest
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
 from dsconfig.project.neighbours import TRAINER, Neighbours, named_reference
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
-@options.with_groups
-@options.with_flags(
-    "gpus nodes device model params lora_rank base_weights training_args accelerate_config "
-    "host_memory client_optimizer seq_len releases"
-)
 def validate(
     context: typer.Context,
     files: Annotated[
@@ -52,7 +48,7 @@ def validate(
     runtime: options.RuntimeName = None,
     deepspeed_version: options.DeepSpeedVersion = None,
     *,
-    flags: dict[str, object],
+    request: FactsRequest,
     overrides: options.Overrides = None,
     output_format: Annotated[
         str,
@@ -79,13 +75,14 @@ def validate(
         error_on_warning=run.error_on_warning,
         statistics=findings.statistics,
     )
-    # The modules for facts are imported only if there are any.
-    own = {name: flag for name, flag in flags.items() if flag is not None}
+    own = request.stated
 
     def configured() -> Validator:
-        known = options.with_project_facts(own, files[0] if files else None)
+        file = files[0] if files else None
+        # The modules for facts are imported only if there are any.
+        has_facts = own or options.project_facts(request, file)
         return Validator(
-            facts=options.facts_from(**known) if known else None,
+            facts=options.facts_from(request, file) if has_facts else None,
             runtime=runtime,
             version=deepspeed_version,
             overrides=overrides or (),

@@ -302,7 +302,7 @@ def operator_bytes(shape: Architecture, style: Style, block: BlockKind) -> float
 
 def style_of(effective: Effective, facts: Facts) -> Style:
     """Return the kernels set in the training facts; flash attention by default."""
-    arguments = facts.arguments
+    arguments = facts.execution
     width = effective.numerics.precision.bytes
     dropout = facts.architecture.extras.get("dropout") if facts.architecture else None
     return Style(
@@ -324,7 +324,7 @@ release notes: ``scaled_dot_product_attention`` by default)."""
 
 def is_flash(facts: Facts) -> bool:
     """Return whether attention keeps no scores: as set, else as transformers does by default."""
-    implementation = facts.arguments.get("attn_implementation")
+    implementation = facts.execution.get("attn_implementation")
     if implementation is not None:
         return str(implementation) != "eager"
     release = facts.releases.get("transformers")
@@ -335,15 +335,15 @@ def is_flash(facts: Facts) -> bool:
 
 def sets_recomputation(facts: Facts) -> bool:
     """Return whether the training arguments set it: they override the block of the file."""
-    return facts.arguments.get("gradient_checkpointing") is not None
+    return facts.execution.get("gradient_checkpointing") is not None
 
 
 def recompute_of(effective: Effective, facts: Facts) -> Recompute:
     """Return what the training arguments set, else the block of the file."""
-    value = facts.arguments.get("gradient_checkpointing")
+    value = facts.execution.get("gradient_checkpointing")
     if isinstance(value, str) and value in _RECOMPUTE_NAMES:
         return Recompute(value)
-    if value and "context_fn" in (facts.arguments.get("gradient_checkpointing_kwargs") or ()):
+    if value and "context_fn" in (facts.execution.get("gradient_checkpointing_kwargs") or ()):
         return Recompute.SELECTIVE  # the policy is in the script
     if value is None:
         value = effective.activation_checkpointing.enabled
@@ -409,7 +409,7 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
         split = tensor if settings.partition_activations else 1
         # Only the input of the first block of an interval is kept; all are recomputed together.
         of_stage = -(-shape.layers // facts.degrees.pipeline)
-        together = min(facts.arguments.get(CHECKPOINT_INTERVAL, 1), of_stage)
+        together = min(facts.execution.get(CHECKPOINT_INTERVAL, 1), of_stage)
         recomputed = full[largest] if together == 1 else kept * together
         kept = style.width * tokens * hidden // split // together
         if settings.cpu_checkpointing:

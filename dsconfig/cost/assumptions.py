@@ -68,12 +68,12 @@ def _kernels(facts: Facts) -> Iterator[tuple[str, Facts]]:
     """Yield the flags of kernels that need less memory than assumed, with the facts they give."""
     if facts.sequence_length is None:
         return
-    if not _SELECTS_LOSS & facts.arguments.keys():
+    if not _SELECTS_LOSS & facts.execution.keys():
         # Fused cross entropy: the plain one, which is assumed, needs most.
-        yield f"--loss {Loss.FUSED}", facts.with_arguments({"loss": str(Loss.FUSED)})
+        yield f"--loss {Loss.FUSED}", facts.with_execution({"loss": str(Loss.FUSED)})
     shape, name = facts.architecture, "attn_implementation"
     # FlashAttention, for a family whose default attention is eager.
-    if shape is None or is_flash(facts) or name in facts.arguments:
+    if shape is None or is_flash(facts) or name in facts.execution:
         return
     if family_of(shape).has_flash:
-        yield "--attention flash", facts.with_arguments({name: "flash_attention_2"})
+        yield "--attention flash", facts.with_execution({name: "flash_attention_2"})

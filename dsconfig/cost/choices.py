@@ -190,7 +190,7 @@ def with_recomputation(effective: Effective, enabled: bool = True) -> Effective:
 
 def recomputing_selectively(facts: Facts) -> Facts:
     """Return facts in which the script keeps attention and every other matrix product."""
-    return facts.with_arguments({"gradient_checkpointing": Recompute.SELECTIVE.value})
+    return facts.with_execution({"gradient_checkpointing": Recompute.SELECTIVE.value})
 
 
 def can_select(facts: Facts, runtime: Runtime) -> bool:

@@ -67,7 +67,7 @@ def facts_in_force(effective: Effective, facts: Facts, program: Runtime) -> Fact
     if split.degrees.pipeline == 1 or not blocks or sets_recomputation(split):
         return split
     arguments = {"gradient_checkpointing": str(Recompute.FULL), CHECKPOINT_INTERVAL: blocks}
-    return split.with_arguments(arguments)
+    return split.with_execution(arguments)
 
 
 def estimate_option(
@@ -121,8 +121,7 @@ def estimate_if_fits(
 
 def _below_device(job: Workload, program: Runtime) -> tuple[TierMemory, TierMemory]:
     """Return host memory and NVMe."""
-    is_deepspeed = program.runs_deepspeed
-    return host_memory(job, is_deepspeed=is_deepspeed), nvme_memory(job, is_deepspeed=is_deepspeed)
+    return host_memory(job, program), nvme_memory(job, program)
 
 
 def _option(
@@ -164,7 +163,7 @@ def _step(effective: Effective, facts: Facts, program: Runtime) -> StepEstimate 
     """Return the estimated step time as part of an option."""
     if effective.batch is None:
         return None
-    time = step_time(effective, facts, is_deepspeed=program.runs_deepspeed)
+    time = step_time(effective, facts, runtime=program)
     peak = facts.device.tflops_16bit if facts.device else None
     return StepEstimate(
         seconds=time.seconds,

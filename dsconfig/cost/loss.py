@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from dsconfig.cost.formulas import LOGITS
 from dsconfig.facts.model import Architecture
+from dsconfig.facts.request import LOSSES
 from dsconfig.schema.version import Version
 
 
@@ -28,8 +29,6 @@ class Loss(StrEnum):
 CHUNKS = 8
 """Chunks of a chunked loss: torchtune's ``num_output_chunks``."""
 
-NAMES = tuple(map(str, Loss))
-
 FORMULAS: Mapping[Loss, str] = {
     Loss.PLAIN: f"{LOGITS}, 16-bit and fp32 copies",
     Loss.NARROW: f"{LOGITS}, 16-bit copies",
@@ -43,7 +42,7 @@ FORMULAS: Mapping[Loss, str] = {
 def loss_of(arguments: Mapping[str, Any]) -> Loss:
     """Return ``loss`` if set; else the loss that ``use_liger_kernel`` selects with its settings."""
     named = arguments.get("loss")
-    if named in NAMES:
+    if named in LOSSES:
         return Loss(named)
     if not arguments.get("use_liger_kernel"):
         return Loss.PLAIN

@@ -14,7 +14,7 @@ def dense_mask_bytes(facts: Facts) -> int:
     length, model = facts.sequence_length, facts.model
     if facts.degrees.sequence == 1 or length is None or model is None:
         return 0
-    kernel = str(facts.arguments.get("attn_implementation") or "sdpa")
+    kernel = str(facts.execution.get("attn_implementation") or "sdpa")
     window = model.sliding_window
     has_mask = is_flash(facts) and kernel == "sdpa" and window is not None and window < length
     return length**2 if has_mask and length <= LONGEST_DENSE_MASK else 0

@@ -138,8 +138,7 @@ class _Evaluator:
     def _seconds(self, effective: Effective, facts: Facts) -> float:
         if effective.batch is None:
             return 1.0
-        is_deepspeed = runtime_of(self._runtime).runs_deepspeed
-        return step_time(effective, facts, is_deepspeed=is_deepspeed).seconds_per_sample
+        return step_time(effective, facts, runtime=self._runtime).seconds_per_sample
 
     def evaluate(self, series: "Series") -> Iterator[Change]:
         """Yield the useful changes of one series, up to the first that does not fit."""
@@ -271,7 +270,7 @@ def _recomputation(effective: Effective, facts: Facts, program: Runtime) -> Iter
     """Yield recomputation unless it is already on or set by a flag."""
     if (
         recompute_of(effective, facts) is Recompute.FULL
-        or GRADIENT_CHECKPOINTING in facts.arguments
+        or GRADIENT_CHECKPOINTING in facts.execution
     ):
         return
     edits: dict[str, Any] = {RECOMPUTATION: dict(RECOMPUTED)}
@@ -304,7 +303,7 @@ def _adapters(effective: Effective, facts: Facts) -> Iterator[Candidate]:
     adapted.append((f"QLoRA: {adapters}4-bit base weights", edits, quantized))
     for what, changes, known in adapted:
         yield Candidate((what,), changes, effective, known)
-        if recompute is not Recompute.FULL and GRADIENT_CHECKPOINTING not in facts.arguments:
+        if recompute is not Recompute.FULL and GRADIENT_CHECKPOINTING not in facts.execution:
             again = {**changes, RECOMPUTATION: dict(RECOMPUTED)}
             parts = (what, "recompute activations")
             yield Candidate(parts, again, with_recomputation(effective), known)

@@ -4,10 +4,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from dsconfig import api
 from dsconfig.cost.estimate import Estimate
 from dsconfig.facts import Facts, gathering
+from dsconfig.facts.request import FactsRequest
 from dsconfig.project import assumed_facts, search, settings
 from dsconfig.project.errors import usage
 from dsconfig.project.neighbours import Neighbours
@@ -95,9 +97,9 @@ def project_facts(path: str) -> Facts | None:
 
 
 @lru_cache(maxsize=64)
-def _gathered(file: str, named: tuple[tuple[str, str | int], ...]) -> Facts:
+def _gathered(file: str, named: tuple[tuple[str, Any], ...]) -> Facts:
     with usage(file):
-        return gathering.from_flags(**dict(named))
+        return gathering.facts_of(FactsRequest(**dict(named)))
 
 
 def clear_caches() -> None:

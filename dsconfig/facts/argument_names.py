@@ -2,7 +2,7 @@
 
 import re
 
-from dsconfig.facts import gathering
+from dsconfig.facts.request import DECLARED
 
 _FLAG_OR_COMMAND = re.compile(
     r"`[^`]*`|--([a-z]+(?:-[a-z]+)*)\b(?: (deepspeed|transformers|accelerate|dsengine|none)\b)?"
@@ -17,12 +17,14 @@ def in_arguments(message: str) -> str:
 
 def _argument_for(match: re.Match[str]) -> str:
     argument = match[1] and argument_of(match[1])
-    if argument not in (*gathering.ARGUMENTS, "runtime", "version"):
+    if argument not in (*DECLARED, "runtime", "version"):
         return match[0]
     return f"{argument}=" + (f'"{match[2]}"' if match[2] else "")
 
 
 def argument_of(flag: str) -> str:
     """Return the argument of the library for a command-line flag without its dashes."""
-    others = {"with": "releases", "deepspeed-version": "version", "world-size": "gpus"}
-    return others.get(flag) or flag.replace("-", "_")
+    if flag == "deepspeed-version":
+        return "version"
+    named = (name for name, declared in DECLARED.items() if f"--{flag}" in declared.flags)
+    return next(named, flag.replace("-", "_"))

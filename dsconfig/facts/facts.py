@@ -100,8 +100,13 @@ class Facts:
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """TrainingArguments of the run, including those set by flags."""
+        """TrainingArguments of the run."""
         return self.training.arguments if self.training else {}
+
+    @property
+    def execution(self) -> Mapping[str, Any]:
+        """TrainingArguments with kernels and recomputation that are stated apart from them."""
+        return {**self.arguments, **(self.training.execution if self.training else {})}
 
     @property
     def sequence_length(self) -> int | None:
@@ -117,10 +122,10 @@ class Facts:
         """Whether the device is the CPU."""
         return self.device is not None and self.device.kind == "cpu"
 
-    def with_arguments(self, arguments: Mapping[str, Any]) -> "Facts":
-        """Return these facts with additional or changed TrainingArguments."""
+    def with_execution(self, arguments: Mapping[str, Any]) -> "Facts":
+        """Return these facts with other kernels or recomputation, by TrainingArgument."""
         known = self.training or training.TrainingFacts()
-        return replace(self, training=replace(known, arguments={**known.arguments, **arguments}))
+        return replace(self, training=replace(known, execution={**known.execution, **arguments}))
 
     @property
     def gradient_ranks(self) -> int | None:

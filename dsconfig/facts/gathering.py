@@ -1,18 +1,17 @@
 """Facts from arguments or command-line flags, with their origins."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from inspect import signature
+from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, ParamSpec, cast
 
 from dsconfig import mesh, os_errors
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import (
     FactError,
-    flag_of,
     parse_bytes,
     parse_count,
     read_file,
@@ -22,7 +21,8 @@ from dsconfig.facts.inputs import (
 )
 from dsconfig.facts.machine import DeviceFacts, HostFacts, cpu_device, local_host, named_device
 from dsconfig.facts.model import ModelOutline, ModelTree
-from dsconfig.facts.training import GATHERED_AS, MASTER_WEIGHTS, TrainingFacts, training
+from dsconfig.facts.request import DECLARED, DEFAULTS, FactsRequest, flag_of
+from dsconfig.facts.training import GATHERED_AS, TrainingFacts, execution_of, training
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema.version import Version
 from dsconfig.source.plain import shown, to_plain
@@ -42,68 +42,53 @@ with lazy_imports():
         trainer_fields,
     )
 
-_PRECISIONS = ("fp32", "fp16", "bf16")
+Arguments = ParamSpec("Arguments")
 
 
-def gather(
-    *,
-    gpus: int | None = None,
-    nodes: int | None = None,
-    device: str | DeviceFacts | None = None,
-    device_memory: str | int | None = None,
-    model: str | Path | ModelTree | None = None,
-    params: str | int | float | None = None,
-    training_args: str | Path | Mapping[str, Any] | None = None,
-    accelerate_config: str | Path | Mapping[str, Any] | None = None,
-    micro_batch: int | None = None,
-    global_batch: int | None = None,
-    accumulation: int | None = None,
-    seq_len: int | None = None,
-    precision: str | None = None,
-    master_weights: str | None = None,
-    learning_rate: float | None = None,
-    total_steps: int | None = None,
-    warmup_steps: float | None = None,
-    host_memory: str | int | None = None,
-    nvme: str | None = None,
-    nvme_size: str | int | None = None,
-    tensor_parallel: int | None = None,
-    sequence_parallel: int | None = None,
-    pipeline_parallel: int | None = None,
-    expert_parallel: int | None = None,
-    node_link: str | float | None = None,
-    trainable: str | int | None = None,
-    lora_rank: int | None = None,
-    lora_targets: str | None = None,
-    lora_dropout: float = 0.0,
-    base_weights: str | None = None,
-    client_optimizer: str | None = None,
-    client_scheduler: str | None = None,
-    releases: Mapping[str, str] | Iterable[str] | None = None,
-) -> Facts:
+def _with_arguments_of(
+    request: Callable[Arguments, FactsRequest],
+) -> Callable[[Callable[[FactsRequest], Facts]], Callable[Arguments, Facts]]:
+    """Return a decorator for a function of a request, which will take its fields instead."""
+
+    def decorate(function: Callable[[FactsRequest], Facts]) -> Callable[Arguments, Facts]:
+        @wraps(function)
+        def call(*args: Arguments.args, **arguments: Arguments.kwargs) -> Facts:
+            unknown = arguments.keys() - DEFAULTS
+            if unknown or args:
+                wrong = f"argument {min(unknown)!r}" if unknown else "positional argument"
+                raise TypeError(f"{function.__name__}() got an unexpected {wrong}")
+            return function(request(*args, **arguments))
+
+        call.__wrapped__ = request  # type: ignore[attr-defined]  # for help() and signature()
+        return call
+
+    return decorate
+
+
+@_with_arguments_of(FactsRequest)
+def gather(request: FactsRequest) -> Facts:
     """Return the facts about a run; every argument is optional.
 
     ``gpus`` is the number of ranks; ``device`` a GPU name or ``cpu``; ``model`` a known model name,
     a Hugging Face id or the path of a config.json; ``params`` a parameter count
     (``13B``). Sizes are bytes or text such as ``512GB``. ``releases`` are versions of transformers,
     accelerate, torch and cuda: a mapping, or texts like ``torch==2.8.0``. ``master_weights`` are
-    those of an estimate: ``none``, ``fp32`` or ``bf16``. Arguments override files.
+    those of an estimate: ``none``, ``fp32`` or ``bf16``. ``recompute`` (``none``, ``selective`` or
+    ``full``), ``attention`` (``flash`` or ``eager``), ``fused_kernels`` and ``loss`` override what
+    ``training_args`` say about them. Arguments override files.
     Raises FactError (a ValueError) that names the argument and how to correct it. A misspelled name
     in ``training_args`` is one too, or a UserWarning if others may be of the script's own class.
     """
-    facts = from_flags(**locals())
+    facts = facts_of(request)
     _check_names(facts.arguments)
     return facts
 
 
-def from_flags(**arguments: Any) -> Facts:
+def facts_of(request: FactsRequest) -> Facts:
     """Return the facts as :func:`gather` does, without a check of the names in ``training_args``:
     the command line reports where they are written (DSC707)."""
-    return _facts(ARGUMENTS | {name: _argument(name, value) for name, value in arguments.items()})
-
-
-ARGUMENTS = {name: each.default for name, each in signature(gather).parameters.items()}
-"""Arguments of :func:`gather` with their defaults."""
+    stated = {name: _argument(name, value) for name, value in request.stated.items()}
+    return _facts({**DEFAULTS, **stated})
 
 
 def _check_names(arguments: Mapping[str, Any]) -> None:
@@ -115,7 +100,7 @@ def _check_names(arguments: Mapping[str, Any]) -> None:
         if misspelled:
             raise FactError("training_args", message)
         if closest is not None:
-            warnings.warn(f"training_args: {message}", UserWarning, stacklevel=3)
+            warnings.warn(f"training_args: {message}", UserWarning, stacklevel=4)
 
 
 _OWN_TYPES = (ModelTree, DeviceFacts, Path)
@@ -123,10 +108,9 @@ _TEXTS = (
     "nvme",
     "lora_targets",
     "base_weights",
-    "precision",
-    "master_weights",
     "client_optimizer",
     "client_scheduler",
+    *(name for name, declared in DECLARED.items() if declared.choices),
 )
 
 
@@ -170,10 +154,12 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
         require_positive(arguments[argument], argument)
     for argument in ("learning_rate", "warmup_steps"):
         require_non_negative(arguments[argument], argument)
-    for argument, names in (("precision", _PRECISIONS), ("master_weights", MASTER_WEIGHTS)):
-        if arguments[argument] not in (None, *names):
-            message = f"{shown(arguments[argument])} is not one of {', '.join(names)}"
+    for argument, declared in DECLARED.items():
+        if declared.choices and arguments[argument] not in (None, *declared.choices):
+            message = f"{shown(arguments[argument])} is not one of {', '.join(declared.choices)}"
             raise FactError(argument, message)
+    if not isinstance(arguments["fused_kernels"], bool):
+        raise FactError("fused_kernels", f"{shown(arguments['fused_kernels'])} is not a bool")
     device = arguments["device"]
     model = _trained(_model(arguments["model"], arguments["params"], origins), arguments)
     run = _training(arguments, written, launch.precision, origins)
@@ -476,6 +462,8 @@ def _training(
     own = {field: value for field, value in own.items() if value is not None}
     for field in own:
         origins[field] = flag_of(GATHERED_AS[field])
+    if execution := execution_of(arguments):
+        own["execution"] = execution
     if arguments["training_args"] is None:
         if launch_precision is not None and "precision" not in own:
             own["precision"] = launch_precision

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dsconfig import os_errors
+from dsconfig.facts.request import flag_of
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.source.plain import TOO_MANY_DIGITS, shown, without_large_integers
 from dsconfig.source.pointer import dotted, is_too_deep
@@ -46,11 +47,6 @@ _ARGUMENT = re.compile(r"\b([a-z][a-z_]*)=(?=[ ;:,.)]|$)")
 def in_flags(message: str) -> str:
     """Return a message with command-line flags in place of arguments."""
     return _ARGUMENT.sub(lambda match: flag_of(match[1]), message)
-
-
-def flag_of(argument: str) -> str:
-    """Return the command-line flag of an argument of :func:`gather`."""
-    return "--with" if argument == "releases" else f"--{argument.replace('_', '-')}"
 
 
 LARGEST_SIZE = 2**63 - 1

@@ -35,14 +35,15 @@ class TrainingFacts:
     precision: str | None = None
     """``fp32``, ``fp16`` or ``bf16``."""
     master_weights: str | None = None
-    """One of ``MASTER_WEIGHTS``: the copy of bf16 weights that the optimizer updates. Read by
-    estimates; None: as in the config."""
+    """The copy of bf16 weights that the optimizer updates, for estimates; None: as in the config.
+
+    ``fp32``; ``bf16``, with bf16 states; ``none``: weights, gradients and states are bf16, as in
+    torchtune.
+    """
     arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    execution: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Kernels and recomputation that are stated apart from ``arguments``, under the same names."""
 
-
-MASTER_WEIGHTS = ("none", "fp32", "bf16")
-"""``none``: no copy; weights, gradients and optimizer states are bf16, as in torchtune. ``bf16``: a
-copy in bf16, with bf16 states."""
 
 GATHERED_AS: Mapping[str, str] = MappingProxyType(
     {
@@ -173,6 +174,20 @@ def training(arguments: Mapping[str, Any]) -> TrainingFacts:
         precision=_precision(arguments),
         arguments=MappingProxyType(dict(arguments)),
     )
+
+
+def execution_of(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return kernels and recomputation, as stated to ``gather``, by TrainingArgument."""
+    kernel = {"flash": "flash_attention_2", "eager": "eager"}.get(stated["attention"])
+    found = {
+        "gradient_checkpointing": {"none": False, "full": True}.get(
+            stated["recompute"], stated["recompute"]
+        ),
+        "attn_implementation": kernel,
+        "use_liger_kernel": stated["fused_kernels"] or None,
+        "loss": stated["loss"],
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _precision(arguments: Mapping[str, Any]) -> str | None:

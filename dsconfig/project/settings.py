@@ -47,7 +47,7 @@ class ProjectSettings(NamedTuple):
         return str(self.root / "pyproject.toml")
 
     @property
-    def facts(self) -> dict[str, str | int]:
+    def facts(self) -> dict[str, Any]:
         """The model and GPUs that are set, by the name of their flag."""
         named = {"model": self.model, "device": self.device, "gpus": self.gpus}
         return {name: value for name, value in named.items() if value}

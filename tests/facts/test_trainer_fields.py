@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 import dsconfig
-from dsconfig.facts.gathering import from_flags
+from dsconfig.facts.gathering import facts_of
+from dsconfig.facts.request import FactsRequest
 from dsconfig.facts.trainer_fields import FORMER, REMOVED, TAKEN
 from dsconfig.report import Position, Range
 from suite.limits import scaled
@@ -142,7 +143,7 @@ def test_ignore_comment_does_not_cover_the_same_line_of_another_file(tmp_path: P
 
 def test_unknown_arguments_are_one_note() -> None:
     given = {"output_dir": "out", "learning_rat": 1e-5, "dataset": "d", "max_rows": 3, "lora": 1}
-    facts = from_flags(gpus=1, training_args=given)
+    facts = facts_of(FactsRequest(gpus=1, training_args=given))
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
     (findings,) = [each for each in found if each.code == "DSC707"]
     assert findings.severity == "info" and "and 1 more" in findings.message
@@ -150,7 +151,7 @@ def test_unknown_arguments_are_one_note() -> None:
 
 def test_script_fields_are_known_arguments() -> None:
     given = {"output_dir": "out", "max_length": 512, "model_init_kwargs": {"dtype": "bfloat16"}}
-    facts = from_flags(gpus=1, training_args=given)
+    facts = facts_of(FactsRequest(gpus=1, training_args=given))
     found = dsconfig.validate(CONFIG, facts, runtime="transformers").diagnostics
     assert "DSC707" not in {each.code for each in found}
 
@@ -164,7 +165,7 @@ def test_script_fields_are_known_arguments() -> None:
     ],
 )
 def test_name_without_eval_means_the_argument_of_training(name: str, meant: str) -> None:
-    facts = from_flags(gpus=1, training_args={name: 2})
+    facts = facts_of(FactsRequest(gpus=1, training_args={name: 2}))
     report = dsconfig.validate({"train_batch_size": 2}, facts, runtime="transformers")
     helps = [each.help for each in report.diagnostics if each.code == "DSC707"]
     assert helps == [f'did you mean "{meant}"?']

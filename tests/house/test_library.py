@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import dsconfig
 from dsconfig.commands.app import app
-from dsconfig.commands.options import fact_flags
+from dsconfig.facts.request import DECLARED
 from dsconfig.project import inference
 
 CONFIG = {
@@ -54,10 +54,16 @@ def test_every_public_function_has_a_docstring() -> None:
         assert getattr(dsconfig, name).__doc__, name
 
 
-def test_gather_arguments_equal_the_flags() -> None:
-    arguments = set(signature(dsconfig.gather).parameters)
-    assert set(signature(fact_flags).parameters) <= arguments
-    assert {"gpus", "seq_len", "device", "host_memory"} <= arguments
+def test_help_lists_the_arguments_of_gather() -> None:
+    assert list(signature(dsconfig.gather).parameters) == list(DECLARED)
+
+
+def test_gather_rejects_unknown_and_positional_arguments() -> None:
+    gather: Any = dsconfig.gather
+    with pytest.raises(TypeError, match=r"gather\(\) got an unexpected argument 'gpu'"):
+        gather(gpu=2)
+    with pytest.raises(TypeError, match="unexpected positional argument"):
+        gather(2)
 
 
 def test_tune_ranks_candidates(facts: dsconfig.Facts) -> None:

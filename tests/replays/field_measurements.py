@@ -15,37 +15,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import dsconfig
-from dsconfig.commands import memory_options
 from dsconfig.cost.estimate import Option, Phase
 from dsconfig.facts import Facts, gather
+from dsconfig.facts.request import DECLARED, flag_of
 from replays import Case
 
 MEMORY_TOLERANCE = 0.12
 TIME_TOLERANCE = 1.5
 GIB = 2**30
 Row = Mapping[str, Any]
-
-NUMBERS = {
-    "--gpus": "gpus",
-    "--nodes": "nodes",
-    "--seq-len": "seq_len",
-    "--micro-batch": "micro_batch",
-    "--accumulation": "accumulation",
-    "--tensor-parallel": "tensor_parallel",
-    "--sequence-parallel": "sequence_parallel",
-    "--pipeline-parallel": "pipeline_parallel",
-}
-NAMES = {
-    "--model": "model",
-    "--params": "params",
-    "--device": "device",
-    "--device-memory": "device_memory",
-    "--node-link": "node_link",
-    "--host-memory": "host_memory",
-    "--precision": "precision",
-    "--master-weights": "master_weights",
-    "--trainable": "trainable",
-}
 
 
 def replay(path: Path) -> Iterator[Case]:
@@ -119,37 +97,25 @@ def option_of(row: Row, facts: Facts) -> Option:
 
 def facts_of(row: Row) -> Facts:
     """Return the facts of the flags in a row, parsed as on the command line."""
-    known, others = flags_of(row["flags"])
+    known = flags_of(row["flags"])
     arguments = row.get("training_args")
-    if row.get("model_config"):
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "config.json"
-            path.write_text(json.dumps(row["model_config"]))
-            facts = gather(**{**known, "model": path, "training_args": arguments})
-    else:
-        facts = gather(**known, training_args=arguments)
-    style = memory_options.Style(
-        attention=others.get("--attention"),
-        fused_kernels="--fused-kernels" in others,
-    )
-    return memory_options.with_style(facts, style, others.get("--recompute"))
+    if not row.get("model_config"):
+        return gather(**known, training_args=arguments)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(row["model_config"]))
+        return gather(**{**known, "model": path, "training_args": arguments})
 
 
-def flags_of(flags: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the arguments of ``gather`` and the flags for kernels and recomputation."""
+def flags_of(flags: list[str]) -> dict[str, Any]:
+    """Return the arguments of ``gather`` for flags."""
     facts: dict[str, Any] = {}
-    others: dict[str, str] = {}
+    named = {flag_of(name): (name, declared.kind) for name, declared in DECLARED.items()}
     arguments = iter(flags)
     for flag in arguments:
-        if flag == "--fused-kernels":
-            others[flag] = ""
-        elif flag in NUMBERS:
-            facts[NUMBERS[flag]] = int(next(arguments))
-        elif flag in NAMES:
-            facts[NAMES[flag]] = next(arguments)
-        else:
-            others[flag] = next(arguments)
-    return facts, others
+        name, kind = named[flag]
+        facts[name] = True if kind is bool else kind(next(arguments))
+    return facts
 
 
 def _job(flags: str, *, runtime: str = "deepspeed", **row: Any) -> Row:

@@ -3,8 +3,7 @@
 import { decode, encode } from "./state.js";
 
 const GIB = 2 ** 30;
-const STYLE = ["recompute", "attention", "fused_kernels"];
-const OWN = ["text", "name", "model_config", "runtime", "version", ...STYLE];
+const OWN = ["text", "name", "model_config", "runtime", "version"];
 const START = {
   text: JSON.stringify({
     train_micro_batch_size_per_gpu: 1, gradient_accumulation_steps: 4, bf16: { enabled: true },
@@ -62,10 +61,9 @@ function request(kind) {
   const { text = "", name, model_config = "", runtime = null, version = null, ...saved } = state();
   const number = (id) => at(id)?.type === "number";
   const entries = Object.entries(saved).map(([id, given]) => [id, number(id) ? Number(given) : given]);
-  const style = Object.fromEntries(entries.filter(([id]) => STYLE.includes(id)));
-  if (style.fused_kernels) style.fused_kernels = true;
   const flags = Object.fromEntries(entries.filter(([id]) => !OWN.includes(id)));
-  return { kind, text, name, model_config, runtime, version, style, flags };
+  if (flags.fused_kernels) flags.fused_kernels = true;
+  return { kind, text, name, model_config, runtime, version, flags };
 }
 
 // Answers
