@@ -11,14 +11,9 @@ SOURCES = ("dsconfig", "engine/dsengine")
 
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
-    # 4 more: what ranks agree on before a parallel forward, which models can be divided, the hooks
-    # for both, and the one that prints to stderr, below all packages of dsengine.
-    "product files": 710,
-    # 442 more: the contract of a parallel forward and the proof of divided attention, stderr of
-    # dsengine through a writer, links in SARIF, placeholders in remedies, exit code of the server.
-    "product code lines": 64_581,
-    # 6 more: these and their tests.
-    "tracked files": 2_684,
+    "product files": 709,
+    "product code lines": 64_552,
+    "tracked files": 2_434,
 }
 
 
