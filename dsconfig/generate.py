@@ -11,10 +11,11 @@ from pathlib import Path
 from dsconfig.planner.coverage import page as coverage_page
 from dsconfig.reference import keys as key_reference
 from dsconfig.reference import rule_pages
+from dsconfig.reference.rule_pages import PACKAGED
 from dsconfig.schema import json_schema, key_index
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("schemas", rule_pages.PACKAGED)
+FOLDERS = ("schemas", PACKAGED)
 """Directories that contain only generated files."""
 
 
@@ -28,7 +29,7 @@ def texts() -> Mapping[str, str]:
         "docs/reference/engine-keys.md": coverage_page.page(),
         "docs/reference/rules.md": rule_pages.index(),
         **schemas,
-        **rule_pages.pages(),
+        **{f"{PACKAGED}/{name}": text for name, text in rule_pages.pages().items()},
     }
 
 

@@ -153,6 +153,6 @@ def index() -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return every page by path; they are part of the package."""
-    of_rules = {f"{PACKAGED}/{code}.md": page(rule) for code, rule in rules().items()}
-    return of_rules | {f"{PACKAGED}/{code}.md": finding_page(code) for code in CODES}
+    """Return every page by file name; they are part of the package."""
+    of_rules = {f"{code}.md": page(rule) for code, rule in rules().items()}
+    return of_rules | {f"{code}.md": finding_page(code) for code in CODES}
