@@ -30,18 +30,18 @@ def removed_feature(config: Context) -> Iterator[Finding]:
     for path, key, refused_from in _removals(config):
         if config.version >= refused_from:
             dotted, value = ".".join(path), config.get(*path)
-            # Deleting a disabled feature changes nothing.
+            # Deleting a disabled feature changes nothing; the settings of others are not lost.
             switch = value.get("enabled") if is_block(value) else value
+            is_off = value is None or switch is False
             yield Finding(
                 path=path,
                 message=f"{dotted} was removed: DeepSpeed {refused_from} and later reject it, "
                 "whatever "
                 "its value",
                 help=key.declared.instead,
-                fix=as_fix(
-                    delete_entry(config.document, join(*path)),
-                    safe=value is None or switch is False,
-                ),
+                fix=as_fix(delete_entry(config.document, join(*path)), safe=True)
+                if is_off
+                else None,
                 on_key=True,
             )
 

@@ -314,6 +314,12 @@ def test_deleting_disabled_feature_is_a_safe_fix(written, safe):
     assert [fix is not None and fix.applicability.value == "safe" for fix in fixes] == [safe]
 
 
+def test_settings_of_a_removed_feature_are_not_deleted() -> None:
+    block = {"enabled": True, "schedule_type": "fixed_linear"}
+    found = codes({"train_batch_size": 8, "curriculum_learning": block}, runtime="deepspeed")
+    assert found["DSC801"].fix is None
+
+
 @pytest.mark.parametrize(("version", "refused"), [("0.3.7", True), ("0.3.8", False)])
 def test_stage_3_requires_0_3_8(version, refused):
     found = codes({"train_batch_size": 8} | zero(3), runtime="deepspeed", version=version)
