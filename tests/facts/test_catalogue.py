@@ -151,3 +151,14 @@ def test_truncated_name_suggests_names_with_that_prefix() -> None:
     known = ("A10", "A10G", "H100-SXM5-80GB", "H100-PCIe-80GB")
     message = str(catalogue.unknown("device", "h10", known, ""))
     assert "did you mean H100-SXM5-80GB, H100-PCIe-80GB, A10?" in message
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("h300", {"H100", "H200", "H800"}), ("rtx5095", {"RTX-5090"}), ("h100-sxm9", {"H100"})],
+)
+def test_unknown_gpu_suggests_those_of_its_series(typed: str, expected: set[str]) -> None:
+    with pytest.raises(FactError) as caught:
+        named_device(typed)
+    first = str(caught.value).partition("did you mean ")[2].split(", ")
+    assert all(any(name.startswith(series) for name in first) for series in expected)

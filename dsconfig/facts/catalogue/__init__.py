@@ -46,13 +46,20 @@ def squeezed(name: str) -> str:
 
 
 def unknown(argument: str, name: str, known: Iterable[str], remedy: str) -> FactError:
-    """Return the error for an unknown name, with the closest known ones."""
+    """Return the error for an unknown name, with the closest known ones.
+
+    A known name is compared as a whole, and its first words, as many as are typed: h300 is closer
+    to H100-SXM than to MI300X.
+    """
     from difflib import get_close_matches
 
-    names = {squeezed(entry): entry for entry in known}
-    wanted = squeezed(name)
+    names, wanted = dict[str, str](), squeezed(name)
+    for entry in known:
+        first = words(entry)[: len(words(name))]
+        for part in (squeezed(entry), squeezed("".join(first))):
+            names.setdefault(part, entry)
     completions = [key for key in names if wanted and key.startswith(wanted)]
-    alike = dict.fromkeys((*completions, *get_close_matches(wanted, names, n=3, cutoff=0.5)))
-    near = [names[hit] for hit in list(alike)[:3]]
+    alike = (*completions, *get_close_matches(wanted, names, n=9, cutoff=0.5))
+    near = list(dict.fromkeys(names[hit] for hit in alike))[:3]
     hint = f"; did you mean {', '.join(near)}?" if near else "."
     return FactError(argument, f"{name!r} is not in the catalogue{hint} {remedy}")
