@@ -104,7 +104,11 @@ def _why_not_chosen(candidate: Candidate, best: Candidate) -> str:
             return f"as fast, {size(more)} more"
         if candidate.degrees != best.degrees:
             return "as fast, but more divided"
-        return "as fast, but more sharded" if more < 0 else "the same, but more sharded"
+        same = "as fast" if more < 0 else "the same"
+        stage, chosen = candidate.choice.stage, best.choice.stage
+        if stage == chosen:
+            return f"{same}, but with other settings"
+        return f"{same}, but {'more' if stage > chosen else 'less'} sharded"
     again = candidate.choice.recompute is not best.choice.recompute
 
     def longer(part: str) -> float:
