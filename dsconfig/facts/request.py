@@ -208,7 +208,7 @@ class FactsRequest:
         return {
             name: value
             for name, default in DEFAULTS.items()
-            if (value := getattr(self, name)) is not default
+            if type(value := getattr(self, name)) is not type(default) or value != default
         }
 
 
