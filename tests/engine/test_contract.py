@@ -135,8 +135,18 @@ def test_sampled_tokens_are_those_of_the_first_rank(ranks: Ranks) -> None:
 
 
 @pytest.mark.live
-def test_ranks_that_divide_experts_generate_unequal_lengths(ranks: Ranks) -> None:
-    assert ranks.run(f"{JOBS}:generated_with_experts") == [3, 7]
+@pytest.mark.parametrize("through_module", [False, True])
+def test_ranks_that_divide_experts_generate_unequal_lengths(
+    ranks: Ranks, through_module: bool
+) -> None:
+    job = f"{JOBS}:generated_with_experts"
+    assert ranks.run(job, through_module=through_module) == [3, 7]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_rank_with_full_parameters_generates_alone(ranks: Ranks, stage: int) -> None:
+    assert ranks.run(f"{JOBS}:generated_alone", stage=stage, seconds=40) == [0, 5]
 
 
 @pytest.mark.live

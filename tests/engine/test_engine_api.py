@@ -112,12 +112,6 @@ def test_stage_3_parameters_have_compute_dtype(ranks: Ranks, persistent: int) ->
         assert answer == dict.fromkeys(answer, True)
 
 
-@sweep(1, bf16=[False, True], stage=[0, 1, 2])
-def test_deepcopy_is_an_ordinary_module(ranks: Ranks, stage: int, bf16: bool) -> None:
-    settings = config(stage, bf16={"enabled": bf16})
-    assert ranks.run("training.engine_api_jobs:copied", settings=settings)[0] == (True, True, True)
-
-
 @sweep(1, prefix=["", "module."], stage=STAGES)
 def test_full_weights_load_at_every_stage(ranks: Ranks, stage: int, prefix: str) -> None:
     ours, theirs, messages = ranks.run(

@@ -276,16 +276,28 @@ def sampled_tokens() -> list[int]:
     return found[0].tolist()
 
 
-def generated_with_experts() -> int:
+def generated_with_experts(through_module: bool) -> int:
     """Return the number of tokens after generating more of them on the second rank."""
     config = expert_jobs.config_of("Mixtral", 1, 2)
     engine, *_ = dsengine.initialize(model=expert_jobs.model_of("Mixtral"), config=config)
-    engine.eval()
+    model: Any = (engine.module if through_module else engine).eval()
     new = 1 + 4 * dist.get_rank()
     options: dict[str, Any] = {"max_new_tokens": new, "min_new_tokens": new}
-    tokens = [engine.generate(torch.ones(1, 2).long(), **options) for _ in range(2)]
+    tokens = [model.generate(torch.ones(1, 2).long(), **options) for _ in range(2)]
     engine.destroy()
     return tokens[1].shape[1]
+
+
+def generated_alone(stage: int) -> int:
+    """Return the number of tokens that only the second rank generates, 0 on the first."""
+    model, config = sequence_jobs.model_of("causal", divided=False), settings(stage, 1, "SGD", 0.5)
+    engine, *_ = dsengine.initialize(model=model, config=config)
+    own: Any = engine.eval().module
+    tokens = torch.ones(1, 0)
+    if dist.get_rank() == 1:
+        tokens = own.generate(torch.ones(1, 2).long(), max_new_tokens=3)
+    engine.destroy()
+    return tokens.shape[1]
 
 
 def adapted_forward(way: str) -> str | float:

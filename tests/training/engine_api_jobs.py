@@ -257,24 +257,6 @@ def _written_otherwise(module: nn.Module, weight: Any, master: Any) -> dict[str,
     return result
 
 
-def copied(settings: dict[str, Any]) -> tuple[bool, bool, bool]:
-    """Check that a deep copy is an ordinary module with the same output and trains no shard."""
-    engine = started(settings)
-    window(engine, 0)
-    twin = copy.deepcopy(engine.module)
-    batch = models.batch(1, 0, 0)
-    same = torch.equal(twin(batch), engine.module(batch))
-    tied = twin.head.weight is twin.tokens.weight
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.zero_()
-    twin.load_state_dict(twin.state_dict())
-    window(engine, 1)
-    alive = float(engine.module.head.weight.abs().sum()) > 0
-    engine.destroy()
-    return same, tied, alive
-
-
 def loaded_weights(settings: dict[str, Any], prefix: str) -> tuple[float, float, list[str]]:
     """Return the loss with another model's weights loaded, and that model's own loss."""
     other = models.tied(seed=5)

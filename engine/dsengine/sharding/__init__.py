@@ -24,6 +24,7 @@ from dsengine.sharding.zero.adoption import gather_all, is_partitioned
 from dsengine.sharding.zero.registry import register_model
 from dsengine.sharding.zero.rounded import restore_exact
 from dsengine.topology import Topology
+from dsengine.torch_private.removal import make_copyable
 
 __all__ = ["SPLITS", "FullySharded", "OptimizerSharded", "Replicated", "Sharding", "distribute"]
 
@@ -79,6 +80,8 @@ def _distribute(
     if topology.size("sequence") > 1:
         keep_attention(sharding)
     watch_forwards(module, topology, device, sharding)
+    if not isinstance(sharding, Replicated) or topology.size("sequence") > 1:
+        make_copyable(module)
     record_distribution(sharding, before)
     sharding.originals |= split
     sharding.originals |= {old: sharding.originals[new] for old, new in replaced.items()}

@@ -7,7 +7,7 @@ from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.topology import Topology
-from dsengine.torch_private.removal import make_copyable
+from dsengine.torch_private.removal import generate_alone
 
 
 class OptimizerSharded(FullySharded):
@@ -33,4 +33,5 @@ class OptimizerSharded(FullySharded):
             self._keep_unsharded(self.root)
             self._ensure_gathered()
             self._unsharded_units.use_full_state_dicts(self.root)
-        make_copyable(module)
+        if topology.mesh.expert == 1:
+            generate_alone(module)

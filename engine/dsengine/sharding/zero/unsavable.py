@@ -2,12 +2,13 @@
 
 [Note: saving shards]
 At stage 3 ``state_dict()`` returns this rank's shards as DTensors, except of persistent parameters,
-which are full. A script that saves it on rank 0 alone, as it would an ordinary model, would lose
-the other ranks' shards: torch.save would write only rank 0's, and safetensors fails with an error
-about its storage. So torch.save checks for such shards before it opens the file, and a shard's
-storage raises the same explanation where safetensors reads its address, which is before it writes.
-Copies of shards, such as ``value.cpu()``, are recognized by their mesh.
-torch.distributed.checkpoint reads local tensors and is not affected.
+which are full; at every stage, this rank's parts of split layers and divided experts. A script that
+saves it on rank 0 alone, as it would an ordinary model, would lose the other ranks' shards:
+torch.save would write only rank 0's, and safetensors fails with an error about its storage. So
+torch.save checks for such shards before it opens the file, and a shard's storage raises the same
+explanation where safetensors reads its address, which is before it writes. Copies of shards, such
+as ``value.cpu()``, are recognized by their mesh. torch.distributed.checkpoint reads local tensors
+and is not affected.
 """
 
 from functools import wraps
@@ -24,7 +25,7 @@ from dsengine import topology
 from dsengine.sharding.zero.gathered import GatheredShard
 
 _meshes: list[ReferenceType[DeviceMesh]] = []
-"""Over which engines of stage 3 have sharded parameters in this process."""
+"""Over which engines have sharded or split parameters in this process."""
 _save = torch.save
 _untyped_storage: Any = Tensor.untyped_storage
 
@@ -34,9 +35,9 @@ class ShardedSaveError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"rank {topology.rank()} cannot save these weights, and has written none: at ZeRO "
-            "stage 3 each rank has only its shards. On all ranks, call "
-            "engine.save_16bit_model(folder), or gather first: state = "
+            f"rank {topology.rank()} cannot save these weights, and has written none: each "
+            "rank has only its shards (ZeRO stage 3, split layers, divided experts). On all ranks, "
+            "call engine.save_16bit_model(folder), or gather first: state = "
             "accelerator.get_state_dict(model), then model.save_pretrained(folder, "
             "state_dict=state) on rank 0; or save on rank 0 inside `with "
             "zero.GatheredParameters(list(model.parameters())):`. To resume training, use "
