@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from training.ranks import SharedRanks
+from training.axes import AXES
+from training.ranks import Ranks, SharedRanks
 
 pytestmark = pytest.mark.engine
 
@@ -69,6 +70,22 @@ def test_failed_save_keeps_last_checkpoint(outcomes: list[dict[str, Any]]) -> No
 
 def test_refused_load_keeps_weights(outcomes: list[dict[str, Any]]) -> None:
     assert [rank["weights after it"] for rank in outcomes] == [True, True]
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_every_rank_raises_the_error_of_a_divided_model(
+    ranks: Ranks, tmp_path: Path, axis: str
+) -> None:
+    job = "engine_storage.jobs.faults:of_divided_model"
+    first, second = ranks.run(job, axis=axis, folder=str(tmp_path))
+    assert first == second
+    for case, texts in {
+        "short": ["short", "__1_0.distcp", "truncated"],
+        "flipped": ["flipped/__1_0.distcp", "have changed since they were written"],
+        "full disk": ["CheckpointError", "rank 1", "File too large", "/__1_"],
+    }.items():
+        assert [text for text in texts if text not in first[case]] == [], first[case]
+    assert first["unchanged"] and first["latest"] == "good" and first["loaded"]
 
 
 def test_unverified_load_accepts_changed_data(outcomes: list[dict[str, Any]]) -> None:

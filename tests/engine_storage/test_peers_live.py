@@ -20,6 +20,8 @@ KILLED = -9
 CASES = {
     "killed_in_backward": (KILLED, ["rank 1", "killed", "backward() of step 2"]),
     "killed_in_save": (KILLED, ["rank 1", "killed", "CheckpointError"]),
+    "killed_in_save_of_split_layers": (KILLED, ["rank 1", "killed", "CheckpointError"]),
+    "killed_in_save_of_divided_experts": (KILLED, ["rank 1", "killed", "CheckpointError"]),
     "killed_in_iter_weights": (KILLED, ["rank 1", "killed", "RankFailedError", "iter_weights"]),
     "raises_in_forward": (
         1,
@@ -158,14 +160,20 @@ def test_ranks_without_engine_may_exit_in_any_way(run: Run, case: str) -> None:
 
 
 @pytest.mark.long
-def test_rank_killed_in_save_leaves_last_checkpoint_intact(run: Run) -> None:
-    saved = run("killed_in_save").folder / "saved"
+@pytest.mark.parametrize(
+    "case",
+    ["killed_in_save", "killed_in_save_of_split_layers", "killed_in_save_of_divided_experts"],
+)
+def test_rank_killed_in_save_leaves_last_checkpoint_intact(run: Run, case: str) -> None:
+    saved = run(case).folder / "saved"
     assert (saved / "latest").read_text() == "global_step1"
     assert [path.name for path in saved.glob("global_step*")] == ["global_step1"]
     from dsengine.checkpoints import Checkpointer, TrainingState
     from engine_storage.jobs.toy import ToyModel
+    from training.expert_jobs import model_of
 
-    model = ToyModel()
+    model = model_of("own") if case.endswith("experts") else ToyModel()
     path, _ = Checkpointer().load(TrainingState(module=model), saved)
     assert path == str(saved / "global_step1")
-    assert int(model.calls) == 1
+    if isinstance(model, ToyModel):
+        assert int(model.calls) == 1

@@ -72,7 +72,18 @@ class _HashedFiles(FileSystem):
             with file:
                 yield file
         except Exception as error:
-            self.errors.append(error)
+            self.errors.append(_named(error, path))
+
+
+def _named(error: Exception, path: str | os.PathLike[str]) -> Exception:
+    """Return the system's error that ``error`` is or hides, with the path; else ``error``.
+
+    If a write fails, torch.save raises another error about the position in the file.
+    """
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__context__
+    return error if found is None else OSError(found.errno, found.strerror or found, str(path))
 
 
 class RecordingWriter(FileSystemWriter):

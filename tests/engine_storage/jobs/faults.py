@@ -27,8 +27,10 @@ from dsengine.checkpoints import (
 )
 from dsengine.checkpoints.checksums import mismatches
 from dsengine.checkpoints.manifest import read_manifest
+from engine_storage.jobs.sequence_layouts import digests
 from engine_storage.jobs.toy import ToyModel, bare, named_parameters_for, shard, train_step
 from suite.limits import scaled
+from training import axes
 
 
 class Malicious:
@@ -121,7 +123,7 @@ def outcomes(folder: str) -> dict[str, Any]:
     result["deepspeed"] = loading("deepspeed")
     result |= flipped(state, good, root / "flipped")
     result["intact"] = loading("global_step1")
-    result["full disk"] = full_disk(checkpointer, state, root)
+    result["full disk"] = full_disk(lambda: checkpointer.save(state, root, "global_step2"))
     result["thread"] = thread_fails(checkpointer, state, root)
     result["latest after it"] = (root / "latest").read_text()
     result["visible after it"] = sorted(checkpoints(root))[:1]
@@ -139,6 +141,33 @@ def outcomes(folder: str) -> dict[str, Any]:
         lambda: Checkpointer(tag_validation="fail").save(state, root, f"step{rank}")
     )
     result |= asynchronous(state, root / "later") | retained(state, root / "few") | frozen(root)
+    return result
+
+
+def of_divided_model(axis: str, folder: str) -> dict[str, Any]:
+    """Return the error by fault of an engine whose ranks divide the model or its samples."""
+    root, engine = Path(folder), axes.started(axis, 1)
+    axes.window(engine, 0)
+    engine.save_checkpoint(root, tag="good")
+    before, data = digests(engine), "__1_0.distcp"
+    damage(root / "good", root / "short", lambda d: shorten(d / data))
+    damage(
+        root / "good",
+        root / "flipped",
+        lambda d: flip(d / data, json.loads((d / "manifest.json").read_bytes())),
+    )
+    axes.window(engine, 1)
+    later = digests(engine)
+    result: dict[str, Any] = {
+        tag: message_of(lambda tag=tag: engine.load_checkpoint(root, tag=tag))
+        for tag in ("short", "flipped")
+    }
+    result["full disk"] = full_disk(lambda: engine.save_checkpoint(root, tag="never"))
+    result["unchanged"] = digests(engine) == later != before
+    result["latest"] = (root / "latest").read_text()
+    engine.load_checkpoint(root)
+    result["loaded"] = digests(engine) == before
+    engine.destroy()
     return result
 
 
@@ -210,13 +239,13 @@ def flip(path: Path, manifest: dict[str, Any]) -> None:
     path.write_bytes(data)
 
 
-def full_disk(checkpointer: Checkpointer, state: TrainingState, root: Path) -> str:
-    """Limit files on rank 1 to 2000 bytes."""
+def full_disk(save: Callable[[], Any]) -> str:
+    """Return the error of a save while files on rank 1 are limited to 2000 bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if dist.get_rank() == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
     try:
-        return message_of(lambda: checkpointer.save(state, root, "global_step2"))
+        return message_of(save)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 

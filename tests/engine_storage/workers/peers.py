@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import torch.distributed as dist
 
 import dsconfig
 import dsengine
+from dsengine.checkpoints import recording_writer
 from dsengine.communication.peers import abort, stragglers, watch
 from dsengine.communication.peers.message import Message, MessageKind
 from dsengine.communication.peers.watch import Watch
@@ -33,6 +35,7 @@ from dsengine.loop import initialization
 from engine_storage.jobs.toy import ToyModel, batch_of, loss_of
 from ports import reserved_port
 from suite.limits import scaled
+from training import expert_jobs
 from training.ahead import host_runs_ahead
 from training.collective_jobs import collectives_only
 
@@ -44,6 +47,19 @@ WAITING = "ranks 0, 2 have been waiting in"
 AHEAD = " ahead"
 hosts_run_ahead = False
 until_exit = ExitStack()
+SAMPLES = torch.arange(108).view(12, 9) % 31
+"""Of all ranks that split layers."""
+SPLIT_LAYERS: dict[str, Any] = {
+    "tensor_parallel": {
+        "autotp_size": RANKS,
+        "partition_config": {
+            "layer_specs": [
+                {"patterns": [r".*\.up\.weight"]},
+                {"patterns": [r".*\.down\.weight"], "partition_type": "row"},
+            ]
+        },
+    }
+}
 
 
 def config(stage: int) -> dict[str, Any]:
@@ -102,6 +118,38 @@ def killed_in_save(folder: str) -> None:
 
         save.write_tensors = die
     engine.save_checkpoint(folder)
+
+
+def killed_in_save_of_split_layers(folder: str) -> None:
+    engine, *_ = dsengine.initialize(model=ToyModel(), config=config(2) | SPLIT_LAYERS)
+    die_in_second_save(folder, engine, lambda: loss_of(engine, SAMPLES))
+
+
+def killed_in_save_of_divided_experts(folder: str) -> None:
+    engine, *_ = dsengine.initialize(
+        model=expert_jobs.model_of("own"), config=expert_jobs.config_of("own", 2, RANKS)
+    )
+    die_in_second_save(
+        folder, engine, lambda: expert_jobs.micro_batch_loss(engine, "own", dist.get_rank())
+    )
+
+
+def die_in_second_save(folder: str, engine: Any, loss: Callable[[], torch.Tensor]) -> None:
+    """Save after each of two steps; the victim dies with its file partly written."""
+    write = recording_writer._HashedFile.write
+
+    def write_and_die(file: Any, data: Any) -> int:
+        write(file, data)
+        file.flush()
+        die()
+        return 0
+
+    for _ in range(2):
+        engine.backward(loss())
+        engine.step()
+        if engine.global_steps == 2 and is_victim():
+            recording_writer._HashedFile.write = write_and_die
+        engine.save_checkpoint(folder)
 
 
 def killed_in_iter_weights(folder: str) -> None:
