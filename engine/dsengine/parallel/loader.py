@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from dsconfig import nearest_degree
 from dsengine.topology import world_size
@@ -28,6 +29,8 @@ class SequenceLoader:
     the shortest.
     """
 
+    batch_size, drop_last, prefetch_factor = None, False, None
+
     def __init__(
         self,
         dl: Iterable[Any],
@@ -46,6 +49,11 @@ class SequenceLoader:
 
     def __len__(self) -> int:
         return len(self.dl) * self.sp_world_size  # type: ignore[arg-type]
+
+    @property
+    def dataset(self) -> IterableDataset[Any]:
+        """The parts. accelerate makes a loader of them to skip those before a checkpoint."""
+        return _Parts(self)
 
     def __iter__(self) -> "SequenceLoader":
         return self
@@ -136,3 +144,13 @@ class SequenceLoader:
             else value
             for name, value in whole.items()
         }
+
+
+class _Parts(IterableDataset[Any]):
+    """The micro batches of a loader."""
+
+    def __init__(self, loader: SequenceLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._loader

@@ -53,7 +53,11 @@ def settings(stage: int, accumulation: int) -> dict[str, Any]:
         "train_batch_size": "auto",
         "gradient_clipping": CLIP,
         "optimizer": {"type": "SGD", "params": OPTIMIZERS["SGD"]},
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_optimization": {
+            "stage": stage,
+            "stage3_param_persistence_threshold": 0,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        },
     }
 
 
@@ -71,8 +75,15 @@ def parallelism() -> ParallelismConfig:
 
 
 def with_trainer(
-    folder: str, model: Any, data: list[dict[str, Tensor]], config: dict[str, Any]
+    folder: str,
+    model: Any,
+    data: list[dict[str, Tensor]],
+    config: dict[str, Any],
+    resumed: str | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
+    """Train and save the model; ``more``: other arguments of the Trainer."""
+    options: dict[str, Any] = {"eval_strategy": "no", "save_strategy": "no"} | more
     arguments = TrainingArguments(
         output_dir=folder,
         per_device_train_batch_size=MICRO_BATCH,
@@ -83,15 +94,14 @@ def with_trainer(
         lr_scheduler_type="constant",
         train_sampling_strategy="sequential",
         logging_steps=1,
-        eval_strategy="no",
-        save_strategy="no",
         report_to="none",
         disable_tqdm=True,
         deepspeed=config,
-        parallelism_config=parallelism(),
+        **options,
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=data)  # pyright: ignore
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resumed)
+    trainer.save_model(folder)
     logged = [each for each in trainer.state.log_history if "loss" in each]
     return {
         "losses": [each["loss"] for each in logged],
@@ -141,7 +151,7 @@ def main(program: str, folder: str, stage: str, accumulation: str, kind: str) ->
     model = sequence_jobs.model_of(kind, divided=True)
     data = samples(kind, STEPS * int(accumulation) * replicas)
     if program == "trainer":
-        return with_trainer(folder, model, data, config)
+        return with_trainer(folder, model, data, config, parallelism_config=parallelism())
     return with_accelerate(model, data, config, parallelism() if program == "accelerate" else None)
 
 

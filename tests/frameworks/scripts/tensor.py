@@ -15,41 +15,11 @@ from accelerate import Accelerator
 from accelerate.utils import DeepSpeedPlugin, DummyOptim, ParallelismConfig, set_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainingArguments
 
 from frameworks.on_gloo import use_gloo
-from frameworks.scripts.sequence import CLIP, STEPS, samples, settings
+from frameworks.scripts.sequence import CLIP, STEPS, samples, settings, with_trainer
 from training import sequence_jobs
-from training.sequence_jobs import MICRO_BATCH, OPTIMIZERS
-
-
-def with_trainer(
-    folder: str, model: Any, data: list[dict[str, Tensor]], config: dict[str, Any]
-) -> dict[str, Any]:
-    arguments = TrainingArguments(
-        output_dir=folder,
-        per_device_train_batch_size=MICRO_BATCH,
-        gradient_accumulation_steps=config["gradient_accumulation_steps"],
-        max_steps=STEPS,
-        max_grad_norm=CLIP,
-        learning_rate=OPTIMIZERS["SGD"]["lr"],
-        lr_scheduler_type="constant",
-        train_sampling_strategy="sequential",
-        logging_steps=1,
-        eval_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        deepspeed=config,
-    )
-    trainer = Trainer(model=model, args=arguments, train_dataset=data)  # pyright: ignore
-    trainer.train()
-    trainer.save_model(folder)
-    logged = [each for each in trainer.state.log_history if "loss" in each]
-    return {
-        "losses": [each["loss"] for each in logged],
-        "norms": [each["grad_norm"] for each in logged],
-    }
+from training.sequence_jobs import MICRO_BATCH
 
 
 def with_accelerate(
@@ -82,7 +52,6 @@ def main(program: str, folder: str, stage: str, accumulation: str, kind: str) ->
     use_gloo()
     set_seed(0)
     config = settings(int(stage), int(accumulation)) | {"tensor_parallel": {"autotp_size": 2}}
-    config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
     model = sequence_jobs.model_of(kind, divided=False)
     data = samples(kind, STEPS * int(accumulation))
     if program == "trainer":
