@@ -57,6 +57,17 @@ def test_own_attention(ranks: Ranks, stage: int, accumulation: int) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize(
+    "stage", [0, *(pytest.param(stage, marks=pytest.mark.long) for stage in (1, 2)), 3]
+)
+def test_computation_in_tiles(ranks: Ranks, stage: int) -> None:
+    options: dict[str, Any] = {"accumulation": 2, "optimizer": "SGD", "clip": 0.5, "steps": 6}
+    expected = sequence_jobs.one_process("own", replicas=1, **options)
+    got = ranks.run("training.sequence_jobs:divided", kind="tiled", stage=stage, **options)
+    curves.assert_equal(got, expected, clip=0.5)
+
+
+@pytest.mark.engine
 @pytest.mark.live
 @sweep(1, kind=KINDS, stage=[0, 1, 2, 3])
 def test_attention_of_transformers(ranks: Ranks, kind: str, stage: int) -> None:

@@ -44,6 +44,17 @@ def test_several_matrices_in_one_weight(ranks: Ranks, ranks_of: SharedRanks, sta
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize(
+    "stage", [0, *(pytest.param(stage, marks=pytest.mark.long) for stage in (1, 2)), 3]
+)
+def test_computation_in_tiles(ranks: Ranks, stage: int) -> None:
+    options: dict[str, Any] = {"steps": 6, "accumulation": 2, "optimizer": "SGD", "clip": CLIP}
+    expected = tensor_jobs.one_process("rules", 1, **options)
+    got = ranks.run("training.tensor_jobs:divided", kind="tiled", stage=stage, **options)
+    curves.assert_equal(got, expected, clip=CLIP)
+
+
+@pytest.mark.engine
 @pytest.mark.live
 @sweep(1, stage=[0, 1, 2, 3], kind=["causal", "gemma 3"])
 def test_logits_split_along_the_vocabulary(ranks: Ranks, kind: str, stage: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import dsengine
 from dsengine.observation.memory import LiveBytes
-from training import models
+from training import axes, models
 from training.jobs import window
 from training.sequence_memory_jobs import Head
 from training.tensor_jobs import config_of, model_of
@@ -75,7 +75,15 @@ def peak(settings: dict[str, Any], nbytes: int) -> dict[str, int]:
 
     The caller keeps each tensor until it has the next one.
     """
-    engine = built(settings, steps=0)
+    return _peak(built(settings, steps=0), nbytes)
+
+
+def peak_of_divided_model(axis: str, stage: int, nbytes: int) -> dict[str, int]:
+    """The same for an engine whose ranks divide the model."""
+    return _peak(axes.started(axis, stage), nbytes)
+
+
+def _peak(engine: Any, nbytes: int) -> dict[str, int]:
     list(engine.iter_weights())  # creates its group
     live = LiveBytes(torch.device("cpu"), existing=False)
     with live.measure("export"):

@@ -16,6 +16,7 @@ from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAtt
 from dsengine.deepspeed.sequence.layer import DistributedAttention
 from dsengine.optimizers.build import OWN
 from dsengine.parallel import attention, masks
+from dsengine.parallel.tiling import TiledFusedLogitsLoss, TiledMLP
 from dsengine.torch_private.tensors import replaced
 
 VOCABULARY, LENGTH, MICRO_BATCH, IGNORED = 96, 16, 2, -100
@@ -61,14 +62,22 @@ class Block(nn.Module):
         return x + self.mlp(x)
 
 
+class TiledBlock(Block):
+    """The same, with an MLP in tiles of tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm(x))
+        return x + TiledMLP.apply(nn.Module.__call__, self.mlp, x, shards=3)
+
+
 class Own(nn.Module):
     """A language model whose attention is divided by ``DistributedAttention``."""
 
-    def __init__(self, divided: bool) -> None:
+    def __init__(self, divided: bool, block: type[Block] = Block) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, 32)
         self.positions = nn.Embedding(LENGTH, 32)
-        self.blocks = nn.ModuleList(Block(divided) for _ in range(2))
+        self.blocks = nn.ModuleList(block(divided) for _ in range(2))
         self.head = nn.Linear(32, VOCABULARY, bias=False)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, **_: Any) -> Tensor:
@@ -76,6 +85,35 @@ class Own(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x)
+
+
+class Tiled(Own):
+    """A model that returns the sum of the losses of tokens, computed in tiles."""
+
+    sums_losses = True
+
+    def __init__(self, divided: bool) -> None:
+        super().__init__(divided, TiledBlock)
+
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, labels: Any = None, **_: Any
+    ) -> Tensor:
+        x = self.tokens(input_ids) + self.positions(position_ids)
+        for block in self.blocks:
+            x = block(x)
+        return tiled_losses(self, x, labels)
+
+
+def tiled_losses(model: Any, hidden: Tensor, labels: Tensor) -> Tensor:
+    """Return the sum of the losses of tokens, without all logits at a time."""
+
+    def losses(model: Any, rows: Tensor, labels: Tensor) -> Tensor:
+        logits = model.head(rows)
+        return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+    return TiledFusedLogitsLoss.apply(
+        losses, model, hidden, labels, None, shards=4, output_reduction="sum"
+    )
 
 
 def transformer(kind: str) -> Any:
@@ -124,8 +162,8 @@ def transformer(kind: str) -> Any:
 
 def model_of(kind: str, divided: bool) -> nn.Module:
     torch.manual_seed(5)
-    if kind == "own":
-        return Own(divided)
+    if kind in ("own", "tiled"):
+        return Tiled(divided) if kind == "tiled" else Own(divided)
     return transformer(kind)
 
 
@@ -155,6 +193,8 @@ def sample_batch(kind: str, number: int) -> dict[str, Tensor]:
 
 def token_losses(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
     """Return the sum of the losses of labelled tokens, and their number."""
+    if getattr(model, "sums_losses", False):
+        return model(**batch), int((batch["labels"] != IGNORED).sum())
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     outputs = model(**inputs)
     logits = outputs if isinstance(outputs, Tensor) else outputs.logits
@@ -206,7 +246,7 @@ def divided_model(kind: str, ranks: int) -> tuple[nn.Module, Any]:
     """Return a model whose samples are divided over ``ranks``, and the ``mpu``."""
     if ranks == 1:
         return model_of(kind, divided=False), None
-    if kind == "own":
+    if kind in ("own", "tiled"):
         parallel_state_sp.initialize_sequence_parallel(ranks)
         return model_of(kind, divided=True), parallel_state_sp
     model = model_of(kind, divided=True)

@@ -8,8 +8,17 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 import dsengine
+from dsengine.parallel.tiling import TiledMLP
 from training import sequence_jobs
-from training.sequence_jobs import LENGTH, VOCABULARY, Curve, causal, sample_batch, token_losses
+from training.sequence_jobs import (
+    LENGTH,
+    VOCABULARY,
+    Curve,
+    causal,
+    sample_batch,
+    tiled_losses,
+    token_losses,
+)
 
 RULES = [
     {"patterns": [r".*\.(q|k|v|up)\.weight"]},
@@ -29,6 +38,7 @@ FUSED = [
 
 
 RULED = {"rules": (VOCABULARY, 32), "odd vocabulary": (VOCABULARY + 1, 32), "odd width": (8, 42)}
+RULED |= {"tiled": RULED["rules"]}
 """Vocabulary and width of models that ``RULES`` split, by kind."""
 
 
@@ -49,7 +59,17 @@ class Block(nn.Module):
         )
         mixed = causal(self.head_norm(query), self.head_norm(key), value)
         x = x + self.out(mixed.flatten(-2))
-        return x + self.down(nn.functional.silu(self.up(self.mlp_norm(x))))
+        return x + self.mlp(self.mlp_norm(x))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        return self.down(nn.functional.silu(self.up(x)))
+
+
+class TiledBlock(Block):
+    """The same, with an MLP in tiles of tokens."""
+
+    def mlp(self, x: Tensor) -> Tensor:
+        return TiledMLP.apply(Block.mlp, self, x, shards=3)
 
 
 class FusedBlock(nn.Module):
@@ -91,6 +111,23 @@ class Ruled(nn.Module):
         return self.head(x)
 
 
+class Tiled(Ruled):
+    """A model that returns the sum of the losses of tokens, computed in tiles."""
+
+    sums_losses = True
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__(vocabulary, width, TiledBlock)
+
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, labels: Any = None, **_: Any
+    ) -> Tensor:
+        x = (self.tokens(input_ids) + self.positions(position_ids)) * self.scale
+        for block in self.blocks:
+            x = block(x)
+        return tiled_losses(self, x, labels)
+
+
 def model_of(kind: str, seed: int = 5) -> nn.Module:
     if kind == "fused":
         torch.manual_seed(seed)
@@ -98,7 +135,7 @@ def model_of(kind: str, seed: int = 5) -> nn.Module:
     if kind not in RULED:
         return sequence_jobs.model_of(kind, divided=False)
     torch.manual_seed(seed)
-    return Ruled(*RULED[kind])
+    return (Tiled if kind == "tiled" else Ruled)(*RULED[kind])
 
 
 def config_of(kind: str, stage: int, ranks: int, **options: Any) -> dict[str, Any]:
