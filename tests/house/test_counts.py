@@ -12,8 +12,11 @@ SOURCES = ("dsconfig", "engine/dsengine")
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
     "product files": 709,
-    "product code lines": 64_552,
-    "tracked files": 2_434,
+    # 50 more: pickles of modules, the error of copying parts, full parts in clones of state dicts,
+    # generation on one rank, the file of a failed write, resuming divided samples.
+    "product code lines": 64_602,
+    # 5 more: tests of copies, of resumed runs of the Trainer, and engines of each axis for tests.
+    "tracked files": 2_439,
 }
 
 
