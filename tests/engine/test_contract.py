@@ -18,6 +18,20 @@ REFUSED = {
     "mask on one rank": "ranks 0, 1 .* attention_mask is int64 .* on rank 1, but missing on rank 0",
     "unequal parts": r"input_ids is int64 \[2, 7\] on rank 1, but int64 \[2, 8\] on rank 0.* pad",
 }
+ROPES = (
+    {"rope_type": "dynamic", "factor": 2.0},
+    {
+        "rope_type": "longrope",
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+        "original_max_position_embeddings": 12,
+    },
+)
+LENGTH_DEPENDENT = [
+    {"max_position_embeddings": 12, "rope_parameters": {"rope_theta": 1e4, **rope}}
+    for rope in ROPES
+]
+"""Rotary embeddings with other frequencies for samples above 12 tokens."""
 MAMBA = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 16}
 
 
@@ -71,9 +85,17 @@ def test_families_that_cannot_be_divided(
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("family", ["GPTNeoXForCausalLM", "BertForMaskedLM", "AfmoeForCausalLM"])
-def test_families_that_are_divided(ranks: Ranks, family: str) -> None:
-    found = ranks.run(f"{JOBS}:divided_family", family=family)
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("GPTNeoXForCausalLM", {}),
+        ("BertForMaskedLM", {}),
+        ("AfmoeForCausalLM", {}),
+        *(("LlamaForCausalLM", changes) for changes in LENGTH_DEPENDENT),
+    ],
+)
+def test_families_that_are_divided(ranks: Ranks, family: str, changes: dict[str, Any]) -> None:
+    found = ranks.run(f"{JOBS}:divided_family", family=family, changes=changes)
     assert found == pytest.approx([0, 0], abs=1e-5)
 
 

@@ -91,12 +91,12 @@ def divided_forward(way: str, through_module: bool, compiled: bool = False) -> s
     return message if message and error < 1e-5 else error
 
 
-def divided_family(family: str) -> float:
+def divided_family(family: str, changes: dict[str, Any]) -> float:
     """The same for a family."""
     batch = _without(sample_batch("causal", 0), "labels")
-    whole = _tiny(family).eval()(**batch).logits
+    whole = _tiny(family, **changes).eval()(**batch).logits
     config = settings(1, 1, "SGD", 0.5) | {"sequence_parallel_size": 2}
-    engine, *_ = dsengine.initialize(model=_tiny(family), config=config)
+    engine, *_ = dsengine.initialize(model=_tiny(family, **changes), config=config)
     logits = engine.eval()(**{name: _part(value) for name, value in batch.items()}).logits
     engine.destroy()
     return float((logits - _part(whole)).abs().max())

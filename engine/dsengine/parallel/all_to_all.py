@@ -35,7 +35,7 @@ def split_sequence(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def all_gather(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Concatenate every rank's [batch, sequence / ranks] along the sequence; no gradient."""
+    """Concatenate every rank's [..., sequence / ranks] along the sequence; no gradient."""
     parts = [torch.empty_like(tensor) for _ in range(group.size())]
     dist.all_gather(parts, tensor.contiguous(), group=group)
-    return torch.cat(parts, dim=1)
+    return torch.cat(parts, dim=-1)

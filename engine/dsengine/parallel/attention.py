@@ -49,7 +49,7 @@ class SequenceAttention:
         self.is_whole = is_whole
         self.served: set[nn.Module] | None = None
         """Modules that have called it, while these are observed."""
-        self._positions = _Gathered(group)
+        self.whole_positions = _Gathered(group)
         self._masks = SequenceMasks()
 
     def __call__(
@@ -71,7 +71,7 @@ class SequenceAttention:
         if self.served is not None:
             self.served.add(module)
         refuse_undivided(module, attention_mask, options, self.group.size() * query.shape[2])
-        options["position_ids"] = positions = self._positions(options["position_ids"])
+        options["position_ids"] = positions = self.whole_positions(options["position_ids"])
         repeats = max(1, self.group.size() // key.shape[1])
         key, value = (each.repeat_interleave(repeats, dim=1) for each in (key, value))
         query, key, value = (split_heads(each, self.group) for each in (query, key, value))

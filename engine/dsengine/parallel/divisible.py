@@ -106,6 +106,13 @@ def mixing_modules(model: nn.Module) -> dict[nn.Module, str]:
     }
 
 
+def depends_on_length(module: nn.Module) -> bool:
+    """Return whether frequencies of a rotary embedding depend on the length of the sequence."""
+    kinds: Any = getattr(module, "rope_type", None)
+    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any(kind in ("dynamic", "longrope") for kind in kinds)
+
+
 def _takes_positions(module: nn.Module) -> bool:
     return _is_model(module) and "position_ids" in inspect.signature(module.forward).parameters
 

@@ -6,10 +6,17 @@ from weakref import ref
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
+from dsengine.parallel.attention import SequenceAttention
 from dsengine.parallel.contract import ForwardContract, named_arguments
-from dsengine.parallel.divisible import AttentionProof, fault_of, mixing_modules
+from dsengine.parallel.divisible import (
+    AttentionProof,
+    depends_on_length,
+    fault_of,
+    mixing_modules,
+)
 from dsengine.parallel.transformers_attention import keeps_attention, mark, registered
 from dsengine.topology import Topology
 
@@ -57,6 +64,7 @@ class _Watch:
                 shifts = getattr(model, "loss_type", "") == "ForCausalLM"
                 fault = partial(fault_of, shifts_labels=shifts)
                 self._refuse_mixing(model)
+                self._share_positions(model, self._attention)
             self._sequence = ForwardContract(group, "sequence", device, fault)
 
     @torch.no_grad()
@@ -87,6 +95,26 @@ class _Watch:
                     raise ValueError(message)
 
             module.register_forward_pre_hook(refuse)
+
+    def _share_positions(self, model: nn.Module, attention: SequenceAttention) -> None:
+        """Let rotary embeddings with frequencies by length see the positions of all parts."""
+        group = attention.group
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            if not self._divides(model):
+                return args, kwargs
+            named = named_arguments(module, args, kwargs)
+            return (), named | {"position_ids": attention.whole_positions(named["position_ids"])}
+
+        def after(_: nn.Module, __: Any, output: Any) -> Any:
+            if not self._divides(model):
+                return output
+            rank, ranks = group.rank(), group.size()
+            return tree_map_only(Tensor, lambda whole: whole.chunk(ranks, dim=-2)[rank], output)
+
+        for module in filter(depends_on_length, model.modules()):
+            module.register_forward_pre_hook(before, with_kwargs=True)
+            module.register_forward_hook(after)
 
     def _divides(self, module: nn.Module) -> bool:
         user = self._user()
