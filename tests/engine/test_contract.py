@@ -15,6 +15,8 @@ REFUSED = {
     "4-D mask": r"attention_mask is torch.bool \[2, 1, 16, 16\], but .* only padding",
     "float mask": r"attention_mask is torch.float32 \[2, 8\]",
     "labels": "pass shift_labels",
+    "cache": "LlamaAttention attends from 8 tokens of a part to 16: .* nor forwards with a cache",
+    "encoder": "cross-attention to encoder_hidden_states is not divided",
     "mask on one rank": "ranks 0, 1 .* attention_mask is int64 .* on rank 1, but missing on rank 0",
     "unequal parts": r"input_ids is int64 \[2, 7\] on rank 1, but int64 \[2, 8\] on rank 0.* pad",
 }
@@ -70,9 +72,11 @@ def test_inputs_that_cannot_be_divided(ranks: Ranks, way: str, through_module: b
         ("DogeForCausalLM", {}, "DogeAttention does not call the attention function"),
         ("FalconH1ForCausalLM", MAMBA, "mamba.conv1d .Conv1d. needs the whole sequence"),
         ("BartForCausalLM", {}, "has no position_ids"),
+        ("BartForConditionalGeneration", {}, "is an encoder-decoder"),
         ("LlamaForSequenceClassification", {}, "combines the tokens of a sample"),
         ("Qwen3NextForCausalLM", {}, "Qwen3NextGatedDeltaNet. needs the whole sequence"),
         ("PersimmonForCausalLM", {}, "PersimmonAttention gets none"),
+        ("EsmForMaskedLM", {"token_dropout": True, "mask_token_id": 5}, "token_dropout scales"),
     ],
 )
 def test_families_that_cannot_be_divided(

@@ -48,6 +48,11 @@ def _embedded(call: Any, batch: Batch) -> Any:
     return call(inputs_embeds=embeddings, position_ids=batch["position_ids"])
 
 
+def _cached(call: Any, batch: Batch) -> Any:
+    cache = call(**batch, use_cache=True).past_key_values
+    return call(**batch, past_key_values=cache)
+
+
 WAYS: dict[str, Callable[[Any, Batch], Any]] = {
     "keywords": lambda call, batch: call(**batch),
     "positional": lambda call, batch: call(batch["input_ids"], None, batch["position_ids"]),
@@ -59,6 +64,10 @@ WAYS: dict[str, Callable[[Any, Batch], Any]] = {
     ),
     "float mask": lambda call, batch: call(**batch, attention_mask=torch.ones(2, LENGTH // 2)),
     "labels": lambda call, batch: call(**batch, labels=batch["input_ids"]),
+    "cache": _cached,
+    "encoder": lambda call, batch: call(
+        **batch, encoder_hidden_states=torch.ones(2, LENGTH // 2, 32)
+    ),
     "mask on one rank": lambda call, batch: call(
         **batch,
         **({"attention_mask": torch.ones(2, LENGTH // 2).long()} if dist.get_rank() else {}),

@@ -70,6 +70,12 @@ class SequenceAttention:
             return self.attention(module, query, key, value, attention_mask, **options)
         if self.served is not None:
             self.served.add(module)
+        if key.shape[2] != query.shape[2]:
+            raise ValueError(
+                f"{type(module).__name__} attends from {query.shape[2]} tokens of a part to "
+                f"{key.shape[2]}: sequence parallelism divides neither cross-attention nor "
+                "forwards with a cache: use sequence_parallel_size 1"
+            )
         refuse_undivided(module, attention_mask, options, self.group.size() * query.shape[2])
         options["position_ids"] = positions = self.whole_positions(options["position_ids"])
         repeats = max(1, self.group.size() // key.shape[1])

@@ -44,6 +44,11 @@ def refuse_config(config: Any, ranks: int, parts: int = 1) -> None:
             f"layers of type {', '.join(sorted(divided))} need the whole sequence on one rank: "
             f"{ALONE}"
         )
+    if getattr(config, "token_dropout", False):
+        raise ValueError(
+            "token_dropout scales the embeddings of a sample by its share of masked tokens, but "
+            f"each rank has only some of them: set it to false, or {ALONE}"
+        )
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads) // parts
     refuse_heads(heads // parts, kv_heads, ranks)
@@ -67,6 +72,11 @@ def refuse_heads(heads: int, kv_heads: int, ranks: int) -> None:
 def refuse_model(model: nn.Module, kind: str) -> None:
     """Raise ValueError for modules that need the whole sequence, or attend by another ``kind``."""
     config: Any = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            f"{type(model).__name__} is an encoder-decoder, whose cross-attention is not divided: "
+            f"{ALONE}"
+        )
     chosen = getattr(config.get_text_config(), "_attn_implementation", None)
     if chosen not in (None, kind):
         raise ValueError(
@@ -127,6 +137,8 @@ def fault_of(arguments: Mapping[str, Any], *, shifts_labels: bool) -> str:
             "sequence parallelism requires position_ids in every forward: pass "
             "torch.arange(length), restarting at each packed sample, divided like input_ids"
         )
+    if "encoder_hidden_states" in arguments:
+        return f"cross-attention to encoder_hidden_states is not divided: {ALONE}"
     mask = arguments.get("attention_mask")
     if mask is not None and not (
         isinstance(mask, Tensor) and mask.dim() == 2 and not mask.is_floating_point()
