@@ -52,16 +52,31 @@ CONFIG: dict[str, Any] = {
 }
 
 
+HEADS = {
+    "sequence": "CausalLM",
+    "seq2seq": "Seq2SeqLM",
+    "speech": "SpeechSeq2Seq",
+    "masked": "MaskedLM",
+    "classification": "SequenceClassification",
+    "tokens": "TokenClassification",
+}
+"""By kind of models whose sequences are divided, the name of transformers' automatic class."""
+
+
 def families() -> list[str]:
     from transformers.models.auto import configuration_auto
 
     return sorted(configuration_auto.CONFIG_MAPPING_NAMES)
 
 
-def causal_families() -> list[str]:
-    from transformers.models.auto import modeling_auto
+def families_with_head(kind: str) -> list[str]:
+    return sorted(automatic_class(kind)._model_mapping._model_mapping)
 
-    return sorted(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+def automatic_class(kind: str) -> Any:
+    import transformers
+
+    return getattr(transformers, f"AutoModelFor{HEADS[kind]}")
 
 
 def outcome(family: str, folder: str) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Small models of the families that ranks divide."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -8,7 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from frameworks import families
-from frameworks.families import TOKENS
+from frameworks.families import RANDOM_OPTIONS, TOKENS
+from frameworks.family_sweep import HEADS, automatic_class
 from training.sequence_jobs import sample_batch, token_losses
 
 Inputs = dict[str, Tensor]
@@ -44,9 +46,10 @@ MIXED: dict[str, Any] = {
 DENSE_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 
 
-CAUSAL: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "esm": {"vocab_size": VOCABULARY, "pad_token_id": 0, "mask_token_id": 5},
     "falcon_h1": {"mamba_d_ssm": 64},
     "lfm2_moe": {"layer_types": ["full_attention", "conv"]},
     "mamba2": {"expand": 1, "n_groups": 1},
@@ -55,20 +58,26 @@ CAUSAL: dict[str, dict[str, Any]] = {
     "xmod": {"default_language": "en_XX"},
     "zamba2": {"mamba_headdim": 8, "attention_head_dim": 16, "attention_hidden_size": 64},
 }
-"""Values without which a causal family cannot be built or called."""
+"""Values without which a family with divided sequences cannot be built or called."""
+DROPOUT = 0.1
 
 
-def small_model(family: str, *, mixed: bool = False, causal: bool = False) -> Any:
+def small_model(
+    family: str, *, mixed: bool = False, axis: str = "tensor", dropout: bool = False
+) -> Any:
     """Build a model in training mode without zero weights, whose gradients would be zero as well.
 
-    ``mixed``: the last layer has experts. ``causal``: the class that ``AutoModelForCausalLM``
-    chooses, as a decoder. Raises the errors of transformers if the family cannot be built this way.
+    ``mixed``: the last layer has experts. ``axis``: one of ``HEADS``, or another for the family's
+    first class. ``dropout``: every probability of the configuration is ``DROPOUT``. Raises the
+    errors of transformers if the family cannot be built this way.
     """
     config = families.small_config(family, **SIZES)
     _complete(config)
     if mixed:
         _mix(config)
-    model = _causal_model(family, config) if causal else families.model_of(config)
+    if dropout:
+        _set_dropout(config)
+    model = _model_with_head(family, config, axis) if axis in HEADS else families.model_of(config)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -76,14 +85,16 @@ def small_model(family: str, *, mixed: bool = False, causal: bool = False) -> An
     return model.train()
 
 
-def _causal_model(family: str, config: Any) -> Any:
-    import transformers
-
-    for name, value in ({"is_decoder": True} | CAUSAL.get(family, {})).items():
+def _model_with_head(family: str, config: Any, axis: str) -> Any:
+    for name, value in ({"is_decoder": axis == "sequence"} | OPTIONS.get(family, {})).items():
         if hasattr(config, name):
             setattr(config, name, value)
+    if axis in ("classification", "tokens"):
+        config.num_labels = VOCABULARY
+        for each in (config, config.get_text_config()):
+            each.pad_token_id, each.classifier_dropout = TOKENS["pad_token_id"], 0.0
     torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return automatic_class(axis).from_config(config, dtype=torch.float32)
 
 
 def _complete(config: Any) -> None:
@@ -115,8 +126,16 @@ def _mix(config: Any) -> None:
             _mix(value)
 
 
+def _set_dropout(config: Any) -> None:
+    for name, value in list(vars(config).items()):
+        if type(value) in (int, float) and any(option in name for option in RANDOM_OPTIONS):
+            setattr(config, name, DROPOUT)
+        elif hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            _set_dropout(value)
+
+
 def loss_of(model: Any, inputs: Inputs) -> Tensor:
-    return families.loss_of(model(**inputs))
+    return families.loss_of(model(**{name: inputs[name] for name in inputs if name != "labels"}))
 
 
 def token_loss(model: Any, inputs: Inputs) -> Tensor:
@@ -136,21 +155,49 @@ def inputs_of(model: Any) -> Inputs:
     return _first_usable(model, _guesses(model), loss_of)
 
 
-def sequences_of(model: Any, *, padded: bool) -> Inputs:
+def sequences_of(model: Any, axis: str, *, padded: bool) -> Inputs:
     """Return labels with the arguments of forward that ranks divide.
 
-    Positions and padding are left out only if the model does not take them. Raises the error of
-    the first arguments tried if there are none.
+    Other arguments than tokens and labels are left out only if the model does not take them. Raises
+    the error of the first arguments tried if there are none.
     """
     batch = sample_batch("right padding" if padded else "causal", 0)
-    left_out = [
-        set[str](),
-        {"position_ids"},
-        {"attention_mask"},
-        {"position_ids", "attention_mask"},
-    ]
-    guesses = ({name: batch[name] for name in batch if name not in names} for names in left_out)
-    return _first_usable(model, guesses, token_loss)
+    if axis == "classification":
+        batch["input_ids"] = _ended(batch["input_ids"])
+    if model.config.is_encoder_decoder and axis != "sequence":
+        batch |= {f"decoder_{name}": value for name, value in batch.items() if name != "labels"}
+    batches = [batch]
+    if axis == "speech" and model.config.is_encoder_decoder:
+        spoken = {name: batch[name] for name in batch if name == "labels" or "decoder" in name}
+        batches = [spoken | audio for audio in _audio()]
+    optional = [name for name in batches[0] if name.endswith(("position_ids", "attention_mask"))]
+    guesses = (
+        {name: value for name, value in each.items() if name not in left_out}
+        for count in range(len(optional) + 1)
+        for left_out in combinations(optional, count)
+        for each in batches
+    )
+    return _first_usable(model, guesses, loss_on(axis))
+
+
+def loss_on(axis: str) -> Callable[[Any, Inputs], Tensor]:
+    """Return the loss of models on an axis: that of tokens, unless a sample has one output."""
+    return token_loss if axis in HEADS and axis != "classification" else loss_of
+
+
+def _ended(tokens: Tensor) -> Tensor:
+    """Return ``tokens`` of which the last one of each sample, and no other, ends it."""
+    end = TOKENS["eos_token_id"]
+    tokens = tokens.masked_fill(tokens == end, end + 1)
+    tokens[:, -1] = end
+    return tokens
+
+
+def _audio() -> Iterator[Inputs]:
+    yield {"input_values": torch.linspace(-1, 1, 8000).view(2, 4000)}
+    for bins in (80, 128):
+        yield {"input_features": torch.randn(2, bins, 3000)}
+        yield {"input_features": torch.randn(2, 100, bins)}
 
 
 def _first_usable(
