@@ -35,8 +35,10 @@ LOSSES = ("plain", "16bit", "fused", "fused-linear", "chunked")
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FactsRequest:
-    """Facts as stated, before validation and lookup. Its class is made at each start of the command
-    line, hence without the methods that nobody calls."""
+    """Facts as stated, before validation and lookup.
+
+    The class is created each time the command line starts, so it has only the methods it needs.
+    """
 
     gpus: Annotated[
         int | None,
