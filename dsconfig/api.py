@@ -12,24 +12,22 @@ from dsconfig.source.pointer import is_block
 with lazy_imports():
     # Deferred, so that a caller of `validate` does not pay for importing the planner.
     from dsconfig import batch as batches
-    from dsconfig.checks import runner
+    from dsconfig import examination
     from dsconfig.comparison import differences, upgrades
     from dsconfig.cost import estimator, tuning
-    from dsconfig.facts import argument_names, embedded_facts, inputs
+    from dsconfig.facts import argument_names, inputs
     from dsconfig.facts import facts as facts_module
     from dsconfig.failures import reading as failures
     from dsconfig.planner import build
-    from dsconfig.planner.coverage import findings as engine_findings
     from dsconfig.reference import explanation
     from dsconfig.report import report as reports
-    from dsconfig.resolver import entry
     from dsconfig.resolver import resolution as resolutions
     from dsconfig.runtimes import base as runtimes
     from dsconfig.runtimes import effective as settings
     from dsconfig.schema import installed
     from dsconfig.schema import version as releases
     from dsconfig.source import document as documents
-    from dsconfig.source import ignores, plain, reading
+    from dsconfig.source import plain, reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +73,9 @@ def validate(
     Facts.
     """
     program = None if runtime is None else _program(runtime, version)
-    report = check(document, facts, runtime=program, version=_release(version, runtime))
+    report = examination.findings(
+        read(document), _facts(facts), program, _release(version, runtime)
+    )
     return reports.Report(tuple(map(_in_arguments, report.diagnostics)))
 
 
@@ -90,33 +90,6 @@ def _in_arguments(finding: Diagnostic) -> Diagnostic:
     )
 
 
-def check(
-    document: Source,
-    facts: Facts | None = None,
-    *,
-    runtime: str | Runtime | None = None,
-    version: str | Version | None = None,
-) -> Report:
-    """Return the findings of :func:`validate` for the command line: they name its flags."""
-    document = read(document)
-    if document.container and runtime is not None:
-        runtime = _launched_runtime(
-            runtimes.runtime_of(runtime, _version(version, runtime)), document
-        )
-    findings = runner.check(
-        document,
-        _complete_facts(facts, document),
-        runtime=runtime,
-        version=_version(version, runtime),
-    )
-    findings += _not_implemented(document, facts, runtime, _version(version, runtime), findings)
-    if document.may_ignore:
-        # Rules of the other programs did not run, so unused ignore comments are reported only
-        # when all programs are checked.
-        findings = ignores.without_ignored(document, findings, report_unused=runtime is None)
-    return reports.Report(reports.in_order(findings))
-
-
 def resolve(
     document: Source,
     facts: Facts | None = None,
@@ -127,24 +100,12 @@ def resolve(
     """Replace every "auto" by a value and record the reason for each in a ledger.
 
     For ``deepspeed``, ``transformers`` and ``accelerate`` the result is what that program does
-    with the file. Findings of ``validate`` are not repeated. ``version`` is as in ``validate``.
-    Raises ValueError for an unknown runtime or version, TypeError if ``facts`` is not a Facts.
+    with the file. The diagnostics are the errors of ``validate`` and the facts that are missing.
+    ``version`` is as in ``validate``. Raises ValueError for an unknown runtime or version,
+    TypeError if ``facts`` is not a Facts.
     """
-    result = fill_in(document, facts, runtime=_program(runtime, version))
+    result = examination.resolution(read(document), _facts(facts), _program(runtime, version))
     return replace(result, diagnostics=tuple(map(_in_arguments, result.diagnostics)))
-
-
-def fill_in(
-    document: Source,
-    facts: Facts | None = None,
-    *,
-    runtime: str | Runtime = "dsengine",
-    version: str | Version | None = None,
-) -> Resolution:
-    """Return the result of :func:`resolve` for the command line: its findings name flags."""
-    document = read(document)
-    chosen = _launched_runtime(runtimes.runtime_of(runtime, _version(version, runtime)), document)
-    return entry.resolve(document, _complete_facts(facts, document), chosen)
 
 
 def estimate(resolution: Resolution | Effective, facts: Facts) -> Estimate:
@@ -299,38 +260,6 @@ def _facts(facts: Facts | None) -> Facts:
         wrong = type(facts).__name__
         raise TypeError(f"facts must be dsconfig.Facts, not {wrong}: use dsconfig.gather(...)")
     return facts
-
-
-def _complete_facts(facts: Facts | None, document: Document) -> Facts:
-    """Return the facts, completed from the YAML file that contains the config."""
-    return embedded_facts.complete(_facts(facts), document) if document.container else _facts(facts)
-
-
-def _launched_runtime(runtime: Runtime, document: Document) -> Runtime:
-    """Return the runtime, launched as the YAML file that contains the config requires."""
-    if document.container and embedded_facts.is_accelerate_config(document.container):
-        return runtime.under_accelerate_launch(
-            config_file=not document.is_generated, overrides=document.overrides
-        )
-    return runtime
-
-
-def _not_implemented(
-    document: Document,
-    facts: Facts | None,
-    runtime: str | Runtime | None,
-    version: Version,
-    findings: tuple[Diagnostic, ...],
-) -> tuple[Diagnostic, ...]:
-    """Return what dsengine does not implement, if it is the target and nothing else is refused."""
-    program = runtime is not None and runtimes.runtime_of(runtime, version)
-    if not program or program.runs_deepspeed or reports.Report(findings).refusals:
-        return ()
-    if document.is_template or document.is_broken or document.is_unreadable:
-        return ()
-    return tuple(
-        engine_findings.unsupported_features(document, _complete_facts(facts, document), program)
-    )
 
 
 def _require_resolution(resolution: object, function: str) -> None:

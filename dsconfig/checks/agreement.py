@@ -157,22 +157,25 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
             yield Disagreement(f"{block}.type", None, Side(ARGUMENTS, argument, given[argument]))
 
 
-def failed_comparison(replay: Replay, facts: Facts, runtime: Runtime) -> Failure | None:
+def failed_comparison(
+    config: Mapping[str, Any], facts: Facts, runtime: Runtime, *, with_defaults: bool = False
+) -> Failure | None:
     """Return the error of the Trainer's comparison that other facts cannot change.
 
     It compares all keys but the global batch size, if the number of processes is unknown.
+    ``with_defaults``: also with the defaults of arguments that are not known.
     """
     if not runtime.compares_arguments:
         return None
-    fill = TrainerFill(replay)
     try:
+        fill = TrainerFill(Replay(copied(config)), with_defaults=with_defaults)
         args = arguments(facts if facts.world_size else replace(facts, world_size=1))
         fill.process(args, batch_search=args.values["auto_find_batch_size"])
     except ReplayStop as stop:
         return stop.failure
     if facts.world_size is None:
         fill.mismatches.pop(GLOBAL, None)
-    return fill.disagreement(args)
+    return fill.disagreement()
 
 
 def uncompared(config: Mapping[str, Any], facts: Facts, runtime: Runtime, named: bool) -> str:
@@ -187,7 +190,7 @@ def uncompared(config: Mapping[str, Any], facts: Facts, runtime: Runtime, named:
         if facts.world_size is None and type(size) is int:
             return f"{GLOBAL} is not compared with TrainingArguments: specify --gpus"
         return ""
-    failure = failed_comparison(Replay(copied(config)), facts, runtime) if named else None
+    failure = failed_comparison(config, facts, runtime, with_defaults=True) if named else None
     if failure is None or not failure.parts:
         return ""
     keys = ", ".join(failure.paths)

@@ -46,9 +46,9 @@ def training_argument(config: Context) -> Iterator[Finding]:
     HfArgumentParser keeps it, while scripts that pass the YAML values on as command-line arguments
     (such as TRL's) convert it to a number.
 
-    with: runtime="transformers", training_args={"warmup_ratio": 0.1}, world_size=1
+    with: runtime="transformers", training_args={"warmup_ratio": 0.1}, gpus=1
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
-    with: runtime="transformers", training_args={"warmup_steps": 0.1}, world_size=1
+    with: runtime="transformers", training_args={"warmup_steps": 0.1}, gpus=1
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     """
     training = config.facts.training

@@ -79,7 +79,7 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
     values that are not in the config. With `--world-size` the check is exact; without it, only
     values that fail for every number of ranks are reported.
 
-    with: world_size=8
+    with: gpus=8
     bad: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 3}
     good: {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4}
     """

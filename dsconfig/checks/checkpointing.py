@@ -122,7 +122,7 @@ def gds_not_on_device(config: Context) -> Iterator[Finding]:
 
     GPUDirect Storage reads bypass the CPU. The device is set by `--device`.
 
-    with: device="cpu", world_size=8
+    with: device="cpu", gpus=8
     bad: {"train_batch_size": 8, "aio": {"use_gds": true}}
     good: {"train_batch_size": 8, "aio": {"use_gds": false}}
     """

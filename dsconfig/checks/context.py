@@ -18,13 +18,16 @@ from dsconfig.schema import ErrorKind, SchemaError, errors
 from dsconfig.schema.key_index import is_live
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
-from dsconfig.source.pointer import is_block, join
+from dsconfig.source.pointer import copied, is_block, join
 
 with lazy_imports():
+    from dsconfig.checks import refusals
     from dsconfig.facts import yaml_text
+    from dsconfig.runtimes import replay as replays
     from dsconfig.schema import optimizers, spelling
 
 if TYPE_CHECKING:
+    from dsconfig.runtimes.replay import Replay
     from dsconfig.schema import Key
     from dsconfig.schema.optimizers import OptimizerType
 
@@ -85,6 +88,18 @@ class Context(ReadConfig):
         at_stage_0 = self.stage == 0 and self.stage_is_known
         in_fp16 = self.fp16 and not self.bf16
         return at_stage_0 and in_fp16 and self.number("fp16", "loss_scale") != 1
+
+    @cached_property
+    def replay(self) -> "Replay | None":
+        """What transformers or accelerate makes of the config; None if another program, or more
+        than one, reads it, or if a fact is missing."""
+        runtime, *others = self.runtimes
+        if others or not runtime.auto_fills:
+            return None
+        try:
+            return refusals.replayed(self.document, copied(self.config), self.facts, runtime)
+        except replays.MissingFact:
+            return None
 
     @cached_property
     def optimizer(self) -> str | None:

@@ -38,7 +38,7 @@ def stage_0_is_faster(config: Context) -> Iterator[Finding]:
     GPUs, device and sequence length must be known (`--model`, `--gpus`, `--device`, `--seq-len`).
     fp16 is excluded, because recent releases do not scale the loss at stage 0 (DSC845).
 
-    with: model="gpt2", world_size=2, device="rtx-4090", seq_len=512
+    with: model="gpt2", gpus=2, device="rtx-4090", seq_len=512
     bad: {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, "optimizer": {"type":
         "AdamW", "params": {"lr": 0.0001}}, "zero_optimization": {"stage": 2}}
     good: {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}, "optimizer": {"type":

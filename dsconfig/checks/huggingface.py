@@ -5,16 +5,13 @@ from functools import partial
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Phase, fills_auto
+from dsconfig.checks.rule import Finding
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
-from dsconfig.source.pointer import copied
 
 with lazy_imports():
-    from dsconfig.checks import agreement, refusals
-    from dsconfig.facts import yaml_text
-    from dsconfig.runtimes import replay as replays
+    from dsconfig.checks import agreement
     from dsconfig.source import strict
 
 
@@ -85,7 +82,7 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
     of the values: `inert` if it is the config's, `altered` if it is another one or depends on the
     program. TrainingArguments are set by `--training-args`.
 
-    with: runtime="transformers", training_args={"max_grad_norm": 1.0}, world_size=1
+    with: runtime="transformers", training_args={"max_grad_norm": 1.0}, gpus=1
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_clipping": 0.5}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}
     """
@@ -113,61 +110,4 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
             ),
             help=agreement.help_for(found, config.config, config.runtimes),
             effect=effect,
-        )
-
-
-@rule("DSC704", Effect.REFUSED, applies_to=fills_auto, last=True, stops="engine")
-def integration_error(config: Context) -> Iterator[Finding]:
-    """transformers or accelerate raises an error
-
-    The program cannot handle a value, or a value of the run differs, and no other rule reports it.
-    Checked by replaying how one program processes the config, if its TrainingArguments
-    (`--training-args`) or the accelerate config are known. Without the number of GPUs, the Trainer
-    compares everything but `train_batch_size`. Conflicts between an accelerate config
-    and the config that it names are reported at the keys of the former.
-
-    with: runtime="transformers", training_args={"per_device_train_batch_size": 8}, world_size=1
-    bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",
-        "params": {"lr": 0.001}}}
-    good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",
-        "params": {"lr": "auto"}}}
-    """
-    (runtime, *others), training = config.runtimes, config.facts.training
-    if others or not fills_auto(runtime) or training is None:
-        return
-    try:
-        replay = refusals.replayed(config.document, copied(config.config), config.facts, runtime)
-        failure = replay.failure or replay.failure_after
-    except replays.MissingFact:
-        replay = replays.Replay(copied(config.config))
-        failure = agreement.failed_comparison(replay, config.facts, runtime)
-    if failure is None:
-        return
-    yield from _launch_conflicts(config, runtime.name, failure)
-    if config.is_refused or failure.launch_keys:
-        return
-    program = "DeepSpeed" if failure is replay.failure_after else runtime.name
-    for path, own in failure.by_path().items():
-        yield Finding(
-            path=tuple(path.split(".")) if path else (),
-            message=f"{program} {own}",
-            help=failure.help,
-            phase=None if failure.late else Phase.PARSE,
-        )
-
-
-def _launch_conflicts(
-    config: Context, program: str, failure: "replays.Failure"
-) -> Iterator[Finding]:
-    """Yield a finding at each key of the accelerate config that causes an error."""
-    file = config.facts.origins.get(agreement.LAUNCH)
-    for key in failure.launch_keys:
-        yield Finding(
-            path=tuple(key.split(".")),
-            message=f"{program} {failure}",
-            help=agreement.launch_help(failure, config.document.name),
-            phase=None if failure.late else Phase.PARSE,
-            file=file,
-            range=yaml_text.key_range(file, key) if file else None,
-            in_other_file=file is None,
         )

@@ -55,10 +55,10 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
     number of nodes. If it fits only without the operating system's share, this is a warning.
     `dsconfig estimate` includes all memory.
 
-    with: model="llama-2-13b", world_size=8, host_memory="64GiB"
+    with: model="llama-2-13b", gpus=8, host_memory="64GiB"
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
         "offload_optimizer": {"device": "cpu"}}}
-    with: model="llama-2-13b", world_size=8, host_memory="1024GiB"
+    with: model="llama-2-13b", gpus=8, host_memory="1024GiB"
     good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
         "offload_optimizer": {"device": "cpu"}}}
     """
@@ -92,7 +92,7 @@ def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
 
     The buffer must fit one rank's shard of the largest tensor of the model.
 
-    with: model="llama-2-7b", world_size=8
+    with: model="llama-2-7b", gpus=8
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "offload_param":
         {"device": "nvme", "nvme_path": "/nvme", "buffer_size": 1e6}}}
     good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "offload_param":

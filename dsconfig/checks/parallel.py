@@ -8,10 +8,11 @@ from dsconfig.checks.registry import DIVIDED, refusal, rule
 from dsconfig.checks.rule import AT_INIT, AppliesTo, Finding, Path, Phase, reaches_deepspeed
 from dsconfig.cost import divisions
 from dsconfig.facts import parallelism
+from dsconfig.facts.hf_attributes import is_listed
 from dsconfig.mesh import nearest_degree
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
-from dsconfig.runtimes.capabilities import requires_equal_parts
+from dsconfig.runtimes.capabilities import refused_plan, refused_sequence, requires_equal_parts
 from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.source.pointer import is_block
 
@@ -79,7 +80,7 @@ def autotp_size(config: Context) -> Iterator[Finding]:
 
     It must divide the number of ranks (`--world-size`) and equal `tp.tp_size`.
 
-    with: world_size=8
+    with: gpus=8
     bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}
     good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 4}}
     """
@@ -222,7 +223,7 @@ def indivisible_degree(config: Context) -> Iterator[Finding]:
     the nearest degree that the model, the sequence, the batch and the number of ranks allow. AutoTP
     divides heads unevenly (measured with 3 heads on 2 ranks), dsengine refuses to.
 
-    with: model="llama-3-8b", seq_len=4096, world_size=24
+    with: model="llama-3-8b", seq_len=4096, gpus=24
     bad: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 3}
     good: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 4}
     """
@@ -239,23 +240,72 @@ def _refuses(runtime: Runtime, axis: str) -> bool:
     return requires_equal_parts(runtime, axis)
 
 
+@rule(
+    "DSC479",
+    Effect.REFUSED,
+    triggers=f"sequence_parallel_size tensor_parallel {DIVIDED}",
+    applies_to=lambda runtime: not runtime.runs_deepspeed,
+    stops="engine ValueError",
+)
+def undivided_family(config: Context) -> Iterator[Finding]:
+    """A parallel degree that dsengine does not execute for this family of models
+
+    It splits layers by the tensor-parallel plan of transformers, or by the rules of the config, and
+    divides the sequences of the families that were found equal to one process.
+
+    with: runtime="dsengine", gpus=4, model_config={"model_type": "gpt2", "n_embd": 768, "n_layer":
+        12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024}
+    bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2}}
+    good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    """
+    facts, engine = with_degrees(config.facts, config.config), config.runtimes[0]
+    shape = facts.architecture
+    if shape is None or not is_listed(shape.family) or engine.runs_deepspeed:
+        return
+    replaced = (config.has(*TP, name) for name in ("partition_config", "preset_model"))
+    if facts.degrees.tensor > 1 and not any(replaced):
+        refused = refused_plan(engine, shape.family).partition(": it would")[0]
+        if refused:
+            degree = facts.degrees.tensor
+            yield _set_at(
+                config, "tensor", degree, f"is {degree}: {refused}: {_FAILS}", _WITHOUT_PLAN
+            )
+    refused = refused_sequence(engine, shape.family)
+    if facts.degrees.sequence > 1 and refused:
+        degree = facts.degrees.sequence
+        help = "train without sequence parallelism, at stage 3"
+        yield _set_at(config, "sequence", degree, f"is {degree}: {refused}: {_FAILS}", help)
+
+
+_FAILS = "initialization fails"
+_WITHOUT_PLAN = (
+    "write the rules tensor_parallel.partition_config.layer_specs for its layers, or train without "
+    "tensor parallelism, at stage 3"
+)
+
+
 def _at(
     config: Context, found: divisions.Indivisible, consequence: str, applies_to: AppliesTo
 ) -> Finding:
-    """Return a finding at the key, the argument or the flag that sets a degree."""
+    """Return a finding about a degree that does not divide."""
     problem = f"is {found.degree} (nearest possible: {found.use}): {found.problem}: {consequence}"
-    help, size = f"use {found.use}", parallelism.SIZE_OF.get(found.axis, "")
-    key, training = KEYS[found.axis], config.facts.training
+    finding = _set_at(config, found.axis, found.degree, problem, f"use {found.use}")
+    return finding._replace(applies_to=applies_to)
+
+
+def _set_at(config: Context, axis: str, degree: int, problem: str, help: str) -> Finding:
+    """Return a finding at the key, the argument or the flag that sets a degree."""
+    size = parallelism.SIZE_OF.get(axis, "")
+    key, training = KEYS[axis], config.facts.training
     written = (parallelism.BLOCK, parallelism.yaml_name(size))
-    if config.get(*key) == found.degree:
+    if config.get(*key) == degree:
         path, name = key, ".".join(key)
     elif written[1] in parallelism.block_of(config.document.container or {}):
         path, name = written, ".".join(written)
     elif training is not None and size in parallelism.block_of(training.arguments):
         argument = f"{parallelism.BLOCK}.{size}"
-        at_argument = config.argument_finding(argument, f" {problem}", help)
-        return at_argument._replace(applies_to=applies_to)
+        return config.argument_finding(argument, f" {problem}", help)
     else:
         path: Path = ()
-        name = config.facts.origins.get(f"{found.axis}_parallel", f"{parallelism.BLOCK} {size}")
-    return Finding(path, f"{name} {problem}", help, applies_to=applies_to)
+        name = config.facts.origins.get(f"{axis}_parallel", f"{parallelism.BLOCK} {size}")
+    return Finding(path, f"{name} {problem}", help)

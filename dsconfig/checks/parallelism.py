@@ -94,10 +94,10 @@ def distributed_config(config: Context) -> Iterator[Finding]:
     two ranks, stages 0, 2 and 3). Names unknown to DistributedConfig are silently ignored
     (`altered`).
 
-    with: runtime="transformers", world_size=4, training_args={"model_init_kwargs":
+    with: runtime="transformers", gpus=4, training_args={"model_init_kwargs":
         {"distributed_config": {"tp_size": 3}}}
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
-    with: runtime="transformers", world_size=4
+    with: runtime="transformers", gpus=4
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}}
     """
     training = config.facts.training

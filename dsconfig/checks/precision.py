@@ -181,7 +181,7 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
     The device is set by `--device`. Without bf16 units, torch emulates bf16: its
     `cuda.is_bf16_supported()`, which DeepSpeed and transformers check, returns true.
 
-    with: device="v100", world_size=1
+    with: device="v100", gpus=1
     bad: {"train_batch_size": 8, "bf16": {"enabled": true}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true}}
     """

@@ -14,6 +14,7 @@ from dsconfig.checks.rule import (
     stop_of,
 )
 from dsconfig.report import Effect
+from dsconfig.source.findings import current
 
 MODEL = "@model"
 """Trigger: the model is known."""
@@ -24,7 +25,7 @@ TRAINING = "@training"
 DIVIDED = "@divided"
 """Trigger: a flag or another file sets a parallel degree."""
 PAGE = "@page"
-"""Never present: the reader reports these findings, and the rules exist for their pages."""
+"""Never present: reader, resolver or planner report these findings; the rules declare them."""
 
 FAMILIES: Mapping[str, str] = {
     "0": "Syntax and keys",
@@ -82,10 +83,12 @@ MODULES: Mapping[str, str] = {
     "faster_stage": MODEL,
     "stage3_models": f"{MODEL} {TRAINING} {EMBEDDED_IN_YAML}",
     "huggingface": "",
+    "replayed": "",
     "launching": EMBEDDED_IN_YAML,
     "parallelism": f"{EMBEDDED_IN_YAML} {TRAINING}",
     "arguments": TRAINING,
     "syntax": PAGE,
+    "resolving": PAGE,
 }
 """Modules with rules, and their triggers; a module without triggers is always imported.
 
@@ -152,11 +155,15 @@ def rules() -> Mapping[str, Rule]:
 
 
 def rule_of(code_or_name: str) -> Rule | None:
-    """Return the rule with this code or name, in any letter case."""
-    for candidate in rules().values():
-        if code_or_name.upper() == candidate.code or code_or_name.lower() == candidate.name:
-            return candidate
-    return None
+    """Return the rule with this code or name, in any letter case; retired ones are known."""
+    wanted = current(code_or_name)
+    return next((each for each in rules().values() if wanted in (each.code, each.name)), None)
+
+
+def declared(code: str) -> Rule:
+    """Return the declaration of a finding that is not reported by a check."""
+    import_module("dsconfig.checks.resolving")
+    return _RULES[code]
 
 
 @lru_cache(maxsize=1024)

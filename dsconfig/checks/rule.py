@@ -112,24 +112,22 @@ class Finding(NamedTuple):
 
 
 class Example(NamedTuple):
-    """The text of an example config, and the facts it is checked with."""
+    """The text of an example config, the program that reads it, and facts by argument."""
 
     config: str
     name: str = "ds.json"
+    command: str = "validate"
     runtime: str | None = "deepspeed"
     version: str | None = None
-    world_size: int | None = None
-    device: str | None = None
-    seq_len: int | None = None
-    model: str | None = None
     model_config: Mapping[str, Any] | None = None
     """Content of the model's config.json."""
-    lora_rank: int | None = None
-    base_weights: str | None = None
-    host_memory: str | None = None
-    client_optimizer: str | None = None
-    training_args: Mapping[str, Any] | None = None
-    releases: Mapping[str, str] | None = None
+    facts: Mapping[str, Any] = {}
+
+    def with_facts(self, **facts: Any) -> "Example":
+        """Return the example with other facts; None removes one."""
+        both = {**self.facts, **facts}
+        known = {name: fact for name, fact in both.items() if fact is not None}
+        return self._replace(facts=known)
 
 
 Check = Callable[["Context"], Iterable[Finding]]
@@ -236,7 +234,9 @@ def examples_in(docstring: str) -> dict[str, Example]:
         if label == "with":
             call = ast.parse(f"_({text.strip()})", mode="eval").body
             assert isinstance(call, ast.Call), text
-            fields = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
+            given = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
+            fields = {name: given.pop(name) for name in Example._fields if name in given}
+            fields["facts"] = given
         else:
             lines = text.split("\n")
             first = lines[0].strip()

@@ -44,7 +44,7 @@ def norm_times_sequence_ranks(config: Context) -> Iterator[FaultFinding]:
     threshold acts as 1/N of it. Adam hides the factor in the update itself; SGD does not. Measured:
     2.0 with 2 ranks at stages 1 and 2, 1.0 at stage 3.
 
-    with: world_size=8
+    with: gpus=8
     bad: {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, "data_parallel_size": 2,
         "sequence_parallel_size": 4, "zero_optimization": {"stage": 2}}
     good: {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, "data_parallel_size": 2,
@@ -78,7 +78,7 @@ def window_dropped_under_ulysses(config: Context) -> Iterator[FaultFinding]:
     (Gemma 2 and 3, gpt-oss, Mistral 7B v0.1) and the limits of packed samples are ignored. Measured
     per-token loss errors are 0.2 to 0.4. Flash attention gets windows and positions as arguments.
 
-    with: runtime="deepspeed", model="gemma-2-9b", world_size=8, training_args={
+    with: runtime="deepspeed", model="gemma-2-9b", gpus=8, training_args={
         "attn_implementation": "sdpa"}
     bad: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}
     good: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 1}
@@ -125,7 +125,7 @@ def recurrent_layers_under_ulysses(config: Context) -> Iterator[FaultFinding]:
     state along the sequence, which each rank starts from zero: the loss looks plausible, and the
     gradients are wrong. accelerate 1.15 refuses such models, as does dsengine.
 
-    with: model="qwen3-next-80b-a3b", world_size=8
+    with: model="qwen3-next-80b-a3b", gpus=8
     bad: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 2}
     good: {"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 1}
     """
@@ -163,7 +163,7 @@ def plan_refused_by_autotp(config: Context) -> Iterator[FaultFinding]:
     among them Mixtral, Qwen3 MoE, DeepSeek V2 and V3, Phi-3, OLMo 2 and GLM. Earlier releases
     partition them by the names of their layers. A `partition_config` replaces the plan.
 
-    with: model="mixtral-8x7b", world_size=8
+    with: model="mixtral-8x7b", gpus=8
     bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2}}
     good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 1}}
     """
@@ -188,7 +188,7 @@ def model_without_plan(config: Context) -> Iterator[FaultFinding]:
     GPT-2, XLNet, LED and five other families have no tensor-parallel plan, and AutoTP refuses to
     partition them by the names of their layers.
 
-    with: model="gpt2", world_size=8
+    with: model="gpt2", gpus=8
     bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2}}
     good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 1}}
     """
@@ -211,7 +211,7 @@ def batch_counts_tensor_ranks(config: Context) -> Iterator[FaultFinding]:
     of `train_batch_size` samples. Not reported beside a micro batch, which is taken as written.
     Under sequence parallelism the ranks of a group are not counted.
 
-    with: world_size=8
+    with: gpus=8
     bad: {"train_batch_size": 64, "tensor_parallel": {"autotp_size": 2}}
     good: {"train_micro_batch_size_per_gpu": 8, "tensor_parallel": {"autotp_size": 2}}
     """

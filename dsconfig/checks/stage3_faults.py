@@ -63,7 +63,7 @@ def secondary_shards_stale(config: Context) -> Iterator[FaultFinding]:
     the secondary shards of ZeRO++. The first step computes with the old ones; the step replaces
     them.
 
-    with: version="0.18.2", world_size=8
+    with: version="0.18.2", gpus=8
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 4}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     """
@@ -85,7 +85,7 @@ def secondary_shard_outside_weight(config: Context) -> Iterator[FaultFinding]:
     The secondary shard of a rank begins behind the end of such a weight, and partitioning raises an
     `IndexError`. If only part of a shard is covered, the rest is not initialized.
 
-    with: version="0.19.4", world_size=8
+    with: version="0.19.4", gpus=8
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 4}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     """

@@ -13,6 +13,8 @@ AT_THE_KEY: Mapping[str, tuple[str, ...]] = {
     "DSC402": ("DSC902",),  # the key has an effect: loading fails
     "DSC473": ("DSC472",),  # the pass cannot be used at all
     "DSC637": ("DSC638",),  # DeepSpeed divides by it
+    "DSC753": ("DSC703",),  # names both files
+    "DSC756": ("DSC703",),
 }
 """Codes that state more about a key, by the code that is then left out."""
 

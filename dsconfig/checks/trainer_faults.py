@@ -92,9 +92,9 @@ def schedule_too_slow(config: Context) -> Iterator[FaultFinding]:
     process. Scripts compute the length of their schedule for the latter, so the learning rate
     decays too slowly.
 
-    with: runtime="accelerate", releases={"accelerate": "0.25.0"}, world_size=8
+    with: runtime="accelerate", releases={"accelerate": "0.25.0"}, gpus=8
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
-    with: runtime="accelerate", releases={"accelerate": "0.26.0"}, world_size=8
+    with: runtime="accelerate", releases={"accelerate": "0.26.0"}, gpus=8
     good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
     """
     own = config.optimizer is None and config.scheduler is None

@@ -230,7 +230,7 @@ def hpz_group(config: Context) -> Iterator[Finding]:
 
     DeepSpeed silently reduces a larger partition to the number of ranks (`--world-size`).
 
-    with: world_size=8
+    with: gpus=8
     bad: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,
         "zero_hpz_partition_size": 3}}
     good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3,

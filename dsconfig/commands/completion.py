@@ -9,7 +9,6 @@ from dsconfig.report.render import FORMATS
 with lazy_imports():
     from dsconfig.checks import registry
     from dsconfig.facts import catalogue
-    from dsconfig.resolver import codes
     from dsconfig.runtimes import base
     from dsconfig.schema import catalogue as schema
 
@@ -41,7 +40,7 @@ def keys_and_rules(incomplete: str) -> list[str]:
     names = (path.rpartition(".")[2] for path in paths)
     rules = registry.rules()
     rule_names = (rule.name for rule in rules.values())
-    completions = beginning(incomplete, (*paths, *names, *rules, *codes.CODES, *rule_names))
+    completions = beginning(incomplete, (*paths, *names, *rules, *rule_names))
     folder, _, start = incomplete.rpartition("/")
     files = Path(folder or ".").glob(f"{start}*.json") if start else ()
     return [*completions, *map(str, files)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsconfig import api
+from dsconfig import examination
 from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.printing import print_json, print_text
@@ -154,12 +154,11 @@ def _targets_of_both(
 def _upgrade_changes(
     document: "Document", before: "Version", target: "inference.TargetProgram"
 ) -> "list[UpgradeChange]":
-    program = target.runtime.name
     return upgrades.upgrade_changes(
         document,
         before,
         target.runtime.version,
-        lambda version: api.check(document, runtime=program, version=version),
+        lambda version: examination.findings(document, None, target.runtime.at(version), version),
     )
 
 

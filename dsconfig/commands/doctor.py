@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
-from dsconfig import api
+from dsconfig import examination
 from dsconfig.commands import options
 from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.progress import progress
@@ -153,7 +153,7 @@ def config_checks(config: str, document: "Document | None" = None) -> Iterator[C
     # Only these have known bugs.
     releases = {name: release for name in gathering.PROGRAMS if (release := installed(name))}
     facts = dsconfig.gather(releases=releases)
-    report = api.check(document, facts, runtime=program)
+    report = examination.findings(document, facts, program, program.version)
     omitted = validator.ONLY_IF_SPECIFIED if inferred.inferred_from else ()
     reported = [finding for finding in report.diagnostics if finding.code not in omitted]
     for finding in reported:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dsconfig
-from dsconfig import api
+from dsconfig import examination
 from dsconfig.commands import options
 from dsconfig.commands.flags import Only
 from dsconfig.commands.notes import note
@@ -189,7 +189,7 @@ def _check(text: str, facts: "Facts", target: inference.TargetProgram) -> None:
     """Raise UsageError if no starter is valid under the facts, such as invalid arguments."""
     program = None if _is_for_all(target) else target.runtime
     document = dsconfig.read(text, name="starter config")
-    report = api.check(document, facts, runtime=program, version=target.runtime.version)
+    report = examination.findings(document, facts, program, target.runtime.version)
     for finding in report.diagnostics:
         if finding.severity is not Severity.INFO:
             cause = f"{finding.code}: {finding.message}"

@@ -1,13 +1,12 @@
 """Steps shared by plan and run: validate, resolve and plan; stop if the program would."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import dsconfig
-from dsconfig import api
+from dsconfig import examination
 from dsconfig.commands.printing import print_json, print_text
 from dsconfig.facts.request import flag_of
 from dsconfig.lazy_imports import lazy_imports
@@ -20,7 +19,7 @@ with lazy_imports():
     from dsconfig.facts import facts as empty
     from dsconfig.planner import build
     from dsconfig.planner import plan as plans
-    from dsconfig.project import despite_errors, inference
+    from dsconfig.project import inference
     from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
@@ -54,11 +53,8 @@ def planned(
     facts = options.completed(facts, document)
     fact_notes.note_unread_arguments(target, document.name, facts)
     facts = fact_notes.without_accumulation(document, facts, program)
-    report = api.check(document, facts, runtime=program)
-    failed = partial(show_errors, document, strict=strict, form=form, target=target)
-    failed(report.diagnostics)
-    resolution = api.fill_in(document, facts, runtime=program)
-    failed(despite_errors.new_findings(resolution.diagnostics, report))
+    resolution = examination.resolution(document, facts, program)
+    show_errors(document, resolution.diagnostics, strict=strict, form=form, target=target)
     if resolution.effective is not None:
         fact_notes.note_unintended_fp32(resolution.effective, document, program, facts)
     try:

@@ -3,14 +3,13 @@
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsconfig import api
+from dsconfig import examination
 from dsconfig.commands import options
 from dsconfig.commands.notes import note
 from dsconfig.commands.printing import print_json, print_text
@@ -21,7 +20,6 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report, Severity
-from dsconfig.report.report import in_order
 from dsconfig.report.writers import one_line
 from dsconfig.runtimes.base import AUTO
 from dsconfig.source.pointer import ABSENT, dotted, from_dotted, is_block, is_list, lookup, value_at
@@ -34,9 +32,7 @@ with lazy_imports():
     from dsconfig.resolver.resolution import finite, ledger_data
 
 if TYPE_CHECKING:
-    from dsconfig.facts import Facts
     from dsconfig.resolver.resolution import Resolution
-    from dsconfig.runtimes.base import Runtime
     from dsconfig.source import Document
 
 MOST_NAMED = 3
@@ -79,13 +75,12 @@ def resolve(
     program = target.runtime
     facts = fact_notes.without_accumulation(document, facts, program)
     with usage():
-        result = api.fill_in(document, facts, runtime=program)
+        result = examination.resolution(document, facts, program)
     if result.effective is not None:
         fact_notes.note_ignored_flags(result.effective, document, program, facts)
         fact_notes.note_unintended_fp32(result.effective, document, program, facts)
     pointer = None if explain is None else pointer_of(result, explain)
     is_written = output is None or _write(output, result, document)
-    result = with_refusals(result, document, facts, program)
     if output is not None and str(output) == "-":
         show_findings(result, document, to_stderr=True)
         if is_written and result.effective is not None:
@@ -133,19 +128,6 @@ def not_finite(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, f
         for each in value if is_list(value) else (value,):
             if isinstance(each, float) and not isfinite(each):
                 yield f"{above}{name}", each
-
-
-def with_refusals(
-    result: "Resolution", document: "Document", facts: "Facts", program: "Runtime"
-) -> "Resolution":
-    """Return the resolution with the settings that dsengine rejects, such as unknown keys.
-
-    The resolution of another program, which replays that program, contains them already.
-    """
-    if program.runs_deepspeed or not result.ok:
-        return result
-    refused = api.check(document, facts, runtime=program).refusals
-    return replace(result, diagnostics=in_order((*result.diagnostics, *refused)))
 
 
 def pointer_of(result: "Resolution", name: str) -> str:

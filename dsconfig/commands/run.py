@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
-from dsconfig import api, launch_env, os_errors
+from dsconfig import examination, launch_env, os_errors
 from dsconfig.commands import node_options, options, prepare
 from dsconfig.commands.flags import Only
 from dsconfig.commands.notes import note
@@ -312,7 +312,7 @@ def plan_of(
 def filled(document: "Document", facts: "Facts") -> "Document":
     """Return the document with each "auto" replaced, which DeepSpeed alone does not do."""
     known = options.completed(facts, document)
-    resolution = api.fill_in(document, known, runtime="dsengine")
+    resolution = examination.resolution(document, known, base.runtime_of("dsengine"))
     if not resolution.ledger:
         return document
     return dsconfig.read(dict(resolution.config), name=document.name)

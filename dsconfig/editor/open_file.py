@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from dsconfig import api
+from dsconfig import api, examination
 from dsconfig.cost.estimate import Estimate
 from dsconfig.facts import Facts, gathering
 from dsconfig.facts.request import FactsRequest
@@ -48,7 +48,7 @@ class OpenFile:
         if self.document.is_broken or self.document.is_unreadable:
             return None
         with suppress(ValueError):
-            return api.fill_in(self.document, self.facts, runtime=self.program)
+            return examination.resolution(self.document, self.facts, self.program)
         return None
 
     @cached_property
@@ -60,7 +60,7 @@ class OpenFile:
             return None
         with suppress(ValueError):
             facts, _ = assumed_facts.for_estimate(self.document, facts, program)
-            return api.estimate(api.fill_in(self.document, facts, runtime=program), facts)
+            return api.estimate(examination.resolution(self.document, facts, program), facts)
         return None
 
     def filled(self, pointer: str) -> LedgerEntry | None:

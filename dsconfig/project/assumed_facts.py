@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dsconfig import api
+from dsconfig import examination
 from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO, SCRIPT
@@ -80,7 +80,8 @@ def usual_precision(document: "Document", facts: "Facts", program: "Runtime") ->
 
     def refusals(name: str) -> int:
         assumed, _ = matching_arguments(document, with_precision(name), program)
-        return len(api.check(document, assumed, runtime=program).refusals)
+        found = examination.findings(document, assumed, program, program.version)
+        return len(found.refusals)
 
     name = min(possible, key=refusals) if len(possible) > 1 else possible[0]
     step = program.instructions({f"/{name}/enabled": True}, {})[0]

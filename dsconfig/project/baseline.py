@@ -10,6 +10,7 @@ from typing import Any, cast
 from dsconfig import os_errors
 from dsconfig.project.errors import UsageError
 from dsconfig.report import Diagnostic
+from dsconfig.source.findings import current
 
 Identity = tuple[str, str, str]
 """File, code and JSON Pointer, which identify a finding across runs."""
@@ -57,7 +58,7 @@ def load(path: Path) -> Baseline:
     try:
         return Baseline(
             Counter(
-                (_portable(file["file"]), finding["code"], finding["pointer"])
+                (_portable(file["file"]), current(finding["code"]), finding["pointer"])
                 for file in cast("list[Any]", data["files"])
                 for finding in file["diagnostics"]
             )

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsconfig import api
-from dsconfig.report import Diagnostic, Report
-from dsconfig.resolver import codes, draft
+from dsconfig import examination
+from dsconfig.examination import MISSING_FACT
+from dsconfig.report import Report
+from dsconfig.resolver import draft
 from dsconfig.runtimes.base import AUTO, AutoHandling
 from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
 
@@ -13,10 +14,6 @@ if TYPE_CHECKING:
     from dsconfig.runtimes.base import Runtime
     from dsconfig.runtimes.effective import Effective
     from dsconfig.source import Document
-
-MISSING_FACT = codes.CODES["DSC150"].name
-STOPS = ("program-stops", "deepspeed-stops")
-"""Resolver findings for a program that stops."""
 
 
 class Concrete(NamedTuple):
@@ -32,31 +29,16 @@ class Concrete(NamedTuple):
 
 def concrete(document: "Document", facts: "Facts", program: "Runtime") -> Concrete:
     """Return the errors of a file and its concrete config, if it can be determined."""
-    report = api.check(document, facts, runtime=program, version=program.version)
-    result = api.fill_in(document, facts, runtime=program, version=program.version)
-    errors = Report(report.errors + Report(new_findings(result.diagnostics, report)).errors)
+    result = examination.resolution(document, facts, program)
+    errors = Report(Report(result.diagnostics).errors)
     if result.effective is not None:
         return Concrete(errors, result.effective)
     return _repaired(document, errors, facts, program)
 
 
-def new_findings(findings: tuple[Diagnostic, ...], report: Report) -> tuple[Diagnostic, ...]:
-    """Return the resolver's findings that validation has not reported."""
-    pointers = {error.pointer for error in report.errors if error.pointer}
-    reported = {(error.code, error.pointer) for error in report.errors}
-    stops = bool(report.refusals)
-    return tuple(
-        finding
-        for finding in findings
-        if finding.pointer not in pointers
-        and (finding.code, finding.pointer) not in reported
-        and not (stops and finding.name in STOPS)
-    )
-
-
 def prevents_start(errors: Report) -> bool:
     """Return whether the program stops at one of the errors; a missing fact does not stop it."""
-    return any(error.name != MISSING_FACT for error in errors.refusals)
+    return any(error.code != MISSING_FACT for error in errors.refusals)
 
 
 def _repaired(document: "Document", errors: Report, facts: "Facts", program: "Runtime") -> Concrete:
@@ -68,20 +50,20 @@ def _repaired(document: "Document", errors: Report, facts: "Facts", program: "Ru
     stage = ("DSC031", "/zero_optimization/stage")
     if document.is_broken or stage in ((error.code, error.pointer) for error in errors.errors):
         return Concrete(errors)
-    result = api.fill_in(document, facts, runtime=program)
+    result = examination.resolution(document, facts, program)
     effective = result.derive()
     if effective is not None and effective.batch is not None:
         return Concrete(errors, effective)
     own = (error.pointer for error in errors.errors if error.file is None)
     pointers = [pointer.removesuffix("/type") for pointer in own if pointer]
     reduced = document._replace(value=_without(document.value, pointers, program))
-    result = api.fill_in(reduced, facts, runtime=program)
+    result = examination.resolution(reduced, facts, program)
     effective = result.effective or result.derive() or effective
     still_open: list[str] = []
     if effective is None:  # facts are missing: DeepSpeed's defaults for what is still "auto"
         still_open = [join(*path.split(".")) for path in draft.auto_paths(reduced.value)]
         reduced = reduced._replace(value=_deleted(reduced.value, still_open))
-        effective = api.fill_in(reduced, facts, runtime=program).derive()
+        effective = examination.resolution(reduced, facts, program).derive()
     if effective is None:
         return Concrete(errors)
     notes: list[str] = []

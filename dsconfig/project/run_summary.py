@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsconfig import api
+from dsconfig import examination
 from dsconfig.comparison import run_differences
 from dsconfig.cost import estimator
 from dsconfig.project import assumed_facts
@@ -40,7 +40,7 @@ def summarize(
     own = Validator(facts, program=program).for_file(file)
     report = own.validate(document)
     found = tuple(each for each in report.diagnostics if each.severity is not Severity.INFO)
-    effective = api.fill_in(document, facts, runtime=program.runtime).effective
+    effective = examination.resolution(document, facts, program.runtime).effective
     if effective is None:
         why = "the config has errors"
         return RunSummary(document, program, facts, {}, None, why, found, tuple(assumed))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
-from dsconfig import api
+from dsconfig import api, examination
 from dsconfig.batch import MICRO
 from dsconfig.checks.agreement import Disagreement, disagreements
 from dsconfig.cost import degree_search, estimator, search_space
@@ -26,6 +26,7 @@ from dsconfig.runtimes.base import (
     Instruction,
     Runtime,
     format_instructions,
+    runtime_of,
 )
 from dsconfig.schema import AUTO, find
 from dsconfig.source.ignores import REMARKS, SECTION
@@ -211,7 +212,8 @@ def chosen(
         # The resolution below is for dsengine, which reads this block.
         config["activation_checkpointing"] = dict(RECOMPUTED)
     given = recomputing_selectively(facts) if recompute is Recompute.SELECTIVE else facts
-    resolution = api.fill_in(config, given, runtime="dsengine")
+    engine = runtime_of("dsengine")
+    resolution = examination.resolution(api.read(config), given, engine)
     if not resolution.ok or resolution.effective is None:
         finding = resolution.diagnostics[0]
         raise UsageError(f"{finding.message}; {finding.help}" if finding.help else finding.message)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsconfig import api
+from dsconfig import examination
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
@@ -12,12 +12,12 @@ from dsconfig.project.settings import ProjectSettings, settings_for
 from dsconfig.project.targets import STDIN, Target
 from dsconfig.report import Diagnostic, FileReport, FileTarget, Report
 from dsconfig.source import Document, read, with_overrides
-from dsconfig.source.findings import NEVER_IGNORED, matches
+from dsconfig.source.findings import NEVER_IGNORED, current, matches
 
 with lazy_imports():
     from dsconfig.checks import registry
     from dsconfig.project import baseline as baselines
-    from dsconfig.resolver import codes
+    from dsconfig.runtimes.base import runtime_of
     from dsconfig.schema import spelling
     from dsconfig.source import ignores
 
@@ -61,13 +61,12 @@ def selectors(option: str, texts: Sequence[str] | None) -> tuple[str, ...]:
 
 @cache
 def _rule_names() -> tuple[tuple[str, str], ...]:
-    known = {code: rule.name for code, rule in registry.rules().items()}
-    known |= {code: entry.name for code, entry in codes.CODES.items()}
-    return tuple(known.items())
+    return tuple((code, rule.name) for code, rule in registry.rules().items())
 
 
 def _matches_rule(selector: str, code: str, name: str) -> bool:
-    return code.startswith(selector.upper()) or name == selector.lower()
+    wanted = current(selector)
+    return code.startswith(wanted) or name == wanted
 
 
 def _nearest(selector: str) -> str:
@@ -160,8 +159,8 @@ class Validator(NamedTuple):
         return Report(kept)
 
     def _findings(self, document: Document, runtime: "Runtime | None") -> tuple[Diagnostic, ...]:
-        version = None if runtime else self.version
-        return api.check(document, self.facts, runtime=runtime, version=version).diagnostics
+        release = runtime.version if runtime else inference.release_of(self.version)
+        return examination.findings(document, self.facts, runtime, release).diagnostics
 
     def report(self, document: Document, report: Report | None = None) -> FileReport:
         """Return the findings for a document, or the given ones, for the renderers."""
@@ -180,9 +179,12 @@ class Validator(NamedTuple):
 
     def dsengine_errors(self, document: Document) -> list[str]:
         """Return the pointers of selected errors for dsengine in a file of another program."""
-        report = api.check(document, self.facts, runtime="dsengine", version=self.version)
+        engine = runtime_of("dsengine", inference.release_of(self.version))
+        found = self._findings(document, engine)
         return [
-            finding.pointer for finding in report.refusals if self._is_selected(document, finding)
+            finding.pointer
+            for finding in Report(found).refusals
+            if self._is_selected(document, finding)
         ]
 
     def _is_selected(self, document: Document, finding: Diagnostic) -> bool:

@@ -16,7 +16,6 @@ from dsconfig.source.pointer import is_block
 with lazy_imports():
     from dsconfig.checks import registry
     from dsconfig.reference import keys, rule_pages
-    from dsconfig.resolver import codes
     from dsconfig.schema import catalogue, spelling
     from dsconfig.source import file_kinds, reading
 
@@ -34,13 +33,9 @@ def is_file(name: str) -> bool:
 
 
 def rule_code(name: str) -> str | None:
-    """Return the code of a rule or resolver finding, by code or name; None if there is none."""
+    """Return the code of a rule, by code or name; None if there is none."""
     rule = registry.rule_of(name)
-    if rule is not None:
-        return rule.code
-    if name.upper() in codes.CODES:
-        return name.upper()
-    return next((code for code, found in codes.CODES.items() if found.name == name.lower()), None)
+    return None if rule is None else rule.code
 
 
 def text_of(name: str) -> str:
@@ -50,9 +45,9 @@ def text_of(name: str) -> str:
     """
     if is_file(name):
         return text_of_file(reading.read(name))
-    code = rule_code(name)
-    if code is not None:
-        return rule_text(code).rstrip("\n")
+    rule = registry.rule_of(name)
+    if rule is not None:
+        return rule_pages.page(rule).rstrip("\n")
     found = _keys(name)
     if len(found) == 1:
         return keys.key_as_text(found[0])
@@ -64,11 +59,10 @@ def data_of(name: str) -> dict[str, Any]:
     """Return the JSON form of an explanation. Raises ValueError like ``text_of``."""
     if is_file(name):
         return data_of_file(reading.read(name))
-    code = rule_code(name)
-    if code is None:
+    rule = registry.rule_of(name)
+    if rule is None:
         return {"keys": [keys.key_as_data(key) for key in _keys(name)]}
-    rule = registry.rule_of(code)
-    return {"rule": rule_as_data(rule)} if rule is not None else {"finding": finding_as_data(code)}
+    return {"rule": rule_as_data(rule)}
 
 
 def _keys(name: str) -> list["catalogue.Key"]:
@@ -91,8 +85,7 @@ def suggestions(name: str) -> list[str]:
     number = _CODE.fullmatch(name)
     if number is not None:
         code = rule_code(f"DSC{number[1]}")
-        all_codes = (*registry.rules(), *codes.CODES)
-        family = sorted(each for each in all_codes if each[:5] == f"DSC{number[1]}"[:5])
+        family = sorted(each for each in registry.rules() if each[:5] == f"DSC{number[1]}"[:5])
         return [code] if code else family[:3]
     known = [key.path for key in tuple(catalogue.keys())]
     last = {path.rpartition(".")[2] for path in known}
@@ -108,12 +101,6 @@ def suggestions(name: str) -> list[str]:
     return [each for each in names if not any(path.endswith(f".{each}") for path in paths)][:3]
 
 
-def rule_text(code: str) -> str:
-    """Return the Markdown page of a rule of ``validate`` or a finding of ``resolve``."""
-    rule = registry.rule_of(code)
-    return rule_pages.page(rule) if rule is not None else rule_pages.finding_page(code)
-
-
 def rule_as_data(rule: "Rule") -> dict[str, Any]:
     """Return the JSON form of a rule."""
     return {
@@ -126,23 +113,6 @@ def rule_as_data(rule: "Rule") -> dict[str, Any]:
         "bad": rule.bad.config,
         "good": rule.good.config,
         "url": installed_pages.url(rule.code),
-    }
-
-
-def finding_as_data(code: str) -> dict[str, Any]:
-    """Return the JSON form of a resolver finding."""
-    found = codes.CODES[code]
-    config, flags = found.example or (None, None)
-    return {
-        "code": code,
-        "name": found.name,
-        "effect": found.effect,
-        "severity": found.effect.severity,
-        "doc": found.doc,
-        "help": found.remedy,
-        "example": config,
-        "flags": flags,
-        "url": installed_pages.url(code),
     }
 
 

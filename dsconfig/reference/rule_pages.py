@@ -1,19 +1,16 @@
-"""Documentation pages: one per code of a rule or of ``dsconfig resolve``, and an index."""
+"""Documentation pages: one per code of a rule, and an index."""
 
 import json
-import textwrap
 from collections.abc import Iterator
 
-from dsconfig.checks.examples import check_example, flags_of
 from dsconfig.checks.registry import FAMILIES, rules
 from dsconfig.checks.rule import Example, Rule
+from dsconfig.reference.examples import check_example, flags_of
 from dsconfig.report import Effect
-from dsconfig.resolver.codes import CODES
 from dsconfig.runtimes.base import every_runtime
 from dsconfig.schema.markers import integral
 
 PACKAGED = "dsconfig/report/rules"
-WIDTH = 96
 WITHOUT_POINTER = "(file)"
 
 
@@ -53,7 +50,7 @@ def _example(example: Example) -> Iterator[str]:
     yield "```json" if _is_json(example.config) else "```"
     yield _pretty(example.config)
     yield "```"
-    files = {"config.json": example.model_config, "args.json": example.training_args}
+    files = {"config.json": example.model_config, "args.json": example.facts.get("training_args")}
     for name, content in files.items():
         if content:
             yield from ("", f"`{name}`:", "", "```json")
@@ -62,7 +59,7 @@ def _example(example: Example) -> Iterator[str]:
     flags = flags_of(example)
     if flags:
         yield ""
-        yield f"`dsconfig validate {example.name} {flags}`"
+        yield f"`dsconfig {example.command} {example.name} {flags}`"
 
 
 def _is_json(text: str) -> bool:
@@ -92,32 +89,6 @@ def _finding(rule: Rule) -> Iterator[str]:
             return
 
 
-def finding_page(code: str) -> str:
-    """Return the page of a code of the resolver in Markdown."""
-    found = CODES[code]
-    lines = [
-        f"# {code} {found.name}",
-        "",
-        textwrap.fill(found.doc, WIDTH),
-        "",
-        f"- Effect: `{found.effect}`, {found.effect.meaning}",
-        *(f"- Or: `{other}`, {other.meaning}" for other in found.also),
-        f"- Severity: {_severities(found.effect, *found.also)}",
-        "- Reported by: `dsconfig resolve`, and by estimate, tune, plan and run, which resolve "
-        "first",
-        "",
-        "## What to do",
-        "",
-        textwrap.fill(found.remedy, WIDTH),
-    ]
-    if found.example is not None:
-        config, flags = found.example
-        pretty = json.dumps(json.loads(config), indent=2)
-        lines += ["", "## Example", "", "```json", pretty, "```", ""]
-        lines += [f"`dsconfig resolve ds.json {flags}`"]
-    return "\n".join(lines) + "\n"
-
-
 def _link(code: str) -> str:
     return f"[{code}](../../{PACKAGED}/{code}.md)"
 
@@ -140,19 +111,9 @@ def index() -> str:
                 f"| {_link(rule.code)} | {rule.name} | {rule.effect.value} | {rule.title} |"
             )
         lines.append("")
-    lines += [
-        "## Findings of `dsconfig resolve`",
-        "",
-        "| Code | Name | Effect | Problem |",
-        "|---|---|---|---|",
-    ]
-    for code, found in CODES.items():
-        first = found.doc.partition(". ")[0].rstrip(".") + "."
-        lines.append(f"| {_link(code)} | {found.name} | {found.effect} | {first} |")
     return "\n".join(lines) + "\n"
 
 
 def pages() -> dict[str, str]:
     """Return every page by file name; they are part of the package."""
-    of_rules = {f"{code}.md": page(rule) for code, rule in rules().items()}
-    return of_rules | {f"{code}.md": finding_page(code) for code in CODES}
+    return {f"{code}.md": page(rule) for code, rule in rules().items()}

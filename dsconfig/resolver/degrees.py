@@ -1,17 +1,14 @@
-"""Resolve parallel degrees that are "auto", by the search among what dsengine executes, and check
-those that are set."""
+"""Resolve parallel degrees that are "auto", by the search among what dsengine executes."""
 
 from dataclasses import replace
 
-from dsconfig.cost import degree_search, divisions
+from dsconfig.cost import degree_search
 from dsconfig.facts import Facts
-from dsconfig.facts.hf_attributes import is_listed
 from dsconfig.mesh import UNDIVIDED
 from dsconfig.resolver import sizing
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
-from dsconfig.runtimes.capabilities import refused_plan, requires_equal_parts
-from dsconfig.schema.paths import DEGREES, SEQUENCE_PARALLEL, TENSOR_PARALLEL
+from dsconfig.schema.paths import SEQUENCE_PARALLEL
 
 
 def fill(draft: Draft) -> None:
@@ -41,36 +38,3 @@ def fill(draft: Draft) -> None:
         rule = reasons.get("sequence", "no other degree is faster")
     draft.set(path, degrees.sequence, Source.MEMORY, rule)
     draft.facts = replace(draft.facts, degrees=degrees)
-
-
-def check(draft: Draft) -> None:
-    """Report degrees that the model, its plan or the sequence does not allow."""
-    for found in divisions.indivisible(draft.facts):
-        if requires_equal_parts(draft.runtime, found.axis):
-            problem = f"dsengine cannot divide by {found.axis} parallel {found.degree}: "
-            _report(draft, found.axis, problem + found.problem, f"use {found.use}")
-    if draft.facts.degrees.tensor > 1 and not draft.runtime.runs_deepspeed:
-        refused = _refused_plan(draft)
-        if refused:
-            _report(draft, "tensor", f"{refused}: initialization fails", _WITHOUT_PLAN)
-
-
-_WITHOUT_PLAN = (
-    "write the rules tensor_parallel.partition_config.layer_specs for its layers, or train without "
-    "tensor parallelism, at stage 3"
-)
-
-
-def _refused_plan(draft: Draft) -> str:
-    """Return why dsengine does not split a model of transformers by its plan; "" if it does, if
-    rules replace the plan, or if the family is not known."""
-    shape = draft.facts.architecture
-    rules = (f"{TENSOR_PARALLEL}.{name}" for name in ("partition_config", "preset_model"))
-    if shape is None or not is_listed(shape.family) or any(map(draft.explicit, rules)):
-        return ""
-    return refused_plan(draft.runtime, shape.family).partition(": it would")[0]
-
-
-def _report(draft: Draft, axis: str, problem: str, help: str) -> None:
-    path = DEGREES[axis] if draft.explicit(DEGREES[axis]) else ""
-    draft.report("DSC760", path, problem, help)

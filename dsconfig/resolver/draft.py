@@ -5,7 +5,7 @@ from typing import Any
 
 from dsconfig.facts import Facts
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.report import Diagnostic, Effect
+from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.schema.key_index import name_in_block
@@ -13,7 +13,7 @@ from dsconfig.source import Document
 from dsconfig.source.pointer import ABSENT, copied, is_block, join, value_at
 
 with lazy_imports():
-    from dsconfig.resolver import codes
+    from dsconfig.checks import registry
     from dsconfig.source import strict
 
 
@@ -81,30 +81,20 @@ class Draft:
         entry = LedgerEntry(pointer=pointer, value=value, source=source, rule=rule, inputs=inputs)
         self.ledger.append(entry)
 
-    def report(
-        self,
-        code: str,
-        path: str,
-        message: str,
-        help: str,
-        *,
-        effect: Effect | None = None,
-        late: bool = False,
-    ) -> None:
-        """Report a finding of ``codes`` at a dotted path (empty: the file)."""
-        found = codes.CODES[code]
+    def report(self, code: str, path: str, message: str, help: str) -> None:
+        """Report a finding at a dotted path (empty: the file)."""
+        found = registry.declared(code)
         pointer = join(*path.split(".")) if path else ""
         self.findings.append(
             Diagnostic(
                 code=code,
                 name=found.name,
-                effect=effect or found.effect,
+                effect=found.effect,
                 pointer=pointer,
                 range=self.document.range(pointer) if self.document.spans else None,
                 runtimes=(self.runtime.name,),
                 message=message,
                 help=help,
-                late=late,
             )
         )
 

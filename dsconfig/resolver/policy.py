@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.mesh import UNDIVIDED
 from dsconfig.resolver.draft import Draft
 from dsconfig.runtimes.degrees import with_executed_degrees
 from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, SEQUENCE_PARALLEL, STAGE
@@ -56,8 +55,6 @@ def fill(draft: Draft) -> None:
     scheduler.fill(draft)
     if draft.is_auto(SEQUENCE_PARALLEL):
         degrees.fill(draft)
-    if draft.facts.degrees != UNDIVIDED:
-        degrees.check(draft)
     # Only if there is a choice: it imports the estimator.
     if any(draft.is_auto(path) for path in STAGE_PATHS):
         zero.fill(draft)

@@ -202,7 +202,7 @@ def _micro_batch(replay: Replay, script: Script) -> Any:
     if len(set(sizes)) > 1:
         rule += f" (the {'smallest' if script.smallest_batch else 'largest'} of {sizes})"
         replay.remark(
-            "DSC751",
+            "DSC756",
             MICRO,
             f"the data loaders have batch sizes {sizes}; accelerate trains with {chosen}, even if "
             "that is the evaluation loader's",

@@ -120,14 +120,7 @@ def _convert(outcome: Replay, version: Version) -> None:
         _convert_block(outcome, path, values)
     for path, entry in found.entries.items():
         if entry.outcome is reading.Outcome.DROPPED:
-            dotted = ".".join(path)
             _delete(outcome.config, path)
-            outcome.remark(
-                "DSC750",
-                dotted,
-                f'DeepSpeed silently drops "auto" at {dotted} and uses its default',
-                "write the value, or run `dsconfig resolve --runtime dsengine` first",
-            )
     for block, content in list(blocks_in(outcome.config)):
         if content == AUTO and block.nested:
             message = '"auto" instead of a block counts as no block'

@@ -211,7 +211,6 @@ def _from_flags(facts: Facts, training: "training_facts.TrainingFacts") -> dict[
     return {name: value for name, value in given.items() if value is not None}
 
 
-_DEFAULT_ARGUMENTS = "the defaults of TrainingArguments (no --training-args)"
 _AGREE = 'write "auto" for the key, or set the same value in TrainingArguments'
 
 
@@ -228,18 +227,24 @@ class Mismatch(NamedTuple):
 
 
 class TrainerFill:
-    """HfTrainerDeepSpeedConfig on a config, which is changed in place."""
+    """HfTrainerDeepSpeedConfig on a config, which is changed in place.
 
-    def __init__(self, replay: Replay) -> None:
+    Arguments that are not known are compared only ``with_defaults``: they have the default if the
+    script does not set them.
+    """
+
+    def __init__(self, replay: Replay, *, with_defaults: bool = False) -> None:
         self.replay = replay
         self.config = replay.config
         self.stage: Any = stage_of(self.config)
         self.mismatches: dict[str, Mismatch] = {}
+        self.with_defaults = with_defaults
         self.given: frozenset[str] = frozenset()
 
     def process(self, args: Arguments, *, batch_search: bool = False) -> None:
         """First pass: values that depend only on the arguments."""
         self.given = args.given
+        self.with_defaults |= args.are_given
         micro, steps = (
             args.values["per_device_train_batch_size"],
             args.values["gradient_accumulation_steps"],
@@ -248,7 +253,9 @@ class TrainerFill:
         strict = not batch_search
         self._fill("train_micro_batch_size_per_gpu", micro, "per_device_train_batch_size", strict)
         self._fill("gradient_accumulation_steps", steps, "gradient_accumulation_steps")
-        self._fill("train_batch_size", product, "train_batch_size (calculated)", strict)
+        factors = {"per_device_train_batch_size", "gradient_accumulation_steps"}
+        is_known = self.with_defaults or factors <= self.given
+        self._fill("train_batch_size", product, _GLOBAL_BATCH, strict and is_known)
         self._fill("gradient_clipping", args.values["max_grad_norm"], "max_grad_norm")
         self._fill("optimizer.params.lr", args.values["learning_rate"], "learning_rate")
         betas = [args.values["adam_beta1"], args.values["adam_beta2"]]
@@ -272,7 +279,7 @@ class TrainerFill:
             self._fill(TOTAL, args.total(TOTAL), "num_training_steps (calculated)")
         if value(self.config, WARMUP) is not None:
             self._fill(WARMUP, max(1, args.warmup(WARMUP)), "warmup_steps")
-        failure = self.disagreement(args)
+        failure = self.disagreement()
         if failure is not None:
             raise ReplayStop(
                 failure.exception,
@@ -283,13 +290,12 @@ class TrainerFill:
                 parts=failure.parts,
             )
 
-    def disagreement(self, args: Arguments) -> Failure | None:
+    def disagreement(self) -> Failure | None:
         """Return the error for the mismatches found so far, if any."""
         if not self.mismatches:
             return None
         listed = tuple(map(str, self.mismatches.values()))
-        arguments = "TrainingArguments" if args.are_given else _DEFAULT_ARGUMENTS
-        disagrees = f"the config disagrees with {arguments}: "
+        disagrees = "the config disagrees with TrainingArguments: "
         message = disagrees + "; ".join(listed)
         parts = tuple(disagrees + each for each in listed)
         paths = tuple(self.mismatches)
@@ -318,8 +324,17 @@ class TrainerFill:
                 self.replay.record(path, _origin(argument, self.given), Source.TRAINING)
             else:
                 self.replay.record(path, "a constant of the Trainer", Source.DEFAULT)
-        elif must_match and written is not None and written != wanted:
+        elif must_match and written is not None and written != wanted and self._is_known(argument):
             self.mismatches[path] = Mismatch(path, written, argument, wanted)
+
+    def _is_known(self, argument: str) -> bool:
+        """Return whether the value of an argument is known, not only its default."""
+        is_given = not _names_in(argument).isdisjoint(self.given)
+        return self.with_defaults or is_given or argument.endswith(_CALCULATED)
+
+
+def _names_in(argument: str) -> frozenset[str]:
+    return frozenset(re.split(r"[|+]", argument))
 
 
 def _origin(argument: str, given: frozenset[str]) -> str:
@@ -329,11 +344,12 @@ def _origin(argument: str, given: frozenset[str]) -> str:
     """
     if argument.endswith(_CALCULATED):
         return "calculated from TrainingArguments"
-    default = ", the default" if given.isdisjoint(re.split(r"[|+]", argument)) else ""
+    default = ", the default" if given.isdisjoint(_names_in(argument)) else ""
     return f"{argument.replace('|', ' or ').replace('+', ' and ')} of TrainingArguments{default}"
 
 
 _CALCULATED = " (calculated)"
+_GLOBAL_BATCH = f"train_batch_size{_CALCULATED}"
 
 
 def config_alone(replay: Replay, facts: Facts) -> None:
@@ -395,13 +411,16 @@ def trainer(replay: Replay, facts: Facts, runtime: Transformers) -> None:
             scheduled_lr=0.001 if has_optimizer else args.values["learning_rate"],
         ),
     )
-    after_trainer(replay, args)
+    after_trainer(replay, args, is_plugin_first=runtime.through_accelerate)
 
 
-def after_trainer(replay: Replay, args: Arguments) -> None:
-    """Report flags that the config does not carry, and default clipping."""
+def after_trainer(replay: Replay, args: Arguments, *, is_plugin_first: bool) -> None:
+    """Report flags that the config does not carry, and default clipping.
+
+    ``is_plugin_first``: accelerate adds the half-precision block before the Trainer reads it.
+    """
     config = replay.config
-    for dtype in ("fp16", "bf16"):
+    for dtype in () if is_plugin_first else ("fp16", "bf16"):
         path = f"{dtype}.enabled"
         if args.values[dtype] and path in replay.reasons and replay.reasons[path].block_was_absent:
             replay.remark(
@@ -419,7 +438,8 @@ def after_trainer(replay: Replay, args: Arguments) -> None:
             "gradient_clipping: DeepSpeed clips at its default of 1.0",
             'write "gradient_clipping": "auto"',
         )
-    remark_accumulation(replay, args.values["gradient_accumulation_steps"])
+    if "gradient_accumulation_steps" in args.given:
+        remark_accumulation(replay, args.values["gradient_accumulation_steps"])
 
 
 transformers = Transformers  # looked up by program name

@@ -1,6 +1,7 @@
 """Diagnostics of the reader, one function per code, and matching of rule selectors."""
 
 import json
+from collections.abc import Mapping
 
 from dsconfig.report import Applicability, Diagnostic, Edit, Effect, Fix, Position, Range, writers
 from dsconfig.source.pointer import dotted, split
@@ -12,12 +13,38 @@ LARGE_INTEGER = "DSC013"
 NEVER_IGNORED = (UNREADABLE, SYNTAX)
 
 
+RETIRED: Mapping[str, str] = {
+    "DSC151": "DSC005",
+    "DSC250": "DSC202",
+    "DSC750": "DSC101",
+    "DSC751": "DSC756",
+    "DSC757": "DSC101",
+    "DSC758": "DSC703",
+    "DSC760": "DSC704",
+    "DSC761": "DSC704",
+    "not-a-config": "not-an-object",
+    "batch-type": "batch-not-positive",
+    "auto-dropped": "auto-unresolved",
+    "auto-left-in": "auto-unresolved",
+    "micro-batch-from-eval-loader": "accumulation-overruled",
+    "files-disagree": "conflicting-sources",
+    "program-stops": "integration-error",
+    "deepspeed-stops": "integration-error",
+}
+"""Codes and names of earlier releases, and the one that reports the same now."""
+
+
+def current(code_or_name: str) -> str:
+    """Return a code or name in its usual letter case, that of today if it is retired."""
+    is_code = code_or_name[:3].upper() == "DSC"
+    name = code_or_name.upper() if is_code else code_or_name.lower()
+    return RETIRED.get(name, name)
+
+
 def matches(selector: str, finding: Diagnostic) -> bool:
     """Return whether a selector (code, code prefix or rule name) matches a finding."""
-    wanted = selector.strip()
-    if wanted[:3].upper() == "DSC":
-        return finding.code.startswith(wanted.upper())
-    return wanted.lower() == finding.name
+    wanted = current(selector.strip())
+    return finding.code.startswith(wanted) if wanted[:3] == "DSC" else wanted == finding.name
 
 
 def quoted(text: str) -> str:

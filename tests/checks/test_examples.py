@@ -2,8 +2,8 @@
 
 import pytest
 
-from dsconfig.checks.examples import check_example
 from dsconfig.checks.registry import rules
+from dsconfig.reference.examples import check_example
 from dsconfig.report import Severity
 
 RULES = list(rules().values())

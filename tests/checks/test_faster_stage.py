@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.checks.examples import check_example
 from dsconfig.checks.registry import rules
+from dsconfig.reference.examples import check_example
 
 BAD = rules()["DSC505"].bad
 
 
 def is_found(change: dict[str, Any] | None = None, **example: Any) -> bool:
     config = {**json.loads(BAD.config), **(change or {})}
-    made = BAD._replace(config=json.dumps(config), **example)
+    made = BAD._replace(config=json.dumps(config)).with_facts(**example)
     return "DSC505" in {each.code for each in check_example(made)}
 
 
@@ -55,7 +55,7 @@ def test_settings_that_stage_0_does_not_train_alike(change: dict[str, Any]) -> N
 def test_model_without_room_or_facts() -> None:
     assert not is_found(model="llama-2-7b")
     assert not is_found(seq_len=None)
-    assert not is_found(world_size=1)
+    assert not is_found(gpus=1)
 
 
 def test_auto_is_filled_in_by_the_arguments() -> None:

@@ -5,9 +5,9 @@ import os
 import pytest
 
 import dsconfig
-from dsconfig.checks.examples import check_example
 from dsconfig.checks.fault import RANGES
 from dsconfig.checks.registry import rules
+from dsconfig.reference.examples import check_example
 from dsconfig.schema.version import Version
 
 STAGE_2 = {

@@ -61,7 +61,7 @@ SHOWN = sorted(_late().keys() - NOT_SHOWN.keys())
 
 
 def _stop(example: Example) -> Stop:
-    return stop_of(dsconfig.read(example.config).value, example.client_optimizer)
+    return stop_of(dsconfig.read(example.config).value, example.facts.get("client_optimizer"))
 
 
 @pytest.fixture(scope="module", autouse=True)

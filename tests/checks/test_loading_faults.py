@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.checks.examples import check_example
 from dsconfig.checks.registry import rules
 from dsconfig.project.inference import target_program
+from dsconfig.reference.examples import check_example
 
 RANGES = {
     "DSC867": ("transformers", "4.57.6", "5.0.0", "5.1.0", "5.2.0"),
@@ -24,7 +24,7 @@ def test_fault_is_reported_in_its_range_only(code: str) -> None:
     program, before, first, last, after = RANGES[code]
     bad = rules()[code].bad
     for release, expected in ((before, False), (first, True), (last, True), (after, False)):
-        found = {each.code for each in check_example(bad._replace(releases={program: release}))}
+        found = {each.code for each in check_example(bad.with_facts(releases={program: release}))}
         assert (code in found) == expected, release
 
 
@@ -63,11 +63,11 @@ def test_trl_runs_in_the_trainer() -> None:
 def test_one_rank_does_not_wait_and_loads_no_copies() -> None:
     for code in ("DSC477", "DSC504"):
         bad = rules()[code].bad
-        assert code not in {each.code for each in check_example(bad._replace(world_size=1))}
+        assert code not in {each.code for each in check_example(bad.with_facts(gpus=1))}
 
 
 def test_quantization_in_a_trainers_yaml() -> None:
-    bad = rules()["DSC504"].bad._replace(model=None, lora_rank=None, base_weights=None)
+    bad = rules()["DSC504"].bad.with_facts(model=None, lora_rank=None, base_weights=None)
     for setting, expected in (("true", True), ("false", False)):
         text = f"load_in_4bit: {setting}\nlearning_rate: 1e-4\ndeepspeed: {bad.config}\n"
         made = bad._replace(config=text, name="train.yaml")

@@ -9,13 +9,13 @@ import pytest
 import command_line
 import dsconfig
 from dsconfig import Effect
-from dsconfig.checks.examples import facts_of, flags_of
 from dsconfig.checks.registry import rules
 from dsconfig.checks.rule import Example
+from dsconfig.reference.examples import facts_of, flags_of
 from dsconfig.source import Document
 
 EXAMPLES = [
-    pytest.param(example._replace(world_size=example.world_size or 8), id=f"{rule.code}-{label}")
+    pytest.param(example.with_facts(**{"gpus": 8, **example.facts}), id=f"{rule.code}-{label}")
     for rule in rules().values()
     for label, example in (("bad", rule.bad), ("good", rule.good))
     if example.runtime == "deepspeed"

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dsconfig.checks.examples import check_example
 from dsconfig.checks.registry import rules
+from dsconfig.reference.examples import check_example
 from dsconfig.reference.rule_pages import pages
 from dsconfig.runtimes.base import NAMES
 from validate.test_command import Run, put, run
@@ -23,21 +23,22 @@ written_pages = cache(pages)
 CODES = list(rules())
 BLOCK = re.compile(r"^```(?:json)?\n(.*?)\n```$", re.M | re.S)
 NAMED = re.compile(r"^`(\w+\.json)`:\n\n```json\n(.*?)\n```$", re.M | re.S)
-COMMAND = re.compile(r"^`dsconfig validate (\S+) ?(.*)`$", re.M)
+COMMAND = re.compile(r"^`dsconfig (\w+) (\S+) ?(.*)`$", re.M)
 QUOTED = re.compile(r"^> `(.+)`: (.+)\.$", re.M)
 HELP = re.compile(r"^> help: (.+)$", re.M)
 
 
 class Example(NamedTuple):
-    """File of an example, and the flags to check it."""
+    """File of an example, and the command and flags to check it."""
 
+    command: str
     file: str
     flags: list[str]
 
     def diagnostics(self, run: Run, *more: str) -> list[dict[str, Any]]:
-        result = run(self.file, *self.flags, *more, "--output-format", "json")
-        files = json.loads(result.out)["files"]
-        return [found for file in files for found in file["diagnostics"]]
+        flags = (*self.flags, *more, "--output-format", "json")
+        report = json.loads(run(self.file, *flags, command=self.command).out)
+        return [found for file in report.get("files", [report]) for found in file["diagnostics"]]
 
 
 def section(code: str, title: str) -> str:
@@ -49,12 +50,12 @@ def written(code: str, title: str) -> Example:
     text = section(code, title)
     config = BLOCK.findall(text)[0]
     command = COMMAND.search(text)
-    file, flags = command.groups() if command else ("ds.json", "")
+    verb, file, flags = command.groups() if command else ("validate", "ds.json", "")
     if config != file:  # otherwise, the example is a missing file
         put(file, config + "\n")
     for name, content in NAMED.findall(text):
         put(name, content)
-    return Example(file, shlex.split(flags))
+    return Example(verb, file, shlex.split(flags))
 
 
 def listed(code: str, what: str) -> list[str]:
@@ -102,6 +103,8 @@ def test_fix_resolves_finding_without_new_errors(code: str, run: Run) -> None:
 
 
 ELSEWHERE = {
+    "DSC150": "the other programs require other facts than those of the example",
+    "DSC756": "transformers compares the steps, and stops if they differ",
     "DSC036": "dsengine reports other sizes than the example's",
     "DSC101": "transformers and accelerate fill in the key of the example",
     "DSC102": "transformers and accelerate handle the key of the example differently",

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import dsconfig
-from dsconfig.checks.examples import check_example
 from dsconfig.checks.registry import rules
 from dsconfig.commands import doctor
 from dsconfig.facts.inputs import FactError
+from dsconfig.reference.examples import check_example
 
 RANGES = {
     "DSC846": ("transformers", "4.45.2", "4.46.0", "4.46.1", "4.46.2"),
@@ -31,9 +31,9 @@ def test_fault_is_reported_in_its_range_only(code: str) -> None:
     program, before, first, last, after = RANGES[code]
     bad = rules()[code].bad
     for release, expected in ((before, False), (first, True), (last, True), (after, False)):
-        found = {each.code for each in check_example(bad._replace(releases={program: release}))}
+        found = {each.code for each in check_example(bad.with_facts(releases={program: release}))}
         assert (code in found) == expected, release
-    assert code not in {each.code for each in check_example(bad._replace(releases=None))}
+    assert code not in {each.code for each in check_example(bad.with_facts(releases=None))}
 
 
 def severities(config: dict, release: str, **facts) -> set[str]:

@@ -126,7 +126,7 @@ def test_micro_batch_from_eval_loader_is_reported():
     facts = gather(gpus=2, model="gpt2", training_args=RUN)
     resolution = dsconfig.resolve(FULL, facts, runtime=accelerate(batch_sizes=(8, 2)))
     assert resolution.config["train_micro_batch_size_per_gpu"] == 2
-    assert "DSC751" in codes(resolution)
+    assert "DSC756" in codes(resolution)
 
 
 def test_divided_total_steps_are_reported():

@@ -37,9 +37,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         monkeypatch.delenv(name, raising=False)
     settings.clear_cache()
 
-    def call(*arguments: str, stdin: str | bytes = b"") -> Result:
+    def call(*arguments: str, stdin: str | bytes = b"", command: str = "validate") -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        monkeypatch.setattr(sys, "argv", ["dsconfig", "validate", *arguments])
+        monkeypatch.setattr(sys, "argv", ["dsconfig", command, *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         with pytest.raises(SystemExit) as left:
             main()

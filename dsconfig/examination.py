@@ -1,0 +1,104 @@
+"""The one way from a config to its findings and its resolution, for every command.
+
+[Note: one verdict] Rules judge what is written and what the program makes of it. For dsengine the
+resolver and the planner add what they cannot decide or execute; for another program the resolver
+only adds which facts are missing. A config has errors if any of them reports one, so that no
+command can accept what another one refuses.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dsconfig.lazy_imports import lazy_imports
+from dsconfig.report.report import Report, in_order
+
+with lazy_imports():
+    from dsconfig.checks import runner
+    from dsconfig.facts import embedded_facts
+    from dsconfig.facts import facts as facts_module
+    from dsconfig.planner.coverage import findings as engine_findings
+    from dsconfig.resolver import entry
+    from dsconfig.source import ignores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dsconfig.facts import Facts
+    from dsconfig.report import Diagnostic
+    from dsconfig.resolver.resolution import Resolution
+    from dsconfig.runtimes.base import Runtime
+    from dsconfig.schema.version import Version
+    from dsconfig.source import Document
+
+MISSING_FACT = "DSC150"
+
+
+def findings(
+    document: "Document", facts: "Facts | None", program: "Runtime | None", version: "Version"
+) -> Report:
+    """Return the findings for one program, or for all at a DeepSpeed release.
+
+    Missing facts are not among them: what depends on them is not judged.
+    """
+    facts = _complete(facts, document)
+    if program is None:
+        return _without_ignored(
+            document, runner.check(document, facts, None, version), every_program=True
+        )
+    program = launched(program, document)
+    found = runner.check(document, facts, program, version)
+    if not program.fills_auto:
+        found += _of_dsengine(document, facts, program, found)[0]
+    return _without_ignored(document, (each for each in found if each.code != MISSING_FACT))
+
+
+def resolution(document: "Document", facts: "Facts | None", program: "Runtime") -> "Resolution":
+    """Return what a program makes of a config, with the errors of :func:`findings` and the facts
+    that are missing."""
+    facts, program = _complete(facts, document), launched(program, document)
+    found = runner.check(document, facts, program, program.version)
+    own, result = _of_dsengine(document, facts, program, found)
+    errors = Report(found).errors
+    listed = _without_ignored(document, (*errors, *own))
+    return replace(result, diagnostics=listed.diagnostics)
+
+
+def launched(program: "Runtime", document: "Document") -> "Runtime":
+    """Return the program, launched as the YAML file that contains the config requires."""
+    if document.container and embedded_facts.is_accelerate_config(document.container):
+        return program.under_accelerate_launch(
+            config_file=not document.is_generated, overrides=document.overrides
+        )
+    return program
+
+
+def _of_dsengine(
+    document: "Document", facts: "Facts", program: "Runtime", found: "tuple[Diagnostic, ...]"
+) -> "tuple[tuple[Diagnostic, ...], Resolution]":
+    """Return what resolver and planner add to the findings of the rules, and the resolution."""
+    result = entry.resolve(document, facts, program)
+    reported = {error.pointer for error in Report(found).errors if error.pointer}
+    own = tuple(each for each in result.diagnostics if each.pointer not in reported)
+    settled = not Report(found + own).refusals and not document.is_template
+    if not program.runs_deepspeed and settled:
+        own += tuple(engine_findings.unsupported_features(document, result, program))
+    return own, result
+
+
+def _complete(facts: "Facts | None", document: "Document") -> "Facts":
+    """Return the facts, completed from the YAML file that contains the config."""
+    facts = facts_module.Facts() if facts is None else facts
+    return embedded_facts.complete(facts, document) if document.container else facts
+
+
+def _without_ignored(
+    document: "Document", found: "Iterable[Diagnostic]", *, every_program: bool = False
+) -> Report:
+    """Return the findings in order, without those that comments in the file ignore.
+
+    Unused comments are reported only if all programs are checked: each may be for one of them.
+    """
+    listed = tuple(found)
+    if document.may_ignore:
+        listed = ignores.without_ignored(document, listed, report_unused=every_program)
+    return Report(in_order(listed))
