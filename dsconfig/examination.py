@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report.report import Report, in_order
+from dsconfig.source.pointer import join
 
 with lazy_imports():
     from dsconfig.checks import runner
@@ -21,12 +22,13 @@ with lazy_imports():
     from dsconfig.source import ignores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from dsconfig.facts import Facts
     from dsconfig.report import Diagnostic
     from dsconfig.resolver.resolution import Resolution
     from dsconfig.runtimes.base import Runtime
+    from dsconfig.runtimes.replay import Failure
     from dsconfig.schema.version import Version
     from dsconfig.source import Document
 
@@ -58,9 +60,22 @@ def resolution(document: "Document", facts: "Facts | None", program: "Runtime") 
     facts, program = _complete(facts, document), launched(program, document)
     found = runner.check(document, facts, program, program.version)
     own, result = _of_dsengine(document, facts, program, found)
-    errors = Report(found).errors
+    errors = _with_exception(Report(found).errors, result.failure)
     listed = _without_ignored(document, (*errors, *own))
     return replace(result, diagnostics=listed.diagnostics)
+
+
+def _with_exception(
+    errors: "tuple[Diagnostic, ...]", failure: "Failure | None"
+) -> "Iterator[Diagnostic]":
+    """Yield the errors; those at which the program stops first name its exception."""
+    paths = () if failure is None or not failure.exception else failure.paths
+    pointers = {join(*path.split(".")) for path in paths}
+    for error in errors:
+        stops = error.effect is Effect.REFUSED and error.pointer in pointers
+        if failure is not None and stops and " raises " not in error.message:
+            error = error._replace(message=f"{error.message} (raises {failure.exception})")
+        yield error
 
 
 def launched(program: "Runtime", document: "Document") -> "Runtime":

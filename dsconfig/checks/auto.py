@@ -43,7 +43,7 @@ def _remedy(config: Context, path: Path) -> str:
     filling = [
         other.name
         for other in every_runtime(config.version)
-        if fills_auto(other) and other.on_auto(path, config.config) is AutoHandling.FILLED
+        if fills_auto(other) and other.on_auto(path, config.as_written) is AutoHandling.FILLED
     ]
     write = f"write a value, or run `{writers.shell(_resolve(config))}`"
     if not filling:

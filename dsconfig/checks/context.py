@@ -18,11 +18,12 @@ from dsconfig.schema import ErrorKind, SchemaError, errors
 from dsconfig.schema.key_index import is_live
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
-from dsconfig.source.pointer import copied, is_block, join
+from dsconfig.source.pointer import copied, is_block, join, value_at
 
 with lazy_imports():
     from dsconfig.checks import refusals
     from dsconfig.facts import yaml_text
+    from dsconfig.runtimes import deciding
     from dsconfig.runtimes import replay as replays
     from dsconfig.schema import optimizers, spelling
 
@@ -56,8 +57,13 @@ class Context(ReadConfig):
         runtimes: tuple[Runtime, ...],
         version: Version,
     ) -> None:
-        super().__init__(document.value, version, facts)
+        values: object = document.value
+        if len(runtimes) == 1 and runtimes[0].auto_fills:
+            values = deciding.with_decided(values, facts, runtimes[0])
+        super().__init__(values, version, facts)
         self.document = document
+        self.as_written: dict[str, Any] = document.value if is_block(document.value) else {}
+        """The values of the file, also where the facts decide what "auto" becomes."""
         self.runtimes = runtimes
         self._compared = 0
         self.is_refused = False
@@ -97,7 +103,7 @@ class Context(ReadConfig):
         if others or not runtime.auto_fills:
             return None
         try:
-            return refusals.replayed(self.document, copied(self.config), self.facts, runtime)
+            return refusals.replayed(self.document, copied(self.as_written), self.facts, runtime)
         except replays.MissingFact:
             return None
 
@@ -151,9 +157,9 @@ class Context(ReadConfig):
     def autos(self) -> Mapping[tuple[str, ...], Mapping[Runtime, AutoHandling]]:
         """How each program handles each "auto" of a known key."""
         return {
-            path: {runtime: runtime.on_auto(path, self.config) for runtime in self.runtimes}
+            path: {runtime: runtime.on_auto(path, self.as_written) for runtime in self.runtimes}
             for path in self.paths
-            if self.get(*path) == AUTO and not self.is_unknown(path)
+            if value_at(self.as_written, path) == AUTO and not self.is_unknown(path)
         }
 
     def is_unread(self, path: tuple[str, ...]) -> bool:
@@ -252,12 +258,12 @@ class Context(ReadConfig):
     @cached_property
     def schema_errors(self) -> list[SchemaError]:
         """Errors of the strict schema, independent of what the programs accept."""
-        return errors(self.config)
+        return errors(self.as_written)
 
     @cached_property
     def paths(self) -> tuple[tuple[str, ...], ...]:
         """Path of every key, outer keys first."""
-        return tuple(_paths_in(self.config, ()))
+        return tuple(_paths_in(self.as_written, ()))
 
 
 def _paths_in(block: dict[str, Any], outer: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

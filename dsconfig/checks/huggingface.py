@@ -92,7 +92,7 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
 
     runtime, *others = config.runtimes
     follows = partial(agreement.followed_source, runtime=runtime)
-    for found in agreement.disagreements(config.config, facts):
+    for found in agreement.disagreements(config.as_written, facts):
         if (
             config.document.is_generated
             and found.left is None
@@ -106,8 +106,8 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
         yield Finding(
             path=tuple(found.path.split(".")),
             message=agreement.describe(
-                config.document.name, found, config.config, facts, consequence
+                config.document.name, found, config.as_written, facts, consequence
             ),
-            help=agreement.help_for(found, config.config, config.runtimes),
+            help=agreement.help_for(found, config.as_written, config.runtimes),
             effect=effect,
         )

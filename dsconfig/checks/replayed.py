@@ -39,7 +39,7 @@ def integration_error(config: Context) -> Iterator[Finding]:
     if others or not fills_auto(runtime):
         return
     if replay is None:
-        failure = agreement.failed_comparison(config.config, config.facts, runtime)
+        failure = agreement.failed_comparison(config.as_written, config.facts, runtime)
     else:
         failure = replay.failure or replay.failure_after
     if failure is None:

@@ -8,6 +8,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
+from dsconfig.runtimes.replay import Failure
 from dsconfig.schema.key_index import name_in_block
 from dsconfig.source import Document
 from dsconfig.source.pointer import ABSENT, copied, is_block, join, value_at
@@ -34,6 +35,8 @@ class Draft:
         )
         self.ledger: list[LedgerEntry] = []
         self.findings: list[Diagnostic] = []
+        self.failure: Failure | None = None
+        """The error at which another program stops."""
         self.unresolved: set[str] = set()
         """Paths left "auto"; a finding at another path reports the reason."""
         self.searches: dict[str, dict[str, Any]] = {}

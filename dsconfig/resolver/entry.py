@@ -53,6 +53,7 @@ def resolve(
         diagnostics=in_order(draft.findings),
         runtime=runtime.name,
         version=runtime.version,
+        failure=draft.failure,
         derive=partial(_effective, draft.config, facts, runtime),
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsconfig.report import Diagnostic, Effect, Report, Severity, writers
 from dsconfig.report.sizes import counted
-from dsconfig.runtimes.replay import Source
+from dsconfig.runtimes.replay import Failure, Source
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import is_block, is_list
 
@@ -44,6 +44,8 @@ class Resolution:
     runtime: str
     version: Version = NEWEST
     """DeepSpeed release of the target program."""
+    failure: Failure | None = None
+    """The first error of another program, with its exception and keys; rules report all errors."""
     derive: "Callable[[], Effective | None]" = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
