@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.report import Effect
 from dsconfig.report.report import Report, in_order
 from dsconfig.source.pointer import join
 
@@ -60,7 +61,7 @@ def resolution(document: "Document", facts: "Facts | None", program: "Runtime") 
     facts, program = _complete(facts, document), launched(program, document)
     found = runner.check(document, facts, program, program.version)
     own, result = _of_dsengine(document, facts, program, found)
-    errors = _with_exception(Report(found).errors, result.failure)
+    errors = _with_exception(Report(found).errors, result.failure or result.failure_after)
     listed = _without_ignored(document, (*errors, *own))
     return replace(result, diagnostics=listed.diagnostics)
 
@@ -73,7 +74,7 @@ def _with_exception(
     pointers = {join(*path.split(".")) for path in paths}
     for error in errors:
         stops = error.effect is Effect.REFUSED and error.pointer in pointers
-        if failure is not None and stops and " raises " not in error.message:
+        if failure is not None and stops and failure.exception not in error.message:
             error = error._replace(message=f"{error.message} (raises {failure.exception})")
         yield error
 

@@ -58,7 +58,8 @@ def batch_not_positive(config: Context) -> Iterator[Finding]:
     """
     for key in KEYS:
         value = config.get(key)
-        if isinstance(value, (int, float)) and not value > 0:
+        is_product = key == GLOBAL and config.as_written.get(key) == AUTO
+        if isinstance(value, (int, float)) and not value > 0 and not is_product:
             yield Finding(
                 path=(key,),
                 message=f"{key} is {value}, but must be at least 1: the config is rejected",
@@ -88,17 +89,20 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
     values = [None if value == AUTO else value for value in values]
     if not all(value is None or isinstance(value, (int, float)) for value in values):
         return
-    given, ranks = Triple(*values), None if is_open else _ranks(config)
+    given, known = Triple(*values), _ranks(config)
+    ranks = None if is_open else known
     if given.global_batch is None or min(given.given.values()) <= 0:
         return
     if ranks is None:
         if given.global_batch % given.unit(1) != 0:
             others = " x ".join(_NAMES[key] for key in given.given if key != GLOBAL)
+            nearest = " or ".join(map(str, given.nearest(known or 1)))
             yield Finding(
                 path=(GLOBAL,),
                 message=f"{GLOBAL} {given.global_batch} is not a multiple of {given.unit(1)} "
                 f"({others}): no number of ranks matches, and DeepSpeed rejects the config",
-                help=f"delete {GLOBAL}; it is derived from the other two and the world size",
+                help=f"delete {GLOBAL}, which is then derived from the other two and the ranks"
+                + (f", or set it to {nearest}" if nearest and known else ""),
             )
         return
     solved = solve(given, ranks)

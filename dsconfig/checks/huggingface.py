@@ -102,7 +102,7 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
         effect = agreement.effect_of(found, config.runtimes)
         consequence = agreement.DEPENDS if others else follows(found)
         if effect is Effect.REFUSED:
-            consequence = "transformers raises an error before training"
+            consequence = "transformers raises a ValueError before training"
         yield Finding(
             path=tuple(found.path.split(".")),
             message=agreement.describe(

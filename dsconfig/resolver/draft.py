@@ -36,7 +36,8 @@ class Draft:
         self.ledger: list[LedgerEntry] = []
         self.findings: list[Diagnostic] = []
         self.failure: Failure | None = None
-        """The error at which another program stops."""
+        self.failure_after: Failure | None = None
+        """Errors at which another program stops, or DeepSpeed after it."""
         self.unresolved: set[str] = set()
         """Paths left "auto"; a finding at another path reports the reason."""
         self.searches: dict[str, dict[str, Any]] = {}

@@ -54,6 +54,7 @@ def resolve(
         runtime=runtime.name,
         version=runtime.version,
         failure=draft.failure,
+        failure_after=draft.failure_after,
         derive=partial(_effective, draft.config, facts, runtime),
     )
 

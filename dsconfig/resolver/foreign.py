@@ -23,7 +23,8 @@ def fill(draft: Draft) -> None:
     default = Reason(f"set by {runtime.name}", Source.DEFAULT, {})
     if decided.replay is not None:
         draft.config = decided.replay.config
-        draft.failure = decided.replay.failure or decided.replay.failure_after
+        draft.failure = decided.replay.failure
+        draft.failure_after = decided.replay.failure_after
     for path, new in decided.values.items():
         why = decided.reasons.get(path, default)
         record = draft.note if decided.replay is not None else draft.set

@@ -46,6 +46,8 @@ class Resolution:
     """DeepSpeed release of the target program."""
     failure: Failure | None = None
     """The first error of another program, with its exception and keys; rules report all errors."""
+    failure_after: Failure | None = None
+    """The first error of DeepSpeed, to which the program passes the config."""
     derive: "Callable[[], Effective | None]" = field(repr=False, compare=False)
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any, NamedTuple, cast
 
 from dsconfig.source.pointer import MAX_VALUES, escape
@@ -66,7 +67,7 @@ def digits(value: int) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """Convert to JSON types: keys become strings, arrays become lists, others ``PythonObject``.
+    """Convert to JSON types: keys become strings, tuples and arrays lists, others ``PythonObject``.
 
     Data that needs no conversion is returned itself.
     """
@@ -87,7 +88,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         parts = cast("list[Any]", value)
         plain = [to_plain(part) for part in parts]
-        is_unchanged = kind in (list, tuple) and all(
+        is_unchanged = kind is list and all(
             part is child for part, child in zip(parts, plain, strict=True)
         )
         return parts if is_unchanged else plain
@@ -98,6 +99,7 @@ def to_plain(value: Any) -> Any:
 
 
 _BASES: Mapping[type[Any], Callable[[Any], Any]] = {
+    PurePath: str,
     str: str.__str__,
     int: int.__index__,
     float: float.__float__,

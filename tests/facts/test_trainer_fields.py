@@ -125,7 +125,7 @@ def test_removed_argument_is_refused_by_resolve_as_by_validate(tmp_path: Path) -
     resolution = dsconfig.resolve(CONFIG, facts, runtime="transformers")
     (rejected,) = dsconfig.validate(CONFIG, facts, runtime="transformers").errors
     (stop,) = resolution.refusals
-    assert not resolution.ok and stop.code == "DSC760"
+    assert not resolution.ok and stop.code == "DSC707"
     assert (stop.message, stop.file, stop.range) == (rejected.message, str(path), rejected.range)
     assert dsconfig.resolve(CONFIG, facts, runtime="dsengine").ok
 

@@ -17,11 +17,11 @@ MISSING = [
 def test_validate_and_plan_refuse_the_same(extra: dict) -> None:
     config = {**BASE, **extra}
     facts = dsconfig.gather(gpus=2)
-    rows = dsconfig.plan(dsconfig.resolve(config, facts), facts).coverage
-    refused = {row.pointer for row in rows if row.status == "refused"}
-    report = dsconfig.validate(config, facts, runtime="dsengine")
-    reported = {finding.pointer for finding in report.diagnostics if finding.effect == "refused"}
-    assert bool(reported) == bool(refused) == (extra in MISSING)
-    assert reported <= refused
+    resolution = dsconfig.resolve(config, facts)
+    reported = dsconfig.validate(config, facts, runtime="dsengine").refusals
+    assert bool(reported) == (extra in MISSING) and resolution.refusals == reported
+    for error in reported:
+        with pytest.raises(ValueError, match=error.code):
+            dsconfig.plan(resolution, facts)
     others = dsconfig.validate(config, facts, runtime="deepspeed").diagnostics
     assert "DSC762" not in {finding.code for finding in others}

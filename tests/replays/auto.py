@@ -19,8 +19,6 @@ from dsconfig.runtimes.accelerate import accelerate
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.runtimes.transformers import transformers
-from dsconfig.source.pointer import dotted
-from narrowing import not_none
 from replays import Case
 from replays._entry_points import refuses
 
@@ -51,17 +49,16 @@ def compared(row: Mapping[str, Any]) -> Case:
     runtime = runtime_of(row)
     config = row["input_config"] or {}
     resolution = dsconfig.resolve(config, facts_of(row), runtime=runtime)
-    errors = [error for error in resolution.diagnostics if error.name == "program-stops"]
+    failure = resolution.failure
     if row["outcome"] == "error":
         expected: Any = (row["error"].split(":")[0], sorted(named(row["error"])))
-        raised = {not_none(re.search(r"raises (\w+)", error.message))[1] for error in errors}
-        got: Any = ("+".join(sorted(raised)), sorted(dotted(error.pointer) for error in errors))
+        got: Any = (failure.exception, sorted(failure.paths)) if failure else ("", [])
         same = got[0] == expected[0] and (not expected[1] or got[1] == expected[1])
         return Case(row["id"], expected, got, same)
     expected = row["output_config"]
     got = view(resolution.config) if row["tool"] == "deepspeed" else finite(resolution.config)
-    if errors:
-        got = errors[0].message
+    if failure is not None:
+        got = str(failure)
     return Case(row["id"], expected, got, expected == got and same_types(expected, got))
 
 

@@ -7,7 +7,6 @@ program's own. Errors of one start may be reported in any order.
 
 import json
 import math
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -65,10 +64,7 @@ def ours(case: Launch, folder: Path) -> tuple[list[str], set[str], dict[str, Any
         if finding.effect is Effect.REFUSED and not _in_engine(finding)
     ]
     refusals = [f"{finding.code} {finding.message}" for finding in refusing]
-    refusing = [
-        finding.message for finding in resolution.diagnostics if finding.name == "program-stops"
-    ]
-    raised = {match[1] for text in refusing if (match := re.search(r"raises (\w+)", text))}
+    raised = {resolution.failure.exception} if resolution.failure is not None else set[str]()
     return refusals, raised, resolution.config
 
 

@@ -5,7 +5,6 @@ To record: DS_ACCELERATOR=cpu PYTHONPATH=tests python -m replays.odd_values
 
 import copy
 import json
-import re
 from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
@@ -91,9 +90,8 @@ def replay(path: Path = ORACLE, parts: Container[int] = range(PARTS)) -> Iterato
         if key == OF_THE_MACHINE or (key, value) == UNTYPED:
             continue
         resolution = dsconfig.resolve(config, facts, runtime=runtime)
-        stops = [finding for finding in resolution.diagnostics if finding.name == "program-stops"]
-        raised = re.search(r"raises (\w+)", stops[0].message) if stops else None
-        got = raised[1] if raised else None
+        failure = resolution.failure
+        got = failure.exception or None if failure is not None else None
         if key.startswith(OTHER_CLASS):
             same = (got is None) == (expected is None)
         else:

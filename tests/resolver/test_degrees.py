@@ -35,7 +35,9 @@ def refusals(
     config = {"train_micro_batch_size_per_gpu": 1, **keys}
     found = dsconfig.resolve(config, facts, runtime="dsengine").diagnostics
     return [
-        (each.pointer, f"{each.message}; {each.help}") for each in found if each.code == "DSC760"
+        (each.pointer, f"{each.message}; {each.help}")
+        for each in found
+        if each.code in ("DSC478", "DSC479")
     ]
 
 

@@ -30,7 +30,7 @@ def leaves(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]
 def unresolved_auto_is_reported(config: Config, facts: Facts, found: Resolution) -> None:
     if list(auto_paths(found.config)):
         assert not found.ok
-    assert (found.effective is not None) == found.ok
+    assert (found.effective is not None) == (not found.refusals)
 
 
 def resolving_is_idempotent(config: Config, facts: Facts, found: Resolution) -> None:
@@ -202,4 +202,4 @@ def test_more_unusual_configs_do_not_crash(config: Config, odd: Config, runtime:
 def check_unusual(config: Config, odd: Config, runtime: str) -> None:
     facts = gather(gpus=8, device="a100-80gb", model="gpt2", seq_len=128)
     resolution = dsconfig.resolve({**config, **odd}, facts, runtime=runtime)
-    assert resolution.effective is None or resolution.ok
+    assert resolution.effective is None or not resolution.refusals

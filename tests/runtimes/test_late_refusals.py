@@ -7,6 +7,7 @@ import pytest
 import dsconfig
 from dsconfig.facts import gather
 from dsconfig.runtimes.deepspeed import deepspeed
+from dsconfig.source.pointer import from_dotted
 from runtimes.late_refusals import CASES, Stop, config_of
 from training.ranks import Ranks
 
@@ -14,20 +15,20 @@ from training.ranks import Ranks
 @pytest.mark.parametrize(("case", "stop"), CASES, ids=lambda value: str(value)[:70])
 def test_replay_stops_at_late_refusal(case: dict[str, Any], stop: Stop) -> None:
     resolution = dsconfig.resolve(config_of(case), gather(gpus=1), runtime=deepspeed())
-    found = [each for each in resolution.diagnostics if each.name == "program-stops"]
+    failure = resolution.failure
     if stop is None:
-        assert found == []
+        assert failure is None
     else:
-        [message] = found
-        assert message.pointer == stop[1]
-        assert f"raises {stop[0]}:" in message.message
+        assert failure is not None and failure.exception == stop[0]
+        assert [from_dotted(path) for path in failure.paths] == [stop[1]]
+        assert any(f"raises {stop[0]}" in found.message for found in resolution.refusals)
 
 
 @pytest.mark.parametrize(("case", "stop"), CASES, ids=lambda value: str(value)[:70])
 def test_parsing_alone_does_not_stop(case: dict[str, Any], stop: Stop) -> None:
     runtime = deepspeed(until="parse")
     resolution = dsconfig.resolve(config_of(case), gather(gpus=1), runtime=runtime)
-    assert not [each for each in resolution.diagnostics if each.name == "program-stops"]
+    assert resolution.failure is None
 
 
 @pytest.mark.live

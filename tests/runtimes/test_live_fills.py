@@ -6,7 +6,6 @@ Each meets hundreds of odd configs; outcome, values and class of error have to b
 import copy
 import math
 import random
-import re
 import warnings
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ from dsconfig.facts import Facts, ModelTree, TrainingFacts
 from dsconfig.runtimes.accelerate import accelerate
 from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.runtimes.transformers import transformers
-from narrowing import not_none
 from replays.auto import view
 from runtimes.mutations import MODELS, mutated
 
@@ -40,9 +38,8 @@ def namespace(held):
 def ours(config, facts, runtime):
     """(exception or None, config)."""
     resolution = dsconfig.resolve(copy.deepcopy(config), facts, runtime=runtime)
-    stops = [found for found in resolution.diagnostics if found.name == "program-stops"]
-    raised = not_none(re.search(r"raises (?:an? )?(\w+)", stops[0].message))[1] if stops else None
-    return raised, resolution.config
+    failure = resolution.failure
+    return failure and failure.exception, resolution.config
 
 
 def model_of(shape):
