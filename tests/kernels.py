@@ -23,8 +23,12 @@ def extensions_folder() -> Path:
     return folder
 
 
-def build_adams() -> Path:
-    """Build DeepSpeed's Adam kernels, fused and CPU, which takes minutes on a CPU.
+BUILDERS = ("FusedAdamBuilder", "CPUAdamBuilder", "CPUAdagradBuilder", "ShareMemCommBuilder")
+"""DeepSpeed's builders of the kernels that tests use."""
+
+
+def build() -> Path:
+    """Build DeepSpeed's kernels for the CPU, which takes minutes.
 
     Not inside a test: its timeout would interrupt the build, and others would wait for the lock.
     Returns the folder, for TORCH_EXTENSIONS_DIR; existing kernels are not built again.
@@ -32,11 +36,15 @@ def build_adams() -> Path:
     folder = extensions_folder()
     program = (
         "from deepspeed.accelerator import get_accelerator as device\n"
-        "for name in ('FusedAdamBuilder', 'CPUAdamBuilder'): "
-        "device().create_op_builder(name).load()"
+        f"for name in {BUILDERS}: device().create_op_builder(name).load()"
     )
     path = os.pathsep.join([os.environ["PATH"], str(Path(sys.executable).parent)])  # for ninja
-    variables = {"TORCH_EXTENSIONS_DIR": str(folder), "DS_ACCELERATOR": "cpu", "PATH": path}
+    variables = {
+        "TORCH_EXTENSIONS_DIR": str(folder),
+        "CXX": os.environ.get("CXX", str(COMPILER)),
+        "DS_ACCELERATOR": "cpu",
+        "PATH": path,
+    }
     command = [sys.executable, "-c", program]
     subprocess.run(command, env=os.environ | variables, check=True, capture_output=True)
     return folder

@@ -55,7 +55,7 @@ def test_launch_commands_train_on_two_cpu_processes(
     for package in ("deepspeed", "transformers", "accelerate"):
         pytest.importorskip(package)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(kernels.build_adams()))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(kernels.build()))
     guide_pages.prepare(tmp_path)
     launched = 0
     for block in BLOCK.finditer(PAGES[name].read_text("utf-8")):

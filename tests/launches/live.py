@@ -42,10 +42,10 @@ def outcome(case: Launch, folder: Path) -> dict[str, Any]:
     raise AssertionError("the script ended without deepspeed.initialize")
 
 
-def disagreements(folder: Path, rounds: int, seed: int) -> list[str]:
-    """Return wrong predictions among random launches in subfolders of ``folder``."""
+def disagreements(folder: Path, rounds: int, seed: int, part: slice) -> list[str]:
+    """Return wrong predictions among a part of random launches in subfolders of ``folder``."""
     wrong: list[str] = []
-    for case in cases.launches(rounds, seed):
+    for case in [*cases.launches(rounds, seed)][part]:
         path = folder / case.id
         path.mkdir()
         case_result = compared(case, outcome(case, path), path)

@@ -1,6 +1,7 @@
 """Run the parts of ``make test`` and the slices of ``make test-all``."""
 
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
+import kernels
 from suite.lint import lint
 from suite.parts import ROOT, TEST, Part, slice_parts
 from suite.results import Result, table
@@ -37,7 +39,7 @@ def test(names: list[str]) -> int:
 def test_all(names: list[str]) -> int:
     """Run the slices that have not passed with the current files, or these; return the status."""
     state = state_hash()
-    results: list[Result] = []
+    results = [_kernels()]
     with _until_interrupted(results):
         for part in slice_parts():
             record = RUNS / "slices" / f"{part.name}-{state[:16]}.json"
@@ -99,6 +101,21 @@ def _setup() -> Result:
     """Return a row with the seconds that installing the environment took."""
     taken = SETUP.read_text().strip() if SETUP.exists() else ""
     return Result("set-up", float(taken or 0))
+
+
+def _kernels() -> Result:
+    """Return a row with the seconds that building DeepSpeed's kernels took.
+
+    Built before the tests: time limits of tests do not cover the minutes of the first time.
+    """
+    began = monotonic()
+    failures: list[str] = []
+    if importlib.util.find_spec("deepspeed") is not None:
+        try:
+            kernels.build()
+        except subprocess.CalledProcessError as error:
+            failures.append(error.stderr.decode("utf-8", "replace").strip()[-2000:])
+    return Result("kernels", monotonic() - began, code=int(bool(failures)), failures=failures)
 
 
 def _summarize(results: list[Result]) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 import dsengine
-from training import expert_jobs, sequence_jobs, tensor_jobs
+from training import expert_jobs, jobs, sequence_jobs, tensor_jobs
 
 AXES = ("tensor", "packed", "expert", "sequence")
 """``packed``: split layers with several matrices in a weight."""
@@ -32,6 +32,11 @@ def window(engine: Any, number: int) -> Tensor:
     engine.backward(loss)
     engine.step()
     return loss.detach()
+
+
+def growth(axis: str, stage: int) -> tuple[int, int]:
+    """Return how many Python objects and bytes of tensors windows leave behind."""
+    return jobs.grown(started(axis, stage), window)
 
 
 def inputs(engine: Any) -> dict[str, Tensor]:

@@ -1,12 +1,14 @@
 """Jobs of the engine's tests. Each function runs on every rank."""
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import dsengine
+from dsengine.observation.memory import LiveBytes
 from training import models
 
 ADAMW = {"type": "AdamW", "params": {"lr": 3e-3, "betas": [0.9, 0.95], "weight_decay": 0.01}}
@@ -66,20 +68,34 @@ def resumed(config: dict[str, Any], folder: str, before: int = 6, after: int = 6
     return [uninterrupted, first + second, path, client_state, counters]
 
 
-def growth(config: dict[str, Any], before: int = 10, windows: int = 30) -> int:
-    """Return how many Python objects more exist after ``windows`` windows."""
+def growth(config: dict[str, Any]) -> tuple[int, int]:
+    """Return what ``grown`` does for the tied model."""
     engine, *_ = dsengine.initialize(model=models.tied(), config=config)
+    return grown(engine, window)
 
-    def counted(steps: int) -> int:
+
+def grown(
+    engine: Any, window: Callable[[Any, int], Any], before: int = 10, windows: int = 30
+) -> tuple[int, int]:
+    """Return how many Python objects and bytes of tensors more exist after ``windows`` windows."""
+
+    def train(steps: int) -> None:
         for step in range(steps):
             window(engine, step)
         gc.collect()
-        return len(gc.get_objects())
 
-    objects = counted(before)
-    grown = counted(windows) - objects
+    train(before)
+    objects = len(gc.get_objects())
+    train(windows)
+    objects = len(gc.get_objects()) - objects
+    live = LiveBytes(torch.device("cpu"))
+    live.start("before")
+    train(1)
+    live.enter("after")
+    train(windows)
+    live.stop()
     engine.destroy()
-    return grown
+    return objects, live.at_exit["after"] - live.at_exit["before"]
 
 
 def client_states(config: dict[str, Any], folder: str, files: str) -> list[dict[str, Any]]:

@@ -151,6 +151,8 @@ def transformer(kind: str) -> Any:
             heads = {"qk_rope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4}
             config = hf.MiniCPM3Config(**{**shape, **latent, **heads})
             return hf.MiniCPM3ForCausalLM(config)
+        case "phi 3":
+            return hf.Phi3ForCausalLM(hf.Phi3Config(**shape))
         case "qwen 3":
             return hf.Qwen3ForCausalLM(hf.Qwen3Config(**shape))
         case "mixtral":

@@ -3,6 +3,8 @@
 import hashlib
 from typing import Any
 
+from torch import Tensor
+
 import dsengine
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
@@ -51,11 +53,15 @@ def refused(directory: str, kind: str) -> tuple[str, bool]:
     return "", False
 
 
+def digest(tensor: Tensor) -> str:
+    return hashlib.sha256(tensor.numpy().tobytes()).hexdigest()
+
+
 def digests(engine: Any) -> dict[str, list[str]]:
     """Return by parameter the digests of its fp32 value and of its moments, once there are any."""
     return {
         name: [
-            hashlib.sha256(value.numpy().tobytes()).hexdigest()
+            digest(value)
             for value in (
                 safe_get_full_fp32_param(parameter),
                 *(safe_get_full_optimizer_state(parameter, key) for key in STATES),

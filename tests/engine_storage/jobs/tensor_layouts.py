@@ -16,21 +16,47 @@ from dsengine.deepspeed.utils import (
 from dsengine.sharding.zero.gathered import GatheredParameters
 from engine_storage.jobs.sequence_layouts import digests
 from training import tensor_jobs
-from training.sequence_jobs import model_of, sample_batch, token_losses
+from training.sequence_jobs import Curve, model_of, sample_batch, token_losses
 
 
-def built(stage: int, tensor: int = 1, sequence: int = 1, kind: str = "qwen 3") -> Any:
-    config = tensor_jobs.config_of(kind, stage, tensor)
+def built(
+    stage: int,
+    tensor: int = 1,
+    sequence: int = 1,
+    kind: str = "qwen 3",
+    factor: float = 1.0,
+    dropout: float = 0.0,
+    more: dict[str, Any] | None = None,
+) -> Any:
+    """Return an engine; ``factor`` multiplies the model's first weights."""
+    config = tensor_jobs.config_of(kind, stage, tensor) | (more or {})
     config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = True
     if sequence > 1:
         config["sequence_parallel_size"] = sequence
-    return dsengine.initialize(model=tensor_jobs.model_of(kind), config=config)[0]
+    model = tensor_jobs.model_of(kind)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = dropout
+    return dsengine.initialize(model=model, config=config)[0]
 
 
-def trained(engine: Any, steps: int, sequence: int = 1, kind: str = "qwen 3") -> None:
-    for step in range(steps):
-        engine.backward(tensor_jobs.micro_batch_loss(engine, kind, step, sequence))
+def trained(
+    engine: Any, steps: int, sequence: int = 1, kind: str = "qwen 3", first: int = 0
+) -> Curve:
+    """Train from step ``first``; return mean losses and gradient norms."""
+    curve: Curve = []
+    for step in range(first, first + steps):
+        loss = tensor_jobs.micro_batch_loss(engine, kind, step, sequence)
+        engine.backward(loss)
         engine.step()
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        curve.append((total.item() / dist.get_world_size(), engine.get_global_grad_norm() or 0.0))
+    return curve
 
 
 def continued(
@@ -56,9 +82,48 @@ def continued(
         engine.destroy()
 
 
-def whole(stage: int, kind: str, folder: str) -> list[str]:
+def resumed(
+    stage: int,
+    kind: str,
+    folder: str,
+    files: str = "own",
+    dropout: float = 0.0,
+    more: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Split layers and divide sequences: train four steps, save after two, and resume from there.
+
+    ``files``: "own", "asynchronous" or "deepspeed". Return the curve, and what differs in the
+    resumed run.
+    """
+    sequence = 2
+
+    def start(factor: float) -> Any:
+        engine = built(stage, 2, sequence, kind, factor, dropout, more)
+        engine.checkpointer().for_deepspeed = files == "deepspeed"
+        engine.checkpointer().asynchronous = files == "asynchronous"
+        return engine
+
+    engine = start(factor=1)
+    curve = trained(engine, 2, sequence, kind)
+    engine.save_checkpoint(folder, client_state={"epoch": 7})
+    curve += trained(engine, 2, sequence, kind, first=2)
+    end = digests(engine)
+    engine.destroy()
+    engine = start(factor=2)
+    _, client = engine.load_checkpoint(folder)
+    follows = trained(engine, 2, sequence, kind, first=2)
+    same = {
+        "epoch": (client or {}).get("epoch") == 7,
+        "curve": follows == curve[2:],
+        "states": digests(engine) == end,
+    }
+    engine.destroy()
+    return {"curve": curve, "different": [name for name, equal in same.items() if not equal]}
+
+
+def whole(stage: int, kind: str, folder: str, sequence: int = 1) -> list[str]:
     """Return what differs from the model before it was split, in the ways to read whole weights."""
-    engine = built(stage, 2, kind=kind)
+    engine = built(stage, 2, sequence, kind)
     before = tensor_jobs.model_of(kind).state_dict()
     wrong: list[str] = []
 
@@ -77,6 +142,7 @@ def whole(stage: int, kind: str, folder: str) -> list[str]:
     consolidated = engine._zero3_consolidated_16bit_state_dict()
     if consolidated is not None:
         compare("consolidated", consolidated)
+    compare("iter_weights", dict(engine.iter_weights(bucket_bytes=5000, names="module")))
     engine.save_16bit_model(folder)
     if dist.get_rank() == 0:
         from safetensors.torch import load_file
@@ -102,27 +168,30 @@ def engine_tied(kind: str) -> set[str]:
     return {"lm_head.weight"} if kind == "gemma 3" else set()
 
 
-def written(stage: int) -> list[float]:
+def written(stage: int, sequence: int = 1) -> list[float]:
     """Write weights and read gradients whole; return the largest differences from one process."""
     kind = "qwen 3"
-    engine = built(stage, 2)
-    named = dict(engine.module.named_parameters())
-    name = next(each for each in named if each.endswith("q_proj.weight"))
-    with GatheredParameters([named[name]], modifier_rank=0):
-        if dist.get_rank() == 0:
-            named[name].data.mul_(2)
-    other = next(each for each in named if each.endswith("o_proj.weight"))
-    full = safe_get_full_fp32_param(named[other])
-    assert full is not None
-    safe_set_full_fp32_param(named[other], full * 3)
     one: Any = model_of(kind, divided=False)
+    name, other = (
+        next(each for each, _ in one.named_parameters() if each.endswith(f"{layer}.weight"))
+        for layer in ("q_proj", "o_proj")
+    )
     with torch.no_grad():
         one.get_parameter(name).mul_(2)
         one.get_parameter(other).mul_(3)
-    for replica in range(engine.dp_world_size):
+    replicas = dist.get_world_size() // 2 // sequence
+    for replica in range(replicas):
         losses, count = token_losses(one, sample_batch(kind, replica))
-        (losses / count / engine.dp_world_size).backward()
-    engine.backward(tensor_jobs.micro_batch_loss(engine, kind, 0))
+        (losses / count / replicas).backward()
+    engine = built(stage, 2, sequence)
+    named = dict(engine.module.named_parameters())
+    with GatheredParameters([named[name]], modifier_rank=0):
+        if dist.get_rank() == 0:
+            named[name].data.mul_(2)
+    full = safe_get_full_fp32_param(named[other])
+    assert full is not None
+    safe_set_full_fp32_param(named[other], full * 3)
+    engine.backward(tensor_jobs.micro_batch_loss(engine, kind, 0, sequence))
     differences: list[float] = []
     for each, parameter in named.items():
         gradient = safe_get_full_grad(parameter)
@@ -132,10 +201,10 @@ def written(stage: int) -> list[float]:
     return differences
 
 
-def again(first: int, second: int, kind: str) -> bool:
+def again(first: int, second: int, kind: str, sequence: int = 1) -> bool:
     """Split and train a model, then train it whole; return whether it had the trained weights."""
-    engine = built(first, 2, kind=kind)
-    trained(engine, 1, kind=kind)
+    engine = built(first, 2, sequence, kind)
+    trained(engine, 1, sequence, kind)
     expected = digests(engine)
     model = engine.module
     engine.destroy()

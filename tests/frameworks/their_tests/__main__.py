@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from textwrap import wrap
 
+import kernels
 from deepspeed_tests.outcomes import Outcome, read
-from kernels import build_adams
 
 ROOT = Path(__file__).parents[3]
 RUNS = Path(os.environ.get("THEIR_TESTS_RUNS", ROOT / "runs" / "their-tests"))
@@ -54,7 +54,7 @@ def run(framework: str, checkout: Path, package: str, *options: str) -> None:
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_CACHE": str(RUNS / "hub"),
         "DSENGINE_CHECKPOINTS": CHECKPOINTS[framework],
-        "TORCH_EXTENSIONS_DIR": str(build_adams()),
+        "TORCH_EXTENSIONS_DIR": str(kernels.build()),
         "DEEPSPEED_TESTS": package,
         "DEEPSPEED_TESTS_TOLD": str(outcomes_file(framework, package)),
     }
