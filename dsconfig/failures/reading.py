@@ -15,8 +15,7 @@ from dsconfig.facts.inputs import FactError
 from dsconfig.failures import waiting as waiting_ranks
 from dsconfig.failures.diagnosis import Diagnosis, Failure, program_of, separate, stage_of
 from dsconfig.failures.scanner import Scan, scan
-from dsconfig.failures.signature import Role
-from dsconfig.failures.signatures import SIGNATURES
+from dsconfig.failures.signature import Role, signatures
 from dsconfig.failures.text import rank_in_name
 from dsconfig.failures.waiting import Waiting
 
@@ -61,7 +60,7 @@ def diagnose(paths: Sequence[str | Path], program: str | None = None) -> Diagnos
 
 def _is_error(failure: Failure) -> bool:
     """Return whether a failure is an error of a rank rather than a sign of waiting."""
-    roles = {signature.name: signature.role for signature in SIGNATURES}
+    roles = {signature.name: signature.role for signature in signatures()}
     waits = (Role.TIMEOUT, Role.STUCK, Role.CONSEQUENCE, Role.SILENT)
     return roles.get(failure.signature) not in waits
 

@@ -5,22 +5,37 @@ in the size of the log, and the memory does not depend on it.
 """
 
 import codecs
+import gzip
 import re
+import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from dsconfig.facts import run_log
-from dsconfig.failures.clues import CLUES, PROGRAMS
-from dsconfig.failures.signature import Signature, compiled
-from dsconfig.failures.signatures import SIGNATURES
-from dsconfig.failures.text import ESCAPES, is_sample, last_time, rank_in, without_prefix
+from dsconfig.failures.signature import Signature, clues, compiled, order, programs, signatures
+from dsconfig.failures.text import (
+    ESCAPES,
+    Line,
+    Traceback,
+    host_of,
+    is_sample,
+    last_time,
+    own_lines,
+    rank_in,
+    split,
+    traceback_of,
+    without_prefix,
+)
 
 BLOCK = 1 << 20
-LOOKBACK = 32 << 10
-"""Bytes before a line that belong to its traceback."""
+LOOKBACK = 128 << 10
+"""Bytes before a line that belong to its traceback, with those of other ranks between."""
+SHORT = 16 << 10
+"""The same for ranks after the first ``WELL_READ`` matches."""
+WELL_READ = 64
 LOOKAHEAD = 32 << 10
 """Bytes after a line that belong to its message, or to a printed config."""
 LONGEST = 16 << 10
@@ -32,15 +47,24 @@ MOST_FACTS = 20_000
 """Lines kept per log; later ones are dropped."""
 CONFIG_LINES = 400
 """Lines of a config that DeepSpeed prints."""
+WRAPPED = 6
+"""Lines after an exception that may belong to its message."""
+MESSAGE = 4000
+"""Characters after a line that belong to its message."""
+KEY = 80
+"""Characters that distinguish two exceptions."""
+_DIGITS = re.compile(r"\d+")
 MOST_DIGITS = 6
 """Digits of a rank."""
 RECOVERED = 3
 """Lines of progress after an error that show that the run continued."""
-PROGRESS = (b"'loss': ", b'"loss": ', b"SamplesPerSec=")
+PROGRESS = (b"'loss': ", b'"loss": ', b"SamplesPerSec=", b"lm loss: ", b", loss=")
+FINISHED = (b"'train_runtime': ", b"exits successfully", b"***** train metrics *****")
+"""Lines after which nothing earlier ended the run; each counts as ``RECOVERED`` of progress."""
 _FACTS = tuple(phrase.encode() for phrase in run_log.PHRASES)
 _LINE_END = re.compile(rb"[\n\r]")
 EXCEPTION = re.compile(
-    r"(?:[\w.]{1,80}: )?((?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception))(?:: |$)"
+    r"(?:[\w.-]{1,80}: )?((?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception))(?:: |$)"
 )
 
 
@@ -55,10 +79,14 @@ class Match:
     time: float | None
     """Seconds since January 1 at the last time printed before, or on, the line."""
     text: str
-    before: str
+    traceback: Traceback
+    """Lines of this process before the line."""
     after: str
+    """Lines of this process after the line."""
     progress: int
     """Lines of progress printed before."""
+    previous: str
+    """The line before, of any process."""
 
 
 @dataclass(slots=True)
@@ -90,10 +118,21 @@ def _words_inside(phrase: bytes) -> tuple[bytes, ...]:
 def _by_phrase() -> Mapping[bytes, tuple[Signature, ...]]:
     """Return the signatures that a phrase may belong to."""
     found: dict[bytes, list[Signature]] = {}
-    for signature in SIGNATURES:
+    for signature in signatures():
         for phrase in signature.phrases:
             found.setdefault(phrase.encode(), []).append(signature)
     return {phrase: tuple(signatures) for phrase, signatures in found.items()}
+
+
+@cache
+def _compact_phrases() -> tuple[tuple[str, Signature], ...]:
+    """Return the long phrases without spaces: lines that a terminal wrapped contain them."""
+    found = ((_compact(phrase), each) for each in signatures() for phrase in each.phrases)
+    return tuple((phrase, each) for phrase, each in found if len(phrase) >= 16)
+
+
+def _compact(text: str) -> str:
+    return "".join(text.split())
 
 
 def scan(file: BinaryIO, name: str, rank: int | None) -> Scan:
@@ -132,16 +171,38 @@ def _line_start(text: bytes, offset: int) -> int:
 def _blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
     """Yield blocks in UTF-8 without terminal codes, and whether they are the last."""
     start = file.read(2)
+    if start == b"\x1f\x8b":
+        file = cast("BinaryIO", gzip.GzipFile(fileobj=_Joined(start, file)))
+        start = _some(file, 2)
     decoder = None
     if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         decoder = codecs.getincrementaldecoder("utf-16")("replace")
-    block = start + file.read(BLOCK)
+    block = start + _some(file, BLOCK)
     while block:
-        following = file.read(BLOCK)
+        following = _some(file, BLOCK)
         if decoder is not None:
             block = decoder.decode(block, not following).encode("utf-8", "replace")
         yield (ESCAPES.sub(b"", block) if b"\x1b" in block else block), not following
         block = following
+
+
+def _some(file: BinaryIO, count: int) -> bytes:
+    """Return the next bytes; none at the end, or where compressed data is cut or damaged."""
+    try:
+        return file.read(count)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return b""
+
+
+class _Joined:
+    """A file after some of its bytes were read."""
+
+    def __init__(self, start: bytes, rest: BinaryIO) -> None:
+        self._start, self._rest = start, rest
+
+    def read(self, count: int = -1) -> bytes:
+        start, self._start = self._start, b""
+        return start + self._rest.read(count if count < 0 else max(0, count - len(start)))
 
 
 class _Region:
@@ -187,7 +248,8 @@ class _Region:
     def progress_before(self, offset: int) -> int:
         """Return the lines of progress in this region before an offset; offsets increase."""
         counted = (self.text.count(phrase, self._counted, offset) for phrase in PROGRESS)
-        self._progress += sum(counted)
+        ended = (self.text.count(phrase, self._counted, offset) for phrase in FINISHED)
+        self._progress += sum(counted) + RECOVERED * sum(ended)
         self._counted = offset
         return self._progress
 
@@ -201,39 +263,87 @@ def _search(region: _Region, result: Scan, seen: dict[object, int]) -> None:
     found = region.lines_with((*by_phrase, b"Error", b"Exception"))
     for (start, end), phrases in sorted(found.items()):
         raw = region.decoded(start, min(end, start + LONGEST))
-        line, rank = without_prefix(raw)
-        if line.lstrip().startswith("raise ") or is_sample(line):
+        line = split(raw)
+        if line.text.lstrip().startswith(("raise ", "assert ")) or is_sample(line.text):
             # Source code in a traceback, whose message follows; or quoted text.
             continue
         candidates = tuple(
             signature
             for phrase in phrases
             for signature in by_phrase.get(phrase, ())
-            if not signature.pattern or compiled(signature.pattern).search(line)
+            if not signature.pattern or compiled(signature.pattern).search(line.text)
         )
-        exception = None if candidates else EXCEPTION.match(line)
+        exception = EXCEPTION.match(line.text)
         if not candidates and exception is None:
             continue
-        rank = _rank(candidates, line, rank, result.rank)
+        rank = _rank(candidates, line.text, line.rank, result.rank)
         progress = result.progress + region.progress_before(start)
-        key = (tuple(candidates) or (exception and exception[1]), rank)
-        if not _is_new(key, progress, seen):
+        kind = exception and _DIGITS.sub("0", line.text[:KEY])
+        if not _is_new((tuple(candidates), kind, rank), progress, seen):
             continue
-        before = region.decoded(start - LOOKBACK, start)
-        match = Match(
-            signatures=tuple(sorted(set(candidates), key=SIGNATURES.index)),
-            file=result.file,
-            line=region.line_at(start),
-            rank=rank,
-            time=last_time(raw) or last_time(before),
-            text=line.strip(),
-            before=before,
-            after=region.decoded(end, end + LOOKAHEAD),
-            progress=progress,
-        )
-        (result.matches if candidates else result.exceptions).append(match)
-        _add_clues(match.before + raw + match.after, result)
+        place = _Place(raw, line, start, end, rank, progress)
+        _add_match(region, result, place, candidates, exception is not None)
     result.progress += region.progress_before(region.end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A line that matches."""
+
+    raw: str
+    line: Line
+    start: int
+    end: int
+    rank: int | None
+    progress: int
+
+
+def _add_match(
+    region: _Region,
+    result: Scan,
+    place: _Place,
+    candidates: Sequence[Signature],
+    is_exception: bool,
+) -> None:
+    """Add a match with the lines of its process around it."""
+    is_many = len(result.matches) + len(result.exceptions) > WELL_READ
+    reach = SHORT if is_many else LOOKBACK
+    before = region.decoded(place.start - reach, place.start)
+    after = region.decoded(place.end, place.end + min(reach, LOOKAHEAD))
+    host = host_of(place.raw, before)
+    line = split(place.raw, host)
+    lines = list(own_lines(after.lstrip("\r\n"), line.source, host))
+    if is_exception and not candidates:
+        candidates = _wrapped([line.text, *lines[:WRAPPED]])
+    match = Match(
+        signatures=tuple(sorted(set(candidates), key=lambda each: order()[each.name])),
+        file=result.file,
+        line=region.line_at(place.start),
+        rank=place.rank,
+        time=last_time(place.raw) or last_time(before),
+        text=line.text.strip(),
+        traceback=traceback_of(own_lines(before, line.source, host)),
+        after="\n".join(lines)[:MESSAGE],
+        progress=place.progress,
+        previous=before.rstrip()[-LONGEST:].rpartition("\n")[2],
+    )
+    if match.traceback.is_handled and is_exception:
+        return
+    (result.matches if candidates else result.exceptions).append(match)
+    _add_clues(before + place.raw + after, result)
+
+
+def _wrapped(lines: Sequence[str]) -> tuple[Signature, ...]:
+    """Return the signatures whose phrases occur in a message, across the ends of its lines."""
+    parts = [_compact(line) for line in lines]
+    compact, message = "".join(parts), " ".join(lines)
+    return tuple(
+        signature
+        for phrase, signature in _compact_phrases()
+        if phrase in compact
+        and not any(phrase in part for part in parts)
+        and (not signature.pattern or compiled(signature.pattern).search(message))
+    )
 
 
 def _is_new(key: object, progress: int, seen: dict[object, int]) -> bool:
@@ -264,7 +374,7 @@ def _rank(
 
 def _add_clues(text: str, result: Scan) -> None:
     """Add the clues and programs that a text names."""
-    for known, phrases in ((result.clues, CLUES), (result.programs, PROGRAMS)):
+    for known, phrases in ((result.clues, clues()), (result.programs, programs())):
         known |= {
             name
             for name, words in phrases.items()
