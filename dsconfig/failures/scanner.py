@@ -8,10 +8,9 @@ import codecs
 import gzip
 import re
 import zlib
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import BinaryIO, cast
 
 from dsconfig.facts import run_log
@@ -62,7 +61,10 @@ PROGRESS = (b"'loss': ", b'"loss": ', b"SamplesPerSec=", b"lm loss: ", b", loss=
 FINISHED = (b"'train_runtime': ", b"exits successfully", b"***** train metrics *****")
 """Lines after which nothing earlier ended the run; each counts as ``RECOVERED`` of progress."""
 _FACTS = tuple(phrase.encode() for phrase in run_log.PHRASES)
-_LINE_END = re.compile(rb"[\n\r]")
+_NUMERALS = b"0123456789"
+MOST_TEMPLATES = 50_000
+LONGEST_TEMPLATE = 1000
+"""Lines without digits that are remembered, and their longest."""
 EXCEPTION = re.compile(
     r"(?:[\w.-]{1,80}: )?((?:\w{1,60}\.){0,8}\w{0,60}(?:Error|Exception))(?:: |$)"
 )
@@ -109,12 +111,6 @@ class Scan:
 
 
 @cache
-def _words_inside(phrase: bytes) -> tuple[bytes, ...]:
-    """Return the words of a phrase that spaces surround: texts without them do not contain it."""
-    return tuple(phrase.split()[1:-1])
-
-
-@cache
 def _by_phrase() -> Mapping[bytes, tuple[Signature, ...]]:
     """Return the signatures that a phrase may belong to."""
     found: dict[bytes, list[Signature]] = {}
@@ -139,6 +135,7 @@ def scan(file: BinaryIO, name: str, rank: int | None) -> Scan:
     """Scan an open log to its end."""
     result = Scan(name, rank)
     seen: dict[object, int] = {}
+    templates = _Templates((*_by_phrase(), b"Error", b"Exception", *_FACTS))
     text, done, first = b"", 0, 1
     for block, is_last in _blocks(file):
         text += block
@@ -149,8 +146,9 @@ def scan(file: BinaryIO, name: str, rank: int | None) -> Scan:
                 text = text[: done + LONGEST]
             continue
         region = _Region(text, done, limit, first)
-        _search(region, result, seen)
-        _add_facts(region, result)
+        found = region.lines_with(templates)
+        _search(region, found, result, seen)
+        _add_facts(region, found, result)
         if first < SETUP_LINES:
             _add_clues(region.decoded(region.start, region.end), result)
         result.lines = region.line_at(limit) - (text[limit - 1 : limit] == b"\n")
@@ -205,6 +203,49 @@ class _Joined:
         return start + self._rest.read(count if count < 0 else max(0, count - len(start)))
 
 
+class _Templates:
+    """Which phrases occur in a line without its digits.
+
+    Most lines of a log differ from earlier ones in digits only, and are not searched again.
+    """
+
+    def __init__(self, phrases: Iterable[bytes]) -> None:
+        self._phrases = {phrase: phrase.translate(None, _NUMERALS) for phrase in phrases}
+        self._without, self._with = set[bytes](), dict[bytes, tuple[bytes, ...]]()
+        self._size = 0
+
+    def matched(self, lines: set[bytes]) -> Mapping[bytes, tuple[bytes, ...]]:
+        """Return the phrases that each line may contain; lines without one are left out."""
+        known = {line: self._with[line] for line in lines if line in self._with}
+        new = list(lines - self._without - known.keys())
+        found = self._search(new)
+        self._remember(new, found)
+        return known | found
+
+    def _search(self, lines: list[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+        text = b"\n".join(lines)
+        found: dict[bytes, tuple[bytes, ...]] = {}
+        for phrase, stripped in self._phrases.items():
+            place = text.find(stripped)
+            while place >= 0:
+                end = text.find(b"\n", place)
+                end = len(text) if end < 0 else end
+                line = text[text.rfind(b"\n", 0, place) + 1 : end]
+                found[line] = (*found.get(line, ()), phrase)
+                place = text.find(stripped, end)
+        return found
+
+    def _remember(self, lines: list[bytes], found: Mapping[bytes, tuple[bytes, ...]]) -> None:
+        if self._size > MOST_TEMPLATES:
+            self._without.clear()
+            self._with.clear()
+            self._size = 0
+        short = [line for line in lines if len(line) < LONGEST_TEMPLATE]
+        self._size += len(short)
+        self._with |= {line: found[line] for line in short if line in found}
+        self._without.update(line for line in short if line not in found)
+
+
 class _Region:
     """The part of a text that is searched, with its context and line numbers."""
 
@@ -212,7 +253,12 @@ class _Region:
         self.text, self.start, self.end = text, start, end
         self._known, self._line = start, first + text.count(b"\n", 0, start)
         self._counted, self._progress = start, 0
-        self._words = frozenset(text[start:end].split())
+        self._counted_phrases = [
+            (phrase, weight)
+            for phrases, weight in ((PROGRESS, 1), (FINISHED, RECOVERED))
+            for phrase in phrases
+            if text.find(phrase, start, end) >= 0
+        ]
 
     def line_at(self, offset: int) -> int:
         """Return the line number at an offset; offsets increase from call to call."""
@@ -220,36 +266,32 @@ class _Region:
         self._known = offset
         return self._line
 
-    def lines_with(self, phrases: Iterable[bytes]) -> dict[tuple[int, int], list[bytes]]:
-        """Return the bounds of lines that contain a phrase, and the phrases in each."""
+    def lines_with(self, templates: _Templates) -> dict[tuple[int, int], list[bytes]]:
+        """Return the bounds of lines that contain a phrase, and the phrases in each.
+
+        Carriage returns end lines too.
+        """
+        body = self.text[self.start : self.end].replace(b"\r", b"\n")
+        stripped = body.translate(None, _NUMERALS).split(b"\n")
+        matched = templates.matched(set(stripped))
         found: dict[tuple[int, int], list[bytes]] = {}
-        for phrase in phrases:
-            if not self._words.issuperset(_words_inside(phrase)):
-                continue
-            place = self.text.find(phrase, self.start, self.end)
-            while place >= 0:
-                bounds = self._bounds(place)
-                found.setdefault(bounds, []).append(phrase)
-                place = self.text.find(phrase, max(bounds[1], place + 1), self.end)
+        if not matched:
+            return found
+        offset = self.start
+        for line, template in zip(body.split(b"\n"), stripped, strict=True):
+            if template in matched:
+                phrases = [phrase for phrase in matched[template] if phrase in line]
+                if phrases:
+                    found[offset, offset + len(line)] = phrases
+            offset += len(line) + 1
         return found
-
-    @cached_property
-    def _line_ends(self) -> list[int]:
-        """Offsets of line ends; carriage returns end lines too."""
-        return [end.start() for end in _LINE_END.finditer(self.text, self.start, self.end)]
-
-    def _bounds(self, place: int) -> tuple[int, int]:
-        """Return start and end of the line at an offset."""
-        following = bisect_left(self._line_ends, place)
-        start = self._line_ends[following - 1] + 1 if following else self.start
-        end = self._line_ends[following] if following < len(self._line_ends) else self.end
-        return start, end
 
     def progress_before(self, offset: int) -> int:
         """Return the lines of progress in this region before an offset; offsets increase."""
-        counted = (self.text.count(phrase, self._counted, offset) for phrase in PROGRESS)
-        ended = (self.text.count(phrase, self._counted, offset) for phrase in FINISHED)
-        self._progress += sum(counted) + RECOVERED * sum(ended)
+        self._progress += sum(
+            weight * self.text.count(phrase, self._counted, offset)
+            for phrase, weight in self._counted_phrases
+        )
         self._counted = offset
         return self._progress
 
@@ -257,11 +299,18 @@ class _Region:
         return self.text[max(start, 0) : end].decode("utf-8", "replace")
 
 
-def _search(region: _Region, result: Scan, seen: dict[object, int]) -> None:
+def _search(
+    region: _Region,
+    found: Mapping[tuple[int, int], Sequence[bytes]],
+    result: Scan,
+    seen: dict[object, int],
+) -> None:
     """Add the matches, exceptions and clues of a region."""
     by_phrase = _by_phrase()
-    found = region.lines_with((*by_phrase, b"Error", b"Exception"))
-    for (start, end), phrases in sorted(found.items()):
+    facts = set(_FACTS) - by_phrase.keys()
+    for (start, end), phrases in found.items():
+        if facts.issuperset(phrases):
+            continue
         raw = region.decoded(start, min(end, start + LONGEST))
         line = split(raw)
         if line.text.lstrip().startswith(("raise ", "assert ")) or is_sample(line.text):
@@ -313,8 +362,8 @@ def _add_match(
     host = host_of(place.raw, before)
     line = split(place.raw, host)
     lines = list(own_lines(after.lstrip("\r\n"), line.source, host))
-    if is_exception and not candidates:
-        candidates = _wrapped([line.text, *lines[:WRAPPED]])
+    if is_exception:
+        candidates = (*candidates, *_wrapped([line.text, *lines[:WRAPPED]]))
     match = Match(
         signatures=tuple(sorted(set(candidates), key=lambda each: order()[each.name])),
         file=result.file,
@@ -334,15 +383,19 @@ def _add_match(
 
 
 def _wrapped(lines: Sequence[str]) -> tuple[Signature, ...]:
-    """Return the signatures whose phrases occur in a message, across the ends of its lines."""
+    """Return the signatures that describe a message only across the ends of its lines."""
     parts = [_compact(line) for line in lines]
     compact, message = "".join(parts), " ".join(lines)
     return tuple(
         signature
         for phrase, signature in _compact_phrases()
         if phrase in compact
-        and not any(phrase in part for part in parts)
         and (not signature.pattern or compiled(signature.pattern).search(message))
+        and not any(
+            phrase in part
+            and (not signature.pattern or compiled(signature.pattern).search(line))
+            for part, line in zip(parts, lines, strict=True)
+        )
     )
 
 
@@ -382,11 +435,15 @@ def _add_clues(text: str, result: Scan) -> None:
         }
 
 
-def _add_facts(region: _Region, result: Scan) -> None:
+def _add_facts(
+    region: _Region, found: Mapping[tuple[int, int], Sequence[bytes]], result: Scan
+) -> None:
     """Add the lines that ``run_log`` reads, with the config that follows one of them."""
-    for start, end in sorted(region.lines_with(_FACTS)):
+    for (start, end), phrases in found.items():
         if len(result.facts) >= MOST_FACTS:
             break
+        if not any(phrase in _FACTS for phrase in phrases):
+            continue
         line = without_prefix(region.decoded(start, min(end, start + LONGEST)))[0]
         result.facts.append(line)
         if line.rstrip().endswith("json = {"):

@@ -9,24 +9,37 @@ ESCAPES = re.compile(
 )
 """Colors, cursor movements and window titles."""
 _PREFIXES = (
-    re.compile(r"\[(?:rank|default|trainer)(?P<rank>\d{1,6})\]:? ?"),
-    re.compile(r"\[\d{1,6},(?P<rank>\d{1,6})\](?:<std(?:out|err)>)?: ?"),
-    re.compile(r" {0,5}(?P<rank>\d{1,6}): (?=\S|  )"),
-    re.compile(r"\((?:[\w.:]{1,60} )?pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?"),
-    re.compile(r"\[pod/[\w./-]{1,200}\] ?"),
-    re.compile(r"[\w.-]{1,80}[-_]\d{1,4} {1,40}\| {1,2}(?=\S|  )"),
-    re.compile(r"std(?:out|err): "),
-    re.compile(r"(?:ERROR|INFO|WARNING) \d\d-\d\d \d\d:\d\d:\d\d \[[\w./]{1,80}:\d{1,6}\] ?"),
-)
-"""torchrun and torch, mpirun, srun, Ray, Kubernetes, docker compose, captured streams, vLLM."""
-_WITHOUT_SOURCE = (
-    re.compile(
-        r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?"
-        r"(?: std(?:out|err) [FP])?(?! ?\[| ?- | ?\| ) ?"
+    ("]", re.compile(r"\[(?:rank|default|trainer)(?P<rank>\d{1,6})\]:? ?")),
+    ("]", re.compile(r"\[\d{1,6},(?P<rank>\d{1,6})\](?:<std(?:out|err)>)?: ?")),
+    (": ", re.compile(r" {0,5}(?P<rank>\d{1,6}): (?=\S|  )")),
+    ("pid=", re.compile(r"\((?:[\w.:]{1,60} )?pid=\d{1,10}(?:, ip=[\d.]{1,40})?\) ?")),
+    ("[pod/", re.compile(r"\[pod/[\w./-]{1,200}\] ?")),
+    (" | ", re.compile(r"[\w.-]{1,80}[-_]\d{1,4} {1,40}\| {1,2}(?=\S|  )")),
+    ("std", re.compile(r"std(?:out|err): ")),
+    (
+        "] ",
+        re.compile(r"(?:ERROR|INFO|WARNING) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d{1,6}\] ?"),
     ),
-    re.compile(r"\s*(?:[\w ()-]{1,40}: +)?\d{1,3}%\|[^|]{0,400}\|[^\[\]]{0,60}\[[^\]]{0,60}\]"),
+    (" | ", re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \| \w{1,10} \| [\w.]{1,60} \| ")),
+)
+"""Text that occurs in each, and the pattern: torchrun and torch, mpirun, srun, Ray, Kubernetes,
+docker compose, captured streams, vLLM, loguru."""
+_WITHOUT_SOURCE = (
+    (
+        ":",
+        re.compile(
+            r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\]?"
+            r"(?: std(?:out|err) [FP])?(?! ?\[| ?- | ?\| ) ?"
+        ),
+    ),
+    (
+        "%|",
+        re.compile(r"\s*(?:[\w ()-]{1,40}: +)?\d{1,3}%\|[^|]{0,400}\|[^\[\]]{0,60}\[[^\]]{0,60}\]"),
+    ),
 )
 """Times, and tqdm's bars: the same source prints lines with others."""
+_HEAD = 200
+"""Characters in which prefixes are searched."""
 _HOST = re.compile(r"([\w][\w.-]{0,63}): ")
 _REPEATED = re.compile(r" \[repeated \d{1,9}x across cluster\].{0,200}$")
 _RANK_INSIDE = re.compile(r"\bRank (\d{1,6})\]|\bon rank (\d{1,6})\b", re.ASCII)
@@ -114,21 +127,26 @@ def split(line: str, host: str = "") -> Line:
     if host and line.startswith(f"{host}: "):
         source, line = host, line[len(host) + 2 :]
     for _ in range(5):
-        for pattern in (*_PREFIXES, *_WITHOUT_SOURCE):
-            hit = pattern.match(line)
-            if hit is None or not hit.end():
-                continue
-            if pattern in _PREFIXES:
-                source += hit[0].strip()
-                if rank is None and "rank" in pattern.groupindex:
-                    rank = int(hit["rank"])
-            line = line[hit.end() :]
+        hit, has_source = _prefix(line)
+        if hit is None:
             break
-        else:
-            break
+        if has_source:
+            source += hit[0].strip()
+            rank = int(hit["rank"]) if rank is None and "rank" in hit.re.groupindex else rank
+        line = line[hit.end() :]
     if source.startswith("("):
         line = _REPEATED.sub("", line)
     return Line(source, rank, line)
+
+
+def _prefix(line: str) -> tuple[re.Match[str] | None, bool]:
+    """Return the first prefix of a line, and whether it identifies a source."""
+    head = line[:_HEAD]
+    for patterns in (_PREFIXES, _WITHOUT_SOURCE):
+        for mark, pattern in patterns:
+            if mark in head and (hit := pattern.match(line)) is not None and hit.end():
+                return hit, patterns is _PREFIXES
+    return None, False
 
 
 def without_prefix(line: str) -> tuple[str, int | None]:
