@@ -74,7 +74,12 @@ class Failure:
             remedy=redacted(self.remedy),
             remedy_parts=tuple(map(redacted, self.remedy_parts)),
             text=redacted(self.text),
-            frame=frame and Frame(*(redacted(x) if isinstance(x, str) else x for x in frame)),
+            frame=frame
+            and frame._replace(
+                file=redacted(frame.file),
+                function=redacted(frame.function),
+                source=redacted(frame.source),
+            ),
         )
 
 
@@ -112,9 +117,7 @@ class Diagnosis:
 
     def redacted(self) -> "Diagnosis":
         """Return the diagnosis without paths, hosts, tokens and mail addresses of the logs."""
-        files = [
-            file | {"file": redacted(file["file"])} for file in self.facts.get("files", ())
-        ]
+        files = [file | {"file": redacted(file["file"])} for file in self.facts.get("files", ())]
         return replace(
             self,
             failures=tuple(failure.redacted() for failure in self.failures),
@@ -420,7 +423,8 @@ def _texts(
 
 
 _ENDS_MESSAGE = re.compile(
-    r"\s*$|\s*File \"|Traceback|\[\d{4}-|[EWIF]\d{4} |\s*\d{1,3}%\||During handling|The above exc|={5}"
+    r"\s*$|\s*File \"|Traceback|\[\d{4}-|[EWIF]\d{4} |\s*\d{1,3}%\||During handling|The above exc|"
+    r"={5}"
 )
 
 

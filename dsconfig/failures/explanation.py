@@ -24,7 +24,9 @@ _PROCESS = re.compile(rf"Process (\d{{1,10}}) has {_SIZE} memory in use")
 _CONTEXT = 2 * GIB
 """Memory of a process outside PyTorch's allocator that is usual: CUDA's context, NCCL."""
 _KEY = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
-_PACKAGE = re.compile(r"(?:site|dist)-packages/([\w.]{1,80})/|/(deepspeed|transformers|accelerate)/")
+_PACKAGE = re.compile(
+    r"(?:site|dist)-packages/([\w.]{1,80})/|/(deepspeed|transformers|accelerate)/"
+)
 MOST_KEYS = 6
 LONGEST = 1000
 """Characters of a quoted message."""
@@ -40,9 +42,7 @@ def memory_figures(message: str) -> dict[str, Any]:
             found[name] = int(float(number) * _UNITS[unit])
     if "unused" not in found and {"reserved", "allocated"} <= found.keys():
         found["unused"] = max(0, found["reserved"] - found["allocated"])
-    others = {
-        hit[1]: int(float(hit[2]) * _UNITS[hit[3]]) for hit in _PROCESS.finditer(message)
-    }
+    others = {hit[1]: int(float(hit[2]) * _UNITS[hit[3]]) for hit in _PROCESS.finditer(message)}
     own = found.get("allocated", 0) + found.get("unused", 0)
     if "process" not in found and "allocated" in found:
         # torch prints the number outside of the container: the closest is this process.
@@ -87,7 +87,9 @@ def memory_values(figures: Mapping[str, Any]) -> dict[str, str]:
 def innermost(frames: tuple[Frame, ...]) -> Frame | None:
     """Return the last frame that is not of torch's module calls or decorators."""
     outside = [
-        frame for frame in frames if not re.search(r"torch/(?:nn/modules/module|utils/)", frame.file)
+        frame
+        for frame in frames
+        if not re.search(r"torch/(?:nn/modules/module|utils/)", frame.file)
     ]
     return (outside or list(frames) or [None])[-1]
 
@@ -98,19 +100,17 @@ def package_of(frame: Frame | None) -> str:
     return (hit[1] or hit[2]) if hit else ""
 
 
-def unknown(
-    message: str, frame: Frame | None, releases: Mapping[str, str]
-) -> tuple[str, str]:
+def unknown(message: str, frame: Frame | None, releases: Mapping[str, str]) -> tuple[str, str]:
     """Return cause and remedy of a failure without a recorded remedy."""
     package = package_of(frame)
     name = f"{package} {releases[package]}" if package in releases else package or "the script"
-    place = f" in {frame.function} ({frame.file}:{frame.line})" if frame and frame.function else ""
+    place = f", {frame.function} ({frame.file}:{frame.line})" if frame and frame.function else ""
     is_check = frame is not None and frame.source.startswith(("assert ", "raise ", "if "))
     condition = f"; the line that stopped: {frame.source}" if frame and is_check else ""
     keys = keys_in(message + " " + (frame.source if frame else ""))
     listed = f"; config keys that occur in it: {', '.join(keys)}" if keys else ""
     cause = (
-        f"unknown: no remedy is recorded. {name}{place} raised "
+        f"unknown, no remedy is recorded: {name}{place} raised "
         f"{shortened(message, LONGEST)}{condition}{listed}"
     )
     check = f"Check {', '.join(keys)} in the config (`dsconfig validate FILE`). " if keys else ""

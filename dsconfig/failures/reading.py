@@ -24,6 +24,8 @@ STDIN = Path("-")
 MOST_FILES = 10_000
 PEEK = 1 << 16
 """Bytes that show whether a file is a dump, a stack or a log."""
+LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".gz")
+CONFIG_SUFFIXES = (".json", ".jsonc", ".hjson", ".yaml", ".yml", ".py", ".toml")
 DEEPEST = 6
 """Levels of folders that are searched for logs."""
 
@@ -56,6 +58,20 @@ def diagnose(paths: Sequence[str | Path], program: str | None = None) -> Diagnos
         | {"waiting": [asdict(state) for state in states]},
         log=log,
     )
+
+
+def is_log(path: Path) -> bool:
+    """Return whether a file of the command line is a log (or a dump) rather than a config."""
+    if path == STDIN or path.is_dir() or path.suffix.lower() in LOG_SUFFIXES:
+        return True
+    try:
+        with path.open("rb") as file:
+            start = file.read(PEEK)
+    except OSError:
+        return False
+    if waiting_ranks.is_dump(start):
+        return True
+    return path.suffix.lower() not in CONFIG_SUFFIXES and start.lstrip()[:1] != b"{"
 
 
 def _is_error(failure: Failure) -> bool:

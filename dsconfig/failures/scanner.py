@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from dsconfig.facts import run_log
 from dsconfig.failures.signature import Signature, clues, compiled, order, programs, signatures
@@ -52,6 +52,8 @@ MESSAGE = 4000
 """Characters after a line that belong to its message."""
 KEY = 80
 """Characters that distinguish two exceptions."""
+_SOURCE = re.compile(r"(?:[\w.-]{1,64}: )?\s*(?:raise|assert) ")
+"""Source code in a traceback, of a process or a host."""
 _DIGITS = re.compile(r"\d+")
 MOST_DIGITS = 6
 """Digits of a rank."""
@@ -170,12 +172,12 @@ def _blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
     """Yield blocks in UTF-8 without terminal codes, and whether they are the last."""
     start = file.read(2)
     if start == b"\x1f\x8b":
-        file = cast("BinaryIO", gzip.GzipFile(fileobj=_Joined(start, file)))
+        file = cast("BinaryIO", gzip.GzipFile(fileobj=cast("Any", _Joined(start, file))))
         start = _some(file, 2)
     decoder = None
     if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         decoder = codecs.getincrementaldecoder("utf-16")("replace")
-    block = start + _some(file, BLOCK)
+    block = (start + _some(file, BLOCK)).removeprefix(codecs.BOM_UTF8)
     while block:
         following = _some(file, BLOCK)
         if decoder is not None:
@@ -313,7 +315,7 @@ def _search(
             continue
         raw = region.decoded(start, min(end, start + LONGEST))
         line = split(raw)
-        if line.text.lstrip().startswith(("raise ", "assert ")) or is_sample(line.text):
+        if _SOURCE.match(line.text) or is_sample(line.text):
             # Source code in a traceback, whose message follows; or quoted text.
             continue
         candidates = tuple(
@@ -392,8 +394,7 @@ def _wrapped(lines: Sequence[str]) -> tuple[Signature, ...]:
         if phrase in compact
         and (not signature.pattern or compiled(signature.pattern).search(message))
         and not any(
-            phrase in part
-            and (not signature.pattern or compiled(signature.pattern).search(line))
+            phrase in part and (not signature.pattern or compiled(signature.pattern).search(line))
             for part, line in zip(parts, lines, strict=True)
         )
     )

@@ -124,8 +124,12 @@ def signatures() -> tuple[Signature, ...]:
 
 def _signature(record: dict[str, Any]) -> Signature:
     """Return the signature of a record; raises TypeError for an unknown field."""
-    lists = {name: tuple(record.get(name, ())) for name in ("phrases", "near", "clues", "threads")}
-    return Signature(**record | lists | {"role": Role(record.get("role", Role.ERROR))})
+    fields: dict[str, Any] = {
+        **record,
+        **{name: tuple(record.get(name, ())) for name in ("phrases", "near", "clues", "threads")},
+        "role": Role(record.get("role", Role.ERROR)),
+    }
+    return Signature(**fields)
 
 
 @cache

@@ -68,7 +68,10 @@ _SECRETS = (
     (re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"), "MAIL"),
     (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b"), "ADDRESS"),
     (re.compile(r"(?<![\w/.])(?:~|/|[A-Za-z]:\\)[\w.@+~ -]{0,80}(?:[/\\][\w.@+~-]{1,120})+"), ""),
-    (re.compile(r"\b(?:[a-z][\w-]{0,62}\.){1,8}(?:com|net|org|io|edu|gov|local|internal)\b"), "HOST"),
+    (
+        re.compile(r"\b(?:[a-z][\w-]{0,62}\.){1,8}(?:com|net|org|io|edu|gov|local|internal)\b"),
+        "HOST",
+    ),
     (re.compile(r"(?<=host '|host: )[\w.-]{1,80}|(?<=host      : )[\w.-]{1,80}"), "HOST"),
 )
 """What ``redacted`` replaces; of a path, the name of the file remains."""
@@ -168,7 +171,7 @@ def own_lines(text: str, source: str, host: str) -> Iterator[str]:
     """Yield the lines of one process, without prefixes."""
     for raw in text.splitlines():
         line = split(raw, host)
-        if line.source == source:
+        if line.source == source and (line.text or not raw):  # a bar is not a line
             yield line.text
 
 
@@ -189,7 +192,7 @@ def _frames(lines: list[str]) -> Iterator[Frame]:
     for at, line in enumerate(lines):
         following = lines[at + 1 : at + 12]
         if (hit := _FRAME.match(line)) is not None:
-            source = following[0].strip() if following else ""
+            source = next((each.strip() for each in following[:3] if each.strip()), "")
             source = "" if source.startswith('File "') else source
             yield Frame(hit[1].replace("\\", "/"), int(hit[2]), hit[3] or "", source)
         elif (hit := _RICH_FRAME.search(line)) is not None:

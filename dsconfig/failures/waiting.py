@@ -154,6 +154,10 @@ def compare(states: Sequence[Waiting]) -> Iterator[Failure]:
     for state in states:
         by_group.setdefault(state.group, []).append(state)
     for members in by_group.values():
+        locked = [state for state in members if _LOCK.search(state.place)]
+        if locked and len(locked) == len(members):
+            yield _failure("stale-build-lock", locked[0], members, _DELETE_LOCK)
+            continue
         places = Counter(_what(state) for state in members)
         if len(members) < 2 or (len(places) == 1 and members[0].collective is None):
             continue
@@ -170,6 +174,12 @@ def compare(states: Sequence[Waiting]) -> Iterator[Failure]:
         yield _failure(name, odd, members, _ABSENT if odd.collective is None else _OTHER)
 
 
+_LOCK = re.compile(r"file_baton\.py")
+_DELETE_LOCK = (
+    "Stop the run and delete the lock file in the build directory of torch extensions "
+    "(~/.cache/torch_extensions/*/*/lock): a build that was interrupted left it behind, and all "
+    "ranks wait for it."
+)
 _ABSENT = (
     "Make this rank reach the same collective: its frame is where it runs something that the "
     "others do not (data loading, saving, evaluation, a handled error)."
@@ -183,6 +193,16 @@ _SLOW = (
     "All ranks wait in the same collective: the network or one GPU is the reason, or a rank is "
     "missing from the files. Run with NCCL_DEBUG=INFO and pass the files of all ranks."
 )
+
+
+_APART = "the ranks{group} do not proceed together"
+_CAUSES = {
+    "rank-outside-collective": _APART,
+    "ranks-in-other-collectives": _APART,
+    "ranks-wait-together": "all ranks{group} wait for the same collective",
+    "stale-build-lock": "the ranks{group} wait for a lock in the build directory of torch "
+    "extensions, which a build that was interrupted left behind",
+}
 
 
 def _what(state: Waiting) -> tuple[str | None, int]:
@@ -213,9 +233,7 @@ def _failure(name: str, odd: Waiting, members: Sequence[Waiting], remedy: str) -
         file=odd.file,
         line=odd.line,
         rank=odd.rank,
-        cause=f"the ranks{group} do not proceed together: {'; '.join(parts)}"
-        if name != "ranks-wait-together"
-        else f"all ranks{group} wait for the same collective: {'; '.join(parts)}",
+        cause=f"{_CAUSES[name].format(group=group)}: {'; '.join(parts)}",
         remedy=remedy,
         threads=_THREADS,
         text=odd.place,
