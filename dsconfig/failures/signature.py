@@ -19,14 +19,12 @@ FOLDER = Path(__file__).with_name("signatures")
 FAMILIES = (
     "memory",
     "launching",
-    "recomputation",
     "parameters",
     "precision",
     "accelerators",
     "configs",
     "builds",
     "checkpoints",
-    "ranks",
     "communication",
     "launchers",
 )
