@@ -89,7 +89,7 @@ class Signature:
     threads: tuple[str, ...] = ()
     """Public threads, as paths below https://github.com."""
     source: str = "thread"
-    """Where the text was checked: ``package FILE``, ``live`` or ``thread``."""
+    """How it was verified: ``package FILE`` (the file that raises it), ``live`` or ``thread``."""
 
     @property
     def urls(self) -> list[str]:

@@ -5,6 +5,7 @@ and remedy have to mention, and how it was verified.
 """
 
 import gzip
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dsconfig
+from dsconfig.failures.signature import signatures
 
 FILE = Path(__file__).parents[1] / "oracle" / "failures" / "logs.jsonl"
 LOGS: list[dict[str, Any]] = [json.loads(line) for line in FILE.read_text("utf-8").splitlines()]
@@ -136,3 +138,13 @@ def test_sources_are_threads_or_packages() -> None:
     for log in FAILED:
         assert log["source"] is None or log["source"].startswith("https://github.com/")
         assert log["verified"], log["name"]
+
+
+def test_files_of_packages_exist() -> None:
+    """The file that raises a message is in the installed release."""
+    sources = [each.source.partition("package ")[2] for each in signatures()]
+    for file in filter(None, sources):
+        package, _, inner = file.partition("/")
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            assert (Path(spec.origin).parent / inner).exists(), file
