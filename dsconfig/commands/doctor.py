@@ -30,6 +30,7 @@ from dsconfig.report.sizes import GIB, both
 with lazy_imports():
     from dsconfig.commands import log_facts, run_logs
     from dsconfig.facts import gathering, machine
+    from dsconfig.failures import reading
     from dsconfig.project import validator
 
 if TYPE_CHECKING:
@@ -62,18 +63,28 @@ class Check:
 
 def doctor(
     context: typer.Context,
-    config: Annotated[
-        str | None,
-        typer.Argument(metavar="[FILE]", help="Config to check, or of the run in --log."),
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]...",
+            help="Config to check, or logs of a failed run (- for stdin, folders) with its config.",
+        ),
     ] = None,
     log: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="TRAIN.log",
             help="Explain why a run failed: its log (- for stdin), those of several ranks (repeat, "
-            "or a folder), flight recorder dumps, py-spy stacks.",
+            "or a folder), flight recorder dumps, py-spy stacks. FILE may be a log too.",
         ),
     ] = None,
+    redact: Annotated[
+        bool,
+        typer.Option(
+            "--redact",
+            help="Mask paths, hosts, addresses, tokens and mail addresses in quoted lines of logs.",
+        ),
+    ] = False,
     measure: Annotated[
         bool,
         typer.Option("--measure", help="Measure host memory and PCIe bandwidth (a few seconds)."),
@@ -87,21 +98,24 @@ def doctor(
 ) -> None:
     """Check packages, GPUs, memory and limits of this machine.
 
-    With FILE, also check the config for the installed releases, including their known bugs.
-    With --log, print the first failure of a run, its cause and fix, and the memory readings
-    instead; FILE is then the config of the run, and --runtime selects the program that the fix is
+    With a config, also check it for the installed releases, including their known bugs.
+    With logs, print the first failure of a run, its cause and fix, and the memory readings
+    instead; a config is then that of the run, and --runtime selects the program that the fix is
     for (default: the one in the log).
     --measure and --nvme measure the bandwidths that offloading depends on (see estimate
     --measured-here).
 
-    Exit code 1 if there are problems; 0 with --log.
+    Exit code 1 if there are problems; 0 with logs.
     """
-    if log:
-        _explain(log, config, runtime, output_format)
+    config, more = sorted_files(files or [])
+    if logs := [*(log or []), *more]:
+        _explain(logs, config, runtime, output_format, is_redacted=redact)
         return
     is_json = output_format == "json" and options.is_flag(context, "output_format")
-    if runtime is not None or is_json:
-        raise UsageError("--runtime and --output-format json require --log")
+    if runtime is not None or is_json or redact:
+        raise UsageError(
+            "--runtime, --redact and --output-format json require --log, or a log as FILE"
+        )
     look = look_of(sys.stdout)
     worst = State.GOOD
     of_config = iter(()) if config is None else config_checks(config, options.load(config))
@@ -116,7 +130,23 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _explain(logs: list[Path], config: str | None, runtime: str | None, output_format: str) -> None:
+def sorted_files(files: list[str]) -> tuple[str | None, list[Path]]:
+    """Return the config and the logs among files. Raises UsageError for several configs."""
+    logs = [Path(file) for file in files if reading.is_log(Path(file))]
+    configs = [file for file in files if Path(file) not in logs]
+    if len(configs) > 1:
+        raise UsageError(f"one config at a time: {', '.join(configs)} (pass logs with --log)")
+    return (configs[0] if configs else None), logs
+
+
+def _explain(
+    logs: list[Path],
+    config: str | None,
+    runtime: str | None,
+    output_format: str,
+    *,
+    is_redacted: bool = False,
+) -> None:
     """Print why a run of a config failed. Raises UsageError for a log that cannot be read."""
     document = None if config is None else options.load(config)
     with usage(), progress("Reading logs"):
@@ -127,6 +157,8 @@ def _explain(logs: list[Path], config: str | None, runtime: str | None, output_f
         stage = diagnosis.facts["stage"] if stage is None else stage
         name = str(logs[0]) if len(logs) == 1 else "the log"
         log_facts.note_other_stage(stage, name, document.value, document.name)
+    if is_redacted:
+        diagnosis = diagnosis.redacted()
     if output_format == "json":
         print_json(diagnosis.data)
     else:

@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from dsconfig.facts import run_log
-from dsconfig.failures.clues import PROGRAMS, SPEAKS
+from dsconfig.failures import explanation
 from dsconfig.failures.scanner import EXCEPTION, RECOVERED, Match, Scan
-from dsconfig.failures.signature import Role, Signature, compiled
-from dsconfig.failures.signatures import SIGNATURES
-from dsconfig.failures.text import shortened, without_prefix
+from dsconfig.failures.signature import Role, Signature, compiled, order, programs, remedies_of
+from dsconfig.failures.text import Frame, redacted, shortened
 from dsconfig.report import writers
 
-MESSAGE = 4000
-"""Characters after a line that belong to its message."""
 LONGEST = 300
 """Characters of a quoted line."""
+MOST_LINES = 12
+"""Lines of the message of an unknown exception."""
 NEAR_END = 60
 """Lines before the end of a log in which an unknown exception is what ended the run."""
 UNKNOWN = "unrecognized-exception"
-_LISTED = {signature.name: place for place, signature in enumerate(SIGNATURES)}
 _ORDER = {role: place for place, role in enumerate(Role)}
 
 
@@ -42,6 +40,13 @@ class Failure:
     """The line, without prefixes."""
     ranks: tuple[int, ...] = ()
     """All ranks that printed it."""
+    frame: Frame | None = None
+    """Innermost frame of the traceback, outside of torch's module calls."""
+    figures: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Sizes of an out-of-memory message, in bytes."""
+    confidence: str = "high"
+    """``high``: text and place, figures or release identify it; ``medium``: the text only;
+    ``unknown``: no signature describes it."""
 
     @property
     def data(self) -> dict[str, Any]:
@@ -54,7 +59,28 @@ class Failure:
             "cause": self.cause,
             "remedy": self.remedy,
             "threads": list(self.threads),
+            "frame": self.frame._asdict() if self.frame else None,
+            "figures": dict(self.figures),
+            "confidence": self.confidence,
         }
+
+    def redacted(self) -> "Failure":
+        """Return the failure without paths, hosts, addresses, tokens and mail addresses."""
+        frame = self.frame
+        return replace(
+            self,
+            file=redacted(self.file),
+            cause=redacted(self.cause),
+            remedy=redacted(self.remedy),
+            remedy_parts=tuple(map(redacted, self.remedy_parts)),
+            text=redacted(self.text),
+            frame=frame
+            and frame._replace(
+                file=redacted(frame.file),
+                function=redacted(frame.function),
+                source=redacted(frame.source),
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +115,16 @@ class Diagnosis:
         )
         return replace(self, failures=failures, consequences=consequences)
 
+    def redacted(self) -> "Diagnosis":
+        """Return the diagnosis without paths, hosts, tokens and mail addresses of the logs."""
+        files = [file | {"file": redacted(file["file"])} for file in self.facts.get("files", ())]
+        return replace(
+            self,
+            failures=tuple(failure.redacted() for failure in self.failures),
+            consequences=tuple(failure.redacted() for failure in self.consequences),
+            facts={**self.facts, "files": files},
+        )
+
     def __repr__(self) -> str:
         names = ", ".join(failure.signature for failure in self.failures)
         return f"<Diagnosis: {names[:120] or 'no failure recognized'}>"
@@ -101,6 +137,7 @@ class Hit:
     match: Match
     signature: Signature | None
     values: Mapping[str, str]
+    figures: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def name(self) -> str:
@@ -137,44 +174,56 @@ def separate(
             continue
         (failures if _is_independent(hit, first) else consequences).append(hit)
     return (
-        tuple(_failures(failures, hits, program, stage)),
-        tuple(_failures(consequences, hits, program, stage)),
+        tuple(_failures(failures, hits, program, stage, releases)),
+        tuple(_failures(consequences, hits, program, stage, releases)),
         recovered,
     )
 
 
 def _hit(match: Match, clues: set[str], releases: Mapping[str, str]) -> Hit | None:
     """Return the first signature whose conditions hold."""
+    around = f"{match.text}\n{match.after}"
+    figures = explanation.memory_figures(" ".join(around.split()))
+    shown = {explanation.conclusion(figures), "" if match.progress else "first step", ""}
     for signature in match.signatures:
         if not clues.issuperset(signature.clues) or not signature.affects(releases):
             continue
-        around = f"{match.text}\n{match.after[:MESSAGE]}"
+        if signature.figure not in shown or not _is_at(signature, match):
+            continue
         if not all(compiled(pattern).search(around) for pattern in signature.near):
-            continue
-        if signature.frame and not compiled(signature.frame).search(_innermost(match.before)):
-            continue
-        if signature.phase and run_log.phase_of_frames(match.before) != signature.phase:
             continue
         hit = compiled(signature.pattern).search(" ".join(around.split()))
         values = {name: value for name, value in hit.groupdict().items() if value} if hit else {}
         values |= _listed(signature.items, around) if signature.items else {}
-        return Hit(match, signature, values)
+        has_figures = "requested" in figures
+        values |= explanation.memory_values(figures) if has_figures else {}
+        return Hit(match, signature, values, figures if has_figures else {})
     return None
+
+
+def _is_at(signature: Signature, match: Match) -> bool:
+    """Return whether the lines before a match are those that a signature requires."""
+    before = match.traceback
+    if signature.frame:
+        last = str(before.frames[-1]) if before.frames else ""
+        if not compiled(signature.frame).search(last):
+            return False
+    if signature.frames and not any(
+        compiled(signature.frames).search(str(frame)) for frame in before.frames
+    ):
+        return False
+    if signature.before and not compiled(signature.before).search(before.text):
+        return False
+    return not signature.phase or run_log.phase_of_frames(before.text) == signature.phase
 
 
 def _listed(items: str, message: str) -> dict[str, str]:
     """Return the named groups of all items of a message, joined by semicolons."""
-    lines = "\n".join(without_prefix(line)[0] for line in message.splitlines())
     found: dict[str, list[str]] = {name: [] for name in compiled(items).groupindex}
-    for item in compiled(items).finditer(lines):
+    for item in compiled(items).finditer(message):
         for name, value in item.groupdict().items():
             found[name] += [value.strip()] if value else []
     return {name: "; ".join(dict.fromkeys(values)) for name, values in found.items() if values}
-
-
-def _innermost(before: str) -> str:
-    """Return the last frame of the traceback that ends a text."""
-    return before[max(before.rfind('File "'), 0) :]
 
 
 def _without_recovered(
@@ -226,8 +275,7 @@ def _without_unfinished(hits: Sequence[Hit], files: Mapping[str, Scan]) -> list[
         return found
     last = {name: [scan.last_line] for name, scan in files.items()}
     for hit in found:
-        before = hit.match.before.rstrip()
-        last[hit.match.file].append(before[before.rfind("\n") + 1 :])
+        last[hit.match.file].append(hit.match.previous)
     return found + [
         hit
         for hit in hits
@@ -252,7 +300,7 @@ def _first(hits: Sequence[Hit]) -> Hit:
         key=lambda hit: (
             _ORDER[hit.role],
             hit.signature is None,
-            _LISTED.get(hit.name, 0) if hit.role is Role.CONSEQUENCE else 0,
+            order().get(hit.name, 0) if hit.role is Role.CONSEQUENCE else 0,
             root is not None and hit.match.rank is not None and hit.match.rank != root,
             *_place(hit),
         ),
@@ -295,7 +343,11 @@ def stage_of(clues: Container[str]) -> int | None:
 
 
 def _failures(
-    chosen: Sequence[Hit], hits: Sequence[Hit], program: str | None, stage: int | None
+    chosen: Sequence[Hit],
+    hits: Sequence[Hit],
+    program: str | None,
+    stage: int | None,
+    releases: Mapping[str, str],
 ) -> Iterable[Failure]:
     """Yield one failure per signature."""
     done: set[str] = set()
@@ -304,7 +356,7 @@ def _failures(
             continue
         done.add(hit.name)
         ranks = {other.match.rank for other in hits if other.name == hit.name}
-        cause, remedy = _texts(hit, program, stage)
+        cause, remedy = _texts(hit, program, stage, releases)
         yield Failure(
             signature=hit.name,
             file=hit.match.file,
@@ -316,7 +368,17 @@ def _failures(
             threads=tuple(hit.signature.urls) if hit.signature else (),
             text=shortened(hit.match.text, LONGEST),
             ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
+            frame=explanation.innermost(hit.match.traceback.frames),
+            figures=hit.figures,
+            confidence=_confidence(hit),
         )
+
+
+def _confidence(hit: Hit) -> str:
+    if hit.signature is None:
+        return "unknown"
+    waits = hit.role not in (Role.ERROR, Role.SILENT)
+    return "high" if hit.signature.is_located or not (waits or hit.signature.clues) else "medium"
 
 
 class _Values(dict[str, str]):
@@ -333,23 +395,22 @@ _UNFILLED = re.compile(r"\{(\w+)\}\. ")
 """A sentence of a remedy for which the log has no value."""
 
 
-def _texts(hit: Hit, program: str | None, stage: int | None) -> tuple[str, tuple[str, ...]]:
+def _texts(
+    hit: Hit, program: str | None, stage: int | None, releases: Mapping[str, str]
+) -> tuple[str, tuple[str, ...]]:
     """Return the cause, and the parts of the remedy in the words of the program that runs."""
     signature = hit.signature
     if signature is None:
-        return (
-            f"the script or a library raised {shortened(hit.match.text, 200)}",
-            (
-                "Read the traceback that ends at this line; its last frame in your own files is "
-                "the place to start. No signature describes this exception.",
-            ),
-        )
-    words = SPEAKS.get(program or "", ())
+        frame = explanation.innermost(hit.match.traceback.frames)
+        message = " ".join([hit.match.text, *_continued(hit.match.after)])
+        cause, remedy = explanation.unknown(message, frame, releases)
+        return cause, tuple(_FILE.split(remedy))
+    words = remedies_of(program)
     remedy = next((signature.remedies[word] for word in words if word in signature.remedies), None)
     cause = signature.cause
     if "{" in cause:
         cause = cause.format_map(_Values(hit.values))
-    remedy = remedy or signature.at_stage.get(stage or 0) or signature.remedy
+    remedy = remedy or signature.at_stage.get(str(stage)) or signature.remedy
     values = _Values(hit.values)
     remedy = _UNFILLED.sub(lambda found: found[0] if found[1] in values else "", remedy)
     log = Path(hit.match.file)
@@ -361,7 +422,21 @@ def _texts(hit: Hit, program: str | None, stage: int | None) -> tuple[str, tuple
     )
 
 
+_ENDS_MESSAGE = re.compile(
+    r"\s*$|\s*File \"|Traceback|\[\d{4}-|[EWIF]\d{4} |\s*\d{1,3}%\||During handling|The above exc|"
+    r"={5}"
+)
+
+
+def _continued(after: str) -> Iterable[str]:
+    """Yield the following lines of a message."""
+    for line in after.splitlines()[:MOST_LINES]:
+        if _ENDS_MESSAGE.match(line):
+            return
+        yield line.strip()
+
+
 def program_of(scans: Sequence[Scan]) -> str | None:
     """Return the outermost program that the logs name."""
     found = {name for scan in scans for name in scan.programs}
-    return next((name for name in PROGRAMS if name in found), None)
+    return next((name for name in programs() if name in found), None)

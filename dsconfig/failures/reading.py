@@ -15,8 +15,7 @@ from dsconfig.facts.inputs import FactError
 from dsconfig.failures import waiting as waiting_ranks
 from dsconfig.failures.diagnosis import Diagnosis, Failure, program_of, separate, stage_of
 from dsconfig.failures.scanner import Scan, scan
-from dsconfig.failures.signature import Role
-from dsconfig.failures.signatures import SIGNATURES
+from dsconfig.failures.signature import Role, signatures
 from dsconfig.failures.text import rank_in_name
 from dsconfig.failures.waiting import Waiting
 
@@ -25,6 +24,8 @@ STDIN = Path("-")
 MOST_FILES = 10_000
 PEEK = 1 << 16
 """Bytes that show whether a file is a dump, a stack or a log."""
+LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".gz")
+CONFIG_SUFFIXES = (".json", ".jsonc", ".hjson", ".yaml", ".yml", ".py", ".toml")
 DEEPEST = 6
 """Levels of folders that are searched for logs."""
 
@@ -59,9 +60,23 @@ def diagnose(paths: Sequence[str | Path], program: str | None = None) -> Diagnos
     )
 
 
+def is_log(path: Path) -> bool:
+    """Return whether a file of the command line is a log (or a dump) rather than a config."""
+    if path == STDIN or path.is_dir() or path.suffix.lower() in LOG_SUFFIXES:
+        return True
+    try:
+        with path.open("rb") as file:
+            start = file.read(PEEK)
+    except OSError:
+        return False
+    if waiting_ranks.is_dump(start):
+        return True
+    return path.suffix.lower() not in CONFIG_SUFFIXES and start.lstrip()[:1] != b"{"
+
+
 def _is_error(failure: Failure) -> bool:
     """Return whether a failure is an error of a rank rather than a sign of waiting."""
-    roles = {signature.name: signature.role for signature in SIGNATURES}
+    roles = {signature.name: signature.role for signature in signatures()}
     waits = (Role.TIMEOUT, Role.STUCK, Role.CONSEQUENCE, Role.SILENT)
     return roles.get(failure.signature) not in waits
 

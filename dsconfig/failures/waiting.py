@@ -1,13 +1,14 @@
 """Which rank waits for which collective: flight recorder dumps and py-spy stacks."""
 
+import io
 import json
+import pickle
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
-from dsconfig.failures import plain_pickle
 from dsconfig.failures.diagnosis import Failure
 from dsconfig.failures.text import rank_in_name
 from dsconfig.source.pointer import is_too_deep, is_too_large
@@ -61,7 +62,7 @@ def is_stack(data: bytes) -> bool:
 
 def of_dump(data: bytes, file: str) -> list[Waiting]:
     """Return what a rank waits for, by group. Raises ValueError for a dump that is not plain."""
-    loaded: Any = json.loads(data) if data.lstrip()[:1] == b"{" else plain_pickle.loads(data)
+    loaded: Any = json.loads(data) if data.lstrip()[:1] == b"{" else plain_containers(data)
     if is_too_deep(loaded) or is_too_large(loaded):
         raise ValueError("the dump is too large")
     content = _mapping(loaded)
@@ -153,6 +154,10 @@ def compare(states: Sequence[Waiting]) -> Iterator[Failure]:
     for state in states:
         by_group.setdefault(state.group, []).append(state)
     for members in by_group.values():
+        locked = [state for state in members if _LOCK.search(state.place)]
+        if locked and len(locked) == len(members):
+            yield _failure("stale-build-lock", locked[0], members, _DELETE_LOCK)
+            continue
         places = Counter(_what(state) for state in members)
         if len(members) < 2 or (len(places) == 1 and members[0].collective is None):
             continue
@@ -169,6 +174,12 @@ def compare(states: Sequence[Waiting]) -> Iterator[Failure]:
         yield _failure(name, odd, members, _ABSENT if odd.collective is None else _OTHER)
 
 
+_LOCK = re.compile(r"file_baton\.py")
+_DELETE_LOCK = (
+    "Stop the run and delete the lock file in the build directory of torch extensions "
+    "(~/.cache/torch_extensions/*/*/lock): a build that was interrupted left it behind, and all "
+    "ranks wait for it."
+)
 _ABSENT = (
     "Make this rank reach the same collective: its frame is where it runs something that the "
     "others do not (data loading, saving, evaluation, a handled error)."
@@ -182,6 +193,16 @@ _SLOW = (
     "All ranks wait in the same collective: the network or one GPU is the reason, or a rank is "
     "missing from the files. Run with NCCL_DEBUG=INFO and pass the files of all ranks."
 )
+
+
+_APART = "the ranks{group} do not proceed together"
+_CAUSES = {
+    "rank-outside-collective": _APART,
+    "ranks-in-other-collectives": _APART,
+    "ranks-wait-together": "all ranks{group} wait for the same collective",
+    "stale-build-lock": "the ranks{group} wait for a lock in the build directory of torch "
+    "extensions, which a build that was interrupted left behind",
+}
 
 
 def _what(state: Waiting) -> tuple[str | None, int]:
@@ -212,9 +233,7 @@ def _failure(name: str, odd: Waiting, members: Sequence[Waiting], remedy: str) -
         file=odd.file,
         line=odd.line,
         rank=odd.rank,
-        cause=f"the ranks{group} do not proceed together: {'; '.join(parts)}"
-        if name != "ranks-wait-together"
-        else f"all ranks{group} wait for the same collective: {'; '.join(parts)}",
+        cause=f"{_CAUSES[name].format(group=group)}: {'; '.join(parts)}",
         remedy=remedy,
         threads=_THREADS,
         text=odd.place,
@@ -244,3 +263,42 @@ def _text(value: Any) -> str:
         parts = cast("Sequence[Any]", value)
         value = parts[-1] if parts else ""
     return value[:300] if isinstance(value, str) else ""
+
+
+_TYPED = {
+    ("torch.jit._pickle", "build_intlist"),
+    ("torch.jit._pickle", "build_doublelist"),
+    ("torch.jit._pickle", "build_boollist"),
+    ("torch.jit._pickle", "restore_type_tag"),
+}
+"""Functions that torch writes for typed containers; they return their first argument."""
+_InPython: Any = vars(pickle)["_Unpickler"]
+"""Python's unpickler: C's allocates as much memory as a damaged file states."""
+
+
+class _First:
+    """A function that returns its first argument, without attributes that a file could set."""
+
+    __slots__ = ()
+
+    def __call__(self, value: object, *others: object) -> object:
+        return value
+
+
+class _ContainerUnpickler(_InPython):
+    """Imports nothing: returns a typed container for a known name and rejects all others."""
+
+    def find_class(self, module: str, name: str) -> Callable[..., object]:
+        if (module, name) not in _TYPED:
+            raise ValueError(f"the pickle names {module}.{name}")
+        return _First()
+
+
+def plain_containers(data: bytes) -> Any:
+    """Return the containers of a pickle. Raises ValueError for anything else."""
+    try:
+        return _ContainerUnpickler(io.BytesIO(data)).load()
+    except ValueError:
+        raise
+    except Exception as error:  # damaged data can raise anything
+        raise ValueError(f"the pickle is damaged: {type(error).__name__}: {error}") from None

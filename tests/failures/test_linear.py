@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dsconfig.facts import run_log
-from dsconfig.failures import scanner, text, waiting
-from dsconfig.failures.signatures import SIGNATURES
+from dsconfig.failures import diagnosis, explanation, scanner, text, waiting
+from dsconfig.failures.signature import signatures
 
 LONG = 1000
 """Repeats from which a gap counts as unbounded."""
@@ -18,11 +18,19 @@ ANY_TEXT = (names.ANY, names.NOT_LITERAL)
 
 
 def patterns() -> Iterator[str]:
-    for signature in SIGNATURES:
+    for signature in signatures():
         yield from filter(
-            None, (signature.pattern, signature.items, signature.frame, *signature.near)
+            None,
+            (
+                signature.pattern,
+                signature.items,
+                signature.before,
+                signature.frame,
+                signature.frames,
+                *signature.near,
+            ),
         )
-    for module in (run_log, scanner, text, waiting):
+    for module in (run_log, diagnosis, explanation, scanner, text, waiting):
         for value in vars(module).values():
             listed: Any = value.values() if isinstance(value, dict) else value
             for each in listed if isinstance(listed, tuple) or listed is not value else (value,):

@@ -137,6 +137,7 @@ def test_json_has_the_documented_keys(tmp_path: Path) -> None:
     data = json.loads(done.stdout)
     assert set(data) == {"format_version", "failures", "consequences", "facts"}
     keys = {"signature", "file", "line", "rank", "cause", "remedy", "threads"}
+    keys |= {"frame", "figures", "confidence"}
     assert set(data["failures"][0]) == keys and data["failures"][0]["rank"] == 1
 
 
@@ -288,7 +289,7 @@ def test_word_of_a_log_is_not_the_name_of_the_config(tmp_path: Path) -> None:
 
 
 def test_long_line_ends_with_an_ellipsis(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text(f"ValueError: {'long ' * 100}\n")
+    (tmp_path / "train.log").write_text(f"ValueError: {'long ' * 300}\n")
     (failure,) = dsconfig.diagnose(*[tmp_path / "train.log"]).failures
     assert len(failure.text) == 300
     assert failure.text.endswith("...")

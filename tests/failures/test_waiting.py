@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dsconfig
-from dsconfig.failures import plain_pickle
+from dsconfig.failures.waiting import plain_containers
 
 ORACLE = Path(__file__).parents[1] / "oracle"
 
@@ -83,9 +83,9 @@ def test_pickles_of_containers_are_read_without_running_code(
     protocol: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     value = {"version": "2", "entries": [{"a": (1, 2, 3, 4), "b": [None, True, 1.5, 2**70]}], 3: ()}
-    assert plain_pickle.loads(pickle.dumps(value, protocol)) == value
+    assert plain_containers(pickle.dumps(value, protocol)) == value
     with pytest.raises(ValueError, match=r"names (builtins|__builtin__)"):
-        plain_pickle.loads(pickle.dumps({"version": Dangerous()}, protocol))
+        plain_containers(pickle.dumps({"version": Dangerous()}, protocol))
     assert capsys.readouterr().out == ""
 
 
@@ -96,4 +96,4 @@ def test_damaged_and_foreign_pickles_are_no_failure(tmp_path: Path) -> None:
     assert dsconfig.diagnose(tmp_path).failures == ()
     for end in range(0, len(data), 37):
         with pytest.raises(ValueError):
-            plain_pickle.loads(data[:end])
+            plain_containers(data[:end])
