@@ -158,7 +158,7 @@ def test_unknown_release_is_an_error_that_names_the_nearest(tmp_path: Path) -> N
 
 def test_explain_accepts_rule_name() -> None:
     assert "DSC401" in run("explain", "stage-missing").stdout
-    assert "DSC760" in run("explain", "program-stops").stdout
+    assert "DSC704" in run("explain", "program-stops").stdout
 
 
 def test_diff_help_explains_set() -> None:
