@@ -9,6 +9,7 @@ from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
+from dsconfig.runtimes.degrees import of_the_script
 from dsconfig.schema.markers import integral
 
 HUGE_MICRO_BATCH = 1_000_000
@@ -17,7 +18,7 @@ HUGE_MICRO_BATCH = 1_000_000
 
 def _ranks(config: Context) -> float | None:
     """Return the number of data-parallel ranks, or None if it is not specified."""
-    known = config.facts.data_parallel
+    known = of_the_script(config.facts, config.config).data_parallel
     if known is None or config.facts.world_size is None:
         return None
     degree = config.number("sequence_parallel_size")

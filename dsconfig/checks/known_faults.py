@@ -182,13 +182,13 @@ def last_micro_step_not_reduced(config: Context) -> Iterator[FaultFinding]:
 
 @fault(
     "DSC837",
-    "0.18.5 to 0.18.5",
+    "0.17.6 to 0.18.5",
     "deepspeedai/DeepSpeed#7839",
     "use DeepSpeed 0.18.6 or later, or stage 1",
     triggers="bf16 bfloat16",
 )
 def bf16_divided_at_stage_0(config: Context) -> Iterator[FaultFinding]:
-    """DeepSpeed 0.18.5 divides bf16 gradients at stage 0 by a loss scale that was not applied
+    """DeepSpeed up to 0.18.5 divides bf16 gradients at stage 0 by a loss scale that was not applied
 
     It also never clears them, so they accumulate.
 

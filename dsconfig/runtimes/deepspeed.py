@@ -171,8 +171,9 @@ def solve_batch(outcome: Replay, facts: Facts, mpu: bool) -> None:
     if facts.world_size is None:
         raise unknown_ranks()
     ranks: int | float = facts.world_size
-    if mpu or degrees.passes_an_mpu(facts):
-        ranks = facts.data_parallel or ranks
+    split = degrees.of_the_script(facts, config)
+    if mpu or split.degrees.per_sample > 1:
+        ranks = split.data_parallel or ranks
     elif "sequence_parallel_size" in config:
         with errors_at("sequence_parallel_size"):
             ranks = batch.ranks_sharing(ranks, config["sequence_parallel_size"])

@@ -16,13 +16,17 @@ from dsconfig.schema.markers import integral
 from dsconfig.source.pointer import is_block
 
 
-def passes_an_mpu(facts: Facts) -> bool:
-    """Return whether a flag sets a degree.
+def of_the_script(facts: Facts, config: Mapping[str, Any]) -> Facts:
+    """Return the facts without the tensor-parallel degree that the config sets as well.
 
-    The script then splits the ranks itself with a model-parallel unit (Megatron, Ulysses, a
+    It splits layers with AutoTP, whose ranks all count in DeepSpeed's batch arithmetic. With other
+    degrees the script splits the ranks itself with a model-parallel unit (Megatron, Ulysses, a
     PipelineModule), from which DeepSpeed reads the number of data-parallel ranks.
     """
-    return facts.degrees.per_sample > 1
+    degree = facts.degrees.tensor
+    if degree == 1 or _block(config, "tensor_parallel").get("autotp_size") != degree:
+        return facts
+    return replace(facts, degrees=replace(facts.degrees, tensor=1))
 
 
 def with_degrees(facts: Facts, config: Mapping[str, Any]) -> Facts:
