@@ -66,6 +66,13 @@ def resolution(document: "Document", facts: "Facts | None", program: "Runtime") 
     return replace(result, diagnostics=listed.diagnostics)
 
 
+def missing_facts(resolution: "Resolution") -> list[str]:
+    """Return what to specify, if nothing but missing facts prevents a resolution."""
+    missing = [found for found in resolution.refusals if found.code == MISSING_FACT]
+    only = len(missing) == len(resolution.refusals)
+    return list(dict.fromkeys(found.help or found.message for found in missing if only))
+
+
 def _with_exception(
     errors: "tuple[Diagnostic, ...]", failure: "Failure | None"
 ) -> "Iterator[Diagnostic]":

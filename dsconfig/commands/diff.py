@@ -20,7 +20,7 @@ from dsconfig.report import Effect
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
-    from dsconfig.commands import diff_comment, text_table
+    from dsconfig.commands import diff_comment, prepare, text_table
     from dsconfig.comparison import differences, upgrades
     from dsconfig.project import pinning, run_summary
 
@@ -81,7 +81,7 @@ def diff(
     --output-format markdown writes a comment for a pull request: what the change does to training,
     memory and step time. Model and GPUs come from flags or the project file.
 
-    Exit code 1 if there are differences.
+    Exit code 1 if there are differences, or if --pin cannot write a config that the target accepts.
     """
     if b is None and from_version is None:
         raise UsageError("specify a second file, or --from-version to compare two releases")
@@ -170,6 +170,9 @@ def _pin(
 ) -> None:
     with usage("--pin"):
         pinned = pinning.pinned(first, before, target.runtime.version)
+    program = target.runtime
+    refused = examination.findings(pinned, None, program, program.version).refusals
+    prepare.show_errors(pinned, refused)  # exits if there is one
     write(output, pinned.text or "")
     for change in _upgrade_changes(pinned, before, target):
         print_text(f"cannot be kept: {change}", err=True)

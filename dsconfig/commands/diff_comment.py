@@ -48,10 +48,11 @@ def _run(before: "RunSummary", after: "RunSummary") -> str:
 
 def _training(before: "RunSummary", after: "RunSummary") -> str:
     if not before.training or not after.training:
-        blocked = " and ".join(
-            writers.code(each.document.name) for each in (before, after) if not each.training
+        blocked = (each for each in (before, after) if not each.training)
+        reasons = (
+            f"{writers.code(each.document.name)}: {writers.markdown(each.why)}" for each in blocked
         )
-        return f"Training cannot be compared: {blocked} has errors."
+        return f"Training cannot be compared. {'; '.join(reasons)}."
     changes = run_differences.changed_rows(before.training, after.training)
     rows = [(name, writers.markdown(was), writers.markdown(now)) for name, was, now in changes]
     if not rows:

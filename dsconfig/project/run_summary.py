@@ -40,9 +40,11 @@ def summarize(
     own = Validator(facts, program=program).for_file(file)
     report = own.validate(document)
     found = tuple(each for each in report.diagnostics if each.severity is not Severity.INFO)
-    effective = examination.resolution(document, facts, program.runtime).effective
+    resolution = examination.resolution(document, facts, program.runtime)
+    effective = resolution.effective
     if effective is None:
-        why = "the config has errors"
+        unknown = examination.missing_facts(resolution)
+        why = "; ".join(unknown) if unknown else "it has errors"
         return RunSummary(document, program, facts, {}, None, why, found, tuple(assumed))
     training = run_differences.training(effective, facts.client_optimizer)
     option, why = None, ""

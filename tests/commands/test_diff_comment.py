@@ -70,7 +70,7 @@ def test_each_changed_key_is_listed_once_and_collapsed(compare: Any) -> None:
 def test_new_and_fixed_findings_are_listed(compare: Any) -> None:
     text = compare({"zero_optimization": {"stage": 3, "offload_optimiser": {}}})
     assert "**New findings**" in text and "- error DSC021: " in text
-    assert "Training cannot be compared: `new.json` has errors." in text
+    assert "Training cannot be compared. `new.json`: it has errors." in text
 
 
 def test_configs_of_equal_meaning_are_one_line(compare: Any) -> None:
