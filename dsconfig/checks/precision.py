@@ -8,7 +8,6 @@ from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Path
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
 from dsconfig.source.edit import as_fix, replace_value
-from dsconfig.source.pointer import value_at
 
 
 @rule("DSC301", Effect.REFUSED, triggers="fp16", releases="0.6.0 to", stops="bf16 AssertionError")
@@ -22,7 +21,7 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
     def reads_as_written(runtime: Runtime) -> bool:
         """Return whether the program leaves both values unchanged."""
         return all(
-            value_at(config.as_written, (block, "enabled")) != AUTO
+            config.get(block, "enabled") != AUTO
             or runtime.on_auto((block, "enabled"), config.as_written) is not AutoHandling.FILLED
             for block in ("fp16", "bf16")
         )

@@ -11,7 +11,9 @@ import dsconfig
 from dsconfig import Effect
 from dsconfig.checks.registry import rules
 from dsconfig.checks.rule import Example
+from dsconfig.examination import MISSING_FACT
 from dsconfig.reference.examples import facts_of, flags_of
+from dsconfig.runtimes.base import NAMES
 from dsconfig.source import Document
 
 EXAMPLES = [
@@ -89,3 +91,19 @@ def test_duplicate_key_has_one_verdict_per_program(runtime: str, stops: bool) ->
     facts = dsconfig.gather(gpus=1)
     assert refused(dsconfig.validate(text, facts, runtime=runtime).diagnostics) is stops
     assert refused(dsconfig.resolve(text, facts, runtime=runtime).diagnostics) is stops
+
+
+@pytest.mark.parametrize("runtime", NAMES)
+def test_every_program_has_the_errors_of_validate_when_resolved(runtime: str) -> None:
+    for rule in rules().values():
+        for example in (rule.bad, rule.good):
+            document, facts = document_of(example), facts_of(example)
+            program = {"runtime": runtime, "version": example.version}
+            errors = dsconfig.validate(document, facts, **program).errors
+            resolved = dsconfig.resolve(document, facts, **program).diagnostics
+            reported = {
+                (each.code, each.pointer)
+                for each in resolved
+                if each.severity is dsconfig.Severity.ERROR and each.code != MISSING_FACT
+            }
+            assert reported == {(each.code, each.pointer) for each in errors}, rule.code

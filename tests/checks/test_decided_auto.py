@@ -1,0 +1,61 @@
+""" "auto" is judged as the value that TrainingArguments decide."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import dsconfig
+from dsconfig.checks.registry import rules
+from dsconfig.reference.examples import facts_of
+from dsconfig.source.pointer import copied, is_block, value_at
+
+ARGUMENTS = {
+    "bf16.enabled": "bf16",
+    "fp16.enabled": "fp16",
+    "gradient_clipping": "max_grad_norm",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+    "optimizer.params.lr": "learning_rate",
+    "optimizer.params.eps": "adam_epsilon",
+    "optimizer.params.weight_decay": "weight_decay",
+}
+"""The argument that fills in an "auto", by dotted path."""
+FRACTION = (float, "train_micro_batch_size_per_gpu")
+"""The argument must be an integer."""
+
+
+def cases() -> Iterator[Any]:
+    """Yield each example of a rule with a value that an argument decides."""
+    for rule in rules().values():
+        for label, example in (("bad", rule.bad), ("good", rule.good)):
+            try:
+                config: object = json.loads(example.config)
+            except ValueError:
+                continue
+            if not is_block(config) or "training_args" in example.facts:
+                continue
+            for path in ARGUMENTS:
+                value = value_at(config, path, None)
+                if type(value) in (bool, int, float) and (type(value), path) != FRACTION:
+                    yield pytest.param(
+                        example, config, path, value, id=f"{rule.code}-{label}-{path}"
+                    )
+
+
+def found(example: Any, config: dict[str, Any], arguments: dict[str, Any]) -> set[tuple[str, str]]:
+    facts = facts_of(example.with_facts(training_args=arguments, gpus=example.facts.get("gpus", 8)))
+    report = dsconfig.validate(config, facts, runtime="transformers", version=example.version)
+    return {(each.code, each.pointer) for each in report.diagnostics}
+
+
+@pytest.mark.parametrize(("example", "config", "path", "value"), list(cases()))
+def test_auto_has_the_findings_of_its_value(
+    example: Any, config: dict[str, Any], path: str, value: Any
+) -> None:
+    open_config = copied(config)
+    *blocks, name = path.split(".")
+    value_at(open_config, blocks)[name] = "auto"
+    arguments = {ARGUMENTS[path]: value}
+    assert found(example, open_config, arguments) == found(example, config, arguments)
