@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.report.report import Report, in_order
-from dsconfig.source.pointer import join
+from dsconfig.schema.markers import AUTO
+from dsconfig.source.pointer import contains, is_block, join
 
 with lazy_imports():
     from dsconfig.checks import runner
     from dsconfig.facts import embedded_facts
     from dsconfig.facts import facts as facts_module
+    from dsconfig.planner.coverage import cover
     from dsconfig.planner.coverage import findings as engine_findings
     from dsconfig.resolver import entry
     from dsconfig.source import ignores
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 MISSING_FACT = "DSC150"
+UNRESOLVED = (MISSING_FACT, "DSC152", "DSC154", "DSC251", "DSC252")
+"""Errors of the resolver, which leave a value open."""
 
 
 def findings(
@@ -50,7 +54,7 @@ def findings(
         )
     program = launched(program, document)
     found = runner.check(document, facts, program, version)
-    if not program.fills_auto:
+    if not program.fills_auto and _may_add(document, facts):
         found += _of_dsengine(document, facts, program, found)[0]
     return _without_ignored(document, (each for each in found if each.code != MISSING_FACT))
 
@@ -59,10 +63,14 @@ def resolution(document: "Document", facts: "Facts | None", program: "Runtime") 
     """Return what a program makes of a config, with the errors of :func:`findings` and the facts
     that are missing."""
     facts, program = _complete(facts, document), launched(program, document)
-    found = runner.check(document, facts, program, program.version)
+    found = runner.check(document, facts, program, program.version, notes=False)
     own, result = _of_dsengine(document, facts, program, found)
     errors = _with_exception(Report(found).errors, result.failure or result.failure_after)
-    listed = _without_ignored(document, (*errors, *own))
+    # DeepSpeed computes with them; nothing here does.
+    refused = {error.pointer for error in Report(found).refusals}
+    accepted = set(document.large_integers) - refused
+    large = (each for each in document.diagnostics if each.pointer in accepted)
+    listed = _without_ignored(document, (*errors, *own, *large))
     return replace(result, diagnostics=listed.diagnostics)
 
 
@@ -93,6 +101,15 @@ def launched(program: "Runtime", document: "Document") -> "Runtime":
             config_file=not document.is_generated, overrides=document.overrides
         )
     return program
+
+
+def _may_add(document: "Document", facts: "Facts") -> bool:
+    """Return whether resolver or planner may find something in a config for dsengine."""
+    if document.is_template:
+        return False
+    values: object = document.value
+    is_open = contains(values, AUTO) or facts.world_size is not None
+    return is_open or (is_block(values) and cover.may_refuse(values))
 
 
 def _of_dsengine(

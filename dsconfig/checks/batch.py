@@ -92,7 +92,8 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
         return
     given, known = Triple(*values), _ranks(config)
     ranks = None if is_open else known
-    if given.global_batch is None or min(given.given.values()) <= 0:
+    is_product = config.as_written.get(GLOBAL) == AUTO
+    if given.global_batch is None or min(given.given.values()) <= 0 or is_product:
         return
     if ranks is None:
         if given.global_batch % given.unit(1) != 0:

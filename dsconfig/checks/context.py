@@ -18,13 +18,11 @@ from dsconfig.schema import ErrorKind, SchemaError, errors
 from dsconfig.schema.key_index import is_live
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
-from dsconfig.source.pointer import copied, is_block, join, value_at
+from dsconfig.source.pointer import is_block, join, value_at
 
 with lazy_imports():
-    from dsconfig.checks import refusals
     from dsconfig.facts import yaml_text
     from dsconfig.runtimes import deciding
-    from dsconfig.runtimes import replay as replays
     from dsconfig.schema import optimizers, spelling
 
 if TYPE_CHECKING:
@@ -66,8 +64,10 @@ class Context(ReadConfig):
         """The values of the file, also where the facts decide what "auto" becomes."""
         self.runtimes = runtimes
         self._compared = 0
-        self.is_refused = False
-        """Whether an earlier rule reported an error."""
+        self.refused: set[str] = set()
+        """Pointers at which earlier rules reported an error."""
+        self.replays: list[Replay | None] = []
+        """What the program makes of the config, once it was replayed."""
 
     @cached_property
     def triggers(self) -> frozenset[str]:
@@ -94,18 +94,6 @@ class Context(ReadConfig):
         at_stage_0 = self.stage == 0 and self.stage_is_known
         in_fp16 = self.fp16 and not self.bf16
         return at_stage_0 and in_fp16 and self.number("fp16", "loss_scale") != 1
-
-    @cached_property
-    def replay(self) -> "Replay | None":
-        """What transformers or accelerate makes of the config; None if another program, or more
-        than one, reads it, or if a fact is missing."""
-        runtime, *others = self.runtimes
-        if others or not runtime.auto_fills:
-            return None
-        try:
-            return refusals.replayed(self.document, copied(self.as_written), self.facts, runtime)
-        except replays.MissingFact:
-            return None
 
     @cached_property
     def optimizer(self) -> str | None:

@@ -13,11 +13,31 @@ from dsconfig.checks.rule import (
 )
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
+from dsconfig.source.pointer import copied, join
 
 with lazy_imports():
-    from dsconfig.checks import agreement
+    from dsconfig.checks import agreement, refusals
     from dsconfig.facts import yaml_text
     from dsconfig.runtimes import replay as replays
+
+
+def _replay(config: Context) -> "replays.Replay | None":
+    """Return what transformers or accelerate makes of the config; None if another program, or more
+    than one, reads it, or if a fact is missing."""
+    if not config.replays:
+        config.replays.append(_replayed(config))
+    return config.replays[0]
+
+
+def _replayed(config: Context) -> "replays.Replay | None":
+    runtime, *others = config.runtimes
+    if others or not fills_auto(runtime):
+        return None
+    try:
+        values = copied(config.as_written)
+        return refusals.replayed(config.document, values, config.facts, runtime)
+    except replays.MissingFact:
+        return None
 
 
 @rule("DSC704", Effect.REFUSED, applies_to=fills_auto, last=True, stops="engine")
@@ -35,7 +55,7 @@ def integration_error(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW",
         "params": {"lr": "auto"}}}
     """
-    (runtime, *others), replay = config.runtimes, config.replay
+    (runtime, *others), replay = config.runtimes, _replay(config)
     if others or not fills_auto(runtime):
         return
     if replay is None:
@@ -45,13 +65,16 @@ def integration_error(config: Context) -> Iterator[Finding]:
     if failure is None:
         return
     yield from _launch_conflicts(config, runtime.name, failure)
-    if config.is_refused or failure.launch_keys:
-        return
     is_deepspeed = replay is not None and failure is replay.failure_after
+    if failure.launch_keys or (config.refused and (is_deepspeed or not failure.paths)):
+        return
     program = "DeepSpeed" if is_deepspeed else runtime.name
     for path, own in failure.by_path().items():
+        at = tuple(path.split(".")) if path else ()
+        if join(*at) in config.refused:
+            continue
         yield Finding(
-            path=tuple(path.split(".")) if path else (),
+            path=at,
             message=f"{program} {own}",
             help=failure.help,
             phase=None if failure.late else Phase.PARSE,
@@ -76,8 +99,9 @@ def _launch_conflicts(
 
 
 def _remarks(config: Context, code: str) -> Iterator[Finding]:
-    """Yield the remarks with a code about what the program does without an error."""
-    for remark in config.replay.remarks if config.replay is not None else ():
+    """Yield what the program does without an error and users do not expect, by code."""
+    replay = _replay(config)
+    for remark in replay.remarks if replay is not None else ():
         if remark.code == code:
             yield Finding(tuple(remark.path.split(".")), remark.message, remark.help)
 

@@ -29,11 +29,13 @@ def check(
     facts: Facts | None = None,
     runtime: str | Runtime | None = None,
     version: Version | None = None,
+    *,
+    notes: bool = True,
 ) -> tuple[Diagnostic, ...]:
     """Return the findings of the reader and of every rule, in no particular order.
 
-    Without ``runtime`` the config is checked for all programs. Raises ValueError for an unknown
-    runtime.
+    Without ``runtime`` the config is checked for all programs. Without ``notes``, rules that find
+    nothing but notes are left out. Raises ValueError for an unknown runtime.
     """
     runtimes = (
         every_runtime(version or NEWEST) if runtime is None else (runtime_of(runtime, version),)
@@ -50,26 +52,28 @@ def check(
     ]
     if document.large_integers:
         smaller = large_integers.without_findings(document)
-        of_smaller = check(smaller, facts, runtime, version)
+        of_smaller = check(smaller, facts, runtime, version, notes=notes)
         return large_integers.judged(diagnostics, of_smaller, runtimes)
     if document.is_unreadable or document.is_broken or not isinstance(document.value, dict):
         return tuple(diagnostics)
     context = Context(document, facts or Facts(), runtimes, version or runtimes[0].version)
-    for rule, finding in found_in(context):
+    for rule, finding in found_in(context, notes=notes):
         diagnostic = diagnostic_of(rule, finding, context)
         if diagnostic is not None:
             diagnostics.append(diagnostic)
-            context.is_refused |= diagnostic.effect is Effect.REFUSED
+            if diagnostic.effect is Effect.REFUSED:
+                context.refused.add(diagnostic.pointer)
     diagnostics = without_superseded(diagnostics)
     return _wrong_file_kind(context, names, diagnostics) or tuple(diagnostics)
 
 
-def found_in(context: Context) -> Iterator[tuple[Rule, Finding]]:
+def found_in(context: Context, *, notes: bool = True) -> Iterator[tuple[Rule, Finding]]:
     """Yield what each rule that applies to this release finds, in the order of codes."""
     is_template, version = context.document.is_template, context.version
     for rule in applicable_rules(context.triggers):
         first, last = rule.releases
         skipped = is_template and not rule.on_templates
+        skipped |= not notes and rule.effect is Effect.NOTE and not rule.also
         if not skipped and first <= version <= last:
             for finding in rule.check(context):
                 yield rule, finding

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dsconfig.resolver.resolution import Resolution
     from dsconfig.source import Document
 
+ENGINE = "dsengine"
 MOST_NAMED = 3
 """Keys of the same name listed in a message."""
 PIPED_WIDTH = 120
@@ -102,18 +103,25 @@ def _write(output: Path, result: "Resolution", document: "Document") -> bool:
 
     Prints what is not written as in the file, or why nothing is written.
     """
-    problem = "" if result.ok else "the config is not resolved"
+    problem = "" if _is_settled(result) else "the config is not resolved"
     for path, value in not_finite(result.config):
         if path != PRINT_INTERVAL or value != inf:
             problem = f"JSON cannot represent {path} = {value}"
         elif value_at(document.value, path) is not ABSENT:
             note(f"{path}: Infinity is not valid JSON; written as null, which never prints either")
     is_file = str(output) != "-"
-    if problem and (is_file or result.ok):
+    if problem and (is_file or _is_settled(result)):
         print_text(f"{output if is_file else 'config'} not written: {problem}", err=True)
     elif is_file:
         write(output, as_json(result.config) + "\n")
-    return not problem or not result.ok
+    return not problem or not _is_settled(result)
+
+
+def _is_settled(result: "Resolution") -> bool:
+    """Return whether every value is known, also if dsengine does not implement a setting."""
+    if result.ok or result.runtime != ENGINE or result.derive() is None:
+        return result.ok
+    return not any(found.code in examination.UNRESOLVED for found in result.diagnostics)
 
 
 PRINT_INTERVAL = "steps_per_print"

@@ -33,7 +33,7 @@ def fill(draft: Draft) -> None:
 
 
 def _well_typed(draft: Draft) -> bool:
-    """Return whether no member has a wrong type, which rules report; write 8.0 as 8."""
+    """Report a member of a wrong type, which is not used in arithmetic; write 8.0 as 8."""
     for path in KEYS:
         value = draft.value(path)
         if value is ABSENT or value is None or value == "auto":
@@ -42,6 +42,8 @@ def _well_typed(draft: Draft) -> bool:
             draft.config[path] = int(value) if value >= 1 else value
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            message = f"{path} must be a positive integer, not {value!r}"
+            draft.report("DSC251", path, message, "write an integer without quotes")
             return False
     return True
 

@@ -10,9 +10,11 @@ from dsconfig.facts.training import TrainingFacts
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.replay import MissingFact, Reason, Replay
 from dsconfig.schema.markers import AUTO
-from dsconfig.source.pointer import copied, is_block, value_at
+from dsconfig.source.pointer import contains, copied, is_block, value_at
 
 Program = Callable[[dict[str, Any], Facts], Replay]
+BY_THE_SCRIPT = (["optimizer"], ["scheduler"])
+"""Blocks that accelerate fills in from what the script passes to it."""
 ANY_VALUES = (1, 1009)
 """Values for a fact that is missing: what is equal with both does not depend on it."""
 
@@ -60,20 +62,17 @@ def with_decided(config: object, facts: Facts, runtime: Runtime) -> object:
 
     Unchanged if neither TrainingArguments nor an accelerate config is known: defaults are no facts.
     """
-    if not (facts.arguments or facts.launch) or not is_block(config) or not _has_auto(config):
+    if not (facts.arguments or facts.launch) or not is_block(config) or not contains(config, AUTO):
         return config
-    known = decide(config, facts, runtime.replay).values
     filled = copied(config)
-    for path, new in known.items():
+    for path, new in decide(config, facts, runtime.replay).values.items():
         *blocks, name = path.split(".")
+        if blocks[:1] in BY_THE_SCRIPT and not runtime.compares_arguments:
+            continue
         place = value_at(filled, blocks)
         if is_block(place) and place.get(name) == AUTO:
             place[name] = new
     return filled
-
-
-def _has_auto(value: object) -> bool:
-    return value == AUTO or (is_block(value) and any(map(_has_auto, value.values())))
 
 
 def _missing(

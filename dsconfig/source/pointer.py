@@ -83,6 +83,13 @@ def index_of(part: str, items: Sequence[Any]) -> int | None:
     return index if index < len(items) else None
 
 
+def contains(value: object, leaf: str) -> bool:
+    """Return whether a value, or one in a dict at any depth, is this string."""
+    return value == leaf or (
+        is_block(value) and any(contains(each, leaf) for each in value.values())
+    )
+
+
 def copied(value: Any) -> Any:
     """Return a deep copy of dicts and lists."""
     if is_block(value):

@@ -98,6 +98,8 @@ def test_every_program_has_the_errors_of_validate_when_resolved(runtime: str) ->
     for rule in rules().values():
         for example in (rule.bad, rule.good):
             document, facts = document_of(example), facts_of(example)
+            if document.is_template:
+                continue  # it has no values to resolve
             program = {"runtime": runtime, "version": example.version}
             errors = dsconfig.validate(document, facts, **program).errors
             resolved = dsconfig.resolve(document, facts, **program).diagnostics

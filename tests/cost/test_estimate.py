@@ -458,7 +458,7 @@ def test_bucket_peak_is_independent_of_the_memory_peak() -> None:
 def test_estimate_of_invalid_config_points_to_validate() -> None:
     world = gather(params="1e9", gpus=2)
     broken = dsconfig.resolve({"train_batch_size": 2, "zero_optimization": {"stage": "x"}}, world)
-    with pytest.raises(ValueError, match="not resolved: run validate for the errors"):
+    with pytest.raises(ValueError, match="not resolved: DSC032"):
         dsconfig.estimate(broken, world)
 
 

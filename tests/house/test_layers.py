@@ -22,6 +22,7 @@ LAYERS = [
     ("checks",),
     ("resolver",),
     ("planner",),
+    ("examination",),
     ("reference", "comparison", "failures"),
     ("api", "__init__"),
     ("project",),

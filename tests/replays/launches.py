@@ -64,7 +64,10 @@ def ours(case: Launch, folder: Path) -> tuple[list[str], set[str], dict[str, Any
         if finding.effect is Effect.REFUSED and not _in_engine(finding)
     ]
     refusals = [f"{finding.code} {finding.message}" for finding in refusing]
-    raised = {resolution.failure.exception} if resolution.failure is not None else set[str]()
+    failure, raised = resolution.failure, set[str]()
+    if failure is not None and resolution.refusals:
+        raised = {failure.exception}
+        refusals.append(str(failure))
     return refusals, raised, resolution.config
 
 
