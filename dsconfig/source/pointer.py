@@ -85,9 +85,9 @@ def index_of(part: str, items: Sequence[Any]) -> int | None:
 
 def contains(value: object, leaf: str) -> bool:
     """Return whether a value, or one in a dict at any depth, is this string."""
-    return value == leaf or (
-        is_block(value) and any(contains(each, leaf) for each in value.values())
-    )
+    if is_block(value):
+        return any(contains(each, leaf) for each in value.values())
+    return value == leaf
 
 
 def copied(value: Any) -> Any:
