@@ -64,8 +64,8 @@ class Context(ReadConfig):
         """The values of the file, also where the facts decide what "auto" becomes."""
         self.runtimes = runtimes
         self._compared = 0
-        self.refused: set[str] = set()
-        """Pointers at which earlier rules reported an error."""
+        self.is_refused = False
+        """Whether an earlier rule reported an error."""
         self.replays: list[Replay | None] = []
         """What the program makes of the config, once it was replayed."""
 

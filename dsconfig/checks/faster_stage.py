@@ -79,7 +79,7 @@ def _settings(config: Context) -> Effective | None:
     several = facts.world_size is not None and facts.world_size > 1 and facts.degrees == UNDIVIDED
     several &= not any(config.has(block) for block in DIVIDING)
     trains = config.since("0.19.0") and not config.is_optimizer("Muon")
-    if config.refused or not config.stage or not config.stage_is_known:
+    if config.is_refused or not config.stage or not config.stage_is_known:
         return None
     if not (several and trains and facts.sequence_length) or facts.on_cpu:
         return None

@@ -8,6 +8,7 @@ from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Path
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
 from dsconfig.source.edit import as_fix, replace_value
+from dsconfig.source.pointer import value_at
 
 
 @rule("DSC301", Effect.REFUSED, triggers="fp16", releases="0.6.0 to", stops="bf16 AssertionError")
@@ -26,7 +27,11 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
             for block in ("fp16", "bf16")
         )
 
-    if config.fp16 and config.bf16:
+    # TrainingArguments with both are refused as such.
+    is_open = all(
+        value_at(config.as_written, (block, "enabled")) == AUTO for block in ("fp16", "bf16")
+    )
+    if config.fp16 and config.bf16 and not is_open:
         edits = replace_value(config.document, "/fp16/enabled", False)
         yield Finding(
             path=("fp16", "enabled"),

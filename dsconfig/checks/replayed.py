@@ -13,7 +13,7 @@ from dsconfig.checks.rule import (
 )
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
-from dsconfig.source.pointer import copied, join
+from dsconfig.source.pointer import copied
 
 with lazy_imports():
     from dsconfig.checks import agreement, refusals
@@ -66,15 +66,12 @@ def integration_error(config: Context) -> Iterator[Finding]:
         return
     yield from _launch_conflicts(config, runtime.name, failure)
     is_deepspeed = replay is not None and failure is replay.failure_after
-    if failure.launch_keys or (config.refused and (is_deepspeed or not failure.paths)):
+    if failure.launch_keys or config.is_refused:
         return
     program = "DeepSpeed" if is_deepspeed else runtime.name
     for path, own in failure.by_path().items():
-        at = tuple(path.split(".")) if path else ()
-        if join(*at) in config.refused:
-            continue
         yield Finding(
-            path=at,
+            path=tuple(path.split(".")) if path else (),
             message=f"{program} {own}",
             help=failure.help,
             phase=None if failure.late else Phase.PARSE,

@@ -61,8 +61,7 @@ def check(
         diagnostic = diagnostic_of(rule, finding, context)
         if diagnostic is not None:
             diagnostics.append(diagnostic)
-            if diagnostic.effect is Effect.REFUSED:
-                context.refused.add(diagnostic.pointer)
+            context.is_refused |= diagnostic.effect is Effect.REFUSED
     diagnostics = without_superseded(diagnostics)
     return _wrong_file_kind(context, names, diagnostics) or tuple(diagnostics)
 
