@@ -52,19 +52,19 @@ def findings(
         return _without_ignored(
             document, runner.check(document, facts, None, version), every_program=True
         )
-    program = launched(program, document)
+    program = _launched(program, document)
     found = runner.check(document, facts, program, version)
     if not program.fills_auto and _may_add(document, facts):
-        found += _of_dsengine(document, facts, program, found)[0]
+        found += _added(document, facts, program, found)[0]
     return _without_ignored(document, (each for each in found if each.code != MISSING_FACT))
 
 
 def resolution(document: "Document", facts: "Facts | None", program: "Runtime") -> "Resolution":
     """Return what a program makes of a config, with the errors of :func:`findings` and the facts
     that are missing."""
-    facts, program = _complete(facts, document), launched(program, document)
+    facts, program = _complete(facts, document), _launched(program, document)
     found = runner.check(document, facts, program, program.version, notes=False)
-    own, result = _of_dsengine(document, facts, program, found)
+    own, result = _added(document, facts, program, found)
     errors = _with_exception(Report(found).errors, result.failure or result.failure_after)
     # DeepSpeed computes with them; nothing here does.
     refused = {error.pointer for error in Report(found).refusals}
@@ -94,7 +94,7 @@ def _with_exception(
         yield error
 
 
-def launched(program: "Runtime", document: "Document") -> "Runtime":
+def _launched(program: "Runtime", document: "Document") -> "Runtime":
     """Return the program, launched as the YAML file that contains the config requires."""
     if document.container and embedded_facts.is_accelerate_config(document.container):
         return program.under_accelerate_launch(
@@ -112,7 +112,7 @@ def _may_add(document: "Document", facts: "Facts") -> bool:
     return is_open or (is_block(values) and cover.may_refuse(values))
 
 
-def _of_dsengine(
+def _added(
     document: "Document", facts: "Facts", program: "Runtime", found: "tuple[Diagnostic, ...]"
 ) -> "tuple[tuple[Diagnostic, ...], Resolution]":
     """Return what resolver and planner add to the findings of the rules, and the resolution."""

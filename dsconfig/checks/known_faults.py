@@ -188,7 +188,7 @@ def last_micro_step_not_reduced(config: Context) -> Iterator[FaultFinding]:
     triggers="bf16 bfloat16",
 )
 def bf16_divided_at_stage_0(config: Context) -> Iterator[FaultFinding]:
-    """DeepSpeed up to 0.18.5 divides bf16 gradients at stage 0 by a loss scale that was not applied
+    """DeepSpeed 0.17.6 to 0.18.5 divide bf16 gradients at stage 0 by an unapplied loss scale
 
     It also never clears them, so they accumulate.
 

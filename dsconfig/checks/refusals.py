@@ -1,10 +1,8 @@
 """Where DeepSpeed stops: the rules with the effect ``refused``, in the order in which they fire."""
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.registry import TRAINING
 from dsconfig.checks.rule import (
     AT_INIT,
     AT_STEP,
@@ -18,7 +16,7 @@ from dsconfig.checks.rule import (
 )
 from dsconfig.checks.runner import diagnostic_of, found_in
 from dsconfig.facts import Facts
-from dsconfig.report import Diagnostic, Effect
+from dsconfig.report import Effect
 from dsconfig.runtimes import deepspeed
 from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.runtimes.read_config import MONITORS
@@ -86,15 +84,6 @@ def replayed(document: Document, config: dict[str, Any], facts: Facts, runtime: 
     if replay.failure is None or replay.failure.late:
         runtime.read(replay, facts)
     return replay
-
-
-def rejected_arguments(document: Document, facts: Facts, runtime: Runtime) -> Iterator[Diagnostic]:
-    """Yield the errors of the TrainingArguments themselves, which a replay of the config lacks."""
-    context = Context(document, facts, (runtime,), runtime.version)
-    for rule, finding in found_in(context):
-        found = diagnostic_of(rule, finding, context) if TRAINING in rule.triggers else None
-        if found is not None and found.effect is Effect.REFUSED:
-            yield found
 
 
 def failure_of(document: Document, facts: Facts, runtime: Runtime) -> Failure | None:

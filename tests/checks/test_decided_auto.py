@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dsconfig
 from dsconfig.checks.registry import rules
+from dsconfig.facts import gather
 from dsconfig.reference.examples import facts_of
 from dsconfig.source.pointer import copied, is_block, value_at
 
@@ -59,3 +61,26 @@ def test_auto_has_the_findings_of_its_value(
     value_at(open_config, blocks)[name] = "auto"
     arguments = {ARGUMENTS[path]: value}
     assert found(example, open_config, arguments) == found(example, config, arguments)
+
+
+def test_gathering_that_transformers_turns_off_saves_no_weights() -> None:
+    zero = {"stage": 3, "stage3_gather_16bit_weights_on_model_save": "auto"}
+    config = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": zero}
+    facts = gather(training_args={"output_dir": "out", "per_device_train_batch_size": 1})
+    report = dsconfig.validate(config, facts, runtime="transformers")
+    assert "DSC403" in {found.code for found in report.diagnostics}
+
+
+def test_precision_of_the_arguments_reaches_accelerates_file(tmp_path: Path) -> None:
+    """TrainingArguments set the mixed precision before the Trainer records the dtype."""
+    accelerate = tmp_path / "acc.yaml"
+    accelerate.write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 4\nmixed_precision: bf16\n"
+        "deepspeed_config:\n  zero_stage: 3\n  zero3_init_flag: true\n"
+    )
+    facts = gather(training_args={"output_dir": "out", "bf16": True})
+    for result in (
+        dsconfig.validate(accelerate, facts, runtime="transformers"),
+        dsconfig.resolve(accelerate, facts, runtime="transformers"),
+    ):
+        assert "DSC754" not in {found.code for found in result.diagnostics}

@@ -58,6 +58,16 @@ def test_batch_uses_data_parallel_size():
     assert resolution.config[GLOBAL] == 32
 
 
+def test_ranks_that_autotp_divides_a_model_over_get_the_same_samples():
+    config = {GLOBAL: A, MICRO: A, STEPS: A, "zero_optimization": {"stage": 1}}
+    config |= {"tensor_parallel": {"autotp_size": 2}}
+    arguments = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1}
+    facts = gather(gpus=2, training_args=arguments, tensor_parallel=2)
+    resolution = dsconfig.resolve(config, facts, runtime="transformers")
+    assert resolution.ok
+    assert [resolution.config[key] for key in (GLOBAL, MICRO, STEPS)] == [2, 1, 1]
+
+
 @pytest.mark.parametrize(
     "config",
     [

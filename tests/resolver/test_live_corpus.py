@@ -51,7 +51,11 @@ def test_resolved_corpus_configs_are_accepted(monkeypatch):
         if not isinstance(document.value, dict):
             continue
         facts = facts_for(row, document.value)
-        if not dsconfig.validate(document, facts, version=VERSION).ok:
+        reports = (
+            dsconfig.validate(document, facts, runtime=program, version=VERSION)
+            for program in (None, "dsengine")
+        )
+        if not all(report.ok for report in reports):
             continue
         resolution = dsconfig.resolve(document, facts, version=VERSION)
         if not resolution.ok:

@@ -270,6 +270,14 @@ def test_pinned_file_keeps_its_meaning(run: Run, file: Any) -> None:
     )
 
 
+def test_pin_writes_nothing_that_the_release_rejects(run: Run, file: Any, tmp_path: Path) -> None:
+    rejected = file("a.json", {"train_batch_size": 8, "zero_optimization": {"no_such_key": 1}})
+    target = tmp_path / "pinned.json"
+    code, out, err = run("diff", rejected, *UPGRADE, "--pin", "-o", target)
+    assert code == 1 and "no_such_key" in out + err
+    assert not target.exists()
+
+
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.json")), ids=lambda path: path.stem)
 def test_pinning_keeps_meaning_of_public_files(path: Path) -> None:
     document = read(path)

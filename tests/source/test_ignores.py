@@ -6,7 +6,9 @@ from itertools import count
 import pytest
 
 import dsconfig
+from dsconfig.report import Diagnostic, Effect
 from dsconfig.source import ignores, read
+from dsconfig.source.findings import RETIRED, current, matches
 from dsconfig.source.ignores import without_ignored
 from dsconfig.source.pointer import lookup
 
@@ -29,6 +31,14 @@ def test_section_ignores_by_code_prefix_and_name() -> None:
     for selector in (code, code[:4], name, code.lower()):
         text = json.dumps({**BAD, "$dsconfig": {"ignore": [selector]}})
         assert code not in codes(text)
+
+
+@pytest.mark.parametrize("retired", sorted(RETIRED))
+def test_retired_code_ignores_its_successor(retired: str) -> None:
+    found = Diagnostic("DSC999", current(retired), Effect.NOTE, "")
+    if retired.startswith("DSC"):
+        found = Diagnostic(current(retired), "any-name", Effect.NOTE, "")
+    assert matches(retired, found) and matches(retired.lower(), found)
 
 
 def test_comment_ignores_same_or_next_line() -> None:
