@@ -1,0 +1,243 @@
+"""Write ``defaults.toml``: the defaults of the programs people launch, by release.
+
+    PYTHONPATH=tests python -m facts.dialect_defaults [--sources FOLDER]
+
+Class fields and ``add_argument`` calls are read from the released sources with ``ast``; nothing is
+imported. FOLDER has one folder ``PACKAGE-RELEASE`` per release; what is missing is downloaded
+into it.
+"""
+
+import argparse
+import ast
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from facts.dialect_names import DIALECTS, FOLDER, names_used
+
+NONE = "none!"
+"""TOML has no null."""
+
+type Table = dict[str, list[list[Any]]]
+"""Per key the releases since which a default holds, each with the default."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the defaults of one dialect or variant are.
+
+    A file is ``path`` for ``add_argument`` calls, or ``path:Class,Class`` for fields, with
+    ``=PREFIX`` for fields of a nested block. A path may be a pattern; files that a release does not
+    have are left out. Later files replace values of earlier ones.
+    """
+
+    package: str
+    releases: str
+    files: tuple[str, ...]
+    repository: str = ""
+    tag: str = "v"
+
+
+TRL_RELEASES = """0.9.6 0.12.2 0.13.0 0.14.0 0.15.2 0.16.1 0.17.0 0.18.2 0.19.1 0.21.0 0.22.2 0.24.0
+    0.25.1 0.26.2 0.28.0 0.29.1 1.0.0 1.9.0 1.16.0"""
+
+
+def _trl(name: str, config: str) -> Source:
+    base = "trl/trainer/base_config.py:BaseConfig,_BaseConfig"
+    files = (f"trl/trainer/{name}_config.py", f"trl/experimental/{name}/{name}_config.py")
+    return Source("trl", TRL_RELEASES, (base, *(f"{path}:{config}" for path in reversed(files))))
+
+
+SOURCES = {
+    "axolotl": Source(
+        "axolotl",
+        "0.5.2 0.6.0 0.7.0 0.8.1 0.10.1 0.12.2 0.13.2 0.16.1 0.17.0 0.19.0",
+        (
+            "**/axolotl/utils/config/models/input/v0_4_1/__init__.py:ModelInputConfig,HyperparametersConfig,LoraConfig,AxolotlInputConfig",
+            "**/axolotl/utils/schemas/model.py:ModelInputConfig",
+            "**/axolotl/utils/schemas/training.py:HyperparametersConfig",
+            "**/axolotl/utils/schemas/peft.py:LoraConfig",
+            "**/axolotl/utils/schemas/trl.py:TRLConfig=trl.",
+            "**/axolotl/utils/schemas/config.py:AxolotlInputConfig",
+        ),
+        "https://github.com/axolotl-ai-cloud/axolotl",
+    ),
+    "llamafactory": Source(
+        "llamafactory",
+        "0.8.0 0.8.3 0.9.0 0.9.1 0.9.2 0.9.3 0.9.4 0.9.5",
+        (
+            "llamafactory/hparams/model_args.py:*",
+            "llamafactory/hparams/data_args.py:*",
+            "llamafactory/hparams/finetuning_args.py:*",
+            "llamafactory/hparams/training_args.py:*",
+        ),
+    ),
+    "transformers": Source(
+        "transformers",
+        "4.41.2 4.46.3 4.48.3 4.52.4 4.57.6 5.0.0 5.23.0",
+        ("transformers/training_args.py:TrainingArguments",),
+    ),
+    "trl": Source("trl", TRL_RELEASES, ("trl/trainer/model_config.py:ModelConfig",)),
+    "trl/dpo": _trl("dpo", "DPOConfig"),
+    "trl/grpo": _trl("grpo", "GRPOConfig"),
+    "trl/kto": _trl("kto", "KTOConfig"),
+    "trl/orpo": _trl("orpo", "ORPOConfig"),
+    "trl/ppo": _trl("ppo", "PPOConfig"),
+    "trl/reward": _trl("reward", "RewardConfig"),
+    "trl/rloo": _trl("rloo", "RLOOConfig"),
+    "trl/sft": _trl("sft", "SFTConfig"),
+}
+
+
+def unpacked(source: Source, release: str, folder: Path) -> Path:
+    """Return the folder of a release's files; download a wheel, or else clone its tag."""
+    target = folder / f"{source.package}-{release}"
+    if target.exists():
+        return target
+    with tempfile.TemporaryDirectory() as downloads:
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
+        wanted = f"{source.package}=={release}"
+        done = subprocess.run([*pip, "--ignore-requires-python", "-d", downloads, wanted])
+        for wheel in Path(downloads).glob("*.whl"):
+            zipfile.ZipFile(wheel).extractall(target)
+    if done.returncode and source.repository:
+        clone = ["git", "clone", "-q", "--depth", "1", "--branch", source.tag + release]
+        subprocess.run([*clone, source.repository, str(target)], check=True)
+    return target
+
+
+def defaults(source: Source, release: str, folder: Path) -> dict[str, Any]:
+    root, found = unpacked(source, release, folder), dict[str, Any]()
+    for file in source.files:
+        pattern, _, wanted = file.partition(":")
+        classes, _, prefix = wanted.partition("=")
+        for path in sorted(root.glob(pattern)):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            read = fields(tree, classes.split(",")) if classes else arguments(tree)
+            found |= {prefix + key: value for key, value in read}
+    return found
+
+
+def fields(tree: ast.Module, classes: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and defaults of annotated fields of classes, in the order of ``classes``."""
+    declared = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for name in declared if classes == ["*"] else classes:
+        constants: dict[str, ast.expr] = {}
+        for node in declared[name].body if name in declared else ():
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                constants[node.targets[0].id] = node.value
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+                default = _default_of(node.value, constants)
+                if default is not ...:
+                    yield node.target.id, default
+
+
+def _default_of(node: ast.expr, constants: dict[str, ast.expr]) -> Any:
+    """Return the default that a field's value states, or ``...``."""
+    if isinstance(node, ast.Call):
+        by_name = {each.arg: each.value for each in node.keywords}
+        stated = by_name.get("default") or (node.args[0] if node.args else None)
+        return _default_of(stated, constants) if stated else ...
+    if isinstance(node, ast.Name) and node.id in constants:
+        return _default_of(constants[node.id], constants)
+    return literal(node)
+
+
+def literal(node: ast.expr) -> Any:
+    """Return the value of a literal or of an enum's member, which is its name; else ``...``."""
+    if isinstance(node, ast.Attribute):
+        member = (
+            node.value if node.attr == "value" and isinstance(node.value, ast.Attribute) else node
+        )
+        return (
+            member.attr.lower()
+            if isinstance(member, ast.Attribute) and member.attr.isupper()
+            else ...
+        )
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ...
+
+
+def arguments(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the names and defaults of all ``add_argument`` calls."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        options = [literal(each) for each in node.args]
+        named = {each.arg: literal(each.value) for each in node.keywords}
+        long = next((each for each in options if isinstance(each, str) and each[:2] == "--"), None)
+        if node.func.attr == "add_argument" and long:
+            switches = {"store_true": False, "store_false": True}
+            default = named.get("default", switches.get(named.get("action", "")))
+            if default is not ...:
+                yield named.get("dest") or long[2:].replace("-", "_"), default
+
+
+def history(source: Source, keys: Iterable[str], below: Below, folder: Path) -> Table:
+    """Return per key the releases since which its default differs."""
+    found: Table = {key: [] for key in keys}
+    for release in source.releases.split():
+        values = defaults(source, release, folder)
+        for key, changes in found.items():
+            if key not in values and not changes:
+                continue  # what the program below says
+            value = values.get(key, below.at(key, release))
+            value = NONE if value is None else value
+            if not changes or changes[-1][1] != value:
+                changes.append([release, value])
+    return {key: changes for key, changes in sorted(found.items()) if changes}
+
+
+@dataclass(frozen=True)
+class Below:
+    """The table of the dialect that a dialect is built on, and its releases."""
+
+    table: Table
+    releases: list[list[str]]
+
+    def at(self, key: str, release: str) -> Any:
+        """Return the default of a key that a release of the dialect no longer declares."""
+        theirs = _since(self.releases, release)
+        return _since(self.table.get(key, []), theirs) if theirs else NONE
+
+
+def _since(changes: list[list[Any]], release: str) -> Any:
+    earlier = [value for since, value in changes if _numbers(since) <= _numbers(release)]
+    return earlier[-1] if earlier else NONE
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(each) for each in re.findall(r"\d+", release)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sources", type=Path, help="folder of unpacked releases")
+    folder = parser.parse_args().sources or Path(tempfile.mkdtemp())
+    lines = ["# Defaults by release, written by tests/facts/dialect_defaults.py.\n"]
+    tables: dict[str, Table] = {}
+    for name, source in sorted(SOURCES.items(), key=lambda each: each[0] != "transformers"):
+        dialect = DIALECTS[name.partition("/")[0]]
+        base = tables.get(dialect["built_on"], {})
+        below = Below(base, dialect.get("built_on_release", []))
+        keys = names_used(DIALECTS, name.partition("/")[0])
+        tables[name] = history(source, keys, below, folder)
+    for name, table in sorted(tables.items()):
+        lines += [f"\n[{json.dumps(name) if '/' in name else name}]\n"]
+        for key, changes in table.items():
+            quoted = json.dumps(key) if "." in key else key
+            lines.append(f"{quoted} = {json.dumps(changes)}\n")
+    (FOLDER / "defaults.toml").write_text("".join(lines))
+
+
+if __name__ == "__main__":
+    main()
