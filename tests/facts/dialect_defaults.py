@@ -25,7 +25,7 @@ from facts.dialect_names import DIALECTS, FOLDER, names_used
 NONE = "none!"
 """TOML has no null."""
 
-type Table = dict[str, list[list[Any]]]
+Table = dict[str, list[list[Any]]]
 """Per key the releases since which a default holds, each with the default."""
 
 
@@ -182,21 +182,6 @@ def arguments(tree: ast.Module) -> Iterator[tuple[str, Any]]:
                 yield named.get("dest") or long[2:].replace("-", "_"), default
 
 
-def history(source: Source, keys: Iterable[str], below: Below, folder: Path) -> Table:
-    """Return per key the releases since which its default differs."""
-    found: Table = {key: [] for key in keys}
-    for release in source.releases.split():
-        values = defaults(source, release, folder)
-        for key, changes in found.items():
-            if key not in values and not changes:
-                continue  # what the program below says
-            value = values.get(key, below.at(key, release))
-            value = NONE if value is None else value
-            if not changes or changes[-1][1] != value:
-                changes.append([release, value])
-    return {key: changes for key, changes in sorted(found.items()) if changes}
-
-
 @dataclass(frozen=True)
 class Below:
     """The table of the dialect that a dialect is built on, and its releases."""
@@ -217,6 +202,21 @@ def _since(changes: list[list[Any]], release: str) -> Any:
 
 def _numbers(release: str) -> list[int]:
     return [int(each) for each in re.findall(r"\d+", release)]
+
+
+def history(source: Source, keys: Iterable[str], below: Below, folder: Path) -> Table:
+    """Return per key the releases since which its default differs."""
+    found: Table = {key: [] for key in keys}
+    for release in source.releases.split():
+        values = defaults(source, release, folder)
+        for key, changes in found.items():
+            if key not in values and not changes:
+                continue  # what the program below says
+            value = values.get(key, below.at(key, release))
+            value = NONE if value is None else value
+            if not changes or changes[-1][1] != value:
+                changes.append([release, value])
+    return {key: changes for key, changes in sorted(found.items()) if changes}
 
 
 def main() -> None:
