@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dsconfig.commands import options
+from dsconfig.commands import launched, options
 from dsconfig.commands.estimate_result import EstimateOptions, Result
 from dsconfig.commands.notes import note
 from dsconfig.commands.printing import print_json, print_text
@@ -45,7 +45,7 @@ with lazy_imports():
         usual,
         workload,
     )
-    from dsconfig.facts import inputs, machine, run_log
+    from dsconfig.facts import inputs, launch_request, machine, run_log
     from dsconfig.project import changes, despite_errors, verdict
     from dsconfig.report.render import as_json as machine_form
 
@@ -84,7 +84,8 @@ def estimate(
     printed above the estimate; exit code 0 means that an estimate was made, not that it fits.
     """
     _reject_without_file(extra, file, overrides)
-    facts, log = options.facts_from(request, file), None
+    launch = launched.launch_in(file, request)
+    facts, log = launched.facts_of(request, file, launch, extra.output_format), None
     if extra.log is not None:
         log, facts, deepspeed_version = _read_log(extra.log, file, facts, deepspeed_version)
     facts = options.with_this_machine(facts)
@@ -94,7 +95,9 @@ def estimate(
     if extra.compat is not None:
         estimate_limits.print_compat(facts, extra.compat, extra.output_format)
         return
-    document = None if file is None else options.load(file, overrides)
+    document = (
+        None if file is None else launched.document_of(file, launch, overrides, extra.output_format)
+    )
     if document is None and log is not None:
         document = options.parsed(dict(log.config or {}), f"config in {extra.log}", overrides)
     if document is not None:
@@ -116,7 +119,7 @@ def estimate(
         estimate_limits.print_limits(facts, effective, program, extra.output_format)
         raise typer.Exit(1 if despite_errors.prevents_start(errors) else 0)
     result = _result(extra, facts, program, effective, document, log)
-    _finish(extra, result._replace(errors=errors, assumed=tuple(assumed)))
+    _finish(extra, result._replace(errors=errors, assumed=tuple(assumed), launch=launch))
 
 
 def _checked(
@@ -152,6 +155,8 @@ def _checked(
 def _finish(extra: EstimateOptions, result: Result) -> None:
     """Print and write the estimate. Exits with code 1 as the command does."""
     _write_plots(extra, result)
+    if result.launch is not None and extra.output_format != "json":
+        launched.print_read(result.launch)
     _show(result, extra.output_format)
     if result.needs_seq_len:
         note(NO_SEQ_LEN)
@@ -306,6 +311,8 @@ def _show(result: Result, output_format: str) -> None:
         comparison = log_comparison.compare(log, result.option, samples)
     if output_format == "json":
         data = {**rendering.as_data(estimates), **program.data}
+        if result.launch is not None:
+            data |= launch_request.facts_data(result.launch)
         data["inputs"]["assumed"] += result.assumed
         data["host_available_bytes"] = facts.host.usable_bytes if facts.host else None
         for option, entry in zip(estimates.options, data["options"], strict=True):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate, Option
     from dsconfig.cost.remedies import Change
     from dsconfig.facts import Facts
+    from dsconfig.facts.launch_files import Launch
     from dsconfig.facts.run_log import RunLog
     from dsconfig.project import inference
     from dsconfig.runtimes.effective import Effective
@@ -93,6 +94,9 @@ class Result(NamedTuple):
     errors: Report = Report(())
     assumed: tuple[str, ...] = ()
     """Notes on the assumptions for facts that are not specified."""
+
+    launch: "Launch | None" = None
+    """What the launch file says, if FILE is one."""
 
     @property
     def option(self) -> "Option":

@@ -16,10 +16,9 @@ from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import TrainingFacts, training
 from dsconfig.mesh import nodes_for
 from dsconfig.source import arctic_config, option_configs, plugin_settings
-from dsconfig.source.document import Document, count_distinctive
+from dsconfig.source.document import LAUNCH, Document, count_distinctive
 from dsconfig.source.from_yaml import EMBEDDING_KEYS
 from dsconfig.source.pointer import is_block
-from dsconfig.source.shell_script import LAUNCH
 
 ALIASES: Mapping[str, str] = {
     "micro_batch_size": "per_device_train_batch_size",

@@ -25,15 +25,16 @@ from dsconfig.facts.request import DECLARED, DEFAULTS, FactsRequest, flag_of
 from dsconfig.facts.training import GATHERED_AS, TrainingFacts, execution_of, training
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema.version import Version
+from dsconfig.source.document import LAUNCH
 from dsconfig.source.plain import shown, to_plain
 from dsconfig.source.pointer import is_block
-from dsconfig.source.shell_script import LAUNCH
 
 with lazy_imports():
     from dsconfig.facts import (
         accelerate_config,
         adapters,
         base_weights,
+        dialects,
         hf_config,
         hub,
         named_model,
@@ -177,7 +178,7 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
         training=run,
         client_optimizer=arguments["client_optimizer"],
         client_scheduler=arguments["client_scheduler"],
-        releases=MappingProxyType(_releases(arguments["releases"])),
+        releases=MappingProxyType(releases_of(arguments["releases"])),
         launch=MappingProxyType(dict(launch_settings)),
         node_link_gb_per_second=_node_link(arguments["node_link"], origins),
         origins=MappingProxyType(origins),
@@ -185,7 +186,7 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
     )
 
 
-def _releases(specified: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
+def releases_of(specified: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:
     """Return versions by program. Raises FactError for unknown programs and invalid versions."""
     if isinstance(specified, Mapping):
         releases = {**specified}
@@ -194,8 +195,9 @@ def _releases(specified: Mapping[str, str] | Iterable[str] | None) -> dict[str, 
         parts = (str(text).partition("==") for text in texts)
         releases = {name.strip().lower(): release.strip() for name, _, release in parts}
     for name, release in releases.items():
-        if name not in PROGRAMS:
-            message = f"{name!r} is not one of {', '.join(PROGRAMS)}; write {PROGRAMS[0]}==4.48.0"
+        if name not in PROGRAMS and name not in dialects.packages():
+            known = ", ".join(dict.fromkeys((*PROGRAMS, *dialects.packages())))
+            message = f"{name!r} is not one of {known}; write {PROGRAMS[0]}==4.48.0"
             raise FactError("releases", message)
         try:
             Version.parse(str(release))

@@ -10,6 +10,7 @@ from typing import Any, cast
 from dsconfig import os_errors
 from dsconfig.facts.request import flag_of
 from dsconfig.lazy_imports import lazy_imports
+from dsconfig.source.file_kinds import SCRIPTS
 from dsconfig.source.plain import TOO_MANY_DIGITS, shown, without_large_integers
 from dsconfig.source.pointer import dotted, is_too_deep
 
@@ -161,7 +162,7 @@ def read_file(path: str | Path, argument: str) -> Mapping[str, Any]:
         ) from None
     except ValueError as error:  # a null character in the name
         raise FactError(argument, f"{shown(path)} cannot be read: {error}") from None
-    read = _shell if file.suffix in shell_script.SUFFIXES else _json
+    read = _shell if file.suffix in SCRIPTS else _json
     value = (_yaml if file.suffix in (".yaml", ".yml") else read)(text, file, argument)
     if not isinstance(value, dict):
         raise FactError(argument, f"{file} must contain a JSON object or a YAML mapping")

@@ -10,6 +10,7 @@ import yaml
 from dsconfig import os_errors
 from dsconfig.report import Position, Range
 from dsconfig.source import shell_script, yaml_numbers
+from dsconfig.source.file_kinds import SCRIPTS
 
 
 def load(text: str) -> object:
@@ -61,7 +62,7 @@ def key_lines(path: str | Path) -> Mapping[str, int]:
 def key_range(path: str | Path, key: str) -> Range | None:
     """Return the position of a dotted key, or None if the file cannot be read or lacks the key."""
     with suppress(OSError, ValueError, yaml.YAMLError, RecursionError):
-        if Path(path).suffix in shell_script.SUFFIXES:
+        if Path(path).suffix in SCRIPTS:
             return shell_script.option_range(Path(path).read_text("utf-8"), key)
         if os_errors.is_file(path):  # a pipe was already read
             node, entry = _node(path), None

@@ -20,8 +20,8 @@ from dsconfig.report.report import FileTarget
 from dsconfig.runtimes.base import AUTO, AutoHandling, implied_by, runtime_of
 from dsconfig.schema.markers import integral
 from dsconfig.source import arctic_config, option_configs
+from dsconfig.source.file_kinds import SCRIPTS
 from dsconfig.source.pointer import is_block, value_at
-from dsconfig.source.shell_script import SUFFIXES
 
 with lazy_imports():
     from dsconfig.checks.rule import fills_auto
@@ -203,7 +203,7 @@ def _infer(
     if document is None:
         return (source and neighbours.program_for(Path(source))) or (ALONE, DEFAULT)
     container, form = "", "YAML" if source.endswith(YAMLS) else "JSON"
-    form = "script" if source.endswith(SUFFIXES) else form
+    form = "script" if source.endswith(SCRIPTS) else form
     if document.container:
         if embedded_facts.is_accelerate_config(document.container):
             container = ACCELERATE

@@ -17,6 +17,10 @@ REMARKS = "remarks"
 """Free text about the config, next to ``ignore``; never read."""
 
 
+LAUNCH = "$launch"
+"""Key of a script's content for its number of ranks (``gpus``) and nodes."""
+
+
 class Format(StrEnum):
     JSON = "json"
     """Strict JSON, readable by every program."""

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from dsconfig.source.document import count_distinctive
 
+SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+"""Suffixes of shell scripts."""
+
 
 class FileKind(NamedTuple):
     """Kind of file with at least ``least`` of the keys in ``marks``."""

@@ -16,7 +16,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic
 from dsconfig.source import findings, option_configs
 from dsconfig.source.document import Document, Format, bounded, unreadable
-from dsconfig.source.file_kinds import ARGUMENTS, LAUNCH, another_kind, has_own_keys
+from dsconfig.source.file_kinds import ARGUMENTS, LAUNCH, SCRIPTS, another_kind, has_own_keys
 from dsconfig.source.from_text import document_from_text
 from dsconfig.source.plain import shown, to_plain
 from dsconfig.source.pointer import (
@@ -26,7 +26,6 @@ from dsconfig.source.pointer import (
     is_too_deep,
     is_too_large,
 )
-from dsconfig.source.shell_script import SUFFIXES
 
 with lazy_imports():
     from dsconfig.source import from_python, from_shell, from_yaml
@@ -41,7 +40,7 @@ BY_SUFFIX = {
     ".py": Format.PYTHON,
     ".json": Format.JSON,
     ".hjson": Format.HJSON,
-    **dict.fromkeys(SUFFIXES, Format.SHELL),
+    **dict.fromkeys(SCRIPTS, Format.SHELL),
 }
 
 

@@ -1,26 +1,22 @@
 """The training command of a shell script or Slurm job: its options and its number of ranks.
 
-Nothing is executed. Variables, arrays and defaults (``${GPUS:-8}``) assigned in the script are
-expanded, also those that Slurm sets from ``#SBATCH`` lines; an option whose value is only known at
-run time (``$1``, ``$(...)``) is left out.
+Nothing is executed: ``source.shell`` follows the script. An option whose value is only known at run
+time (``$1``, ``$(...)``) is left out.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from math import prod
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from dsconfig.report import Range
 from dsconfig.source import plugin_settings
+from dsconfig.source.document import LAUNCH
 from dsconfig.source.pointer import MAX_DEPTH, is_block
 from dsconfig.source.positions import LineIndex, Offsets
+from dsconfig.source.shell import Command, Word, WrittenFile, commands_of
 
-SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
-LAUNCH = "$launch"
-"""Key of a script's content for its number of ranks (``gpus``) and nodes."""
 CONFIG_OPTIONS = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _LAUNCHERS = {"deepspeed": "deepspeed", "torchrun": "torchrun", "accelerate": "accelerate"}
 _TRAINERS: Mapping[str, tuple[str, ...]] = {
@@ -29,6 +25,7 @@ _TRAINERS: Mapping[str, tuple[str, ...]] = {
     "axolotl": ("train",),
     "swift": ("sft", "pt", "rlhf"),
     "trl": ("sft", "dpo", "kto", "grpo", "rloo", "reward"),
+    "xtuner": ("train",),
 }
 """Programs that start their own ranks, and their subcommands that train."""
 _ALL_DEVICES = frozenset(("llamafactory-cli", "lmf", "axolotl"))
@@ -46,36 +43,6 @@ _SLURM = {
     "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
 }
 _SBATCH = re.compile(r"^#SBATCH\s+--?([\w-]+)(?:[= ]\s*(\S+))?", re.MULTILINE)
-_HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
-_WRITTEN = re.compile(r"(?:[^<>&\d]>|\btee\s)\s*([^\s<>|;&]+)")
-"""The file that a command with a here-document writes."""
-_ASSIGNMENT = re.compile(r"(?:export\s+|readonly\s+|local\s+)?([A-Za-z_]\w*)\+?=")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
-_ANY = re.compile(r"\$([A-Za-z_]\w*)")
-_UNQUOTED = re.compile(r"([:,\[]\s*)\$\{?([A-Za-z_]\w*)\}?(?=\s*[,}\]\n])")
-"""A variable that is a value of its own in JSON."""
-_PRODUCT = re.compile(r"\$\(\(([\w\s*$]+)\)\)")
-_SEPARATORS = "\n;|&"
-_LARGEST_VALUE, _MOST_WORDS = 2**16, 2**12
-"""Limits on a variable and an array, which may contain themselves."""
-
-
-class Word(NamedTuple):
-    """A word of a command; ``is_known``: its value does not depend on the run."""
-
-    text: str
-    start: int
-    end: int
-    is_known: bool = True
-
-
-class WrittenFile(NamedTuple):
-    """Content of a file that a script writes (``cat > F <<EOF``), variables expanded, and where it
-    begins; ``is_verbatim``: the script has the same text there."""
-
-    text: str
-    start: int
-    is_verbatim: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +50,8 @@ class Script:
     """The training command of a script.
 
     ``content``: its options by name, nested where the name of ``a.b=value`` has dots, and
-    ``LAUNCH``. ``places``: offsets of each option and its value, by pointer of ``content``.
+    ``LAUNCH``. ``places``: offsets of each option and its value, by pointer of ``content``;
+    ``lines``: the line, and the file if it is another one.
     """
 
     content: Mapping[str, Any]
@@ -99,6 +67,17 @@ class Script:
     launch_places: Mapping[str, Offsets] = field(default_factory=dict[str, Offsets])
     files: Mapping[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
     has_launcher: bool = True
+    launcher: str = ""
+    program: tuple[str, ...] = ()
+    """The script, the module after ``-m``, or the program and its subcommand."""
+    environment: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
+    """Variables that the script sets for the command; None: not known."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options by name as written, not nested; None: not known."""
+    lines: Mapping[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """Line of each option, and the script if it is another one."""
+    line: int = 0
+    folder: str = ""
 
     @property
     def rank(self) -> int:
@@ -108,24 +87,28 @@ class Script:
         return 0 if named else 1 if self.has_launcher else 2
 
 
-@dataclass(slots=True)
-class _Shell:
-    """Variables assigned and files written so far."""
-
-    values: dict[str, str] = field(default_factory=dict[str, str])
-    arrays: dict[str, list[Word]] = field(default_factory=dict[str, list[Word]])
-    files: dict[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
+Read = Callable[[str], str | None]
+"""Returns the text of a file that a script names, or None."""
 
 
-def training_command(text: str) -> Script | None:
+def _nothing(name: str) -> str | None:
+    del name
+    return None
+
+
+def training_command(text: str, name: str = "", read: Read = _nothing) -> Script | None:
     """Return the first command that passes a ds_config to a program, else the first one that a
     launcher starts; None without either."""
     batch = _batch_options(text)
-    shell = _Shell(
-        {name: batch[option] for option in _SLURM if option in batch for name in _SLURM[option]}
-    )
-    scripts = (_script(words, batch, shell) for words in _commands(text, shell))
-    found = [script for script in scripts if script is not None]
+    variables = {
+        name: batch[option] for option in _SLURM if option in batch for name in _SLURM[option]
+    }
+    followed = commands_of(text, name, read, variables)
+    found: list[Script] = []
+    for command in followed.commands:
+        script = _script(command, batch, followed.files)
+        if script is not None:
+            found.append(script)
     return min(found, key=lambda script: script.rank, default=None)
 
 
@@ -138,7 +121,7 @@ def option_range(text: str, option: str) -> Range | None:
 
 def _batch_options(text: str) -> dict[str, str]:
     """Return the options of ``#SBATCH`` lines that count nodes, GPUs and tasks."""
-    short = {"N": "nodes", "gres": "gpus-per-node"}
+    short = {"N": "nodes", "gres": "gpus-per-node", "n": "ntasks", "G": "gpus"}
     found: dict[str, str] = {}
     for name, value in _SBATCH.findall(text):
         number = value.rpartition(":")[2]
@@ -147,165 +130,19 @@ def _batch_options(text: str) -> dict[str, str]:
     return found
 
 
-# --- words
-
-
-def _commands(text: str, shell: _Shell) -> Iterator[list[Word]]:
-    """Yield the words of each command, expanded; assignments are recorded."""
-    command: list[Word] = []
-    at, skip_to = 0, ""
-    while at < len(text):
-        letter = text[at]
-        if letter in _SEPARATORS:
-            if command:
-                yield command
-            command = []
-            at += 1
-            if letter == "\n" and skip_to:
-                end = re.compile(rf"^\s*{skip_to}\s*$", re.MULTILINE).search(text, at)
-                _write(text, at, end.start() if end else len(text), shell)
-                at, skip_to = (end.end() if end else len(text)), ""
-        elif letter == "#":
-            at = _end_of_line(text, at)
-        elif letter in " \t\r":
-            at += 1
-        elif text.startswith("\\\n", at):
-            at += 2
-        elif heredoc := _HEREDOC.match(text, at):
-            at, skip_to = heredoc.end(), heredoc[1]
-        elif not command and (assigned := _ASSIGNMENT.match(text, at)):
-            at = _assign(text, assigned, shell)
-        else:
-            end = _end_of_word(text, at)
-            command += _expanded(Word(text[at:end], at, end), shell)
-            at = max(end, at + 1)
-    if command:
-        yield command
-
-
-def _write(text: str, start: int, end: int, shell: _Shell) -> None:
-    """Record the file that the command before a here-document writes, if any."""
-    line = text.rfind("\n", 0, start - 1) + 1
-    target = _WRITTEN.search(text, line, start)
-    if target is None:
-        return
-    written = text[start:end]
-    heredoc = _HEREDOC.search(text, line, start)
-    is_quoted = heredoc is not None and heredoc[0][-1] in "'\""
-    # Unknown variables become placeholders.
-    content = written
-    if not is_quoted:
-        content = _UNQUOTED.sub(r'\1"${\2}"', _filled(written, shell))
-        content = _ANY.sub(r"${\1}", content)
-    (name, *_) = _expanded(Word(target[1], *target.span(1)), shell) or [None]
-    if name is not None:
-        shell.files[name.text] = WrittenFile(content, start, content == written)
-
-
-def _end_of_line(text: str, at: int) -> int:
-    end = text.find("\n", at)
-    return len(text) if end < 0 else end
-
-
-def _end_of_word(text: str, at: int) -> int:
-    """Return where a word ends: quotes, ``${...}`` and ``$(...)`` may contain separators."""
-    closing: list[str] = []
-    while at < len(text):
-        letter = text[at]
-        if letter == "\\" and closing[-1:] != ["'"]:
-            at += 2
-            continue
-        if closing and letter == closing[-1]:
-            closing.pop()
-        elif closing[-1:] == ["'"]:
-            pass
-        elif letter in "'\"" and not (letter == "'" and closing[-1:] == ['"']):
-            closing.append(letter)
-        elif text.startswith("$((", at):
-            closing += ")", ")"
-            at += 2
-        elif text.startswith(("$(", "${"), at):
-            closing.append(")" if text[at + 1] == "(" else "}")
-            at += 1
-        elif letter == "`":
-            closing.append("`")
-        elif not closing and letter in " \t\r\n;|&<>()":
-            break
-        at += 1
-    return min(at, len(text))
-
-
-def _assign(text: str, match: re.Match[str], shell: _Shell) -> int:
-    """Record ``NAME=value`` or ``NAME=(words)``; return where it ends."""
-    name, at = match[1], match.end()
-    if text.startswith("(", at):
-        words: list[Word] = []
-        at += 1
-        while at < len(text) and text[at] != ")":
-            if text[at] == "#":
-                at = _end_of_line(text, at)
-            elif text[at].isspace() or text.startswith("\\\n", at):
-                at += 1
-            else:
-                end = max(_end_of_word(text, at), at + 1)
-                words += _expanded(Word(text[at:end], at, end), shell)
-                at = end
-        before = shell.arrays.get(name, []) if "+=" in match[0] else []
-        shell.arrays[name] = (before + words)[:_MOST_WORDS]
-        return at + 1
-    end = _end_of_word(text, at)
-    value = "".join(word.text for word in _expanded(Word(f'"{text[at:end]}"', at, end), shell))
-    before = shell.values.get(name, "") if "+=" in match[0] else ""
-    value = before + value.replace('"', "").replace("'", "")
-    shell.values[name] = value[:_LARGEST_VALUE]
-    return end
-
-
-def _expanded(word: Word, shell: _Shell) -> list[Word]:
-    """Return the words that a word expands to: several for an array or an unquoted variable."""
-    array = re.fullmatch(r"\"?\$\{(\w+)\[[@*]\]\}\"?", word.text)
-    if array is not None:
-        return shell.arrays.get(array[1], [])
-    if word.text.startswith("'"):
-        return [word._replace(text=word.text.strip("'"))]
-
-    text = _filled(word.text, shell)
-    is_known = "$" not in text and "`" not in text
-    if word.text.startswith("$") and is_known and " " in text.strip():
-        return [word._replace(text=part) for part in text.split()]
-    text = text.replace("\\\n", "").replace('"', "").replace("'", "")
-    return [word._replace(text=text, is_known=is_known)]
-
-
-def _filled(text: str, shell: _Shell) -> str:
-    """Return a text with the known variables and products replaced by their values."""
-
-    def value(match: re.Match[str]) -> str:
-        known = shell.values.get(match[1] or match[3])
-        return known if known is not None else match[2] if match[2] is not None else match[0]
-
-    for _ in range(3):  # a default may contain a variable
-        text = _VARIABLE.sub(value, text)
-    return _PRODUCT.sub(partial(_product, shell=shell), text)
-
-
-def _product(match: re.Match[str], shell: _Shell) -> str:
-    """Return the value of ``$((A * 2))``; the text itself if a factor is not known."""
-    factors = [name.strip().lstrip("$") for name in match[1].split("*")]
-    values = [shell.values.get(name, name) for name in factors]
-    known = all(value.isdigit() for value in values)
-    return str(prod(map(int, values))) if known else match[0]
-
-
 # --- commands
 
 
-def _script(words: list[Word], batch: Mapping[str, str], shell: _Shell) -> Script | None:
+def _script(
+    command: Command, batch: Mapping[str, str], files: Mapping[str, WrittenFile]
+) -> Script | None:
     """Return the command of a launcher, of a training program, or of Python that runs a script or
     module; else None."""
+    words = _without_submitter(list(command.words))
     first = next((at for at, word in enumerate(words) if _is_launcher(word.text)), None)
     if first is None:
         return None
+    values = {name: v.text if v.is_known else None for name, v in command.environment.items()}
     names = [word.text for word in words]
     base = _base(names[first])
     launcher = _LAUNCHERS.get(base, "python")
@@ -313,7 +150,7 @@ def _script(words: list[Word], batch: Mapping[str, str], shell: _Shell) -> Scrip
     if base in _TRAINERS:
         is_training = any(name in _TRAINERS[base] for name in names[at : at + 1])
         program, launch_places = at if is_training else None, dict[str, Offsets]()
-        launch, ranks = dict[str, Any](), _own_ranks(base, shell.values)
+        launch, ranks = dict[str, Any](), _own_ranks(base, values)
         launcher = base
     else:
         if launcher == "python" and _module_of(names, at) in _MODULES:
@@ -337,17 +174,33 @@ def _script(words: list[Word], batch: Mapping[str, str], shell: _Shell) -> Scrip
         key = "deepspeed_config" if "deepspeed_config" in own else "deepspeed"
         content[key] = named
     is_accelerate = launcher == "accelerate"
+    is_local = all(not word.file for word in words)
     return Script(
         {**content, LAUNCH: ranks},
-        places,
+        places if is_local else {},
         named,
         launch_config=launch.get("config_file") if is_accelerate else None,
         arguments_file=file,
-        launch_options=launch if is_accelerate else {},
-        launch_places=launch_places,
-        files=dict(shell.files),
+        launch_options=launch if is_accelerate or launcher == "deepspeed" else {},
+        launch_places=launch_places if is_local else {},
+        files=files,
         has_launcher=launcher != "python",
+        launcher=launcher,
+        program=(base, names[program]) if base in _TRAINERS else (names[program],),
+        options=own,
+        lines=_lines(arguments),
+        line=words[first].line,
+        environment=values,
+        folder=command.folder,
     )
+
+
+def _without_submitter(words: list[Word]) -> list[Word]:
+    """Return the words after ``--``, if they start a launcher: those before it submit a job."""
+    for at, word in enumerate(words):
+        if word.text == "--" and any(_is_launcher(each.text) for each in words[at + 1 : at + 4]):
+            return words[at + 1 :]
+    return words
 
 
 def _arguments_file(words: list[Word], options: Mapping[str, Any]) -> str | None:
@@ -358,10 +211,10 @@ def _arguments_file(words: list[Word], options: Mapping[str, Any]) -> str | None
     return named if is_file else None
 
 
-def _own_ranks(program: str, values: Mapping[str, str]) -> dict[str, int]:
+def _own_ranks(program: str, values: Mapping[str, str | None]) -> dict[str, int]:
     """Return ``gpus`` and ``nodes`` of a program that starts its own ranks."""
     nodes, each = _count(values, "NNODES"), _count(values, "NPROC_PER_NODE")
-    devices = values.get("CUDA_VISIBLE_DEVICES", "")
+    devices = values.get("CUDA_VISIBLE_DEVICES") or ""
     if each is None and program in _ALL_DEVICES and re.fullmatch(r"[\d,]*\d", devices):
         each = len(devices.split(","))
     found = {"gpus": each * (nodes or 1)} if each else {}
@@ -414,6 +267,17 @@ def _options(words: list[Word]) -> tuple[dict[str, Any], dict[str, Offsets]]:
             place = (key.start, key.end, word.start, word.end)
             places["/" + name.replace(".", "/")] = place
     return found, places
+
+
+def _lines(words: list[Word]) -> dict[str, tuple[int, str]]:
+    """Return the line and the script of each option."""
+    found: dict[str, tuple[int, str]] = {}
+    for word in words:
+        written, sign, _ = word.text.lstrip("-").partition("=")
+        if word.text.startswith("--") or sign:
+            name = written.lstrip("+").replace("-", "_")
+            found[name] = (word.line, word.file)
+    return found
 
 
 def _value(text: str) -> Any:

@@ -1,0 +1,199 @@
+"""What the programs that people launch call things, and their defaults by release: one file each.
+
+[Note: dialects] A dialect states each fact of a run as one expression over the program's keys,
+from which the value and its origin follow: a key in the launch file, a default of a release, or
+both. A key that nobody set has its default; one whose value is not known makes the fact unknown.
+``built_on`` names the dialect of the program whose arguments this one passes on. Adding a program
+is one file; ``defaults.toml`` is extracted from released packages.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from dsconfig.schema.version import Version
+from dsconfig.source.expressions import names_in
+
+FOLDER = Path(__file__).parent
+DEFAULTS = "defaults"
+NONE = "none!"
+"""A default of None, which TOML does not have."""
+NEARLY_ALL = 0.8
+LAST = ("transformers", "accelerate")
+"""Dialects that others are built on: recognised only if no other one is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dialect:
+    """One program. Fields are the entries of its file."""
+
+    name: str
+    entries: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        return self.entries["title"]
+
+    @property
+    def package(self) -> str:
+        """Name of its releases in ``--with``; empty if it has none."""
+        return self.entries["package"]
+
+    @property
+    def newest(self) -> str:
+        return self.entries["newest"]
+
+    @property
+    def launch(self) -> Mapping[str, Any]:
+        """How a command line or file is recognised, and where its ds_config is."""
+        return self.entries["launch"]
+
+    @property
+    def configs(self) -> Mapping[str, str]:
+        """The ds_configs that the program ships, as JSON text, by name."""
+        return self.entries.get("configs", {})
+
+    @property
+    def ds_config(self) -> Mapping[str, str]:
+        """Expressions for the keys of a ds_config that the program builds, by dotted path."""
+        return self.entries.get("ds_config", {})
+
+    @property
+    def base(self) -> "Dialect | None":
+        """The dialect of the program that this one passes its arguments on to."""
+        named = self.entries.get("built_on")
+        return dialect(named) if named else None
+
+    def base_release(self, release: str) -> str:
+        """Return the release of the base that a release of this program uses."""
+        known = self.entries.get("built_on_release", [])
+        return last_since(known, release) or (self.base.newest if self.base else "")
+
+    def facts(self, variant: str = "") -> Mapping[str, str]:
+        """Return the expression of each fact, those of the base included."""
+        base = self.base
+        own = {**(base.facts() if base else {}), **self.entries.get("facts", {})}
+        return {**own, **self.entries.get("variants", {}).get(variant, {}).get("facts", {})}
+
+    def default(self, key: str, release: str, variant: str = "") -> Any:
+        """Return the default of a key at a release; None if it has none."""
+        for table in (f"{self.name}/{variant}", self.name):
+            changes = _defaults().get(table, {}).get(key)
+            changes = changes or (
+                self.entries.get("defaults", {}).get(key) if table == self.name else None
+            )
+            if changes is not None:
+                value = last_since(changes, release)
+                value = changes[0][1] if value is None else value
+                return None if value == NONE else value
+        base = self.base
+        return base.default(key, self.base_release(release)) if base else None
+
+    def owner(self, key: str, variant: str = "") -> "Dialect":
+        """Return the dialect whose program has a default for a key: this one, or its base."""
+        tables = (_defaults().get(f"{self.name}/{variant}", {}), _defaults().get(self.name, {}))
+        base = self.base
+        if base is None or any(key in table for table in tables) or key in self._known:
+            return self
+        return base.owner(key)
+
+    def renamed(self, key: str) -> str:
+        """Return the name of a key under any of its spellings."""
+        aliases: Mapping[str, str] = self.entries.get("aliases", {})
+        base = self.base
+        return aliases.get(key) or (base.renamed(key) if base else key)
+
+    def understands(self, key: str, variant: str = "") -> bool:
+        """Return whether a key decides a fact, or is known to change neither memory nor time."""
+        names = self.names(variant)
+        prefix = f"{key}."
+        if key in names or any(name.startswith(prefix) for name in names):
+            return True
+        return any(fnmatchcase(key, glob) for glob in self._irrelevant)
+
+    @cache  # noqa: B019 - a dialect lives as long as the process
+    def names(self, variant: str = "") -> frozenset[str]:
+        """Return the keys that decide facts."""
+        texts = [*self.facts(variant).values(), *self.ds_config.values()]
+        texts += [text for text in (self.launch.get("ranks"),) if text]
+        return frozenset(name for text in texts for name in names_in(text)) | {
+            *self.launch.get("deepspeed", ())
+        }
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        texts: Iterable[str] = self.entries.get("facts", {}).values()
+        return frozenset(name for text in texts for name in names_in(text))
+
+    @cached_property
+    def _irrelevant(self) -> tuple[str, ...]:
+        own: list[str] = self.entries.get("irrelevant", {}).get("keys", [])
+        base = self.base
+        return (*own, *(base._irrelevant if base else ()))
+
+
+def last_since(changes: Iterable[Any], release: str) -> Any:
+    """Return the value of the last change that is not later than a release, or None."""
+    wanted, found = Version.parse(release), None
+    for since, value in changes:
+        if Version.parse(since) <= wanted:
+            found = value
+    return found
+
+
+@cache
+def dialect(name: str) -> Dialect:
+    """Return a dialect by the name of its file."""
+    return Dialect(name, tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8")))
+
+
+@cache
+def dialects() -> tuple[Dialect, ...]:
+    """Return all dialects; those that others are built on come last."""
+    names = sorted(file.stem for file in FOLDER.glob("*.toml") if file.stem != DEFAULTS)
+    return tuple(map(dialect, sorted(names, key=lambda name: name in LAST)))
+
+
+def packages() -> tuple[str, ...]:
+    """Return the names of the programs whose release ``--with`` takes."""
+    return tuple(each.package for each in dialects() if each.package)
+
+
+@cache
+def _defaults() -> Mapping[str, Mapping[str, Any]]:
+    file = FOLDER / f"{DEFAULTS}.toml"
+    return tomllib.loads(file.read_text("utf-8")) if file.exists() else {}
+
+
+def of_keys(keys: Iterable[str]) -> Dialect | None:
+    """Return the dialect that has most of these keys to itself, or None.
+
+    One such key is enough if the program understands nearly all of the file.
+    """
+    names = {*keys}
+    counts = [(len(names & {*each.launch["keys"]}), each) for each in dialects()]
+    count, found = max(counts, key=lambda each: each[0])
+    if count > 1:
+        return found
+    understood = sum(map(found.understands, names))
+    return found if count and understood >= NEARLY_ALL * len(names) else None
+
+
+def of_program(program: tuple[str, ...]) -> tuple[Dialect, str] | None:
+    """Return the dialect of a program, script or module, and the variant that is run."""
+    *_, last = program
+    named = " ".join(program)
+    for each in dialects():
+        launch = each.launch
+        for command in launch["commands"]:
+            if named == command or named.startswith(f"{command} "):
+                return each, last
+        if last in launch["modules"]:
+            return each, last.rpartition(".")[2]
+        if any(f"/{last}".endswith(f"/{script}") for script in launch["scripts"]):
+            return each, Path(last).stem
+    return None

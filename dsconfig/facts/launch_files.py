@@ -1,0 +1,467 @@
+"""Read the file that a person launches: its program, the facts of the run, and its ds_config.
+
+A launch file is a trainer's YAML or JSON, or a shell script; it leads to the files that it names.
+Nothing in it is executed.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from dsconfig import hostfile, os_errors
+from dsconfig.facts import dialects
+from dsconfig.facts.dialects import Dialect
+from dsconfig.facts.launch_facts import (
+    DEFAULT,
+    DERIVED,
+    FILE,
+    UNKNOWN,
+    LaunchedKeys,
+    Origin,
+    Sourced,
+)
+from dsconfig.facts.trainer_fields import TAKEN
+from dsconfig.source import Document, findings, plugin_settings, reading, shell_script, yaml_numbers
+from dsconfig.source.document import LAUNCH
+from dsconfig.source.file_kinds import SCRIPTS
+from dsconfig.source.pointer import MAX_DEPTH, is_block, value_at
+from dsconfig.source.shell_script import Script
+
+LARGEST = 8 * 2**20
+"""Bytes of a launch file that is read."""
+NAMES = (
+    *("model", "lora", "lora_rank", "base_bits", "precision", "gradient_checkpointing"),
+    *("seq_len", "micro_batch", "accumulation", "optimizer", "lr_scheduler", "zero_stage"),
+    *("offload", "ranks", "nodes", "attention", "liger", "packing"),
+)
+"""The facts of a launch, in the order in which they are shown."""
+
+
+class NotUnderstood(NamedTuple):
+    """A key that may change the answer, and where it is written."""
+
+    key: str
+    source: str
+
+
+class Launch(NamedTuple):
+    """What a launch file says.
+
+    ``document``: the ds_config, None without one. ``files``: all files that were read.
+    """
+
+    file: str
+    program: Dialect
+    release: str
+    variant: str
+    facts: Mapping[str, Sourced]
+    keys: Mapping[str, Sourced]
+    document: Document | None
+    not_understood: tuple[NotUnderstood, ...]
+    files: tuple[str, ...]
+    release_is_stated: bool = False
+
+    def value(self, fact: str) -> Any:
+        """Return the value of a fact, or None."""
+        found = self.facts.get(fact)
+        return None if found is None else found.value
+
+
+class _Content(NamedTuple):
+    """Keys of a file or command, and what launches it."""
+
+    dialect: Dialect
+    variant: str
+    keys: dict[str, Sourced]
+    environment: dict[str, Sourced]
+    files: list[str]
+    script: Script | None = None
+
+
+def launch_in(
+    file: str,
+    releases: Mapping[str, str] | None = None,
+    stated: Mapping[str, Sourced] | None = None,
+) -> Launch | None:
+    """Return what a launch file says, or None for a file of another kind.
+
+    ``releases``: releases of programs by package, else the newest known; ``stated``: facts that
+    take precedence, by name.
+    """
+    path = Path(file)
+    text = _text(path)
+    if text is None:
+        return None
+    content = _of_script(path, text) if path.suffix in SCRIPTS else _of_settings(path, text)
+    if content is None:
+        return None
+    program = content.dialect
+    specified = (releases or {}).get(program.package)
+    release = specified or program.newest
+    keys = LaunchedKeys(
+        program,
+        content.variant,
+        release,
+        content.keys,
+        content.environment,
+        dict(stated or {}),
+        content.script.program[-1].rpartition("/")[2] if content.script else "",
+    )
+    named = _named_config(content)
+    keys.has_deepspeed = named is not None or bool(program.ds_config)
+    launcher = _ranks(content, path)
+    keys.stated = {**launcher, **keys.stated}
+    if "ranks" not in keys.stated and program.launch.get("ranks"):
+        ranks = keys.evaluate(program.launch["ranks"], inside="ranks")
+        if ranks is not None:
+            keys.stated = {**keys.stated, "ranks": ranks}
+    document = _config(path, named, keys, content)
+    return Launch(
+        file,
+        program,
+        release,
+        content.variant,
+        _facts(keys, document),
+        content.keys,
+        document,
+        tuple(_not_understood(keys)),
+        tuple(content.files),
+        specified is not None,
+    )
+
+
+def _text(path: Path) -> str | None:
+    try:
+        if not os_errors.is_file(path) or path.stat().st_size > LARGEST:
+            return None
+        return path.read_text("utf-8-sig")
+    except (OSError, ValueError):
+        return None
+
+
+# --- keys
+
+
+def _of_settings(path: Path, text: str) -> _Content | None:
+    """Return the keys of a YAML or JSON with the settings of a program."""
+    keys = _keys_of(path, text)
+    if keys is None:
+        return None
+    found = dialects.of_keys(keys)
+    return None if found is None else _content(found, "", keys, [str(path)])
+
+
+def _content(found: Dialect, variant: str, keys: dict[str, Sourced], files: list[str]) -> _Content:
+    renamed = {found.renamed(name): value for name, value in keys.items()}
+    block = found.launch.get("environment_block")
+    prefix = f"{block}."
+    environment = {
+        name.removeprefix(prefix): value
+        for name, value in keys.items()
+        if block and name.startswith(prefix)
+    }
+    return _Content(found, variant, renamed, environment, files)
+
+
+def _keys_of(path: Path, text: str) -> dict[str, Sourced] | None:
+    """Return the keys of a YAML or JSON mapping, those of blocks with dots; None without one."""
+    try:
+        loader: Any = yaml_numbers.Loader(yaml_numbers.from_json(text))
+        root = loader.get_single_node()
+        values = loader.construct_document(root) if root is not None else None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    if not is_block(values):
+        return None
+    return dict(_flat(root, values, "", str(path), 0))
+
+
+def _flat(
+    node: Any, values: Mapping[str, Any], prefix: str, file: str, depth: int
+) -> Iterator[tuple[str, Sourced]]:
+    for key, inner in getattr(node, "value", []):
+        name = str(key.value)
+        if name not in values:
+            continue
+        value, dotted = values[name], f"{prefix}{name}"
+        yield dotted, Sourced(value, Origin(FILE, f"{file}:{key.start_mark.line + 1}"))
+        if is_block(value) and depth < MAX_DEPTH // 20:
+            yield from _flat(inner, value, f"{dotted}.", file, depth + 1)
+
+
+def _of_script(path: Path, text: str) -> _Content | None:
+    """Return the options of a script's training command, over the keys of the file it names."""
+    files = [str(path)]
+
+    def read(name: str) -> str | None:
+        found = _found(path, name)
+        text = None if found is None else _text(found)
+        if found is not None and text is not None:
+            files.append(str(found))
+        return text
+
+    script = shell_script.training_command(text, path.name, read)
+    if script is None:
+        return None
+    options = {
+        name: Sourced(UNKNOWN if value is None else value, _line_of(script, name, path))
+        for name, value in script.options.items()
+    }
+    keys: dict[str, Sourced] = {}
+    if script.arguments_file is not None:
+        named = _found(path, script.arguments_file)
+        inner = None if named is None else _text(named)
+        if named is not None and inner is not None:
+            keys = _keys_of(named, inner) or {}
+            files.append(str(named))
+    found = dialects.of_program(script.program)
+    recognised = found[0] if found else dialects.of_keys({**keys, **options})
+    recognised = recognised or _generic(script)
+    if recognised is None:
+        return None
+    content = _content(recognised, found[1] if found else "", keys, files)
+    overriding = dict(_switched(recognised, options))
+    content.keys.update({recognised.renamed(name): value for name, value in overriding.items()})
+    for name, value in script.environment.items():
+        known = UNKNOWN if value is None else value
+        content.environment[name] = Sourced(known, Origin(FILE, f"{path}:{script.line}"))
+    _with_launcher(content, script, path)
+    return content._replace(script=script)
+
+
+def _generic(script: Script) -> Dialect | None:
+    """Return the dialect of a script that no program is known by: that of the Trainer, if it has
+    its arguments, or of scripts on accelerate; else None."""
+    of_trainer = (script.options.keys() & TAKEN) - {"deepspeed", "local_rank"}
+    if len(of_trainer) > 1:
+        return dialects.dialect("transformers")
+    return None
+
+
+def _switched(found: Dialect, options: Mapping[str, Sourced]) -> Iterator[tuple[str, Sourced]]:
+    """Yield options; ``--no_flag`` turns a flag off where the program's parser has it."""
+    for name, value in options.items():
+        if name.startswith("no_") and value.value is True and found.launch["style"] == "hf":
+            yield name.removeprefix("no_"), value._replace(value=False)
+        else:
+            yield name, value
+
+
+def _line_of(script: Script, name: str, path: Path) -> Origin:
+    line, file = script.lines.get(name, (script.line, ""))
+    return Origin(FILE, f"{_found(path, file) if file else path}:{line}")
+
+
+def _found(script: Path, name: str) -> Path | None:
+    """Return the file that a script names: from the working folder, or beside the script."""
+    for folder in (Path(), script.parent, script.parent.parent):
+        try:
+            path = folder / name
+            if os_errors.is_file(path):
+                return path
+        except (OSError, ValueError):
+            return None
+    return None
+
+
+# --- the launcher
+
+
+def _with_launcher(content: _Content, script: Script, path: Path) -> None:
+    """Add what the launcher sets in the environment."""
+    settings = _accelerate(script, path, content.files)
+    precision = script.launch_options.get("mixed_precision") or settings.get("mixed_precision")
+    if script.launcher == "accelerate" and isinstance(precision, str):
+        origin = Origin(FILE, f"{path}:{script.line}")
+        content.environment["ACCELERATE_MIXED_PRECISION"] = Sourced(precision, origin)
+
+
+def _accelerate(script: Script, path: Path, files: list[str]) -> Mapping[str, Any]:
+    """Return the settings of the accelerate YAML that the launcher reads."""
+    named = None if script.launch_config is None else _found(path, script.launch_config)
+    text = None if named is None else _text(named)
+    keys = None if named is None or text is None else _keys_of(named, text)
+    if keys is not None and str(named) not in files:
+        files.append(str(named))
+    return {name: value.value for name, value in (keys or {}).items()}
+
+
+def _ranks(content: _Content, path: Path) -> dict[str, Sourced]:
+    """Return the numbers of ranks and nodes that the launcher starts."""
+    script = content.script
+    if script is None:
+        return {}
+    origin = Origin(DERIVED, f"{path}:{script.line}")
+    counts: Mapping[str, Any] = script.content.get(LAUNCH) or {}
+    found = {"nodes": counts.get("nodes"), "ranks": counts.get("gpus")}
+    if script.launcher == "accelerate":
+        settings = _accelerate(script, path, content.files)
+        found["ranks"] = found["ranks"] or settings.get("num_processes")
+        found["nodes"] = found["nodes"] or settings.get("num_machines")
+    if script.launcher == "deepspeed" and not found["ranks"]:
+        hosts = _hosts(script, path)
+        if hosts is not None:
+            found = {"ranks": sum(map(len, hosts.slots.values())), "nodes": len(hosts.slots)}
+    return {name: Sourced(n, origin) for name, n in found.items() if type(n) is int and n > 0}
+
+
+def _hosts(script: Script, path: Path) -> "hostfile.Hosts | None":
+    named = script.launch_options.get("hostfile")
+    file = _found(path, named) if isinstance(named, str) else None
+    if file is None:
+        return None
+    options = script.launch_options
+    try:
+        return hostfile.hosts(file, options.get("include"), options.get("exclude"))
+    except (OSError, ValueError):
+        return None
+
+
+# --- the ds_config
+
+
+def _named_config(content: _Content) -> Sourced | None:
+    """Return what names the ds_config: a path, a built-in name, or the config itself."""
+    for key in content.dialect.launch.get("deepspeed", ()):
+        found = content.keys.get(key)
+        if found is not None and found.value not in (None, True, False, UNKNOWN):
+            return found
+    script = content.script
+    if script is not None and (script.config or script.launch_config or script.launch_options):
+        named = script.config or script.launch_config
+        uses = named or plugin_settings.launch_of_options(script.launch_options)
+        return Sourced(named, Origin(FILE, script.launcher)) if uses else None
+    return None
+
+
+def _config(
+    path: Path, named: Sourced | None, keys: LaunchedKeys, content: _Content
+) -> Document | None:
+    """Return the ds_config of a launch."""
+    program = keys.dialect
+    release = f"{program.title} {keys.release}".strip()
+    if program.ds_config and (named is None or not isinstance(named.value, str)):
+        return reading.document_from_dict(_built(keys), f"ds_config of {release}")
+    if named is None:
+        return None
+    name = named.value
+    is_text = isinstance(name, str)
+    file = _found(path, name) if is_text else None
+    shipped = _shipped(program, name) if is_text and file is None else None
+    if shipped is not None:
+        return reading.document_from_dict(json.loads(shipped), f"{name} of {release}")
+    document = reading.read(path)
+    if not document.is_unreadable and _has_config(document):
+        return document
+    if file is not None:
+        found = reading.read(file)
+        return found if _has_config(found) else document
+    return document if content.script is None or is_text else None
+
+
+def _has_config(document: Document) -> bool:
+    return all(each.code != findings.NO_CONFIG for each in document.diagnostics)
+
+
+def _shipped(program: Dialect, name: str) -> str | None:
+    configs = program.configs
+    if name in configs:
+        return configs[name]
+    return next((text for known, text in configs.items() if name.endswith(f"/{known}")), None)
+
+
+def _built(keys: LaunchedKeys) -> dict[str, Any]:
+    """Return the ds_config that a program builds from its options."""
+    config: dict[str, Any] = {}
+    for path, text in keys.dialect.ds_config.items():
+        found = keys.evaluate(text)
+        if found is None:
+            continue
+        *blocks, last = path.split(".")
+        place = config
+        for block in blocks:
+            place = place.setdefault(block, {})
+        place[last] = found.value
+    return config
+
+
+# --- facts
+
+
+def _facts(keys: LaunchedKeys, document: Document | None) -> dict[str, Sourced]:
+    """Return the known facts, in order; those of the ds_config take precedence where it decides."""
+    found = {name: keys.fact(name) for name in (*NAMES, *keys.expressions)}
+    config: object = None if document is None else document.value
+    if is_block(config) and document is not None:
+        found |= _of_config(config, document, found)
+    elif document is None and found.get("zero_stage") is None:
+        origin = Origin(DERIVED, "no ds_config")
+        found["zero_stage"] = Sourced("none", origin)
+    return {name: fact for name, fact in found.items() if fact is not None}
+
+
+def _of_config(
+    config: Mapping[str, Any], document: Document, facts: Mapping[str, Sourced | None]
+) -> dict[str, Sourced]:
+    """Return the facts that a ds_config decides."""
+    at = document.name
+
+    def written(path: str) -> Sourced | None:
+        value = value_at(config, path, None)
+        if value is None or value == "auto":
+            return None
+        place = document.range(f"/{path.replace('.', '/')}")
+        line = f":{place.start.line + 1}" if place is not None else ""
+        return Sourced(value, Origin(FILE, f"{at}{line}"))
+
+    none = Origin(DERIVED, f"{at} has no offload block")
+    stage = written("zero_optimization.stage")
+    offload = {
+        kind: str(value_at(config, f"zero_optimization.offload_{kind}.device", "none"))
+        for kind in ("optimizer", "param")
+    }
+    place = written("zero_optimization.offload_optimizer") or written(
+        "zero_optimization.offload_param"
+    )
+    found: dict[str, Sourced] = {
+        "zero_stage": stage or Sourced(0, Origin(DEFAULT, "DeepSpeed")),
+        "offload": Sourced(offload, place.origin if place is not None else none),
+    }
+    overriding = {"optimizer": "optimizer.type", "lr_scheduler": "scheduler.type"}
+    for name, path in overriding.items():
+        decided = written(path)
+        if decided is not None:
+            found[name] = decided
+    sizes = {
+        "micro_batch": "train_micro_batch_size_per_gpu",
+        "accumulation": "gradient_accumulation_steps",
+    }
+    for name, path in sizes.items():
+        known, decided = facts.get(name), written(path)
+        if decided is not None and (known is None or known.origin.kind == DEFAULT):
+            found[name] = decided
+    known = facts.get("precision")
+    for precision in ("bf16", "fp16"):
+        switched = written(f"{precision}.enabled")
+        if switched and switched.value is True and (known is None or known.origin.kind == DEFAULT):
+            found["precision"] = Sourced(precision, switched.origin)
+    return found
+
+
+def _not_understood(keys: LaunchedKeys) -> Iterator[NotUnderstood]:
+    """Yield the keys that may change the answer but decide no fact."""
+    seen: set[str] = set()
+    for name, found in keys.keys.items():
+        outer = {name[:at] for at, letter in enumerate(name) if letter == "."}
+        block = keys.dialect.launch.get("environment_block")
+        if found.value is None or outer & seen or name == block or name == "$launch":
+            continue
+        if found.value is UNKNOWN and name in keys.dialect.names(keys.variant):
+            yield NotUnderstood(name, f"{found.origin.source} (known only at run time)")
+        elif any(keys.dialect.understands(each, keys.variant) for each in (name, *outer)):
+            continue
+        elif not is_block(found.value):
+            yield NotUnderstood(name, found.origin.source)

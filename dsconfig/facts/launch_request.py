@@ -1,0 +1,145 @@
+"""Facts of a launch as a request for facts, and the request's own as those of a launch."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from dsconfig.facts.facts import Facts
+from dsconfig.facts.launch_facts import FLAG, Origin, Sourced
+from dsconfig.facts.launch_files import Launch
+from dsconfig.facts.request import FactsRequest, flag_of
+from dsconfig.facts.trainer_fields import FORMER, TAKEN
+from dsconfig.source.pointer import is_list
+
+_OF_REQUEST = {
+    "gpus": "ranks",
+    "nodes": "nodes",
+    "micro_batch": "micro_batch",
+    "accumulation": "accumulation",
+    "seq_len": "seq_len",
+    "precision": "precision",
+    "lora_rank": "lora_rank",
+    "attention": "attention",
+}
+"""Arguments of a request and the fact that each states."""
+_TRAINER_NAMES = {
+    "micro_batch": "per_device_train_batch_size",
+    "accumulation": "gradient_accumulation_steps",
+    "gradient_checkpointing": "gradient_checkpointing",
+    "optimizer": "optim",
+    "lr_scheduler": "lr_scheduler_type",
+    "seq_len": "max_length",
+    "attention": "attn_implementation",
+    "liger": "use_liger_kernel",
+}
+"""Facts and the TrainingArguments that say the same."""
+
+
+def stated_in(request: FactsRequest) -> dict[str, Sourced]:
+    """Return the facts that a request states, as those of a launch."""
+    stated = request.stated
+    found = {
+        fact: Sourced(stated[name], Origin(FLAG, flag_of(name)))
+        for name, fact in _OF_REQUEST.items()
+        if stated.get(name) is not None
+    }
+    if "lora_rank" in stated:
+        found["lora"] = Sourced(True, Origin(FLAG, flag_of("lora_rank")))
+    if stated.get("recompute") is not None:
+        full = stated["recompute"] != "none"
+        found["gradient_checkpointing"] = Sourced(full, Origin(FLAG, flag_of("recompute")))
+    if stated.get("fused_kernels"):
+        found["liger"] = Sourced(True, Origin(FLAG, flag_of("fused_kernels")))
+    for name in ("model", "params"):
+        if stated.get(name) is not None:
+            found["model"] = Sourced(str(stated[name]), Origin(FLAG, flag_of(name)))
+    return found
+
+
+def completed(request: FactsRequest, launch: Launch) -> FactsRequest:
+    """Return a request with what a launch file says; stated facts stay."""
+    added: dict[str, Any] = {}
+    values = {name: fact.value for name, fact in launch.facts.items()}
+    if request.params is None:
+        added["model"] = values.get("model")
+    added["gpus"], added["nodes"] = values.get("ranks"), values.get("nodes")
+    if added["nodes"] is not None and not _divides(added["nodes"], added["gpus"]):
+        added["nodes"] = None
+    added["seq_len"] = values.get("seq_len")
+    if values.get("lora"):
+        added["lora_rank"] = values.get("lora_rank")
+        targets = values.get("lora_targets")
+        added["lora_targets"] = ",".join(map(str, targets)) if is_list(targets) else targets
+        bits = values.get("base_bits")
+        added["base_weights"] = f"{bits}bit" if bits in (4, 8) else None
+    if request.training_args is None:
+        added["training_args"] = arguments_of(launch)
+    stated = request.stated
+    kept = {name: value for name, value in added.items() if value is not None}
+    return FactsRequest(**{**kept, **stated})
+
+
+def _divides(nodes: object, ranks: object) -> bool:
+    return isinstance(nodes, int) and isinstance(ranks, int) and ranks % nodes == 0
+
+
+def arguments_of(launch: Launch) -> dict[str, Any]:
+    """Return the TrainingArguments of a launch: its facts, and keys of the same names."""
+    arguments = {
+        name: found.value
+        for name, found in launch.keys.items()
+        if (name in TAKEN or name in FORMER) and _is_usable(found.value)
+    }
+    for fact, name in _TRAINER_NAMES.items():
+        if fact in launch.facts:
+            arguments[name] = launch.facts[fact].value
+    precision = launch.value("precision")
+    for name in ("bf16", "fp16"):
+        arguments.pop(name, None)
+        if precision in ("bf16", "fp16"):
+            arguments[name] = name == precision
+    for name in ("deepspeed", "output_dir"):
+        arguments.pop(name, None)
+    return arguments
+
+
+def _is_usable(value: object) -> bool:
+    return isinstance(value, bool | int | float | str) and value != "auto"
+
+
+def with_origins(facts: Facts, launch: Launch, request: FactsRequest) -> Facts:
+    """Return facts whose origins say where in the launch file each is written."""
+    origins = dict(facts.origins)
+    fields = {
+        "ranks": "world_size",
+        "nodes": "nodes",
+        "model": "model",
+        "seq_len": "sequence_length",
+        "micro_batch": "micro_batch_size",
+        "accumulation": "gradient_accumulation_steps",
+        "precision": "precision",
+    }
+    for name, field in fields.items():
+        fact = launch.facts.get(name)
+        if fact is not None and fact.origin.kind != FLAG and field in origins:
+            origins[field] = fact.origin.source
+    if request.training_args is None:
+        origins["training"] = launch.file
+    return replace(facts, origins=MappingProxyType(origins))
+
+
+def facts_data(launch: Launch) -> Mapping[str, Any]:
+    """Return the JSON form: every fact with its origin, and the keys that were not understood."""
+    return {
+        "program": {"name": launch.program.title, "release": launch.release},
+        "files": list(launch.files),
+        "facts": {
+            name: {
+                "value": fact.value,
+                "origin": {"kind": fact.origin.kind, "source": fact.origin.source},
+            }
+            for name, fact in launch.facts.items()
+        },
+        "not_understood": [each._asdict() for each in launch.not_understood],
+    }
