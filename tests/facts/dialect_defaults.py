@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,22 @@ SOURCES = {
             "llamafactory/hparams/training_args.py:*",
         ),
     ),
+    "ms-swift": Source(
+        "ms-swift",
+        "2.6.1 3.0.3 3.2.2 3.5.3 3.8.3 3.10.3 3.12.6 4.0.4 4.2.3 4.6.0",
+        (
+            "swift/llm/utils/argument.py:SftArguments,RLHFArguments",
+            "swift/trainers/arguments.py:*",
+            "swift/llm/argument/base_args/*.py:*",
+            "swift/arguments/base_args/*.py:*",
+            "swift/llm/argument/tuner_args.py:TunerArguments",
+            "swift/arguments/tuner_args.py:TunerArguments",
+            "swift/llm/argument/train_args.py:*",
+            "swift/arguments/sft_args.py:*",
+            "swift/llm/argument/rlhf_args.py:GRPOArguments,PPOArguments,RLHFArguments",
+            "swift/arguments/rlhf_args.py:RLHFArguments,PPOArguments",
+        ),
+    ),
     "transformers": Source(
         "transformers",
         "4.41.2 4.46.3 4.48.3 4.52.4 4.57.6 5.0.0 5.23.0",
@@ -113,15 +129,22 @@ def unpacked(source: Source, release: str, folder: Path) -> Path:
     return target
 
 
-def defaults(source: Source, release: str, folder: Path) -> dict[str, Any]:
-    root, found = unpacked(source, release, folder), dict[str, Any]()
+def defaults(source: Source, release: str, aliases: dict[str, str], folder: Path) -> dict[str, Any]:
+    """Return the defaults that a release declares, by the name without aliases."""
+    root = unpacked(source, release, folder)
+    found: dict[str, Any] = {}
+    older: dict[str, Any] = {}
     for file in source.files:
         pattern, _, wanted = file.partition(":")
         classes, _, prefix = wanted.partition("=")
         for path in sorted(root.glob(pattern)):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             read = fields(tree, classes.split(",")) if classes else arguments(tree)
-            found |= {prefix + key: value for key, value in read}
+            for key, value in read:
+                (found if key not in aliases else older)[prefix + key] = value
+    for key, value in older.items():
+        if found.get(aliases[key]) is None:
+            found[aliases[key]] = value
     return found
 
 
@@ -204,11 +227,11 @@ def _numbers(release: str) -> list[int]:
     return [int(each) for each in re.findall(r"\d+", release)]
 
 
-def history(source: Source, keys: Iterable[str], below: Below, folder: Path) -> Table:
-    """Return per key the releases since which its default differs."""
-    found: Table = {key: [] for key in keys}
+def history(source: Source, dialect: dict[str, Any], below: Below, folder: Path) -> Table:
+    """Return per key that a dialect reads the releases since which its default differs."""
+    found: Table = {key: [] for key in names_used(dialect)}
     for release in source.releases.split():
-        values = defaults(source, release, folder)
+        values = defaults(source, release, dialect["aliases"], folder)
         for key, changes in found.items():
             if key not in values and not changes:
                 continue  # what the program below says
@@ -229,8 +252,7 @@ def main() -> None:
         dialect = DIALECTS[name.partition("/")[0]]
         base = tables.get(dialect["built_on"], {})
         below = Below(base, dialect.get("built_on_release", []))
-        keys = names_used(DIALECTS, name.partition("/")[0])
-        tables[name] = history(source, keys, below, folder)
+        tables[name] = history(source, dialect, below, folder)
     for name, table in sorted(tables.items()):
         lines += [f"\n[{json.dumps(name) if '/' in name else name}]\n"]
         for key, changes in table.items():
