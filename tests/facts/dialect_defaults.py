@@ -55,6 +55,15 @@ def _trl(name: str, config: str) -> Source:
     return Source("trl", TRL_RELEASES, (base, *(f"{path}:{config}" for path in reversed(files))))
 
 
+OPENRLHF_RELEASES = """0.5.9.post1 0.6.4 0.7.5 0.8.5 0.8.8 0.8.10 0.8.11 0.9.1 0.9.2 0.9.6 0.9.8
+    0.9.10 0.10.1 0.10.2 0.10.4 0.11.0"""
+
+
+def _openrlhf(name: str) -> Source:
+    file = f"**/openrlhf/cli/{name}.py"
+    return Source("openrlhf", OPENRLHF_RELEASES, (file,), "https://github.com/OpenRLHF/OpenRLHF")
+
+
 SOURCES = {
     "axolotl": Source(
         "axolotl",
@@ -95,6 +104,10 @@ SOURCES = {
             "swift/arguments/rlhf_args.py:RLHFArguments,PPOArguments",
         ),
     ),
+    **{
+        f"openrlhf/train_{name}": _openrlhf(f"train_{name}")
+        for name in ("dpo", "kd", "kto", "ppo_ray", "prm", "rm", "sft")
+    },
     "transformers": Source(
         "transformers",
         "4.41.2 4.46.3 4.48.3 4.52.4 4.57.6 5.0.0 5.23.0",
@@ -232,6 +245,8 @@ def history(source: Source, dialect: dict[str, Any], below: Below, folder: Path)
     found: Table = {key: [] for key in names_used(dialect)}
     for release in source.releases.split():
         values = defaults(source, release, dialect["aliases"], folder)
+        if not values:
+            continue  # a subcommand that this release does not have
         for key, changes in found.items():
             if key not in values and not changes:
                 continue  # what the program below says
