@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,15 @@ def _trl(name: str, config: str) -> Source:
     return Source("trl", TRL_RELEASES, (base, *(f"{path}:{config}" for path in reversed(files))))
 
 
+OPENRLHF_RELEASES = """0.5.9.post1 0.6.4 0.7.5 0.8.5 0.8.8 0.8.10 0.8.11 0.9.1 0.9.2 0.9.6 0.9.8
+    0.9.10 0.10.1 0.10.2 0.10.4 0.11.0"""
+
+
+def _openrlhf(name: str) -> Source:
+    file = f"**/openrlhf/cli/{name}.py"
+    return Source("openrlhf", OPENRLHF_RELEASES, (file,), "https://github.com/OpenRLHF/OpenRLHF")
+
+
 SOURCES = {
     "axolotl": Source(
         "axolotl",
@@ -79,6 +88,26 @@ SOURCES = {
             "llamafactory/hparams/training_args.py:*",
         ),
     ),
+    "ms-swift": Source(
+        "ms-swift",
+        "2.6.1 3.0.3 3.2.2 3.5.3 3.8.3 3.10.3 3.12.6 4.0.4 4.2.3 4.6.0",
+        (
+            "swift/llm/utils/argument.py:SftArguments,RLHFArguments",
+            "swift/trainers/arguments.py:*",
+            "swift/llm/argument/base_args/*.py:*",
+            "swift/arguments/base_args/*.py:*",
+            "swift/llm/argument/tuner_args.py:TunerArguments",
+            "swift/arguments/tuner_args.py:TunerArguments",
+            "swift/llm/argument/train_args.py:*",
+            "swift/arguments/sft_args.py:*",
+            "swift/llm/argument/rlhf_args.py:GRPOArguments,PPOArguments,RLHFArguments",
+            "swift/arguments/rlhf_args.py:RLHFArguments,PPOArguments",
+        ),
+    ),
+    **{
+        f"openrlhf/train_{name}": _openrlhf(f"train_{name}")
+        for name in ("dpo", "kd", "kto", "ppo_ray", "prm", "rm", "sft")
+    },
     "transformers": Source(
         "transformers",
         "4.41.2 4.46.3 4.48.3 4.52.4 4.57.6 5.0.0 5.23.0",
@@ -113,15 +142,22 @@ def unpacked(source: Source, release: str, folder: Path) -> Path:
     return target
 
 
-def defaults(source: Source, release: str, folder: Path) -> dict[str, Any]:
-    root, found = unpacked(source, release, folder), dict[str, Any]()
+def defaults(source: Source, release: str, aliases: dict[str, str], folder: Path) -> dict[str, Any]:
+    """Return the defaults that a release declares, by the name without aliases."""
+    root = unpacked(source, release, folder)
+    found: dict[str, Any] = {}
+    older: dict[str, Any] = {}
     for file in source.files:
         pattern, _, wanted = file.partition(":")
         classes, _, prefix = wanted.partition("=")
         for path in sorted(root.glob(pattern)):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             read = fields(tree, classes.split(",")) if classes else arguments(tree)
-            found |= {prefix + key: value for key, value in read}
+            for key, value in read:
+                (found if key not in aliases else older)[prefix + key] = value
+    for key, value in older.items():
+        if found.get(aliases[key]) is None:
+            found[aliases[key]] = value
     return found
 
 
@@ -204,11 +240,13 @@ def _numbers(release: str) -> list[int]:
     return [int(each) for each in re.findall(r"\d+", release)]
 
 
-def history(source: Source, keys: Iterable[str], below: Below, folder: Path) -> Table:
-    """Return per key the releases since which its default differs."""
-    found: Table = {key: [] for key in keys}
+def history(source: Source, dialect: dict[str, Any], below: Below, folder: Path) -> Table:
+    """Return per key that a dialect reads the releases since which its default differs."""
+    found: Table = {key: [] for key in names_used(dialect)}
     for release in source.releases.split():
-        values = defaults(source, release, folder)
+        values = defaults(source, release, dialect["aliases"], folder)
+        if not values:
+            continue  # a subcommand that this release does not have
         for key, changes in found.items():
             if key not in values and not changes:
                 continue  # what the program below says
@@ -229,8 +267,7 @@ def main() -> None:
         dialect = DIALECTS[name.partition("/")[0]]
         base = tables.get(dialect["built_on"], {})
         below = Below(base, dialect.get("built_on_release", []))
-        keys = names_used(DIALECTS, name.partition("/")[0])
-        tables[name] = history(source, keys, below, folder)
+        tables[name] = history(source, dialect, below, folder)
     for name, table in sorted(tables.items()):
         lines += [f"\n[{json.dumps(name) if '/' in name else name}]\n"]
         for key, changes in table.items():

@@ -50,10 +50,10 @@ def names(text: str) -> set[str]:
     return found
 
 
-def names_used(dialects: dict[str, dict[str, Any]], name: str) -> set[str]:
+def names_used(dialect: dict[str, Any]) -> set[str]:
     """Return the names that the expressions of a dialect read, with the facts of those below."""
-    texts: dict[str, str] = {}
-    while name:
-        texts = expressions(dialects[name]) | texts
-        name = dialects[name]["built_on"]
+    texts, below = expressions(dialect), dialect["built_on"]
+    while below:
+        texts = expressions(DIALECTS[below]) | texts
+        below = DIALECTS[below]["built_on"]
     return set[str]().union(*map(names, texts.values()))
