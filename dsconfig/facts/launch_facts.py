@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from dsconfig.facts import dialects
 from dsconfig.facts.dialects import Dialect
-from dsconfig.schema.version import Version
 from dsconfig.source import expressions
 
 UNKNOWN: Any = object()
@@ -28,20 +28,26 @@ class Sourced(NamedTuple):
     origin: Origin
 
 
+def _order(release: str) -> tuple[float, ...]:
+    """Return what a release is compared by; one without numbers is the newest."""
+    numbers = dialects.numbers_of(release)
+    return (float("inf"),) if numbers is None else numbers
+
+
 class Release(str):
     """A release in an expression, which compares with others by its numbers."""
 
     def __lt__(self, other: str) -> bool:
-        return Version.parse(self) < Version.parse(other)
+        return _order(self) < _order(other)
 
     def __le__(self, other: str) -> bool:
-        return Version.parse(self) <= Version.parse(other)
+        return _order(self) <= _order(other)
 
     def __gt__(self, other: str) -> bool:
-        return Version.parse(self) > Version.parse(other)
+        return _order(self) > _order(other)
 
     def __ge__(self, other: str) -> bool:
-        return Version.parse(self) >= Version.parse(other)
+        return _order(self) >= _order(other)
 
     __hash__ = str.__hash__
 

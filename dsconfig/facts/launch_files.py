@@ -24,7 +24,15 @@ from dsconfig.facts.launch_facts import (
     Sourced,
 )
 from dsconfig.facts.trainer_fields import TAKEN
-from dsconfig.source import Document, findings, plugin_settings, reading, shell_script, yaml_numbers
+from dsconfig.source import (
+    Document,
+    findings,
+    plugin_settings,
+    python_settings,
+    reading,
+    shell_script,
+    yaml_numbers,
+)
 from dsconfig.source.document import LAUNCH
 from dsconfig.source.file_kinds import SCRIPTS
 from dsconfig.source.pointer import MAX_DEPTH, is_block, value_at
@@ -114,10 +122,9 @@ def launch_in(
     keys.has_deepspeed = named is not None or bool(program.ds_config)
     launcher = _ranks(content, path)
     keys.stated = {**launcher, **keys.stated}
-    if "ranks" not in keys.stated and program.launch.get("ranks"):
-        ranks = keys.evaluate(program.launch["ranks"], inside="ranks")
-        if ranks is not None:
-            keys.stated = {**keys.stated, "ranks": ranks}
+    if "ranks" not in keys.stated:
+        ranks = _started(keys)
+        keys.stated = {**keys.stated, **({"ranks": ranks} if ranks else {})}
     document = _config(path, named, keys, content)
     return Launch(
         file,
@@ -167,7 +174,19 @@ def _content(found: Dialect, variant: str, keys: dict[str, Sourced], files: list
 
 
 def _keys_of(path: Path, text: str) -> dict[str, Sourced] | None:
-    """Return the keys of a YAML or JSON mapping, those of blocks with dots; None without one."""
+    """Return the keys of a YAML or JSON mapping, those of blocks with dots; None without one.
+
+    Those of a Python file are its names.
+    """
+    if path.suffix == ".py":
+        names = python_settings.names_in(text)
+        return {
+            name: Sourced(
+                UNKNOWN if found.value is python_settings.UNKNOWN else found.value,
+                Origin(FILE, f"{path}:{found.line}"),
+            )
+            for name, found in names.items()
+        }
     try:
         loader: Any = yaml_numbers.Loader(yaml_numbers.from_json(text))
         root = loader.get_single_node()
@@ -211,13 +230,13 @@ def _of_script(path: Path, text: str) -> _Content | None:
         for name, value in script.options.items()
     }
     keys: dict[str, Sourced] = {}
-    if script.arguments_file is not None:
-        named = _found(path, script.arguments_file)
-        inner = None if named is None else _text(named)
-        if named is not None and inner is not None:
-            keys = _keys_of(named, inner) or {}
-            files.append(str(named))
-    found = dialects.of_program(script.program)
+    file = script.arguments_file or _first_python(script)
+    named = None if file is None else _found(path, file)
+    inner = None if named is None else _text(named)
+    if named is not None and inner is not None:
+        keys = _keys_of(named, inner) or {}
+        files.append(str(named))
+    found = dialects.of_program(script.program, {**keys, **options})
     recognised = found[0] if found else dialects.of_keys({**keys, **options})
     recognised = recognised or _generic(script)
     if recognised is None:
@@ -230,6 +249,12 @@ def _of_script(path: Path, text: str) -> _Content | None:
         content.environment[name] = Sourced(known, Origin(FILE, f"{path}:{script.line}"))
     _with_launcher(content, script, path)
     return content._replace(script=script)
+
+
+def _first_python(script: Script) -> str | None:
+    """Return the first argument, if it is a Python file: a config of a program such as xtuner."""
+    is_config = script.first is not None and script.first.endswith(".py")
+    return script.first if is_config else None
 
 
 def _generic(script: Script) -> Dialect | None:
@@ -306,6 +331,16 @@ def _ranks(content: _Content, path: Path) -> dict[str, Sourced]:
         if hosts is not None:
             found = {"ranks": sum(map(len, hosts.slots.values())), "nodes": len(hosts.slots)}
     return {name: Sourced(n, origin) for name, n in found.items() if type(n) is int and n > 0}
+
+
+def _started(keys: LaunchedKeys) -> Sourced | None:
+    """Return the number of ranks that the program itself starts."""
+    launch = keys.dialect.launch
+    condition = launch.get("ranks_when")
+    starts = keys.evaluate(condition) if condition else None
+    if "ranks" not in launch or (condition and not (starts and starts.value)):
+        return None
+    return keys.evaluate(launch["ranks"], inside="ranks")
 
 
 def _hosts(script: Script, path: Path) -> "hostfile.Hosts | None":

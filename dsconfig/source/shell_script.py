@@ -76,6 +76,8 @@ class Script:
     """Options by name as written, not nested; None: not known."""
     lines: Mapping[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
     """Line of each option, and the script if it is another one."""
+    first: str | None = None
+    """The first argument, if it is no option."""
     line: int = 0
     folder: str = ""
 
@@ -188,6 +190,7 @@ def _script(
         launcher=launcher,
         program=(base, names[program]) if base in _TRAINERS else (names[program],),
         options=own,
+        first=next((w.text for w in arguments[:1] if not w.text.startswith("-")), None),
         lines=_lines(arguments),
         line=words[first].line,
         environment=values,

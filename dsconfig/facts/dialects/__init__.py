@@ -7,15 +7,15 @@ both. A key that nobody set has its default; one whose value is not known makes 
 is one file; ``defaults.toml`` is extracted from released packages.
 """
 
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from dsconfig.schema.version import Version
 from dsconfig.source.expressions import names_in
 
 FOLDER = Path(__file__).parent
@@ -137,12 +137,21 @@ class Dialect:
 
 
 def last_since(changes: Iterable[Any], release: str) -> Any:
-    """Return the value of the last change that is not later than a release, or None."""
-    wanted, found = Version.parse(release), None
+    """Return the value of the last change that is not later than a release, or None.
+
+    A release without numbers, such as a commit, is the newest.
+    """
+    wanted, found = numbers_of(release), None
     for since, value in changes:
-        if Version.parse(since) <= wanted:
+        if wanted is None or (numbers_of(since) or ()) <= wanted:
             found = value
     return found
+
+
+def numbers_of(release: str) -> tuple[int, ...] | None:
+    """Return the numbers of a release; None for a commit."""
+    numbers = re.match(r"v?(\d{1,6}(?:\.\d{1,6})*)(?![0-9a-f])", release)
+    return None if numbers is None else tuple(map(int, numbers[1].split(".")))
 
 
 @cache
@@ -176,15 +185,21 @@ def of_keys(keys: Iterable[str]) -> Dialect | None:
     """
     names = {*keys}
     counts = [(len(names & {*each.launch["keys"]}), each) for each in dialects()]
-    count, found = max(counts, key=lambda each: each[0])
-    if count > 1:
-        return found
-    understood = sum(map(found.understands, names))
-    return found if count and understood >= NEARLY_ALL * len(names) else None
+    for among in (counts[: -len(LAST)], counts[-len(LAST) :]):
+        count, found = max(among, key=lambda each: each[0])
+        if count > 1:
+            return found
+        understood = sum(map(found.understands, names)) if count else 0
+        if count and understood >= NEARLY_ALL * len(names):
+            return found
+    return None
 
 
-def of_program(program: tuple[str, ...]) -> tuple[Dialect, str] | None:
-    """Return the dialect of a program, script or module, and the variant that is run."""
+def of_program(program: tuple[str, ...], keys: Collection[str]) -> tuple[Dialect, str] | None:
+    """Return the dialect of a program, script or module, and the variant that is run.
+
+    ``keys``: its options, which tell apart scripts of the same name.
+    """
     *_, last = program
     named = " ".join(program)
     for each in dialects():
@@ -194,6 +209,7 @@ def of_program(program: tuple[str, ...]) -> tuple[Dialect, str] | None:
                 return each, last
         if last in launch["modules"]:
             return each, last.rpartition(".")[2]
-        if any(f"/{last}".endswith(f"/{script}") for script in launch["scripts"]):
+        common = launch.get("common_scripts", ()) if len({*keys} & {*launch["keys"]}) > 1 else ()
+        if any(f"/{last}".endswith(f"/{script}") for script in (*launch["scripts"], *common)):
             return each, Path(last).stem
     return None
