@@ -15,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from facts.dialect_names import DIALECTS, FOLDER, names_used
+import yaml
+
+from facts.dialect_names import DIALECTS, FOLDER, flat, names_used
 
 NONE = "none!"
 """TOML has no null."""
@@ -33,8 +35,8 @@ Table = dict[str, list[list[Any]]]
 class Source:
     """Where the defaults of one dialect or variant are.
 
-    A file is ``path`` for ``add_argument`` calls, or ``path:Class,Class`` for fields, with
-    ``=PREFIX`` for fields of a nested block. A path may be a pattern; files that a release does not
+    A file is ``path`` for ``add_argument`` calls and YAML, or ``path:Class,Class`` for fields, with
+    ``=PREFIX`` for a nested block. A path may be a pattern; files that a release does not
     have are left out. Later files replace values of earlier ones.
     """
 
@@ -64,6 +66,14 @@ def _openrlhf(name: str) -> Source:
     return Source("openrlhf", OPENRLHF_RELEASES, (file,), "https://github.com/OpenRLHF/OpenRLHF")
 
 
+VERL_CONFIG = "verl/trainer/config"
+VERL_RELEASES = "0.3.0.post1 0.4.1 0.5.0 0.6.1 0.7.1 0.9.1"
+
+FASTCHAT = (
+    "fastchat/train/train.py:ModelArguments,TrainingArguments",
+    "fastchat/train/train_lora.py:TrainingArguments,LoraArguments",
+)
+
 SOURCES = {
     "axolotl": Source(
         "axolotl",
@@ -78,6 +88,7 @@ SOURCES = {
         ),
         "https://github.com/axolotl-ai-cloud/axolotl",
     ),
+    "fastchat": Source("fschat", "0.2.36", FASTCHAT),
     "llamafactory": Source(
         "llamafactory",
         "0.8.0 0.8.3 0.9.0 0.9.1 0.9.2 0.9.3 0.9.4 0.9.5",
@@ -112,6 +123,25 @@ SOURCES = {
         "transformers",
         "4.41.2 4.46.3 4.48.3 4.52.4 4.57.6 5.0.0 5.23.0",
         ("transformers/training_args.py:TrainingArguments",),
+    ),
+    "verl": Source(
+        "verl",
+        VERL_RELEASES,
+        (f"{VERL_CONFIG}/ppo_trainer.yaml", f"{VERL_CONFIG}/_generated_ppo_trainer.yaml"),
+    ),
+    "verl/fsdp_sft_trainer": Source(
+        "verl",
+        "0.3.0.post1 0.4.1 0.5.0 0.6.1",
+        (f"{VERL_CONFIG}/optim/fsdp.yaml:=optim.", f"{VERL_CONFIG}/sft_trainer.yaml"),
+    ),
+    "verl/sft_trainer": Source(
+        "verl",
+        "0.6.1 0.7.1 0.9.1",
+        (
+            f"{VERL_CONFIG}/model/hf_model.yaml:=model.",
+            f"{VERL_CONFIG}/optim/fsdp.yaml:=optim.",
+            f"{VERL_CONFIG}/sft_trainer_engine.yaml",
+        ),
     ),
     "trl": Source("trl", TRL_RELEASES, ("trl/trainer/model_config.py:ModelConfig",)),
     "trl/dpo": _trl("dpo", "DPOConfig"),
@@ -151,14 +181,21 @@ def defaults(source: Source, release: str, aliases: dict[str, str], folder: Path
         pattern, _, wanted = file.partition(":")
         classes, _, prefix = wanted.partition("=")
         for path in sorted(root.glob(pattern)):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            read = fields(tree, classes.split(",")) if classes else arguments(tree)
-            for key, value in read:
+            for key, value in _read(path, classes):
                 (found if key not in aliases else older)[prefix + key] = value
     for key, value in older.items():
         if found.get(aliases[key]) is None:
             found[aliases[key]] = value
     return found
+
+
+def _read(path: Path, classes: str) -> Iterable[tuple[str, Any]]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".yaml":
+        values = flat(yaml.safe_load(text))
+        return [(key, value) for key, value in values.items() if "${" not in str(value)]
+    tree = ast.parse(text)
+    return fields(tree, classes.split(",")) if classes else arguments(tree)
 
 
 def fields(tree: ast.Module, classes: list[str]) -> Iterator[tuple[str, Any]]:
