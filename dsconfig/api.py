@@ -12,7 +12,7 @@ from dsconfig.source.pointer import is_block
 with lazy_imports():
     # Deferred, so that a caller of `validate` does not pay for importing the planner.
     from dsconfig import batch as batches
-    from dsconfig import examination
+    from dsconfig import examination, opening
     from dsconfig.comparison import differences, upgrades
     from dsconfig.cost import estimator, tuning
     from dsconfig.facts import argument_names, inputs
@@ -27,7 +27,7 @@ with lazy_imports():
     from dsconfig.schema import installed
     from dsconfig.schema import version as releases
     from dsconfig.source import document as documents
-    from dsconfig.source import plain, reading
+    from dsconfig.source import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,9 @@ def read(source: Source, *, name: str | None = None) -> Document:
 
     Never raises for an invalid config: problems are listed in ``Document.diagnostics``.
     """
-    return source if isinstance(source, documents.Document) else reading.read(source, name=name)
+    if isinstance(source, documents.Document):
+        return source
+    return opening.read(source, name=name)
 
 
 def validate(

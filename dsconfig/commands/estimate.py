@@ -45,7 +45,7 @@ with lazy_imports():
         usual,
         workload,
     )
-    from dsconfig.facts import inputs, launch_request, machine, run_log
+    from dsconfig.facts import inputs, launch_request, launches, machine, run_log
     from dsconfig.project import changes, despite_errors, verdict
     from dsconfig.report.render import as_json as machine_form
 
@@ -84,8 +84,7 @@ def estimate(
     printed above the estimate; exit code 0 means that an estimate was made, not that it fits.
     """
     _reject_without_file(extra, file, overrides)
-    launch = launched.launch_in(file, request)
-    facts, log = launched.facts_of(request, file, launch, extra.output_format), None
+    facts, log = options.facts_from(request, file), None
     if extra.log is not None:
         log, facts, deepspeed_version = _read_log(extra.log, file, facts, deepspeed_version)
     facts = options.with_this_machine(facts)
@@ -95,9 +94,9 @@ def estimate(
     if extra.compat is not None:
         estimate_limits.print_compat(facts, extra.compat, extra.output_format)
         return
-    document = (
-        None if file is None else launched.document_of(file, launch, overrides, extra.output_format)
-    )
+    document, launch = None, None
+    if file is not None:
+        document, launch = launched.load(file, overrides, facts, extra.output_format)
     if document is None and log is not None:
         document = options.parsed(dict(log.config or {}), f"config in {extra.log}", overrides)
     if document is not None:
@@ -133,6 +132,9 @@ def _checked(
     Exits with code 1 if there is no concrete config.
     """
     if not extra.fit:
+        launch = launches.launch_of(document, facts)
+        if launch is not None and facts.model is None:
+            launched.stop(launch, facts.why_no_model, extra.output_format)
         with usage():
             workload.require_facts(facts)
     errors, effective, remarks = despite_errors.concrete(document, facts, program.runtime)

@@ -5,79 +5,42 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+import dsconfig
 from dsconfig.commands import options
 from dsconfig.commands.printing import print_json, print_text
-from dsconfig.facts.request import FactsRequest
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.project.errors import UsageError, usage
 from dsconfig.report.render.as_json import FORMAT_VERSION
 
 with lazy_imports():
     from dsconfig.commands import text_table
-    from dsconfig.facts import gathering, launch_files, launch_request
-    from dsconfig.facts.inputs import FactError
-    from dsconfig.source import override
+    from dsconfig.facts import launch_request, launches
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
     from dsconfig.facts.launch_files import Launch
     from dsconfig.source import Document
 
-SUFFIXES = (".yaml", ".yml", ".json", ".sh", ".bash", ".slurm", ".sbatch", ".py")
-_OF_MODEL = ("model", "lora_rank", "lora_targets", "base_weights")
 MOST_KEYS = 12
 """Keys that are listed as not understood."""
 
 
-def launch_in(file: str | None, request: FactsRequest) -> "Launch | None":
-    """Return what FILE says, if it launches a program; None for a ds_config and other files."""
-    if file is None or not file.endswith(SUFFIXES):
-        return None
-    with usage():
-        releases = gathering.releases_of(request.releases)
-    return launch_files.launch_in(file, releases, launch_request.stated_in(request))
+def load(
+    file: str, overrides: list[str] | None, facts: "Facts", output_format: str
+) -> "tuple[Document, Launch | None]":
+    """Return the ds_config of a file, and its launch if it is one.
 
-
-def facts_of(
-    request: FactsRequest, file: str | None, launch: "Launch | None", output_format: str
-) -> "Facts":
-    """Return the facts that flags, the project and a launch file state.
-
-    Exits with code 1 if the model of the launch is unknown, after what was read.
+    Exits with code 1 if the launch uses none.
     """
-    if launch is None:
-        return options.facts_from(request, file)
-    added = options.project_facts(request, file)
-    request = FactsRequest(**{**request.stated, **added})
-    completed = launch_request.completed(request, launch)
-    try:
-        facts = gathering.facts_of(completed)
-    except FactError as error:
-        if (
-            error.argument not in ("model", "lora_rank", "lora_targets")
-            or request.model is not None
-        ):
-            raise UsageError(error.in_flags) from None
-        _stop(launch, str(error), output_format)
-    return launch_request.with_origins(facts, launch, request)
+    opened = dsconfig.read(file)
+    launch = launches.launch_of(opened, facts)
+    if launch is not None and launches.without_config(opened):
+        found = opened.diagnostics[0].message if opened.is_unreadable else ""
+        reason = found or f"{launch.program.title} is launched without DeepSpeed"
+        stop(launch, reason, output_format)
+    return options.load(file, overrides), launch
 
 
-def document_of(
-    file: str, launch: "Launch | None", overrides: list[str] | None, output_format: str = "full"
-) -> "Document":
-    """Return the ds_config of a file. Exits with code 1 if the launch uses none."""
-    if launch is None:
-        return options.load(file, overrides)
-    if launch.document is None:
-        reason = f"{launch.program.title} is launched without DeepSpeed"
-        _stop(launch, f"{reason}: there is no ds_config to estimate", output_format)
-    if launch.document.is_unreadable or launch.document.is_broken:
-        return options.load(file, overrides)
-    with usage():
-        return override.with_overrides(launch.document, overrides or [])
-
-
-def _stop(launch: "Launch", reason: str, output_format: str) -> NoReturn:
+def stop(launch: "Launch", reason: str, output_format: str) -> NoReturn:
     """Print what was read and why there is no answer; exit with code 1."""
     if output_format == "json":
         error = {"severity": "error", "message": reason}
@@ -116,7 +79,7 @@ def _sentences(launch: "Launch") -> Iterator[str]:
 
 
 def _shown(name: str, value: Any) -> str | None:
-    """Return a fact as a person would say it; None if it says nothing."""
+    """Return a fact in words; None if it goes without saying."""
     label = name.replace("_", " ")
     if value is True:
         return label

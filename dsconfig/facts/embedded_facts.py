@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dsconfig.facts import accelerate_config, parallelism
+from dsconfig.facts import accelerate_config, launches, parallelism
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
@@ -46,6 +46,9 @@ def complete(facts: Facts, document: Document) -> Facts:
     if not container:
         return facts
     name = document.named_in or document.name
+    launch = None if is_accelerate_config(container) else launches.launch_of(document, facts)
+    if launch is not None:
+        return launches.complete(facts, launch)
     facts = _with_ranks(facts, container.get(LAUNCH) or {}, name)
     try:
         if is_accelerate_config(container):

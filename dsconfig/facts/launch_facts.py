@@ -122,7 +122,7 @@ class LaunchedKeys:
         return Origin(DEFAULT, f"{owner.title} {release}".strip())
 
     def _named(self, name: str, inside: str) -> Sourced | None:
-        """Return what a name in an expression stands for."""
+        """Return the value of a name in an expression."""
         special = _SPECIAL.get(name)
         if special is not None:
             return Sourced(special(self), self._default_origin(""))

@@ -56,7 +56,7 @@ class NotUnderstood(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What a launch file says.
+    """What a launch file states.
 
     ``document``: the ds_config, None without one. ``files``: all files that were read.
     """
@@ -94,7 +94,7 @@ def launch_in(
     releases: Mapping[str, str] | None = None,
     stated: Mapping[str, Sourced] | None = None,
 ) -> Launch | None:
-    """Return what a launch file says, or None for a file of another kind.
+    """Return what a launch file states, or None for a file of another kind.
 
     ``releases``: releases of programs by package, else the newest known; ``stated``: facts that
     take precedence, by name.
@@ -488,11 +488,10 @@ def _of_config(
 
 def _not_understood(keys: LaunchedKeys) -> Iterator[NotUnderstood]:
     """Yield the keys that may change the answer but decide no fact."""
-    seen: set[str] = set()
     for name, found in keys.keys.items():
         outer = {name[:at] for at, letter in enumerate(name) if letter == "."}
-        block = keys.dialect.launch.get("environment_block")
-        if found.value is None or outer & seen or name == block or name == "$launch":
+        environment = keys.dialect.launch.get("environment_block")
+        if found.value is None or environment in (name, *outer):
             continue
         if found.value is UNKNOWN and name in keys.dialect.names(keys.variant):
             yield NotUnderstood(name, f"{found.origin.source} (known only at run time)")

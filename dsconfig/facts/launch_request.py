@@ -1,4 +1,4 @@
-"""Facts of a launch as a request for facts, and the request's own as those of a launch."""
+"""Facts of a launch as a request for facts, and as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,23 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.launch_facts import FLAG, Origin, Sourced
+from dsconfig.facts.launch_facts import FLAG
 from dsconfig.facts.launch_files import Launch
-from dsconfig.facts.request import FactsRequest, flag_of
+from dsconfig.facts.request import FactsRequest
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.source.pointer import is_list
 
-_OF_REQUEST = {
-    "gpus": "ranks",
-    "nodes": "nodes",
-    "micro_batch": "micro_batch",
-    "accumulation": "accumulation",
-    "seq_len": "seq_len",
-    "precision": "precision",
-    "lora_rank": "lora_rank",
-    "attention": "attention",
-}
-"""Arguments of a request and the fact that each states."""
 _TRAINER_NAMES = {
     "micro_batch": "per_device_train_batch_size",
     "accumulation": "gradient_accumulation_steps",
@@ -36,29 +25,8 @@ _TRAINER_NAMES = {
 """Facts and the TrainingArguments that say the same."""
 
 
-def stated_in(request: FactsRequest) -> dict[str, Sourced]:
-    """Return the facts that a request states, as those of a launch."""
-    stated = request.stated
-    found = {
-        fact: Sourced(stated[name], Origin(FLAG, flag_of(name)))
-        for name, fact in _OF_REQUEST.items()
-        if stated.get(name) is not None
-    }
-    if "lora_rank" in stated:
-        found["lora"] = Sourced(True, Origin(FLAG, flag_of("lora_rank")))
-    if stated.get("recompute") is not None:
-        full = stated["recompute"] != "none"
-        found["gradient_checkpointing"] = Sourced(full, Origin(FLAG, flag_of("recompute")))
-    if stated.get("fused_kernels"):
-        found["liger"] = Sourced(True, Origin(FLAG, flag_of("fused_kernels")))
-    for name in ("model", "params"):
-        if stated.get(name) is not None:
-            found["model"] = Sourced(str(stated[name]), Origin(FLAG, flag_of(name)))
-    return found
-
-
 def completed(request: FactsRequest, launch: Launch) -> FactsRequest:
-    """Return a request with what a launch file says; stated facts stay."""
+    """Return a request with the facts of a launch; stated ones stay."""
     added: dict[str, Any] = {}
     values = {name: fact.value for name, fact in launch.facts.items()}
     if request.params is None:
@@ -108,8 +76,8 @@ def _is_usable(value: object) -> bool:
     return isinstance(value, bool | int | float | str) and value != "auto"
 
 
-def with_origins(facts: Facts, launch: Launch, request: FactsRequest) -> Facts:
-    """Return facts whose origins say where in the launch file each is written."""
+def with_origins(facts: Facts, launch: Launch) -> Facts:
+    """Return facts whose origins are places in the launch file."""
     origins = dict(facts.origins)
     fields = {
         "ranks": "world_size",
@@ -124,8 +92,7 @@ def with_origins(facts: Facts, launch: Launch, request: FactsRequest) -> Facts:
         fact = launch.facts.get(name)
         if fact is not None and fact.origin.kind != FLAG and field in origins:
             origins[field] = fact.origin.source
-    if request.training_args is None:
-        origins["training"] = launch.file
+    origins["training"] = launch.file
     return replace(facts, origins=MappingProxyType(origins))
 
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from dsconfig import examination
+from dsconfig import examination, opening
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.project.settings import ProjectSettings, settings_for
 from dsconfig.project.targets import STDIN, Target
 from dsconfig.report import Diagnostic, FileReport, FileTarget, Report
-from dsconfig.source import Document, read, with_overrides
+from dsconfig.source import Document, with_overrides
 from dsconfig.source.findings import NEVER_IGNORED, current, matches
 
 with lazy_imports():
@@ -118,7 +118,7 @@ class Validator(NamedTuple):
     def read(self, target: Target) -> Document:
         """Read a target and apply overrides. Raises UsageError for an invalid override."""
         name = target.name if target.source == STDIN else None
-        document = read(target.source, name=name)
+        document = opening.read(target.source, name=name)
         if document.is_unreadable:
             return document
         with usage():

@@ -62,6 +62,7 @@ class Document(NamedTuple):
     ``placeholders``: pointers to values that another program fills in.
     ``container``: content of the YAML file that embeds or names the config; ``named_in`` is the
     path of one that names it.
+    ``opened``: the file that was opened and led to this one, if it is another.
     ``is_generated``: accelerate generates the config from that YAML.
     ``large_integers``: pointers to integers that no float can hold, if nothing else is broken;
     ``value`` has smaller ones there.
@@ -81,6 +82,7 @@ class Document(NamedTuple):
     is_broken: bool = False
     container: Mapping[str, Any] = MappingProxyType({})
     named_in: str | None = None
+    opened: str | None = None
     is_generated: bool = False
     overrides: tuple[tuple[str, Any], ...] = ()
     large_integers: tuple[str, ...] = ()

@@ -380,7 +380,7 @@ class _Script:
         return True
 
     def _read_variable(self, node: Simple, words: list[Word], prefix: dict[str, Value]) -> None:
-        """Follow ``read``: of a here-document, of a here-string, or of what nobody knows."""
+        """Follow ``read``: of a here-document, of a here-string, or of input that is not known."""
         flags = [word.text for word in words if word.text.startswith("-")]
         names = [word.text for word in words if re.fullmatch(r"[A-Za-z_]\w*", word.text)]
         if not names:

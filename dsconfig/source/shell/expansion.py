@@ -22,7 +22,7 @@ _GROUPING = re.compile(r"(?<![!<>=])=(?!=)|\*\*|<<|>>|\+\+|--")
 
 
 class Value(NamedTuple):
-    """A text; ``is_unset``: an unset variable or a parameter that nobody passed, alone.
+    """A text; ``is_unset``: nothing but an unset variable or a parameter that is not passed.
 
     What is not known keeps its text as written.
     """

@@ -1,0 +1,167 @@
+"""What a launch file adds to a document and to facts: the one place that every command asks."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dsconfig.facts import gathering, launch_files, launch_request
+from dsconfig.facts.facts import Facts
+from dsconfig.facts.inputs import FactError
+from dsconfig.facts.launch_facts import FLAG, Origin, Sourced
+from dsconfig.facts.launch_files import Launch
+from dsconfig.facts.model import ModelOutline
+from dsconfig.facts.request import FactsRequest, flag_of
+from dsconfig.facts.training import GATHERED_AS, TrainingFacts
+from dsconfig.source import findings
+from dsconfig.source.document import Document
+from dsconfig.source.file_kinds import SCRIPTS
+
+SUFFIXES = (".yaml", ".yml", ".json", ".py", *SCRIPTS)
+_ADAPTERS = ("lora_rank", "lora_targets", "base_weights")
+
+
+def launch_of(document: Document, facts: Facts | None = None) -> Launch | None:
+    """Return the launch that a document was read from, None for a ds_config alone.
+
+    Facts that are given decide others: the accumulation of some programs follows from the ranks.
+    """
+    name = document.opened or document.named_in or document.name
+    is_launch = bool(document.container) or without_config(document)
+    if not is_launch or not name.endswith(SUFFIXES):
+        return None
+    facts = Facts() if facts is None else facts
+    stated = tuple(sorted(_stated(facts).items()))
+    return _launch(name, _changed(name), tuple(sorted(facts.releases.items())), stated)
+
+
+def without_config(document: Document) -> bool:
+    """Return whether a file has no ds_config that the reader of files finds."""
+    codes = {each.code for each in document.diagnostics}
+    return document.is_unreadable or findings.NO_CONFIG in codes
+
+
+def with_config(document: Document) -> Document:
+    """Return the document of the ds_config that a program ships or builds, if its launch file
+    names no other; else the document itself."""
+    if not without_config(document):
+        return document
+    launch = launch_of(document)
+    if launch is None or launch.document is None or without_config(launch.document):
+        return document
+    name = document.opened or document.named_in or document.name
+    container = {key: found.value for key, found in launch.keys.items()}
+    return launch.document._replace(container=container, named_in=name)
+
+
+def complete(facts: Facts, launch: Launch) -> Facts:
+    """Return the facts, completed from a launch; given facts win.
+
+    A model that is not known is an outline with the reason.
+    """
+    request = _request(facts, launch)
+    try:
+        found = gathering.facts_of(request)
+    except FactError as error:
+        kept = {name: value for name, value in request.stated.items() if name not in _ADAPTERS}
+        named = launch.value("model")
+        if facts.model is None and facts.outline is None:
+            kept.pop("model", None)
+        try:
+            found = gathering.facts_of(FactsRequest(**kept))
+        except FactError:
+            return facts  # a value of the wrong type, which a rule reports
+        if error.argument in ("model", *_ADAPTERS) and found.model is None and named is not None:
+            found = replace(found, outline=ModelOutline(name=str(named), why=str(error)))
+    found = launch_request.with_origins(found, launch)
+    return _merged(facts, found)
+
+
+def _request(facts: Facts, launch: Launch) -> FactsRequest:
+    request = launch_request.completed(FactsRequest(), launch)
+    model = facts.model
+    if model is not None:
+        request.model = model
+        is_adapted = model.trainable < model.parameters
+        if is_adapted:
+            request.lora_rank = request.lora_targets = None
+        request.base_weights = None if facts.base_weights else request.base_weights
+    elif facts.outline is not None:
+        request.model = request.lora_rank = request.lora_targets = request.base_weights = None
+    if facts.world_size is not None:
+        request.gpus = request.nodes = None
+    return request
+
+
+def _merged(facts: Facts, found: Facts) -> Facts:
+    """Return facts where given ones win over those found."""
+    given = {
+        each.name: value
+        for each in fields(Facts)
+        if each.name not in ("training", "origins", "model", "outline", "releases")
+        and (value := getattr(facts, each.name)) != each.default
+        and value not in (None, {})
+    }
+    return replace(
+        found,
+        **given,
+        outline=facts.outline or found.outline,
+        releases=facts.releases,
+        training=_merged_training(facts.training, found.training),
+        origins=MappingProxyType({**found.origins, **facts.origins}),
+    )
+
+
+def _merged_training(given: TrainingFacts | None, found: TrainingFacts | None) -> Any:
+    if given is None or found is None:
+        return given or found
+    own = {
+        each.name: value
+        for each in fields(TrainingFacts)
+        if (value := getattr(given, each.name)) is not None and value != {}
+    }
+    if given.arguments:  # a file of arguments that is given replaces those of the launch
+        return given
+    execution = {**found.execution, **given.execution}
+    return replace(found, **{**own, "execution": MappingProxyType(execution)})
+
+
+def _stated(facts: Facts) -> dict[str, Sourced]:
+    """Return given facts under their names in a launch."""
+    training = facts.training
+    values: dict[str, tuple[Any, str]] = {
+        "ranks": (facts.world_size, "gpus"),
+        "nodes": (facts.nodes if "nodes" in facts.origins else None, "nodes"),
+    }
+    for field, argument in GATHERED_AS.items():
+        if argument in ("micro_batch", "accumulation", "seq_len", "precision"):
+            values[argument] = (getattr(training, field, None), argument)
+    if facts.named_model is not None:
+        values["model"] = (facts.named_model.name, "model")
+    return {
+        name: Sourced(value, Origin(FLAG, flag_of(argument)))
+        for name, (value, argument) in values.items()
+        if value is not None
+    }
+
+
+def _changed(name: str) -> float:
+    """Return when a file was changed, so that its launch is read once."""
+    try:
+        return Path(name).stat().st_mtime
+    except (OSError, ValueError):
+        return 0.0
+
+
+@lru_cache(maxsize=32)
+def _launch(
+    name: str,
+    changed: float,
+    releases: tuple[tuple[str, str], ...],
+    stated: tuple[tuple[str, Sourced], ...],
+) -> Launch | None:
+    del changed
+    found: Mapping[str, Sourced] = dict(stated)
+    return launch_files.launch_in(name, dict(releases), found)
