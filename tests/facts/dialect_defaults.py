@@ -216,7 +216,9 @@ def _default_of(node: ast.expr, constants: dict[str, ast.expr]) -> Any:
     """Return the default that a field's value states, or ``...``."""
     if isinstance(node, ast.Call):
         by_name = {each.arg: each.value for each in node.keywords}
-        stated = by_name.get("default") or (node.args[0] if node.args else None)
+        factory = by_name.get("default_factory")
+        made = factory.body if isinstance(factory, ast.Lambda) else None
+        stated = by_name.get("default") or made or (node.args[0] if node.args else None)
         return _default_of(stated, constants) if stated else ...
     if isinstance(node, ast.Name) and node.id in constants:
         return _default_of(constants[node.id], constants)
