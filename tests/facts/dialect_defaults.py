@@ -47,8 +47,8 @@ class Source:
     tag: str = "v"
 
 
-TRL_RELEASES = """0.9.6 0.12.2 0.13.0 0.14.0 0.15.2 0.16.1 0.17.0 0.18.2 0.19.1 0.21.0 0.22.2 0.24.0
-    0.25.1 0.26.2 0.28.0 0.29.1 1.0.0 1.9.0 1.16.0"""
+TRL_RELEASES = """0.9.6 0.12.2 0.13.0 0.14.0 0.15.0 0.16.0 0.17.0 0.18.2 0.19.0 0.21.0 0.22.0 0.24.0
+    0.25.0 0.26.0 0.28.0 0.29.1 1.0.0 1.9.0 1.16.0"""
 
 
 def _trl(name: str, config: str) -> Source:
@@ -101,7 +101,7 @@ SOURCES = {
     ),
     "ms-swift": Source(
         "ms-swift",
-        "2.6.1 3.0.3 3.2.2 3.5.3 3.8.3 3.10.3 3.12.6 4.0.4 4.2.3 4.6.0",
+        "2.6.1 3.0.0 3.1.1 3.2.2 3.3.1 3.6.4 3.8.3 3.10.3 3.12.6 4.0.4 4.2.3 4.6.0",
         (
             "swift/llm/utils/argument.py:SftArguments,RLHFArguments",
             "swift/trainers/arguments.py:*",
@@ -216,7 +216,9 @@ def _default_of(node: ast.expr, constants: dict[str, ast.expr]) -> Any:
     """Return the default that a field's value states, or ``...``."""
     if isinstance(node, ast.Call):
         by_name = {each.arg: each.value for each in node.keywords}
-        stated = by_name.get("default") or (node.args[0] if node.args else None)
+        factory = by_name.get("default_factory")
+        made = factory.body if isinstance(factory, ast.Lambda) else None
+        stated = by_name.get("default") or made or (node.args[0] if node.args else None)
         return _default_of(stated, constants) if stated else ...
     if isinstance(node, ast.Name) and node.id in constants:
         return _default_of(constants[node.id], constants)

@@ -1,6 +1,7 @@
 """The dialect files: their form, and that every expression uses only what the reader evaluates."""
 
 import ast
+import json
 import tomllib
 from fnmatch import fnmatch
 
@@ -58,6 +59,19 @@ def test_files_are_complete(name: str) -> None:
     assert LAUNCH | {"environment_block", "deepspeed"} <= dialect["launch"].keys()
     assert dialect["launch"]["style"] in ("hf", "argparse", "hydra", "python", "click")
     assert dialect["built_on"] in {"", *DIALECTS}
+
+
+def test_programs_are_recognized_by_keys_of_their_own() -> None:
+    listed = [key for dialect in DIALECTS.values() for key in dialect["launch"]["keys"]]
+    assert len(listed) == len(set(listed))
+    scripts = [script for dialect in DIALECTS.values() for script in dialect["launch"]["scripts"]]
+    assert len(scripts) == len(set(scripts))
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_shipped_configs_are_json(name: str) -> None:
+    for text in DIALECTS[name].get("configs", {}).values():
+        assert "zero_optimization" in json.loads(text)
 
 
 def test_defaults_name_dialects_and_variants() -> None:

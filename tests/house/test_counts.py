@@ -13,7 +13,8 @@ LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
     "product files": 700,
     "product code lines": 63_391,
-    "tracked files": 2_436,
+    # 15 dialects of launched programs, their defaults and tests
+    "tracked files": 2_455,
 }
 
 
