@@ -103,11 +103,13 @@ def launch_in(
     text = _text(path)
     if text is None:
         return None
-    content = _of_script(path, text) if path.suffix in SCRIPTS else _of_settings(path, text)
+    releases = releases or {}
+    is_script = path.suffix in SCRIPTS
+    content = _of_script(path, text, releases) if is_script else _of_settings(path, text)
     if content is None:
         return None
     program = content.dialect
-    specified = (releases or {}).get(program.package)
+    specified = releases.get(program.package)
     release = specified or program.newest
     keys = LaunchedKeys(
         program,
@@ -116,7 +118,7 @@ def launch_in(
         content.keys,
         content.environment,
         dict(stated or {}),
-        content.script.program[-1].rpartition("/")[2] if content.script else "",
+        _script_name(content.script),
     )
     named = _named_config(content)
     keys.has_deepspeed = named is not None or bool(program.ds_config)
@@ -140,6 +142,12 @@ def launch_in(
     )
 
 
+def _script_name(script: Script | None) -> str:
+    """Return the file name of the Python script that is started; empty for a program."""
+    name = "" if script is None else script.program[-1].rpartition("/")[2]
+    return name if name.endswith(".py") else ""
+
+
 def _text(path: Path) -> str | None:
     try:
         if not os_errors.is_file(path) or path.stat().st_size > LARGEST:
@@ -157,7 +165,7 @@ def _of_settings(path: Path, text: str) -> _Content | None:
     keys = _keys_of(path, text)
     if keys is None:
         return None
-    found = dialects.of_keys(keys)
+    found = dialects.of_keys(keys.keys())
     return None if found is None else _content(found, "", keys, [str(path)])
 
 
@@ -211,7 +219,7 @@ def _flat(
             yield from _flat(inner, value, f"{dotted}.", file, depth + 1)
 
 
-def _of_script(path: Path, text: str) -> _Content | None:
+def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> _Content | None:
     """Return the options of a script's training command, over the keys of the file it names."""
     files = [str(path)]
 
@@ -241,9 +249,13 @@ def _of_script(path: Path, text: str) -> _Content | None:
     recognised = recognised or _generic(script)
     if recognised is None:
         return None
-    content = _content(recognised, found[1] if found else "", keys, files)
-    overriding = dict(_switched(recognised, options))
-    content.keys.update({recognised.renamed(name): value for name, value in overriding.items()})
+    variant = found[1] if found else recognised.variant_of(script.program[-1])
+    content = _content(recognised, variant, keys, files)
+    stated = {recognised.renamed(name): value for name, value in _switched(recognised, options)}
+    from_file = dict(content.keys)
+    content.keys.update(stated)
+    if recognised.file_wins(releases.get(recognised.package) or recognised.newest):
+        content.keys.update(from_file)
     for name, value in script.environment.items():
         known = UNKNOWN if value is None else value
         content.environment[name] = Sourced(known, Origin(FILE, f"{path}:{script.line}"))

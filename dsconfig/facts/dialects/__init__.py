@@ -22,7 +22,6 @@ FOLDER = Path(__file__).parent
 DEFAULTS = "defaults"
 NONE = "none!"
 """A default of None, which TOML does not have."""
-NEARLY_ALL = 0.8
 LAST = ("transformers", "accelerate")
 """Dialects that others are built on: recognised only if no other one is."""
 
@@ -78,6 +77,18 @@ class Dialect:
         base = self.base
         own = {**(base.facts() if base else {}), **self.entries.get("facts", {})}
         return {**own, **self.entries.get("variants", {}).get(variant, {}).get("facts", {})}
+
+    def variant_of(self, script: str) -> str:
+        """Return the variant that the name of a script contains; else the name itself."""
+        stem = Path(script).stem
+        variants: Mapping[str, Any] = self.entries.get("variants", {})
+        words = (stem, *stem.split("_"))
+        return next((word for word in words if word in variants), stem)
+
+    def file_wins(self, release: str) -> bool:
+        """Return whether the values of a file of arguments take precedence over options."""
+        changes = [(since, wins) for since, _, wins in self.launch.get("config_since", ())]
+        return bool(last_since(changes, release)) or self.launch["config_wins"]
 
     def default(self, key: str, release: str, variant: str = "") -> Any:
         """Return the default of a key at a release; None if it has none."""
@@ -178,21 +189,22 @@ def _defaults() -> Mapping[str, Mapping[str, Any]]:
     return tomllib.loads(file.read_text("utf-8")) if file.exists() else {}
 
 
-def of_keys(keys: Iterable[str]) -> Dialect | None:
-    """Return the dialect that has most of these keys to itself, or None.
+def of_keys(keys: Collection[str]) -> Dialect | None:
+    """Return the dialect that has most of these keys to itself, at least two, or None.
 
-    One such key is enough if the program understands nearly all of the file.
+    A file of the Trainer's arguments and others belongs to the program that knows all of them.
     """
     names = {*keys}
     counts = [(len(names & {*each.launch["keys"]}), each) for each in dialects()]
-    for among in (counts[: -len(LAST)], counts[-len(LAST) :]):
-        count, found = max(among, key=lambda each: each[0])
-        if count > 1:
-            return found
-        understood = sum(map(found.understands, names)) if count else 0
-        if count and understood >= NEARLY_ALL * len(names):
-            return found
-    return None
+    count, found = max(counts[: -len(LAST)], key=lambda each: each[0])
+    if count > 1:
+        return found
+    of_base, base = max(counts[-len(LAST) :], key=lambda each: each[0])
+    if of_base + count < 2:
+        return None
+    unknown = {each.name: sum(not each.understands(key) for key in names) for _, each in counts}
+    all_known = [each for _, each in counts if not unknown[each.name]]
+    return base if not unknown[base.name] or not all_known else all_known[0]
 
 
 def of_program(program: tuple[str, ...], keys: Collection[str]) -> tuple[Dialect, str] | None:
@@ -211,5 +223,5 @@ def of_program(program: tuple[str, ...], keys: Collection[str]) -> tuple[Dialect
             return each, last.rpartition(".")[2]
         common = launch.get("common_scripts", ()) if len({*keys} & {*launch["keys"]}) > 1 else ()
         if any(f"/{last}".endswith(f"/{script}") for script in (*launch["scripts"], *common)):
-            return each, Path(last).stem
+            return each, each.variant_of(last)
     return None
