@@ -115,22 +115,36 @@ FAULTY_PLANS: Final = frozenset(
 """Families whose plan in transformers 5.23 does not give the gradients of one process."""
 NORMALIZED_EXPERTS: Final = frozenset(("muse_spark_text",))
 """Families whose modules of experts have other parameters too."""
-UNDIVIDED_SEQUENCES: Final = frozenset(
+_UNNUMBERED = "without positions, it numbers the tokens of each part from 0"
+_UNREGISTERED = "its attention does not call the function registered with transformers"
+_MIXING = "layers outside the attention, or its masks, need the whole sequence"
+_UNDIVIDED: Final = (
     (
-        *("axk2", "bailing_hybrid", "bamba", "bart", "bigbird_pegasus", "blenderbot"),
-        *("blenderbot-small", "bloom", "cpmant", "ctrl", "deepseek_v32", "doge"),
-        *("dots3_note", "dots3_note_text", "falcon", "falcon_h1", "fuyu", "gemma4_unified"),
-        *("glm_moe_dsa", "gpt_bigcode", "granitemoehybrid", "hy_v4", "inkling2_text"),
-        *("inkling_text", "jamba", "kimi_linear", "lfm2_moe", "lfm3", "llama4"),
-        *("llama4_text", "mamba2", "marian", "mbart", "minimax", "moshi", "mpt", "mvp"),
-        *("nemotron_h", "olmo_hybrid", "pegasus", "persimmon", "plbart", "prophetnet"),
-        *("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
-        *("qwen4_exp", "qwen4_exp_text", "recurrent_gemma", "roformer", "trocr", "whisper"),
-        *("xlnet", "xlstm", "zamba", "zamba2", "zaya"),
-    )
+        _UNNUMBERED,
+        *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "bloom"),
+        *("cpmant", "ctrl", "fuyu", "gpt_bigcode", "marian", "mbart", "moshi", "mpt"),
+        *("mvp", "pegasus", "persimmon", "plbart", "prophetnet", "roformer", "trocr"),
+        *("whisper", "xlnet"),
+    ),
+    (
+        _UNREGISTERED,
+        *("doge", "falcon"),
+    ),
+    (
+        _MIXING,
+        *("axk2", "bailing_hybrid", "bamba", "deepseek_v32", "dots3_note"),
+        *("dots3_note_text", "falcon_h1", "gemma4_unified", "glm_moe_dsa"),
+        *("granitemoehybrid", "hy_v4", "inkling2_text", "inkling_text", "jamba"),
+        *("kimi_linear", "lfm2_moe", "lfm3", "llama4", "llama4_text", "mamba2"),
+        *("minimax", "nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_moe"),
+        *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp"),
+        *("qwen4_exp_text", "recurrent_gemma", "xlstm", "zamba", "zamba2", "zaya"),
+    ),
 )
-"""Causal families of transformers 5.23 that number tokens within each part, or mix them outside the
-attention that dsengine divides."""
+UNDIVIDED_SEQUENCES: Mapping[str, str] = {
+    family: reason for reason, *families in _UNDIVIDED for family in families
+}
+"""Causal families of transformers 5.23 whose sequences dsengine does not divide, and why."""
 NO_AUTOTP: Final = frozenset(
     ("deberta", "flaubert", "fsmt", "gpt2", "led", "longformer", "xlm", "xlnet")
 )
@@ -214,9 +228,10 @@ def refused_plan(program: Runtime, family: str | None) -> str:
 
 def refused_sequence(program: Runtime, family: str | None) -> str:
     """Return why dsengine does not divide the sequences of a family; "" if it does."""
-    if program.runs_deepspeed or family not in UNDIVIDED_SEQUENCES:
+    if program.runs_deepspeed or family is None or family not in UNDIVIDED_SEQUENCES:
         return ""
-    return f"dsengine does not divide the sequences of {family}"
+    why = UNDIVIDED_SEQUENCES[family]
+    return f"dsengine does not divide the sequences of {family} ({why})"
 
 
 def refused_experts(program: Runtime, family: str | None) -> str:

@@ -15,6 +15,7 @@ from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import (
     UlyssesSPAttentionHF,
 )
 from dsengine.observation.memory import LiveBytes
+from dsengine.parallel.transformers_attention import keep_attention, mark, release_attention
 from dsengine.parameters.model_tree import describe
 from dsengine.torch_private.tensors import local_part
 from plans.models import small_model
@@ -62,6 +63,8 @@ def _kept(layers: int, ranks: int, tensor: int) -> tuple[int, dict[str, Any]]:
     model = llama(layers) if engine is None else engine.module
     if ranks > 1:
         UlyssesSPAttentionHF.register_with_transformers(model, "sdpa", ranks, BATCH)
+        keep_attention(model)
+        mark(model, model)
     tensors = (*model.parameters(), *model.buffers())
     own = {local_part(each).untyped_storage().data_ptr() for each in tensors}
     saved: dict[int, Any] = {}
@@ -79,6 +82,7 @@ def _kept(layers: int, ranks: int, tensor: int) -> tuple[int, dict[str, Any]]:
         loss = model(input_ids=ids, position_ids=positions).logits.sum()
     assert loss.requires_grad
     result = sum(storage.nbytes() for storage in saved.values()), model.config.to_dict()
+    release_attention(model)
     if engine is not None:
         engine.destroy()
     return result
