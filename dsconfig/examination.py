@@ -16,6 +16,7 @@ from dsconfig.schema.markers import AUTO
 from dsconfig.source.pointer import contains, is_block, join
 
 with lazy_imports():
+    from dsconfig import opening
     from dsconfig.checks import runner
     from dsconfig.facts import embedded_facts
     from dsconfig.facts import facts as facts_module
@@ -48,6 +49,7 @@ def findings(
     Missing facts are not among them: what depends on them is not judged.
     """
     facts = _complete(facts, document)
+    document = opening.used(document, facts)
     if program is None:
         return _without_ignored(
             document, runner.check(document, facts, None, version), every_program=True
@@ -62,7 +64,9 @@ def findings(
 def resolution(document: "Document", facts: "Facts | None", program: "Runtime") -> "Resolution":
     """Return what a program makes of a config, with the errors of :func:`findings` and the facts
     that are missing."""
-    facts, program = _complete(facts, document), _launched(program, document)
+    facts = _complete(facts, document)
+    document = opening.used(document, facts)
+    program = _launched(program, document)
     found = runner.check(document, facts, program, program.version, notes=False)
     own, result = _added(document, facts, program, found)
     errors = _with_exception(Report(found).errors, result.failure or result.failure_after)

@@ -1,14 +1,19 @@
-"""Read a config, or the file that launches a program with one."""
+"""Read a config, or the file that launches a program with one; of two, the one that is used."""
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.source import Document, findings, reading
 
 with lazy_imports():
-    from dsconfig.facts import launches
+    from dsconfig import os_errors
+    from dsconfig.facts import embedded_facts, launches
+
+if TYPE_CHECKING:
+    from dsconfig.facts import Facts
 
 
 def read(
@@ -22,4 +27,22 @@ def read(
         document = document if opened == document.name else document._replace(opened=str(opened))
     if document.is_unreadable or findings.NO_CONFIG in {each.code for each in document.diagnostics}:
         return launches.with_config(document)
+    return document
+
+
+def used(document: Document, facts: "Facts | None") -> Document:
+    """Return the config that a run uses: one that TrainingArguments name replaces that of
+    accelerate's YAML."""
+    if facts is None or not document.container:
+        return document
+    named = facts.arguments.get("deepspeed")
+    if not isinstance(named, str) or not embedded_facts.is_accelerate_config(document.container):
+        return document
+    beside = (facts.origins.get("training", ""), document.opened or document.name)
+    for folder in (Path(), *(Path(file).parent for file in beside)):
+        path = folder / named
+        if os_errors.is_file(path):
+            found = reading.read(path)
+            is_same = os.path.realpath(path) == os.path.realpath(document.name)
+            return document if is_same or found.is_unreadable else found
     return document

@@ -26,6 +26,10 @@ MOST_NAMED = 3
 """Names listed in one note."""
 
 
+TRAINER = "transformers"
+"""The dialect of scripts that parse TrainingArguments themselves."""
+
+
 @rule(
     "DSC707",
     Effect.REFUSED,
@@ -54,8 +58,9 @@ def training_argument(config: Context) -> Iterator[Finding]:
     training = config.facts.training
     if training is None:
         return
-    holder = config.document.container
+    holder, program = config.document.container, config.facts.passed_on_by
     is_embedded = bool(holder) and not is_accelerate_config(holder)
+    is_embedded = program != TRAINER if program else is_embedded
     release = config.facts.releases.get("transformers", Transformers.release)
     for name in training.arguments.keys() & FORMER.keys():
         if Version.parse(release) < Version.parse(REMOVED[name]):

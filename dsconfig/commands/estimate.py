@@ -107,7 +107,7 @@ def estimate(
     program = inference.target_program(
         runtime, deepspeed_version, document=document, source=file or "", facts=facts
     )
-    fact_notes.note_unread_arguments(program, file or "", facts)
+    facts = fact_notes.with_arguments_beside(program, file or "", facts)
     effective, errors, assumed = None, Report(()), list[str]()
     if document is not None:
         facts, assumed = assumed_facts.for_estimate(document, facts, program.runtime)

@@ -1,6 +1,5 @@
 """Notes on stderr: what is assumed, flags without effect, arguments that were not read."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsconfig.batch import GLOBAL, MICRO, STEPS
@@ -13,7 +12,7 @@ with lazy_imports():
     from dsconfig.cost import estimator
     from dsconfig.facts import trainer_fields
     from dsconfig.facts import training as runs
-    from dsconfig.project import assumed_facts, inference, neighbours
+    from dsconfig.project import assumed_facts, beside, inference
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -50,15 +49,20 @@ def note_not_estimated(effective: "Effective", facts: "Facts") -> None:
         note(f"note: {key} is not estimated: the model is not known to have experts")
 
 
-def note_unread_arguments(target: "inference.TargetProgram", source: str, facts: "Facts") -> None:
-    """Print a note if the file of arguments that references the config was not read, or if names
-    in the one that was are misspelled and the program does not report it."""
+def with_arguments_beside(
+    target: "inference.TargetProgram", source: str, facts: "Facts"
+) -> "Facts":
+    """Return the facts with the TrainingArguments beside a config that reference it.
+
+    Prints a note about them, and if names in those specified are misspelled and the program does
+    not report it.
+    """
     if not target.runtime.compares_arguments:
         note_misspelled_arguments(facts)
-    file = neighbours.named_reference(target.inferred_from)
-    if file and target.runtime.compares_arguments and "training" not in facts.origins:
-        path = Path(source).parent / file
-        note(f"{path} was not read; add --training-args {path}")
+    known, path = beside.with_arguments(facts, target, source)
+    if path:
+        note(f"using the arguments in {path}, which references {source}")
+    return known or facts
 
 
 def note_no_master_weights(facts: "Facts") -> None:

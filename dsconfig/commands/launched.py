@@ -37,7 +37,7 @@ def load(
         found = opened.diagnostics[0].message if opened.is_unreadable else ""
         reason = found or f"{launch.program.title} is launched without DeepSpeed"
         stop(launch, reason, output_format)
-    return options.load(file, overrides), launch
+    return options.load(file, overrides, facts), launch
 
 
 def stop(launch: "Launch", reason: str, output_format: str) -> NoReturn:

@@ -24,6 +24,7 @@ from dsconfig.source.findings import NO_CONFIG, UNREADABLE
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
+    from dsconfig import opening
     from dsconfig.commands import host_memory
     from dsconfig.facts import embedded_facts, gathering, machine
     from dsconfig.planner import plan as plans
@@ -108,8 +109,13 @@ def is_flag(context: typer.Context, name: str) -> bool:
 FullOrJson = Annotated[str, output_format("full", "json")]
 
 
-def load(source: str, overrides: list[str] | None = None) -> "Document":
-    """Read a config and apply overrides. Raises UsageError for an unreadable file."""
+def load(
+    source: str, overrides: list[str] | None = None, facts: "Facts | None" = None
+) -> "Document":
+    """Read a config and apply overrides. Raises UsageError for an unreadable file.
+
+    ``facts`` may name another config, which replaces that of accelerate's YAML.
+    """
     if not source.strip():
         raise UsageError(f"{source!r} is not a file name; specify a config, or - for stdin")
     document = dsconfig.read(source)
@@ -120,8 +126,14 @@ def load(source: str, overrides: list[str] | None = None) -> "Document":
     if is_block(document.value) and file_kinds.another_kind(document.value) is file_kinds.PLAN:
         remedy = file_kinds.PLAN.help.replace("FILE", source)
         raise UsageError(f"{document.name}: this is a plan, not a config; {remedy}")
+    used = opening.used(document, facts)
+    if used is not document:
+        note(
+            f"{source} names {document.name}, but TrainingArguments name {used.name}, which the "
+            "Trainer uses"
+        )
     with usage():
-        return override.with_overrides(document, overrides or [])
+        return override.with_overrides(used, overrides or [])
 
 
 def parsed(config: dict[str, Any], name: str, overrides: list[str] | None) -> "Document":

@@ -61,7 +61,7 @@ def plan(
     """
     facts, plan = options.facts_from(request, file), prepare.plan_in(file)
     if plan is None:
-        document = options.load(file, overrides)
+        document = options.load(file, overrides, facts)
         facts = options.completed(facts, document)
         plan = prepare.planned(document, facts, runtime, deepspeed_version, form=output_format)
         target = inference.plan_target(runtime, deepspeed_version)

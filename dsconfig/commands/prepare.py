@@ -51,7 +51,7 @@ def planned(
     target = inference.plan_target(runtime, version)
     program = target.runtime
     facts = options.completed(facts, document)
-    fact_notes.note_unread_arguments(target, document.name, facts)
+    facts = fact_notes.with_arguments_beside(target, document.name, facts)
     facts = fact_notes.without_accumulation(document, facts, program)
     resolution = examination.resolution(document, facts, program)
     show_errors(document, resolution.diagnostics, strict=strict, form=form, target=target)

@@ -67,12 +67,13 @@ def resolve(
 
     Exit code 1 if a value is missing or contradictory.
     """
-    document = options.load(file, overrides)
-    facts = options.completed(options.facts_from(request, file), document)
+    facts = options.facts_from(request, file)
+    document = options.load(file, overrides, facts)
+    facts = options.completed(facts, document)
     target = inference.target_program(
         runtime, deepspeed_version, document=document, source=file, facts=facts
     )
-    fact_notes.note_unread_arguments(target, file, facts)
+    facts = fact_notes.with_arguments_beside(target, file, facts)
     program = target.runtime
     facts = fact_notes.without_accumulation(document, facts, program)
     with usage():

@@ -15,7 +15,7 @@ from dsconfig.commands.validate_options import FindingOptions, FixOptions, RunOp
 from dsconfig.facts.request import FactsRequest
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError
-from dsconfig.project.neighbours import TRAINER, Neighbours, named_reference
+from dsconfig.project.neighbours import TRAINER, Neighbours
 from dsconfig.project.targets import STDIN, Target, targets
 from dsconfig.project.validator import Validator
 from dsconfig.report import Report
@@ -33,7 +33,6 @@ with lazy_imports():
 
 if TYPE_CHECKING:
     from dsconfig.report import Diagnostic, FileReport
-    from dsconfig.source import Document
 
 
 def validate(
@@ -247,26 +246,8 @@ def _note_uncompared(
     if program is not None:
         named, facts = not program.inferred_from, own.facts or facts_module.Facts()
         text = agreement.uncompared(document.value, facts, program.runtime, named)
-        file = named_reference(program.inferred_from)
-        if file and program.runtime.compares_arguments and not facts.arguments:
-            path = str(Path(target.source).parent / file)
-            count = _more_errors(path, document, own, report)
-            more = f"{counted(count, 'more error')} with the arguments in {path}"
-            text = f"{more}: specify --training-args {path}" if count else ""
         if text:
             output.note(text)
-
-
-def _more_errors(
-    path: str, document: "Document", validator: Validator, report: "FileReport"
-) -> int:
-    """Return how many errors a config has only with the arguments in a file that references it."""
-    other = validator.read(Target(path, path))
-    if other.value != document.value:
-        return 0
-    compared = validator._replace(baseline=None).with_program(other, path).validate(other)
-    known = {(error.code, error.pointer) for error in report.report.errors}
-    return sum((error.code, error.pointer) not in known for error in compared.errors)
 
 
 def _note_dsengine_errors(

@@ -46,7 +46,8 @@ def complete(facts: Facts, document: Document) -> Facts:
     if not container:
         return facts
     name = document.named_in or document.name
-    launch = None if is_accelerate_config(container) else launches.launch_of(document, facts)
+    is_other = is_accelerate_config(container) or arctic_config.is_arctic(container)
+    launch = None if is_other else launches.launch_of(document, facts)
     if launch is not None:
         return launches.complete(facts, launch)
     facts = _with_ranks(facts, container.get(LAUNCH) or {}, name)
@@ -141,6 +142,9 @@ def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Fa
     flags = facts.training
     if not arguments or (flags is not None and flags.arguments):
         return facts
+    for field, argument in _STATED_AS.items():
+        if getattr(flags, field, None) is not None:
+            arguments[argument] = getattr(flags, field)
     merged = training(arguments)
     if flags is not None:
         own = {field: getattr(flags, field) for field in flags.__slots__ if field != "arguments"}
@@ -148,6 +152,13 @@ def _with_arguments(facts: Facts, container: Mapping[str, Any], name: str) -> Fa
             merged, **{field: value for field, value in own.items() if value is not None}
         )
     return replace(facts, training=merged, origins={**facts.origins, "training": name})
+
+
+_STATED_AS = {
+    "micro_batch_size": "per_device_train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+}
+"""Fields that flags state, and the arguments that they replace."""
 
 
 def _nested_arguments(container: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -47,6 +47,8 @@ class Facts:
     launch: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """The settings of an accelerate config file, including its ``deepspeed_config`` block."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    passed_on_by: str = ""
+    """The program that passes the TrainingArguments on, by its dialect; empty for a script."""
 
     def __repr__(self) -> str:
         listed = ", ".join(f"{name}={value}" for name, value in self._known() if value)

@@ -377,6 +377,8 @@ def _named_config(content: _Content) -> Sourced | None:
         if found is not None and found.value not in (None, True, False, UNKNOWN):
             return found
     script = content.script
+    if script is not None and plugin_settings.turned_off_by(script.launch_options):
+        return None
     if script is not None and (script.config or script.launch_config or script.launch_options):
         named = script.config or script.launch_config
         uses = named or plugin_settings.launch_of_options(script.launch_options)

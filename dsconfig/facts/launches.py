@@ -75,7 +75,7 @@ def complete(facts: Facts, launch: Launch) -> Facts:
             return facts  # a value of the wrong type, which a rule reports
         if error.argument in ("model", *_ADAPTERS) and found.model is None and named is not None:
             found = replace(found, outline=ModelOutline(name=str(named), why=str(error)))
-    found = launch_request.with_origins(found, launch)
+    found = replace(launch_request.with_origins(found, launch), passed_on_by=launch.program.name)
     return _merged(facts, found)
 
 
@@ -100,7 +100,7 @@ def _merged(facts: Facts, found: Facts) -> Facts:
     given = {
         each.name: value
         for each in fields(Facts)
-        if each.name not in ("training", "origins", "model", "outline", "releases")
+        if each.name not in ("training", "origins", "model", "outline", "releases", "passed_on_by")
         and (value := getattr(facts, each.name)) != each.default
         and value not in (None, {})
     }
@@ -109,6 +109,7 @@ def _merged(facts: Facts, found: Facts) -> Facts:
         **given,
         outline=facts.outline or found.outline,
         releases=facts.releases,
+        passed_on_by=facts.passed_on_by or found.passed_on_by,
         training=_merged_training(facts.training, found.training),
         origins=MappingProxyType({**found.origins, **facts.origins}),
     )

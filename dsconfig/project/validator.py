@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dsconfig import examination, opening
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.project import inference
+from dsconfig.project import beside, inference
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.project.settings import ProjectSettings, settings_for
 from dsconfig.project.targets import STDIN, Target
@@ -121,6 +121,7 @@ class Validator(NamedTuple):
         document = opening.read(target.source, name=name)
         if document.is_unreadable:
             return document
+        document = opening.used(document, self.facts)
         with usage():
             return with_overrides(document, self.overrides)
 
@@ -137,7 +138,8 @@ class Validator(NamedTuple):
             project=self.project,
             neighbours=self.neighbours,
         )
-        return self._replace(program=program)
+        facts, _ = beside.with_arguments(self.facts, program, source)
+        return self._replace(program=program, facts=facts)
 
     def validate(self, document: Document) -> Report:
         """Return the selected findings. Raises UsageError for an unknown release."""

@@ -31,11 +31,14 @@ def document_from_shell(text: str, name: str, read: Read) -> Document:
     file = script.arguments_file
     arguments = None if file is None else _named(text, name, script, file, read)
     content = {**arguments.container, **script.content} if arguments else script.content
-    if script.config is not None:
+    if script.config is not None and not plugin_settings.turned_off_by(script.launch_options):
         document = _named(text, name, script, script.config, read)
         return document._replace(container=content, named_in=name)
     if arguments is not None:
         return arguments._replace(container=content)
+    other = plugin_settings.turned_off_by(script.launch_options)
+    if other and (script.launch_config or script.launch_options.get("deepspeed_config_file")):
+        return _turned_off(text, name, script, other)
     if script.launch_config is None:
         return _generated(text, name, script, {}) or _without_config(text, name)
     document = _named(text, name, script, script.launch_config, read)
@@ -45,6 +48,16 @@ def document_from_shell(text: str, name: str, read: Read) -> Document:
 def _without_config(text: str, name: str) -> Document:
     message = "no command of this script passes a ds_config with a known path to a program"
     help = "specify the config, or a script with --deepspeed FILE"
+    return broken(name, text, Format.SHELL, findings.no_config_inside(message, help))
+
+
+def _turned_off(text: str, name: str, script: Script, option: str) -> Document:
+    file = script.launch_config or script.launch_options["deepspeed_config_file"]
+    message = (
+        f"accelerate launch --{option} turns DeepSpeed off: the DeepSpeed settings of {file} are "
+        "not used"
+    )
+    help = f"remove --{option}, or specify the config if another command uses it"
     return broken(name, text, Format.SHELL, findings.no_config_inside(message, help))
 
 

@@ -140,6 +140,16 @@ def is_count(processes: object) -> bool:
         return False
 
 
+_OTHER_LAUNCHES = ("multi_gpu", "use_fsdp", "use_megatron_lm", "tpu", "tpu_use_cluster")
+
+
+def turned_off_by(options: Mapping[str, Any]) -> str:
+    """Return the option of ``accelerate launch`` with which it ignores the type of launch in its
+    YAML, and so DeepSpeed (commands/launch.py, ``_validate_launch_command``); empty if none."""
+    named = (name for name in _OTHER_LAUNCHES if options.get(name) is True)
+    return "" if options.get("use_deepspeed") else next(named, "")
+
+
 def launch_of_options(
     options: Mapping[str, Any], launch: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:

@@ -38,15 +38,20 @@ def test_reference_is_found_in_any_layout(tmp_path: Path, name: str, text: str) 
     assert f"target: transformers 5.23 + DeepSpeed 0.19.8 (inferred from {name}" in shown
 
 
-def test_errors_with_the_arguments_of_a_reference_are_counted(tmp_path: Path) -> None:
+def test_arguments_of_a_reference_are_those_of_the_config(tmp_path: Path) -> None:
+    """The config has the same findings alone, with the arguments named, and in their file."""
     (tmp_path / "ds.json").write_text(json.dumps(CONFIG | {"gradient_clipping": 0.5}))
     arguments = {"output_dir": "out", "deepspeed": "ds.json", "bf16": True}
     arguments |= {"per_device_train_batch_size": 2}
     (tmp_path / "args.json").write_text(json.dumps(arguments | {"max_grad_norm": 0.5}))
-    assert "more error" not in run(tmp_path, "validate", "ds.json").stderr
+    assert "DSC703" not in run(tmp_path, "validate", "ds.json").stdout
     (tmp_path / "args.json").write_text(json.dumps(arguments | {"max_grad_norm": 1.0}))
-    shown = " ".join(run(tmp_path, "validate", "ds.json").stderr.split())
-    assert "1 more error with the arguments in args.json: specify --training-args args" in shown
+    ways = (["ds.json"], ["ds.json", "--training-args", "args.json"], ["args.json"], ["."])
+    found = [run(tmp_path, "validate", *way).stdout for way in ways]
+    assert all("DSC703" in each for each in found)
+    assert len({each.count("error[") for each in found}) == 1
+    resolved = run(tmp_path, "resolve", "ds.json", "--gpus", "2")
+    assert "DSC703" in resolved.stdout and "using the arguments in args.json" in resolved.stderr
 
 
 def test_reference_in_an_accelerate_config_on_one_line_is_found(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ AUTO_BATCH = {
 }
 
 
-def test_batch_of_the_trainer_is_read_and_unread_arguments_are_named(tmp_path: Path) -> None:
+def test_batch_of_the_log_precedes_that_of_the_arguments_beside_the_config(tmp_path: Path) -> None:
     path, config, arguments = (tmp_path / name for name in ("t.log", "ds.json", "args.json"))
     path.write_text(TRAINER_LOG)
     config.write_text(json.dumps(AUTO_BATCH))
@@ -251,11 +251,11 @@ def test_batch_of_the_trainer_is_read_and_unread_arguments_are_named(tmp_path: P
     inputs = data["inputs"]
     assert isinstance(inputs, dict) and inputs["micro_batch"] == 4
     assert "micro batch 4, gradient accumulation 2" in str(data["stderr"])
-    assert f"{arguments} was not read; add --training-args {arguments}" in str(data["stderr"])
+    assert f"using the arguments in {arguments}, which references" in str(data["stderr"])
     read = estimated(path, str(config), "--gpus", "2", "--training-args", str(arguments))
     inputs = read["inputs"]
     assert isinstance(inputs, dict) and inputs["micro_batch"] == 3
-    assert "was not read" not in str(read["stderr"])
+    assert "using the arguments" not in str(read["stderr"])
 
 
 DUMP = """[INFO] [config.py:1001:print]   world_size ................... 4
