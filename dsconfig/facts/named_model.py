@@ -49,8 +49,13 @@ _EXTRAS = (
     "qk_rope_head_dim",
     "qk_nope_head_dim",
 )
-_NOT_IN_BF16 = {"gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "phi", "bert"}
-"""Families in the catalogue that were not trained in bf16."""
+_TRAINED_IN = {
+    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "bert"), "float32"),
+    **dict.fromkeys(("gpt_neox", "opt", "phi"), "float16"),
+}
+"""Families in the catalogue that were not trained in bf16, and the dtype of their checkpoints."""
+_STORED_IN = {"t5": "float32"}
+"""Families whose checkpoints have another dtype than they were trained in."""
 TUNED = re.compile(r"-(?:instruct|chat|it|base)(?=-hf$|$)", re.IGNORECASE)
 """Suffixes of fine-tuned models, whose sizes equal those of the base model."""
 _REMEDY = "Specify the path of its config.json, or params="
@@ -84,9 +89,12 @@ def _tree(entry: Mapping[str, Any]) -> ModelTree:
         largest_block=entry["largest_block_params"],
         hidden_size=entry["hidden_size"],
     )
+    family = str(sizes.family)
+    trained_in = _TRAINED_IN.get(family, "bfloat16")
     return replace(
         tree,
-        trained_in=None if sizes.family in _NOT_IN_BF16 else "bfloat16",
+        trained_in=trained_in,
+        stored_in=_STORED_IN.get(family, trained_in),
         config=MappingProxyType({"hidden_size": entry["hidden_size"]}),
     )
 

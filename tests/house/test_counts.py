@@ -12,7 +12,8 @@ SOURCES = ("dsconfig", "engine/dsengine")
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
     "product files": 700,
-    "product code lines": 63_391,
+    # Pairs of remedies with the edits they need, towers of multimodal models.
+    "product code lines": 63_800,
     "tracked files": 2_436,
 }
 
