@@ -28,7 +28,7 @@ from dsconfig.cost.step_time import step_time
 from dsconfig.facts.adapters import with_adapters
 from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.facts.facts import Facts
-from dsconfig.mesh import UNDIVIDED, divisors
+from dsconfig.mesh import divisors
 from dsconfig.runtimes.base import (
     BASE_WEIGHTS,
     LORA_RANK,
@@ -71,10 +71,10 @@ def cheapest_changes(
     only if nothing else fits without offload. LoRA or QLoRA comes last, since it trains something
     else.
     """
-    facts = _without_redundant_false(effective, facts)
     program = runtime_of(runtime)
+    facts = facts_in_force(effective, _without_redundant_false(effective, facts), program)
     evaluator = _Evaluator(effective, facts, program)
-    choices = ([choice] for choice in _other_choices(effective, facts))
+    choices = ([choice] for choice in _other_choices(effective, facts, program))
     all_series = [*_of_the_run(effective, facts, program), *choices]
     found = [change for series in all_series for change in evaluator.evaluate(series)]
     if not any(map(_fits_on_device, found)):
@@ -203,7 +203,9 @@ def _pairs(effective: Effective, facts: Facts, program: Runtime) -> Iterator[Ser
     """Yield each of these combined with a stage and offload, and smaller batches with
     recomputation."""
     for series in _of_the_run(effective, facts, program):
-        with_others = [[*_joined(each, _other_choices(each.effective, facts))] for each in series]
+        with_others = [
+            [*_joined(each, _other_choices(each.effective, facts, program))] for each in series
+        ]
         yield from map(list, zip(*with_others, strict=True))
     smaller = list(_smaller_batches(effective))[::-1]
     joined = (
@@ -225,8 +227,6 @@ def _degrees(effective: Effective, facts: Facts, program: Runtime) -> Iterator[S
     global batch. Nothing if the run sets one."""
     batch, ranks = effective.batch, facts.world_size
     if batch is None or ranks is None:
-        return
-    if facts_in_force(effective, facts, program).degrees != UNDIVIDED:
         return
     series: dict[str, Series] = {}
     for divided in possible(facts, program):
@@ -255,15 +255,11 @@ def _degrees_with_others(effective: Effective, facts: Facts, program: Runtime) -
         recomputed = [list(each) for each in zip(*again, strict=True)]
         yield from recomputed
         for base in (series, *recomputed):
-            others = [list(_joined(each, _other_choices(each.effective, facts))) for each in base]
-            for combined in zip(*others, strict=True):
-                yield [each for each in combined if _is_executed(each, program)]
-
-
-def _is_executed(candidate: Candidate, program: Runtime) -> bool:
-    """Return whether the program executes the candidate's degrees at its stage."""
-    assert candidate.facts is not None
-    return candidate.effective.zero.stage in stages_under(program, candidate.facts.degrees)
+            others = [
+                list(_joined(each, _other_choices(each.effective, each.facts or facts, program)))
+                for each in base
+            ]
+            yield from map(list, zip(*others, strict=True))
 
 
 def _recomputation(effective: Effective, facts: Facts, program: Runtime) -> Iterator[Candidate]:
@@ -341,15 +337,16 @@ def _smaller_buckets(effective: Effective) -> Iterator[Candidate]:
         yield Candidate(("fewer live parameters (1e8)",), edits, changed)
 
 
-def _other_choices(effective: Effective, facts: Facts) -> Iterator[Candidate]:
-    now = effective.zero
+def _other_choices(effective: Effective, facts: Facts, program: Runtime) -> Iterator[Candidate]:
+    now, executed = effective.zero, stages_under(program, facts.degrees)
     for choice in USUAL:
         same = (choice.stage, choice.optimizer, choice.parameters) == (
             now.stage,
             now.optimizer_tier,
             now.parameter_tier,
         )
-        if not same and choice.stage >= now.stage and supports_stage(facts, choice.stage):
+        is_possible = choice.stage in executed and supports_stage(facts, choice.stage)
+        if not same and choice.stage >= now.stage and is_possible:
             # The edit replaces the offload blocks.
             plain = replace(now, offload_optimizer=None, offload_param=None)
             zero = with_choice(plain, choice, facts)

@@ -353,3 +353,61 @@ def test_remedy_without_offload_unsets_the_block() -> None:
     assert without_offload.edits["/zero_optimization/offload_optimizer"] == {"device": "none"}
     (step, *_) = runtime_of("deepspeed").instructions(without_offload.edits, document.value)
     assert "offload_optimizer" in step.text
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "stated"),
+    [
+        ("transformers", OPEN, {"training_args": {**ARGS, "gradient_checkpointing": True}}),
+        ("transformers", OPEN, {"training_args": ARGS, "recompute": "full"}),
+        ("deepspeed", FIXED, {"recompute": "full"}),
+        ("dsengine", {**FIXED, "activation_checkpointing": {}}, {}),
+        (
+            "deepspeed",
+            {
+                **FIXED,
+                "zero_optimization": {"stage": 1},
+                "pipeline": {"stages": 2, "activation_checkpoint_interval": 1},
+            },
+            {},
+        ),
+    ],
+    ids=["argument", "flag", "flag for a script", "block", "pipeline"],
+)
+def test_recomputation_that_is_on_is_not_offered(
+    name: str, config: dict[str, Any], stated: dict[str, Any]
+) -> None:
+    here = gather(**WORLD, **{"seq_len": 2048, "precision": "bf16", **stated})
+    effective = dsconfig.resolve(read(config), here, runtime=name).derive()
+    assert effective is not None
+    changes = cheapest_changes(effective, here, runtime=name, count=50)
+    assert changes
+    assert not [change.what for change in changes if "recompute" in change.what]
+
+
+def test_stages_that_a_pipeline_does_not_support_are_not_offered() -> None:
+    config = {**FIXED, "zero_optimization": {"stage": 1}, "pipeline": {"stages": 2}}
+    here = gather(**WORLD, seq_len=2048, precision="bf16")
+    effective = dsconfig.resolve(read(config), here, runtime="deepspeed").derive()
+    assert effective is not None
+    changes = cheapest_changes(effective, here, runtime="deepspeed", count=50)
+    assert {change.option.stage for change in changes} == {1}
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "dsengine"])
+@pytest.mark.parametrize("more", [{"base_weights": "4bit"}, {}], ids=["QLoRA", "LoRA"])
+def test_layers_with_frozen_weights_are_not_split(name: str, more: dict[str, Any]) -> None:
+    """AutoTP slices every linear layer: a packed weight and an adapter included."""
+    here = gather(
+        **{**WORLD, "model": "llama-2-70b", **more},
+        lora_rank=16,
+        seq_len=4096 if more else 2048,
+        recompute="none",
+        precision="bf16",
+    )
+    config = {**FIXED, "train_micro_batch_size_per_gpu": 1}
+    effective = dsconfig.resolve(read(config), here, runtime=name).derive()
+    assert effective is not None
+    changes = cheapest_changes(effective, here, runtime=name, count=50)
+    assert changes
+    assert not [change.what for change in changes if "tensor parallel" in change.what]
