@@ -19,6 +19,7 @@ from dsconfig.runtimes.base import (
     ARGUMENTS,
     AUTO,
     IN_THE_SCRIPT,
+    LOSS,
     RECOMPUTATION,
     AutoHandling,
     Instruction,
@@ -70,6 +71,7 @@ class Transformers(Runtime):
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: Instruction(ARGUMENTS, "gradient_checkpointing=True"),
         **IN_THE_SCRIPT,
+        LOSS: Instruction(ARGUMENTS, "use_liger_kernel=True"),
         **steps_of("transformers"),
         "/train_micro_batch_size_per_gpu": Instruction(ARGUMENTS, "per_device_train_batch_size={}"),
         "/gradient_accumulation_steps": Instruction(ARGUMENTS, "gradient_accumulation_steps={}"),
