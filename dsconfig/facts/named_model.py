@@ -56,25 +56,47 @@ _TRAINED_IN = {
 """Families in the catalogue that were not trained in bf16, and the dtype of their checkpoints."""
 _STORED_IN = {"t5": "float32"}
 """Families whose checkpoints have another dtype than they were trained in."""
-TUNED = re.compile(r"-(?:instruct|chat|it|base)(?=-hf$|$)", re.IGNORECASE)
-"""Suffixes of fine-tuned models, whose sizes equal those of the base model."""
+_VARIANTS = frozenset(("instruct", "chat", "it", "base", "pt", "hf", "thinking"))
+"""Words of names on the hub that do not change the sizes of a model."""
+_DATE = re.compile(r"(?:0[1-9]|1[0-2])\d\d|2[3-9](?:0[1-9]|1[0-2])")
+_SIZE = re.compile(r"(?:\d+x)?\d+(?:\.\d+)?[bm]")
 _REMEDY = "Specify the path of its config.json, or params="
 
 
 @lru_cache(maxsize=64)
 def model(name: str) -> ModelTree:
-    """Return the model with this name or Hugging Face id, ignoring case and separators.
+    """Return the model with this name or Hugging Face id, ignoring case and separators, the owner
+    and words such as ``Instruct``.
 
     Raises FactError with the closest names if there is none.
     """
-    for wanted in (name, TUNED.sub("", name)):
+    for form in (catalogue.squeezed, _short, _base):
         for entry in catalogue.models():
             known = (entry["name"], entry["hf_id"], *entry.get("aliases", ()))
-            short = (alias.rpartition("/")[2] for alias in known)
-            if catalogue.squeezed(wanted) in map(catalogue.squeezed, (*known, *short)):
+            if form(name) in map(form, known):
                 return _tree(entry)
     known = (entry["name"] for entry in catalogue.models())
     raise catalogue.unknown("model", name, known, _REMEDY)
+
+
+def _short(name: str) -> str:
+    """Return a name without its owner, case and separators: mirrors keep it."""
+    return catalogue.squeezed(name.rpartition("/")[2])
+
+
+@lru_cache(maxsize=1024)
+def _base(name: str) -> str:
+    """Return the name of the base model: without owner, words of variants, and dates next to a
+    size.
+
+    Without a size, a date may stand for another model (Magistral-Small-2509 has a vision tower).
+    """
+    words = [word for word in re.split(r"[-_ ]+", name.rpartition("/")[2].lower()) if word]
+    dated = any(map(_SIZE.fullmatch, words))
+    kept = [
+        word for word in words if word not in _VARIANTS and not (dated and _DATE.fullmatch(word))
+    ]
+    return catalogue.squeezed("".join(kept[kept[:1] == ["meta"] :]))
 
 
 def _tree(entry: Mapping[str, Any]) -> ModelTree:
