@@ -14,13 +14,14 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 from dsconfig import __version__
-from dsconfig.cost import estimator, plots, remedies, rendering, tuning, usual, workload
+from dsconfig.cost import estimator, plots, rendering, tuning, usual, workload
 from dsconfig.editor import actions
 from dsconfig.editor.actions import ActionKind
 from dsconfig.editor.open_file import OpenFile
 from dsconfig.facts import Facts, catalogue, embedded_facts, gathering
 from dsconfig.facts.request import FactsRequest
 from dsconfig.project import (
+    accepted_changes,
     assumed_facts,
     changes,
     despite_errors,
@@ -198,7 +199,9 @@ def _changes(request: Request) -> Data:
     made = _Estimated(request)
     if made.effective is None:
         return {"changes": []}
-    found = remedies.cheapest_changes(made.effective, made.facts, runtime=made.program)
+    found = accepted_changes.cheapest_changes(
+        made.effective, made.facts, made.program, made.document
+    )
     listed = changes.change_data(found, made.program, made.document)
     for each, change in zip(listed, found, strict=True):
         each["text"] = changes.changed(change, made.program, made.document).text

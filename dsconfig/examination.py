@@ -9,6 +9,7 @@ command can accept what another one refuses.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dsconfig.applicable_fixes import with_applicable_fixes
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.report.report import Report, in_order
@@ -50,6 +51,17 @@ def findings(
     """
     facts = _complete(facts, document)
     document = opening.used(document, facts)
+
+    def check(read: "Document") -> Report:
+        return _findings(read, facts, program, version)
+
+    return with_applicable_fixes(document, check(document), check)
+
+
+def _findings(
+    document: "Document", facts: "Facts", program: "Runtime | None", version: "Version"
+) -> Report:
+    """Return the findings with all fixes, also those that cannot be applied."""
     if program is None:
         return _without_ignored(
             document, runner.check(document, facts, None, version), every_program=True

@@ -21,7 +21,7 @@ from dsconfig.schema import ErrorKind, SchemaError, former_names
 from dsconfig.schema.version import Version
 from dsconfig.source.document import OWN_KEYS
 from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key, replace_value
-from dsconfig.source.pointer import join, split
+from dsconfig.source.pointer import is_block, join, split
 
 with lazy_imports():
     from dsconfig.schema import spelling
@@ -390,9 +390,18 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
                     path=path,
                     message=f'"{old}" and its replacement "{new}" are both set: {REJECTED}',
                     help=f'delete "{old}"',
-                    fix=as_fix(delete_entry(config.document, join(*path))),
+                    fix=as_fix(delete_entry(config.document, join(*path)))
+                    if _means_the_same(block[old], block[new])
+                    else None,
                     on_key=True,
                 )
+
+
+def _means_the_same(old: object, new: object) -> bool:
+    """Return whether a former key has the meaning of its replacement, which may be a block."""
+    if is_block(new):
+        return (old is True) == (new.get("device") == "cpu")
+    return old == new
 
 
 @rule("DSC027", Effect.REFUSED, also=(Effect.NOTE,), on_templates=True)

@@ -270,7 +270,8 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
         return
     value = config.get(*path)
     early = not isinstance(value, (int, float))
-    edits = delete_entry(config.document, join(*path)) if config.has("gradient_clipping") else ()
+    is_repeated = config.get("gradient_clipping") == value
+    edits = delete_entry(config.document, join(*path)) if is_repeated else ()
     yield Finding(
         path=path,
         message="max_grad_norm is not an optimizer argument: "

@@ -115,17 +115,27 @@ def _require_file(document: "Document", file: str) -> None:
 def _converted(to: Format, document: "Document", file: str, facts: "Facts") -> str:
     """Return the config in the format of a program without DeepSpeed. Raises UsageError."""
     command = f"`{writers.shell(['dsconfig', 'resolve', file, '-o', 'new.json'])}`"
-    if left := unconverted.without_auto(document.value):
+
+    def reads(path: str) -> bool:
+        if to is Format.ACCELERATE_FSDP2:
+            return accelerate_fsdp2.reads(path)
+        return not unconverted.is_scheduling(path)
+
+    try:
+        config, unread = unconverted.without_autos(document.value, reads)
+    except ValueError as error:
         raise UsageError(
-            f'{document.name}: {left[0]} is still "auto"; resolve the config first: {command}'
-        )
+            f"{document.name}: {error}; specify it with --set, or resolve the config first: "
+            f"{command}"
+        ) from None
     with usage(document.name):
-        settled = settings.effective(document.value, facts)
+        settled = settings.effective(config, facts)
         if to is Format.FSDP2:
-            return fsdp2.module(settled, document.name)
+            return fsdp2.module(settled, document.name, unread)
         if to is Format.TORCHTITAN:
-            return torchtitan.toml_text(settled)
-        return accelerate_fsdp2.yaml_text(settled, facts.world_size or 1, facts.nodes or 1)
+            return torchtitan.toml_text(settled, unread)
+        gpus, nodes = facts.world_size or 1, facts.nodes or 1
+        return accelerate_fsdp2.yaml_text(settled, gpus, nodes, unread)
 
 
 def _fsdp_launch(file: str) -> dict[str, Any] | None:

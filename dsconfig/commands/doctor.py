@@ -16,6 +16,7 @@ import typer
 
 import dsconfig
 from dsconfig import examination
+from dsconfig.applicable_fixes import ABOUT_THE_SCRIPT
 from dsconfig.commands import options
 from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.progress import progress
@@ -31,7 +32,6 @@ with lazy_imports():
     from dsconfig.commands import log_facts, run_logs
     from dsconfig.facts import gathering, machine
     from dsconfig.failures import reading
-    from dsconfig.project import validator
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.base import Runtime
@@ -186,7 +186,7 @@ def config_checks(config: str, document: "Document | None" = None) -> Iterator[C
     releases = {name: release for name in gathering.PROGRAMS if (release := installed(name))}
     facts = dsconfig.gather(releases=releases)
     report = examination.findings(document, facts, program, program.version)
-    omitted = validator.ONLY_IF_SPECIFIED if inferred.inferred_from else ()
+    omitted = ABOUT_THE_SCRIPT if inferred.inferred_from else ()
     reported = [finding for finding in report.diagnostics if finding.code not in omitted]
     for finding in reported:
         is_error = finding in report.errors

@@ -40,13 +40,12 @@ with lazy_imports():
         host_memory_fixes,
         log_comparison,
         plots,
-        remedies,
         rendering,
         usual,
         workload,
     )
     from dsconfig.facts import inputs, launch_request, launches, machine, run_log
-    from dsconfig.project import changes, despite_errors, verdict
+    from dsconfig.project import accepted_changes, changes, despite_errors, verdict
     from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
@@ -257,12 +256,12 @@ def _result(
     if extra.measured is not None:
         estimates = _calibrated(estimates, extra.measured, extra.measured_as)
     result = Result(estimates, facts, program, effective, document, log)
-    if effective is None:
+    if effective is None or document is None:
         return result
     if not result.needs_seq_len and (result.ran_out or not_fitting(result.option, facts)):
         limit = smaller_device(facts, result.option, log) if log is not None else facts
-        changes = remedies.cheapest_changes(effective, limit, runtime=program.runtime)
-        result = result._replace(changes=changes, host_fixes=_host_fixes(result))
+        found = accepted_changes.cheapest_changes(effective, limit, program.runtime, document)
+        result = result._replace(changes=found, host_fixes=_host_fixes(result))
     if extra.measured is not None:  # the measurement settles the assumptions
         return result
     release_is_known = program.release_source not in inference.UNSPECIFIED

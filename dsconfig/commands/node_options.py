@@ -44,7 +44,7 @@ class NodeAddress(NamedTuple):
 
 
 class RequestedNodes(NamedTuple):
-    """Requested number of nodes and GPUs; None if not specified."""
+    """Requested number of nodes, and of GPUs per node; None if not specified."""
 
     nodes: int | None
     gpus: int | None
@@ -63,7 +63,16 @@ class NodeOptions(NamedTuple):
 
     gpus: Annotated[
         int | None,
-        typer.Option("--gpus", "--nproc", help="Processes on this node, one per GPU.", min=1),
+        typer.Option("--gpus", help="Number of GPUs on all nodes together.", min=1),
+    ] = None
+    nproc_per_node: Annotated[
+        int | None,
+        _on_nodes(
+            "--nproc-per-node",
+            "--nproc",
+            help="Processes on this node, one per GPU (default: --gpus / --nodes).",
+            min=1,
+        ),
     ] = None
     nnodes: Annotated[
         str | None,
@@ -118,13 +127,14 @@ class NodeOptions(NamedTuple):
         if self.hostfile is None:
             if self.include or self.exclude:
                 raise UsageError("--include and --exclude require --hostfile")
-            return RequestedNodes(nodes, self.gpus, least, None)
+            return RequestedNodes(nodes, self._per_node(nodes), least, None)
         with usage():
             hosts = hostfiles.hosts(self.hostfile, self.include, self.exclude)
             requested = RequestedNodes(len(hosts.names), hosts.ranks, least, hosts)
         for flag, specified, actual in (
             ("nnodes", nodes, requested.nodes),
-            ("gpus", self.gpus, requested.gpus),
+            ("gpus", self.gpus, hosts.ranks * len(hosts.names)),
+            ("nproc-per-node", self.nproc_per_node, hosts.ranks),
         ):
             if specified not in (None, actual):
                 raise UsageError(
@@ -132,6 +142,22 @@ class NodeOptions(NamedTuple):
                     "select hosts with --include"
                 )
         return requested
+
+    def _per_node(self, nodes: int | None) -> int | None:
+        """Return the ranks of a node; None if not specified. Raises UsageError for contradictory
+        flags."""
+        if self.gpus is None:
+            return self.nproc_per_node
+        if nodes is None:
+            launched = None if self.emit else launched_nodes(os.environ)
+            nodes = launched or 1
+        share, rest = divmod(self.gpus, nodes)
+        if rest or self.nproc_per_node not in (None, share):
+            wrong = f"{nodes} nodes cannot have the same number of ranks"
+            if not rest:
+                wrong = f"that is {share} per node, not --nproc-per-node {self.nproc_per_node}"
+            raise UsageError(f"--gpus {self.gpus} is the total of {nodes} nodes: {wrong}")
+        return share
 
     def reject_single_node_flags(self) -> None:
         """Raise UsageError for flags that apply to one node only."""
@@ -173,9 +199,7 @@ def node_address(
     endpoint: str | None = None,
 ) -> NodeAddress | None:
     """Return the address of this node; None if it is the only one. Raises UsageError."""
-    launcher = next((entry for entry in LAUNCHERS if _has_started(entry, environment)), None)
-    if nodes is None and launcher is not None:
-        nodes = _number(environment, launcher.nodes)
+    launcher, nodes = _launcher(environment), nodes or launched_nodes(environment)
     if nodes is None or nodes == 1:
         return None
     if launcher is not None and _number(environment, launcher.on_node):
@@ -186,7 +210,8 @@ def node_address(
     if rank is None and launcher is not None:
         rank = _number(environment, launcher.rank)
     if rank is None:
-        raise UsageError(f"{nodes} nodes require --node-rank (0 to {nodes - 1})")
+        origin = f" ({_origin_of(nodes, launcher)})" if launcher is not None else ""
+        raise UsageError(f"{nodes} nodes{origin} require --node-rank (0 to {nodes - 1})")
     if not 0 <= rank < nodes:
         raise UsageError(
             f"--node-rank {rank} is out of range: {nodes} nodes have ranks 0 to {nodes - 1}"
@@ -197,6 +222,21 @@ def node_address(
             f"{nodes} nodes require the address of node 0: --rdzv-endpoint HOST:{PORT}"
         )
     return NodeAddress(nodes, rank, with_port(endpoint))
+
+
+def _origin_of(nodes: int, launcher: Launcher) -> str:
+    return f"{launcher.nodes}={nodes} in the environment; unset it to train on this node alone"
+
+
+def launched_nodes(environment: Mapping[str, str]) -> int | None:
+    """Return the number of nodes on which a launcher has started this program; None without one."""
+    launcher = _launcher(environment)
+    return None if launcher is None else _number(environment, launcher.nodes)
+
+
+def _launcher(environment: Mapping[str, str]) -> Launcher | None:
+    """Return the launcher that has started this process, if any."""
+    return next((entry for entry in LAUNCHERS if _has_started(entry, environment)), None)
 
 
 def _has_started(launcher: Launcher, environment: Mapping[str, str]) -> bool:

@@ -133,8 +133,9 @@ def run(
             file, requested.gpus, requested.nodes or 1, request, overrides, executor
         )
         repeated = request.stated
-        repeated |= {"set": overrides, "engine": engine, "gpus": requested.gpus, "grace": grace}
-        repeated |= {"max_restarts": nodes.max_restarts, "join_timeout": nodes.join_timeout}
+        repeated |= {"set": overrides, "engine": engine, "nproc_per_node": requested.gpus}
+        repeated |= {"grace": grace, "max_restarts": nodes.max_restarts}
+        repeated |= {"join_timeout": nodes.join_timeout}
         command = jobs.command(_file_name(file), repeated, program)
         job = _job(plan, facts, nodes, requested, command, grace)
         write(None, _script(nodes.emit, job) + "\n", encoding_errors="surrogateescape")
@@ -323,8 +324,8 @@ def require_gpus(ranks: int) -> None:
     gpus = len(machine.local_gpus())
     if 0 < gpus < ranks:
         raise UsageError(
-            f"{ranks} ranks require {ranks} GPUs, but this machine has {gpus}: use --gpus {gpus}, "
-            "or set CUDA_VISIBLE_DEVICES= to train on the CPU"
+            f"{ranks} ranks require {ranks} GPUs, but this machine has {gpus}: use "
+            f"--nproc-per-node {gpus}, or set CUDA_VISIBLE_DEVICES= to train on the CPU"
         )
 
 

@@ -37,7 +37,11 @@ def change_lines(
         return [NOTHING_SMALLER]
     without = "" if activations else " without activations"
     fitting = f"To fit{without}:"
-    lines = [fitting if changes[0].fits else f"No single change makes it fit{without}. Closest:"]
+    lines = [
+        fitting
+        if changes[0].fits
+        else f"No change or pair of changes makes it fit{without}. Closest:"
+    ]
     for change in changes:
         memory = size(change.option.device.needed_bytes)
         effect = f"{change.what} ({memory}, {change.slowdown:.2f}x step time)"

@@ -1,5 +1,6 @@
 """accelerate's YAML for FSDP2, with the parallel degrees."""
 
+from collections.abc import Collection
 from typing import Any
 
 from dsconfig.conversion.unconverted import (
@@ -23,8 +24,13 @@ CONVERTED: tuple[str, ...] = (
 )
 
 
-def yaml_text(effective: Effective, gpus: int, nodes: int) -> str:
-    """Return the YAML, with what cannot be converted as comments.
+def reads(path: str) -> bool:
+    """Return whether the YAML depends on a key of a config: it has no optimizer and no batch."""
+    return path in CONVERTED or path.endswith(".device")
+
+
+def yaml_text(effective: Effective, gpus: int, nodes: int, unread: Collection[str] = ()) -> str:
+    """Return the YAML, with what cannot be converted as comments, also ``unread`` "auto" values.
 
     Stage 0 becomes accelerate's DDP. Raises ValueError if the degrees do not divide the GPUs.
     """
@@ -37,7 +43,7 @@ def yaml_text(effective: Effective, gpus: int, nodes: int) -> str:
     else:
         kind, blocks = "FSDP", _blocks(effective, gpus)
     entries = {**launch_file.head(kind, gpus, nodes), "mixed_precision": mixed, **blocks}
-    lines = comment_lines(unconverted(effective, converted))
+    lines = comment_lines(unconverted(effective, converted, unread))
     return writers.yaml(entries) + "".join(f"{line}\n" for line in lines)
 
 

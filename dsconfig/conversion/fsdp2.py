@@ -1,5 +1,6 @@
 """A Python module that trains with PyTorch's FSDP2 (``fully_shard``) as the config does."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ CONVERTED: tuple[str, ...] = (
 )
 
 
-def module(effective: Effective, name: str) -> str:
+def module(effective: Effective, name: str, unread: Collection[str] = ()) -> str:
     """Return the text of the module for a config file called ``name``.
 
     Settings are constants at the top; what cannot be converted is listed below them. Raises
@@ -49,7 +50,7 @@ def module(effective: Effective, name: str) -> str:
         "ACCUMULATION": batch.accumulation,
         **constants,
     }
-    listed = comment_lines(unconverted(effective, converted))
+    listed = comment_lines(unconverted(effective, converted, unread))
     settings = [
         *(f"{key} = {writers.python(value)}" for key, value in constants.items()),
         *listed,

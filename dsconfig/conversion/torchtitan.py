@@ -1,6 +1,6 @@
 """torchtitan's job config (TOML), as of its release 0.2.2 (``torchtitan/config/job_config.py``)."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from dsconfig.conversion.fsdp2 import torch_optimizer
@@ -32,7 +32,7 @@ DECAY = {"WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 Sections = dict[str, dict[str, Any]]
 
 
-def toml_text(effective: Effective) -> str:
+def toml_text(effective: Effective, unread: Collection[str] = ()) -> str:
     """Return the sections that follow from the config, with what cannot be converted as comments.
 
     Raises ValueError for fp16, which torchtitan does not train in, and for an open batch.
@@ -49,7 +49,7 @@ def toml_text(effective: Effective) -> str:
         converted += names
     lines = [f"# torchtitan {RELEASE}: model, data and checkpoints are not part of a ds_config"]
     lines += [f"# Different from the config: {each}" for each in _differences(effective)]
-    listed = list(comment_lines(unconverted(effective, converted)))
+    listed = list(comment_lines(unconverted(effective, converted, unread)))
     return "\n".join([*lines, "", writers.toml(sections), *listed]).rstrip() + "\n"
 
 

@@ -1,6 +1,6 @@
 """The keys of a config that a conversion does not represent, with what to do about them."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,6 +12,7 @@ from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.effective import Effective, Tier
 from dsconfig.schema import find
 from dsconfig.schema.key_index import canonical_path
+from dsconfig.schema.markers import AUTO
 from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
 
 NO_EQUIVALENT = "Not converted; set these in the training script or drop them:"
@@ -48,12 +49,18 @@ SCHEDULING = (
 """Keys that change when and in which pieces data moves, but no result."""
 
 
-def unconverted(effective: Effective, converted: Collection[str]) -> dict[str, dict[str, Any]]:
+def unconverted(
+    effective: Effective, converted: Collection[str], unread: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
     """Return the values by dotted path, in groups by what to do about them; no empty groups.
 
-    ``converted``: patterns of the dotted paths that the target represents, with current names.
+    ``converted``: patterns of the dotted paths that the target represents, with current names;
+    ``unread``: paths of "auto" values that it does not read.
     """
     groups: dict[str, dict[str, Any]] = {}
+    for path in unread:
+        title = SPEED if is_scheduling(path) else NO_EQUIVALENT
+        groups.setdefault(title, {})[path] = AUTO
     for row in cover.coverage(effective):
         path = ".".join(canonical_path(split(row.pointer)))
         if any(fnmatchcase(path, pattern) for pattern in converted):
@@ -62,11 +69,13 @@ def unconverted(effective: Effective, converted: Collection[str]) -> dict[str, d
             title = UNREAD
         elif row.status is Status.INERT:
             title = UNUSED
-        elif any(fnmatchcase(path, pattern) for pattern in SCHEDULING):
+        elif is_scheduling(path):
             title = SPEED
         else:
             title = NO_EQUIVALENT
         value = lookup(effective.config, row.pointer)
+        if value == {} and any(each.startswith(f"{dotted(row.pointer)}.") for each in unread):
+            continue
         groups.setdefault(title, {})[dotted(row.pointer)] = value
     order = (NO_EQUIVALENT, SPEED, UNUSED, UNREAD)
     return {title: groups[title] for title in order if title in groups}
@@ -95,14 +104,34 @@ def comment_lines(groups: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         yield from (writers.comment_of_value(path, value) for path, value in values.items())
 
 
-def without_auto(config: Mapping[str, Any]) -> list[str]:
-    """Return the dotted paths of the values that are still "auto"."""
-    return [dotted(pointer) for pointer in _autos(copied(dict(config)), ())]
+def is_scheduling(path: str) -> bool:
+    """Return whether a key changes when and in which pieces data moves, but no result."""
+    return any(fnmatchcase(path, pattern) for pattern in SCHEDULING)
+
+
+def without_autos(
+    config: Mapping[str, Any], reads: Callable[[str], bool]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a copy of a config without the "auto" values that the target does not read, and their
+    dotted paths.
+
+    Raises ValueError for one that it reads.
+    """
+    reduced = copied(dict(config))
+    unread: list[str] = []
+    for pointer in list(_autos(reduced, ())):
+        path = ".".join(canonical_path(split(pointer)))
+        if reads(path):
+            raise ValueError(f'{dotted(pointer)} is still "auto"')
+        *parents, name = split(pointer)
+        lookup(reduced, join(*parents), reduced).pop(name)
+        unread.append(dotted(pointer))
+    return reduced, unread
 
 
 def _autos(value: Any, path: tuple[str, ...]) -> Iterator[str]:
     if is_block(value):
         for name, child in value.items():
             yield from _autos(child, (*path, name))
-    elif value == "auto":
+    elif value == AUTO:
         yield join(*path)

@@ -14,7 +14,7 @@ from dsconfig.cost.estimate import Option
 from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.families import family_of
 from dsconfig.cost.fit import verdict_on
-from dsconfig.cost.loss import Loss
+from dsconfig.cost.loss import SELECTS_LOSS, Loss
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective
@@ -61,14 +61,11 @@ def _estimated(flag: str, effective: Effective, facts: Facts, program: Runtime) 
     return Assumption(flag, option, verdict_on(option, effective, facts).fits)
 
 
-_SELECTS_LOSS = {"loss", "use_liger_kernel", "torch_compile"}
-
-
 def _kernels(facts: Facts) -> Iterator[tuple[str, Facts]]:
     """Yield the flags of kernels that need less memory than assumed, with the facts they give."""
     if facts.sequence_length is None:
         return
-    if not _SELECTS_LOSS & facts.execution.keys():
+    if not SELECTS_LOSS & facts.execution.keys():
         # Fused cross entropy: the plain one, which is assumed, needs most.
         yield f"--loss {Loss.FUSED}", facts.with_execution({"loss": str(Loss.FUSED)})
     shape, name = facts.architecture, "attn_implementation"

@@ -135,7 +135,7 @@ def why_none(axis: str, facts: Facts, program: Runtime) -> str:
         return f"not executed by {program.name}: {reason}"
     shape = facts.architecture
     family = shape.family if shape is not None else None
-    if axis == "tensor" and (refused := refused_plan(program, family)):
+    if axis == "tensor" and (refused := _frozen(facts) or refused_plan(program, family)):
         return refused
     if axis == "expert" and (shape is None or not shape.mixed_blocks):
         return "the model has no experts"
@@ -148,6 +148,18 @@ def why_none(axis: str, facts: Facts, program: Runtime) -> str:
     if axis == "pipeline" and (facts.nodes or 1) < 2:
         return "there is one node"
     return ""
+
+
+def _frozen(facts: Facts) -> str:
+    """Return why layers cannot be split over tensor ranks; "" if all of their weights are trained.
+
+    AutoTP slices the weight of every ``nn.Linear``, that of an adapter or a packed one included
+    (``_replace_module`` of 0.19.8); dsengine finds the layers of a plan by their full names."""
+    model = facts.model
+    if facts.base_weights is not None:
+        return "quantized layers cannot be split"
+    frozen = model is not None and model.trainable < model.parameters
+    return "layers with frozen weights or adapters cannot be split" if frozen else ""
 
 
 def possible(facts: Facts, program: Runtime) -> list[Facts]:

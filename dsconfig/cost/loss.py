@@ -29,6 +29,23 @@ class Loss(StrEnum):
 CHUNKS = 8
 """Chunks of a chunked loss: torchtune's ``num_output_chunks``."""
 
+SELECTS_LOSS = {"loss", "use_liger_kernel", "torch_compile"}
+"""Settings of a run that select a loss."""
+LIGER_FAMILIES = frozenset(
+    (
+        *("exaone4", "falcon_h1", "gemma", "gemma2", "gemma3", "gemma3_text", "gemma4_text"),
+        *("glm4", "glm4v", "glm4v_moe", "gpt_oss", "granite", "hunyuan_v1_dense"),
+        *("hunyuan_v1_moe", "internvl", "llama", "llama4", "llama4_text", "llava", "ministral"),
+        *("mistral", "mixtral", "mllama", "mllama_text_model", "nemotron", "olmo2", "olmo3"),
+        *("paligemma", "phi3", "pixtral", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_vl"),
+        *("qwen2_vl_text", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"),
+        *("qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_text"),
+        *("qwen3_vl_text", "smollm3", "smolvlm"),
+    )
+)
+"""Families that ``use_liger_kernel`` changes (``MODEL_TYPE_TO_APPLY_LIGER_FN`` of liger-kernel
+0.8.0); for others the Trainer only logs a warning."""
+
 FORMULAS: Mapping[Loss, str] = {
     Loss.PLAIN: f"{LOGITS}, 16-bit and fp32 copies",
     Loss.NARROW: f"{LOGITS}, 16-bit copies",

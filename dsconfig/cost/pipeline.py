@@ -40,7 +40,7 @@ def _of_stage(job: Workload, stage: int, stages: int) -> Workload:
         activations = activations_of_stage(activations, blocks, stage, stages, job.accumulation)
     # The tree is that of the full model: its units are not those of a stage.
     model = replace(job.model, root=None)
-    return replace(job, weights=weights, activations=activations, model=model)
+    return replace(job, weights=weights, built=weights, activations=activations, model=model)
 
 
 def blocks_of_stage(blocks: int, stage: int, stages: int) -> range:

@@ -89,15 +89,13 @@ def _built(job: Workload) -> Component:
 
     On the CPU it is counted as device memory.
     """
-    elements, formula = (
-        job.elements,
-        f"{job.built_width} bytes per element, full model on every rank",
-    )
+    elements = job.built.elements
+    formula = f"{job.built_width} bytes per element, full model on every rank"
     if job.builds_in_pieces:
-        elements = job.model.largest_module or max(each.elements for each in job.weights)
+        elements = job.model.largest_module or max(each.elements for each in job.built)
         formula = f"{job.built_width} bytes per element of the largest module, under zero.Init"
-    elif job.weights.largest_quantized:
-        elements = max(job.weights.largest, job.weights.largest_quantized)
+    elif job.built.largest_quantized:
+        elements = max(job.built.largest, job.built.largest_quantized)
         formula = (
             f"{job.built_width} bytes per element of the largest tensor, quantized on the device"
         )

@@ -13,9 +13,14 @@ from dsconfig.cost.weights import Size, Weight, Weights, packing_of, weights_of
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.inputs import MAX_PARAMETERS, ArgumentError
 from dsconfig.facts.model import ModelTree
-from dsconfig.mesh import Mesh, ranks_per_node
+from dsconfig.mesh import UNDIVIDED, Mesh, ranks_per_node
 from dsconfig.runtimes.effective import Effective, Precision, mesh_of
 from dsconfig.schema.version import NEWEST, Version
+
+KEEPS_DTYPE = Version(5, 0, 0)
+"""First release of transformers in which ``from_pretrained`` keeps the dtype of a checkpoint: its
+default of ``dtype`` is "auto". Earlier ones load fp32."""
+_SIXTEEN_BIT = frozenset(("bfloat16", "float16", "bf16", "fp16"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +44,10 @@ class Workload:
     """The DeepSpeed release, if the runtime uses DeepSpeed."""
     builds_in_pieces: bool = False
     """Under zero.Init: no rank ever holds the full model."""
+    built: Weights
+    """The tensors that a rank builds or loads: tensor and expert parallelism divide them later."""
     built_width: int = 4
-    """Bytes of an element as the model is built or loaded, before any cast: fp32, unless ``dtype``
-    (formerly ``torch_dtype``) of ``from_pretrained`` is 16-bit."""
+    """Bytes of an element as the model is built or loaded, before any cast."""
     copies_masters: bool = True
     """False: the optimizer updates the 16-bit weights themselves."""
     on_cpu: bool = False
@@ -185,14 +191,14 @@ def workload(
             f"params=: {facts.model.parameters:.3g} parameters exceed any model; write a "
             "count like 13e9, 13B or 700M"
         )
-    batch, arguments = effective.batch, facts.arguments
-    dtype = str(arguments.get("dtype") or arguments.get("torch_dtype") or "")
-    is_half = dtype.removeprefix("torch.") in {"bfloat16", "float16", "bf16", "fp16"}
-    memory = facts.device_bytes
+    batch, memory = effective.batch, facts.device_bytes
     packing = packing_of(effective, facts)
+    # Megatron's layers, which a pipeline divides as well, are built divided.
+    degrees = facts.degrees if facts.degrees.pipeline > 1 else UNDIVIDED
     return Workload(
         effective=effective,
         weights=weights_of(facts.model, facts.degrees, packing),
+        built=weights_of(facts.model, degrees, packing),
         mesh=mesh_of(effective.zero, facts),
         ranks_per_node=ranks_per_node(facts.world_size, facts.nodes),
         optimizer=cost_in_force(effective, facts, facts.model, in_engine=in_engine),
@@ -205,9 +211,21 @@ def workload(
         # quantizes the full model on each device first (``get_init_context`` of 5.23).
         builds_in_pieces=effective.zero.stage == 3
         and packing is None
-        and bool(arguments.get("zero_init", True)),
-        built_width=2 if is_half else 4,
+        and bool(facts.arguments.get("zero_init", True)),
+        built_width=loaded_width(facts),
         copies_masters=specified(facts) != "none",
         on_cpu=facts.on_cpu,
         free_bytes=None if memory is None else memory - hardware.outside_bytes(facts),
     )
+
+
+def loaded_width(facts: Facts) -> int:
+    """Return the bytes of an element as ``from_pretrained`` loads it: in ``dtype`` (formerly
+    ``torch_dtype``), else in the default of the transformers release."""
+    given = facts.arguments.get("dtype") or facts.arguments.get("torch_dtype")
+    release = facts.releases.get("transformers")
+    keeps = release is None or Version.parse(release) >= KEEPS_DTYPE
+    dtype = str(given or ("auto" if keeps else "float32")).removeprefix("torch.")
+    if dtype == "auto":
+        dtype = facts.model.stored_in if facts.model is not None else None
+    return 2 if dtype in _SIXTEEN_BIT else 4

@@ -127,6 +127,7 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
         remedy = "add it, or specify params="
         raise SizesUnknown("model", f"{name} has no vocab_size: {remedy}")
     dtype = config.get("dtype") or config.get("torch_dtype") or part.get("torch_dtype")
+    dtype = dtype or part.get("dtype")
     trained_in = dtype if dtype in ("bfloat16", "float16", "float32") else None
     tree = _counted(name, shape) or _estimated(name, shape, part)
     missing = tuple(_assumed_sizes(part, shape))
@@ -135,7 +136,7 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
         note = "only the language model is counted, not the other towers of this config"
         tree = replace(tree, assumed=(*tree.assumed, note))
     attributes = MappingProxyType(hf_attributes.attributes(config))
-    return replace(tree, config=attributes, trained_in=trained_in)
+    return replace(tree, config=attributes, trained_in=trained_in, stored_in=trained_in)
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:

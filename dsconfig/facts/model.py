@@ -189,6 +189,8 @@ class ModelTree:
     """As determined by Hugging Face's integrations, whose bucket formulas use it."""
     trained_in: str | None = None
     """The dtype the weights were trained in, if known (``bfloat16`` ...)."""
+    stored_in: str | None = None
+    """The dtype of the published checkpoint, if known."""
     assumed: tuple[str, ...] = field(default=())
     config: Mapping[str, Any] | None = field(
         default_factory=lambda: MappingProxyType({}), hash=False, repr=False

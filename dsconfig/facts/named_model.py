@@ -49,27 +49,54 @@ _EXTRAS = (
     "qk_rope_head_dim",
     "qk_nope_head_dim",
 )
-_NOT_IN_BF16 = {"gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "phi", "bert"}
-"""Families in the catalogue that were not trained in bf16."""
-TUNED = re.compile(r"-(?:instruct|chat|it|base)(?=-hf$|$)", re.IGNORECASE)
-"""Suffixes of fine-tuned models, whose sizes equal those of the base model."""
+_TRAINED_IN = {
+    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "bert"), "float32"),
+    **dict.fromkeys(("gpt_neox", "opt", "phi"), "float16"),
+}
+"""Families in the catalogue that were not trained in bf16, and the dtype of their checkpoints."""
+_STORED_IN = {"t5": "float32"}
+"""Families whose checkpoints have another dtype than they were trained in."""
+_VARIANTS = frozenset(("instruct", "chat", "it", "base", "pt", "hf", "thinking"))
+"""Words of names on the hub that do not change the sizes of a model."""
+_DATE = re.compile(r"(?:0[1-9]|1[0-2])\d\d|2[3-9](?:0[1-9]|1[0-2])")
+_SIZE = re.compile(r"(?:\d+x)?\d+(?:\.\d+)?[bm]")
 _REMEDY = "Specify the path of its config.json, or params="
 
 
 @lru_cache(maxsize=64)
 def model(name: str) -> ModelTree:
-    """Return the model with this name or Hugging Face id, ignoring case and separators.
+    """Return the model with this name or Hugging Face id, ignoring case and separators, the owner
+    and words such as ``Instruct``.
 
     Raises FactError with the closest names if there is none.
     """
-    for wanted in (name, TUNED.sub("", name)):
+    for form in (catalogue.squeezed, _short, _base):
         for entry in catalogue.models():
             known = (entry["name"], entry["hf_id"], *entry.get("aliases", ()))
-            short = (alias.rpartition("/")[2] for alias in known)
-            if catalogue.squeezed(wanted) in map(catalogue.squeezed, (*known, *short)):
+            if form(name) in map(form, known):
                 return _tree(entry)
     known = (entry["name"] for entry in catalogue.models())
     raise catalogue.unknown("model", name, known, _REMEDY)
+
+
+def _short(name: str) -> str:
+    """Return a name without its owner, case and separators: mirrors keep it."""
+    return catalogue.squeezed(name.rpartition("/")[2])
+
+
+@lru_cache(maxsize=1024)
+def _base(name: str) -> str:
+    """Return the name of the base model: without owner, words of variants, and dates next to a
+    size.
+
+    Without a size, a date may stand for another model (Magistral-Small-2509 has a vision tower).
+    """
+    words = [word for word in re.split(r"[-_ ]+", name.rpartition("/")[2].lower()) if word]
+    dated = any(map(_SIZE.fullmatch, words))
+    kept = [
+        word for word in words if word not in _VARIANTS and not (dated and _DATE.fullmatch(word))
+    ]
+    return catalogue.squeezed("".join(kept[kept[:1] == ["meta"] :]))
 
 
 def _tree(entry: Mapping[str, Any]) -> ModelTree:
@@ -84,9 +111,12 @@ def _tree(entry: Mapping[str, Any]) -> ModelTree:
         largest_block=entry["largest_block_params"],
         hidden_size=entry["hidden_size"],
     )
+    family = str(sizes.family)
+    trained_in = _TRAINED_IN.get(family, "bfloat16")
     return replace(
         tree,
-        trained_in=None if sizes.family in _NOT_IN_BF16 else "bfloat16",
+        trained_in=trained_in,
+        stored_in=_STORED_IN.get(family, trained_in),
         config=MappingProxyType({"hidden_size": entry["hidden_size"]}),
     )
 

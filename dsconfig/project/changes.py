@@ -41,7 +41,10 @@ def change_data(
 def changed(change: "Change", runtime: "Runtime", document: "Document") -> "Document":
     """Return the config with the part of a change that belongs in it."""
     edits = runtime.file_edits(change.edits, document.value)
-    edited = _without_former_names(rewrite.with_values(document, edits), edits)
+    values = {pointer: value for pointer, value in edits.items() if value is not None}
+    edited = _without_former_names(rewrite.with_values(document, values), edits)
+    for pointer in edits.keys() - values.keys():
+        edited = rewrite.without(edited, pointer)
     return _without_keys_of(lookup(document.value, STAGE, 0), edited)
 
 

@@ -5,6 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from dsconfig import examination, opening
+from dsconfig.applicable_fixes import ABOUT_THE_SCRIPT
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import beside, inference
 from dsconfig.project.errors import UsageError, usage
@@ -154,7 +155,7 @@ class Validator(NamedTuple):
                 if finding.code == ignores.UNUSED
             ]
         if self.program is not None and self.program.inferred_from:
-            findings = [finding for finding in findings if finding.code not in ONLY_IF_SPECIFIED]
+            findings = [finding for finding in findings if finding.code not in ABOUT_THE_SCRIPT]
         kept = tuple(finding for finding in findings if self.selection.keeps(finding))
         if self.baseline is not None:
             kept = self.baseline.new(document.name, kept)
@@ -195,6 +196,4 @@ class Validator(NamedTuple):
         return self.selection.keeps(finding) and not known
 
 
-ONLY_IF_SPECIFIED = frozenset({"DSC613"})
-"""Notes about the script, reported only if the user specified the program."""
 ALL_PROGRAMS = FileTarget(inference.EVERY, "", described="target: all programs")

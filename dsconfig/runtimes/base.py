@@ -68,6 +68,8 @@ SELECTIVELY_BY_THE_MODEL = Instruction(
 """The policy is part of dsengine, because torch has none by name; it only depends on torch."""
 LORA_RANK, BASE_WEIGHTS = "/lora/rank", "/base_weights"
 """Pointers that stand for LoRA adapters on a frozen model, and for quantizing it."""
+LOSS = "/loss"
+"""Stands for a loss that computes no logits."""
 SEQUENCE, TENSOR = "/degrees/sequence", "/degrees/tensor"
 EXPERT, PIPELINE = "/degrees/expert", "/degrees/pipeline"
 """Pointers that stand for what a parallel degree requires outside the config."""
@@ -80,9 +82,13 @@ QUANTIZED_BY_BITSANDBYTES = Instruction(
     'bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, '
     "bnb_4bit_quant_storage=torch.bfloat16))",
 )
+FUSED_LOSS = Instruction(
+    SCRIPT, "loss = LigerFusedLinearCrossEntropyLoss()(lm_head.weight, hidden_states, labels)"
+)
 IN_THE_SCRIPT: Mapping[str, Instruction] = {
     LORA_RANK: ADAPTERS_BY_PEFT,
     BASE_WEIGHTS: QUANTIZED_BY_BITSANDBYTES,
+    LOSS: FUSED_LOSS,
 }
 
 
@@ -186,11 +192,13 @@ class Runtime:
             if step is not None:
                 taken.append(step._replace(text=step.text.format(value)))
             if pointer in in_file:
-                taken.append(Instruction(CONFIG, f"{dotted(pointer)} = {json.dumps(value)}"))
+                assigned = f"{dotted(pointer)} = {json.dumps(value)}"
+                text = f"delete {dotted(pointer)}" if value is None else assigned
+                taken.append(Instruction(CONFIG, text))
         return tuple(taken)
 
     def file_edits(self, edits: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values, by pointer, that belong in the file ``written``.
+        """Return the values, by pointer, that belong in the file ``written``; None deletes.
 
         A value that the program takes from elsewhere stays out of the file, or "auto" in it. One
         that the file sets changes as well, because the two must agree.

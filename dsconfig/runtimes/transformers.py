@@ -19,6 +19,7 @@ from dsconfig.runtimes.base import (
     ARGUMENTS,
     AUTO,
     IN_THE_SCRIPT,
+    LOSS,
     RECOMPUTATION,
     AutoHandling,
     Instruction,
@@ -46,6 +47,7 @@ from dsconfig.runtimes.replay import (
     run_replay,
     unknown_ranks,
 )
+from dsconfig.schema import catalogue
 from dsconfig.schema.auto import BY_ACCELERATE, BY_TRANSFORMERS
 from dsconfig.schema.schedules import TOTAL
 from dsconfig.schema.version import NEWEST, Version
@@ -70,6 +72,7 @@ class Transformers(Runtime):
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: Instruction(ARGUMENTS, "gradient_checkpointing=True"),
         **IN_THE_SCRIPT,
+        LOSS: Instruction(ARGUMENTS, "use_liger_kernel=True"),
         **steps_of("transformers"),
         "/train_micro_batch_size_per_gpu": Instruction(ARGUMENTS, "per_device_train_batch_size={}"),
         "/gradient_accumulation_steps": Instruction(ARGUMENTS, "gradient_accumulation_steps={}"),
@@ -411,15 +414,31 @@ def trainer(replay: Replay, facts: Facts, runtime: Transformers) -> None:
             scheduled_lr=0.001 if has_optimizer else args.values["learning_rate"],
         ),
     )
+    clipping = catalogue.key("gradient_clipping")
+    clips_at = clipping.default_at(runtime.version) if clipping else 0
+    if args.values["max_grad_norm"] != 1.0 or "max_grad_norm" in facts.arguments:
+        _remark_clipping(replay, args.values["max_grad_norm"], clips_at)
     after_trainer(replay, args, is_plugin_first=runtime.through_accelerate)
 
 
+def _remark_clipping(replay: Replay, norm: float, clips_at: float) -> None:
+    """Report a max_grad_norm that the config does not carry; ``clips_at``: DeepSpeed's default."""
+    if "gradient_clipping" in replay.config or norm == clips_at:
+        return
+    clips = f"clips at its default of {clips_at}" if clips_at else "does not clip by default"
+    replay.remark(
+        "DSC755",
+        "gradient_clipping",
+        f"max_grad_norm is {norm}, but the config has no gradient_clipping: DeepSpeed {clips}",
+        'write "gradient_clipping": "auto"',
+    )
+
+
 def after_trainer(replay: Replay, args: Arguments, *, is_plugin_first: bool) -> None:
-    """Report flags that the config does not carry, and default clipping.
+    """Report flags that the config does not carry.
 
     ``is_plugin_first``: accelerate adds the half-precision block before the Trainer reads it.
     """
-    config = replay.config
     for dtype in () if is_plugin_first else ("fp16", "bf16"):
         path = f"{dtype}.enabled"
         if args.values[dtype] and path in replay.reasons and replay.reasons[path].block_was_absent:
@@ -430,14 +449,6 @@ def after_trainer(replay: Replay, args: Arguments, *, is_plugin_first: bool) -> 
                 f"recorded fp32, so fp32 inputs reach a {dtype} model",
                 f'write "{dtype}": {{"enabled": "auto"}}',
             )
-    if "gradient_clipping" not in config and args.values["max_grad_norm"] != 1.0:
-        replay.remark(
-            "DSC755",
-            "gradient_clipping",
-            f"max_grad_norm is {args.values['max_grad_norm']}, but the config has no "
-            "gradient_clipping: DeepSpeed clips at its default of 1.0",
-            'write "gradient_clipping": "auto"',
-        )
     if "gradient_accumulation_steps" in args.given:
         remark_accumulation(replay, args.values["gradient_accumulation_steps"])
 

@@ -108,14 +108,20 @@ def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:
 
     A fix that overlaps an earlier one is skipped; apply it in another call.
     """
-    chosen: list[Edit] = []
-    count = 0
+    chosen = compatible(fixes)
+    return apply_edits(text, (edit for fix in chosen for edit in fix.edits)), len(chosen)
+
+
+def compatible(fixes: Iterable[Fix]) -> list[Fix]:
+    """Return the fixes that do not overlap an earlier one."""
+    edits: list[Edit] = []
+    chosen: list[Fix] = []
     for fix in fixes:
-        together = sorted((*chosen, *fix.edits), key=lambda edit: edit.range)
-        if set(fix.edits).isdisjoint(chosen) and not _overlap(together):
-            chosen = together
-            count += 1
-    return apply_edits(text, chosen), count
+        together = sorted((*edits, *fix.edits), key=lambda edit: edit.range)
+        if set(fix.edits).isdisjoint(edits) and not _overlap(together):
+            edits = together
+            chosen.append(fix)
+    return chosen
 
 
 def _layout(document: Document, pointer: str) -> "layout.Layout | None":

@@ -117,8 +117,8 @@ def _refusals(
     planned, requested, gpus = spec.planned_ranks, status["ranks"], status["gpus"]
     if requested not in (None, planned) and not spec.is_elastic:
         yield (
-            f"node {rank} was started with --gpus {requested}, but the plan has {planned} ranks "
-            "on each node"
+            f"node {rank} was started with --nproc-per-node {requested}, but the plan has "
+            f"{planned} ranks on each node"
         )
     ranks = requested if requested and spec.is_elastic else planned
     if 0 < gpus < ranks:

@@ -99,3 +99,29 @@ def test_doctor_uses_installed_releases(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     monkeypatch.setattr(doctor, "version", version)
     assert any("DSC847" in found.text for found in doctor.config_checks(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("norm", "version", "does"),
+    [
+        (0.5, "0.19.3", "clips at its default of 1.0"),
+        (0.5, "0.19.2", "does not clip by default"),
+        (1.0, "0.19.2", "does not clip by default"),
+        (1.0, "0.19.3", None),
+        (0.0, "0.19.2", None),
+        (None, "0.19.2", None),
+    ],
+)
+def test_default_clipping_is_that_of_the_release(
+    norm: float | None, version: str, does: str | None
+) -> None:
+    arguments = {} if norm is None else {"max_grad_norm": norm}
+    facts = dsconfig.gather(gpus=1, training_args={**arguments, "bf16": True})
+    config = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "bf16": {"enabled": "auto"},
+        "zero_optimization": {"stage": 2},
+    }
+    report = dsconfig.validate(config, facts, runtime="transformers", version=version)
+    found = [each.message for each in report.diagnostics if each.code == "DSC755"]
+    assert [each.partition("DeepSpeed ")[2] for each in found] == ([does] if does else [])

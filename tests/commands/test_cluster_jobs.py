@@ -12,7 +12,7 @@ from command_line import Done, run
 from dsconfig.commands import cluster_jobs, node_options
 
 CONFIG = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}'
-FLAGS = ("--gpus", 8, "--nnodes", 2, "--device", "a100-80gb", "--max-restarts", 1)
+FLAGS = ("--gpus", 16, "--nnodes", 2, "--device", "a100-80gb", "--max-restarts", 1)
 PROGRAM = ("--", "train.py", "--lr", "1e-4", "it's")
 
 
@@ -84,7 +84,7 @@ def test_gpu_of_skypilot_is_the_one_of_the_run(device: str, expected: str | None
     [
         (
             "kubeflow",
-            ("--nnodes", "1:2", "--max-restarts", 1, "--gpus", 2),
+            ("--nnodes", "1:2", "--max-restarts", 1, "--gpus", 4),
             "a fixed number of nodes",
         ),
         ("skypilot", ("--gpus", 2), "requires the GPU to request"),

@@ -54,7 +54,7 @@ def test_keys_without_equivalent_are_listed_by_what_to_do(folder: Path, form: st
     assert '#   notes = "x"' in unread and "no_such_key = 1" in unread
 
 
-@pytest.mark.parametrize("form", ["fsdp2", "accelerate-fsdp2", "torchtitan"])
+@pytest.mark.parametrize("form", ["fsdp2", "torchtitan"])
 def test_unresolved_config_names_the_command_once(folder: Path, form: str) -> None:
     done = run("convert", "acc.yaml", "--to", form, cwd=folder)
     assert done.returncode == 2 and done.stderr.count("resolve the config") == 1
@@ -65,3 +65,35 @@ def test_open_batch_is_a_usage_error(folder: Path) -> None:
     (folder / "open.json").write_text('{"zero_optimization": {"stage": 3}}')
     done = run("convert", "open.json", "--to", "fsdp2", cwd=folder)
     assert done.returncode == 2 and "the batch is not determined" in done.stderr
+
+
+AUTOS = """{"train_batch_size": "auto", "bf16": {"enabled": true}, "zero_optimization": {"stage": 3,
+"reduce_bucket_size": "auto"}, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}}"""
+
+
+def test_values_that_the_target_does_not_read_may_be_open(folder: Path) -> None:
+    """accelerate's YAML for FSDP has no batch, learning rate or schedule."""
+    (folder / "open.json").write_text(AUTOS)
+    done = run("convert", "open.json", "--to", "accelerate-fsdp2", "--gpus", 8, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["fsdp_config"]["fsdp_version"] == 2
+    for name in ("optimizer.params.lr", "train_batch_size", "scheduler.params.total_num_steps"):
+        assert f'#   {name} = "auto"\n' in done.stdout
+    assert "{}" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("fsdp2", "optimizer.params.lr"),
+        ("torchtitan", "optimizer.params.lr"),
+        ("accelerate-fsdp2", "bf16.enabled"),
+    ],
+)
+def test_values_that_the_target_reads_are_required(folder: Path, form: str, name: str) -> None:
+    text = AUTOS.replace('{"enabled": true}', '{"enabled": "auto"}' if "bf16" in name else "{}")
+    (folder / "open.json").write_text(text.replace('"train_batch_size": "auto"', '"seed": 1'))
+    flags = ("--set", "train_batch_size=8", "--gpus", 8)
+    done = run("convert", "open.json", "--to", form, *flags, cwd=folder)
+    assert done.returncode == 2 and f'{name} is still "auto"' in done.stderr

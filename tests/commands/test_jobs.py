@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import command_line
+from dsconfig.commands import node_options
 from dsconfig.hostfile import hosts, read
 from ports import reserved_port
 from suite.limits import scaled
@@ -136,7 +137,7 @@ def environment() -> dict[str, str]:
 
 
 def test_slurm_job_requests_nodes_and_gpus_of_plan(home: Path) -> None:
-    flags = "--emit slurm --nnodes 4 --gpus 8 --device h100 --model gpt2 --seq-len 128"
+    flags = "--emit slurm --nnodes 4 --gpus 32 --device h100 --model gpt2 --seq-len 128"
     job = emitted(home, *flags.split(), "--set", "bf16.enabled=true", "--max-restarts", "2")
     assert job.returncode == 0, job.stderr
     requested = {line.removeprefix("#SBATCH --") for line in job.stdout.splitlines()}
@@ -150,6 +151,22 @@ def test_slurm_job_requests_nodes_and_gpus_of_plan(home: Path) -> None:
         "bf16.enabled=true",
         "2",
     )
+
+
+@pytest.mark.parametrize("flags", ["--gpus 16 --nodes 2", "--nodes 2 --nproc-per-node 8"])
+def test_gpus_are_the_total_of_all_nodes(home: Path, flags: str) -> None:
+    """As in ``estimate``, where the same flags mean 16 ranks."""
+    job = emitted(home, "--emit", "slurm", *flags.split(), "--device", "a100-80gb")
+    assert job.returncode == 0, job.stderr
+    assert "#SBATCH --gpus-per-node=8\n" in job.stdout and "x 16 ranks" in job.stdout
+    command = shlex.split(job.stdout.partition("srun ")[2])
+    assert command[command.index("--nproc-per-node") + 1] == "8" and "--gpus" not in command
+
+
+def test_total_is_divided_by_the_nodes_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_NNODES", "4")
+    assert node_options.NodeOptions(gpus=8).requested().gpus == 2
+    assert node_options.NodeOptions(nproc_per_node=8).requested().gpus == 8
 
 
 def test_torchrun_variables_are_flag_defaults(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +188,10 @@ def test_cpu_job_requests_no_gpus(home: Path) -> None:
         ("--emit ssh --nnodes 2", "--hostfile"),
         ("--emit slurm --hostfile hosts --include w0:1", "Slurm assigns"),
         ("--hostfile hosts --include w0 --gpus 2", "--gpus 2: the selected hosts have 4"),
+        ("--hostfile hosts --include w0 --nproc-per-node 2", "--nproc-per-node 2: the selected"),
         ("--hostfile hosts --include w0@w1 --nnodes 3", "--nnodes 3"),
+        ("--emit slurm --nnodes 3 --gpus 4", "--gpus 4 is the total of 3 nodes"),
+        ("--emit slurm --nnodes 2 --gpus 4 --nproc-per-node 4", "2 per node, not"),
         ("--include w0", "--hostfile"),
         ("--hostfile hosts --include w0@w1", "--node-rank"),
         ("--nnodes 1:2 --rdzv-endpoint a:1 --node-rank 0", "--max-restarts"),
@@ -222,7 +242,7 @@ def test_invalid_host_names_and_slots_are_rejected(tmp_path: Path, line: str) ->
 def test_script_name_is_quoted(home: Path) -> None:
     odd = home / "a\ntouch INJECTED\n#.py"
     odd.write_text(PRINTS)
-    done = emitted(home, "--emit", "slurm", "--nnodes", "2", "--gpus", "1", script=odd.name)
+    done = emitted(home, "--emit", "slurm", "--nnodes", "2", "--gpus", "2", script=odd.name)
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --job-name=a_touch_INJECTED__\n" in done.stdout
     program = shlex.split(done.stdout.partition("srun ")[2])
@@ -236,7 +256,7 @@ def test_elastic_job_notes_indivisible_node_counts(home: Path) -> None:
     assert over_ssh.count("--nnodes 1:3") == 3
     assert "-- me@w0 " in over_ssh and "--local-addr w0 --rdzv-endpoint w0:29400" in over_ssh
     assert "# note: 2 nodes cannot divide a global batch of 3" in over_ssh
-    assert "--nnodes 1:3" in emitted(home, "--emit", "slurm", "--gpus", "1", *elastic).stdout
+    assert "--nnodes 1:3" in emitted(home, "--emit", "slurm", "--gpus", "3", *elastic).stdout
 
 
 @pytest.mark.parametrize("ended_first", [True, False])

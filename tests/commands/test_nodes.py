@@ -380,12 +380,12 @@ def curve(folder: Path) -> dict[int, tuple[int, float]]:
 def test_elastic_run_survives_lost_and_new_nodes(bed: Bed) -> None:
     """World 4 -> 2 -> 3, with the losses of a training that nothing has happened to."""
     common = {"config": ELASTIC, "script": TRAINS_ON_ANY, "nodes": "1:2"}
-    flags = "--gpus 2 --max-restarts 3"
+    flags = "--nproc-per-node 2 --max-restarts 3"
     stays, lost = (bed.start(rank, "changes", flags=flags, **common) for rank in (0, 1))
     bed.until("done3")
     lost.kill()
     bed.until("done6")
-    comes = bed.start(1, "changes", flags="--gpus 1 --max-restarts 3", **common)
+    comes = bed.start(1, "changes", flags="--nproc-per-node 1 --max-restarts 3", **common)
     (code, output), (other, log) = ended(stays, comes)
     assert (code, other) == (0, 0), output + log
     found = curve(bed.folder)
@@ -403,7 +403,7 @@ def test_elastic_run_survives_lost_and_new_nodes(bed: Bed) -> None:
 def test_indivisible_batch_stops_elastic_run(bed: Bed) -> None:
     common: dict[str, Any] = {
         "script": TRAINS,
-        "flags": "--max-restarts 5 --gpus 1",
+        "flags": "--max-restarts 5 --nproc-per-node 1",
         "nodes": "1:3",
     }
     host, other, lost = (bed.start(rank, "endless", **common) for rank in (0, 1, 2))
@@ -469,7 +469,10 @@ def test_unreachable_host_is_named(bed: Bed, hosts: Hosts) -> None:
 @pytest.mark.long
 @pytest.mark.engine
 def test_node_with_other_rank_count_does_not_start(bed: Bed) -> None:
-    for code, output in ended(bed.start(0, flags="--gpus 1"), bed.start(1, flags="--gpus 2")):
+    for code, output in ended(
+        bed.start(0, flags="--nproc-per-node 1"), bed.start(1, flags="--nproc-per-node 2")
+    ):
         assert (
-            code == 2 and "node 1 was started with --gpus 2, but the plan has 1 ranks" in output
+            code == 2
+            and "node 1 was started with --nproc-per-node 2, but the plan has 1 ranks" in output
         ), output

@@ -105,6 +105,7 @@ def test_fail_if_oom_sets_the_exit_code(config: str) -> None:
 def test_host_memory_shortfall_is_reported_without_device(config: str) -> None:
     """In depth, in the table over all choices, and of a plan."""
     flags = ["--model", "llama-3-8b", "--gpus", "8", "--seq-len", "2048"]
+    flags += ["--with", "transformers==4.57.1"]  # loads fp32
     memory = ["--host-memory", "64GiB"]
     offloaded = ["--set", 'zero_optimization.offload_optimizer={"device": "cpu"}']
     stage2 = ["--set", "zero_optimization.stage=2", "--runtime", "deepspeed"]
@@ -226,7 +227,8 @@ def test_option_exceeding_host_memory_does_not_fit(config: str) -> None:
     flags = ("--gpus", "8", "--device", "a100-80gb", "--host-memory", "200GB")
     done = run("estimate", "--params", "13e9", *flags)
     assert "no, needs 387 GiB of host memory per node" in done.stdout
-    deep = ("estimate", config, "--model", "llama-2-13b", *flags, "--fail-if-oom")
+    loading_fp32 = ("--with", "transformers==4.57.1")
+    deep = ("estimate", config, "--model", "llama-2-13b", *flags, *loading_fp32, "--fail-if-oom")
     done = run(*deep)
     assert done.returncode == 1
     assert "Does not fit: needs 38" in done.stdout and "To fit without activations:" in done.stdout

@@ -35,6 +35,7 @@ from dsconfig.schema import Key, find
 from dsconfig.tiles import LONGEST_DENSE_MASK
 
 RUNTIMES = ("dsengine", "deepspeed")
+LOADED_IN_FP32 = {"dtype": "float32"}
 
 
 def facts(**changes: Any) -> Facts:
@@ -489,17 +490,71 @@ def test_ranks_build_full_model_in_host_memory_without_zero_init(
         return estimate_option(usual_config(here, choice), here, runtime=runtime).host
 
     eight_copies = 8 * 4 * model.parameters
-    assert host(Choice(stage=1)).peak_bytes == eight_copies
+    single = "float32"
+    assert host(Choice(stage=1), dtype=single).peak_bytes == eight_copies
     assert host(Choice(stage=1)).bytes == 0
     assert host(Choice(stage=1), dtype="bfloat16").peak_bytes == eight_copies // 2
-    assert host(Choice(stage=3), zero_init=False).peak_bytes == eight_copies
-    assert host(Choice(stage=3)).peak_bytes == 8 * 4 * (model.largest_module or 0)
+    assert host(Choice(stage=3), zero_init=False, dtype=single).peak_bytes == eight_copies
+    largest = 8 * 4 * (model.largest_module or 0)
+    assert host(Choice(stage=3), dtype=single).peak_bytes == largest
+
+
+@pytest.mark.parametrize(
+    ("model", "release", "arguments", "width"),
+    [
+        ("llama-2-7b", None, {}, 2),
+        ("llama-2-7b", "5.0.0", {}, 2),
+        ("llama-2-7b", "4.57.1", {}, 4),
+        ("llama-2-7b", "4.57.1", {"torch_dtype": "auto"}, 2),
+        ("llama-2-7b", "4.57.1", {"torch_dtype": "torch.bfloat16"}, 2),
+        ("llama-2-7b", None, {"dtype": "float32"}, 4),
+        ("opt-6.7b", None, {}, 2),
+        ("gpt2", None, {}, 4),
+        ("t5-3b", None, {}, 4),
+        (None, None, {}, 4),
+    ],
+)
+def test_from_pretrained_keeps_the_dtype_of_a_checkpoint_since_5(
+    model: str | None, release: str | None, arguments: dict[str, Any], width: int
+) -> None:
+    here = facts(
+        model=model,
+        params=None if model else "7e9",
+        releases={"transformers": release} if release else {},
+        training_args=arguments,
+    )
+    assert here.model is not None
+    option = estimate_option(usual_config(here, Choice(stage=1)), here, runtime="transformers")
+    assert option.host.peak_bytes == 8 * width * here.model.parameters
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", None])
+def test_config_json_states_the_dtype_of_its_checkpoint(dtype: str | None) -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = {"model_type": "llama", "vocab_size": 100, **sizes, "dtype": dtype}
+    assert hf_config.model(config).stored_in == dtype
+
+
+@pytest.mark.parametrize("axis", ["tensor", "expert"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_rank_builds_the_full_model_before_it_is_divided(runtime: str, axis: str) -> None:
+    """Run live with AutoTP of two ranks: each builds all parameters, and keeps half of them."""
+    model = "mixtral-8x7b" if axis == "expert" else "llama-2-7b"
+    here = facts(model=model)
+    divided = facts(model=model, **{f"{axis}_parallel": 2})
+
+    def built(known: Facts) -> list[int]:
+        config = usual_config(known, Choice(stage=1))
+        parts = estimate_option(config, known, runtime=runtime).host.components
+        return [part.bytes for part in parts if part.name == "model as built"]
+
+    assert built(divided) == built(here) != []
 
 
 def test_host_states_coexist_with_the_model_only_in_dsengine() -> None:
-    offloaded = Choice(stage=2, optimizer=Tier.HOST)
+    offloaded, here = Choice(stage=2, optimizer=Tier.HOST), facts(training_args=LOADED_IN_FP32)
     ours, theirs = (
-        estimate_option(usual_config(facts(), offloaded), facts(), runtime=runtime).host
+        estimate_option(usual_config(here, offloaded), here, runtime=runtime).host
         for runtime in RUNTIMES
     )
     masters = next(part.bytes for part in ours.components if part.name == "master weights")
@@ -507,7 +562,8 @@ def test_host_states_coexist_with_the_model_only_in_dsengine() -> None:
 
 
 def test_model_too_large_to_build_in_host_memory_does_not_fit() -> None:
-    here = facts(host_memory="128GiB")  # eight copies of 7e9 parameters in fp32 are 201 GiB
+    # Eight copies of 7e9 parameters in fp32 are 201 GiB.
+    here = facts(host_memory="128GiB", training_args=LOADED_IN_FP32)
     candidates = tune(here)
     assert any(
         "to build the model" in candidate.reason

@@ -11,6 +11,7 @@ import pytest
 import dsconfig
 import dsengine
 from dsconfig.cost.activations import Recompute
+from dsconfig.cost.estimator import estimate_option
 from dsconfig.cost.remedies import Change, cheapest_changes
 from dsconfig.cost.tuning import tune
 from dsconfig.facts import Facts
@@ -20,6 +21,7 @@ from dsconfig.runtimes.base import (
     ARGUMENTS,
     BY_THE_MODEL,
     CONFIG,
+    FUSED_LOSS,
     QUANTIZED_BY_BITSANDBYTES,
     RECOMPUTATION,
     SCRIPT,
@@ -89,6 +91,8 @@ def apply_steps(
         elif step.text in ADAPTERS:
             assert step.where == SCRIPT
             adapters |= ADAPTERS[step.text]
+        elif step.text == FUSED_LOSS.text:
+            adapters["loss"] = "fused-linear"
         else:
             assert step.where == SCRIPT
             value = int(step.text.rstrip(")").rpartition("=")[2])
@@ -353,3 +357,124 @@ def test_remedy_without_offload_unsets_the_block() -> None:
     assert without_offload.edits["/zero_optimization/offload_optimizer"] == {"device": "none"}
     (step, *_) = runtime_of("deepspeed").instructions(without_offload.edits, document.value)
     assert "offload_optimizer" in step.text
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "stated"),
+    [
+        ("transformers", OPEN, {"training_args": {**ARGS, "gradient_checkpointing": True}}),
+        ("transformers", OPEN, {"training_args": ARGS, "recompute": "full"}),
+        ("deepspeed", FIXED, {"recompute": "full"}),
+        ("dsengine", {**FIXED, "activation_checkpointing": {}}, {}),
+        (
+            "deepspeed",
+            {
+                **FIXED,
+                "zero_optimization": {"stage": 1},
+                "pipeline": {"stages": 2, "activation_checkpoint_interval": 1},
+            },
+            {},
+        ),
+    ],
+    ids=["argument", "flag", "flag for a script", "block", "pipeline"],
+)
+def test_recomputation_that_is_on_is_not_offered(
+    name: str, config: dict[str, Any], stated: dict[str, Any]
+) -> None:
+    here = gather(**WORLD, **{"seq_len": 2048, "precision": "bf16", **stated})
+    effective = dsconfig.resolve(read(config), here, runtime=name).derive()
+    assert effective is not None
+    changes = cheapest_changes(effective, here, runtime=name, count=50)
+    assert changes
+    assert not [change.what for change in changes if "recompute" in change.what]
+
+
+def test_stages_that_a_pipeline_does_not_support_are_not_offered() -> None:
+    config = {**FIXED, "zero_optimization": {"stage": 1}, "pipeline": {"stages": 2}}
+    here = gather(**WORLD, seq_len=2048, precision="bf16")
+    effective = dsconfig.resolve(read(config), here, runtime="deepspeed").derive()
+    assert effective is not None
+    changes = cheapest_changes(effective, here, runtime="deepspeed", count=50)
+    assert {change.option.stage for change in changes} == {1}
+
+
+@pytest.mark.parametrize("name", ["deepspeed", "dsengine"])
+@pytest.mark.parametrize("more", [{"base_weights": "4bit"}, {}], ids=["QLoRA", "LoRA"])
+def test_layers_with_frozen_weights_are_not_split(name: str, more: dict[str, Any]) -> None:
+    """AutoTP slices every linear layer: a packed weight and an adapter included."""
+    here = gather(
+        **{**WORLD, "model": "llama-2-70b", **more},
+        lora_rank=16,
+        seq_len=4096 if more else 2048,
+        recompute="none",
+        precision="bf16",
+    )
+    config = {**FIXED, "train_micro_batch_size_per_gpu": 1}
+    effective = dsconfig.resolve(read(config), here, runtime=name).derive()
+    assert effective is not None
+    changes = cheapest_changes(effective, here, runtime=name, count=50)
+    assert changes
+    assert not [change.what for change in changes if "tensor parallel" in change.what]
+
+
+LONG: dict[str, Any] = {
+    "model": "qwen3-4b",
+    "gpus": 8,
+    "seq_len": 262144,
+    "recompute": "full",
+    "precision": "bf16",
+}
+OFFLOADED = {
+    **FIXED,
+    "train_micro_batch_size_per_gpu": 1,
+    "zero_optimization": {
+        "stage": 3,
+        "offload_optimizer": {"device": "cpu"},
+        "offload_param": {"device": "cpu"},
+    },
+}
+
+
+def changes_for(config: dict[str, Any], name: str, here: Facts, count: int = 3) -> list[Change]:
+    effective = dsconfig.resolve(read(config), here, runtime=name).derive()
+    assert effective is not None
+    return list(cheapest_changes(effective, here, runtime=name, count=count))
+
+
+@pytest.mark.parametrize("name", ["accelerate", "transformers", "deepspeed", "dsengine"])
+def test_degrees_are_combined_with_a_fused_loss(name: str) -> None:
+    """Logits alone need more than the card, and so do the activations of the full sequence."""
+    here = gather(**LONG, device="ascend-910b-64gb")
+    found = changes_for(OFFLOADED, name, here)
+    assert found and all(change.fits for change in found)
+    parts = {part.rstrip(" 248") for part in found[0].parts}
+    assert parts == {"sequence parallel", "fused loss (Liger)"}
+
+
+def test_changes_that_come_closest_need_least() -> None:
+    here = gather(**LONG, device_memory="6GiB")
+    found = changes_for(OFFLOADED, "deepspeed", here)
+    needed = [change.option.device.needed_bytes for change in found]
+    assert len(found) == 3 and not any(change.fits for change in found)
+    assert needed == sorted(needed)
+    assert found[0].parts == ("sequence parallel 8", "fused loss (Liger)")
+    # Offload of what is offloaded already and smaller buckets save little.
+    effective = not_none(dsconfig.resolve(read(OFFLOADED), here, runtime="deepspeed").derive())
+    plain = estimate_option(effective, here, runtime="deepspeed")
+    assert needed[-1] < plain.device.needed_bytes / 5
+
+
+def test_a_loss_that_is_set_is_not_replaced() -> None:
+    for loss in ("fused", "plain"):
+        found = changes_for(OFFLOADED, "deepspeed", gather(**LONG, device="h100", loss=loss), 50)
+        assert not [change.what for change in found if "loss" in change.what]
+
+
+def test_trainer_offers_the_loss_of_families_that_it_changes() -> None:
+    def offered(model: str, name: str) -> bool:
+        here = gather(**{**LONG, "model": model, "seq_len": 65536}, device="h100")
+        return any("Liger" in change.what for change in changes_for(OFFLOADED, name, here, 50))
+
+    assert offered("qwen3-4b", "transformers")
+    assert not offered("glm-4.5-air", "transformers")
+    assert offered("glm-4.5-air", "deepspeed")

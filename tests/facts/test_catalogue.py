@@ -48,6 +48,61 @@ def test_model_name_ignores_case_and_separators(name):
     assert not_none(gather(model=name).model).parameters == 13_015_864_320
 
 
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("google/gemma-2-9b-it", "gemma-2-9b"),
+        ("unsloth/gemma-3-1b-it", "gemma-3-1b"),
+        ("unsloth/Llama-3.2-1B-Instruct", "llama-3.2-1b"),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct", "llama-3-8b"),
+        ("meta-llama/Meta-Llama-3.1-70B", "llama-3-70b"),
+        ("NousResearch/Llama-2-13b-chat-hf", "llama-2-13b"),
+        ("Qwen/Qwen3-4B-Base", "qwen3-4b"),
+        ("unsloth/Qwen3-4B-Instruct-2507", "qwen3-4b"),
+        ("Qwen/Qwen3-14B-Thinking-2511", "qwen3-14b"),
+        ("mistralai/Mistral-7B-Instruct-v0.1", "mistral-7b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("mistral-small-24b-instruct-2501", "mistral-small-24b"),
+        ("deepseek-ai/DeepSeek-V3-Base", "deepseek-v3"),
+    ],
+)
+def test_usual_variants_of_a_name_are_the_base_model(typed: str, name: str) -> None:
+    assert named_model.model(typed).name == name
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "mistralai/Mistral-7B-Instruct-v0.3",  # a larger vocabulary
+        "mistralai/Mistral-Small-Instruct-2409",  # 22e9
+        "mistralai/Magistral-Small-2509",  # with a vision tower
+        "mistralai/Ministral-3-8B-Instruct-2512",
+        "Qwen/Qwen3-VL-4B-Instruct",
+        "Qwen/Qwen2.5-Math-7B",
+        "meta-llama/Llama-3.2-11B-Vision-Instruct",
+        "microsoft/Phi-3-mini-128k-instruct",
+        "Qwen/Qwen3-4",
+        "unsloth/",
+        "it",
+        "",
+    ],
+)
+def test_other_models_are_not_taken_for_those_of_the_catalogue(typed: str) -> None:
+    with pytest.raises(FactError):
+        named_model.model(typed)
+
+
+def test_variants_of_a_name_never_have_another_size() -> None:
+    sizes: dict[str, set[str]] = {}
+    for entry in catalogue.models():
+        for known in (entry["name"], entry["hf_id"], *entry.get("aliases", ())):
+            owner, _, short = known.rpartition("/")
+            for typed in (known, short, f"mirror/{short}", f"{short}-Instruct", f"{short}-hf"):
+                sizes.setdefault(typed.lower(), set()).add(entry["name"])
+                assert named_model.model(typed).parameters == entry["params"], (typed, owner)
+    assert all(len(names) == 1 for names in sizes.values())
+
+
 def test_unknown_model_suggests_nearest_names():
     with pytest.raises(FactError, match=r"model.*llama-2-13b.*params="):
         gather(model="lama-2-13b")

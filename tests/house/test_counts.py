@@ -11,10 +11,11 @@ SOURCES = ("dsconfig", "engine/dsengine")
 
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
-    "product files": 700,
-    "product code lines": 63_391,
-    # 15 dialects of launched programs, their defaults and tests
-    "tracked files": 2_455,
+    # Launch files: shells and Python read statically, dialects; pairs of remedies, checked changes.
+    "product files": 718,
+    "product code lines": 66_400,
+    # 15 dialects of launched programs, their defaults and tests.
+    "tracked files": 2_475,
 }
 
 

@@ -22,6 +22,7 @@ LAYERS = [
     ("checks",),
     ("resolver",),
     ("planner",),
+    ("applicable_fixes",),
     ("examination",),
     ("reference", "comparison", "failures"),
     ("api", "__init__"),

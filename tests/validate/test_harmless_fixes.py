@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -10,11 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import dsconfig
+from dsconfig.applicable_fixes import ABOUT_THE_SCRIPT
+from dsconfig.checks.registry import rules
 from dsconfig.project.fixing import fix
+from dsconfig.project.inference import EVERY
 from dsconfig.project.validator import Validator
+from dsconfig.reference.examples import facts_of
+from dsconfig.report import Diagnostic, Effect
 from dsconfig.runtimes.base import NAMES
 from dsconfig.schema.catalogue import keys
 from dsconfig.source import Document
+from dsconfig.source.edit import apply_fixes
 from dsconfig.source.from_text import document_from_text
 from mutants import CORPUS
 from property_settings import without_health_checks
@@ -77,8 +84,7 @@ def with_strays(base: dict[str, Any], strays: list[tuple[int, str, Any]]) -> str
 
 
 def findings(document: Document, runtime: str | None) -> Counter[tuple[str, ...]]:
-    found = dsconfig.validate(document, runtime=runtime).diagnostics
-    return Counter((each.code, each.effect, name) for each in found for name in each.runtimes)
+    return counted(dsconfig.validate(document, runtime=runtime).diagnostics)
 
 
 def is_rejected(document: Document) -> bool:
@@ -101,8 +107,108 @@ def test_fix_adds_no_finding(
     target = Validator(runtime=runtime).with_program(before).program
     program = target.runtime.name if target is not None else None
     assert not findings(after, program) - findings(before, program)
+    left = dsconfig.validate(after, runtime=program).diagnostics
+    assert not [each.code for each in left if each.fix is not None]
     if program == "deepspeed":
         assert is_rejected(after) <= is_rejected(before)
+
+
+def public_files() -> Iterator[tuple[Document, Validator]]:
+    for path in sorted(CORPUS.glob("*.json")):
+        document = dsconfig.read(path)
+        yield document, Validator().with_program(document, str(path))
+
+
+def examples() -> Iterator[tuple[Document, Validator]]:
+    for rule in rules().values():
+        for example in (rule.bad, rule.good):
+            document = dsconfig.read(example.config, name=example.name)
+            validator = Validator(
+                facts=facts_of(example),
+                runtime=example.runtime or EVERY,
+                version=example.version,
+            )
+            yield document, validator.with_program(document)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the scalars of a config, numbers and texts alike."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from leaves(each)
+    else:
+        yield value
+
+
+NOTHING_LOST = {"DSC026", "DSC027", "DSC029", "DSC607"}
+"""Values that another key has, comments, and keys that no release reads."""
+LOSES_NOTHING = (None, False)
+
+
+@pytest.mark.parametrize("files", [public_files, examples])
+def test_announced_fix_is_applied_alone_and_with_others(
+    files: Callable[[], Iterator[tuple[Document, Validator]]],
+) -> None:
+    tried = 0
+    for before, validator in files():
+        report = validator.validate(before)
+        for finding in report.diagnostics:
+            if finding.fix is None:
+                continue
+            tried += 1
+            text, _ = apply_fixes(before.text or "", [finding.fix])
+            after = document_from_text(text, before.name, has_bom=before.has_bom)
+            found = validator.validate(after).diagnostics
+            case = (before.name, finding.code, finding.pointer)
+            assert (finding.code, finding.pointer) not in {
+                (each.code, each.pointer) for each in found
+            }, case
+            if not before.is_broken:
+                assert not counted(found) - counted(report.diagnostics), case
+            values, kept = list(leaves(before.value)), list(leaves(after.value))
+            if finding.code not in NOTHING_LOST and len(kept) < len(values):
+                lost = Counter(map(repr, values)) - Counter(map(repr, kept))
+                assert set(lost) <= set(map(repr, LOSES_NOTHING)), case
+            for name in NAMES:
+                assert bool(accepts(before, name)) <= bool(accepts(after, name)), (case, name)
+        once = fix(before, validator, unsafe=True)
+        left = [each.code for each in once.report.diagnostics if each.fix is not None]
+        assert not left, (before.name, left)
+    assert tried > 10
+
+
+def counted(found: Iterable[Diagnostic]) -> Counter[tuple[str, ...]]:
+    """Count findings by code, program and each effect that is at most as severe, without notes
+    about the script."""
+    effects = list(Effect)
+    return Counter(
+        (each.code, effect, name)
+        for each in found
+        for name in each.runtimes
+        for effect in effects[effects.index(each.effect) :]
+        if each.code not in ABOUT_THE_SCRIPT
+    )
+
+
+def accepts(document: Document, program: str) -> bool:
+    return not dsconfig.validate(document, runtime=program).refusals
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '{"train_batch_size": 8, "zero_optimization": {"stage": 2, '
+        '"stage3_param_persistance_threshold": 1e5}}',
+        '{"train_batch_size": 8, "gradient_clipping": 0.5, "optimizer": {"type": "Adam", '
+        '"params": {"lr": 1e-3, "max_grad_norm": 1.0}}}',
+        '{"train_batch_size": 8, "zero_optimization": {"stage": 3, "cpu_offload": false, '
+        '"offload_optimizer": {"device": "cpu"}}}',
+    ],
+    ids=["another finding", "another value", "another device"],
+)
+def test_fix_that_would_not_be_applied_is_not_announced(config: str) -> None:
+    found = dsconfig.validate(config, runtime="deepspeed").diagnostics
+    assert not [each for each in found if each.fix is not None]
 
 
 @pytest.mark.live
