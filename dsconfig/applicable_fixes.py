@@ -14,8 +14,8 @@ with lazy_imports():
 
 ABOUT_THE_SCRIPT = frozenset({"DSC613"})
 """Notes about the script: a fix that adds one changes what the script has to pass."""
-MOST_TRIED = 20
-"""Fixes that are tried one by one, if they cannot be applied together."""
+MOST_TRIED = 24
+"""Groups of fixes that are tried: halves of a group that cannot be applied together."""
 
 
 class Applied(NamedTuple):
@@ -59,14 +59,27 @@ def with_applicable_fixes(
     if not fixable or document.text is None or document.format not in edit.EDITABLE:
         return report
     applicable: set[int] = set()
-    for applicability in Applicability:
-        group = [each for each in fixable if each.fix and each.fix.applicability is applicability]
-        while len(group) > 1 and (found := apply(document, report, group, check)) is not None:
+    attempts = 0
+
+    def try_together(group: list[Diagnostic]) -> None:
+        nonlocal attempts
+        if not group or attempts >= MOST_TRIED:
+            return
+        attempts += 1
+        found = apply(document, report, group, check)
+        if found is not None:
             done = set(map(id, found.fixed))
-            applicable |= done
-            group = [each for each in group if id(each) not in done]
-        alone = (each for each in group[:MOST_TRIED] if apply(document, report, [each], check))
-        applicable |= set(map(id, alone))
+            applicable.update(done)
+            try_together([each for each in group if id(each) not in done])
+        elif len(group) > 1:
+            half = len(group) // 2
+            try_together(group[:half])
+            try_together(group[half:])
+
+    for applicability in Applicability:
+        try_together(
+            [each for each in fixable if each.fix and each.fix.applicability is applicability]
+        )
     return Report(
         tuple(
             each if each.fix is None or id(each) in applicable else each._replace(fix=None)

@@ -79,7 +79,7 @@ def _sentences(launch: "Launch") -> Iterator[str]:
 
 
 def _shown(name: str, value: Any) -> str | None:
-    """Return a fact in words; None if it goes without saying."""
+    """Return the text of a fact; None if it is not shown."""
     label = name.replace("_", " ")
     if value is True:
         return label

@@ -1,4 +1,4 @@
-"""What a launch file adds to a document and to facts: the one place that every command asks."""
+"""Complete documents and facts from launch files, for every command."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace

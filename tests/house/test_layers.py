@@ -23,7 +23,7 @@ LAYERS = [
     ("resolver",),
     ("planner",),
     ("applicable_fixes",),
-    ("examination",),
+    ("opening", "examination",),
     ("reference", "comparison", "failures"),
     ("api", "__init__"),
     ("project",),
