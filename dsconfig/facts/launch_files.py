@@ -5,8 +5,10 @@ Nothing in it is executed.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
@@ -48,6 +50,10 @@ NAMES = (
 """The facts of a launch, in the order in which they are shown."""
 
 
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?$|\$\{\{|\{\{.*\}\}$")
+"""A value that is a variable of a shell or template."""
+
+
 class NotUnderstood(NamedTuple):
     """A key that may change the answer, and where it is written."""
 
@@ -87,6 +93,8 @@ class _Content(NamedTuple):
     environment: dict[str, Sourced]
     files: list[str]
     script: Script | None = None
+    settings: Mapping[str, Any] = MappingProxyType({})
+    """Settings of the accelerate YAML that the launcher reads."""
 
 
 def launch_in(
@@ -166,7 +174,27 @@ def _of_settings(path: Path, text: str) -> _Content | None:
     if keys is None:
         return None
     found = dialects.of_keys(keys.keys())
+    if found is None and path.suffix == ".py":
+        configured = _of_calls(path, text)
+        return None if configured is None else _content(*configured, [str(path)])
     return None if found is None else _content(found, "", keys, [str(path)])
+
+
+def _of_calls(path: Path, text: str) -> tuple[Dialect, str, dict[str, Sourced]] | None:
+    """Return the program, its variant and the settings of a Python script with a Trainer."""
+    classes = dialects.classes()
+    found = python_settings.trainer_settings(text, classes)
+    return None if found is None else (*classes[found[0]], _sourced(found[1], path))
+
+
+def _sourced(settings: Mapping[str, python_settings.Setting], path: Path) -> dict[str, Sourced]:
+    return {
+        name: Sourced(
+            UNKNOWN if found.value is python_settings.UNKNOWN else found.value,
+            Origin(FILE, f"{path}:{found.line}"),
+        )
+        for name, found in settings.items()
+    }
 
 
 def _content(found: Dialect, variant: str, keys: dict[str, Sourced], files: list[str]) -> _Content:
@@ -187,14 +215,7 @@ def _keys_of(path: Path, text: str) -> dict[str, Sourced] | None:
     Those of a Python file are its names.
     """
     if path.suffix == ".py":
-        names = python_settings.names_in(text)
-        return {
-            name: Sourced(
-                UNKNOWN if found.value is python_settings.UNKNOWN else found.value,
-                Origin(FILE, f"{path}:{found.line}"),
-            )
-            for name, found in names.items()
-        }
+        return _sourced(python_settings.names_in(text), path)
     try:
         loader: Any = yaml_numbers.Loader(yaml_numbers.from_json(text))
         root = loader.get_single_node()
@@ -213,10 +234,21 @@ def _flat(
         name = str(key.value)
         if name not in values:
             continue
-        value, dotted = values[name], f"{prefix}{name}"
+        value, dotted = _converted(values[name]), f"{prefix}{name}"
         yield dotted, Sourced(value, Origin(FILE, f"{file}:{key.start_mark.line + 1}"))
         if is_block(value) and depth < MAX_DEPTH // 20:
             yield from _flat(inner, value, f"{dotted}.", file, depth + 1)
+
+
+def _converted(value: Any) -> Any:
+    """Return a number for a string that contains one, as the programs convert it; ``UNKNOWN`` for a
+    variable that is substituted before the run."""
+    if not isinstance(value, str):
+        return value
+    if _VARIABLE.match(value):
+        return UNKNOWN
+    number = shell_script.value_of(value)
+    return number if isinstance(number, int | float) and not isinstance(number, bool) else value
 
 
 def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> _Content | None:
@@ -239,9 +271,13 @@ def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> _Content |
     }
     keys: dict[str, Sourced] = {}
     file = script.arguments_file or _first_python(script)
-    named = None if file is None else _found(path, file)
+    written = None if file is None else script.files.get(file)
+    named = None if file is None or written else _found(path, file)
     inner = None if named is None else _text(named)
-    if named is not None and inner is not None:
+    if written is not None:
+        lines_before = text.count("\n", 0, written.start)
+        keys = _keys_of(path, "\n" * lines_before + written.text) or {}
+    elif named is not None and inner is not None:
         keys = _keys_of(named, inner) or {}
         files.append(str(named))
     found = dialects.of_program(script.program, {**keys, **options})
@@ -259,8 +295,9 @@ def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> _Content |
     for name, value in script.environment.items():
         known = UNKNOWN if value is None else value
         content.environment[name] = Sourced(known, Origin(FILE, f"{path}:{script.line}"))
-    _with_launcher(content, script, path)
-    return content._replace(script=script)
+    settings = _accelerate(script, path, files)
+    _with_launcher(content, script, settings, path)
+    return content._replace(script=script, settings=settings)
 
 
 def _first_python(script: Script) -> str | None:
@@ -307,9 +344,10 @@ def _found(script: Path, name: str) -> Path | None:
 # --- the launcher
 
 
-def _with_launcher(content: _Content, script: Script, path: Path) -> None:
+def _with_launcher(
+    content: _Content, script: Script, settings: Mapping[str, Any], path: Path
+) -> None:
     """Add what the launcher sets in the environment."""
-    settings = _accelerate(script, path, content.files)
     precision = script.launch_options.get("mixed_precision") or settings.get("mixed_precision")
     if script.launcher == "accelerate" and isinstance(precision, str):
         origin = Origin(FILE, f"{path}:{script.line}")
@@ -335,9 +373,8 @@ def _ranks(content: _Content, path: Path) -> dict[str, Sourced]:
     counts: Mapping[str, Any] = script.content.get(LAUNCH) or {}
     found = {"nodes": counts.get("nodes"), "ranks": counts.get("gpus")}
     if script.launcher == "accelerate":
-        settings = _accelerate(script, path, content.files)
-        found["ranks"] = found["ranks"] or settings.get("num_processes")
-        found["nodes"] = found["nodes"] or settings.get("num_machines")
+        found["ranks"] = found["ranks"] or content.settings.get("num_processes")
+        found["nodes"] = found["nodes"] or content.settings.get("num_machines")
     if script.launcher == "deepspeed" and not found["ranks"]:
         hosts = _hosts(script, path)
         if hosts is not None:
@@ -377,13 +414,19 @@ def _named_config(content: _Content) -> Sourced | None:
         if found is not None and found.value not in (None, True, False, UNKNOWN):
             return found
     script = content.script
-    if script is not None and plugin_settings.turned_off_by(script.launch_options):
+    if script is None or plugin_settings.turned_off_by(script.launch_options):
         return None
-    if script is not None and (script.config or script.launch_config or script.launch_options):
-        named = script.config or script.launch_config
-        uses = named or plugin_settings.launch_of_options(script.launch_options)
-        return Sourced(named, Origin(FILE, script.launcher)) if uses else None
-    return None
+    named = script.config
+    if named is None and _is_for_deepspeed(script, content.settings):
+        named = script.launch_config
+    uses = named or plugin_settings.launch_of_options(script.launch_options)
+    return Sourced(named, Origin(FILE, script.launcher)) if uses else None
+
+
+def _is_for_deepspeed(script: Script, settings: Mapping[str, Any]) -> bool:
+    """Return whether ``accelerate launch`` with these settings uses DeepSpeed."""
+    kind = settings.get("distributed_type", plugin_settings.DEEPSPEED)
+    return kind == plugin_settings.DEEPSPEED or bool(script.launch_options.get("use_deepspeed"))
 
 
 def _config(
@@ -405,6 +448,8 @@ def _config(
     document = reading.read(path)
     if not document.is_unreadable and _has_config(document):
         return document
+    if is_block(name) and content.script is None:
+        return reading.document_from_dict(name, str(path))
     if file is not None:
         found = reading.read(file)
         return found if _has_config(found) else document

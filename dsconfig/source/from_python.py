@@ -2,7 +2,6 @@
 
 import ast
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,19 +17,12 @@ from dsconfig.source.document import (
 from dsconfig.source.plain import TOO_MANY_DIGITS
 from dsconfig.source.pointer import escape
 from dsconfig.source.positions import LineIndex, Offsets, Spans
+from dsconfig.source.python_settings import OPERATORS, arguments_in
 
 MAX_EXPONENT = 128
 """Larger exponents are not evaluated."""
 MAX_BITS = 4096
 """Larger integers are not evaluated."""
-OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: lambda left, right: left + right,
-    ast.Sub: lambda left, right: left - right,
-    ast.Mult: lambda left, right: left * right,
-    ast.Div: lambda left, right: left / right,
-    ast.FloorDiv: lambda left, right: left // right,
-    ast.Pow: lambda left, right: left**right,
-}
 
 
 class _Unknown(Exception):
@@ -169,7 +161,8 @@ def document_from_python(text: str, name: str) -> Document:
         for pointer, start, end in walker.duplicates
     )
     unknown = frozenset(walker.unknown)
-    return finish(Document(name, value, Format.PYTHON, text, spans, repeated, unknown))
+    document = Document(name, value, Format.PYTHON, text, spans, repeated, unknown)
+    return finish(document._replace(container=arguments_in(tree)))
 
 
 def _best_literal(tree: ast.Module) -> ast.Dict | None:

@@ -75,6 +75,10 @@ def _named(text: str, name: str, script: Script, target: str, read: Read) -> Doc
         return _written(text, name, target, written, read)
     options = (script.places.get(f"/{option}") for option in shell_script.CONFIG_OPTIONS)
     place = next((each for each in options if each is not None), (0, 0, 0, 0))
+    if target.lstrip().startswith("{"):  # the config itself
+        start = max(text.find(target, place[2]), 0)
+        inline = WrittenFile(target, start, is_verbatim=text.startswith(target, start))
+        return _written(text, name, "", inline, read)
     return from_yaml.follow(text, name, target, place[2:], read)
 
 

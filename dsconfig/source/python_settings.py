@@ -5,16 +5,23 @@ A config that is a module (xtuner) is the value of its names; a script has setti
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dsconfig.source.from_python import OPERATORS
 from dsconfig.source.pointer import is_block, is_list
 
 MOST_NODES = 20_000
 """Nodes of a file that are read."""
 DEEPEST = 40
+OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.Div: lambda left, right: left / right,
+    ast.FloorDiv: lambda left, right: left // right,
+    ast.Pow: lambda left, right: left**right,
+}
 UNKNOWN: Any = object()
 """A value that is known only at run time."""
 
@@ -26,20 +33,15 @@ class Setting(NamedTuple):
     line: int
 
 
-class Call(NamedTuple):
-    """A call with its keywords: the last parts of its name, and its first argument."""
-
-    name: tuple[str, ...]
-    keywords: Mapping[str, Setting]
-    first: Setting | None
-    line: int
-
-
 @dataclass(slots=True)
 class _Module:
-    """The names of a module; one that is assigned twice has its last value."""
+    """The names of a module; one that is assigned twice has its last value.
+
+    ``is_script``: other names, and calls, are known only at run time.
+    """
 
     names: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
+    is_script: bool = False
     pending: set[str] = field(default_factory=set[str])
 
     def value(self, node: ast.expr, depth: int = 0) -> Any:
@@ -51,6 +53,8 @@ class _Module:
                 return node.value if isinstance(node.value, bool | int | float | str) else None
             case ast.Name():
                 return self._named(node.id, depth)
+            case ast.Attribute() if self.is_script and _parts(node)[0] != "torch":
+                return UNKNOWN
             case ast.Attribute():
                 return ".".join(_parts(node)[-2:]) if _parts(node)[0] != "torch" else node.attr
             case ast.List() | ast.Tuple() | ast.Set():
@@ -69,6 +73,8 @@ class _Module:
                     if word.arg is not None
                 }
                 name = _parts(node.func)[-1]
+                if self.is_script and name != "dict":
+                    return UNKNOWN
                 return own if name == "dict" else {"type": name, **own}
             case ast.UnaryOp(op=ast.USub()):
                 inner = self.value(node.operand, depth + 1)
@@ -81,7 +87,7 @@ class _Module:
     def _named(self, name: str, depth: int) -> Any:
         node = self.names.get(name)
         if node is None:
-            return name  # imported
+            return UNKNOWN if self.is_script else name  # imported
         if name in self.pending:
             return UNKNOWN
         self.pending.add(name)
@@ -155,31 +161,130 @@ def _flat(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     yield name, value
 
 
-def calls_in(text: str) -> Iterator[Call]:
-    """Yield the calls of a script, in order."""
+def trainer_settings(text: str, classes: Container[str]) -> tuple[str, dict[str, Setting]] | None:
+    """Return the class of the Trainer's arguments that a script configures and the settings of its
+    calls under the names of the class's fields; None without one.
+
+    ``classes``: names of such classes. A setting in a branch that may not run is ``UNKNOWN``.
+    """
     tree = _tree(text)
     if tree is None:
-        return
-    module = _module(tree)
-    inner = _Module({**module.names, **_local_names(tree)})
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for node in sorted(found, key=lambda each: (each.lineno, each.col_offset)):
-        keywords = {
-            word.arg: Setting(inner.value(word.value), word.value.lineno)
-            for word in node.keywords
-            if word.arg is not None
-        }
-        first = Setting(inner.value(node.args[0]), node.args[0].lineno) if node.args else None
-        yield Call(tuple(_parts(node.func)), keywords, first, node.lineno)
+        return None
+    module = _Module(_constants(tree), is_script=True)
+    named = ""
+    found: dict[str, Setting] = {}
+    for node, is_certain in _calls(tree.body, module, is_certain=True):
+        *owner, name = _parts(node.func)
+        named = named or (name if name in classes else "")
+        for key, value in _settings_of(node, ".".join(owner), name, classes):
+            known = module.value(value) if isinstance(value, ast.expr) else value
+            found.setdefault(key, Setting(known if is_certain else UNKNOWN, node.lineno))
+    return (named, found) if named else None
 
 
-def _local_names(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return the names that functions assign once."""
-    found: dict[str, ast.expr] = {}
-    twice: set[str] = set()
+def arguments_in(tree: ast.Module) -> dict[str, Any]:
+    """Return the known arguments of the Trainer that a script configures; {} without them.
+
+    The class has any name: only the Trainer's arguments have an ``output_dir``.
+    """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            twice |= {name} if name in found else set()
-            found[name] = node.value
-    return {name: value for name, value in found.items() if name not in twice}
+        words = node.keywords if isinstance(node, ast.Call) else []
+        if any(word.arg == "output_dir" for word in words):
+            module = _Module(_constants(tree), is_script=True)
+            values = {word.arg: module.value(word.value) for word in words if word.arg}
+            return {name: value for name, value in values.items() if value is not UNKNOWN}
+    return {}
+
+
+_OF_CALLS: Mapping[str, Mapping[str, str]] = {
+    "LoraConfig": {
+        "r": "lora_r",
+        "lora_alpha": "lora_alpha",
+        "lora_dropout": "lora_dropout",
+        "target_modules": "lora_target_modules",
+    },
+    "BitsAndBytesConfig": {"load_in_4bit": "load_in_4bit", "load_in_8bit": "load_in_8bit"},
+    "from_pretrained": {
+        "pretrained_model_name_or_path": "model_name_or_path",
+        "model_name": "model_name_or_path",
+        "attn_implementation": "attn_implementation",
+        "load_in_4bit": "load_in_4bit",
+        "load_in_8bit": "load_in_8bit",
+        "max_seq_length": "max_seq_length",
+    },
+    "Trainer": {
+        "max_seq_length": "max_seq_length",
+        "max_length": "max_length",
+        "packing": "packing",
+        "max_prompt_length": "max_prompt_length",
+    },
+}
+"""Settings of calls, and the fields that have the same meaning."""
+
+
+def _settings_of(
+    node: ast.Call, owner: str, name: str, classes: Container[str]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a call: field, and the expression or value."""
+    keywords = {word.arg: word.value for word in node.keywords if word.arg is not None}
+    if name in classes:
+        yield from keywords.items()
+        return
+    is_adapter = name == "LoraConfig" or (name == "get_peft_model" and "r" in keywords)
+    is_model = name == "from_pretrained" and "Model" in owner
+    if is_adapter:
+        yield "use_peft", True
+    if is_model and node.args:
+        yield "model_name_or_path", node.args[0]
+    if name.endswith("Trainer") and isinstance(keywords.get("model"), ast.Constant | ast.Name):
+        model = keywords["model"]
+        if isinstance(model, ast.Constant):
+            yield "model_name_or_path", model
+    if name in ("gradient_checkpointing_enable", "prepare_model_for_kbit_training"):
+        yield "gradient_checkpointing", True
+    if name == "from_pretrained" and not is_model:
+        return
+    kind = "LoraConfig" if is_adapter else "Trainer" if name.endswith("Trainer") else name
+    for keyword, field_name in _OF_CALLS.get(kind, {}).items():
+        if keyword in keywords:
+            yield field_name, keywords[keyword]
+
+
+def _calls(
+    body: Iterable[ast.AST], module: _Module, *, is_certain: bool
+) -> Iterator[tuple[ast.Call, bool]]:
+    """Yield the calls of statements, and whether no unknown condition decides about each."""
+    for node in body:
+        if isinstance(node, ast.If) and not _is_of_main(node.test):
+            yield from _calls([node.test], module, is_certain=is_certain)
+            holds = module.value(node.test)
+            for branch, expected in ((node.body, True), (node.orelse, False)):
+                if holds is UNKNOWN or bool(holds) is expected:
+                    certain = is_certain and holds is not UNKNOWN
+                    yield from _calls(branch, module, is_certain=certain)
+            continue
+        yield from _calls(ast.iter_child_nodes(node), module, is_certain=is_certain)
+        if isinstance(node, ast.Call):
+            yield node, is_certain
+
+
+def _is_of_main(test: ast.expr) -> bool:
+    left = test.left if isinstance(test, ast.Compare) else None
+    return isinstance(left, ast.Name) and left.id == "__name__"
+
+
+def _constants(tree: ast.Module) -> dict[str, ast.expr]:
+    """Return the names that are assigned once, and are no parameter or loop variable."""
+    found: dict[str, ast.expr] = {}
+    other: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name):
+                other |= {target.id} & found.keys()
+                found[target.id] = node.value
+        elif isinstance(node, ast.arg):
+            other.add(node.arg)
+        elif isinstance(node, ast.For | ast.AugAssign) and isinstance(node.target, ast.Name):
+            other.add(node.target.id)
+    return {name: value for name, value in found.items() if name not in other}

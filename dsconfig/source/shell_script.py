@@ -208,7 +208,7 @@ def _without_submitter(words: list[Word]) -> list[Word]:
 
 def _arguments_file(words: list[Word], options: Mapping[str, Any]) -> str | None:
     """Return the YAML or JSON with arguments: the first word, or ``--config``."""
-    is_first = bool(words) and words[0].is_known and not words[0].text.startswith("-")
+    is_first = bool(words) and not words[0].text.startswith("-")
     named = words[0].text if is_first else options.get("config")
     is_file = isinstance(named, str) and named.endswith((".yaml", ".yml", ".json"))
     return named if is_file else None
@@ -256,14 +256,14 @@ def _options(words: list[Word]) -> tuple[dict[str, Any], dict[str, Offsets]]:
         written, sign, value = word.text.lstrip("-").partition("=")
         if is_option or (sign and re.fullmatch(r"\+*[A-Za-z_][\w.]*", written)):
             name, key = written.lstrip("+").replace("-", "_"), word
-            found[name] = _value(value) if sign else True
+            found[name] = value_of(value) if sign else True
             if not word.is_known:
                 found[name] = None
         elif word.text.startswith("-") and not re.match(r"-[\d.]", word.text):
             name = ""
             continue
         elif name and key is not None:
-            more = _value(word.text) if word.is_known else None
+            more = value_of(word.text) if word.is_known else None
             before = found[name]
             found[name] = more if before is True else before
         if name and key is not None:
@@ -283,7 +283,7 @@ def _lines(words: list[Word]) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
     """Return the JSON value of a word, as argparse and OmegaConf convert it."""
     lowered = text.lower()
     if lowered in ("true", "false"):

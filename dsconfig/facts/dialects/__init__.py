@@ -207,6 +207,15 @@ def of_keys(keys: Collection[str]) -> Dialect | None:
     return base if not unknown[base.name] or not all_known else all_known[0]
 
 
+@cache
+def classes() -> Mapping[str, tuple[Dialect, str]]:
+    """Return the dialect and variant of each class of arguments that scripts configure."""
+    listed: Iterable[tuple[Dialect, Mapping[str, str]]] = (
+        (each, each.launch.get("classes", {})) for each in dialects()
+    )
+    return {name: (each, variant) for each, names in listed for name, variant in names.items()}
+
+
 def of_program(program: tuple[str, ...], keys: Collection[str]) -> tuple[Dialect, str] | None:
     """Return the dialect of a program, script or module, and the variant that is run.
 

@@ -18,6 +18,7 @@ _SPECIAL = re.compile(r"[$`\\]")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _BARE = re.compile(r"\$?\{?([A-Za-z_]\w*|\d+(?=\}))\}?|\$(\d)")
 _ARITHMETIC = re.compile(r"[\d\s+*/%()<>=!&|-]+")
+_DIRECTIVE = re.compile(r"%[sd]")
 _GROUPING = re.compile(r"(?<![!<>=])=(?!=)|\*\*|<<|>>|\+\+|--")
 
 
@@ -96,10 +97,10 @@ class State:
 class Expansion:
     """Expands words in a state; ``read`` returns the text of a file, or None."""
 
-    def __init__(self, state: State, read: "Callable[[str], str | None]") -> None:
+    def __init__(self, state: State, read: "Callable[[str], str | None]", depth: int = 0) -> None:
         self.state = state
         self.read = read
-        self.depth = 0
+        self.depth = depth
 
     # --- texts
 
@@ -369,22 +370,26 @@ class Expansion:
             return unknown
         self.depth += 1
         try:
-            output = self._output(Parser(command).parse(), "")
+            output = self.output(Parser(command).parse(), "")
         finally:
             self.depth -= 1
         return unknown if output is None else Value(output.rstrip("\n")[:LARGEST_VALUE])
 
-    def _output(self, nodes: list[Node], given: str) -> str | None:
+    def output(self, nodes: list[Node], given: str) -> str | None:
         """Return what commands print, if it is known; ``given`` is their input."""
         outputs: list[str] = []
         for node in nodes:
             output: str | None = None
+            if self.depth > MOST_NESTED:
+                return None
             if isinstance(node, Group) and node.is_pipe:
                 output = given
                 for part in node.body:
-                    output = None if output is None else self._output([part], output)
+                    output = None if output is None else self.output([part], output)
+            elif isinstance(node, Group):
+                output = self.output(node.body, given)
             elif isinstance(node, Chain):
-                output = self._output([part for _, part in node.parts], given)
+                output = self.output([part for _, part in node.parts], given)
             elif isinstance(node, Simple) and node.words:
                 output = self._printed(node, given)
             if output is None:
@@ -400,6 +405,10 @@ class Expansion:
             body = node.heredoc.text
             given = self.joined(body).text if node.heredoc.is_string else self.heredoc(body)
         name, *arguments = (word.text for word in words)
+        body = self.state.functions.get(name)
+        if body is not None:
+            inner = replace(self.state.copy(), arguments=[Value(each) for each in arguments])
+            return Expansion(inner, self.read, self.depth + 1).output(body, given)
         printer = _PRINTERS.get(PurePosixPath(name).name)
         return None if printer is None else printer(arguments, given, self)
 
@@ -482,9 +491,15 @@ def _echo(arguments: list[str], given: str, expansion: Expansion) -> str:
 
 def _printf(arguments: list[str], given: str, expansion: Expansion) -> str | None:
     del given, expansion
-    if not arguments or arguments[0].rstrip("\\n") != "%s":
+    if not arguments or _DIRECTIVE.sub("", arguments[0]).count("%"):
         return None
-    return "\n".join(arguments[1:]) + "\n"
+    form, *values = arguments
+    count = max(len(_DIRECTIVE.findall(form)), 1)
+    pieces: list[str] = []
+    for at in range(0, max(len(values), 1), count):
+        following = iter(values[at : at + count])
+        pieces.append(_DIRECTIVE.sub(lambda _, more=following: next(more, ""), form))
+    return "".join(pieces).replace("\\n", "\n")
 
 
 def _path(of: Callable[[PurePosixPath], object]) -> "Callable[[list[str], str, Expansion], str]":
