@@ -8,11 +8,12 @@ from dsconfig.facts.facts import Facts
 from dsconfig.planner.coverage import cover
 from dsconfig.planner.plan import Status
 from dsconfig.report import writers
+from dsconfig.resolver.draft import auto_paths
 from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.effective import Effective, Tier
 from dsconfig.schema import find
 from dsconfig.schema.key_index import canonical_path
-from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
+from dsconfig.source.pointer import dotted, lookup, split
 
 NO_EQUIVALENT = "Not converted; set these in the training script or drop them:"
 SPEED = "Not converted, affects speed and memory only: the target has its own schedule:"
@@ -55,7 +56,7 @@ def unconverted(effective: Effective, converted: Collection[str]) -> dict[str, d
     """
     groups: dict[str, dict[str, Any]] = {}
     for row in cover.coverage(effective):
-        path = ".".join(canonical_path(split(row.pointer)))
+        path = canonical_path(split(row.pointer)).dotted
         if any(fnmatchcase(path, pattern) for pattern in converted):
             continue
         if find(split(row.pointer)) is None:
@@ -97,12 +98,4 @@ def comment_lines(groups: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 def without_auto(config: Mapping[str, Any]) -> list[str]:
     """Return the dotted paths of the values that are still "auto"."""
-    return [dotted(pointer) for pointer in _autos(copied(dict(config)), ())]
-
-
-def _autos(value: Any, path: tuple[str, ...]) -> Iterator[str]:
-    if is_block(value):
-        for name, child in value.items():
-            yield from _autos(child, (*path, name))
-    elif value == "auto":
-        yield join(*path)
+    return list(map(str, auto_paths(config)))

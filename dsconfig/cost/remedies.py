@@ -39,6 +39,7 @@ from dsconfig.runtimes.base import (
 )
 from dsconfig.runtimes.capabilities import GATHERED_ON_SAVE, settings_of, stages_under
 from dsconfig.runtimes.effective import TIER_NAMES, Effective, Tier, Zero
+from dsconfig.schema import paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,13 +330,13 @@ def _smaller_buckets(effective: Effective) -> Iterator[Candidate]:
         return
     if zero.reduce_bucket_size > 50_000_000:
         smaller = replace(zero, reduce_bucket_size=50_000_000)
-        edits = {"/zero_optimization/reduce_bucket_size": 50_000_000}
+        edits = {paths.REDUCE_BUCKET.pointer: 50_000_000}
         yield Candidate(("reduce bucket 5e7",), edits, replace(effective, zero=smaller))
     if zero.stage == 3 and zero.max_live_parameters > 100_000_000:
         smaller = replace(zero, max_live_parameters=100_000_000, max_reuse_distance=100_000_000)
         edits = {
-            "/zero_optimization/stage3_max_live_parameters": 100_000_000,
-            "/zero_optimization/stage3_max_reuse_distance": 100_000_000,
+            (paths.ZERO / "stage3_max_live_parameters").pointer: 100_000_000,
+            (paths.ZERO / "stage3_max_reuse_distance").pointer: 100_000_000,
         }
         changed = replace(effective, zero=smaller)
         yield Candidate(("fewer live parameters (1e8)",), edits, changed)
@@ -390,7 +391,7 @@ def _unset_offloads(now: Zero, then: Zero) -> dict[str, Any]:
         "offload_param": (now.parameter_tier, then.parameter_tier),
     }
     return {
-        f"/zero_optimization/{key}": {"device": TIER_NAMES[Tier.DEVICE]}
+        (paths.ZERO / key).pointer: {"device": TIER_NAMES[Tier.DEVICE]}
         for key, (current, wanted) in blocks.items()
         if wanted is Tier.DEVICE and current is not Tier.DEVICE
     }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from dsconfig.schema.paths import escape
 from dsconfig.source import findings
 from dsconfig.source.document import (
     Document,
@@ -16,7 +17,6 @@ from dsconfig.source.document import (
     unreadable,
 )
 from dsconfig.source.plain import TOO_MANY_DIGITS
-from dsconfig.source.pointer import escape
 from dsconfig.source.positions import LineIndex, Offsets, Spans
 
 MAX_EXPONENT = 128

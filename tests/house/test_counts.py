@@ -12,7 +12,8 @@ SOURCES = ("dsconfig", "engine/dsengine")
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
     "product files": 700,
-    "product code lines": 63_391,
+    # The keys that code names are constants, and paths have a class.
+    "product code lines": 63_440,
     "tracked files": 2_436,
 }
 
