@@ -14,7 +14,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.report.report import Report, in_order
 from dsconfig.schema.markers import AUTO
-from dsconfig.source.pointer import contains, is_block, join
+from dsconfig.source.pointer import contains, is_block
 
 with lazy_imports():
     from dsconfig import opening
@@ -102,7 +102,7 @@ def _with_exception(
 ) -> "Iterator[Diagnostic]":
     """Yield the errors; those at which the program stops first name its exception."""
     paths = () if failure is None or not failure.exception else failure.paths
-    pointers = {join(*path.split(".")) for path in paths}
+    pointers = {path.pointer for path in paths}
     for error in errors:
         stops = error.effect is Effect.REFUSED and error.pointer in pointers
         if failure is not None and stops and failure.exception not in error.message:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.optimizer import PARAMS, built_optimizer
+from dsconfig.checks.optimizer import built_optimizer
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import AT_INIT, Finding, Phase
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import FP16, OPTIMIZER_PARAMS, OPTIMIZER_TYPE, ZERO
 
 
 @rule("DSC608", Effect.INERT, triggers="optimizer")
@@ -23,10 +23,10 @@ def adam_is_adamw(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001,
         "weight_decay": 0.1}}}
     """
-    decay = config.number(*PARAMS, "weight_decay")
-    if config.is_optimizer("Adam") and decay and not config.has(*PARAMS, "adam_w_mode"):
+    decay = config.number(*OPTIMIZER_PARAMS, "weight_decay")
+    if config.is_optimizer("Adam") and decay and not config.has(*OPTIMIZER_PARAMS, "adam_w_mode"):
         yield Finding(
-            path=("optimizer", "type"),
+            path=OPTIMIZER_TYPE,
             message=f'"Adam" instead of "AdamW" has no effect: weight_decay {decay:g} is applied, '
             "decoupled from the gradient",
             help='write "type": "AdamW", or set "adam_w_mode": false for Adam with L2 '
@@ -45,9 +45,9 @@ def adam_w_mode_ignored(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "optimizer": {"type": "Adam", "params": {"lr": 0.001,
         "adam_w_mode": false}}}
     """
-    if config.is_optimizer("AdamW") and config.get(*PARAMS, "adam_w_mode") is False:
+    if config.is_optimizer("AdamW") and config.get(*OPTIMIZER_PARAMS, "adam_w_mode") is False:
         yield Finding(
-            path=(*PARAMS, "adam_w_mode"),
+            path=OPTIMIZER_PARAMS / "adam_w_mode",
             message="adam_w_mode false has no effect on optimizer type AdamW",
             help='write "type": "Adam"',
         )
@@ -67,9 +67,9 @@ def amsgrad_not_supported(config: Context) -> Iterator[Finding]:
     target = built_optimizer(config)
     if target is None or target.kind.name not in ("FusedAdam", "DeepSpeedCPUAdam", "FusedLamb"):
         return
-    if config.switch(*PARAMS, "amsgrad"):
+    if config.switch(*OPTIMIZER_PARAMS, "amsgrad"):
         yield Finding(
-            path=(*PARAMS, "amsgrad"),
+            path=OPTIMIZER_PARAMS / "amsgrad",
             message=f"{target.kind.name} does not support amsgrad: {AT_INIT}",
             help='delete it, or add "torch_adam": true',
         )
@@ -84,9 +84,9 @@ def lamb_with_fixed_scale(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "optimizer": {"type": "Lamb", "params": {"lr": 0.001}}, "fp16":
         {"enabled": true, "loss_scale": 0}}
     """
-    if config.is_optimizer("Lamb") and (scale := config.in_force(("fp16",), "loss_scale")) != 0:
+    if config.is_optimizer("Lamb") and (scale := config.in_force(FP16, "loss_scale")) != 0:
         yield Finding(
-            path=("fp16", "loss_scale"),
+            path=FP16 / "loss_scale",
             message=f"Lamb requires dynamic loss scaling, but loss_scale is {scale:g}: {AT_INIT}",
             help='write "loss_scale": 0',
         )
@@ -114,15 +114,15 @@ def optimizer_argument_range(config: Context) -> Iterator[Finding]:
     target = built_optimizer(config)
     stops = target is not None and target.kind.is_torch
     for name, (least, below) in LIMITS.items():
-        several = config.items(*PARAMS, name)
-        for index, value in enumerate(several or [config.get(*PARAMS, name)]):
+        several = config.items(*OPTIMIZER_PARAMS, name)
+        for index, value in enumerate(several or [config.get(*OPTIMIZER_PARAMS, name)]):
             if not isinstance(value, (int, float)) or isinstance(value, bool):
                 continue
             if value >= least and (below is None or value < below):
                 continue
             limit = "0 or more" if below is None else f"at least {least:g} and below {below:g}"
             yield Finding(
-                path=(*PARAMS, name, str(index)) if several else (*PARAMS, name),
+                path=OPTIMIZER_PARAMS / name / str(index) if several else OPTIMIZER_PARAMS / name,
                 message=f"{name} is {value:g}, but must be {limit}: "
                 + (AT_INIT if stops else "DeepSpeed does not check it and uses it"),
                 help=f"set it to {limit}" if below is None else f"set it to a value {limit}",
@@ -147,10 +147,10 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     """
     if not config.is_optimizer("Muon") or config.stage == 0 or not config.since("0.17.6"):
         return  # DSC601 reports releases without Muon
-    path, help = (*ZERO, "reduce_scatter"), 'add "reduce_scatter": false to zero_optimization'
+    path, help = ZERO / "reduce_scatter", 'add "reduce_scatter": false to zero_optimization'
     if config.stage == 3 and not config.since("0.18.9"):
         yield Finding(
-            path=("optimizer", "type"),
+            path=OPTIMIZER_TYPE,
             message=f"Muon does not support ZeRO stage 3 before DeepSpeed 0.18.9: {AT_INIT}",
             help="use stage 2, or DeepSpeed 0.18.9 or later",
             phase=Phase.OPTIMIZER,
@@ -162,7 +162,7 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
         refuses = config.since("0.19.3") and not config.since("0.19.8")
         if scatters and refuses and config.offload("offload_optimizer") != "none":
             yield Finding(
-                path=path if config.has(*path) else ("optimizer", "type"),
+                path=path if config.has(*path) else OPTIMIZER_TYPE,
                 message="Muon with optimizer offload does not support reduce_scatter, enabled by "
                 f"default: {AT_INIT}",
                 help="use DeepSpeed 0.19.8 or later, or train without optimizer offload",
@@ -171,7 +171,7 @@ def muon_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     quantized = config.in_force(ZERO, "zero_quantized_gradients")
     if scatters or quantized:
         yield Finding(
-            path=path if config.has(*path) else ("optimizer", "type"),
+            path=path if config.has(*path) else OPTIMIZER_TYPE,
             message="Muon at ZeRO stage 3 does not support "
             + ("reduce_scatter, enabled by default" if scatters else "quantized gradients")
             + f": {AT_INIT}",
@@ -188,7 +188,7 @@ def muon_method(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "optimizer": {"type": "Muon", "params": {"lr": 0.02, "ns_method":
         "gram"}}}
     """
-    path = ("optimizer", "params", "ns_method")
+    path = OPTIMIZER_PARAMS / "ns_method"
     if not config.is_optimizer("Muon") or not config.has(*path):
         return
     value, known = config.get(*path), config.key_at(path)

@@ -17,6 +17,8 @@ from dsconfig.report import Effect
 from dsconfig.runtimes.base import AutoHandling, Runtime
 from dsconfig.runtimes.replay import Failure, MissingFact, Replay, ReplayStop
 from dsconfig.runtimes.transformers import TrainerFill, arguments
+from dsconfig.schema import paths
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of
 from dsconfig.source.pointer import ABSENT, copied, value_at
 
@@ -44,7 +46,7 @@ class Side:
 class Disagreement:
     """Conflicting values of the config key ``path``; ``left`` None is the config itself."""
 
-    path: str
+    path: KeyPath
     left: Side | None
     right: Side
     stops_trainer: bool = False
@@ -70,20 +72,19 @@ def _effect_for(found: Disagreement, runtime: Runtime) -> Effect:
 def help_for(found: Disagreement, original: Mapping[str, Any], runtimes: Sequence[Runtime]) -> str:
     """Return how to resolve a disagreement; suggests "auto" only if every program fills it in."""
     if found.path in _BLOCK_TYPES and found.left is None:
-        block, written = found.path.partition(".")[0], value_at(original, found.path)
+        block, written = found.path[0], value_at(original, found.path)
         return (
             f'delete "{block}" to use {found.right.key} = {_written(found.right.value)}, or delete '
             f"{found.right.key} to use {_written(written)}"
         )
-    path = tuple(found.path.split("."))
-    fills = (runtime.on_auto(path, original) is AutoHandling.FILLED for runtime in runtimes)
+    fills = (runtime.on_auto(found.path, original) is AutoHandling.FILLED for runtime in runtimes)
     if found.left is None and all(fills):
         return 'write "auto" in the config and keep the other value'
-    left = found.path if found.left is None else found.left.key
+    left = found.path.dotted if found.left is None else found.left.key
     return f"set {left} and {found.right.key} to the same value, or delete one of them"
 
 
-_BLOCK_TYPES = ("optimizer.type", "scheduler.type")
+_BLOCK_TYPES = (paths.OPTIMIZER_TYPE, paths.SCHEDULER_TYPE)
 """Keys for which no program fills in "auto": the Trainer creates both if their block is absent."""
 
 
@@ -141,7 +142,7 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
     except (ReplayStop, MissingFact):
         return
     for mismatch in fill.mismatches.values():
-        if mismatch.path == GLOBAL and facts.world_size is None:
+        if mismatch.path == paths.GLOBAL_BATCH and facts.world_size is None:
             continue  # it depends on the number of processes
         names = [name for name in NAMES_OF.get(mismatch.path, ()) if name in given]
         if names:
@@ -149,12 +150,13 @@ def _with_arguments(original: Mapping[str, Any], facts: Facts) -> Iterator[Disag
             right = Side(ARGUMENTS, names[0], mismatch.wanted, product)
             yield Disagreement(mismatch.path, None, right, stops_trainer=True)
     for dtype, other in (("fp16", "bf16"), ("bf16", "fp16")):
-        if given.get(other) is True and value_at(original, f"{dtype}.enabled") is True:
-            yield Disagreement(f"{dtype}.enabled", None, Side(ARGUMENTS, other, True))
-    for block, argument in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
-        written = value_at(original, f"{block}.type")
+        switch = paths.HALF_PRECISIONS[dtype]
+        if given.get(other) is True and value_at(original, switch) is True:
+            yield Disagreement(switch, None, Side(ARGUMENTS, other, True))
+    for path, argument in zip(_BLOCK_TYPES, ("optim", "lr_scheduler_type"), strict=True):
+        written = value_at(original, path)
         if argument in given and isinstance(written, str) and written != "auto":
-            yield Disagreement(f"{block}.type", None, Side(ARGUMENTS, argument, given[argument]))
+            yield Disagreement(path, None, Side(ARGUMENTS, argument, given[argument]))
 
 
 def failed_comparison(
@@ -174,7 +176,7 @@ def failed_comparison(
     except ReplayStop as stop:
         return stop.failure
     if facts.world_size is None:
-        fill.mismatches.pop(GLOBAL, None)
+        fill.mismatches.pop(paths.GLOBAL_BATCH, None)
     return fill.disagreement()
 
 
@@ -193,14 +195,14 @@ def uncompared(config: Mapping[str, Any], facts: Facts, runtime: Runtime, named:
     failure = failed_comparison(config, facts, runtime, with_defaults=True) if named else None
     if failure is None or not failure.parts:
         return ""
-    keys = ", ".join(failure.paths)
+    keys = ", ".join(map(str, failure.paths))
     differ = "differs" if len(failure.paths) == 1 else "differ"
     return f"{keys} {differ} from the defaults of TrainingArguments: specify --training-args"
 
 
 _PRODUCTS = {
-    GLOBAL: "per_device_train_batch_size x gradient_accumulation_steps x processes",
-    "optimizer.params.betas": "[adam_beta1, adam_beta2]",
+    paths.GLOBAL_BATCH: "per_device_train_batch_size x gradient_accumulation_steps x processes",
+    paths.OPTIMIZER_PARAMS / "betas": "[adam_beta1, adam_beta2]",
 }
 
 
@@ -212,21 +214,21 @@ def _with_launch(original: Mapping[str, Any], facts: Facts) -> Iterator[Disagree
             side = Side(LAUNCH, f"deepspeed_config.{name}", settings[name])
             yield Disagreement(path, None, side)
     mixed = facts.launch.get("mixed_precision")
-    for dtype in ("fp16", "bf16"):
-        written = value_at(original, f"{dtype}.enabled")
+    for dtype, switch in paths.HALF_PRECISIONS.items():
+        written = value_at(original, switch)
         if mixed is not None and isinstance(written, bool) and written != (mixed == dtype):
             shown = "no" if mixed is False else mixed
-            yield Disagreement(f"{dtype}.enabled", None, Side(LAUNCH, "mixed_precision", shown))
+            yield Disagreement(switch, None, Side(LAUNCH, "mixed_precision", shown))
 
 
 def _between_both(facts: Facts) -> Iterator[Disagreement]:
     given = facts.arguments
     mixed = facts.launch.get("mixed_precision")
-    for dtype in ("fp16", "bf16"):
+    for dtype, switch in paths.HALF_PRECISIONS.items():
         if mixed is not None and dtype in given and bool(given[dtype]) != (mixed == dtype):
             left = Side(ARGUMENTS, dtype, given[dtype])
             right = Side(LAUNCH, "mixed_precision", "no" if mixed is False else mixed)
-            yield Disagreement(f"{dtype}.enabled", left, right)
+            yield Disagreement(switch, left, right)
     settings = block_of(facts.launch)
     for name, argument in _SHARED.items():
         if name in settings and argument in given and settings[name] != given[argument]:

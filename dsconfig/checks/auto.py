@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import AppliesTo, Finding, Path, Phase, fills_auto, reaches_deepspeed
+from dsconfig.checks.rule import AppliesTo, Finding, Phase, fills_auto, reaches_deepspeed
 from dsconfig.report import Effect, writers
 from dsconfig.runtimes.base import AutoHandling, Runtime, every_runtime
+from dsconfig.schema.paths import KeyPath
 
 REFUSALS = (AutoHandling.REFUSED, AutoHandling.REFUSED_LATE)
 OURS = "dsengine"
@@ -27,7 +28,7 @@ def _programs_with(fates: Mapping[Runtime, AutoHandling], *wanted: AutoHandling)
     return lambda runtime: fates[runtime] in wanted
 
 
-def _consequence(config: Context, path: Path, fate: AutoHandling, program: str) -> str:
+def _consequence(config: Context, path: KeyPath, fate: AutoHandling, program: str) -> str:
     if fate is AutoHandling.DEFAULT:
         return f"{program} ignores it and uses the default{config.default_of(path)}"
     if fate is AutoHandling.KEPT:
@@ -37,7 +38,7 @@ def _consequence(config: Context, path: Path, fate: AutoHandling, program: str) 
     return f"{program} rejects the config"
 
 
-def _remedy(config: Context, path: Path) -> str:
+def _remedy(config: Context, path: KeyPath) -> str:
     """Return what to do about an "auto", the likeliest first: few files with it are for DeepSpeed
     alone."""
     filling = [
@@ -77,7 +78,7 @@ def auto_unresolved(config: Context) -> Iterator[Finding]:
         runtime, fate = next(iter(fates.items()))
         yield Finding(
             path=path,
-            message=f'"auto" in {".".join(path)} is unresolved: '
+            message=f'"auto" in {path} is unresolved: '
             + _consequence(config, path, fate, runtime.name),
             help=_remedy(config, path),
             effect=_EFFECTS.get(fate),
@@ -106,7 +107,7 @@ def auto_needs_resolve(config: Context) -> Iterator[Finding]:
         runtime, fate = next(item for item in fates.items() if item[0].name != OURS)
         yield Finding(
             path=path,
-            message=f'"auto" in {".".join(path)} is resolved by dsengine only: '
+            message=f'"auto" in {path} is resolved by dsengine only: '
             + _consequence(config, path, fate, runtime.name),
             help=f"run `{writers.shell(_resolve(config))}` before other programs read it",
             effect=_EFFECTS.get(fate),
@@ -140,7 +141,7 @@ def auto_filled_by_trainer(config: Context) -> Iterator[Finding]:
         )
         yield Finding(
             path=path,
-            message=f'"auto" in {".".join(path)} is filled in by {" and ".join(filling)}; {others}',
+            message=f'"auto" in {path} is filled in by {" and ".join(filling)}; {others}',
             help=f"for a plain DeepSpeed script, run `{writers.shell(_resolve(config))}`",
             applies_to=_programs_with(fates, AutoHandling.FILLED),
         )
@@ -165,7 +166,7 @@ def auto_native_refused(config: Context) -> Iterator[Finding]:
             continue
         yield Finding(
             path=path,
-            message=f'"auto" in {".".join(path)} is valid in DeepSpeed, but '
+            message=f'"auto" in {path} is valid in DeepSpeed, but '
             f"{' and '.join(stopping)} rejects it",
             help="delete the key: auto is its default",
             effect=None if set(fates.values()) <= set(REFUSALS) else Effect.NOTE,

@@ -7,12 +7,11 @@ from dsconfig.checks.precision import has_16_bit_masters
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import AT_INIT, Finding
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.torch_names import NN_CLASSES
+from dsconfig.schema.paths import AUTOCAST, ZERO
 from dsconfig.schema.value_checks import DTYPES
 from dsconfig.source.edit import as_fix, replace_value
 
-AUTOCAST = ("torch_autocast",)
 HALF_DTYPES = (*DTYPES["fp16"], *DTYPES["bf16"])
 
 
@@ -35,7 +34,7 @@ def autocast_with_half(config: Context) -> Iterator[Finding]:
     for block, on in (("fp16", config.fp16), (config.bf16_block, config.bf16)):
         if on and not has_16_bit_masters(config, block):
             yield Finding(
-                path=("torch_autocast", "enabled"),
+                path=AUTOCAST / "enabled",
                 message=f"torch_autocast and {block} are both enabled: the model is cast to "
                 "16-bit, and autocast computes sensitive operations in fp32 from rounded inputs",
                 help=f'disable one of them: "{block}": {{"enabled": false}}',
@@ -73,7 +72,7 @@ def autocast_dtype_unusable(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16"}}
     """
     dtype = config.get("torch_autocast", "dtype")
-    path = ("torch_autocast", "dtype")
+    path = AUTOCAST / "dtype"
     if not config.switch("torch_autocast", "enabled") or not isinstance(dtype, str):
         return
     if dtype not in HALF_DTYPES and path not in config.failed_check:
@@ -96,7 +95,7 @@ def autocast_module_unknown(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "torch_autocast": {"enabled": true, "dtype": "bfloat16",
         "lower_precision_safe_modules": ["torch.nn.Linear"]}}
     """
-    path = ("torch_autocast", "lower_precision_safe_modules")
+    path = AUTOCAST / "lower_precision_safe_modules"
     modules = config.get(*path)
     if not config.switch("torch_autocast", "enabled") or not modules:
         return
@@ -117,7 +116,7 @@ def autocast_module_unknown(config: Context) -> Iterator[Finding]:
             if not package or (package == "torch.nn" and class_name not in NN_CLASSES):
                 meant = config.closest(class_name, NN_CLASSES)
                 yield Finding(
-                    path=(*path, str(index)),
+                    path=path / str(index),
                     message=f'"{name}" cannot be imported: {AT_INIT}',
                     help=f'did you mean "torch.nn.{meant}"?' if meant else "write package.Class",
                 )
@@ -135,7 +134,7 @@ def autocast_with_quantized_weights(config: Context) -> Iterator[Finding]:
     quantized = config.in_force(ZERO, "zero_quantized_weights")
     if config.switch("torch_autocast", "enabled") and quantized:
         yield Finding(
-            path=(*ZERO, "zero_quantized_weights"),
+            path=ZERO / "zero_quantized_weights",
             message=f"zero_quantized_weights and torch_autocast are mutually exclusive: {AT_INIT}",
             help='use "bf16": {"enabled": true} instead of torch_autocast',
         )

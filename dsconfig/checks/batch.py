@@ -11,6 +11,7 @@ from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.degrees import of_the_script
 from dsconfig.schema.markers import integral
+from dsconfig.schema.paths import ROOT
 
 HUGE_MICRO_BATCH = 1_000_000
 """Samples per device whose activations exceed the memory of any accelerator."""
@@ -42,7 +43,7 @@ def batch_missing(config: Context) -> Iterator[Finding]:
     elastic = config.switch("elasticity", "enabled") and not config.since("0.19.8")
     if config.get(GLOBAL) is None and config.get(MICRO) is None and not elastic:
         yield Finding(
-            path=(),
+            path=ROOT,
             message=f"neither {GLOBAL} nor {MICRO} is set: DeepSpeed rejects the config",
             help=f'add "{MICRO}": 1 (samples per device), which works with any world size',
         )
@@ -62,7 +63,7 @@ def batch_not_positive(config: Context) -> Iterator[Finding]:
         is_product = key == GLOBAL and config.as_written.get(key) == AUTO
         if isinstance(value, (int, float)) and not value > 0 and not is_product:
             yield Finding(
-                path=(key,),
+                path=ROOT / key,
                 message=f"{key} is {value}, but must be at least 1: the config is rejected",
                 help=f'set "{key}" to 1 or more, or delete it to have it derived',
             )
@@ -100,7 +101,7 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
             others = " x ".join(_NAMES[key] for key in given.given if key != GLOBAL)
             nearest = " or ".join(map(str, given.nearest(known or 1)))
             yield Finding(
-                path=(GLOBAL,),
+                path=ROOT / GLOBAL,
                 message=f"{GLOBAL} {given.global_batch} is not a multiple of {given.unit(1)} "
                 f"({others}): no number of ranks matches, and DeepSpeed rejects the config",
                 help=f"delete {GLOBAL}, which is then derived from the other two and the ranks"
@@ -112,7 +113,7 @@ def batch_mismatch(config: Context) -> Iterator[Finding]:
         total, micro, steps = solved.derived
         nearest = " or ".join(map(str, given.nearest(ranks)))
         yield Finding(
-            path=(GLOBAL,),
+            path=ROOT / GLOBAL,
             message=f"{GLOBAL} {total} is not {micro} (micro batch) x {steps} (accumulation steps) "
             f"x {ranks} (data-parallel ranks): DeepSpeed rejects the config",
             help=f"delete {GLOBAL}" + (f", or set it to {nearest}" if nearest else ""),
@@ -133,7 +134,7 @@ def batch_not_integer(config: Context) -> Iterator[Finding]:
         value = config.get(key)
         if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
             yield Finding(
-                path=(key,),
+                path=ROOT / key,
                 message=f"{key} is {_shown(value)}: DeepSpeed does not check it and computes "
                 "with it",
                 help="write an integer",
@@ -155,7 +156,7 @@ def batch_huge(config: Context) -> Iterator[Finding]:
     value = config.number(MICRO)
     if value is not None and value >= HUGE_MICRO_BATCH:
         yield Finding(
-            path=(MICRO,),
+            path=ROOT / MICRO,
             message=f"{MICRO} is {value:g} samples per device: their activations exceed the "
             "memory of any device",
             help="write the number of samples per device and micro step",

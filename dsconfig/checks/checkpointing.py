@@ -4,12 +4,10 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import REJECTED, Finding, Path, reaches_deepspeed
+from dsconfig.checks.rule import REJECTED, Finding, reaches_deepspeed
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import RECOMPUTATION
-from dsconfig.runtimes.read_config import ZERO
-
-ACTIVATIONS: Path = ("activation_checkpointing",)
+from dsconfig.schema.paths import ACTIVATION_CHECKPOINTING, AIO, CHECKPOINT, ZERO
 
 
 @rule("DSC901", Effect.INERT, triggers="activation_checkpointing", applies_to=reaches_deepspeed)
@@ -24,19 +22,20 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "activation_checkpointing": {"partition_activations": true,
         "contiguous_memory_optimization": true, "number_checkpoints": 24}}
     """
-    if not config.switch(*ACTIVATIONS, "contiguous_memory_optimization"):
+    block = ACTIVATION_CHECKPOINTING
+    if not config.switch(*block, "contiguous_memory_optimization"):
         return
     missing = [
         name
         for name, is_set in (
-            ("partition_activations", config.switch(*ACTIVATIONS, "partition_activations")),
-            ("number_checkpoints", config.get(*ACTIVATIONS, "number_checkpoints") is not None),
+            ("partition_activations", config.switch(*block, "partition_activations")),
+            ("number_checkpoints", config.get(*block, "number_checkpoints") is not None),
         )
         if not is_set
     ]
     if missing:
         yield Finding(
-            path=(*ACTIVATIONS, "contiguous_memory_optimization"),
+            path=ACTIVATION_CHECKPOINTING / "contiguous_memory_optimization",
             message=f"contiguous_memory_optimization requires {' and '.join(missing)}: "
             "deepspeed.checkpointing.configure() fails; without that call the block has no effect",
             help='add "partition_activations": true and "number_checkpoints": <number of layers>',
@@ -60,7 +59,7 @@ def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
     """
     if config.in_force(ZERO, "pipeline_loading_checkpoint") and config.stage in (1, 2):
         yield Finding(
-            path=(*ZERO, "pipeline_loading_checkpoint"),
+            path=ZERO / "pipeline_loading_checkpoint",
             message=f"pipeline_loading_checkpoint requires ZeRO stage 3, not {config.stage}: "
             "DeepSpeed "
             "fails when it loads a checkpoint",
@@ -87,10 +86,10 @@ def recomputation_not_enabled(config: Context) -> Iterator[Finding]:
     """
     programs = [runtime for runtime in config.runtimes if not runtime.recomputes_from_config]
     is_enabled = config.facts.execution.get("gradient_checkpointing")
-    if config.block(*ACTIVATIONS) and programs and not is_enabled:
+    if config.block(*ACTIVATION_CHECKPOINTING) and programs and not is_enabled:
         step = programs[0].set_elsewhere[RECOMPUTATION]
         yield Finding(
-            path=ACTIVATIONS,
+            path=ACTIVATION_CHECKPOINTING,
             message="activation_checkpointing alone does not enable recomputation",
             help=f"enable it with {step}, or delete the block",
             on_key=True,
@@ -109,7 +108,7 @@ def universal_without_zero(config: Context) -> Iterator[Finding]:
     """
     if config.switch("checkpoint", "load_universal") and config.stage == 0 and not config.bf16:
         yield Finding(
-            path=("checkpoint", "load_universal"),
+            path=CHECKPOINT / "load_universal",
             message="load_universal without ZeRO: only checkpoints written by "
             "ds_to_universal.py can be loaded",
             help="delete it, unless the checkpoint was converted",
@@ -129,7 +128,7 @@ def gds_not_on_device(config: Context) -> Iterator[Finding]:
     device = config.facts.device
     if config.switch("aio", "use_gds") and device is not None and device.kind != "cuda":
         yield Finding(
-            path=("aio", "use_gds"),
+            path=AIO / "use_gds",
             message=f"use_gds requires an NVIDIA GPU, not {device.name}: {REJECTED}",
             help="delete it",
         )

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding, Path, reaches_deepspeed
+from dsconfig.checks.rule import Finding, reaches_deepspeed
 from dsconfig.report import Effect
+from dsconfig.schema.paths import ROOT, TENSOR_PARALLEL
 
-COMPILE: Path = ("compile",)
+COMPILE = ROOT / "compile"
 LATER = "engine.compile() fails"
 TARGETS = ("offload_activation", "offload_parameters", "offload_opt_states")
 
@@ -34,13 +35,13 @@ def compile_offload_targets(config: Context) -> Iterator[Finding]:
     chosen = [name for name in TARGETS if _on(config, name)]
     if len(chosen) > 1:
         yield Finding(
-            path=(*COMPILE, chosen[0]),
+            path=COMPILE / chosen[0],
             message=f"compile.{' and compile.'.join(chosen)} are mutually exclusive: {LATER}",
             help="keep one of them",
         )
     if _on(config, "offload_opt_states") and config.offload("offload_optimizer") != "none":
         yield Finding(
-            path=(*COMPILE, "offload_opt_states"),
+            path=COMPILE / "offload_opt_states",
             message=f"offload_opt_states and offload_optimizer offload the same states: {LATER}",
             help="keep one of them",
         )
@@ -58,7 +59,7 @@ def compile_passes(config: Context) -> Iterator[Finding]:
     passes = _passes(config)
     if "autotp" in passes and len(set(passes)) > 1:
         yield Finding(
-            path=(*COMPILE, "passes"),
+            path=COMPILE / "passes",
             message=f"the pass autotp cannot be combined with others: {LATER}",
             help='write "passes": ["autotp"]',
         )
@@ -77,7 +78,7 @@ def compile_falls_back(config: Context) -> Iterator[Finding]:
         true}}
     """
     passes = _passes(config)
-    split = config.in_force(("tensor_parallel",), "autotp_size")
+    split = config.in_force(TENSOR_PARALLEL, "autotp_size")
     if "autosp" in passes and config.stage > 1:
         yield _fallback("passes", f"the pass autosp does not support ZeRO stage {config.stage}")
     elif "autotp" in passes and split <= 1:
@@ -88,7 +89,7 @@ def compile_falls_back(config: Context) -> Iterator[Finding]:
 
 def _fallback(name: str, reason: str) -> Finding:
     return Finding(
-        path=(*COMPILE, name),
+        path=COMPILE / name,
         message=f"{reason}: engine.compile() falls back to torch.compile",
         help="delete it, or set what it requires",
     )
@@ -110,7 +111,7 @@ def compile_with_experts(config: Context) -> Iterator[Finding]:
         return
     reasons = {
         "DeepCompile": _on(config, "deepcompile"),
-        "tensor parallelism": config.in_force(("tensor_parallel",), "autotp_size") > 1,
+        "tensor parallelism": config.in_force(TENSOR_PARALLEL, "autotp_size") > 1,
         "sequence parallelism": (config.number("sequence_parallel_size") or 1) > 1,
         "ZeRO stage 3": config.stage == 3,
         "offload": config.offload("offload_optimizer") != "none"
@@ -120,7 +121,7 @@ def compile_with_experts(config: Context) -> Iterator[Finding]:
     for reason, applies in reasons.items():
         if applies:
             yield Finding(
-                path=(*COMPILE, "autoep_non_moe"),
+                path=COMPILE / "autoep_non_moe",
                 message=f"autoep_non_moe does not support {reason}: {LATER}",
                 help="disable one of the two",
             )
@@ -136,7 +137,7 @@ def compile_only_on_call(config: Context) -> Iterator[Finding]:
     """
     if _on(config, "deepcompile") and config.stage:
         yield Finding(
-            path=(*COMPILE, "deepcompile"),
+            path=COMPILE / "deepcompile",
             message="deepcompile has no effect unless the script calls engine.compile()",
             help="call engine.compile() after deepspeed.initialize()",
         )

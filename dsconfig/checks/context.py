@@ -16,9 +16,10 @@ from dsconfig.runtimes.read_config import ReadConfig
 from dsconfig.runtimes.reading import read
 from dsconfig.schema import ErrorKind, SchemaError, errors
 from dsconfig.schema.key_index import is_live
+from dsconfig.schema.paths import ROOT, KeyPath
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
-from dsconfig.source.pointer import is_block, join, value_at
+from dsconfig.source.pointer import is_block, value_at
 
 with lazy_imports():
     from dsconfig.facts import yaml_text
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=4096)
-def key_at(path: tuple[str, ...], of_type: str | None = None) -> "Key | None":
+def key_at(path: KeyPath, of_type: str | None = None) -> "Key | None":
     """Return the known key at a path, or None; ``of_type`` names the optimizer or scheduler."""
     # Imported here because a file without mistakes needs no key.
     from dsconfig.schema import find
@@ -72,7 +73,7 @@ class Context(ReadConfig):
     @cached_property
     def triggers(self) -> frozenset[str]:
         """Triggers that are present: top-level keys, some nested keys, and known facts."""
-        nested = (path for path in NESTED if self.has(*path.split(".")))
+        nested = (path for path in NESTED if self.has(*KeyPath.parse(path)))
         facts = (MODEL,) if self.facts.model is not None else ()
         embedded = (EMBEDDED_IN_YAML,) if self.document.container else ()
         training = self.facts.training
@@ -135,14 +136,14 @@ class Context(ReadConfig):
             error.pointer for error in self.schema_errors if error.kind is ErrorKind.UNKNOWN
         )
 
-    def is_unknown(self, path: tuple[str, ...]) -> bool:
+    def is_unknown(self, path: KeyPath) -> bool:
         """Return whether this path, or a block above it, is unknown to every program."""
         return bool(self._unknown) and any(
-            join(*path[:depth]) in self._unknown for depth in range(1, len(path) + 1)
+            KeyPath(path[:depth]).pointer in self._unknown for depth in range(1, len(path) + 1)
         )
 
     @cached_property
-    def autos(self) -> Mapping[tuple[str, ...], Mapping[Runtime, AutoHandling]]:
+    def autos(self) -> Mapping[KeyPath, Mapping[Runtime, AutoHandling]]:
         """How each program handles each "auto" of a known key."""
         return {
             path: {runtime: runtime.on_auto(path, self.as_written) for runtime in self.runtimes}
@@ -150,7 +151,7 @@ class Context(ReadConfig):
             if value_at(self.as_written, path) == AUTO and not self.is_unknown(path)
         }
 
-    def is_unread(self, path: tuple[str, ...]) -> bool:
+    def is_unread(self, path: KeyPath) -> bool:
         """Return whether DeepSpeed documents a key that none of its releases reads."""
         if is_live(path):
             return False
@@ -159,12 +160,12 @@ class Context(ReadConfig):
         found = self.key_at(path)
         return found is not None and found.status is KeyStatus.DOCS_ONLY
 
-    def key_at(self, path: tuple[str, ...]) -> "Key | None":
+    def key_at(self, path: KeyPath) -> "Key | None":
         """Return the known key at a path, or None, given the optimizer or scheduler type."""
         of_type = self.get(path[0], "type") if len(path) > 2 else None
         return key_at(path, of_type if isinstance(of_type, str) else None)
 
-    def is_refused_by_name(self, path: tuple[str, ...]) -> bool:
+    def is_refused_by_name(self, path: KeyPath) -> bool:
         """Return whether this release rejects the key, or a block around it, whatever its value."""
         return any(
             key.refused_from is not None and self.version >= key.refused_from
@@ -172,7 +173,7 @@ class Context(ReadConfig):
             if path[: len(at)] == at
         )
 
-    def accepts(self, path: tuple[str, ...], value: Any) -> bool:
+    def accepts(self, path: KeyPath, value: Any) -> bool:
         """Return whether this release reads a key at this path and accepts the value."""
         known = self.key_at(path)
         if known is None or known.declared.replaced_by or not known.read_at(self.version):
@@ -183,25 +184,25 @@ class Context(ReadConfig):
         if len(path) > 2 and self.has(path[0], "type"):
             probe[path[0]]["type"] = self.get(path[0], "type")
         if known.failed_check(value, self.version) or any(
-            error.pointer == join(*path) for error in errors(probe)
+            error.pointer == path.pointer for error in errors(probe)
         ):
             return False
         entry = read(probe, self.version).at(path)
         return entry is None or not entry.refused
 
-    def is_in_force(self, block: tuple[str, ...]) -> bool:
+    def is_in_force(self, block: KeyPath) -> bool:
         """Return whether a block is present and neither it nor an outer block is disabled."""
         if block and not self.has(*block):
             return False
         blocks = (block[:depth] for depth in range(1, len(block) + 1))
         return all(self.get(*path, "enabled") is not False for path in blocks)
 
-    def is_native_auto(self, path: tuple[str, ...]) -> bool:
+    def is_native_auto(self, path: KeyPath) -> bool:
         """Return whether DeepSpeed itself accepts "auto" at this path."""
         known = self.key_at(path)
         return known is not None and known.means_auto
 
-    def default_of(self, path: tuple[str, ...]) -> str:
+    def default_of(self, path: KeyPath) -> str:
         """Return the default as text with a leading space, or an empty string."""
         known = self.key_at(path)
         value = None if known is None or known.is_block else known.default_at(self.version)
@@ -220,7 +221,7 @@ class Context(ReadConfig):
         file = self.facts.origins.get("training")
         place = yaml_text.key_range(file, path) if file else None
         return Finding(
-            (),
+            ROOT,
             f"{path}{problem}" if place else f"{file or ARGUMENTS}: {path}{problem}",
             help,
             effect,
@@ -249,13 +250,13 @@ class Context(ReadConfig):
         return errors(self.as_written)
 
     @cached_property
-    def paths(self) -> tuple[tuple[str, ...], ...]:
+    def paths(self) -> tuple[KeyPath, ...]:
         """Path of every key, outer keys first."""
-        return tuple(_paths_in(self.as_written, ()))
+        return tuple(_paths_in(self.as_written, ROOT))
 
 
-def _paths_in(block: dict[str, Any], outer: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _paths_in(block: dict[str, Any], outer: KeyPath) -> Iterator[KeyPath]:
     for name, value in block.items():
-        yield (*outer, name)
+        yield outer / name
         if is_block(value):
-            yield from _paths_in(value, (*outer, name))
+            yield from _paths_in(value, outer / name)

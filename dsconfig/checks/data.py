@@ -6,15 +6,16 @@ from typing import Any
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Path, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, reaches_deepspeed
 from dsconfig.report import Effect
+from dsconfig.schema.paths import ROOT, KeyPath
 from dsconfig.schema.value_checks import AS_INTEGER
 from dsconfig.source.pointer import is_block
 
-SAMPLING: Path = ("data_efficiency", "data_sampling")
-CURRICULUM: Path = (*SAMPLING, "curriculum_learning")
-BATCHING: Path = (*SAMPLING, "dynamic_batching")
-RANDOM_LTD: Path = ("data_efficiency", "data_routing", "random_ltd")
+SAMPLING = ROOT / "data_efficiency" / "data_sampling"
+CURRICULUM = SAMPLING / "curriculum_learning"
+BATCHING = SAMPLING / "dynamic_batching"
+RANDOM_LTD = ROOT / "data_efficiency" / "data_routing" / "random_ltd"
 NEEDED_BY_LTD = ("total_layer_num", "random_ltd_layer_num", "random_ltd_schedule")
 NEEDED_BY_SCHEDULE = {
     "fixed_discrete": ("difficulty", "max_step"),
@@ -33,7 +34,7 @@ def curriculum_without_metrics(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"curriculum_learning":
         {"enabled": false}}}}
     """
-    path = (*CURRICULUM, "curriculum_metrics")
+    path = CURRICULUM / "curriculum_metrics"
     if config.get(*CURRICULUM, "enabled") and not config.has(*path):
         yield Finding(
             path=path,
@@ -53,17 +54,14 @@ def enabled_in_disabled_block(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "data_efficiency": {"enabled": true, "data_sampling": {"enabled":
         true, "curriculum_learning": {"enabled": true, "curriculum_metrics": {}}}}}
     """
-    for feature, parents in (
-        (CURRICULUM, (SAMPLING, SAMPLING[:1])),
-        (BATCHING, (SAMPLING, SAMPLING[:1])),
-        (RANDOM_LTD, (RANDOM_LTD[:2], RANDOM_LTD[:1])),
-    ):
+    for feature in (CURRICULUM, BATCHING, RANDOM_LTD):
         if not config.switch(*feature, "enabled"):
             continue
-        off = [".".join(block) for block in parents if not config.switch(*block, "enabled")]
+        parents = (feature.parent, feature.parent.parent)
+        off = [str(block) for block in parents if not config.switch(*block, "enabled")]
         if off:
             yield Finding(
-                path=(*feature, "enabled"),
+                path=feature / "enabled",
                 message=f"{feature[-1]} is enabled although {' and '.join(off)} "
                 f"{'is' if len(off) == 1 else 'are'} not: the outer switch has no "
                 f"effect, and {feature[-1]} runs",
@@ -80,7 +78,7 @@ def dynamic_batching_without_tokens(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "data_efficiency": {"data_sampling": {"dynamic_batching":
         {"enabled": true, "max_tokens": 4096}}}}
     """
-    path = (*BATCHING, "max_tokens")
+    path = BATCHING / "max_tokens"
     if config.get(*BATCHING, "enabled") and not AS_INTEGER.accepts(config.get(*path)):
         yield Finding(
             path=path,
@@ -106,13 +104,13 @@ def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
     for name in NEEDED_BY_LTD:
         if not config.has(*RANDOM_LTD, name):
             yield Finding(
-                path=(*RANDOM_LTD, name),
+                path=RANDOM_LTD / name,
                 message=f"random_ltd requires {name}: {AT_INIT}",
                 help=f'add "{name}"',
             )
     if config.switch(*RANDOM_LTD, "layer_token_lr_schedule", "enabled"):
         yield Finding(
-            path=(*RANDOM_LTD, "layer_token_lr_schedule", "enabled"),
+            path=RANDOM_LTD / "layer_token_lr_schedule" / "enabled",
             message=f"layer_token_lr_schedule is not implemented: {AT_INIT}",
             help='write "enabled": false',
         )
@@ -137,19 +135,19 @@ def curriculum_metric_incomplete(config: Context) -> Iterator[Finding]:
         return
     for name, metric in config.block(*CURRICULUM, "curriculum_metrics").items():
         if is_block(metric):
-            yield from _metric((*CURRICULUM, "curriculum_metrics", name), metric)
+            yield from _metric(CURRICULUM / "curriculum_metrics" / name, metric)
 
 
 def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 0  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _metric(path: Path, metric: dict[str, Any]) -> Iterator[Finding]:
+def _metric(path: KeyPath, metric: dict[str, Any]) -> Iterator[Finding]:
     consequence = "creating the data loader fails"
     for name in ("min_difficulty", "max_difficulty", "schedule_type"):
         if name not in metric:
             yield Finding(
-                path=(*path, name),
+                path=path / name,
                 message=f"the curriculum metric {path[-1]} requires {name}: {consequence}",
                 help=f'add "{name}"',
             )
@@ -161,14 +159,14 @@ def _metric(path: Path, metric: dict[str, Any]) -> Iterator[Finding]:
     for name in NEEDED_BY_SCHEDULE[schedule]:
         if name not in config:
             yield Finding(
-                path=(*path, "schedule_config", name),
+                path=path / "schedule_config" / name,
                 message=f"the schedule {schedule} requires schedule_config.{name}: {consequence}",
                 help=f'add "{name}" to schedule_config',
             )
     levels, ends = _length(config.get("difficulty")), _length(config.get("max_step"))
     if schedule == "fixed_discrete" and levels and ends and levels != ends + 1:
         yield Finding(
-            path=(*path, "schedule_config", "max_step"),
+            path=path / "schedule_config" / "max_step",
             message=f"max_step must have one entry fewer than difficulty: {consequence}",
             help="delete the last entry of max_step; the last difficulty has no end",
         )
@@ -186,7 +184,7 @@ def vocabulary_not_aligned(config: Context) -> Iterator[Finding]:
     value = config.number("vocabulary_size")
     if value and math.isfinite(value) and value % 8:
         yield Finding(
-            path=("vocabulary_size",),
+            path=ROOT / "vocabulary_size",
             message=f"vocabulary_size {value:g} is not a multiple of 8: matrix products of the "
             "output layer cannot use tensor cores efficiently",
             help=f"pad the vocabulary to {int(value) // 8 * 8 + 8}, or delete the key",

@@ -6,6 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
 from dsconfig.report import Effect
+from dsconfig.schema.paths import DATA_TYPES, GRAD_ACCUM_DTYPE
 from dsconfig.schema.value_checks import DTYPE_OF_NAME
 
 
@@ -33,7 +34,7 @@ def param_dtype_conflict(config: Context) -> Iterator[Finding]:
     wanted, dtype = named_dtype(config, "param_dtype"), model_dtype(config)
     if wanted and dtype and wanted != dtype:
         yield Finding(
-            path=("data_types", "param_dtype"),
+            path=DATA_TYPES / "param_dtype",
             message=f"param_dtype {wanted} contradicts the enabled precision ({dtype}): {AT_INIT}",
             help="delete it; fp16 and bf16 set the dtype",
         )
@@ -53,7 +54,7 @@ def grad_accum_dtype_needs_zero(config: Context) -> Iterator[Finding]:
     wanted, dtype = named_dtype(config, "grad_accum_dtype"), model_dtype(config)
     if config.stage == 0 and config.stage_is_known and wanted and dtype and wanted != dtype:
         yield Finding(
-            path=("data_types", "grad_accum_dtype"),
+            path=GRAD_ACCUM_DTYPE,
             message=f"grad_accum_dtype {wanted} with {dtype} weights requires ZeRO: {AT_INIT}",
             help='add "zero_optimization": {"stage": 1}',
         )
@@ -76,7 +77,7 @@ def integer_accumulation(config: Context) -> Iterator[Finding]:
     if config.stage and named_dtype(config, "grad_accum_dtype") == "int8":
         stops = config.runs_deepspeed
         yield Finding(
-            path=("data_types", "grad_accum_dtype"),
+            path=GRAD_ACCUM_DTYPE,
             message="gradients cannot be accumulated in int8: "
             + ("DeepSpeed fails at the first step" if stops else "it has no effect in dsengine"),
             help='write "fp32"',

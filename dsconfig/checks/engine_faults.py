@@ -11,7 +11,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.fault import FaultFinding, fault, lost_steps
 from dsconfig.checks.optimizer import built_optimizer
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import COMMUNICATION_DTYPE, FP16, ROOT, ZERO
 
 
 @fault(
@@ -38,7 +38,7 @@ def fused_fp16_never_steps(config: Context) -> Iterator[FaultFinding]:
         return
     built = built_optimizer(config)
     if built is not None and built.kind.name == "FusedAdam":
-        yield FaultFinding(("fp16",), "return from every step before the weights are updated")
+        yield FaultFinding(FP16, "return from every step before the weights are updated")
 
 
 @fault(
@@ -69,7 +69,7 @@ def large_weight_in_other_dtype(config: Context) -> Iterator[FaultFinding]:
     contiguous = config.in_force(ZERO, "contiguous_gradients")
     if config.stage in (1, 2) and other and contiguous:
         behavior = "raise a RuntimeError if a weight is larger than reduce_bucket_size"
-        yield FaultFinding(("communication_data_type",), behavior)
+        yield FaultFinding(COMMUNICATION_DTYPE, behavior)
 
 
 @fault(
@@ -101,7 +101,7 @@ def elastic_batch_above_limit(config: Context) -> Iterator[FaultFinding]:
     common = math.lcm(*sizes) if sizes and len(sizes) == len(written) else 0
     if max(sizes, default=0) <= limit < common:
         behavior = f"may use batch size {common}, the least common multiple of micro_batch_sizes"
-        yield FaultFinding(("elasticity", "max_train_batch_size"), behavior)
+        yield FaultFinding(ROOT / "elasticity" / "max_train_batch_size", behavior)
 
 
 @fault(
@@ -126,4 +126,4 @@ def pipeline_divides_gradients_again(config: Context) -> Iterator[FaultFinding]:
         {"activation_checkpoint_interval": 1}}
     """
     behavior = "divide gradients by the micro steps once per pipeline stage"
-    yield from lost_steps(config, ("pipeline",), behavior, 1)
+    yield from lost_steps(config, ROOT / "pipeline", behavior, 1)

@@ -5,14 +5,13 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, refusal, rule
-from dsconfig.checks.rule import AT_INIT, Finding, Path, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, Finding, reaches_deepspeed
 from dsconfig.checks.values import VALUE_KINDS
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema import paths
 from dsconfig.source.pointer import split
 
-TP: Path = ("tensor_parallel",)
-EP: Path = ("expert_parallel",)
+EP = paths.ROOT / "expert_parallel"
 
 
 @refusal("DSC465", triggers="expert_parallel", stops="engine ValueError")
@@ -26,13 +25,13 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
     """
     if not config.switch("expert_parallel", "enabled"):
         return
-    tp = config.in_force(TP, "autotp_size")
+    tp = config.in_force(paths.TENSOR_PARALLEL, "autotp_size")
     faults = _invalid(config, tp)
     reported = [name for name, wrong, _ in faults if wrong]
     for name, wrong, problem in (*faults, *_wrong_values(config, reported)):
         if wrong:
             yield Finding(
-                path=(*EP, name),
+                path=EP / name,
                 message=f"expert_parallel.{name} {problem}: {AT_INIT}",
                 help="fix it, or delete it to use the default",
             )
@@ -40,7 +39,7 @@ def expert_parallel_values(config: Context) -> Iterator[Finding]:
     world, size = config.facts.world_size, config.get(*EP, "autoep_size")
     if world is not None and isinstance(size, int) and size > 1 and world % size:
         yield Finding(
-            path=(*EP, "autoep_size"),
+            path=EP / "autoep_size",
             message=f"autoep_size {size} does not divide {world} ranks: {AT_INIT}",
             help="set it to a divisor of the number of ranks",
         )
@@ -106,18 +105,21 @@ def _with_others(config: Context, tp: int) -> Iterator[Finding]:
     offloaded = "none" not in (config.offload("offload_param"), config.offload("offload_optimizer"))
     stage3 = config.stage == 3
     faults = (
-        (("compile", "deepcompile"), tp > 1 and config.is_on(("compile",), "deepcompile")),
-        ((*ZERO, "offload_optimizer"), tp > 1 and offloaded),
         (
-            (*ZERO, "zero_quantized_gradients"),
-            stage3 and config.in_force(ZERO, "zero_quantized_gradients"),
+            paths.ROOT / "compile" / "deepcompile",
+            tp > 1 and config.is_on(paths.ROOT / "compile", "deepcompile"),
+        ),
+        (paths.OFFLOAD_OPTIMIZER, tp > 1 and offloaded),
+        (
+            paths.ZERO / "zero_quantized_gradients",
+            stage3 and config.in_force(paths.ZERO, "zero_quantized_gradients"),
         ),
         (
-            (*ZERO, "zero_hpz_partition_size"),
-            stage3 and config.in_force(ZERO, "zero_hpz_partition_size") > 1,
+            paths.ZERO / "zero_hpz_partition_size",
+            stage3 and config.in_force(paths.ZERO, "zero_hpz_partition_size") > 1,
         ),
         (
-            ("sequence_parallel_size",),
+            paths.SEQUENCE_PARALLEL,
             stage3 and (config.number("sequence_parallel_size") or 1) > 1,
         ),
     )
@@ -125,7 +127,7 @@ def _with_others(config: Context, tp: int) -> Iterator[Finding]:
         if wrong:
             yield Finding(
                 path=path,
-                message=f"expert_parallel does not support {'.'.join(path)} here: {AT_INIT}",
+                message=f"expert_parallel does not support {path} here: {AT_INIT}",
                 help="disable one of the two",
             )
 
@@ -151,9 +153,10 @@ def moe_at_stage_3(config: Context) -> Iterator[Finding]:
     if config.stage != 3 or model is None or model.architecture is None:
         return
     known = config.since("0.18.0") and model.architecture.family in LEAVES_KNOWN
-    if (model.architecture.experts or 0) > 1 and not known and not config.has(*ZERO, "leaf_module"):
+    named = config.has(*paths.ZERO, "leaf_module")
+    if (model.architecture.experts or 0) > 1 and not known and not named:
         yield Finding(
-            path=ZERO,
+            path=paths.ZERO,
             message=f"{model.name} is a mixture of experts: at ZeRO stage 3, ranks that use "
             "different experts deadlock unless each expert block is a leaf module",
             help='add "leaf_module": {"classes": ["<class of the expert block>"]}',
@@ -173,7 +176,7 @@ def leaf_module_matches_nothing(config: Context) -> Iterator[Finding]:
     good: {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
     """
     model = config.facts.model
-    block: Path = (*ZERO, "leaf_module")
+    block = paths.ZERO / "leaf_module"
     if model is None or model.root is None or config.stage != 3 or not config.has(*block):
         return
     names = tuple(module.name for module in model.root.walk())
@@ -182,7 +185,7 @@ def leaf_module_matches_nothing(config: Context) -> Iterator[Finding]:
             candidates = [each for each in names if each == name or key != "names"]
             if not any(each.endswith(str(name)) for each in candidates):
                 yield Finding(
-                    path=(*block, key, str(index)),
+                    path=block / key / str(index),
                     message=f'{model.name} has no module "{name}": the entry has no effect',
                     help="write a name from model.named_modules()",
                 )

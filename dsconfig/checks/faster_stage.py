@@ -18,7 +18,7 @@ from dsconfig.report import Effect
 from dsconfig.report.sizes import gib
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.effective import Effective, Precision, Tier, effective
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import STAGE
 from dsconfig.source.pointer import is_block
 
 FASTER = 0.98
@@ -59,7 +59,7 @@ def stage_0_is_faster(config: Context) -> Iterator[Finding]:
     if verdict_on(option, unsharded, facts).has_headroom:
         room = f"{gib(option.device.visible_bytes, 1)} of {gib(facts.device_bytes, 1)}"
         yield Finding(
-            path=(*ZERO, "stage"),
+            path=STAGE,
             message=f"{facts.model.name} also fits at stage 0 ({room}), where a step takes an "
             f"estimated {then:.3g} s instead of {now:.3g} s",
             help="set stage to 0 and delete the offload blocks"

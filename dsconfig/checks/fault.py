@@ -7,24 +7,23 @@ from typing import NamedTuple
 from dsconfig.batch import GLOBAL, MICRO, STEPS, Triple
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import AppliesTo, Finding, Path, reaches_deepspeed
+from dsconfig.checks.rule import AppliesTo, Finding, reaches_deepspeed
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import KeyPath
 from dsconfig.schema.version import Version
 
 with lazy_imports():
     from dsconfig.facts import training as runs
 
 DEEPSPEED = "DeepSpeed"
-STAGE: Path = (*ZERO, "stage")
 
 
 class FaultFinding(NamedTuple):
     """A key and the faulty behavior; ``certain`` if the config alone triggers it."""
 
-    path: Path
+    path: KeyPath
     behavior: str
     certain: bool = True
 
@@ -102,7 +101,9 @@ def accumulation_steps(config: Context) -> float | None:
     return solved.accumulation if solved is not None else None
 
 
-def lost_steps(config: Context, path: Path, behavior: str, beyond: int) -> Iterator[FaultFinding]:
+def lost_steps(
+    config: Context, path: KeyPath, behavior: str, beyond: int
+) -> Iterator[FaultFinding]:
     """Yield a bug that appears with more accumulation steps than ``beyond``."""
     steps = accumulation_steps(config)
     if steps is None:

@@ -7,7 +7,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.fault import FaultFinding, fault
 from dsconfig.checks.registry import MODEL, TRAINING
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import ZERO
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import is_block
 

@@ -9,6 +9,7 @@ from dsconfig.checks.rule import Finding
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
+from dsconfig.schema.paths import ROOT
 
 with lazy_imports():
     from dsconfig.checks import agreement
@@ -41,7 +42,7 @@ def not_strict_json(config: Context) -> Iterator[Finding]:
         return
     alone = all(_reads_strict_json(runtime) for runtime in config.runtimes)
     yield Finding(
-        path=(),
+        path=ROOT,
         message=f"{json_error.message} is not valid JSON: transformers and accelerate reject the "
         "config",
         help=strict.convert_help(config.document.name),
@@ -67,7 +68,7 @@ def zero_block_missing(config: Context) -> Iterator[Finding]:
         return
     alone = all(_wants_zero(runtime) for runtime in config.runtimes)
     yield Finding(
-        path=(),
+        path=ROOT,
         message="zero_optimization is missing: accelerate fails before training",
         help='add "zero_optimization": {"stage": 0} if the file is for accelerate',
         effect=None if alone else Effect.NOTE,
@@ -104,7 +105,7 @@ def conflicting_sources(config: Context) -> Iterator[Finding]:
         if effect is Effect.REFUSED:
             consequence = "transformers raises a ValueError before training"
         yield Finding(
-            path=tuple(found.path.split(".")),
+            path=found.path,
             message=agreement.describe(
                 config.document.name, found, config.as_written, facts, consequence
             ),

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import REJECTED, Finding, Path, Phase, reaches_deepspeed
+from dsconfig.checks.rule import REJECTED, Finding, Phase, reaches_deepspeed
 from dsconfig.checks.stray_names import (
     NEVER_READ,
     common_mistake,
@@ -15,13 +15,13 @@ from dsconfig.checks.stray_names import (
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Applicability, Edit, Effect, Fix
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema import ErrorKind, SchemaError, former_names
+from dsconfig.schema.paths import BFLOAT16, OPTIMIZER_PARAMS, SCHEDULER_PARAMS, ZERO, KeyPath
 from dsconfig.schema.version import Version
 from dsconfig.source.document import OWN_KEYS
 from dsconfig.source.edit import as_fix, delete_entry, move_entry, rename_key, replace_value
-from dsconfig.source.pointer import is_block, join, split
+from dsconfig.source.pointer import is_block, split
 
 with lazy_imports():
     from dsconfig.schema import spelling
@@ -29,22 +29,18 @@ with lazy_imports():
 COMMENT_MARKS = ("_", "//", "#", "$", "/*", "--")
 COMMENT_WORDS = ("comment", "comments", "note", "notes", "description")
 IGNORED = "it is silently ignored"
-PARAMETERS = (("optimizer", "params"), ("scheduler", "params"))
+PARAMETERS = (OPTIMIZER_PARAMS, SCHEDULER_PARAMS)
 
 
 class Renamed(NamedTuple):
     """A renamed key; ``new`` is None if a plain rename would change the meaning."""
 
     since: Version
-    new: Path | None
+    new: KeyPath | None
     advice: str
 
 
-def _dotted(path: Path) -> str:
-    return ".".join(path)
-
-
-def renamed(config: Context, path: Path) -> Renamed | None:
+def renamed(config: Context, path: KeyPath) -> Renamed | None:
     """Return what replaced an old name, or None if the path is not one."""
     known = config.key_at(path)
     if known is None or not known.declared.renamed or known.replaced_by is None:
@@ -52,7 +48,7 @@ def renamed(config: Context, path: Path) -> Renamed | None:
     since, instead = Version.parse(known.declared.renamed), known.declared.instead
     if instead is not None:
         return Renamed(since, None, instead)
-    new = tuple(known.replaced_by.split("."))
+    new = KeyPath.parse(known.replaced_by)
     return Renamed(since, new, f'write "{new[-1]}"')
 
 
@@ -61,7 +57,7 @@ def is_comment(name: str) -> bool:
     return name.startswith(COMMENT_MARKS) or name.strip().lower() in COMMENT_WORDS
 
 
-def _unknown(config: Context) -> Iterator[tuple[Path, SchemaError]]:
+def _unknown(config: Context) -> Iterator[tuple[KeyPath, SchemaError]]:
     """Yield unknown keys outside the arguments of optimizer and scheduler."""
     for error in config.schema_errors:
         path = split(error.pointer)
@@ -72,14 +68,14 @@ def _unknown(config: Context) -> Iterator[tuple[Path, SchemaError]]:
             yield path, error
 
 
-def _refused(config: Context, path: Path) -> bool:
+def _refused(config: Context, path: KeyPath) -> bool:
     entry = config.reading.at(path)
     return entry is not None and entry.refused
 
 
-def _consequence(config: Context, path: Path, otherwise: str) -> str:
+def _consequence(config: Context, path: KeyPath, otherwise: str) -> str:
     if _refused(config, path):
-        return f"DeepSpeed {config.release} rejects unknown keys in {_dotted(path[:-1])}"
+        return f"DeepSpeed {config.release} rejects unknown keys in {path.parent.dotted}"
     return otherwise
 
 
@@ -106,7 +102,7 @@ def unknown_key(config: Context) -> Iterator[Finding]:
         suggestion = _suggestion(config, path, error)
         yield Finding(
             path=path,
-            message=f'unknown key "{_dotted(path)}": ' + _consequence(config, path, IGNORED),
+            message=f'unknown key "{path}": ' + _consequence(config, path, IGNORED),
             help=suggestion.help,
             effect=Effect.REFUSED if refused else None,
             fix=_write_as(config, path, suggestion.new, refused and suggestion.is_certain)
@@ -123,11 +119,11 @@ class _Suggestion(NamedTuple):
     """Replacement of an unknown key; ``is_certain`` if only the spelling differs."""
 
     help: str
-    new: Path | None = None
+    new: KeyPath | None = None
     is_certain: bool = False
 
 
-def _suggestion(config: Context, path: Path, error: SchemaError) -> _Suggestion:
+def _suggestion(config: Context, path: KeyPath, error: SchemaError) -> _Suggestion:
     mistake = common_mistake(config, path)
     if mistake is not None:
         return _Suggestion(mistake.advice, mistake.new, is_certain=True)
@@ -139,23 +135,23 @@ def _suggestion(config: Context, path: Path, error: SchemaError) -> _Suggestion:
     value = config.get(*path)
     closest = config.closest(path[-1], error.known)
     if closest and spelling.has_other_word(path[-1], closest):
-        closest = closest if config.accepts((*path[:-1], closest), value) else None
+        closest = closest if config.accepts(path.parent / closest, value) else None
     if closest and (
         not spelling.is_longer_or_shorter(path[-1], closest)
         or spelling.has_other_ending(path[-1], closest)
-        or (path[-1] in closest[: len(path[-1])] and config.accepts((*path[:-1], closest), value))
+        or (path[-1] in closest[: len(path[-1])] and config.accepts(path.parent / closest, value))
     ):
         is_certain = spelling.same_letters(path[-1], closest)
-        return _Suggestion(f'did you mean "{closest}"?', (*path[:-1], closest), is_certain)
+        return _Suggestion(f'did you mean "{closest}"?', path.parent / closest, is_certain)
     for nested in spelling.flattened(path):
         if config.accepts(nested, value):
-            works = nested[-1] == "enabled" or config.is_in_force(nested[:-1])
-            help = f'write it as "{nested[-1]}" in {_dotted(nested[:-1])}'
+            works = nested[-1] == "enabled" or config.is_in_force(nested.parent)
+            help = f'write it as "{nested.name}" in {nested.parent}'
             return _Suggestion(help, nested if works else None)
     return _Suggestion(NO_SUGGESTION)
 
 
-def valid_paths(config: Context, path: Path) -> tuple[Path, ...]:
+def valid_paths(config: Context, path: KeyPath) -> tuple[KeyPath, ...]:
     """Return the paths at which the name is read, given the types in the config."""
     paths = () if is_script_setting(path) else spelling.other_paths(path)
     return tuple(
@@ -178,11 +174,11 @@ def documented_but_unread(config: Context) -> Iterator[Finding]:
             refused = _refused(config, path)
             yield Finding(
                 path=path,
-                message=f'"{_dotted(path)}" is documented, but no release of DeepSpeed reads it: '
+                message=f'"{path}" is documented, but no release of DeepSpeed reads it: '
                 + _consequence(config, path, "it has no effect"),
                 help="delete it",
                 effect=None if refused else Effect.INERT,
-                fix=as_fix(delete_entry(config.document, join(*path)), safe=refused),
+                fix=as_fix(delete_entry(config.document, path.pointer), safe=refused),
                 on_key=True,
             )
 
@@ -202,15 +198,15 @@ def misplaced_key(config: Context) -> Iterator[Finding]:
             continue
         closest = config.closest(path[-1], error.known)
         hint = f', or did you mean "{closest}"?' if closest else ""
-        blocks = " or ".join(_dotted(other[:-1]) or "the top level" for other in paths)
+        blocks = " or ".join(other.parent.dotted or "the top level" for other in paths)
         refused = _refused(config, path)
-        is_movable = len(paths) == 1 and config.is_in_force(paths[0][:-1])
+        is_movable = len(paths) == 1 and config.is_in_force(paths[0].parent)
         is_misspelled = closest is not None and spelling.same_letters(closest, path[-1])
         yield Finding(
             path=path,
             message=f'"{path[-1]}" belongs in {blocks}: '
             + _consequence(config, path, "here it is silently ignored"),
-            help=f"move it to {' or '.join(_dotted(other) for other in paths)}{hint}",
+            help=f"move it to {' or '.join(str(other) for other in paths)}{hint}",
             effect=Effect.REFUSED if refused else None,
             fix=_write_as(config, path, paths[0], safe=False)
             if is_movable and not is_misspelled
@@ -236,7 +232,7 @@ def renamed_key(config: Context) -> Iterator[Finding]:
         consequence = f"DeepSpeed {config.release} rejects it" if refused else IGNORED
         yield Finding(
             path=path,
-            message=f'"{_dotted(path)}" was renamed in DeepSpeed {old.since}: {consequence}',
+            message=f'"{path}" was renamed in DeepSpeed {old.since}: {consequence}',
             help=old.advice,
             effect=Effect.REFUSED if refused else None,
             fix=_write_as(config, path, old.new, refused) if old.new else None,
@@ -244,15 +240,15 @@ def renamed_key(config: Context) -> Iterator[Finding]:
         )
 
 
-def _write_as(config: Context, path: Path, new: Path, safe: bool) -> Fix | None:
+def _write_as(config: Context, path: KeyPath, new: KeyPath, safe: bool) -> Fix | None:
     """Return the fix that renames or moves an entry, or None if its value is invalid there."""
     if config.has(*new) or not config.accepts(new, config.get(*path)):
         return None
-    pointer = join(*path)
+    pointer = path.pointer
     if new[:-1] == path[:-1]:
         edits = rename_key(config.document, pointer, new[-1])
     else:
-        edits = move_entry(config.document, pointer, join(*new[:-1]), new[-1])
+        edits = move_entry(config.document, pointer, new.parent.pointer, new[-1])
     return as_fix(edits, safe=safe)
 
 
@@ -268,26 +264,26 @@ class Deprecated(NamedTuple):
     """Whether some value still has an effect."""
 
 
-DEPRECATED: Mapping[Path, Deprecated] = {
-    (*ZERO, "cpu_offload"): Deprecated(
+DEPRECATED: Mapping[KeyPath, Deprecated] = {
+    ZERO / "cpu_offload": Deprecated(
         'DeepSpeed reads it as "offload_optimizer": {"device": "cpu"}',
         "offload_optimizer",
         "it has no effect",
     ),
-    (*ZERO, "cpu_offload_param"): Deprecated(
+    ZERO / "cpu_offload_param": Deprecated(
         'DeepSpeed reads it as "offload_param": {"device": "cpu"}',
         "offload_param",
         "it has no effect",
     ),
-    (*ZERO, "cpu_offload_use_pin_memory"): Deprecated("its value is ignored", works=False),
-    (*ZERO, "stage3_gather_fp16_weights_on_model_save"): Deprecated(
+    ZERO / "cpu_offload_use_pin_memory": Deprecated("its value is ignored", works=False),
+    ZERO / "stage3_gather_fp16_weights_on_model_save": Deprecated(
         "DeepSpeed reads it as stage3_gather_16bit_weights_on_model_save",
         "stage3_gather_16bit_weights_on_model_save",
     ),
-    (*ZERO, "elastic_checkpoint"): Deprecated(
+    ZERO / "elastic_checkpoint": Deprecated(
         "universal checkpoints replace it, and at stage 3 it has no effect"
     ),
-    ("bfloat16",): Deprecated("it is read only if bf16 is absent", "bf16"),
+    BFLOAT16: Deprecated("it is read only if bf16 is absent", "bf16"),
 }
 
 
@@ -318,7 +314,7 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
         consequence = old.idle if is_off else old.consequence
         yield Finding(
             path=path,
-            message=f'"{_dotted(path)}" is deprecated: {consequence}',
+            message=f'"{path}" is deprecated: {consequence}',
             help="delete it" if is_off else key.declared.instead,
             effect=Effect.INERT if is_off or not old.works else None,
             fix=Fix(Applicability.SAFE, edits) if edits else None,
@@ -326,10 +322,10 @@ def deprecated_key(config: Context) -> Iterator[Finding]:
         )
 
 
-def _modernized(config: Context, path: Path, old: Deprecated, value: Any) -> tuple[Edit, ...]:
+def _modernized(config: Context, path: KeyPath, old: Deprecated, value: Any) -> tuple[Edit, ...]:
     """Return edits that replace a deprecated key, unless its replacement is also present."""
-    document, pointer, block = config.document, join(*path), path[:-1]
-    current = config.key_at((*block, old.new)) if old.new else None
+    document, pointer, block = config.document, path.pointer, path.parent
+    current = config.key_at(block / old.new) if old.new else None
     if current is None or any(
         config.has(*block, name) for name in (current.name, *current.aliases)
     ):
@@ -381,7 +377,7 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
     """
     block = config.block(*ZERO)
     for name, old in (former_names.SWITCHES | former_names.RENAMED).items():
-        known, path = config.key_at((*ZERO, name)), (*ZERO, old)
+        known, path = config.key_at(ZERO / name), ZERO / old
         if block.get(old, AUTO) == AUTO or known is None:
             continue
         for new in (name, *known.aliases):
@@ -390,7 +386,7 @@ def deprecated_and_replacement(config: Context) -> Iterator[Finding]:
                     path=path,
                     message=f'"{old}" and its replacement "{new}" are both set: {REJECTED}',
                     help=f'delete "{old}"',
-                    fix=as_fix(delete_entry(config.document, join(*path)))
+                    fix=as_fix(delete_entry(config.document, path.pointer))
                     if _means_the_same(block[old], block[new])
                     else None,
                     on_key=True,
@@ -423,7 +419,7 @@ def comment_key(config: Context) -> Iterator[Finding]:
             continue
         argument = path[:2] in PARAMETERS
         refused = _refused(config, path) or argument
-        block = _dotted(path[:-1]) or "the top level"
+        block = path.parent.dotted or "the top level"
         program = "the constructor" if argument else f"DeepSpeed {config.release}"
         yield Finding(
             path=path,
@@ -453,8 +449,7 @@ def consumed_key(config: Context) -> Iterator[Finding]:
         if entry.outcome is Outcome.SWALLOWED:
             yield Finding(
                 path=path,
-                message=f'"{_dotted(path)}" is an argument of DeepSpeed\'s config class and sets '
-                "nothing",
+                message=f'"{path}" is an argument of DeepSpeed\'s config class and sets nothing',
                 help="delete it",
                 on_key=True,
             )

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.fault import RANGES as RANGES
-from dsconfig.checks.fault import STAGE, FaultFinding, fault, lost_steps
+from dsconfig.checks.fault import FaultFinding, fault, lost_steps
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema import paths
 
 
 def _offloads(config: Context) -> bool:
@@ -39,7 +39,7 @@ def accumulation_lost_at_stage_2(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage == 2 and not _offloads(config):
         behavior = "drop the gradients of all micro steps except the last at stage 2"
-        yield from lost_steps(config, STAGE, behavior, 1)
+        yield from lost_steps(config, paths.STAGE, behavior, 1)
 
 
 @fault(
@@ -62,7 +62,7 @@ def offloaded_accumulation_wrong(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage == 2 and _offloads(config):
         behavior = "accumulate gradients incorrectly if the optimizer is offloaded"
-        yield from lost_steps(config, (*ZERO, "offload_optimizer"), behavior, 1)
+        yield from lost_steps(config, paths.OFFLOAD_OPTIMIZER, behavior, 1)
 
 
 @fault(
@@ -85,7 +85,7 @@ def offloaded_micro_steps_dropped(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage == 2 and _offloads(config):
         behavior = "drop the gradients of all micro steps between the first and the last"
-        yield from lost_steps(config, (*ZERO, "offload_optimizer"), behavior, 2)
+        yield from lost_steps(config, paths.OFFLOAD_OPTIMIZER, behavior, 2)
 
 
 @fault(
@@ -107,7 +107,7 @@ def overlap_overwrites_bucket(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage in (1, 2) and config.overlap_comm:
         behavior = "may overwrite gradients that are still being reduced, especially on slow links"
-        yield FaultFinding((*ZERO, "overlap_comm"), behavior)
+        yield FaultFinding(paths.OVERLAP_COMM, behavior)
 
 
 @fault(
@@ -129,7 +129,7 @@ def overlap_recycles_buffer(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage in (1, 2) and config.overlap_comm:
         behavior = "may reuse the memory of a reduction in progress: the loss can become NaN"
-        yield FaultFinding((*ZERO, "overlap_comm"), behavior)
+        yield FaultFinding(paths.OVERLAP_COMM, behavior)
 
 
 @fault(
@@ -151,7 +151,7 @@ def stage_3_waits_for_wrong_stream(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage == 3:
         behavior = "randomly produce NaN weights at stage 3 with torch 2.10 or later"
-        yield FaultFinding(STAGE, behavior)
+        yield FaultFinding(paths.STAGE, behavior)
 
 
 @fault(
@@ -174,10 +174,10 @@ def last_micro_step_not_reduced(config: Context) -> Iterator[FaultFinding]:
         "data_types": {"grad_accum_dtype": "fp32"}}
     """
     sums = config.get("data_types", "grad_accum_dtype")
-    early = config.is_on((config.bf16_block,), "immediate_grad_update")
+    early = config.is_on(paths.ROOT / config.bf16_block, "immediate_grad_update")
     if config.stage == 1 and config.bf16 and sums in ("fp32", "float32") and not early:
         behavior = "do not reduce the gradient of the last micro step, so ranks diverge"
-        yield FaultFinding(("data_types", "grad_accum_dtype"), behavior)
+        yield FaultFinding(paths.GRAD_ACCUM_DTYPE, behavior)
 
 
 @fault(
@@ -198,7 +198,7 @@ def bf16_divided_at_stage_0(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage == 0 and config.stage_is_known and config.bf16:
         behavior = "divide gradients by 65536 and never clear them in bf16 at stage 0"
-        yield FaultFinding((config.bf16_block,), behavior)
+        yield FaultFinding(paths.ROOT / config.bf16_block, behavior)
 
 
 @fault(
@@ -221,7 +221,7 @@ def bf16_not_reduced_at_stage_0(config: Context) -> Iterator[FaultFinding]:
     alone = config.facts.world_size == 1
     if config.stage == 0 and config.stage_is_known and config.bf16 and not alone:
         behavior = "do not reduce the gradients that the step uses in bf16 at stage 0"
-        yield FaultFinding((config.bf16_block,), behavior)
+        yield FaultFinding(paths.ROOT / config.bf16_block, behavior)
 
 
 @fault(
@@ -244,7 +244,7 @@ def clipping_inverted(config: Context) -> Iterator[FaultFinding]:
     in_fp32 = not (config.bf16 or config.fp16)
     if config.stage == 0 and config.stage_is_known and in_fp32 and _clips(config):
         behavior = "scale small gradients up to the threshold and clip none at stage 0"
-        yield FaultFinding(("gradient_clipping",), behavior)
+        yield FaultFinding(paths.GRADIENT_CLIPPING, behavior)
 
 
 @fault(
@@ -267,7 +267,7 @@ def overflow_makes_norm_nan(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage in (1, 2) and _clips(config):
         behavior = "multiply gradients by NaN if a norm is infinite at stages 1 and 2"
-        yield FaultFinding(("gradient_clipping",), behavior)
+        yield FaultFinding(paths.GRADIENT_CLIPPING, behavior)
 
 
 @fault(
@@ -287,10 +287,10 @@ def full_bucket_not_reduced(config: Context) -> Iterator[FaultFinding]:
     bad: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": false}}
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "reduce_scatter": true}}
     """
-    contiguous = config.in_force(ZERO, "contiguous_gradients")
-    if config.stage == 3 and contiguous and not config.in_force(ZERO, "reduce_scatter"):
+    contiguous = config.in_force(paths.ZERO, "contiguous_gradients")
+    if config.stage == 3 and contiguous and not config.in_force(paths.ZERO, "reduce_scatter"):
         behavior = "do not reduce the gradient of a weight whose size equals reduce_bucket_size"
-        yield FaultFinding((*ZERO, "reduce_scatter"), behavior)
+        yield FaultFinding(paths.ZERO / "reduce_scatter", behavior)
 
 
 @fault(
@@ -312,7 +312,7 @@ def stair_counts_ignored(config: Context) -> Iterator[FaultFinding]:
         "cycle_max_lr": 0.2}}}
     """
     for name in ("cycle_first_stair_count", "cycle_second_stair_count"):
-        path = ("scheduler", "params", name)
+        path = paths.SCHEDULER_PARAMS / name
         if config.scheduler == "OneCycle" and (config.number(*path) or 0) > 0:
             yield FaultFinding(path, f"ignore {name}: the learning rate follows a ramp")
 
@@ -342,7 +342,7 @@ def parameter_groups_share_warmup(config: Context) -> Iterator[FaultFinding]:
         and config.get("scheduler", "params", "warmup_max_lr") is None
     ):
         behavior = "use the learning rate of the first parameter group for all"
-        yield FaultFinding(("scheduler", "params"), behavior)
+        yield FaultFinding(paths.SCHEDULER_PARAMS, behavior)
 
 
 @fault(
@@ -365,7 +365,7 @@ def reused_module_gradient_lost(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage == 2 and config.bf16 and not _offloads(config):
         behavior = "may lose part of the gradient of a module that is used twice in a step"
-        yield FaultFinding(STAGE, behavior)
+        yield FaultFinding(paths.STAGE, behavior)
 
 
 @fault(
@@ -389,4 +389,4 @@ def fp16_unscaled_at_stage_0(config: Context) -> Iterator[FaultFinding]:
     """
     if config.is_unscaled:
         behavior = "divide gradients by the loss scale at stage 0 without scaling the loss"
-        yield FaultFinding(("fp16",), behavior)
+        yield FaultFinding(paths.FP16, behavior)

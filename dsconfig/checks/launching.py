@@ -11,6 +11,7 @@ from dsconfig.facts import embedded_facts
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.schema.key_index import paths_of
+from dsconfig.schema.paths import ROOT
 from dsconfig.source import plugin_settings
 from dsconfig.source.from_yaml import SUFFIXES
 
@@ -55,7 +56,7 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
     unknown = launch.keys() - plugin_settings.TOP_LEVEL - plugin_settings.FORMER
     for name in unknown:
         yield Finding(
-            path=(name,),
+            path=ROOT / name,
             message=f'"{name}" is not an accelerate setting: accelerate rejects the config',
             help=f"write it in {BLOCK}"
             if name in plugin_settings.KNOWN
@@ -66,7 +67,7 @@ def accelerate_setting(config: Context) -> Iterator[Finding]:
     block = plugin_settings.block_of(launch)
     for name in block.keys() - plugin_settings.KNOWN:
         yield Finding(
-            path=(BLOCK, name),
+            path=ROOT / BLOCK / name,
             message=f'"{name}" is not a setting of accelerate\'s DeepSpeed plugin: it is ignored',
             help=_help_in_block(config, name, block[name]),
             on_key=True,
@@ -95,14 +96,14 @@ def _unreadable(config: Context) -> Iterator[Finding]:
         except ValueError as error:
             written = plugin_settings.block_of(launch)[name]
             yield Finding(
-                path=(BLOCK, name),
+                path=ROOT / BLOCK / name,
                 message=f"{name} is {written!r}: accelerate raises an error ({error})",
                 help="write a number",
                 effect=Effect.REFUSED,
             )
     if plugin_settings.block_of(launch).get(STEPS) == AUTO:
         yield Finding(
-            path=(BLOCK, STEPS),
+            path=ROOT / BLOCK / STEPS,
             message=f'{STEPS} is "auto": Accelerator() converts it to an integer and raises '
             "ValueError",
             help="write a number",
@@ -119,7 +120,7 @@ def _unreadable(config: Context) -> Iterator[Finding]:
 
 def _refused(name: str, value: object, help: str, reason: str = "") -> Finding:
     return Finding(
-        path=(name,),
+        path=ROOT / name,
         message=f"{name} is {_shown(value)}{reason}: accelerate raises an error",
         help=help,
         effect=Effect.REFUSED,
@@ -147,7 +148,7 @@ def _invalid_type(launch: Mapping[str, Any]) -> Iterator[Finding]:
     elif "distributed_type" in launch and kind != plugin_settings.DEEPSPEED and block:
         written = "empty" if kind is None else f"{kind}{YAML_FALSE if kind is False else ''}"
         yield Finding(
-            path=("distributed_type",),
+            path=ROOT / "distributed_type",
             message=f"distributed_type is {written}: deepspeed_config is ignored",
             help=f"write {plugin_settings.DEEPSPEED}, or pass --use_deepspeed to accelerate launch",
             effect=Effect.INERT,
@@ -164,14 +165,14 @@ def _missing(launch: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield settings that accelerate requires."""
     if "distributed_type" not in launch:
         yield Finding(
-            path=(),
+            path=ROOT,
             message="distributed_type is missing: accelerate raises an error",
             help=f"write distributed_type: {plugin_settings.DEEPSPEED}",
             effect=Effect.REFUSED,
         )
     if launch.get("num_processes") in (None, UNSET_PROCESSES):
         yield Finding(
-            path=("num_processes",) if "num_processes" in launch else (),
+            path=ROOT / "num_processes" if "num_processes" in launch else ROOT,
             message="num_processes is missing: accelerate raises an error without --num_processes",
             help="set num_processes",
             effect=Effect.NOTE,
@@ -198,7 +199,7 @@ def _invalid_counts(launch: Mapping[str, Any]) -> Iterator[Finding]:
         yield _refused("num_machines", machines, help, ", which DeepSpeed and torchrun reject")
     elif machines is not None and (machines < 1 or machines != machines):
         message = f"num_machines is {_shown(machines)}: accelerate uses one machine"
-        yield Finding(("num_machines",), message, help=help, effect=Effect.NOTE)
+        yield Finding(ROOT / "num_machines", message, help=help, effect=Effect.NOTE)
 
 
 @rule("DSC706", Effect.ALTERED, triggers=EMBEDDED_IN_YAML, applies_to=fills_auto)
@@ -229,7 +230,7 @@ def nvme_path_not_passed(config: Context) -> Iterator[Finding]:
         if str(block.get(f"{offload}_device")).lower() == "nvme":
             name = f"{offload}_nvme_path"
             yield Finding(
-                path=(BLOCK, name if name in block else f"{offload}_device"),
+                path=ROOT / BLOCK / (name if name in block else f"{offload}_device"),
                 message=f"accelerate launch does not pass {name} on: swap files are written to "
                 "./none",
                 help="name a config file with nvme_path in deepspeed_config_file, or set "

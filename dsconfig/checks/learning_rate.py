@@ -7,9 +7,8 @@ from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.schema.optimizers import optimizer_type
+from dsconfig.schema.paths import LEARNING_RATE, OPTIMIZER_PARAMS, SCHEDULER, SCHEDULER_PARAMS
 from dsconfig.schema.schedules import SCHEDULES, ScheduleType
-
-PARAMS = ("scheduler", "params")
 
 
 def _schedule(config: Context) -> ScheduleType | None:
@@ -38,7 +37,7 @@ def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
     schedule = _schedule(config)
     if lr is None or schedule is None or schedule.peak != "warmup_max_lr":
         return
-    path = (*PARAMS, schedule.peak)
+    path = SCHEDULER_PARAMS / schedule.peak
     if config.has(*path):
         top = config.number(*path)
         source = "warmup_max_lr"
@@ -48,7 +47,7 @@ def schedule_overrides_lr(config: Context) -> Iterator[Finding]:
         source = "the default warmup_max_lr"
     if top is not None and abs(top - lr) > 1e-9 * max(abs(top), abs(lr)):
         yield Finding(
-            path=path if config.has(*path) else PARAMS,
+            path=path if config.has(*path) else SCHEDULER_PARAMS,
             message=f"{source} {top:g} overrides the optimizer's lr {lr:g}: training uses {top:g}",
             help=f'write "warmup_max_lr": {lr:g}, or the same value in both keys',
             on_key=not config.has(*path),
@@ -69,17 +68,17 @@ def warmup_longer_than_training(config: Context) -> Iterator[Finding]:
     """
     if not _warms_up(config):
         return
-    path = (*PARAMS, "total_num_steps")
+    path = SCHEDULER_PARAMS / "total_num_steps"
     training = config.facts.training
     total = config.number(*path) if config.has(*path) else (training and training.total_steps)
-    warmup = config.number(*PARAMS, "warmup_num_steps")
+    warmup = config.number(*SCHEDULER_PARAMS, "warmup_num_steps")
     if warmup is None:
-        warmup = 1000 if not config.has(*PARAMS, "warmup_num_steps") else None
+        warmup = 1000 if not config.has(*SCHEDULER_PARAMS, "warmup_num_steps") else None
     if total is None or warmup is None or not 0 < total < warmup:
         return
     decays = config.scheduler != "WarmupLR"
     yield Finding(
-        path=path if config.has(*path) else (*PARAMS, "warmup_num_steps"),
+        path=path if config.has(*path) else SCHEDULER_PARAMS / "warmup_num_steps",
         message=f"training has {total:g} steps and warmup {warmup:g}: the learning rate never "
         "reaches its maximum" + (", and the decay has no effect" if decays else ""),
         help="lower warmup_num_steps; a few percent of the training steps are typical",
@@ -98,10 +97,10 @@ def total_steps_not_positive(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR", "params":
         {"total_num_steps": 500, "warmup_num_steps": 2}}}
     """
-    value = config.number(*PARAMS, "total_num_steps")
+    value = config.number(*SCHEDULER_PARAMS, "total_num_steps")
     if value is not None and value <= 0 and _warms_up(config):
         yield Finding(
-            path=(*PARAMS, "total_num_steps"),
+            path=SCHEDULER_PARAMS / "total_num_steps",
             message=f"total_num_steps is {value:g}: the learning rate drops to its final value "
             "right "
             "after the warmup",
@@ -119,18 +118,18 @@ def rate_out_of_range(config: Context) -> Iterator[Finding]:
     """
     rates = ("warmup_min_lr", "warmup_max_lr", "cycle_min_lr", "cycle_max_lr")
     for name in (*rates, "lr_range_test_min_lr"):
-        value = config.number(*PARAMS, name)
+        value = config.number(*SCHEDULER_PARAMS, name)
         if value is not None and value < 0:
             yield Finding(
-                path=(*PARAMS, name),
+                path=SCHEDULER_PARAMS / name,
                 message=f"{name} is {value:g}: a negative learning rate maximizes the loss",
                 help=f'set "{name}" to 0 or more',
             )
     for name in ("warmup_min_ratio", "cos_min_ratio"):
-        value = config.number(*PARAMS, name)
+        value = config.number(*SCHEDULER_PARAMS, name)
         if value is not None and not 0 <= value <= 1:
             yield Finding(
-                path=(*PARAMS, name),
+                path=SCHEDULER_PARAMS / name,
                 message=f"{name} is {value:g}: it is a fraction of the optimizer's lr, from 0 to 1",
                 help=f'set "{name}" to a value from 0 to 1',
             )
@@ -149,10 +148,10 @@ def schedule_inverted(config: Context) -> Iterator[Finding]:
     """
     pairs = (("warmup_min_lr", "warmup_max_lr"), ("cycle_min_lr", "cycle_max_lr"))
     for low, high in (*pairs, ("cycle_min_mom", "cycle_max_mom")):
-        bottom, top = config.number(*PARAMS, low), config.number(*PARAMS, high)
+        bottom, top = config.number(*SCHEDULER_PARAMS, low), config.number(*SCHEDULER_PARAMS, high)
         if bottom is not None and top is not None and bottom > top:
             yield Finding(
-                path=(*PARAMS, low),
+                path=SCHEDULER_PARAMS / low,
                 message=f"{low} {bottom:g} is above {high} {top:g}: the schedule is inverted",
                 help="swap the two values",
             )
@@ -169,7 +168,7 @@ def unknown_warmup_type(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_type":
         "linear"}}}
     """
-    path = (*PARAMS, "warmup_type")
+    path = SCHEDULER_PARAMS / "warmup_type"
     if not _warms_up(config) or not config.has(*path):
         return
     value, known = config.get(*path), config.key_at(path)
@@ -193,10 +192,10 @@ def warmup_of_one_step(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps":
         2}}}
     """
-    value = config.number(*PARAMS, "warmup_num_steps")
+    value = config.number(*SCHEDULER_PARAMS, "warmup_num_steps")
     if _warms_up(config) and value == 1:
         yield Finding(
-            path=(*PARAMS, "warmup_num_steps"),
+            path=SCHEDULER_PARAMS / "warmup_num_steps",
             message="warmup_num_steps 1 is raised to 2, the minimum",
             help="write 2 or more",
         )
@@ -212,16 +211,16 @@ def cycle_without_momentum(config: Context) -> Iterator[Finding]:
         {"type": "OneCycle", "params": {"cycle_min_lr": 0.01, "cycle_max_lr": 0.1, "cycle_momentum":
         false}}}
     """
-    moves = config.get(*PARAMS, "cycle_momentum") is not False
+    moves = config.get(*SCHEDULER_PARAMS, "cycle_momentum") is not False
     if (
         config.scheduler != "OneCycle"
         or not moves
         or optimizer_type(config.optimizer or "") is None
     ):
         return
-    if config.key_at(("optimizer", "params", "betas")) is None:
+    if config.key_at(OPTIMIZER_PARAMS / "betas") is None:
         yield Finding(
-            path=(*PARAMS, "cycle_momentum"),
+            path=SCHEDULER_PARAMS / "cycle_momentum",
             message=f"OneCycle cycles betas, but {config.optimizer} has none: only the learning "
             "rate cycles",
             help='write "cycle_momentum": false',
@@ -241,7 +240,7 @@ def learning_rate_zero(config: Context) -> Iterator[Finding]:
     raised = schedule is not None and schedule.sets_rate
     if config.number("optimizer", "params", "lr") == 0 and not raised:
         yield Finding(
-            path=("optimizer", "params", "lr"),
+            path=LEARNING_RATE,
             message="the learning rate is 0: the optimizer has no effect, and the weights do not "
             "change",
             help='write "lr": 1e-4',
@@ -261,7 +260,7 @@ def scheduler_without_optimizer(config: Context) -> Iterator[Finding]:
     alone = not config.has("optimizer") and config.facts.client_optimizer is None
     if config.scheduler and alone:
         yield Finding(
-            path=("scheduler",),
+            path=SCHEDULER,
             message="the config has a scheduler but no optimizer: unless the script passes one, "
             "the "
             "first step fails",

@@ -12,7 +12,7 @@ from dsconfig.checks.fault import FaultFinding, fault
 from dsconfig.checks.registry import MODEL
 from dsconfig.checks.rule import reads_training_arguments
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import ZERO
 from dsconfig.schema.version import Version
 
 CONVERTED = frozenset(

@@ -6,8 +6,8 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import REJECTED, Finding
 from dsconfig.report import Effect
+from dsconfig.schema.paths import FP16
 
-FP16 = ("fp16",)
 MAX_EXPONENT = 62
 """Largest power: 2^63 exceeds a signed 64-bit integer, and the first backward overflows."""
 UNUSABLE_SCALE = 2.0**32
@@ -44,7 +44,7 @@ def loss_scale_limits(config: Context) -> Iterator[Finding]:
         value = config.in_force(FP16, name)
         if value <= 0:
             yield Finding(
-                path=(*FP16, name),
+                path=FP16 / name,
                 message=f"fp16.{name} is {value:g} with a dynamic loss scale: {consequence}",
                 help=help,
                 effect=None if checked else Effect.ALTERED,
@@ -67,7 +67,7 @@ def fractional_min_loss_scale(config: Context) -> Iterator[Finding]:
     if value is not None and 0 < value < 1:
         verb = "rejects" if config.since("0.17.1") else "accepts"
         yield Finding(
-            path=(*FP16, "min_loss_scale"),
+            path=FP16 / "min_loss_scale",
             message=f"min_loss_scale {value:g} is below 1, which DeepSpeed {config.release} "
             f"{verb} (rejected since 0.17.1)",
             help=ADVICE,
@@ -93,7 +93,7 @@ def loss_scale_starts_below_minimum(config: Context) -> Iterator[Finding]:
     minimum = config.in_force(FP16, "min_loss_scale")
     if 0 <= power <= MAX_EXPONENT and minimum > 1 and 2**power <= minimum:
         yield Finding(
-            path=(*FP16, "min_loss_scale"),
+            path=FP16 / "min_loss_scale",
             message=f"the scale starts at {2**power} (2^{power}) but its minimum is {minimum}: "
             "overflows cannot lower it",
             help=ADVICE,
@@ -112,7 +112,7 @@ def hysteresis_not_positive(config: Context) -> Iterator[Finding]:
     value = config.in_force(FP16, "hysteresis")
     if value < 1:
         yield Finding(
-            path=(*FP16, "hysteresis"),
+            path=FP16 / "hysteresis",
             message=f"fp16.hysteresis is {value}: DeepSpeed does not check it, and the scale "
             "drops at "
             "the first overflow or irregularly",
@@ -143,7 +143,7 @@ def scale_power_out_of_range(config: Context) -> Iterator[Finding]:
     else:
         consequence = "the scale starts below 1, and small gradients underflow"
     yield Finding(
-        path=(*FP16, "initial_scale_power"),
+        path=FP16 / "initial_scale_power",
         message=f"fp16.initial_scale_power is {power}: {consequence}",
         help='write "initial_scale_power": 16',
         effect=None if stops else Effect.ALTERED,
@@ -162,7 +162,7 @@ def loss_scale_too_large(config: Context) -> Iterator[Finding]:
     scale = config.in_force(FP16, "loss_scale")
     if config.fp16 and scale >= UNUSABLE_SCALE:
         yield Finding(
-            path=(*FP16, "loss_scale"),
+            path=FP16 / "loss_scale",
             message=f"a fixed loss scale of {scale:g} overflows at every step: all steps are "
             "skipped",
             help='write "loss_scale": 0 for a dynamic scale',
@@ -187,7 +187,7 @@ def fixed_loss_scale(config: Context) -> Iterator[Finding]:
     if not written:
         written = ["loss_scale"]
     yield Finding(
-        path=(*FP16, written[0]),
+        path=FP16 / written[0],
         message=f"the loss scale is fixed at {scale:g}: it does not adapt to overflows"
         + ("" if written == ["loss_scale"] else f", and {', '.join(written)} have no effect"),
         help='write "loss_scale": 0 for a dynamic scale',

@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import Finding, Path
+from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
-
-PARAMS: Path = ("optimizer", "params")
+from dsconfig.schema.paths import OPTIMIZER_PARAMS, ZERO, KeyPath
 
 
 class Usual(NamedTuple):
@@ -51,13 +49,13 @@ def unusual_magnitude(config: Context) -> Iterator[Finding]:
     """
     for key, stages in _ELEMENTS.items():
         if config.stage_is_known and config.stage in stages:
-            yield from _unusual(config, (*ZERO, key), _BUCKET)
+            yield from _unusual(config, ZERO / key, _BUCKET)
     if config.optimizer is not None and _ADAPTIVE_TYPE.search(config.optimizer):
-        yield from _unusual(config, (*PARAMS, "lr"), _ADAPTIVE)
-        yield from _unusual(config, (*PARAMS, "weight_decay"), _DECAY)
+        yield from _unusual(config, OPTIMIZER_PARAMS / "lr", _ADAPTIVE)
+        yield from _unusual(config, OPTIMIZER_PARAMS / "weight_decay", _DECAY)
 
 
-def _unusual(config: Context, path: Path, usual: Usual) -> Iterator[Finding]:
+def _unusual(config: Context, path: KeyPath, usual: Usual) -> Iterator[Finding]:
     value = config.number(*path)
     if value is None or usual.low <= value <= usual.high:
         return

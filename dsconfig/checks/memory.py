@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import MODEL, rule
-from dsconfig.checks.rule import Finding, Path
+from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.report.sizes import gib
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import OFFLOAD_OPTIMIZER, OFFLOAD_PARAM, ZERO, KeyPath
 
 STATE_BYTES = 12
 """fp32 master weight and two Adam moments, per element."""
@@ -39,7 +39,7 @@ def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
         digits = max(len(str(tenth)) - 2, 0)
         advised = tenth // 10**digits * 10**digits or 1
         yield Finding(
-            path=(*ZERO, BUCKET),
+            path=ZERO / BUCKET,
             message=f"{BUCKET} {size} exceeds the {model.parameters:,} parameters of {model.name}: "
             "all gradients are in one bucket, and communication does not overlap",
             help=f"write about a tenth of the model size: {advised}",
@@ -76,7 +76,7 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
     consequence = "kills the processes" if stops else "swaps or kills the processes"
     available = total if stops else f"{usable} usable of {total}"
     yield Finding(
-        path=(*ZERO, "offload_optimizer"),
+        path=OFFLOAD_OPTIMIZER,
         message=f"offloaded states of {model.name} require {gib(needed, 0)} of host memory per "
         "node, "
         f"which has {available}: the system {consequence}",
@@ -99,7 +99,7 @@ def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
         {"device": "nvme", "nvme_path": "/nvme", "buffer_size": 2e8}}}
     """
     model, world = config.facts.model, config.facts.world_size
-    path: Path = (*ZERO, "offload_param")
+    path: KeyPath = OFFLOAD_PARAM
     if model is None or model.largest_tensor is None:
         return
     if config.stage != 3 or config.offload("offload_param") != "nvme":
@@ -108,7 +108,7 @@ def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
     share = -(-model.largest_tensor // (world or 1))
     if size < share and (world is not None or config.written(path, "buffer_size")):
         yield Finding(
-            path=(*path, "buffer_size"),
+            path=path / "buffer_size",
             message=f"buffer_size {size} is less than a rank's shard of the largest tensor of "
             f"{model.name}, {share:,} elements: DeepSpeed fails when it swaps",
             help=f"set it to at least {share}",

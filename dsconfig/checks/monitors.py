@@ -6,6 +6,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, reaches_deepspeed
 from dsconfig.report import Effect
+from dsconfig.schema.paths import ROOT
 
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 
@@ -20,9 +21,9 @@ def monitor_package(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "csv_monitor": {"enabled": true}}
     """
     for block, package in PACKAGES.items():
-        if config.is_on((block,), "enabled"):
+        if config.is_on(ROOT / block, "enabled"):
             yield Finding(
-                path=(block, "enabled"),
+                path=ROOT / block / "enabled",
                 message=f"{block} requires the package {package} on every node",
                 help=f"pip install {package}",
             )
@@ -40,7 +41,7 @@ def datastates_block(config: Context) -> Iterator[Finding]:
     """
     if config.get("datastates_ckpt") is not False:
         yield Finding(
-            path=("datastates_ckpt",),
+            path=ROOT / "datastates_ckpt",
             message="datastates_ckpt is enabled by its presence: without the package datastates it "
             "has no effect, and checkpoints are written with torch.save",
             help="delete it, or set it to false",
@@ -60,7 +61,7 @@ def profiler_on(config: Context) -> Iterator[Finding]:
     for name in ("wall_clock_breakdown", "memory_breakdown"):
         if config.get(name) is True:
             yield Finding(
-                path=(name,),
+                path=ROOT / name,
                 message=f"{name} synchronizes with the device at every timer: training is slower",
                 help="disable it after profiling",
             )

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.fault import FaultFinding, fault
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
-
-TYPE = ("optimizer", "type")
+from dsconfig.schema.paths import OFFLOAD_OPTIMIZER, OPTIMIZER_TYPE, ZERO
 
 
 def _at(config: Context, *stages: int) -> bool:
@@ -45,7 +43,7 @@ def muon_is_sgd_at_stage_0(config: Context) -> Iterator[FaultFinding]:
     """
     if _at(config, 0):
         behavior = "train matrices with plain SGD at stage 0 instead of Muon"
-        yield FaultFinding(TYPE, behavior)
+        yield FaultFinding(OPTIMIZER_TYPE, behavior)
 
 
 @fault(
@@ -72,7 +70,7 @@ def muon_is_sgd_with_offload(config: Context) -> Iterator[FaultFinding]:
     refused = config.since("0.19.3") and config.in_force(ZERO, "reduce_scatter")
     if _at(config, 1, 2) and config.offload("offload_optimizer") != "none" and not refused:
         behavior = "train matrices with plain SGD instead of Muon if the optimizer is offloaded"
-        yield FaultFinding((*ZERO, "offload_optimizer"), behavior)
+        yield FaultFinding(OFFLOAD_OPTIMIZER, behavior)
 
 
 @fault(
@@ -97,9 +95,9 @@ def muon_on_unreduced_gradients(config: Context) -> Iterator[FaultFinding]:
     """
     scatters = config.in_force(ZERO, "reduce_scatter") and config.facts.world_size != 1
     if _at(config, 1, 2) and scatters and config.offload("offload_optimizer") == "none":
-        key = (*ZERO, "reduce_scatter")
+        key = ZERO / "reduce_scatter"
         behavior = "apply a wrong Muon update to matrices that span two ranks' partitions"
-        yield FaultFinding(key if config.has(*key) else TYPE, behavior)
+        yield FaultFinding(key if config.has(*key) else OPTIMIZER_TYPE, behavior)
 
 
 @fault(
@@ -124,7 +122,7 @@ def muon_on_embeddings(config: Context) -> Iterator[FaultFinding]:
     """
     if _at(config, 1, 2):
         behavior = "train embeddings and the output head with Muon instead of Adam"
-        yield FaultFinding(TYPE, behavior)
+        yield FaultFinding(OPTIMIZER_TYPE, behavior)
 
 
 @fault(
@@ -151,4 +149,4 @@ def muon_is_adam_under_zero_init(config: Context) -> Iterator[FaultFinding]:
     """
     if _at(config, 3):
         behavior = "train all parameters with Adam instead of Muon if zero.Init creates the model"
-        yield FaultFinding(TYPE, behavior)
+        yield FaultFinding(OPTIMIZER_TYPE, behavior)

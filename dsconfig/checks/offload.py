@@ -6,8 +6,8 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, reaches_deepspeed
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES
+from dsconfig.schema.paths import AIO, OFFLOAD_OPTIMIZER, OPTIMIZER_DEVICE, OPTIMIZER_PARAMS, ZERO
 from dsconfig.source.pointer import is_block
 
 BLOCKS = ("offload_param", "offload_optimizer")
@@ -30,7 +30,7 @@ def offload_without_device(config: Context) -> Iterator[Finding]:
         if is_block(block) and "device" not in block and config.since("0.7.0"):
             has_effect = any(value is True for value in block.values())
             yield Finding(
-                path=(*ZERO, name),
+                path=ZERO / name,
                 message=f"{name} has no device: the default is none, and nothing is offloaded",
                 help='add "device": "cpu"',
                 effect=None if block and has_effect else Effect.INERT,
@@ -53,7 +53,7 @@ def nvme_without_path(config: Context) -> Iterator[Finding]:
         block = config.block(*ZERO, name)
         if block.get("device") == "nvme" and block.get("nvme_path") is None:
             yield Finding(
-                path=(*ZERO, name, "device"),
+                path=ZERO / name / "device",
                 message=f"{name} to nvme requires nvme_path: {AT_INIT}",
                 help='add "nvme_path": "/local_nvme" (a directory on a local NVMe disk)',
             )
@@ -72,7 +72,7 @@ def nvme_below_stage_3(config: Context) -> Iterator[Finding]:
     """
     if config.stage in (1, 2) and config.offload("offload_optimizer") == "nvme":
         yield Finding(
-            path=(*ZERO, "offload_optimizer", "device"),
+            path=OPTIMIZER_DEVICE,
             message=f"offload_optimizer to nvme at ZeRO stage {config.stage} uses host memory; "
             "the disk "
             "is never used",
@@ -96,7 +96,7 @@ def nvme_path_unused(config: Context) -> Iterator[Finding]:
         is_used = block.get("device", "nvme") in ("nvme", "auto")
         if block.get("nvme_path") is not None and not is_used:
             yield Finding(
-                path=(*ZERO, name, "nvme_path"),
+                path=ZERO / name / "nvme_path",
                 message=f"{name}.nvme_path is unused: the device is {block['device']}",
                 help='delete it, or write "device": "nvme"',
                 on_key=True,
@@ -117,7 +117,7 @@ def aio_without_nvme(config: Context) -> Iterator[Finding]:
     fast_writer = config.get("checkpoint", "writer") is not None
     if config.block("aio") and not fast_writer and not {"nvme", "auto"} & set(map(str, devices)):
         yield Finding(
-            path=("aio",),
+            path=AIO,
             message="aio has no effect: nothing is offloaded to NVMe",
             help="delete it, or offload to nvme",
             on_key=True,
@@ -141,10 +141,10 @@ def partial_offload_needs_stage_3(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
         "cpu", "ratio": 0.5}}}
     """
-    block = (*ZERO, "offload_optimizer")
+    block = OFFLOAD_OPTIMIZER
     if config.has(*block) and config.stage != 3 and (ratio := config.in_force(block, "ratio")) < 1:
         yield Finding(
-            path=(*block, "ratio"),
+            path=block / "ratio",
             message=f"offload_optimizer.ratio {ratio:g} at ZeRO stage {config.stage}: {REJECTED}; "
             "partial offload requires stage 3",
             help='delete it, or set "stage": 3',
@@ -163,10 +163,10 @@ def partial_offload_optimizer(config: Context) -> Iterator[Finding]:
     offloaded = config.offload("offload_optimizer") != "none"
     if config.stage != 3 or not offloaded or config.optimizer is None:
         return
-    ratio = config.in_force((*ZERO, "offload_optimizer"), "ratio")
+    ratio = config.in_force(OFFLOAD_OPTIMIZER, "ratio")
     if ratio < 1 and not config.builds_cpu_adam:
         yield Finding(
-            path=(*ZERO, "offload_optimizer", "ratio"),
+            path=OFFLOAD_OPTIMIZER / "ratio",
             message=f"offload_optimizer.ratio {ratio:g} requires DeepSpeedCPUAdam: {AT_INIT}",
             help="use AdamW without torch_adam",
         )
@@ -195,27 +195,27 @@ def super_offload_without_device(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "offload_optimizer": {"device":
         "cpu", "super_offload": true}}}
     """
-    path = (*ZERO, "offload_optimizer")
+    path = OFFLOAD_OPTIMIZER
     if config.stage != 3 or not config.is_on(path, "super_offload"):
         return
     device = config.facts.device
     if device is not None and device.kind != "cuda":
         yield Finding(
-            path=(*path, "super_offload"),
+            path=path / "super_offload",
             message=f"super_offload requires an NVIDIA GPU, not {device.name}: {AT_INIT}",
             help="delete it",
             exception="AssertionError",
         )
     elif config.offload("offload_optimizer") == "none":
         yield Finding(
-            path=(*path, "super_offload"),
+            path=path / "super_offload",
             message=f"super_offload is on but offload_optimizer.device is none: {AT_INIT}, or "
             "with torch_adam at the first step",
             help='write "device": "cpu"',
         )
     elif not _has_amsgrad(config):
         yield Finding(
-            path=(*path, "super_offload"),
+            path=path / "super_offload",
             message=f"super_offload requires Adam, but the optimizer is {config.optimizer}: "
             f"{AT_INIT}",
             help="use AdamW, or delete it",
@@ -237,7 +237,7 @@ def slow_optimizer_under_offload(config: Context) -> Iterator[Finding]:
     adam = config.is_optimizer("Adam", "AdamW")
     if offloaded and adam and config.switch("optimizer", "params", "torch_adam"):
         yield Finding(
-            path=("optimizer", "params", "torch_adam"),
+            path=OPTIMIZER_PARAMS / "torch_adam",
             message="torch_adam with optimizer offload runs torch's Adam on the CPU, several times "
             "slower than DeepSpeedCPUAdam",
             help="delete torch_adam",
@@ -264,7 +264,7 @@ def client_optimizer_under_offload(config: Context) -> Iterator[Finding]:
         return
     if forced is None or forced:
         yield Finding(
-            path=(*ZERO, "offload_optimizer"),
+            path=OFFLOAD_OPTIMIZER,
             message=f"the script's {client} does not support optimizer offload: {AT_INIT}",
             help='pass DeepSpeedCPUAdam, or set "zero_force_ds_cpu_optimizer": false',
             on_key=True,

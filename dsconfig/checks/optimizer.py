@@ -11,17 +11,14 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.built import Built, engine_takes, optimizer_built
-from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema import SchemaError
 from dsconfig.schema.optimizers import OPTIMIZER_CLASSES, OPTIMIZERS, optimizer_type
+from dsconfig.schema.paths import OPTIMIZER, OPTIMIZER_PARAMS, OPTIMIZER_TYPE, ROOT, ZERO
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
-from dsconfig.source.pointer import join, split
+from dsconfig.source.pointer import split
 
 with lazy_imports():
     from dsconfig.schema import spelling
-
-
-PARAMS = ("optimizer", "params")
 
 
 def built_optimizer(config: Context) -> Built | None:
@@ -30,7 +27,7 @@ def built_optimizer(config: Context) -> Built | None:
     if config.optimizer is None or config.optimizer == AUTO or config.facts.client_optimizer:
         return None
     offloaded = config.offload("offload_optimizer") != "none" and config.stage > 0
-    params = config.block(*PARAMS)
+    params = config.block(*OPTIMIZER_PARAMS)
     return optimizer_built(config.optimizer, params, config.version, offloaded=offloaded)
 
 
@@ -64,7 +61,7 @@ def unknown_optimizer(config: Context) -> Iterator[Finding]:
         meant = config.closest(name, current)
     edits = replace_value(config.document, "/optimizer/type", meant) if meant else ()
     yield Finding(
-        path=("optimizer", "type"),
+        path=OPTIMIZER_TYPE,
         message=message,
         help=f'did you mean "{meant}"?' if meant else "write AdamW, or a class of torch.optim",
         fix=as_fix(edits, safe=bool(meant) and str(meant).lower() == name.lower()),
@@ -86,7 +83,7 @@ def optimizer_without_type(config: Context) -> Iterator[Finding]:
         return
     edits = rename_key(config.document, "/optimizer/name", "type")
     yield Finding(
-        path=("optimizer", "type") if config.has("optimizer", "type") else ("optimizer",),
+        path=OPTIMIZER_TYPE if config.has("optimizer", "type") else OPTIMIZER,
         message="the optimizer block has no type: DeepSpeed ignores it and its params",
         help='add "type": "AdamW"',
         fix=as_fix(edits) if not config.has("optimizer", "type") else None,
@@ -117,14 +114,14 @@ def unknown_optimizer_argument(config: Context) -> Iterator[Finding]:
     if target is None or target.arguments is None:
         return
     known, drops = target.arguments, target.kind.ignores_unknown_arguments
-    params = config.block(*PARAMS)
+    params = config.block(*OPTIMIZER_PARAMS)
     for name in params:
         if name in known or is_comment(name) or name == "max_grad_norm":
             continue
-        path = (*PARAMS, name)
+        path = OPTIMIZER_PARAMS / name
         meant = _SYNONYMS.get(name) or config.closest(name, known)
-        taken = meant is not None and config.has(*PARAMS, meant)
-        edits = () if meant is None or taken else rename_key(config.document, join(*path), meant)
+        taken = meant is not None and config.has(*OPTIMIZER_PARAMS, meant)
+        edits = () if meant is None or taken else rename_key(config.document, path.pointer, meant)
         problem = "silently ignores it" if drops else f"does not accept it: {AT_INIT}"
         yield Finding(
             path=path,
@@ -161,7 +158,7 @@ def optimizer_argument_value(config: Context) -> Iterator[Finding]:
     """
     for error in config.schema_errors:
         path = split(error.pointer)
-        if error.kind not in VALUE_KINDS or path[:2] != PARAMS or len(path) < 3:
+        if error.kind not in VALUE_KINDS or path[:2] != OPTIMIZER_PARAMS or len(path) < 3:
             continue
         if path[2] in ("ns_method", "max_grad_norm"):
             continue
@@ -192,11 +189,11 @@ def params_not_a_block(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": [0.001]}}
     good: {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}
     """
-    value = config.get(*PARAMS)
+    value = config.get(*OPTIMIZER_PARAMS)
     if config.optimizer is None or value is None or isinstance(value, dict) or value == AUTO:
         return
     yield Finding(
-        path=PARAMS,
+        path=OPTIMIZER_PARAMS,
         message=f"optimizer.params is {shown(value)}, but must be an object: DeepSpeed rejects "
         "the config",
         help='write "params": {"lr": 1e-4}',
@@ -228,7 +225,7 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
     tested = {kind.name.rpartition(".")[2] for kind in OPTIMIZER_CLASSES.values() if kind.is_tested}
     if is_false and passed and passed not in tested:  # DeepSpeed compares class names
         yield Finding(
-            path=(key,),
+            path=ROOT / key,
             message=f"the script's {passed} is not tested with ZeRO: {AT_INIT}",
             help=help,
         )
@@ -237,7 +234,7 @@ def untested_optimizer(config: Context) -> Iterator[Finding]:
     unrecognized = config.is_optimizer("Muon") and not config.since("0.18.5")
     if target is None or (target.kind.is_tested and not unrecognized):
         return
-    path = ("optimizer", "type")
+    path = OPTIMIZER_TYPE
     if target.kind.refuses_zero:
         yield Finding(
             path=path,
@@ -265,13 +262,13 @@ def max_grad_norm_in_params(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "gradient_clipping": 1.0, "optimizer": {"type": "Adam", "params":
         {"lr": 0.001}}}
     """
-    path = (*PARAMS, "max_grad_norm")
+    path = OPTIMIZER_PARAMS / "max_grad_norm"
     if not config.has(*path) or config.optimizer is None:
         return
     value = config.get(*path)
     early = not isinstance(value, (int, float))
     is_repeated = config.get("gradient_clipping") == value
-    edits = delete_entry(config.document, join(*path)) if is_repeated else ()
+    edits = delete_entry(config.document, path.pointer) if is_repeated else ()
     yield Finding(
         path=path,
         message="max_grad_norm is not an optimizer argument: "
@@ -297,7 +294,7 @@ def optimizer_package_required(config: Context) -> Iterator[Finding]:
     package = target.kind.package if target is not None else None
     if target is not None and package:
         yield Finding(
-            path=("optimizer", "type"),
+            path=OPTIMIZER_TYPE,
             message=f"{target.kind.name} requires the package {package}: without it, DeepSpeed "
             "raises an UnboundLocalError",
             help=f"pip install {package}",

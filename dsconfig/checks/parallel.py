@@ -1,11 +1,11 @@
 """Rules for tensor, sequence and pipeline parallelism."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import DIVIDED, refusal, rule
-from dsconfig.checks.rule import AT_INIT, AppliesTo, Finding, Path, Phase, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, AppliesTo, Finding, Phase, reaches_deepspeed
 from dsconfig.cost import divisions
 from dsconfig.facts import parallelism
 from dsconfig.facts.hf_attributes import is_listed
@@ -14,15 +14,8 @@ from dsconfig.report import Effect
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.capabilities import refused_plan, refused_sequence, requires_equal_parts
 from dsconfig.runtimes.degrees import with_degrees
+from dsconfig.schema.paths import DEGREES, ROOT, SEQUENCE_PARALLEL, TENSOR_PARALLEL, KeyPath
 from dsconfig.source.pointer import is_block
-
-TP: Path = ("tensor_parallel",)
-KEYS: Mapping[str, Path] = {
-    "sequence": ("sequence_parallel_size",),
-    "tensor": (*TP, "autotp_size"),
-    "expert": ("expert_parallel", "autoep_size"),
-}
-"""Key of each degree."""
 
 
 @refusal("DSC461", also=(Effect.ALTERED,), triggers="sequence_parallel_size data_parallel_size")
@@ -45,7 +38,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
             and not (isinstance(value, (int, float)) and value >= 1)
         ):
             yield Finding(
-                path=(key,),
+                path=ROOT / key,
                 message=f"{key} is {value}, but must be at least 1: DeepSpeed rejects the config",
                 help=f'set "{key}" to 1 or more',
                 phase=Phase.ENGINE if key == "data_parallel_size" else None,
@@ -56,7 +49,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
     data = config.number("data_parallel_size")
     if data is not None and data * degree > world:
         yield Finding(
-            path=("sequence_parallel_size",),
+            path=SEQUENCE_PARALLEL,
             message=f"data_parallel_size {data:g} x sequence_parallel_size {degree} exceeds "
             f"{world} "
             f"ranks: {AT_INIT}",
@@ -66,7 +59,7 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
         )
     elif world % degree:
         yield Finding(
-            path=("sequence_parallel_size",),
+            path=SEQUENCE_PARALLEL,
             message=f"sequence_parallel_size {degree} does not divide {world} ranks: DeepSpeed "
             f"computes with {world / degree:g} data-parallel ranks",
             help="set it to a divisor of the number of ranks",
@@ -84,9 +77,9 @@ def autotp_size(config: Context) -> Iterator[Finding]:
     bad: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 3}}
     good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 4}}
     """
-    size = config.in_force(TP, "autotp_size")
+    size = config.in_force(TENSOR_PARALLEL, "autotp_size")
     world = config.facts.world_size
-    path: Path = (*TP, "autotp_size")
+    path = TENSOR_PARALLEL / "autotp_size"
     if size < 0:
         yield Finding(
             path=path,
@@ -100,12 +93,14 @@ def autotp_size(config: Context) -> Iterator[Finding]:
             message=f"autotp_size {size} does not divide {world} ranks: {AT_INIT}",
             help=f"set it to {nearest_degree(size, world)}, a divisor of the number of ranks",
         )
-    inner = config.block(*TP, "tp") or config.block(*TP, "tensor_parallel")
-    name = "tp" if config.has(*TP, "tp") else "tensor_parallel"
+    inner = config.block(*TENSOR_PARALLEL, "tp") or config.block(
+        *TENSOR_PARALLEL, "tensor_parallel"
+    )
+    name = "tp" if config.has(*TENSOR_PARALLEL, "tp") else "tensor_parallel"
     tp_size = inner.get("tp_size")
     if isinstance(tp_size, int) and size > 1 and tp_size not in (1, size):
         yield Finding(
-            path=(*TP, name, "tp_size"),
+            path=TENSOR_PARALLEL / name / "tp_size",
             message=f"tp.tp_size {tp_size} contradicts autotp_size {size}: {AT_INIT}",
             help="delete tp.tp_size",
         )
@@ -123,11 +118,11 @@ def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
     good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 2},
         "zero_optimization": {"stage": 2}}
     """
-    size = config.in_force(TP, "autotp_size")
+    size = config.in_force(TENSOR_PARALLEL, "autotp_size")
     in_range = config.since("0.16.4") and not config.since("0.19.4")
     if in_range and size > 1 and config.stage == 3:
         yield Finding(
-            path=(*TP, "autotp_size"),
+            path=TENSOR_PARALLEL / "autotp_size",
             message=f"autotp_size {size} at stage 3: {AT_INIT}; 0.16.4 to 0.19.3 support stages up "
             "to 2",
             help="use stage 2, or DeepSpeed 0.19.4 or later",
@@ -145,15 +140,15 @@ def partition_config(config: Context) -> Iterator[Finding]:
     good: {"train_micro_batch_size_per_gpu": 8, "tensor_parallel": {"autotp_size": 2,
         "partition_config": {"layer_specs": [{"patterns": ["o_proj"], "partition_type": "row"}]}}}
     """
-    path: Path = (*TP, "partition_config", "layer_specs")
+    path = TENSOR_PARALLEL / "partition_config" / "layer_specs"
     for index, spec in enumerate(config.items(*path)):
         if not is_block(spec):
             continue
-        here: Path = (*path, str(index))
+        here: KeyPath = path / str(index)
         kind = spec.get("partition_type", "column")
         if not isinstance(kind, str) or kind.lower() not in ("row", "column", "skip"):
             yield Finding(
-                path=(*here, "partition_type"),
+                path=here / "partition_type",
                 message=f"partition_type must be row, column or skip, not {kind!r}: {AT_INIT}",
                 help='write "row", "column" or "skip"',
             )
@@ -162,7 +157,7 @@ def partition_config(config: Context) -> Iterator[Finding]:
         axis = spec.get("partition_dim", default)
         if isinstance(shape, list) and isinstance(axis, int) and not 0 <= axis < len(shape):  # pyright: ignore[reportUnknownArgumentType]
             yield Finding(
-                path=(*here, "partition_dim") if "partition_dim" in spec else (*here, "shape"),
+                path=here / "partition_dim" if "partition_dim" in spec else here / "shape",
                 message=f"partition_dim {axis} is outside the shape: {AT_INIT}",
                 help="write a dimension of the shape",
             )
@@ -180,7 +175,7 @@ def pipeline_with_zero(config: Context) -> Iterator[Finding]:
     """
     if config.stage >= 2 and config.block("pipeline"):
         yield Finding(
-            path=("pipeline",),
+            path=ROOT / "pipeline",
             message="with a PipelineModule, DeepSpeed fails at engine initialization at ZeRO "
             "stage "
             f"{config.stage}; without one, the pipeline block has no effect",
@@ -201,7 +196,7 @@ def pipeline_key_unread(config: Context) -> Iterator[Finding]:
     for name in ("stages", "partition", "seed_layers"):
         if config.has("pipeline", name) and config.get("pipeline", name) != "auto":
             yield Finding(
-                path=("pipeline", name),
+                path=ROOT / "pipeline" / name,
                 message=f"pipeline.{name} is ignored: PipelineModule takes it as an argument",
                 help="delete it and pass it to PipelineModule",
                 on_key=True,
@@ -262,7 +257,7 @@ def undivided_family(config: Context) -> Iterator[Finding]:
     shape = facts.architecture
     if shape is None or not is_listed(shape.family) or engine.runs_deepspeed:
         return
-    replaced = (config.has(*TP, name) for name in ("partition_config", "preset_model"))
+    replaced = (config.has(*TENSOR_PARALLEL, name) for name in ("partition_config", "preset_model"))
     if facts.degrees.tensor > 1 and not any(replaced):
         refused = refused_plan(engine, shape.family).partition(": it would")[0]
         if refused:
@@ -296,16 +291,16 @@ def _at(
 def _set_at(config: Context, axis: str, degree: int, problem: str, help: str) -> Finding:
     """Return a finding at the key, the argument or the flag that sets a degree."""
     size = parallelism.SIZE_OF.get(axis, "")
-    key, training = KEYS[axis], config.facts.training
-    written = (parallelism.BLOCK, parallelism.yaml_name(size))
+    key, training = DEGREES[axis], config.facts.training
+    written = ROOT / parallelism.BLOCK / parallelism.yaml_name(size)
     if config.get(*key) == degree:
-        path, name = key, ".".join(key)
-    elif written[1] in parallelism.block_of(config.document.container or {}):
-        path, name = written, ".".join(written)
+        path, name = key, str(key)
+    elif written.name in parallelism.block_of(config.document.container or {}):
+        path, name = written, str(written)
     elif training is not None and size in parallelism.block_of(training.arguments):
         argument = f"{parallelism.BLOCK}.{size}"
         return config.argument_finding(argument, f" {problem}", help)
     else:
-        path: Path = ()
+        path: KeyPath = ROOT
         name = config.facts.origins.get(f"{axis}_parallel", f"{parallelism.BLOCK} {size}")
     return Finding(path, f"{name} {problem}", help)

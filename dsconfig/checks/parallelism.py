@@ -10,6 +10,7 @@ from dsconfig.facts import parallelism
 from dsconfig.facts.embedded_facts import is_accelerate_config
 from dsconfig.facts.parallelism import BLOCK
 from dsconfig.report import Effect
+from dsconfig.schema.paths import ROOT
 
 
 @rule(
@@ -49,7 +50,7 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
     written = launch.get(BLOCK)
     if written and not block:
         yield Finding(
-            path=(BLOCK,),
+            path=ROOT / BLOCK,
             message=f"{BLOCK} is {written!r}, not a mapping: it is ignored",
             help="write a mapping of settings, or delete it",
             effect=Effect.ALTERED,
@@ -57,7 +58,7 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
     for name in (name for name in block if name not in parallelism.KNOWN):
         full_name = parallelism.yaml_name(str(name))
         yield Finding(
-            path=(BLOCK, name),
+            path=ROOT / BLOCK / name,
             message=f'"{name}" is not a setting of accelerate\'s {BLOCK}: it is ignored',
             help=f'did you mean "{full_name}"?'
             if full_name in parallelism.KNOWN
@@ -71,7 +72,7 @@ def parallelism_config(config: Context) -> Iterator[Finding]:
     ):
         named = parallelism.yaml_name(violation.setting) if violation.setting else ""
         yield Finding(
-            path=(BLOCK, named) if named in block else (BLOCK,),
+            path=ROOT / BLOCK / named if named in block else ROOT / BLOCK,
             message=f"{violation.setting or BLOCK} {violation.message}: startup fails",
             help=violation.help,
             on_key=not violation.setting,

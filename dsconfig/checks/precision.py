@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
-from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Path
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO, AutoHandling, Runtime
+from dsconfig.schema.paths import BF16, BFLOAT16, FP16, FP16_ENABLED, ROOT, KeyPath
 from dsconfig.source.edit import as_fix, replace_value
 from dsconfig.source.pointer import value_at
 
@@ -34,8 +35,8 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
     if config.fp16 and config.bf16 and not is_open:
         edits = replace_value(config.document, "/fp16/enabled", False)
         yield Finding(
-            path=("fp16", "enabled"),
-            names=(("fp16", "enabled"), (config.bf16_block, "enabled")),
+            path=FP16_ENABLED,
+            names=(FP16_ENABLED, ROOT / config.bf16_block / "enabled"),
             message=f"fp16 and {config.bf16_block} are both enabled: {REJECTED}",
             help='keep bf16 on GPUs that support it (A100, H100 and later): "fp16": '
             '{"enabled": false}',
@@ -45,17 +46,17 @@ def fp16_with_bf16(config: Context) -> Iterator[Finding]:
 
 
 MASTER_KEYS = (
-    ("fp16", "fp16_master_weights_and_grads"),
-    ("bf16", "bf16_master_weights_and_grads"),
-    ("bf16", "bf16_optimizer_states"),
+    FP16 / "fp16_master_weights_and_grads",
+    BF16 / "bf16_master_weights_and_grads",
+    BF16 / "bf16_optimizer_states",
 )
 
 
-def keeps_masters(config: Context, path: Path) -> bool:
+def keeps_masters(config: Context, path: KeyPath) -> bool:
     """Return whether a key of ``MASTER_KEYS`` requests 16-bit masters or states."""
     block = config.bf16_block if path[0] == "bf16" else path[0]
     if config.since("0.17.1"):
-        return config.is_on((block,), path[1])
+        return config.is_on(ROOT / block, path[1])
     return config.since("0.5.0") and config.fp16 and config.switch(*path)
 
 
@@ -79,7 +80,7 @@ def master_weights_need_zero(config: Context) -> Iterator[Finding]:
         if config.stage not in stages and keeps_masters(config, path):
             yield Finding(
                 path=path,
-                message=f"{'.'.join(path)} is enabled at ZeRO stage {config.stage}: {REJECTED}; "
+                message=f"{path} is enabled at ZeRO stage {config.stage}: {REJECTED}; "
                 f"it requires stage {named}",
                 help=f'delete it, or set "stage" to {named}',
             )
@@ -94,11 +95,11 @@ def bf16_states_need_masters(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true,
         "bf16_optimizer_states": true, "bf16_master_weights_and_grads": true}}
     """
-    block = (config.bf16_block,)
+    block = ROOT / config.bf16_block
     states = config.is_on(block, "bf16_optimizer_states")
     if states and not config.is_on(block, "bf16_master_weights_and_grads"):
         yield Finding(
-            path=(*block, "bf16_optimizer_states"),
+            path=block / "bf16_optimizer_states",
             message=f"bf16_optimizer_states requires bf16_master_weights_and_grads: {REJECTED}",
             help='add "bf16_master_weights_and_grads": true',
         )
@@ -117,7 +118,7 @@ def master_weights_need_offload(config: Context) -> Iterator[Finding]:
     """
     if config.stage == 0 or not config.since("0.5.0"):
         return
-    states = config.is_on((config.bf16_block,), "bf16_optimizer_states")
+    states = config.is_on(ROOT / config.bf16_block, "bf16_optimizer_states")
     offloaded = config.offload("offload_optimizer") != "none"
     on_host = config.optimizer is None or config.builds_cpu_adam
     for path in MASTER_KEYS[:2]:
@@ -160,13 +161,13 @@ def auto_cast_without_fp16(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "fp16": {"enabled": false, "auto_cast": true}}
     good: {"train_batch_size": 8, "fp16": {"enabled": true, "auto_cast": true}}
     """
-    if not config.is_on(("fp16",), "auto_cast") or config.fp16:
+    if not config.is_on(FP16, "auto_cast") or config.fp16:
         return
-    if config.has("fp16", "enabled") and not config.written(("fp16",), "enabled"):
+    if config.has("fp16", "enabled") and not config.written(FP16, "enabled"):
         return
     weights = "bf16" if config.bf16 else "fp32"
     yield Finding(
-        path=("fp16", "auto_cast"),
+        path=FP16 / "auto_cast",
         message=f"fp16.auto_cast casts inputs to fp16 while the weights are {weights}: the first "
         "step fails, unless all inputs are integers",
         help='delete it, or set "auto_cast": false',
@@ -196,7 +197,7 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
     if config.bf16 and not device.bf16:
         block = config.bf16_block
         yield Finding(
-            path=(block, "enabled"),
+            path=ROOT / block / "enabled",
             message=f"{device.name} does not support bf16: torch emulates it, slowly",
             help=f'write "fp16": {{"enabled": true}} and disable {block}'
             if device.fp16
@@ -204,7 +205,7 @@ def precision_not_on_device(config: Context) -> Iterator[Finding]:
         )
     if config.fp16 and not device.fp16:
         yield Finding(
-            path=("fp16", "enabled"),
+            path=FP16_ENABLED,
             message=f"{device.name} does not support fp16: {AT_INIT}",
             help="train in fp32 on this device",
             effect=Effect.REFUSED,
@@ -224,7 +225,7 @@ def shadowed_bfloat16(config: Context) -> Iterator[Finding]:
     if new is not None and old is not None:
         same = new == old
         yield Finding(
-            path=("bfloat16",),
+            path=BFLOAT16,
             message="bfloat16 is ignored because bf16 is set"
             + ("" if same else ", although the two differ"),
             help="delete it",
@@ -248,7 +249,7 @@ def fp16_on_bf16_model(config: Context) -> Iterator[Finding]:
     model = config.facts.model
     if config.fp16 and model is not None and model.trained_in == "bfloat16":
         yield Finding(
-            path=("fp16", "enabled"),
+            path=FP16_ENABLED,
             message=f"{model.name} was trained in bf16: in fp16 its activations may overflow, and "
             "the loss scale may drop to its minimum",
             help='write "bf16": {"enabled": true} if the GPU supports it',

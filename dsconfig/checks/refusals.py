@@ -10,7 +10,6 @@ from dsconfig.checks.rule import (
     AT_THE_START,
     REJECTED,
     Finding,
-    Path,
     Phase,
     Rule,
 )
@@ -22,6 +21,7 @@ from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.runtimes.read_config import MONITORS
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.runtimes.replay import Failure, Replay
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source import Document, reading
 
 _OTHER_KEYS, _BATCH = "other", "batch"
@@ -107,7 +107,7 @@ def failure_of(document: Document, facts: Facts, runtime: Runtime) -> Failure | 
     return Failure(
         finding.exception or rule.stop.exception or _exception(context, finding.path, rank.phase),
         _problem(finding.message),
-        tuple(".".join(path) for path in finding.names or (finding.path,) if path),
+        tuple(path for path in finding.names or (finding.path,) if path),
         late=rank.phase > Phase.PARSE,
     )
 
@@ -144,21 +144,21 @@ def _block_failure(context: Context, step: int) -> Failure:
     ]
     misfit = next((entry for entry in entries if entry.outcome is Outcome.NOT_A_BLOCK), None)
     if misfit is not None:
-        dotted = ".".join(misfit.path)
         # Blocks in another model, and the monitors, are fields; the others are unpacked.
-        unpacked = len(misfit.path) == 1 and dotted not in MONITORS
+        unpacked = len(misfit.path) == 1 and misfit.path.name not in MONITORS
         exception = "TypeError" if unpacked else "ValidationError"
-        return Failure(exception, f"{dotted} must be an object", (dotted,))
-    paths = tuple(".".join(entry.path) for entry in entries)
-    return Failure("ValidationError", f"DeepSpeed's model rejects {', '.join(paths)}", paths)
+        return Failure(exception, f"{misfit.path} must be an object", (misfit.path,))
+    paths = tuple(entry.path for entry in entries)
+    message = f"DeepSpeed's model rejects {', '.join(map(str, paths))}"
+    return Failure("ValidationError", message, paths)
 
 
-def _exception(context: Context, path: Path, phase: Phase) -> str:
+def _exception(context: Context, path: KeyPath, phase: Phase) -> str:
     """Return the class raised for a value that DeepSpeed reads without a model, else nothing.
 
     It is the plain Python error of a method or an operator on the wrong type.
     """
-    dotted, value = ".".join(path), context.get(*path)
+    dotted, value = path.dotted, context.get(*path)
     if phase is not Phase.PARSE and value != AUTO and path not in context.failed_check:
         return ""
     if isinstance(value, str) and dotted in _STRING_METHODS:

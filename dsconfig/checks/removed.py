@@ -4,14 +4,15 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding, Path
+from dsconfig.checks.rule import Finding
 from dsconfig.report import Effect
 from dsconfig.schema import Key, Version
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.edit import as_fix, delete_entry
-from dsconfig.source.pointer import is_block, join
+from dsconfig.source.pointer import is_block
 
 
-def _removals(config: Context) -> Iterator[tuple[Path, Key, Version]]:
+def _removals(config: Context) -> Iterator[tuple[KeyPath, Key, Version]]:
     for path, key in config.removed.items():
         if key.refused_from is not None:
             yield path, key, key.refused_from
@@ -29,7 +30,7 @@ def removed_feature(config: Context) -> Iterator[Finding]:
     """
     for path, key, refused_from in _removals(config):
         if config.version >= refused_from:
-            dotted, value = ".".join(path), config.get(*path)
+            dotted, value = path.dotted, config.get(*path)
             # Deleting a disabled feature changes nothing; the settings of others are not lost.
             switch = value.get("enabled") if is_block(value) else value
             is_off = value is None or switch is False
@@ -39,7 +40,7 @@ def removed_feature(config: Context) -> Iterator[Finding]:
                 "whatever "
                 "its value",
                 help=key.declared.instead,
-                fix=as_fix(delete_entry(config.document, join(*path)), safe=True)
+                fix=as_fix(delete_entry(config.document, path.pointer), safe=True)
                 if is_off
                 else None,
                 on_key=True,

@@ -13,6 +13,7 @@ from dsconfig.checks.rule import (
 )
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.pointer import copied
 
 with lazy_imports():
@@ -71,7 +72,7 @@ def integration_error(config: Context) -> Iterator[Finding]:
     program = "DeepSpeed" if is_deepspeed else runtime.name
     for path, own in failure.by_path().items():
         yield Finding(
-            path=tuple(path.split(".")) if path else (),
+            path=path,
             message=f"{program} {own}",
             help=failure.help,
             phase=None if failure.late else Phase.PARSE,
@@ -85,7 +86,7 @@ def _launch_conflicts(
     file = config.facts.origins.get(agreement.LAUNCH)
     for key in failure.launch_keys:
         yield Finding(
-            path=tuple(key.split(".")),
+            path=KeyPath.parse(key),
             message=f"{program} {failure}",
             help=agreement.launch_help(failure, config.document.name),
             phase=None if failure.late else Phase.PARSE,
@@ -100,7 +101,7 @@ def _remarks(config: Context, code: str) -> Iterator[Finding]:
     replay = _replay(config)
     for remark in replay.remarks if replay is not None else ():
         if remark.code == code:
-            yield Finding(tuple(remark.path.split(".")), remark.message, remark.help)
+            yield Finding(remark.path, remark.message, remark.help)
 
 
 @rule("DSC752", Effect.ALTERED, triggers="scheduler", applies_to=fills_auto_for_script)

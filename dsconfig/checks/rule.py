@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dsconfig.docstrings import docstring
 from dsconfig.report import Effect, Fix, Range
 from dsconfig.runtimes.base import Runtime
+from dsconfig.schema.paths import KeyPath
 from dsconfig.schema.version import Version
 
 if TYPE_CHECKING:
     from dsconfig.checks.context import Context
 
-Path = tuple[str, ...]
 AT_INIT = "DeepSpeed fails at engine initialization"
 """Consequence of most mistakes that DeepSpeed detects after reading the config."""
 AT_STEP = "DeepSpeed fails at the first step"
@@ -90,13 +90,13 @@ class Finding(NamedTuple):
     ``on_key`` selects the range of the key instead of its value.
     """
 
-    path: Path
+    path: KeyPath
     message: str
     help: str | None = None
     effect: Effect | None = None
     phase: Phase | None = None
     exception: str | None = None
-    names: tuple[Path, ...] = ()
+    names: tuple[KeyPath, ...] = ()
     """Keys that the program's error names, if not ``path``."""
     applies_to: AppliesTo | None = None
     fix: Fix | None = None

@@ -17,7 +17,7 @@ from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source import findings, plugin_settings
 from dsconfig.source.document import Document
 from dsconfig.source.file_kinds import UNRELATED, FileKind, another_kind
-from dsconfig.source.pointer import join, split
+from dsconfig.source.pointer import split
 
 with lazy_imports():
     from dsconfig.checks import large_integers
@@ -134,7 +134,7 @@ def diagnostic_of(rule: Rule, finding: Finding, context: Context) -> Diagnostic 
     help = finding.help
     if help is not None and context.document.is_generated:
         help = plugin_settings.in_settings(help, lambda name: bool(paths_of(name)))
-    pointer = join(*finding.path)
+    pointer = finding.path.pointer
     place = finding.range or context.document.range(pointer, key=finding.on_key)
     return Diagnostic(
         code=rule.code,

@@ -12,16 +12,16 @@ from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.built import Schedule, schedule_built
 from dsconfig.schema import ErrorKind
+from dsconfig.schema.paths import SCHEDULER, SCHEDULER_PARAMS, SCHEDULER_TYPE
 from dsconfig.schema.schedules import OWN, SCHEDULES
 from dsconfig.schema.version import Version
 from dsconfig.source.edit import as_fix, delete_entry, rename_key, replace_value
-from dsconfig.source.pointer import is_block, join, split
+from dsconfig.source.pointer import is_block, split
 
 with lazy_imports():
     from dsconfig.schema import spelling
 
 
-PARAMS = ("scheduler", "params")
 RATE_OF_THE_OPTIMIZER = Version(0, 17, 2)
 """The first release in which a schedule may take its maximum rate from the optimizer."""
 POSITIVE_STEPS = {
@@ -58,7 +58,7 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
         return
     if known is not None:
         yield Finding(
-            path=("scheduler", "type"),
+            path=SCHEDULER_TYPE,
             message=f"DeepSpeed {config.release} does not have {name} yet, {known.since} does: "
             + AT_INIT,
             help="write WarmupLR or WarmupDecayLR",
@@ -67,7 +67,7 @@ def unknown_scheduler(config: Context) -> Iterator[Finding]:
     meant = config.closest(name, SCHEDULES) if isinstance(name, str) else None
     edits = replace_value(config.document, "/scheduler/type", meant) if meant else ()
     yield Finding(
-        path=("scheduler", "type"),
+        path=SCHEDULER_TYPE,
         message=f"{shown(name)} is not a schedule of DeepSpeed or torch: {AT_INIT}",
         help=f'did you mean "{meant}"?' if meant else f"write one of {', '.join(OWN)}",
         fix=as_fix(edits, safe=meant is not None and spelling.same_letters(meant, str(name))),
@@ -90,7 +90,7 @@ def scheduler_without_type(config: Context) -> Iterator[Finding]:
         return
     edits = rename_key(config.document, "/scheduler/name", "type")
     yield Finding(
-        path=("scheduler", "type") if "type" in block else ("scheduler",),
+        path=SCHEDULER_TYPE if "type" in block else SCHEDULER,
         message="the scheduler block has no type: no schedule is created",
         help='add "type": "WarmupLR"',
         fix=None if "type" in block else as_fix(edits),
@@ -114,19 +114,19 @@ def unknown_scheduler_argument(config: Context) -> Iterator[Finding]:
     target = built_schedule(config)
     if target is None:
         return
-    for name, value in config.block(*PARAMS).items():
+    for name, value in config.block(*SCHEDULER_PARAMS).items():
         if name in target.arguments or is_comment(name):
             continue
-        path = (*PARAMS, name)
+        path = SCHEDULER_PARAMS / name
         meant = _SYNONYMS.get(name) or config.closest(name, target.arguments)
         schedules = [(own, schedule_built(own)) for own in OWN]
         others = [own for own, kind in schedules if kind and name in kind.arguments]
         meant = None if others or meant not in target.arguments else meant
         edits = ()
-        if meant and not config.has(*PARAMS, meant):
-            edits = rename_key(config.document, join(*path), meant)
+        if meant and not config.has(*SCHEDULER_PARAMS, meant):
+            edits = rename_key(config.document, path.pointer, meant)
         elif value == AUTO:
-            edits = delete_entry(config.document, join(*path))
+            edits = delete_entry(config.document, path.pointer)
         alternative = f"it is an argument of {' and '.join(others)}" if others else "delete it"
         yield Finding(
             path=path,
@@ -159,11 +159,11 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
     target = built_schedule(config)
     if target is None:
         return
-    params = config.get(*PARAMS)
+    params = config.get(*SCHEDULER_PARAMS)
     if not is_block(params):
         if params != AUTO:
             yield Finding(
-                path=PARAMS,
+                path=SCHEDULER_PARAMS,
                 message=f"scheduler.params must be an object, even if empty: {AT_INIT}",
                 help='add "params": {}',
             )
@@ -171,7 +171,7 @@ def scheduler_argument_missing(config: Context) -> Iterator[Finding]:
     for name in target.required:
         if name not in params:
             yield Finding(
-                path=(*PARAMS, name),
+                path=SCHEDULER_PARAMS / name,
                 message=f"{config.scheduler} requires {name}: {AT_INIT}",
                 help=f'add "{name}" to scheduler.params',
             )
@@ -202,7 +202,7 @@ def torch_scheduler_with_wrapper(config: Context) -> Iterator[Finding]:
     ]
     if wraps:
         yield Finding(
-            path=("scheduler", "type"),
+            path=SCHEDULER_TYPE,
             message=f"torch's {config.scheduler} does not accept the wrapped optimizer of "
             f"{wraps[0]}: " + AT_INIT,
             help=f"write one of {', '.join(OWN)}, or create the schedule in the script",
@@ -230,8 +230,8 @@ def steps_not_positive(config: Context) -> Iterator[Finding]:
     if config.scheduler not in OWN:
         return
     for name, (release, before) in POSITIVE_STEPS.items():
-        value = config.get(*PARAMS, name)
-        if not config.has(*PARAMS, name) or value == AUTO:
+        value = config.get(*SCHEDULER_PARAMS, name)
+        if not config.has(*SCHEDULER_PARAMS, name) or value == AUTO:
             continue
         # DeepSpeed reads 100.0 and 1e2 in a file as integers; a dict keeps the float.
         from_text = config.document.text is not None
@@ -240,11 +240,11 @@ def steps_not_positive(config: Context) -> Iterator[Finding]:
         )
         if not is_integer or value <= 0:
             checked = config.since(release)
-            meant, pointer = literal_of(value), join(*PARAMS, name)
+            meant, pointer = literal_of(value), (SCHEDULER_PARAMS / name).pointer
             is_number = isinstance(meant, int)
             edits = replace_value(config.document, pointer, meant) if is_number else ()
             yield Finding(
-                path=(*PARAMS, name),
+                path=SCHEDULER_PARAMS / name,
                 message=f"{name} is {shown(value)}, but must be a positive integer: "
                 + (AT_INIT if checked else before),
                 help="write the number of steps, at least 1",
@@ -268,7 +268,7 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr":
         1e-4}}}
     """
-    rate = (*PARAMS, "warmup_max_lr")
+    rate = SCHEDULER_PARAMS / "warmup_max_lr"
     may_be_null = config.version >= RATE_OF_THE_OPTIMIZER
     if config.has(*rate) and config.get(*rate) is None and not may_be_null:
         yield Finding(
@@ -280,7 +280,7 @@ def scheduler_argument_value(config: Context) -> Iterator[Finding]:
     for error in config.schema_errors:
         path = split(error.pointer)
         is_value = error.kind in (ErrorKind.TYPE, ErrorKind.BOUND)
-        if not is_value or path[:2] != PARAMS or len(path) < 3:
+        if not is_value or path[:2] != SCHEDULER_PARAMS or len(path) < 3:
             continue
         if path[2] in POSITIVE_STEPS or (error.value is None and path == rate):
             continue
@@ -301,8 +301,8 @@ def one_cycle_steps(config: Context) -> Iterator[Finding]:
     """
     if config.scheduler != "OneCycle":
         return
-    first = config.number(*PARAMS, "cycle_first_step_size")
-    second = config.number(*PARAMS, "cycle_second_step_size")
+    first = config.number(*SCHEDULER_PARAMS, "cycle_first_step_size")
+    second = config.number(*SCHEDULER_PARAMS, "cycle_second_step_size")
     wrong = {
         "cycle_first_step_size": first is not None and first <= 0,
         "cycle_second_step_size": second is not None and second < 0,
@@ -310,7 +310,7 @@ def one_cycle_steps(config: Context) -> Iterator[Finding]:
     for name, is_wrong in wrong.items():
         if is_wrong:
             yield Finding(
-                path=(*PARAMS, name),
-                message=f"{name} is {config.get(*PARAMS, name)}: {AT_INIT}",
+                path=SCHEDULER_PARAMS / name,
+                message=f"{name} is {config.get(*SCHEDULER_PARAMS, name)}: {AT_INIT}",
                 help=f'write "{name}": 2000',
             )

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.fault import FaultFinding, fault
 from dsconfig.checks.registry import MODEL
-from dsconfig.checks.rule import Path
 from dsconfig.cost.divisions import recurrent_layers
 from dsconfig.report import Effect
 from dsconfig.runtimes.capabilities import (
@@ -18,9 +17,8 @@ from dsconfig.runtimes.capabilities import (
     STYLES_REQUIRED_SINCE,
     unconverted_styles,
 )
-
-SP: Path = ("sequence_parallel_size",)
-AUTOTP: Path = ("tensor_parallel", "autotp_size")
+from dsconfig.schema import paths
+from dsconfig.schema.paths import KeyPath
 
 
 def sequence_degree(config: Context) -> int:
@@ -57,7 +55,7 @@ def norm_times_sequence_ranks(config: Context) -> Iterator[FaultFinding]:
             f"sequence parallelism: gradients are clipped at {clip / degree:g}"
         )
         divides = config.facts.degrees.sequence > 1 or config.has("data_parallel_size")
-        yield FaultFinding(("gradient_clipping",), behavior, certain=divides)
+        yield FaultFinding(paths.GRADIENT_CLIPPING, behavior, certain=divides)
 
 
 WINDOWED = frozenset(("cohere2", "exaone4", "gemma2", "gemma3", "gemma3_text", "gpt_oss", "olmo3"))
@@ -86,7 +84,7 @@ def window_dropped_under_ulysses(config: Context) -> Iterator[FaultFinding]:
     kernel = config.facts.execution.get("attn_implementation") or "sdpa"
     if sequence_degree(config) == 1 or kernel != "sdpa":
         return
-    path: Path = SP if config.has(*SP) else ()
+    path: KeyPath = paths.SEQUENCE_PARALLEL if config.has(*paths.SEQUENCE_PARALLEL) else paths.ROOT
     certain = config.facts.execution.get("attn_implementation") is not None
     if _has_window(config):
         behavior = f"ignore the sliding window of {_name(config)} with sdpa attention"
@@ -133,7 +131,8 @@ def recurrent_layers_under_ulysses(config: Context) -> Iterator[FaultFinding]:
     count = recurrent_layers(shape) if shape is not None else 0
     if count and sequence_degree(config) > 1:
         behavior = f"reset the state of {count} recurrent layers of {_name(config)} on every rank"
-        yield FaultFinding(SP if config.has(*SP) else (), behavior)
+        key = paths.SEQUENCE_PARALLEL
+        yield FaultFinding(key if config.has(*key) else paths.ROOT, behavior)
 
 
 WITHOUT_AUTOTP = 'set "autotp_size" to 1 and use ZeRO stage 3'
@@ -141,7 +140,7 @@ WITHOUT_AUTOTP = 'set "autotp_size" to 1 and use ZeRO stage 3'
 
 def _partitioned_family(config: Context) -> str | None:
     """Return the family of the model if AutoTP partitions it without layer specs."""
-    shape, size = config.facts.architecture, config.in_force(AUTOTP[:1], "autotp_size")
+    shape, size = config.facts.architecture, config.in_force(paths.TENSOR_PARALLEL, "autotp_size")
     by_specs = config.has("tensor_parallel", "partition_config")
     return None if shape is None or size <= 1 or by_specs else shape.family
 
@@ -170,7 +169,7 @@ def plan_refused_by_autotp(config: Context) -> Iterator[FaultFinding]:
     styles = unconverted_styles(_partitioned_family(config))
     if styles:
         behavior = f"refuse {_name(config)} with AutoTP: its plan has the styles {styles}"
-        yield FaultFinding(AUTOTP, behavior)
+        yield FaultFinding(paths.AUTOTP_SIZE, behavior)
 
 
 @fault(
@@ -193,7 +192,7 @@ def model_without_plan(config: Context) -> Iterator[FaultFinding]:
     good: {"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_size": 1}}
     """
     if _partitioned_family(config) in NO_AUTOTP:
-        yield FaultFinding(AUTOTP, f"refuse {_name(config)} with AutoTP: it has no plan")
+        yield FaultFinding(paths.AUTOTP_SIZE, f"refuse {_name(config)} with AutoTP: it has no plan")
 
 
 @fault(
@@ -215,10 +214,11 @@ def batch_counts_tensor_ranks(config: Context) -> Iterator[FaultFinding]:
     bad: {"train_batch_size": 64, "tensor_parallel": {"autotp_size": 2}}
     good: {"train_micro_batch_size_per_gpu": 8, "tensor_parallel": {"autotp_size": 2}}
     """
-    total, size = config.number("train_batch_size"), config.in_force(AUTOTP[:1], "autotp_size")
+    size = config.in_force(paths.TENSOR_PARALLEL, "autotp_size")
+    total = config.number("train_batch_size")
     if total is not None and size > 1 and config.number("train_micro_batch_size_per_gpu") is None:
         behavior = (
             f"count all ranks in train_batch_size, although {size} share each sample: a step "
             f"trains on {total / size:g} samples"
         )
-        yield FaultFinding(("train_batch_size",), behavior)
+        yield FaultFinding(paths.GLOBAL_BATCH, behavior)

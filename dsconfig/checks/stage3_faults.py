@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dsconfig.checks.context import Context
 from dsconfig.checks.fault import FaultFinding, fault, lost_steps
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import OFFLOAD_OPTIMIZER, ZERO
 
 HPZ = "zero_hpz_partition_size"
 QUANTIZED = "zero_quantized_weights"
 ALL_REDUCE = "stage3_use_all_reduce_for_fetch_params"
-OFFLOAD = (*ZERO, "offload_optimizer")
 
 
 def _has_secondary_shards(config: Context) -> bool:
@@ -46,7 +45,7 @@ def padding_added_to_weights(config: Context) -> Iterator[FaultFinding]:
     if config.stage == 3 and several and config.in_force(ZERO, name):
         written = ALL_REDUCE if config.has(*ZERO, ALL_REDUCE) else name
         behavior = "may add padding to weights if a size is not divisible by the number of ranks"
-        yield FaultFinding((*ZERO, written), behavior)
+        yield FaultFinding(ZERO / written, behavior)
 
 
 @fault(
@@ -69,7 +68,7 @@ def secondary_shards_stale(config: Context) -> Iterator[FaultFinding]:
     """
     if _has_secondary_shards(config):
         behavior = "compute the first step after loading weights with old secondary shards"
-        yield FaultFinding((*ZERO, HPZ), behavior)
+        yield FaultFinding(ZERO / HPZ, behavior)
 
 
 @fault(
@@ -91,7 +90,7 @@ def secondary_shard_outside_weight(config: Context) -> Iterator[FaultFinding]:
     """
     if _has_secondary_shards(config):
         behavior = "raise an IndexError for weights with far fewer elements than ranks"
-        yield FaultFinding((*ZERO, HPZ), behavior)
+        yield FaultFinding(ZERO / HPZ, behavior)
 
 
 @fault(
@@ -115,7 +114,7 @@ def bf16_quantized_as_fp16(config: Context) -> Iterator[FaultFinding]:
     """
     if config.stage == 3 and config.bf16 and config.in_force(ZERO, QUANTIZED):
         behavior = "read bf16 weights as fp16 when they quantize them"
-        yield FaultFinding((*ZERO, QUANTIZED), behavior)
+        yield FaultFinding(ZERO / QUANTIZED, behavior)
 
 
 @fault(
@@ -139,6 +138,6 @@ def super_offload_drops_micro_steps(config: Context) -> Iterator[FaultFinding]:
         "super_offload": true}}}
     """
     on_host = config.offload("offload_optimizer") == "cpu"
-    if config.stage == 3 and on_host and config.is_on(OFFLOAD, "super_offload"):
+    if config.stage == 3 and on_host and config.is_on(OFFLOAD_OPTIMIZER, "super_offload"):
         behavior = "drop the gradients of all micro steps except the last with super_offload"
-        yield from lost_steps(config, (*OFFLOAD, "super_offload"), behavior, 1)
+        yield from lost_steps(config, OFFLOAD_OPTIMIZER / "super_offload", behavior, 1)

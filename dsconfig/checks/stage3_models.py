@@ -9,7 +9,7 @@ from dsconfig.facts.base_weights import BaseWeights
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Effect
 from dsconfig.report.sizes import gib
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import ZERO
 
 with lazy_imports():
     from dsconfig.cost import weights

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.rule import Path
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema import paths
+from dsconfig.schema.paths import KeyPath
 
 with lazy_imports():
     from dsconfig.facts import trainer_fields, training
@@ -19,32 +19,31 @@ class CommonMistake(NamedTuple):
     ``new`` is None if a plain rename would change the meaning.
     """
 
-    new: Path | None
+    new: KeyPath | None
     advice: str
 
 
-def _mistake(new: str, advice: str | None = None) -> CommonMistake:
-    path = tuple(new.split("."))
-    return CommonMistake(path, f"write {advice}" if advice else f'write "{path[-1]}"')
+def _mistake(new: KeyPath, advice: str | None = None) -> CommonMistake:
+    return CommonMistake(new, f"write {advice}" if advice else f'write "{new.name}"')
 
 
-NEVER_READ: Mapping[Path, CommonMistake] = {
-    (*ZERO, "cpu_offload_pin_memory"): CommonMistake(
+NEVER_READ: Mapping[KeyPath, CommonMistake] = {
+    paths.ZERO / "cpu_offload_pin_memory": CommonMistake(
         None, 'write "pin_memory" in offload_param or offload_optimizer'
     ),
-    (*ZERO, "reduce_scatter_bucket_size"): _mistake("zero_optimization.reduce_bucket_size"),
-    ("lr_scheduler",): _mistake("scheduler"),
-    ("max_grad_norm",): _mistake("gradient_clipping"),
-    ("zero_stage",): _mistake("zero_optimization.stage", '"zero_optimization": {"stage": ...}'),
-    ("gradient_accumulation_dtype",): _mistake(
-        "data_types.grad_accum_dtype", '"data_types": {"grad_accum_dtype": ...}'
+    paths.ZERO / "reduce_scatter_bucket_size": _mistake(paths.REDUCE_BUCKET),
+    paths.ROOT / "lr_scheduler": _mistake(paths.SCHEDULER),
+    paths.ROOT / "max_grad_norm": _mistake(paths.GRADIENT_CLIPPING),
+    paths.ROOT / "zero_stage": _mistake(paths.STAGE, '"zero_optimization": {"stage": ...}'),
+    paths.ROOT / "gradient_accumulation_dtype": _mistake(
+        paths.GRAD_ACCUM_DTYPE, '"data_types": {"grad_accum_dtype": ...}'
     ),
-    ("bf16", "check_overflow"): _mistake("bf16.check_grad_overflow"),
+    paths.BF16 / "check_overflow": _mistake(paths.BF16 / "check_grad_overflow"),
 }
 """Common names that no release ever read."""
 
 
-def common_mistake(config: Context, path: Path) -> CommonMistake | None:
+def common_mistake(config: Context, path: KeyPath) -> CommonMistake | None:
     """Return the replacement of a common wrong name, if this release reads it."""
     mistake = NEVER_READ.get(path)
     if mistake is None or mistake.new is None:
@@ -53,12 +52,12 @@ def common_mistake(config: Context, path: Path) -> CommonMistake | None:
     return mistake if known is not None and known.read_at(config.version) else None
 
 
-def is_script_setting(path: Path) -> bool:
+def is_script_setting(path: KeyPath) -> bool:
     """Return whether a top-level name is a common setting of scripts and trainers."""
     return len(path) == 1 and path[0] in SCRIPT_SETTINGS
 
 
-def foreign_name_help(path: Path) -> str | None:
+def foreign_name_help(path: KeyPath) -> str | None:
     """Return where to set a top-level name that belongs to another program."""
     name, *inner = path
     if inner:
@@ -67,7 +66,7 @@ def foreign_name_help(path: Path) -> str | None:
         return "set it in TrainingArguments, or call model.gradient_checkpointing_enable()"
     if name in FOREIGN_NAMES:
         return f"write {FOREIGN_NAMES[name]}"
-    keys = [key for key, names in training.NAMES_OF.items() if name in names]
+    keys = [key.dotted for key, names in training.NAMES_OF.items() if name in names]
     if keys and name not in keys:
         return f"it is a TrainingArgument; in a ds_config, write {' or '.join(keys)}"
     if name in (*trainer_fields.TAKEN, *trainer_fields.FORMER):

@@ -12,6 +12,7 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.fault import FaultFinding, fault, lost_steps
 from dsconfig.checks.rule import fills_auto_for_script, reads_training_arguments
 from dsconfig.report import Effect
+from dsconfig.schema.paths import ROOT
 from dsconfig.schema.version import Version
 
 ALL_MODELS = Version(4, 48, 0)
@@ -41,7 +42,7 @@ def loss_not_divided(config: Context) -> Iterator[FaultFinding]:
         "zero_optimization": {"stage": 2}}
     """
     behavior = "sum gradients over micro steps for models that do not accept num_items_in_batch"
-    yield from lost_steps(config, (STEPS,), behavior, 1)
+    yield from lost_steps(config, ROOT / STEPS, behavior, 1)
 
 
 @fault(
@@ -69,7 +70,7 @@ def loss_divided_twice(config: Context) -> Iterator[FaultFinding]:
     behavior = "divide gradients by the accumulation steps twice"
     every_model = Version.parse(config.facts.releases["transformers"]) >= ALL_MODELS
     models = "" if every_model else ", for models that accept num_items_in_batch"
-    for found in lost_steps(config, (STEPS,), behavior, 1):
+    for found in lost_steps(config, ROOT / STEPS, behavior, 1):
         yield found._replace(
             behavior=found.behavior + models, certain=found.certain and every_model
         )
@@ -99,7 +100,7 @@ def schedule_too_slow(config: Context) -> Iterator[FaultFinding]:
     """
     own = config.optimizer is None and config.scheduler is None
     if own and config.facts.world_size != 1:
-        yield FaultFinding((), "step the script's schedule once instead of once per process")
+        yield FaultFinding(ROOT, "step the script's schedule once instead of once per process")
 
 
 @fault(
@@ -127,4 +128,4 @@ def no_sync_with_sharded_gradients(config: Context) -> Iterator[FaultFinding]:
         "zero_optimization": {"stage": 2}}
     """
     if config.stage >= 2 and config.since("0.16.0"):
-        yield from lost_steps(config, (STEPS,), "call no_sync, which DeepSpeed rejects", 1)
+        yield from lost_steps(config, ROOT / STEPS, "call no_sync, which DeepSpeed rejects", 1)

@@ -8,15 +8,15 @@ from typing import Any
 from dsconfig import batch
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import AT_INIT, AT_STEP, Finding, Path, Phase, reaches_deepspeed
+from dsconfig.checks.rule import AT_INIT, AT_STEP, Finding, Phase, reaches_deepspeed
 from dsconfig.report import Effect, Fix
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.runtimes.reading import expected as expected_by_model
 from dsconfig.schema import ErrorKind, SchemaError
+from dsconfig.schema.paths import REDUCE_BUCKET, ROOT, ZERO, KeyPath
 from dsconfig.source.edit import as_fix, delete_entry, replace_value
-from dsconfig.source.pointer import join, split
+from dsconfig.source.pointer import split
 
 VALUE_KINDS = (ErrorKind.TYPE, ErrorKind.BOUND, ErrorKind.CHOICE)
 
@@ -52,11 +52,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _dotted(path: Path) -> str:
-    return ".".join(path)
-
-
-def _is_covered(config: Context, path: Path) -> bool:
+def _is_covered(config: Context, path: KeyPath) -> bool:
     """Return whether these rules check a path: not batch values, optimizer and scheduler."""
     if path in (("optimizer",), ("scheduler",), ("optimizer", "type")):
         return True
@@ -65,13 +61,13 @@ def _is_covered(config: Context, path: Path) -> bool:
     return not (path[0] in batch.KEYS and isinstance(config.get(*path), (int, float)))
 
 
-def _is_removed(path: Path) -> bool:
+def _is_removed(path: KeyPath) -> bool:
     """Return whether a path is a feature that DeepSpeed removed, or inside one."""
     feature = key_at(path[:1])
     return feature is not None and feature.refused_from is not None
 
 
-def _faults(config: Context) -> Iterator[tuple[Path, SchemaError]]:
+def _faults(config: Context) -> Iterator[tuple[KeyPath, SchemaError]]:
     for error in config.schema_errors:
         path = split(error.pointer)
         if error.kind in VALUE_KINDS and path and _is_covered(config, path):
@@ -90,7 +86,7 @@ def invalid_value(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3}}
     """
     expected = {path: error.expected for path, error in _faults(config)}
-    reported: set[Path] = set()
+    reported: set[KeyPath] = set()
     for path, entry in config.reading.entries.items():
         if entry.outcome in (Outcome.BAD_TYPE, Outcome.OUT_OF_BOUNDS, Outcome.NOT_A_BLOCK):
             reported.add(path)
@@ -106,7 +102,7 @@ def invalid_value(config: Context) -> Iterator[Finding]:
             yield _refusal(config, path, wanted.expected, late=wanted.late)
 
 
-def _refusal(config: Context, path: Path, wanted: str, *, late: bool = False) -> Finding:
+def _refusal(config: Context, path: KeyPath, wanted: str, *, late: bool = False) -> Finding:
     value = config.get(*path)
     program = f"DeepSpeed {config.release}"
     consequence = (
@@ -115,22 +111,22 @@ def _refusal(config: Context, path: Path, wanted: str, *, late: bool = False) ->
         else f"{program} rejects the config"
     )
     null_block = value is None and wanted == BLOCK
-    fix = as_fix(delete_entry(config.document, join(*path))) if null_block else None
+    fix = as_fix(delete_entry(config.document, path.pointer)) if null_block else None
     return Finding(
         path=path,
-        message=f"{_dotted(path)} is {shown(value)}, but must be {wanted}: {consequence}",
+        message=f"{path} is {shown(value)}, but must be {wanted}: {consequence}",
         help="delete the key" if null_block else to_write(wanted),
         phase=Phase.STEP if late else None,
         fix=fix or _literal(config, path, value),
     )
 
 
-def _literal(config: Context, path: Path, value: Any) -> Fix | None:
+def _literal(config: Context, path: KeyPath, value: Any) -> Fix | None:
     """Return the fix for a string that spells a number or boolean, else None."""
     meant = literal_of(value)
     if meant is None:
         return None
-    return as_fix(replace_value(config.document, join(*path), meant), safe=True)
+    return as_fix(replace_value(config.document, path.pointer, meant), safe=True)
 
 
 def wrong_argument(
@@ -144,7 +140,7 @@ def wrong_argument(
     edits = replace_value(config.document, error.pointer, meant) if meant is not None else ()
     return Finding(
         path=path,
-        message=f"{_dotted(path)} is {shown(error.value)}, but must be {error.expected}: "
+        message=f"{path} is {shown(error.value)}, but must be {error.expected}: "
         + _CONSEQUENCES.get(phase, AT_INIT),
         help=to_write(error.expected),
         effect=None if phase else Effect.ALTERED,
@@ -194,7 +190,7 @@ def unchecked_value(config: Context) -> Iterator[Finding]:
         is_boolean = type(value) is int and value in (0, 1) and is_switch
         is_text = error.kind is ErrorKind.TYPE and isinstance(value, str) and is_switch
         consequence = "a non-empty string counts as true" if is_text else "uses it"
-        problem = f"{_dotted(path)} is {shown(value)}, but must be {error.expected}: "
+        problem = f"{path} is {shown(value)}, but must be {error.expected}: "
         yield Finding(
             path=path,
             message=f"{problem}DeepSpeed does not check it"
@@ -206,9 +202,9 @@ def unchecked_value(config: Context) -> Iterator[Finding]:
         )
 
 
-def _is_reported(config: Context, path: Path) -> bool:
+def _is_reported(config: Context, path: KeyPath) -> bool:
     """Return whether another rule reports the value."""
-    entry = config.reading.at(path) or config.reading.at(path[:-1])
+    entry = config.reading.at(path) or config.reading.at(path.parent)
     if path == ("fp16", "min_loss_scale") and 0 < (config.number(*path) or 0) < math.inf:
         return True  # DSC031 if DeepSpeed rejects a fraction; dsengine accepts one
     if entry is not None and (entry.refused or entry.outcome is Outcome.CONVERTED):
@@ -249,11 +245,10 @@ def converted_value(config: Context) -> Iterator[Finding]:
             continue
         value = config.get(*path)
         odd = isinstance(value, bool) and not isinstance(entry.value, bool)
-        edits = replace_value(config.document, join(*path), entry.value)
+        edits = replace_value(config.document, path.pointer, entry.value)
         yield Finding(
             path=path,
-            message=f"{_dotted(path)} is {shown(value)}: DeepSpeed converts it to "
-            f"{shown(entry.value)}",
+            message=f"{path} is {shown(value)}: DeepSpeed converts it to {shown(entry.value)}",
             help=f"write {entry.field.kind.strip()}",
             effect=Effect.ALTERED if odd else None,
             fix=as_fix(edits, safe=not odd),
@@ -272,7 +267,7 @@ def null_block(config: Context) -> Iterator[Finding]:
     for name, effect in (("bf16", None), ("aio", Effect.NOTE)):
         if config.has(name) and config.get(name) is None and (name,) not in config.failed_check:
             yield Finding(
-                path=(name,),
+                path=ROOT / name,
                 message=f"{name} is null: DeepSpeed treats it as absent",
                 help=f'delete it, or write "{name}": {{...}}',
                 effect=effect,
@@ -296,14 +291,14 @@ def boolean_zero_optimization(config: Context) -> Iterator[Finding]:
     if isinstance(value, bool):
         edits = replace_value(config.document, "/zero_optimization", {"stage": int(value)})
         yield Finding(
-            path=("zero_optimization",),
+            path=ZERO,
             message=f"zero_optimization is {shown(value)}, a deprecated form of stage {int(value)}",
             help=f'write "zero_optimization": {{"stage": {int(value)}}}',
             fix=as_fix(edits),
         )
     elif config.has("allgather_size"):
         yield Finding(
-            path=("allgather_size",),
+            path=ROOT / "allgather_size",
             message="allgather_size is read only with zero_optimization: true",
             help='write "allgather_bucket_size" in zero_optimization',
             effect=Effect.INERT,
@@ -332,10 +327,10 @@ def number_too_large(config: Context) -> Iterator[Finding]:
     for path in config.paths:
         value = config.get(*path)
         if isinstance(value, int) and abs(value) > 2**63 - 1:
-            allocated = path == (*ZERO, "reduce_bucket_size") and config.stage > 0
+            allocated = path == REDUCE_BUCKET and config.stage > 0
             yield Finding(
                 path=path,
-                message=f"{_dotted(path)} has {len(str(abs(value)))} digits: "
+                message=f"{path} has {len(str(abs(value)))} digits: "
                 + (
                     "DeepSpeed fails when it allocates the bucket"
                     if allocated

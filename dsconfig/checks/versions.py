@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from dsconfig.batch import KEYS
 from dsconfig.checks.context import Context, key_at
 from dsconfig.checks.registry import refusal, rule
-from dsconfig.checks.rule import Finding, Path, reaches_deepspeed, reads_training_arguments
+from dsconfig.checks.rule import Finding, reaches_deepspeed, reads_training_arguments
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.schema.key_index import is_live
+from dsconfig.schema.paths import ROOT, STAGE, ZERO, KeyPath
 from dsconfig.schema.version import NEWEST, OLDEST
 from dsconfig.source.pointer import is_block
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=4096)
-def versioned_key(path: Path) -> "Key | None":
+def versioned_key(path: KeyPath) -> "Key | None":
     """Return the key at a path if releases differ in reading it and no other rule reports it."""
     if path[:2] in (("optimizer", "params"), ("scheduler", "params")):
         return None
@@ -34,7 +34,7 @@ def versioned_key(path: Path) -> "Key | None":
     return None if is_permanent or not is_read else key
 
 
-def _versioned_keys(config: Context) -> Iterator[tuple[Path, "Key"]]:
+def _versioned_keys(config: Context) -> Iterator[tuple[KeyPath, "Key"]]:
     newest = config.version >= NEWEST
     for path in config.paths:
         if newest and is_live(path):
@@ -63,7 +63,7 @@ def key_too_new(config: Context) -> Iterator[Finding]:
     """
     if config.version >= NEWEST:
         return
-    reported: set[Path] = set()
+    reported: set[KeyPath] = set()
     for path, key in _versioned_keys(config):
         if key.since is None or config.version >= key.since or path[:-1] in reported:
             reported.update([path] if path[:-1] in reported else [])
@@ -176,7 +176,7 @@ def old_zero_limits(config: Context) -> Iterator[Finding]:
         )
 
 
-def _old_faults(config: Context) -> Iterator[tuple[Path, str, str]]:
+def _old_faults(config: Context) -> Iterator[tuple[KeyPath, str, str]]:
     """Yield key, problem and exception for each invalid value."""
     block = config.get(*ZERO)
     if not is_block(block):
@@ -185,18 +185,18 @@ def _old_faults(config: Context) -> Iterator[tuple[Path, str, str]]:
         return
     stage, highest = block.get("stage", 0), 3 if config.since("0.3.8") else 2
     if not isinstance(stage, (int, float)):
-        yield (*ZERO, "stage"), "is not a number", "TypeError"
+        yield STAGE, "is not a number", "TypeError"
     elif stage > highest:
-        yield (*ZERO, "stage"), f"is above {highest}", "AssertionError"
+        yield STAGE, f"is above {highest}", "AssertionError"
     switches = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_params"}
     for name, switch in switches.items() if config.since("0.3.15") else ():
-        value, path = block.get(name), (*ZERO, name)
+        value, path = block.get(name), ZERO / name
         if value is None or switch in block:
             continue
         if not is_block(value):
             yield path, "is not an object", "AttributeError"
         elif config.since("0.5.7") and value.get("device", "cpu") not in ("none", "cpu", "nvme"):
-            yield (*path, "device"), "must be none, cpu or nvme", "ValueError"
+            yield path / "device", "must be none, cpu or nvme", "ValueError"
 
 
 @refusal("DSC816", triggers="bf16 bfloat16", releases="0.6.0 to 0.6.1", stops="AssertionError")
@@ -209,7 +209,7 @@ def bf16_needed_zero(config: Context) -> Iterator[Finding]:
     """
     if config.bf16 and old_stage(config) not in (1, 2, 3):
         yield Finding(
-            path=(config.bf16_block, "enabled"),
+            path=ROOT / config.bf16_block / "enabled",
             message=f"DeepSpeed {config.version} requires ZeRO stage 1, 2 or 3 for bf16: "
             "it rejects the config",
             help='add "zero_optimization": {"stage": 1}, or use DeepSpeed 0.6.2 or later',
@@ -232,7 +232,7 @@ def elasticity_with_batch(config: Context) -> Iterator[Finding]:
     written = [key for key in sorted(KEYS) if key in config.config]
     if config.switch("elasticity", "enabled") and written and not ignores:
         yield Finding(
-            path=("elasticity", "enabled"),
+            path=ROOT / "elasticity" / "enabled",
             message=f"elasticity is enabled, and {' and '.join(written)} is set: "
             f"DeepSpeed {config.release} rejects the config",
             help='delete the batch values, or add "ignore_non_elastic_batch_info": true',
@@ -257,7 +257,7 @@ def elasticity_incomplete(config: Context) -> Iterator[Finding]:
     for key in ("max_train_batch_size", "micro_batch_sizes"):
         if not config.has("elasticity", key):
             yield Finding(
-                path=("elasticity", "enabled"),
+                path=ROOT / "elasticity" / "enabled",
                 message=f"elasticity is enabled without {key}: DeepSpeed {config.release} rejects "
                 "the config",
                 help=f'add "{key}", or delete the block',
@@ -265,7 +265,7 @@ def elasticity_incomplete(config: Context) -> Iterator[Finding]:
     sizes = config.items("elasticity", "micro_batch_sizes")
     if any(isinstance(size, int | float) and size <= 0 for size in sizes):
         yield Finding(
-            path=("elasticity", "micro_batch_sizes"),
+            path=ROOT / "elasticity" / "micro_batch_sizes",
             message=f"micro_batch_sizes contains a number below 1: DeepSpeed {config.release} "
             "rejects the config",
             help="list positive integers",
@@ -282,7 +282,7 @@ def wrong_level_name_error(config: Context) -> Iterator[Finding]:
     bad: {"train_batch_size": 8, "compression_training": {"shared_parameters": {"enabled": true}}}
     good: {"train_batch_size": 8, "compression_training": {"layer_reduction": {"enabled": false}}}
     """
-    path = ("compression_training", "shared_parameters", "enabled")
+    path = ROOT / "compression_training" / "shared_parameters" / "enabled"
     if config.switch(*path):
         yield Finding(
             path=path,
@@ -315,7 +315,7 @@ def clipping_by_default(config: Context) -> Iterator[Finding]:
         and not config.is_unscaled
     ):
         yield Finding(
-            path=(),
+            path=ROOT,
             message=f"gradient_clipping is not set: DeepSpeed {config.release} clips at 1.0 "
             "(before 0.19.3: no clipping)",
             help='write "gradient_clipping": 1.0, or 0 to disable clipping',

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import refusal
-from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Path, Phase
+from dsconfig.checks.rule import AT_INIT, REJECTED, Finding, Phase
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import ZERO
 
-BLOCK: Path = (*ZERO, "zenflow")
+BLOCK = ZERO / "zenflow"
 OFFLOADED = '"offload_optimizer": {"device": "cpu"}'
 
 
@@ -84,7 +84,7 @@ def zenflow_selection(config: Context) -> Iterator[Finding]:
 
 def _unusable(name: str, problem: str, exception: str | None = "ValueError") -> Finding:
     return Finding(
-        path=(*BLOCK, name),
+        path=BLOCK / name,
         message=f"zenflow.{name} {problem}: {AT_INIT}",
         help='delete select_strategy and select_interval, or write "step" and a number',
         exception=exception,
@@ -115,7 +115,7 @@ def zenflow_offload_needs_overlap(config: Context) -> Iterator[Finding]:
         return
     if not config.overlap_comm:
         yield Finding(
-            path=(*BLOCK, "offload"),
+            path=BLOCK / "offload",
             message=f"zenflow.offload requires overlap_comm: {AT_INIT}",
             help='add "overlap_comm": true to zero_optimization',
         )

@@ -8,7 +8,7 @@ from dsconfig.checks.registry import refusal, rule
 from dsconfig.checks.rule import AT_INIT, REJECTED, Finding
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import AUTO
-from dsconfig.runtimes.read_config import ZERO
+from dsconfig.schema.paths import GATHER_BUCKET, GRADIENT_CLIPPING, ROOT, ZERO
 from dsconfig.source.edit import as_fix, replace_value
 
 
@@ -29,7 +29,7 @@ def grad_norm_needs_stage(config: Context) -> Iterator[Finding]:
     """
     if not config.in_force(ZERO, "compute_grad_norm") and config.stage in (0, 3):
         yield Finding(
-            path=(*ZERO, "compute_grad_norm"),
+            path=ZERO / "compute_grad_norm",
             message="compute_grad_norm false requires ZeRO stage 1 or 2, not "
             f"{config.stage}: {REJECTED}",
             help="delete it",
@@ -69,7 +69,7 @@ def grad_norm_needed(config: Context) -> Iterator[Finding]:
     for applies, reason, remedy in reasons:
         if applies:
             yield Finding(
-                path=(*ZERO, "compute_grad_norm"),
+                path=ZERO / "compute_grad_norm",
                 message=f"compute_grad_norm is false although {reason}: {AT_INIT}",
                 help=f"delete it, or write {remedy}",
             )
@@ -84,7 +84,7 @@ def legacy_stage1(config: Context) -> Iterator[Finding]:
     """
     if config.in_force(ZERO, "legacy_stage1") and config.stage and config.since("0.5.9"):
         yield Finding(
-            path=(*ZERO, "legacy_stage1"),
+            path=ZERO / "legacy_stage1",
             message=f"legacy_stage1 was removed in 0.5.9: {AT_INIT}",
             help="delete it",
             fix=as_fix(replace_value(config.document, "/zero_optimization/legacy_stage1", False)),
@@ -115,7 +115,7 @@ def prescale_with_reduce_scatter(config: Context) -> Iterator[Finding]:
     for key, is_wrong in wrong.items():
         if is_wrong:
             yield Finding(
-                path=(key,),
+                path=ROOT / key,
                 message=f"{key} does not support reduce_scatter at ZeRO stage {config.stage}: "
                 + AT_INIT,
                 help=f'delete {key}, or set "reduce_scatter": false',
@@ -137,7 +137,7 @@ def odd_allgather_bucket(config: Context) -> Iterator[Finding]:
     if config.stage in (1, 2) and size % 2:
         edits = replace_value(config.document, "/zero_optimization/allgather_bucket_size", size - 1)
         yield Finding(
-            path=(*ZERO, "allgather_bucket_size"),
+            path=GATHER_BUCKET,
             message=f"allgather_bucket_size {size} is odd: {AT_INIT}",
             help=f"write {size - 1}",
             fix=as_fix(edits),
@@ -158,12 +158,12 @@ def sum_not_supported(config: Context) -> Iterator[Finding]:
     reasons = {
         "ZeRO stage 3": config.stage == 3,
         "ZenFlow": config.get(*ZERO, "zenflow") not in (None, AUTO),
-        "DeepCompile": config.is_on(("compile",), "deepcompile"),
+        "DeepCompile": config.is_on(ROOT / "compile", "deepcompile"),
     }
     for reason, applies in reasons.items():
         if applies:
             yield Finding(
-                path=("gradient_allreduce_op",),
+                path=ROOT / "gradient_allreduce_op",
                 message=f'gradient_allreduce_op "sum" is not supported with {reason}: {REJECTED}',
                 help='write "mean"',
             )
@@ -185,12 +185,12 @@ def unmanaged_accumulation(config: Context) -> Iterator[Finding]:
         return
     reasons = {
         f"overlap_comm at ZeRO stage {config.stage}": config.stage < 2 and config.overlap_comm,
-        "DeepCompile": config.is_on(("compile",), "deepcompile"),
+        "DeepCompile": config.is_on(ROOT / "compile", "deepcompile"),
     }
     for reason, applies in reasons.items():
         if applies:
             yield Finding(
-                path=("managed_gradient_accumulation",),
+                path=ROOT / "managed_gradient_accumulation",
                 message=f"managed_gradient_accumulation false does not support {reason}: {AT_INIT}",
                 help='delete it, or set "overlap_comm": false',
             )
@@ -212,7 +212,7 @@ def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
     given = config.written(ZERO, "contiguous_gradients")
     if given and not config.in_force(ZERO, "contiguous_gradients"):
         yield Finding(
-            path=(*ZERO, "contiguous_gradients"),
+            path=ZERO / "contiguous_gradients",
             message="contiguous_gradients false has no effect: optimizer offload enables it",
             help="delete it",
         )
@@ -242,14 +242,14 @@ def hpz_group(config: Context) -> Iterator[Finding]:
         return
     if size > world:
         yield Finding(
-            path=(*ZERO, "zero_hpz_partition_size"),
+            path=ZERO / "zero_hpz_partition_size",
             message=f"zero_hpz_partition_size {size} exceeds {world} ranks: DeepSpeed uses {world}",
             help="write the number of GPUs per node",
             effect=Effect.INERT,
         )
     elif world % size:
         yield Finding(
-            path=(*ZERO, "zero_hpz_partition_size"),
+            path=ZERO / "zero_hpz_partition_size",
             message=f"zero_hpz_partition_size {size} does not divide {world} ranks: {AT_INIT}",
             help=f"write one of {', '.join(str(n) for n in range(1, world + 1) if world % n == 0)}",
         )
@@ -267,7 +267,7 @@ def quantized_gradients_group(config: Context) -> Iterator[Finding]:
     quantized = config.in_force(ZERO, "zero_quantized_gradients")
     if config.stage == 3 and quantized and not config.in_force(ZERO, "reduce_scatter"):
         yield Finding(
-            path=(*ZERO, "zero_quantized_gradients"),
+            path=ZERO / "zero_quantized_gradients",
             message="zero_quantized_gradients requires reduce_scatter, which is disabled: "
             f"{AT_INIT}",
             help='set "reduce_scatter": true',
@@ -290,7 +290,7 @@ def clipping_without_effect(config: Context) -> Iterator[Finding]:
     value = config.number("gradient_clipping")
     if value is not None and not value < NO_CLIPPING:  # also true of NaN, which YAML can write
         yield Finding(
-            path=("gradient_clipping",),
+            path=GRADIENT_CLIPPING,
             message=f"gradient_clipping is {value:g}: gradients are never clipped",
             help='write "gradient_clipping": 0 to disable clipping',
         )

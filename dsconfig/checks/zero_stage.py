@@ -6,8 +6,8 @@ from dsconfig.checks.context import Context
 from dsconfig.checks.registry import rule
 from dsconfig.checks.rule import Finding, fills_auto, not_fills_auto
 from dsconfig.report import Effect
-from dsconfig.runtimes.read_config import ZERO
 from dsconfig.schema import find
+from dsconfig.schema.paths import AUTOTP_SIZE, OFFLOAD_OPTIMIZER, STAGE, TENSOR_PARALLEL, ZERO
 from dsconfig.source.pointer import is_block
 
 
@@ -22,7 +22,7 @@ def stage_missing(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 2, "overlap_comm": true}}
     """
     block = config.get("zero_optimization")
-    if not is_block(block) or config.has("zero_optimization", "stage"):
+    if not is_block(block) or config.has(*STAGE):
         return
     yield Finding(
         path=ZERO,
@@ -49,13 +49,13 @@ def no_effect_at_stage(config: Context) -> Iterator[Finding]:
     if not config.stage_is_known:
         return
     for key, value in config.block("zero_optimization").items():
-        known = find((*ZERO, key))
+        known = find(ZERO / key)
         stages = known.declared.stages if known else ()
         if not stages or config.stage in stages or _is_off(value):
             continue
         needed = " or ".join(str(stage) for stage in stages) if len(stages) < 3 else "1 or more"
         yield Finding(
-            path=(*ZERO, key),
+            path=ZERO / key,
             message=f"{key} has no effect at ZeRO stage {config.stage}: it requires stage {needed}",
             help=f'delete it, or set "stage": {max(stages)}',
             on_key=True,
@@ -76,10 +76,10 @@ def _offload_details(config: Context) -> Iterator[Finding]:
         return
     block = config.block("zero_optimization", "offload_optimizer")
     for key, value in block.items():
-        known = find((*ZERO, "offload_optimizer", key))
+        known = find(OFFLOAD_OPTIMIZER / key)
         if known is not None and known.declared.stages == (3,) and not _is_off(value):
             yield Finding(
-                path=(*ZERO, "offload_optimizer", key),
+                path=OFFLOAD_OPTIMIZER / key,
                 message=f"offload_optimizer.{key} has no effect at ZeRO stage {config.stage}: "
                 "it requires stage 3",
                 help='delete it, or set "stage": 3',
@@ -89,8 +89,8 @@ def _offload_details(config: Context) -> Iterator[Finding]:
 
 def _is_split(config: Context) -> bool:
     """Return whether the config enables tensor parallelism."""
-    block = ("tensor_parallel",)
-    return config.has(*block) and config.in_force(block, "autotp_size") > 1
+    block = TENSOR_PARALLEL
+    return config.has(*block) and config.in_force(block, AUTOTP_SIZE.name) > 1
 
 
 GATHERED = (
@@ -120,7 +120,7 @@ def placeholder_weights_on_save(config: Context) -> Iterator[Finding]:
         return
     if config.stage_is_known and config.stage != 3 and _is_split(config):
         yield Finding(
-            path=("tensor_parallel", "autotp_size"),
+            path=AUTOTP_SIZE,
             message="with tensor parallelism, accelerate raises ValueError when the model is saved "
             "unless the weights are gathered",
             help=f'add "{GATHERED[0]}": true to zero_optimization',
@@ -151,7 +151,7 @@ def non_positive_size(config: Context) -> Iterator[Finding]:
     good: {"train_batch_size": 8, "zero_optimization": {"stage": 3, "sub_group_size": 1e9}}
     """
     for key in config.block("zero_optimization"):
-        known = find((*ZERO, key))
+        known = find(ZERO / key)
         if (
             known is None
             or known.model_name not in SIZES
@@ -163,7 +163,7 @@ def non_positive_size(config: Context) -> Iterator[Finding]:
             continue
         if known.model_name == "sub_group_size":
             yield Finding(
-                path=(*ZERO, key),
+                path=ZERO / key,
                 message=f"{key} is {value}: every parameter is its own group, and the optimizer "
                 "steps "
                 "once per group",
@@ -171,7 +171,7 @@ def non_positive_size(config: Context) -> Iterator[Finding]:
             )
         else:
             yield Finding(
-                path=(*ZERO, key),
+                path=ZERO / key,
                 message=f"{key} is {value}: it is disabled and has no effect",
                 help="delete it, or write a number above 0",
                 effect=Effect.INERT,
@@ -200,7 +200,7 @@ def prefetching_disabled(config: Context) -> Iterator[Finding]:
         more = ' and "stage3_prefetch_bucket_size": 5e7'
         ahead = config.in_force(ZERO, "prefetch_bucket_size")
         yield Finding(
-            path=(*ZERO, _as_written(config, "max_live_parameters")),
+            path=ZERO / _as_written(config, "max_live_parameters"),
             message="stage3_max_live_parameters is 0: nothing is prefetched, and every module "
             "waits "
             "for its weights",
@@ -210,7 +210,7 @@ def prefetching_disabled(config: Context) -> Iterator[Finding]:
     per_model = config.in_force(ZERO, "model_persistence_threshold")
     if per_param > per_model:
         yield Finding(
-            path=(*ZERO, _as_written(config, "param_persistence_threshold")),
+            path=ZERO / _as_written(config, "param_persistence_threshold"),
             message=f"stage3_param_persistence_threshold {per_param} exceeds "
             f"stage3_model_persistence_threshold {per_model}: larger parameters never persist",
             help="lower stage3_param_persistence_threshold, or raise the other",

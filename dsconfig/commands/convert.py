@@ -18,7 +18,8 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.errors import UsageError, usage
 from dsconfig.project.neighbours import YAMLS
 from dsconfig.report import writers
-from dsconfig.source.pointer import is_block, lookup
+from dsconfig.schema.paths import STAGE
+from dsconfig.source.pointer import is_block, value_at
 
 with lazy_imports():
     import yaml
@@ -92,7 +93,7 @@ def convert(
             text = urlsafe_b64encode(json.dumps(config).encode()).decode() + "\n"
         case Format.ACCELERATE:
             _require_file(document, file)
-            stage = lookup(config, "/zero_optimization/stage", 0)
+            stage = value_at(config, STAGE, 0)
             named = launch_file.naming(document.name, stage, gpus=gpus, nodes=nodes)
             text = writers.yaml(named)
         case Format.ACCELERATE_FSDP2 | Format.FSDP2 | Format.TORCHTITAN:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from dsconfig.batch import GLOBAL, MICRO, STEPS
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO
+from dsconfig.schema.paths import ACCUMULATION
 from dsconfig.source.pointer import is_block
 
 with lazy_imports():
@@ -114,7 +115,7 @@ def _multiplies(document: "Document", program: "Runtime") -> bool:
     """Return whether the program computes the global batch from arguments that it fills in."""
     config: object = document.value
     return (
-        f"/{STEPS}" in program.set_elsewhere
+        ACCUMULATION.pointer in program.set_elsewhere
         and is_block(config)
         and all(config.get(key, AUTO) == AUTO for key in (GLOBAL, STEPS))
     )

@@ -20,6 +20,7 @@ from dsconfig.project.errors import UsageError
 from dsconfig.project.neighbours import ACCELERATE
 from dsconfig.report import Severity, writers
 from dsconfig.runtimes.base import SEQUENCE
+from dsconfig.schema.paths import STAGE
 from dsconfig.source.pointer import value_at
 
 with lazy_imports():
@@ -140,7 +141,7 @@ def _launch_config(
     """
     if target.runtime.name != ACCELERATE:
         return {}
-    stage = value_at(starter.config, "zero_optimization.stage")
+    stage = value_at(starter.config, STAGE)
     gpus, nodes = facts.world_size or 1, facts.nodes or 1
     config = str(output or "ds.json")
     divided = starter.set_elsewhere.get(SEQUENCE)

@@ -10,8 +10,9 @@ from dsconfig.commands.text_table import paragraph
 from dsconfig.facts import machine
 from dsconfig.facts.training import TrainingFacts
 from dsconfig.report.sizes import counted, gib
+from dsconfig.schema.paths import STAGE
 from dsconfig.schema.version import known_release
-from dsconfig.source.pointer import is_block, lookup
+from dsconfig.source.pointer import is_block, value_at
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -70,7 +71,7 @@ def print_source(path: Path, added: list[str]) -> None:
 
 def note_other_stage(stage: int | None, log: str, config: object, file: str) -> None:
     """Print that a log shows another ZeRO stage than the config; nothing if one is unknown."""
-    written = lookup(config, "/zero_optimization/stage", 0) if is_block(config) else None
+    written = value_at(config, STAGE, 0) if is_block(config) else None
     if stage is not None and type(written) is int and stage != written:
         note(
             paragraph(

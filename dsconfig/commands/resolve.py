@@ -22,7 +22,8 @@ from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report, Severity
 from dsconfig.report.writers import one_line
 from dsconfig.runtimes.base import AUTO
-from dsconfig.source.pointer import ABSENT, dotted, from_dotted, is_block, is_list, lookup, value_at
+from dsconfig.schema.paths import ROOT, STEPS_PER_PRINT, KeyPath
+from dsconfig.source.pointer import ABSENT, dotted, is_block, is_list, lookup, value_at
 
 with lazy_imports():
     from dsconfig.commands import fact_notes, ledger_table
@@ -106,7 +107,7 @@ def _write(output: Path, result: "Resolution", document: "Document") -> bool:
     """
     problem = "" if _is_settled(result) else "the config is not resolved"
     for path, value in not_finite(result.config):
-        if path != PRINT_INTERVAL or value != inf:
+        if path != STEPS_PER_PRINT or value != inf:
             problem = f"JSON cannot represent {path} = {value}"
         elif value_at(document.value, path) is not ABSENT:
             note(f"{path}: Infinity is not valid JSON; written as null, which never prints either")
@@ -125,18 +126,14 @@ def _is_settled(result: "Resolution") -> bool:
     return not any(found.code in examination.UNRESOLVED for found in result.diagnostics)
 
 
-PRINT_INTERVAL = "steps_per_print"
-"""Infinite in every config that accelerate completes."""
-
-
-def not_finite(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the dotted path and the value of each number that is infinite or NaN."""
+def not_finite(config: dict[str, Any], above: KeyPath = ROOT) -> Iterator[tuple[KeyPath, float]]:
+    """Yield the path and the value of each number that is infinite or NaN."""
     for name, value in config.items():
         if is_block(value):
-            yield from not_finite(value, f"{above}{name}.")
+            yield from not_finite(value, above / name)
         for each in value if is_list(value) else (value,):
             if isinstance(each, float) and not isfinite(each):
-                yield f"{above}{name}", each
+                yield above / name, each
 
 
 def pointer_of(result: "Resolution", name: str) -> str:
@@ -146,18 +143,18 @@ def pointer_of(result: "Resolution", name: str) -> str:
     """
     known = {entry.pointer for entry in (*result.ledger, *result.diagnostics)}
 
-    def is_present(path: str) -> bool:
-        pointer = from_dotted(path)
-        return pointer in known or lookup(result.config, pointer) is not None
+    def is_present(path: KeyPath) -> bool:
+        return path.pointer in known or value_at(result.config, path, None) is not None
 
-    if is_present(name):
-        return from_dotted(name)
+    written = KeyPath.parse(name)
+    if is_present(written):
+        return written.pointer
     with usage():
-        paths = [key.path for key in key_reference.keys_named(name)]
+        paths = [key.key_path for key in key_reference.keys_named(name)]
     candidates = [path for path in paths if is_present(path)] or paths
     if len(candidates) == 1:
-        return from_dotted(candidates[0])
-    listed = " or ".join(candidates[:MOST_NAMED])
+        return candidates[0].pointer
+    listed = " or ".join(path.dotted for path in candidates[:MOST_NAMED])
     raise UsageError(
         f"--explain: {name} is a key of {len(candidates)} blocks; specify its path, e.g. {listed}"
     )

@@ -8,10 +8,10 @@ from typing import Any
 from dsconfig.comparison.read_meaning import read_meaning
 from dsconfig.report.writers import one_line
 from dsconfig.runtimes.reading import Reading, read
-from dsconfig.schema.former_names import ZERO
-from dsconfig.schema.meaning import SET_BY_STAGE, Meaning, Path
+from dsconfig.schema.meaning import SET_BY_STAGE, Meaning
+from dsconfig.schema.paths import ZERO, KeyPath
 from dsconfig.schema.version import Version
-from dsconfig.source.pointer import dotted, join
+from dsconfig.source.pointer import dotted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def between_configs(
     """Return the differences of the second config."""
     old, new = read_meaning(first, before), read_meaning(second, after)
     paths = dict.fromkeys([*old.settings, *new.settings])
-    if old.has_block((ZERO,)) and new.has_block((ZERO,)):
+    if old.has_block(ZERO) and new.has_block(ZERO):
         paths |= dict.fromkeys(SET_BY_STAGE)
     changes = (_change(path, old, new) for path in paths)
     return [
@@ -58,7 +58,7 @@ def between_configs(
     ]
 
 
-def _change(path: Path, old: Meaning, new: Meaning) -> Change | None:
+def _change(path: KeyPath, old: Meaning, new: Meaning) -> Change | None:
     """Return the difference at a path, or None."""
     before, after = old.value(path), new.value(path)
     ignored = old.ignored_at_stage(path), new.ignored_at_stage(path)
@@ -68,10 +68,10 @@ def _change(path: Path, old: Meaning, new: Meaning) -> Change | None:
     notes += [
         f"no effect at stage {stage}" for stage in dict.fromkeys(ignored) if stage is not None
     ]
-    return Change(join(*path), before, after, "; ".join(filter(None, notes)))
+    return Change(path.pointer, before, after, "; ".join(filter(None, notes)))
 
 
-def _default_note(path: Path, old: Meaning, new: Meaning) -> str:
+def _default_note(path: KeyPath, old: Meaning, new: Meaning) -> str:
     sides = [
         side
         for side, config in (("first", old), ("second", new))
@@ -90,4 +90,4 @@ def _unread(old: Meaning, new: Meaning, readings: tuple[Reading, ...]) -> Iterat
             entries = [reading.at(path) for reading in readings]
             is_rejected = any(entry is not None and entry.refused for entry in entries)
             verb = "rejected" if is_rejected else "not read"
-            yield Change(join(*path), before, after, f"{verb} by DeepSpeed")
+            yield Change(path.pointer, before, after, f"{verb} by DeepSpeed")

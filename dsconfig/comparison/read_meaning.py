@@ -12,8 +12,7 @@ def read_meaning(config: dict[str, Any], version: Version) -> Meaning:
     """Return the meaning of a config for a release that converts values such as ``"3"`` to 3."""
     converted = copied(config)
     for entry in reading.read(config, version).entries.values():
-        *parents, name = entry.path
-        block = value_at(converted, parents)
+        block, name = value_at(converted, entry.path.parent), entry.path.name
         if entry.outcome is reading.Outcome.CONVERTED and is_block(block) and name in block:
             block[name] = entry.value
     return meaning(converted, version)

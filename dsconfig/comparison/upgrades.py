@@ -9,10 +9,10 @@ from dsconfig.comparison.read_meaning import read_meaning
 from dsconfig.report import Effect, Report
 from dsconfig.report.writers import one_line
 from dsconfig.schema.catalogue import Key, find, keys
-from dsconfig.schema.meaning import Meaning, Path
+from dsconfig.schema.meaning import Meaning
+from dsconfig.schema.paths import BF16, FP16, GRADIENT_CLIPPING, LEARNING_RATE, MAX_LR, KeyPath
 from dsconfig.schema.version import Version
 from dsconfig.source import Document
-from dsconfig.source.pointer import dotted, join
 
 
 class ChangeKind(StrEnum):
@@ -65,44 +65,41 @@ def _no_longer_read(old: Meaning, new: Meaning) -> Iterator[UpgradeChange]:
         refused = key.refused_from is not None and key.refused_from <= new.version
         kind, word = (ChangeKind.REFUSED, "refused") if refused else (ChangeKind.UNREAD, "not read")
         why = f"last read by {key.until}" if key.until else f"first read by {key.since}"
-        yield UpgradeChange(kind, join(*path), "read", word, dotted(join(*path)), why)
+        yield UpgradeChange(kind, path.pointer, "read", word, str(path), why)
 
 
 def _newly_read(old: Meaning, new: Meaning) -> Iterator[UpgradeChange]:
     for path in old.unread:
         key = find(path)
         if path not in new.unread and key is not None:
-            pointer, why = join(*path), f"read since {key.since}"
-            yield UpgradeChange(ChangeKind.READ, pointer, "not read", "read", dotted(pointer), why)
+            why = f"read since {key.since}"
+            yield UpgradeChange(ChangeKind.READ, path.pointer, "not read", "read", str(path), why)
 
 
 def new_defaults(old: Meaning, new: Meaning) -> Iterator[UpgradeChange]:
     """Yield the unset keys whose default changes."""
     for key in keys():
-        path = tuple(key.path.split("."))
+        path = key.key_path
         if not key.earlier_defaults or path in new.settings or not _in_use(path, new):
             continue
         was, now = effective_value(path, old), effective_value(path, new)
         if was == now or not (key.read_at(old.version) and key.read_at(new.version)):
             continue
-        pointer, describe = join(*path), AFFECTS_TRAINING.get(path)
+        describe = AFFECTS_TRAINING.get(path)
         kind = ChangeKind.TRAINS if describe else ChangeKind.WORKS
-        plain = f"{dotted(pointer)}: {_shown(was)} -> {_shown(now)}"
+        plain = f"{path}: {_shown(was)} -> {_shown(now)}"
         said = describe(was, now) if describe else plain
         why = _when(key, old.version, new.version)
         yield UpgradeChange(
-            kind, pointer, was, now, said, f"{key.path}: {why}" if describe else why
+            kind, path.pointer, was, now, said, f"{path}: {why}" if describe else why
         )
 
 
-PEAK = ("scheduler", "params", "warmup_max_lr")
-
-
-def effective_value(path: Path, config: Meaning) -> Any:
+def effective_value(path: KeyPath, config: Meaning) -> Any:
     """Return the value at a path; a schedule without a peak uses the optimizer's rate."""
     value = config.value(path)
-    if value is None and path == PEAK:
-        return config.value(("optimizer", "params", "lr"))
+    if value is None and path == MAX_LR:
+        return config.value(LEARNING_RATE)
     return value
 
 
@@ -125,11 +122,11 @@ def _overflow(was: Any, now: Any) -> str:
     return f"steps with inf or nan gradients are {shown[0]} (were {shown[1]})"
 
 
-AFFECTS_TRAINING: Mapping[Path, Callable[[Any, Any], str]] = {
-    PEAK: _peak,
-    ("gradient_clipping",): _clipping,
-    ("fp16", "initial_scale_power"): _loss_scale,
-    ("bf16", "check_grad_overflow"): _overflow,
+AFFECTS_TRAINING: Mapping[KeyPath, Callable[[Any, Any], str]] = {
+    MAX_LR: _peak,
+    GRADIENT_CLIPPING: _clipping,
+    FP16 / "initial_scale_power": _loss_scale,
+    BF16 / "check_grad_overflow": _overflow,
 }
 """Defaults whose change affects training results, with the text of the change."""
 
@@ -140,15 +137,15 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _in_use(path: Path, config: Meaning) -> bool:
+def _in_use(path: KeyPath, config: Meaning) -> bool:
     """Return whether the block of a key is present and enabled."""
-    block = path[:-1]
+    block = path.parent
     if not block:
         return True
     if not config.has_block(block):
         return False
-    switch = find((*block, "enabled"))
-    return switch is None or config.value((*block, "enabled")) is not False
+    switch = find(block / "enabled")
+    return switch is None or config.value(block / "enabled") is not False
 
 
 def _when(key: Key, before: Version, after: Version) -> str:

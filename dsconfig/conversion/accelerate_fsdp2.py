@@ -13,11 +13,12 @@ from dsconfig.facts import parallelism
 from dsconfig.project import launch_file
 from dsconfig.report import writers
 from dsconfig.runtimes.effective import Effective, Tier
+from dsconfig.schema.paths import STAGE
 
 CONVERTED: tuple[str, ...] = (
     "bf16.enabled",
     "fp16.enabled",
-    "zero_optimization.stage",
+    STAGE.dotted,
     "zero_optimization.mics_shard_size",
     "zero_optimization.stage3_gather_16bit_weights_on_model_save",
     "tensor_parallel.autotp_size",
@@ -39,7 +40,7 @@ def yaml_text(effective: Effective, gpus: int, nodes: int, unread: Collection[st
     converted: list[str] = [*CONVERTED, *offload_patterns(effective)]
     if zero.stage == 0:
         kind, blocks = ("MULTI_GPU" if gpus > 1 else "NO"), dict[str, Any]()
-        converted = ["bf16.enabled", "fp16.enabled", "zero_optimization.stage"]
+        converted = ["bf16.enabled", "fp16.enabled", STAGE.dotted]
     else:
         kind, blocks = "FSDP", _blocks(effective, gpus)
     entries = {**launch_file.head(kind, gpus, nodes), "mixed_precision": mixed, **blocks}

@@ -8,6 +8,7 @@ from dsconfig.conversion.unconverted import comment_lines, offload_patterns, unc
 from dsconfig.report import writers
 from dsconfig.runtimes.effective import Effective, Tier
 from dsconfig.schema.optimizers import TORCH, optimizer_type
+from dsconfig.schema.paths import STAGE
 
 BODY = Path(__file__).with_name("fsdp2_body.txt")
 """The part of the module that does not depend on the config."""
@@ -30,7 +31,7 @@ CONVERTED: tuple[str, ...] = (
     "fp16.consecutive_hysteresis",
     "fp16.min_loss_scale",
     "communication_data_type",
-    "zero_optimization.stage",
+    STAGE.dotted,
 )
 
 

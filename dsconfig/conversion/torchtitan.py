@@ -12,6 +12,7 @@ from dsconfig.conversion.unconverted import (
 )
 from dsconfig.report import writers
 from dsconfig.runtimes.effective import Effective, Precision, Tier
+from dsconfig.schema.paths import STAGE
 
 RELEASE = "0.2.2"
 CONVERTED: tuple[str, ...] = (
@@ -21,7 +22,7 @@ CONVERTED: tuple[str, ...] = (
     "gradient_clipping",
     "bf16.enabled",
     "bf16.bf16_master_weights_and_grads",
-    "zero_optimization.stage",
+    STAGE.dotted,
     "zero_optimization.mics_shard_size",
     "tensor_parallel.autotp_size",
 )

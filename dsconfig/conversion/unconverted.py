@@ -8,12 +8,13 @@ from dsconfig.facts.facts import Facts
 from dsconfig.planner.coverage import cover
 from dsconfig.planner.plan import Status
 from dsconfig.report import writers
+from dsconfig.resolver.draft import auto_paths
 from dsconfig.runtimes.degrees import with_degrees
 from dsconfig.runtimes.effective import Effective, Tier
 from dsconfig.schema import find
 from dsconfig.schema.key_index import canonical_path
 from dsconfig.schema.markers import AUTO
-from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
+from dsconfig.source.pointer import copied, dotted, lookup, split, value_at
 
 NO_EQUIVALENT = "Not converted; set these in the training script or drop them:"
 SPEED = "Not converted, affects speed and memory only: the target has its own schedule:"
@@ -62,7 +63,7 @@ def unconverted(
         title = SPEED if is_scheduling(path) else NO_EQUIVALENT
         groups.setdefault(title, {})[path] = AUTO
     for row in cover.coverage(effective):
-        path = ".".join(canonical_path(split(row.pointer)))
+        path = canonical_path(split(row.pointer)).dotted
         if any(fnmatchcase(path, pattern) for pattern in converted):
             continue
         if find(split(row.pointer)) is None:
@@ -119,19 +120,9 @@ def without_autos(
     """
     reduced = copied(dict(config))
     unread: list[str] = []
-    for pointer in list(_autos(reduced, ())):
-        path = ".".join(canonical_path(split(pointer)))
-        if reads(path):
-            raise ValueError(f'{dotted(pointer)} is still "auto"')
-        *parents, name = split(pointer)
-        lookup(reduced, join(*parents), reduced).pop(name)
-        unread.append(dotted(pointer))
+    for path in list(auto_paths(reduced)):
+        if reads(canonical_path(path).dotted):
+            raise ValueError(f'{path} is still "auto"')
+        value_at(reduced, path[:-1]).pop(path[-1])
+        unread.append(path.dotted)
     return reduced, unread
-
-
-def _autos(value: Any, path: tuple[str, ...]) -> Iterator[str]:
-    if is_block(value):
-        for name, child in value.items():
-            yield from _autos(child, (*path, name))
-    elif value == AUTO:
-        yield join(*path)

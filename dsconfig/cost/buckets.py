@@ -11,12 +11,11 @@ from typing import Any
 
 from dsconfig.facts.facts import Facts
 from dsconfig.runtimes.effective import Tier, Zero
+from dsconfig.schema import paths
 
-REDUCE, GATHER = "reduce_bucket_size", "allgather_bucket_size"
-PREFETCH = "stage3_prefetch_bucket_size"
-PERSIST = "stage3_param_persistence_threshold"
-OVERLAP = "overlap_comm"
-SUB_GROUP = "sub_group_size"
+REDUCE, GATHER = paths.REDUCE_BUCKET.name, paths.GATHER_BUCKET.name
+PREFETCH, PERSIST = paths.PREFETCH_BUCKET.name, paths.PERSISTENCE_THRESHOLD.name
+OVERLAP, SUB_GROUP = paths.OVERLAP_COMM.name, paths.SUB_GROUP_SIZE.name
 KEYS = frozenset((REDUCE, GATHER, PREFETCH, PERSIST, OVERLAP, SUB_GROUP))
 DEFAULT_BUCKET = 500_000_000
 NVME_SUB_GROUP = 100_000_000

@@ -1,22 +1,22 @@
 """Config keys that cause components, as pointers, and the categories that every runtime has."""
 
-from dsconfig.batch import STEPS
 from dsconfig.cost.estimate import Component
 from dsconfig.cost.timeline import Category
 from dsconfig.schema import paths
-from dsconfig.source.pointer import from_dotted
 
-ZERO, STAGE = from_dotted(paths.ZERO), from_dotted(paths.STAGE)
-OPTIMIZER, PARAMETERS = from_dotted(paths.OFFLOAD_OPTIMIZER), from_dotted(paths.OFFLOAD_PARAM)
+ZERO, STAGE = paths.ZERO.pointer, paths.STAGE.pointer
+OPTIMIZER, PARAMETERS = paths.OFFLOAD_OPTIMIZER.pointer, paths.OFFLOAD_PARAM.pointer
 """The blocks that offload optimizer states and weights."""
-ACCUMULATION = from_dotted(STEPS)
+ACCUMULATION = paths.ACCUMULATION.pointer
 
 MASTERS, PER_OWNED = "master weights", "4 bytes per owned element"
 CONSTANTS = Category(
     "quantization scales", "", "scales of quantized base weights, on every rank at every stage"
 )
-MOMENTS = Category("optimizer state", "/optimizer/type", "state bytes per owned element")
-TEMPORARIES = Category("optimizer temporaries", "/optimizer/type", "unfused kernels only")
+MOMENTS = Category("optimizer state", paths.OPTIMIZER_TYPE.pointer, "state bytes per owned element")
+TEMPORARIES = Category(
+    "optimizer temporaries", paths.OPTIMIZER_TYPE.pointer, "unfused kernels only"
+)
 
 
 def offloaded_masters(amount: int, *, pinned: bool = False) -> Component:

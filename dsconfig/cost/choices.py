@@ -20,6 +20,7 @@ from dsconfig.runtimes.effective import (
     Tier,
     Zero,
 )
+from dsconfig.schema.paths import STAGE, ZERO
 from dsconfig.schema.trainer_optimizers import trainer_optimizer
 
 
@@ -215,7 +216,7 @@ def recomputation_edits(recompute: Recompute) -> dict[str, Any]:
 
 def choice_edits(zero: Zero) -> dict[str, Any]:
     """Return the values by pointer that set this stage and these tiers."""
-    edits: dict[str, Any] = {"/zero_optimization/stage": zero.stage}
+    edits: dict[str, Any] = {STAGE.pointer: zero.stage}
     blocks = {"offload_optimizer": zero.offload_optimizer, "offload_param": zero.offload_param}
     for key, offload in blocks.items():
         if offload is not None and offload.tier is not Tier.DEVICE:
@@ -230,7 +231,7 @@ def choice_edits(zero: Zero) -> dict[str, Any]:
                 and offload.buffer_size > Offload(tier=Tier.NVME).buffer_size
             ):
                 block["buffer_size"] = offload.buffer_size
-            edits[f"/zero_optimization/{key}"] = block
+            edits[(ZERO / key).pointer] = block
     return edits
 
 
@@ -253,7 +254,7 @@ def config_of(effective: Effective, *, recomputes: bool = True) -> dict[str, Any
         **batch,
         **({"optimizer": optimizer} if effective.optimizer else {}),
         "gradient_clipping": 1.0,
-        "zero_optimization": _zero_block(effective.zero),
+        ZERO.name: _zero_block(effective.zero),
     }
     if precision != "fp32":
         config[precision] = {"enabled": True, **master_keys(effective.numerics)}

@@ -40,6 +40,7 @@ from dsconfig.runtimes.degrees import (
     with_executed_degrees,
 )
 from dsconfig.runtimes.effective import TIER_NAMES, Effective
+from dsconfig.schema.paths import AUTOEP_SIZE
 
 
 def estimate(
@@ -281,7 +282,7 @@ def not_estimated(effective: Effective, facts: Facts) -> list[str]:
     shape = facts.architecture
     known = shape is not None and bool(shape.experts)
     divided = expert_degree(effective.config) > 1
-    return ["expert_parallel.autoep_size"] if divided and not known else []
+    return [AUTOEP_SIZE.dotted] if divided and not known else []
 
 
 def simulator_of(runtime: str | Runtime) -> Callable[[Workload], Trace]:

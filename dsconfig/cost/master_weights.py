@@ -14,12 +14,13 @@ from dsconfig.facts.inputs import FactError
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.effective import Effective, Numerics, Precision
 from dsconfig.schema.former_names import with_current_names
+from dsconfig.schema.paths import BF16, GRAD_ACCUM_DTYPE
 from dsconfig.source.plain import shown
 from dsconfig.source.pointer import value_at
 
 ARGUMENT = "master_weights"
-MASTERS, STATES = "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"
-SUMS = "data_types.grad_accum_dtype"
+MASTERS = BF16 / "bf16_master_weights_and_grads"
+STATES = BF16 / "bf16_optimizer_states"
 ON_DEEPSPEED = f"set {MASTERS} and {STATES} to true in the config"
 
 
@@ -39,7 +40,7 @@ def numerics_with(numerics: Numerics, kind: str | None) -> Numerics:
 def master_keys(numerics: Numerics) -> dict[str, bool]:
     """Return the keys of the bf16 block with which DeepSpeed has these master weights."""
     narrow = numerics.precision is numerics.master_dtype is Precision.BF16
-    return {path.partition(".")[2]: True for path in (MASTERS, STATES)} if narrow else {}
+    return {path.name: True for path in (MASTERS, STATES)} if narrow else {}
 
 
 def priced(effective: Effective, facts: Facts) -> Effective:
@@ -92,9 +93,9 @@ def _opposite_keys(kind: str, config: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, bool) and value is (kind == "fp32"):
             other = "bf16" if value else "fp32"
             yield (
-                f"{kind}, but {path} is {str(value).lower()}; specify {other}, or set the key "
-                f"to {str(not value).lower()}"
+                f"{kind}, but {path} is {str(value).lower()}; specify {other}, or set the "
+                f"key to {str(not value).lower()}"
             )
-    sums = value_at(current, SUMS, None)
+    sums = value_at(current, GRAD_ACCUM_DTYPE, None)
     if kind == "none" and sums in ("fp32", "fp16"):
-        yield f"{kind} has bf16 gradients, but {SUMS} is {shown(sums)}; remove the key"
+        yield f"{kind} has bf16 gradients, but {GRAD_ACCUM_DTYPE} is {shown(sums)}; remove the key"

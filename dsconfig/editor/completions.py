@@ -103,7 +103,7 @@ def _possible(key: Key, file: OpenFile) -> Iterator[tuple[Any, str]]:
         found[json.dumps(key.default)] = key.default, "default"
     for choice in key.choices or ((True, False) if "true" in key.expected else ()):
         found.setdefault(json.dumps(choice), (choice, ""))
-    fate = program.on_auto(tuple(key.path.split(".")), {})
+    fate = program.on_auto(key.key_path, {})
     if fate in (AutoHandling.FILLED, AutoHandling.NATIVE):
         found.setdefault(json.dumps(AUTO), (AUTO, f"filled in by {program.name}"))
     yield from found.values()

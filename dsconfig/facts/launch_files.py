@@ -26,6 +26,8 @@ from dsconfig.facts.launch_facts import (
     Sourced,
 )
 from dsconfig.facts.trainer_fields import TAKEN
+from dsconfig.schema import paths
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source import (
     Document,
     findings,
@@ -497,49 +499,44 @@ def _facts(keys: LaunchedKeys, document: Document | None) -> dict[str, Sourced]:
     return {name: fact for name, fact in found.items() if fact is not None}
 
 
+_OVERRIDING = {"optimizer": paths.OPTIMIZER_TYPE, "lr_scheduler": paths.SCHEDULER_TYPE}
+_SIZES = {"micro_batch": paths.MICRO_BATCH, "accumulation": paths.ACCUMULATION}
+
+
 def _of_config(
     config: Mapping[str, Any], document: Document, facts: Mapping[str, Sourced | None]
 ) -> dict[str, Sourced]:
     """Return the facts that a ds_config decides."""
     at = document.name
 
-    def written(path: str) -> Sourced | None:
+    def written(path: KeyPath) -> Sourced | None:
         value = value_at(config, path, None)
         if value is None or value == "auto":
             return None
-        place = document.range(f"/{path.replace('.', '/')}")
+        place = document.range(path.pointer)
         line = f":{place.start.line + 1}" if place is not None else ""
         return Sourced(value, Origin(FILE, f"{at}{line}"))
 
     none = Origin(DERIVED, f"{at} has no offload block")
-    stage = written("zero_optimization.stage")
-    offload = {
-        kind: str(value_at(config, f"zero_optimization.offload_{kind}.device", "none"))
-        for kind in ("optimizer", "param")
-    }
-    place = written("zero_optimization.offload_optimizer") or written(
-        "zero_optimization.offload_param"
-    )
+    stage = written(paths.STAGE)
+    tiers = {"optimizer": paths.OFFLOAD_OPTIMIZER, "param": paths.OFFLOAD_PARAM}
+    offload = {kind: str(value_at(config, path / "device", "none")) for kind, path in tiers.items()}
+    place = next(filter(None, map(written, tiers.values())), None)
     found: dict[str, Sourced] = {
         "zero_stage": stage or Sourced(0, Origin(DEFAULT, "DeepSpeed")),
         "offload": Sourced(offload, place.origin if place is not None else none),
     }
-    overriding = {"optimizer": "optimizer.type", "lr_scheduler": "scheduler.type"}
-    for name, path in overriding.items():
+    for name, path in _OVERRIDING.items():
         decided = written(path)
         if decided is not None:
             found[name] = decided
-    sizes = {
-        "micro_batch": "train_micro_batch_size_per_gpu",
-        "accumulation": "gradient_accumulation_steps",
-    }
-    for name, path in sizes.items():
+    for name, path in _SIZES.items():
         known, decided = facts.get(name), written(path)
         if decided is not None and (known is None or known.origin.kind == DEFAULT):
             found[name] = decided
     known = facts.get("precision")
-    for precision in ("bf16", "fp16"):
-        switched = written(f"{precision}.enabled")
+    for precision, path in paths.HALF_PRECISIONS.items():
+        switched = written(path)
         if switched and switched.value is True and (known is None or known.origin.kind == DEFAULT):
             found["precision"] = Sourced(precision, switched.origin)
     return found

@@ -16,7 +16,8 @@ from dsconfig import os_errors
 from dsconfig.facts import progress_bars
 from dsconfig.facts.inputs import FactError
 from dsconfig.report.sizes import GIB, KIB, MIB
-from dsconfig.source.pointer import lookup
+from dsconfig.schema.paths import STAGE
+from dsconfig.source.pointer import value_at
 
 PHRASES = (
     "MA ",
@@ -327,7 +328,7 @@ _STAGE = re.compile(r"zero_optimization_stage ?\.* ?[:=]? ?([0-3])\b")
 
 def _stage(config: Mapping[str, Any] | None, text: str) -> int | None:
     """Return the ZeRO stage of the dumped config, or of the list of settings."""
-    stage = lookup(config, "/zero_optimization/stage") if config is not None else None
+    stage = value_at(config, STAGE, None) if config is not None else None
     return stage if type(stage) is int else _count(_STAGE, text)
 
 

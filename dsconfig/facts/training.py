@@ -6,7 +6,10 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from dsconfig.facts.inputs import LARGEST_SIZE, FactError
+from dsconfig.schema import paths
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.plain import shown
+from dsconfig.source.pointer import value_at
 
 ARGUMENT = "training_args"
 PRECISION_FLAG = "--precision"
@@ -80,21 +83,21 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "save_on_each_node": False,
     }
 )
-NAMES_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+NAMES_OF: Mapping[KeyPath, tuple[str, ...]] = MappingProxyType(
     {
-        "train_micro_batch_size_per_gpu": ("per_device_train_batch_size",),
-        "gradient_accumulation_steps": ("gradient_accumulation_steps",),
-        "train_batch_size": ("per_device_train_batch_size", "gradient_accumulation_steps"),
-        "gradient_clipping": ("max_grad_norm",),
-        "optimizer.params.lr": ("learning_rate",),
-        "optimizer.params.betas": ("adam_beta1", "adam_beta2"),
-        "optimizer.params.eps": ("adam_epsilon",),
-        "optimizer.params.weight_decay": ("weight_decay",),
-        "scheduler.params.warmup_max_lr": ("learning_rate",),
-        "scheduler.params.warmup_num_steps": ("warmup_steps", "warmup_ratio"),
-        "scheduler.params.total_num_steps": ("max_steps",),
-        "fp16.enabled": ("fp16", "fp16_full_eval"),
-        "bf16.enabled": ("bf16", "bf16_full_eval"),
+        paths.MICRO_BATCH: ("per_device_train_batch_size",),
+        paths.ACCUMULATION: ("gradient_accumulation_steps",),
+        paths.GLOBAL_BATCH: ("per_device_train_batch_size", "gradient_accumulation_steps"),
+        paths.GRADIENT_CLIPPING: ("max_grad_norm",),
+        paths.LEARNING_RATE: ("learning_rate",),
+        paths.OPTIMIZER_PARAMS / "betas": ("adam_beta1", "adam_beta2"),
+        paths.OPTIMIZER_PARAMS / "eps": ("adam_epsilon",),
+        paths.OPTIMIZER_PARAMS / "weight_decay": ("weight_decay",),
+        paths.MAX_LR: ("learning_rate",),
+        paths.WARMUP_STEPS: ("warmup_steps", "warmup_ratio"),
+        paths.TOTAL_STEPS: ("max_steps",),
+        paths.FP16_ENABLED: ("fp16", "fp16_full_eval"),
+        paths.BF16_ENABLED: ("bf16", "bf16_full_eval"),
     }
 )
 """Keys of a ds_config and the TrainingArguments with the same meaning."""
@@ -105,14 +108,11 @@ def arguments_for(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for key, names in NAMES_OF.items():
         value = _number_at(config, key)
-        if value is not None and key not in (
-            "train_batch_size",
-            "scheduler.params.total_num_steps",
-        ):
+        if value is not None and key not in (paths.GLOBAL_BATCH, paths.TOTAL_STEPS):
             values = cast("list[Any]", value) if isinstance(value, list) else [value]
             arguments.update(zip(names, values, strict=False))
-    total = _number_at(config, "train_batch_size")
-    micro, steps = NAMES_OF["train_batch_size"]
+    total = _number_at(config, paths.GLOBAL_BATCH)
+    micro, steps = NAMES_OF[paths.GLOBAL_BATCH]
     is_open = {name: name not in arguments for name in (micro, steps)}
     for name, other in ((micro, steps), (steps, micro)):
         given = arguments.get(other, 1)
@@ -125,15 +125,14 @@ def arguments_for(config: Mapping[str, Any], ranks: int) -> dict[str, Any]:
 
 def total_steps_of(config: Mapping[str, Any]) -> int | None:
     """Return the number of steps of the schedule in a ds_config, if it is a number."""
-    steps = _number_at(config, "scheduler.params.total_num_steps")
+    steps = _number_at(config, paths.TOTAL_STEPS)
     return steps if type(steps) is int and steps > 0 else None
 
 
-def _number_at(config: object, key: str) -> Any:
-    """Return the number, bool or list at a dotted path, or None."""
-    for name in key.split("."):
-        config = cast("dict[str, Any]", config).get(name) if isinstance(config, dict) else None
-    return None if isinstance(config, str | dict) else config
+def _number_at(config: object, path: KeyPath) -> Any:
+    """Return the number, bool or list at a path, or None."""
+    value = value_at(config, path, None)
+    return None if isinstance(value, str | dict) else value
 
 
 _COUNTS = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps")

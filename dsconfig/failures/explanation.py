@@ -133,5 +133,5 @@ def keys_in(text: str) -> list[str]:
     for word in _KEY.findall(text):
         paths = key_index.paths_of(word)
         if paths:
-            found[".".join(paths[0])] = None
+            found[str(paths[0])] = None
     return list(found)[:MOST_KEYS]

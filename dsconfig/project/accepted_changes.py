@@ -4,13 +4,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dsconfig import examination
-from dsconfig.batch import MICRO, STEPS
 from dsconfig.cost import estimator, fit, remedies
 from dsconfig.facts.training import NAMES_OF, TrainingFacts
 from dsconfig.project import changes
 from dsconfig.report import Report
 from dsconfig.runtimes.base import RECOMPUTATION
-from dsconfig.source.pointer import join
+from dsconfig.schema import paths
 
 if TYPE_CHECKING:
     from dsconfig.cost.remedies import Change
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from dsconfig.runtimes.effective import Effective
     from dsconfig.source import Document
 
-REPAIRS: tuple[dict[str, Any], ...] = ({}, {join("train_batch_size"): None})
+REPAIRS: tuple[dict[str, Any], ...] = ({}, {paths.GLOBAL_BATCH.pointer: None})
 """Further edits to try, as few as possible: the global batch follows from the other sizes."""
 
 
@@ -68,19 +67,22 @@ def facts_after(change: "Change") -> "Facts":
     facts, edits = change.facts, change.edits
     if RECOMPUTATION in edits:
         facts = facts.with_execution({"gradient_checkpointing": True})
-    sizes = {key: edits[join(key)] for key in (MICRO, STEPS) if join(key) in edits}
+    of_batch = (paths.MICRO_BATCH, paths.ACCUMULATION)
+    sizes = {path: edits[path.pointer] for path in of_batch if path.pointer in edits}
     training = facts.training or TrainingFacts()
     arguments = {
-        NAMES_OF[key][0]: value
-        for key, value in sizes.items()
-        if NAMES_OF[key][0] in training.arguments
+        NAMES_OF[path][0]: value
+        for path, value in sizes.items()
+        if NAMES_OF[path][0] in training.arguments
     }
     return replace(
         facts,
         training=replace(
             training,
-            micro_batch_size=sizes.get(MICRO, training.micro_batch_size),
-            gradient_accumulation_steps=sizes.get(STEPS, training.gradient_accumulation_steps),
+            micro_batch_size=sizes.get(paths.MICRO_BATCH, training.micro_batch_size),
+            gradient_accumulation_steps=sizes.get(
+                paths.ACCUMULATION, training.gradient_accumulation_steps
+            ),
             arguments={**training.arguments, **arguments},
         ),
     )

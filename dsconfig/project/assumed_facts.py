@@ -5,9 +5,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dsconfig import examination
-from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
+from dsconfig.batch import GLOBAL, KEYS, STEPS
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO, SCRIPT
+from dsconfig.schema.paths import HALF_PRECISIONS, MICRO_BATCH
 from dsconfig.source.pointer import is_block, value_at
 
 with lazy_imports():
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     Assumed = tuple[Facts, str]
     """The facts with what is assumed, and a sentence about it; empty if nothing is."""
-
-PRECISIONS = ("bf16.enabled", "fp16.enabled")
 
 
 def for_estimate(
@@ -66,12 +65,12 @@ def usual_precision(document: "Document", facts: "Facts", program: "Runtime") ->
     known = facts.training is not None and facts.training.precision is not None
     filled = set(inference.filled_by(program, document.value))
     specified = facts.origins.keys() & {"training", "launch"}
-    if known or specified or filled.isdisjoint(PRECISIONS):
+    if known or specified or filled.isdisjoint(HALF_PRECISIONS.values()):
         return facts, ""
     bf16_first = facts.device is None or facts.device.bf16
     names = ("bf16", "fp16") if bf16_first else ("fp16", "bf16")
-    possible = [name for name in names if f"{name}.enabled" in filled]
-    possible += [name for name in names if value_at(document.value, f"{name}.enabled") is True]
+    possible = [name for name in names if HALF_PRECISIONS[name] in filled]
+    possible += [name for name in names if value_at(document.value, HALF_PRECISIONS[name]) is True]
 
     def with_precision(name: str) -> "Facts":
         origins = {**facts.origins, "precision": runs.PRECISION_FLAG}
@@ -108,11 +107,11 @@ def width_of_count(document: "Document", facts: "Facts", program: "Runtime") -> 
 def one_sample(document: "Document", facts: "Facts", program: "Runtime") -> "Assumed":
     """Assume one sample per batch if the script's data loader determines it."""
     training = _training(facts)
-    is_open = MICRO in inference.filled_by(program, document.value)
-    at = program.set_elsewhere.get(f"/{MICRO}")
+    is_open = MICRO_BATCH in inference.filled_by(program, document.value)
+    at = program.set_elsewhere.get(MICRO_BATCH.pointer)
     if not is_open or training.micro_batch_size or at is None or at.where != SCRIPT:
         return facts, ""
-    step = program.instructions({f"/{MICRO}": 1}, {MICRO: AUTO})[0]
+    step = program.instructions({MICRO_BATCH.pointer: 1}, {MICRO_BATCH.name: AUTO})[0]
     known = replace(training, micro_batch_size=1)
     return replace(facts, training=known), f"assuming {step} (not specified; --micro-batch)"
 

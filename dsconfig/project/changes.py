@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import CONFIG, Instruction
 from dsconfig.schema import find
-from dsconfig.source.pointer import join, lookup
+from dsconfig.schema.paths import STAGE, ZERO
+from dsconfig.source.pointer import value_at
 
 with lazy_imports():
     from dsconfig.source import rewrite
@@ -45,20 +46,17 @@ def changed(change: "Change", runtime: "Runtime", document: "Document") -> "Docu
     edited = _without_former_names(rewrite.with_values(document, values), edits)
     for pointer in edits.keys() - values.keys():
         edited = rewrite.without(edited, pointer)
-    return _without_keys_of(lookup(document.value, STAGE, 0), edited)
-
-
-STAGE = "/zero_optimization/stage"
+    return _without_keys_of(value_at(document.value, STAGE, 0), edited)
 
 
 def _without_keys_of(former: object, document: "Document") -> "Document":
     """Delete keys that have an effect at the former ZeRO stage, but not at the one now (DSC402)."""
-    stage = lookup(document.value, STAGE, former)
-    for key in list(document.value.get("zero_optimization", {})):
-        known = find(("zero_optimization", key))
+    stage = value_at(document.value, STAGE, former)
+    for key in list(document.value.get(ZERO.name, {})):
+        known = find(ZERO / key)
         stages = known.declared.stages if known else ()
         if former in stages and stage not in stages:
-            document = rewrite.without(document, f"/zero_optimization{join(key)}")
+            document = rewrite.without(document, (ZERO / key).pointer)
     return document
 
 
@@ -68,9 +66,8 @@ _FORMER = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_par
 def _without_former_names(document: "Document", edits: Mapping[str, Any]) -> "Document":
     """Delete deprecated keys whose replacement is edited: DeepSpeed rejects both together."""
     for name, former in _FORMER.items():
-        pointer = f"/zero_optimization/{former}"
-        if any(path.startswith(f"/zero_optimization/{name}") for path in edits):
-            document = rewrite.without(document, pointer)
+        if any(pointer.startswith((ZERO / name).pointer) for pointer in edits):
+            document = rewrite.without(document, (ZERO / former).pointer)
     return document
 
 

@@ -7,7 +7,8 @@ from dsconfig.examination import MISSING_FACT
 from dsconfig.report import Report
 from dsconfig.resolver import draft
 from dsconfig.runtimes.base import AUTO, AutoHandling
-from dsconfig.source.pointer import copied, dotted, is_block, join, lookup, split
+from dsconfig.schema.paths import STAGE
+from dsconfig.source.pointer import copied, dotted, is_block, split, value_at
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -47,7 +48,7 @@ def _repaired(document: "Document", errors: Report, facts: "Facts", program: "Ru
     A rejected value that cannot be used is replaced by the one of the program. Without a valid
     stage there is no estimate: any other stage would give an unrelated number.
     """
-    stage = ("DSC031", "/zero_optimization/stage")
+    stage = ("DSC031", STAGE.pointer)
     if document.is_broken or stage in ((error.code, error.pointer) for error in errors.errors):
         return Concrete(errors)
     result = examination.resolution(document, facts, program)
@@ -61,7 +62,7 @@ def _repaired(document: "Document", errors: Report, facts: "Facts", program: "Ru
     effective = result.effective or result.derive() or effective
     still_open: list[str] = []
     if effective is None:  # facts are missing: DeepSpeed's defaults for what is still "auto"
-        still_open = [join(*path.split(".")) for path in draft.auto_paths(reduced.value)]
+        still_open = [path.pointer for path in draft.auto_paths(reduced.value)]
         reduced = reduced._replace(value=_deleted(reduced.value, still_open))
         effective = examination.resolution(reduced, facts, program).derive()
     if effective is None:
@@ -82,10 +83,10 @@ def _without(config: dict[str, Any], pointers: list[str], program: "Runtime") ->
     filled = [at for at in pointers if program.on_auto(split(at), config) is AutoHandling.FILLED]
     reduced = _deleted(config, [pointer for pointer in pointers if pointer not in filled])
     for pointer in filled:
-        *parents, name = split(pointer)
-        block = lookup(reduced, join(*parents))
+        path = split(pointer)
+        block = value_at(reduced, path.parent)
         if is_block(block):
-            block[name] = AUTO
+            block[path.name] = AUTO
     return reduced
 
 
@@ -93,8 +94,8 @@ def _deleted(config: dict[str, Any], pointers: list[str]) -> dict[str, Any]:
     """Return a copy of a config without the entries at ``pointers``."""
     reduced = copied(config)
     for pointer in pointers:
-        *parents, name = split(pointer)
-        block = lookup(reduced, join(*parents))
+        path = split(pointer)
+        block = value_at(reduced, path.parent)
         if is_block(block):
-            block.pop(name, None)
+            block.pop(path.name, None)
     return reduced

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dsconfig.batch import KEYS, Triple
+from dsconfig.batch import Triple
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import MOST_RANKS
 from dsconfig.project.errors import usage
@@ -19,6 +19,7 @@ from dsconfig.project.neighbours import ACCELERATE, TRAINER, YAMLS, Neighbours, 
 from dsconfig.report.report import FileTarget
 from dsconfig.runtimes.base import AUTO, AutoHandling, implied_by, runtime_of
 from dsconfig.schema.markers import integral
+from dsconfig.schema.paths import BATCH, KeyPath
 from dsconfig.source import arctic_config, option_configs
 from dsconfig.source.file_kinds import SCRIPTS
 from dsconfig.source.pointer import is_block, value_at
@@ -233,8 +234,7 @@ def has_foreign_auto(config: object) -> bool:
     alone = runtime_of(ALONE)
     rejected = (AutoHandling.REFUSED, AutoHandling.REFUSED_LATE)
     return any(
-        alone.on_auto(tuple(path.split(".")), config) in rejected
-        for path in filled_by(runtime_of(TRAINER), config)
+        alone.on_auto(path, config) in rejected for path in filled_by(runtime_of(TRAINER), config)
     )
 
 
@@ -245,10 +245,10 @@ def ranks_fixed(config: Any, facts: "Facts | None") -> int | None:
     """
     if facts is not None and facts.world_size is not None:
         return None
-    ranks = Triple(*(integral(value_at(config, key)) for key in KEYS)).ranks
+    ranks = Triple(*(integral(value_at(config, key)) for key in BATCH)).ranks
     return None if ranks is None or ranks > MOST_RANKS else ranks
 
 
-def filled_by(runtime: "Runtime", config: Any) -> list[str]:
-    """Return the dotted paths of each "auto" that the program fills in."""
+def filled_by(runtime: "Runtime", config: Any) -> list[KeyPath]:
+    """Return the path of each "auto" that the program fills in."""
     return [path for path in runtime.auto_fills if value_at(config, path) == AUTO]

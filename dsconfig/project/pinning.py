@@ -7,7 +7,6 @@ from dsconfig.schema.version import Version
 from dsconfig.source.document import Document
 from dsconfig.source.edit import EDITABLE, Edits, apply_edits, delete_entry, insert_entry
 from dsconfig.source.from_text import document_from_text
-from dsconfig.source.pointer import join
 
 RENAMING_RULES = ("deprecated-key", "renamed-key")
 """Rules whose safe fixes rename keys without a change in meaning."""
@@ -24,7 +23,7 @@ def pinned(document: Document, before: Version, after: Version) -> Document:
     was = read_meaning(document.value, before)
     for path in was.unread:
         if path not in read_meaning(document.value, after).unread:
-            document = _edited(document, delete_entry(document, join(*path)))
+            document = _edited(document, delete_entry(document, path.pointer))
     document = _renamed(document, after)
     for change in new_defaults(was, read_meaning(document.value, after)):
         *parents, name = change.pointer.split("/")

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO, RECOMPUTATION, AutoHandling, Instruction, Runtime
-from dsconfig.source.pointer import join
+from dsconfig.schema import paths
+from dsconfig.schema.paths import KeyPath
 
 with lazy_imports():
     from dsconfig.cost import choices, search_space
@@ -14,12 +15,7 @@ with lazy_imports():
 if TYPE_CHECKING:
     from dsconfig.cost.search_space import Candidate
 
-ZERO = "zero_optimization"
-MODEL_DEPENDENT = (
-    "reduce_bucket_size",
-    "stage3_prefetch_bucket_size",
-    "stage3_param_persistence_threshold",
-)
+MODEL_DEPENDENT = (paths.REDUCE_BUCKET, paths.PREFETCH_BUCKET, paths.PERSISTENCE_THRESHOLD)
 
 
 class ProgramFile(NamedTuple):
@@ -36,14 +32,16 @@ def for_program(
 ) -> ProgramFile:
     """Return the file of a concrete config; ``other_settings`` (by pointer) belong to no file."""
     opens = program.fills_auto and not program.reads_hjson
-    opened = _filled_by_program(config, (), program) if opens else {}
+    opened = _filled_by_program(config, paths.ROOT, program) if opens else {}
     values = {
         pointer: value
         for pointer, value in opened.items()
         if pointer in program.set_elsewhere and value is not False
     }
     steps = program.instructions({**values, **other_settings}, {})
-    return ProgramFile(cast("dict[str, Any]", _with_auto(config, (), opened)), tuple(opened), steps)
+    return ProgramFile(
+        cast("dict[str, Any]", _with_auto(config, paths.ROOT, opened)), tuple(opened), steps
+    )
 
 
 def of_candidate(candidate: "Candidate", program: Runtime) -> ProgramFile:
@@ -59,24 +57,24 @@ def of_candidate(candidate: "Candidate", program: Runtime) -> ProgramFile:
     return for_program(program, config, settings)
 
 
-def _filled_by_program(value: Any, path: tuple[str, ...], program: Runtime) -> dict[str, Any]:
+def _filled_by_program(value: Any, path: KeyPath, program: Runtime) -> dict[str, Any]:
     """Return the leaves that the program fills in, by pointer."""
     if not isinstance(value, Mapping):
         # The run determines these; stage, offload and the like keep the chosen value.
-        is_run_setting = path[0] != ZERO or path[-1] in MODEL_DEPENDENT
+        is_run_setting = path[:1] != paths.ZERO or path in MODEL_DEPENDENT
         filled = is_run_setting and program.on_auto(path, {}) is AutoHandling.FILLED
-        return {join(*path): value} if filled else {}
+        return {path.pointer: value} if filled else {}
     return {
         pointer: leaf
         for name, inner in cast(Mapping[str, Any], value).items()
-        for pointer, leaf in _filled_by_program(inner, (*path, name), program).items()
+        for pointer, leaf in _filled_by_program(inner, path / name, program).items()
     }
 
 
-def _with_auto(value: Any, path: tuple[str, ...], opened: Mapping[str, Any]) -> Any:
-    if join(*path) in opened:
+def _with_auto(value: Any, path: KeyPath, opened: Mapping[str, Any]) -> Any:
+    if path.pointer in opened:
         return AUTO
     if not isinstance(value, Mapping):
         return value
     entries = cast(Mapping[str, Any], value).items()
-    return {name: _with_auto(inner, (*path, name), opened) for name, inner in entries}
+    return {name: _with_auto(inner, path / name, opened) for name, inner in entries}

@@ -28,12 +28,11 @@ from dsconfig.runtimes.base import (
     format_instructions,
     runtime_of,
 )
-from dsconfig.schema import AUTO, find
+from dsconfig.schema import AUTO, find, paths
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.ignores import REMARKS, SECTION
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of, mixed_precision
-from dsconfig.source.pointer import ABSENT, copied, join, value_at
-
-ZERO = "zero_optimization"
+from dsconfig.source.pointer import ABSENT, copied, value_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ def skeleton(learning_rate: float, facts: Facts) -> dict[str, Any]:
         "gradient_clipping": 1.0,
         "bf16": {"enabled": AUTO},
         "fp16": {"enabled": AUTO},
-        ZERO: {
+        paths.ZERO.name: {
             "stage": AUTO,
             "offload_optimizer": {"device": AUTO},
             "offload_param": {"device": AUTO},
@@ -117,7 +116,7 @@ def with_explicit_settings(config: Mapping[str, Any], facts: Facts) -> dict[str,
             _set(config, path, settings[name])
     mixed = mixed_precision(facts.launch)
     for block in ("bf16", "fp16") if mixed is not None else ():
-        _set(config, f"{block}.enabled", mixed == block)
+        _set(config, paths.HALF_PRECISIONS[block], mixed == block)
     for conflict in list(disagreements(config, facts)):
         if conflict.left is None:
             _set(config, conflict.path, _value_of(conflict))
@@ -126,19 +125,18 @@ def with_explicit_settings(config: Mapping[str, Any], facts: Facts) -> dict[str,
 
 def _value_of(conflict: Disagreement) -> Any:
     """Return the value of the config key that agrees with the other side."""
-    block, _, switch = conflict.path.partition(".")
-    if switch != "enabled" or block not in ("bf16", "fp16"):
+    if conflict.path not in paths.HALF_PRECISIONS.values():
         return conflict.right.value
+    block = conflict.path.parent.name
     if conflict.right.key == "mixed_precision":
         return conflict.right.value == block
     return conflict.right.value if conflict.right.key.startswith(block) else False
 
 
-def _set(config: dict[str, Any], path: str, value: Any) -> None:
-    *blocks, name = path.split(".")
-    for block in blocks:
+def _set(config: dict[str, Any], path: KeyPath, value: Any) -> None:
+    for block in path.parent:
         config = config.setdefault(block, {})
-    config[name] = value
+    config[path.name] = value
 
 
 def _optimizer(learning_rate: float) -> dict[str, Any]:
@@ -156,15 +154,14 @@ def _scheduler(learning_rate: float) -> dict[str, Any]:
 
 
 COMMON_REASONS = {
-    join("gradient_clipping"): "explicit because the default changed in DeepSpeed 0.19.3",
-    join("optimizer"): "created by the engine unless the script passes an optimizer",
-    join("optimizer", "params", "lr"): "keep equal to scheduler.params.warmup_max_lr",
-    join("scheduler"): "linear warmup, then constant",
-    join("scheduler", "params", "warmup_num_steps"): "at most a tenth of the run",
+    paths.GRADIENT_CLIPPING.pointer: "explicit because the default changed in DeepSpeed 0.19.3",
+    paths.OPTIMIZER.pointer: "created by the engine unless the script passes an optimizer",
+    paths.LEARNING_RATE.pointer: "keep equal to scheduler.params.warmup_max_lr",
+    paths.SCHEDULER.pointer: "linear warmup, then constant",
+    paths.WARMUP_STEPS.pointer: "at most a tenth of the run",
     RECOMPUTATION: "required to fit, or faster, with activation checkpointing",
-    join("steps_per_print"): "optimizer steps between progress lines",
-    join(ZERO, "stage3_gather_16bit_weights_on_model_save"): "required to save full"
-    " weights at stage 3",
+    paths.STEPS_PER_PRINT.pointer: "optimizer steps between progress lines",
+    paths.GATHERED_ON_SAVE.pointer: "required to save full weights at stage 3",
 }
 
 
@@ -220,7 +217,7 @@ def chosen(
     reasons = COMMON_REASONS | {entry.pointer: entry.rule for entry in resolution.ledger}
     if facts.training and facts.training.global_batch_size:
         batch = f"{facts.training.global_batch_size} samples per step on {facts.world_size} ranks"
-        reasons[join("gradient_accumulation_steps")] = batch
+        reasons[paths.ACCUMULATION.pointer] = batch
     config = search_space.with_settings(_without_inert_keys(resolution.config), settings)
     reasons |= dict.fromkeys(capabilities.keys_in(settings), "required to fit, or faster")
     set_elsewhere = recomputation_edits(recompute)
@@ -276,7 +273,7 @@ def conservative(learning_rate: float, facts: Facts) -> Starter:
         "gradient_accumulation_steps": 1,
         "gradient_clipping": 1.0,
         **({} if precision == "fp32" else {precision: {"enabled": True}}),
-        ZERO: {
+        paths.ZERO.name: {
             "stage": 2,
             "overlap_comm": True,
             "reduce_bucket_size": 200_000_000,
@@ -288,12 +285,12 @@ def conservative(learning_rate: float, facts: Facts) -> Starter:
         "steps_per_print": 100,
     }
     config = with_explicit_settings(config, facts)
-    config[ZERO] = _with_effect(config[ZERO])
+    config[paths.ZERO.name] = _with_effect(config[paths.ZERO.name])
     reasons = COMMON_REASONS | {
-        join("train_micro_batch_size_per_gpu"): "increase until GPU memory is used",
-        join("bf16", "enabled"): "GPUs before Ampere do not support bf16: use fp16",
-        join(ZERO, "stage"): "shards optimizer states and gradients; 3 also shards parameters",
-        join(ZERO, "reduce_bucket_size"): "3.6 GB for both buckets by the 4.5x rule",
+        paths.MICRO_BATCH.pointer: "increase until GPU memory is used",
+        paths.BF16_ENABLED.pointer: "GPUs before Ampere do not support bf16: use fp16",
+        paths.STAGE.pointer: "shards optimizer states and gradients; 3 also shards parameters",
+        paths.REDUCE_BUCKET.pointer: "3.6 GB for both buckets by the 4.5x rule",
     }
     title = "conservative values; specify --model, --gpus and --device for better ones"
     return Starter(title, config, reasons)
@@ -307,7 +304,7 @@ def _without_inert_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = {name: value for name, value in config.items() if value != {"enabled": False}}
     del kept["train_batch_size"]
-    kept[ZERO] = _with_effect(kept.get(ZERO, {}))
+    kept[paths.ZERO.name] = _with_effect(kept.get(paths.ZERO.name, {}))
     return kept
 
 
@@ -335,14 +332,14 @@ def render(starter: Starter, *, hjson: bool) -> str:
     """
     if not hjson:
         config = {SECTION: _remarks(starter), **starter.config}
-        return "\n".join(("{", *_entries(config, (), {}), "}")) + "\n"
+        return "\n".join(("{", *_entries(config, paths.ROOT, {}), "}")) + "\n"
     lines = [
         "{",
         INDENT + writers.comment(f"{starter.title}.", "//"),
         f"{INDENT}// See `dsconfig explain KEY` for the documentation of a key.",
         f"{INDENT}// For deepspeed and dsengine; transformers and accelerate reject comments.",
         "",
-        *_entries(starter.config, (), starter.reasons),
+        *_entries(starter.config, paths.ROOT, starter.reasons),
         "}",
     ]
     return "\n".join(lines) + "\n"
@@ -351,35 +348,33 @@ def render(starter: Starter, *, hjson: bool) -> str:
 def _remarks(starter: Starter) -> dict[str, Any]:
     """Return the title and the reason for each value, by dotted path."""
     remarks: dict[str, str] = {"this file": f"{starter.title}; see `dsconfig explain KEY`"}
-    for path, value in _walk(starter.config, ()):
-        reason = starter.reasons.get(join(*path)) if path else None
+    for path, value in _walk(starter.config, paths.ROOT):
+        reason = starter.reasons.get(path.pointer) if path else None
         if reason and reason not in remarks.values():
-            remarks[AUTO if value == AUTO else ".".join(path)] = reason
+            remarks[AUTO if value == AUTO else str(path)] = reason
     return {REMARKS: remarks}
 
 
-def _walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _walk(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     """Yield a value and its children, outer ones first, with their paths."""
     yield path, value
     if isinstance(value, Mapping):
         for name, inner in cast(Mapping[str, Any], value).items():
-            yield from _walk(inner, (*path, name))
+            yield from _walk(inner, path / name)
 
 
-def _entries(
-    block: Mapping[str, Any], path: tuple[str, ...], reasons: Mapping[str, str]
-) -> Iterator[str]:
+def _entries(block: Mapping[str, Any], path: KeyPath, reasons: Mapping[str, str]) -> Iterator[str]:
     indent = INDENT * (len(path) + 1)
     last_reason = ""
     for position, (name, value) in enumerate(block.items()):
         comma = "," if position + 1 < len(block) else ""
-        reason = reasons.get(join(*path, name), "")
+        reason = reasons.get((path / name).pointer, "")
         if reason and reason != last_reason:
             yield indent + writers.comment(reason, "//")
         last_reason = reason
         if isinstance(value, Mapping):
             yield f"{indent}{json.dumps(name)}: {{"
-            yield from _entries(cast(Mapping[str, Any], value), (*path, name), reasons)
+            yield from _entries(cast(Mapping[str, Any], value), path / name, reasons)
             yield f"{indent}}}{comma}"
         else:
             yield f"{indent}{json.dumps(name)}: {json.dumps(value)}{comma}"

@@ -10,6 +10,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import rule_pages as installed_pages
 from dsconfig.report.writers import one_line
 from dsconfig.runtimes.base import AUTO
+from dsconfig.schema.paths import ROOT, KeyPath
 from dsconfig.source.plain import shown
 from dsconfig.source.pointer import is_block
 
@@ -116,7 +117,7 @@ def rule_as_data(rule: "Rule") -> dict[str, Any]:
     }
 
 
-Entry = tuple[str, Any, int | None]
+Entry = tuple[KeyPath, Any, int | None]
 """Dotted path, value and line of a key in a file."""
 
 
@@ -141,10 +142,10 @@ def text_of_file(document: "Document", program: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def _about(path: str, value: Any, program: str | None) -> Iterator[str]:
-    key = catalogue.find(tuple(path.split(".")))
+def _about(path: KeyPath, value: Any, program: str | None) -> Iterator[str]:
+    key = catalogue.find(path)
     if key is None:
-        near = suggestions(path.rpartition(".")[2])
+        near = suggestions(path.name)
         yield "not a key of a ds_config" + (f"; did you mean {near[0]}?" if near else "")
         return
     yield key.doc
@@ -162,9 +163,9 @@ def _about(path: str, value: Any, program: str | None) -> Iterator[str]:
 
 def _entry_data(entry: Entry) -> dict[str, Any]:
     path, value, line = entry
-    key = catalogue.find(tuple(path.split(".")))
+    key = catalogue.find(path)
     about = {"doc": None} if key is None else keys.key_as_data(key)
-    return {**about, "path": path, "value": value, "line": line}
+    return {**about, "path": str(path), "value": value, "line": line}
 
 
 def _entries(document: "Document") -> Iterator[Entry]:
@@ -180,14 +181,14 @@ def _entries(document: "Document") -> Iterator[Entry]:
         kind = file_kinds.UNRELATED
     if kind is not None:
         raise ValueError(f"{document.name} is {kind.name}, not a ds_config: {kind.help}")
-    yield from _below(document, config, ())
+    yield from _below(document, config, ROOT)
 
 
-def _below(document: "Document", block: dict[str, Any], path: tuple[str, ...]) -> Iterator[Entry]:
+def _below(document: "Document", block: dict[str, Any], path: KeyPath) -> Iterator[Entry]:
     for name, value in block.items():
-        here = (*path, name)
-        place = document.range("/" + "/".join(here), key=True)
-        yield ".".join(here), value, place.start.line if place else None
+        here = path / name
+        place = document.range(here.pointer, key=True)
+        yield here, value, place.start.line if place else None
         key = catalogue.find(here)
         if is_block(value) and (key is None or key.is_block or path):
             yield from _below(document, value, here)

@@ -143,9 +143,9 @@ def auto(one: Key) -> Iterator[tuple[str, str]]:
         return
     default = _shown(one.default)
     for runtime in every_runtime(NEWEST):
-        fate = runtime.on_auto(tuple(one.path.split(".")), {})
+        fate = runtime.on_auto(one.key_path, {})
         if fate is AutoHandling.FILLED:
-            text = (runtime.auto_fills or POLICY).get(one.path)
+            text = (runtime.auto_fills or POLICY).get(one.key_path)
             yield runtime.name, text or f"the default, {default}"
         else:
             yield runtime.name, _AUTO_HANDLING[fate].format(default=default)

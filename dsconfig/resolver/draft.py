@@ -10,8 +10,9 @@ from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.runtimes.replay import Failure
 from dsconfig.schema.key_index import name_in_block
+from dsconfig.schema.paths import ROOT, KeyPath
 from dsconfig.source import Document
-from dsconfig.source.pointer import ABSENT, copied, is_block, join, value_at
+from dsconfig.source.pointer import ABSENT, copied, is_block, value_at
 
 with lazy_imports():
     from dsconfig.checks import registry
@@ -21,7 +22,7 @@ with lazy_imports():
 class Draft:
     """Copy of the document's values that is resolved step by step.
 
-    Paths are dotted. Only "auto" and missing values are written; the order of keys is kept, and
+    Only "auto" and missing values are written; the order of keys is kept, and
     new keys are appended.
     """
 
@@ -38,57 +39,53 @@ class Draft:
         self.failure: Failure | None = None
         self.failure_after: Failure | None = None
         """Errors at which another program stops, or DeepSpeed after it."""
-        self.unresolved: set[str] = set()
+        self.unresolved: set[KeyPath] = set()
         """Paths left "auto"; a finding at another path reports the reason."""
-        self.searches: dict[str, dict[str, Any]] = {}
+        self.searches: dict[KeyPath, dict[str, Any]] = {}
         """Search results by path."""
 
-    def value(self, path: str) -> Any:
+    def value(self, path: KeyPath) -> Any:
         """Return the value at a path, under any name of the key, or ABSENT."""
-        *blocks, _ = path.split(".")
-        block = value_at(self.config, blocks)
+        block = value_at(self.config, path.parent)
         return block.get(name_in_block(path, block), ABSENT) if is_block(block) else ABSENT
 
-    def is_auto(self, path: str) -> bool:
+    def is_auto(self, path: KeyPath) -> bool:
         found = self.value(path)
         return isinstance(found, str) and found == AUTO
 
-    def has(self, path: str) -> bool:
+    def has(self, path: KeyPath) -> bool:
         """Return whether a value other than null is set."""
         found = self.value(path)
         return found is not ABSENT and found is not None
 
-    def explicit(self, path: str) -> bool:
+    def explicit(self, path: KeyPath) -> bool:
         """Return whether the config sets a value other than null and "auto"."""
         return self.has(path) and not self.is_auto(path)
 
-    def takes(self, path: str) -> bool:
+    def takes(self, path: KeyPath) -> bool:
         """Return whether the parent of a path is a block, null or missing."""
-        outer = path.rpartition(".")[0]
+        outer = path.parent
         return not outer or self.value(outer) in (ABSENT, None) or is_block(self.value(outer))
 
-    def set(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
+    def set(self, path: KeyPath, value: Any, source: Source, rule: str, **inputs: Any) -> None:
         """Set a value and record the reason. Missing blocks are created."""
-        *blocks, _ = path.split(".")
         place = self.config
-        for block in blocks:
+        for block in path.parent:
             if place.get(block) is None:
                 place[block] = {}
             place = place[block]
         written = name_in_block(path, place)
         place[written] = value
-        self.note(".".join((*blocks, written)), value, source, rule, **inputs)
+        self.note(path.parent / written, value, source, rule, **inputs)
 
-    def note(self, path: str, value: Any, source: Source, rule: str, **inputs: Any) -> None:
+    def note(self, path: KeyPath, value: Any, source: Source, rule: str, **inputs: Any) -> None:
         """Record the reason for a value that is already set."""
-        pointer = join(*path.split("."))
-        entry = LedgerEntry(pointer=pointer, value=value, source=source, rule=rule, inputs=inputs)
-        self.ledger.append(entry)
+        self.ledger.append(LedgerEntry(path.pointer, value, source, rule, inputs))
 
-    def report(self, code: str, path: str, message: str, help: str) -> None:
-        """Report a finding at a dotted path (empty: the file)."""
+    def report(self, code: str, path: KeyPath, message: str, help: str) -> None:
+        """Report a finding at a path (the root: the file)."""
         found = registry.declared(code)
-        pointer = join(*path.split(".")) if path else ""
+        pointer = path.pointer
         self.findings.append(
             Diagnostic(
                 code=code,
@@ -102,17 +99,17 @@ class Draft:
             )
         )
 
-    def missing(self, path: str, message: str, remedy: str) -> None:
+    def missing(self, path: KeyPath, message: str, remedy: str) -> None:
         """Report a value that needs a missing fact; ``remedy`` names the flag."""
         self.report("DSC150", path, message, remedy)
 
 
-def auto_paths(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted paths of all "auto" values, in the order of the config."""
+def auto_paths(config: Mapping[str, Any], above: KeyPath = ROOT) -> Iterator[KeyPath]:
+    """Yield the paths of all "auto" values, in the order of the config."""
     for key, value in config.items():
-        path = f"{prefix}{key}"
+        path = above / key
         if isinstance(value, str):
             if value == AUTO:
                 yield path
         elif is_block(value):
-            yield from auto_paths(value, f"{path}.")
+            yield from auto_paths(value, path)

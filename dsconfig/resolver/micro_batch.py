@@ -4,9 +4,10 @@ from dsconfig.cost import search, search_space
 from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing, zero
 from dsconfig.resolver.draft import Draft
+from dsconfig.schema.paths import KeyPath
 
 
-def largest(draft: Draft, path: str) -> int | None:
+def largest(draft: Draft, path: KeyPath) -> int | None:
     """Return the largest micro batch that fits, or report why there is none."""
     if draft.unresolved:
         return None  # no stage fits, which is already reported

@@ -5,27 +5,27 @@ from typing import Any
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
 from dsconfig.schema import find
+from dsconfig.schema.paths import LEARNING_RATE, OPTIMIZER_PARAMS, OPTIMIZER_TYPE, SCHEDULER_PARAMS
 from dsconfig.schema.schedules import SCHEDULES
 
-TYPE, PARAMS = "optimizer.type", "optimizer.params"
 PEAKS = tuple(dict.fromkeys(schedule.peak for schedule in SCHEDULES.values() if schedule.peak))
 """Schedule parameters that set the peak learning rate."""
 
 
 def fill(draft: Draft) -> None:
     """Use AdamW, with parameters of the training run or else Adam's defaults."""
-    if draft.is_auto(TYPE):
+    if draft.is_auto(OPTIMIZER_TYPE):
         rule = "AdamW; its CPU or fused version follows from offload"
-        draft.set(TYPE, "AdamW", Source.DEFAULT, rule)
+        draft.set(OPTIMIZER_TYPE, "AdamW", Source.DEFAULT, rule)
     _learning_rate(draft)
     training = draft.facts.training
-    type_ = draft.value(TYPE)
+    type_ = draft.value(OPTIMIZER_TYPE)
     for name, requested in (
         ("betas", training.adam_betas if training else None),
         ("eps", training.adam_epsilon if training else None),
         ("weight_decay", training.weight_decay if training else None),
     ):
-        path = f"{PARAMS}.{name}"
+        path = OPTIMIZER_PARAMS / name
         if not draft.is_auto(path):
             continue
         if requested is None:
@@ -38,7 +38,7 @@ def fill(draft: Draft) -> None:
 
 def _usual(type_: str, name: str) -> tuple[str, Any]:
     """Return the optimizer with a default for an argument (or Adam), and the default."""
-    own, adam = (find(["optimizer", "params", name], of_type=kind) for kind in (type_, "AdamW"))
+    own, adam = (find(OPTIMIZER_PARAMS / name, of_type=kind) for kind in (type_, "AdamW"))
     assert adam is not None  # declared
     if own is None or type_.lower() in ("adam", "adamw"):
         return "Adam", adam.default
@@ -46,11 +46,11 @@ def _usual(type_: str, name: str) -> tuple[str, Any]:
 
 
 def _learning_rate(draft: Draft) -> None:
-    path = f"{PARAMS}.lr"
+    path = LEARNING_RATE
     if not draft.is_auto(path):
         return
     for name in PEAKS:
-        peak = draft.value(f"scheduler.params.{name}")
+        peak = draft.value(SCHEDULER_PARAMS / name)
         if isinstance(peak, int | float) and not isinstance(peak, bool):
             rule = "peak learning rate of the schedule, which replaces the optimizer's"
             draft.set(path, peak, Source.CONFIG, rule, **{name: peak})
@@ -70,7 +70,7 @@ def _learning_rate(draft: Draft) -> None:
 
 def learning_rate(draft: Draft) -> float | None:
     """Return the learning rate of the config, or else of the training run."""
-    written = draft.value(f"{PARAMS}.lr")
+    written = draft.value(LEARNING_RATE)
     if isinstance(written, int | float) and not isinstance(written, bool):
         return written
     return draft.facts.training.learning_rate if draft.facts.training else None

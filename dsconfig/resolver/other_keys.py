@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from dsconfig import batch
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.resolver.draft import Draft, auto_paths
 from dsconfig.resolver.resolution import Source
 from dsconfig.runtimes.base import AutoHandling
-from dsconfig.source.pointer import join
+from dsconfig.schema import paths
+from dsconfig.schema.paths import KeyPath
 
 with lazy_imports():
     from dsconfig.schema import catalogue
@@ -18,12 +18,12 @@ def fill(draft: Draft) -> None:
     reported = {found.pointer for found in draft.findings}
     for path in list(auto_paths(draft.config)):
         # Problems of the batch triple are reported at one of its keys.
-        if path in batch.KEYS or path in draft.unresolved or join(*path.split(".")) in reported:
+        if path in paths.BATCH or path in draft.unresolved or path.pointer in reported:
             continue
         _RULES.get(path, _default)(draft, path)
 
 
-def _clipping(draft: Draft, path: str) -> None:
+def _clipping(draft: Draft, path: KeyPath) -> None:
     training = draft.facts.training
     if training is not None and training.max_grad_norm is not None:
         draft.set(
@@ -33,13 +33,13 @@ def _clipping(draft: Draft, path: str) -> None:
         draft.set(path, 1.0, Source.DEFAULT, "clip the global norm at 1.0, the usual value")
 
 
-def _communication(draft: Draft, path: str) -> None:
+def _communication(draft: Draft, path: KeyPath) -> None:
     dtype = half_precision(draft) or "fp32"
     rule = "gradients are communicated in the training precision"
     draft.set(path, dtype, Source.DERIVED, rule, precision=dtype)
 
 
-def _accumulation_dtype(draft: Draft, path: str) -> None:
+def _accumulation_dtype(draft: Draft, path: KeyPath) -> None:
     precision = half_precision(draft) or "fp32"
     rule = {
         "bf16": "bf16 lacks the precision to accumulate many micro batches",
@@ -50,7 +50,7 @@ def _accumulation_dtype(draft: Draft, path: str) -> None:
     draft.set(path, dtype, Source.DERIVED, rule, precision=precision)
 
 
-def _checkpoints(draft: Draft, path: str) -> None:
+def _checkpoints(draft: Draft, path: KeyPath) -> None:
     """Use the number of layers, or null if it is unknown."""
     shape = draft.facts.architecture
     if shape is None:
@@ -59,15 +59,15 @@ def _checkpoints(draft: Draft, path: str) -> None:
         draft.set(path, shape.layers, Source.MODEL, "one per layer", layers=shape.layers)
 
 
-def _partition(draft: Draft, path: str) -> None:
+def _partition(draft: Draft, path: KeyPath) -> None:
     degree = draft.facts.degrees.tensor
     rule = "saved activations are partitioned if there are several tensor-parallel ranks"
     draft.set(path, degree > 1, Source.DERIVED, rule, tensor_parallel=degree)
 
 
-def _default(draft: Draft, path: str) -> None:
-    known = catalogue.key(path)
-    if draft.runtime.on_auto(tuple(path.split(".")), draft.config) is AutoHandling.NATIVE:
+def _default(draft: Draft, path: KeyPath) -> None:
+    known = catalogue.find(path)
+    if draft.runtime.on_auto(path, draft.config) is AutoHandling.NATIVE:
         return
     if known is not None and not known.required:
         default: Any = known.default_at(draft.runtime.version)
@@ -87,14 +87,16 @@ def _default(draft: Draft, path: str) -> None:
 
 def half_precision(draft: Draft) -> str | None:
     """Return ``bf16`` or ``fp16`` if enabled, else None."""
-    return next((name for name in ("bf16", "fp16") if draft.value(f"{name}.enabled") is True), None)
+    return next(
+        (name for name, path in paths.HALF_PRECISIONS.items() if draft.value(path) is True), None
+    )
 
 
 _RULES = {
-    "gradient_clipping": _clipping,
-    "communication_data_type": _communication,
-    "seq_parallel_communication_data_type": _communication,
-    "data_types.grad_accum_dtype": _accumulation_dtype,
-    "activation_checkpointing.partition_activations": _partition,
-    "activation_checkpointing.number_checkpoints": _checkpoints,
+    paths.GRADIENT_CLIPPING: _clipping,
+    paths.COMMUNICATION_DTYPE: _communication,
+    paths.SEQUENCE_COMMUNICATION_DTYPE: _communication,
+    paths.GRAD_ACCUM_DTYPE: _accumulation_dtype,
+    paths.ACTIVATION_CHECKPOINTING / "partition_activations": _partition,
+    paths.ACTIVATION_CHECKPOINTING / "number_checkpoints": _checkpoints,
 }

@@ -10,7 +10,8 @@ from typing import Any
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.resolver.draft import Draft
 from dsconfig.runtimes.degrees import with_executed_degrees
-from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, SEQUENCE_PARALLEL, STAGE
+from dsconfig.schema import paths
+from dsconfig.schema.paths import KeyPath
 
 with lazy_imports():
     from dsconfig.resolver import (
@@ -24,26 +25,26 @@ with lazy_imports():
         zero,
     )
 
-AUTO_BLOCKS: Mapping[str, Mapping[str, Any]] = {
-    "fp16": {"enabled": "auto"},
-    "bf16": {"enabled": "auto"},
-    "optimizer": {"type": "auto", "params": "auto"},
-    "optimizer.params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
-    "scheduler": {"type": "auto", "params": "auto"},
-    "zero_optimization": {
+AUTO_BLOCKS: Mapping[KeyPath, Mapping[str, Any]] = {
+    paths.FP16: {"enabled": "auto"},
+    paths.BF16: {"enabled": "auto"},
+    paths.OPTIMIZER: {"type": "auto", "params": "auto"},
+    paths.OPTIMIZER_PARAMS: {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
+    paths.SCHEDULER: {"type": "auto", "params": "auto"},
+    paths.ZERO: {
         "stage": "auto",
         "offload_optimizer": "auto",
         "offload_param": "auto",
         "overlap_comm": "auto",
         "reduce_bucket_size": "auto",
     },
-    "zero_optimization.offload_optimizer": {"device": "auto"},
-    "zero_optimization.offload_param": {"device": "auto"},
-    "activation_checkpointing": {"partition_activations": "auto", "cpu_checkpointing": "auto"},
-    "data_types": {"grad_accum_dtype": "auto"},
+    paths.OFFLOAD_OPTIMIZER: {"device": "auto"},
+    paths.OFFLOAD_PARAM: {"device": "auto"},
+    paths.ACTIVATION_CHECKPOINTING: {"partition_activations": "auto", "cpu_checkpointing": "auto"},
+    paths.DATA_TYPES: {"grad_accum_dtype": "auto"},
 }
 """Keys of blocks that are "auto" as a whole; each key is then resolved by its rule."""
-STAGE_PATHS = (STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE)
+STAGE_PATHS = (paths.STAGE, paths.OPTIMIZER_DEVICE, paths.PARAM_DEVICE)
 
 
 def fill(draft: Draft) -> None:
@@ -53,7 +54,7 @@ def fill(draft: Draft) -> None:
     precision.fill(draft)
     optimizer.fill(draft)
     scheduler.fill(draft)
-    if draft.is_auto(SEQUENCE_PARALLEL):
+    if draft.is_auto(paths.SEQUENCE_PARALLEL):
         degrees.fill(draft)
     # Only if there is a choice: it imports the estimator.
     if any(draft.is_auto(path) for path in STAGE_PATHS):
@@ -67,44 +68,43 @@ def _expand(draft: Draft) -> None:
     """Replace each "auto" block by its keys, outer blocks first."""
     for path, keys in AUTO_BLOCKS.items():
         if draft.is_auto(path):
-            *outer, name = path.split(".")
-            place = draft.value(".".join(outer)) if outer else draft.config
-            place[name] = dict(keys)
+            place = draft.value(path.parent) if path.parent else draft.config
+            place[path.name] = dict(keys)
 
 
-_ZERO = "zero_optimization"
 _FASTEST = "the fastest per sample, with the largest micro batch that fits"
 
-POLICY: Mapping[str, str] = {
-    "train_batch_size": "micro batch x accumulation x data-parallel ranks",
-    "train_micro_batch_size_per_gpu": "largest that fits and divides the global batch",
-    "gradient_accumulation_steps": "global batch / (micro batch x data-parallel ranks)",
-    "sequence_parallel_size": "1 if the model fits without offload, else " + _FASTEST,
-    "gradient_clipping": "max_grad_norm of the training run, else 1.0",
-    "communication_data_type": "training precision",
-    "seq_parallel_communication_data_type": "training precision",
-    "fp16.enabled": "precision of the training run; else on if the GPU does not support bf16",
-    "bf16.enabled": "precision of the training run; else on if the GPU supports bf16",
-    "optimizer.type": "AdamW",
-    "optimizer.params.lr": "peak of the schedule, else learning rate of the training run",
-    "optimizer.params.betas": "betas of the training run, else the optimizer's default",
-    "optimizer.params.eps": "epsilon of the run, else the optimizer's default",
-    "optimizer.params.weight_decay": "weight decay of the training run, else 0",
-    "scheduler.type": "WarmupDecayLR if the number of training steps is known, else WarmupLR",
-    "scheduler.params.warmup_min_lr": "0",
-    "scheduler.params.warmup_max_lr": "learning rate",
-    "scheduler.params.warmup_num_steps": "warmup steps of the run, else 1000 (at most a tenth)",
-    "scheduler.params.total_num_steps": "training steps",
-    f"{_ZERO}.stage": _FASTEST,
-    f"{_ZERO}.offload_optimizer.device": _FASTEST,
-    f"{_ZERO}.offload_param.device": _FASTEST,
-    f"{_ZERO}.overlap_comm": "true at stages 1 to 3 with several ranks, else false",
-    f"{_ZERO}.reduce_bucket_size": "hidden_size^2, capped by the 4.5x rule",
-    f"{_ZERO}.allgather_bucket_size": "hidden_size^2, capped by the 4.5x rule",
-    f"{_ZERO}.stage3_prefetch_bucket_size": "9 x hidden_size^2 // 10",
-    f"{_ZERO}.stage3_param_persistence_threshold": "10 x hidden_size",
-    f"{_ZERO}.sub_group_size": "1e8 with optimizer offload to NVMe, else 1e9",
-    "data_types.grad_accum_dtype": "fp32 with bf16, else the dtype of the model",
-    "activation_checkpointing.partition_activations": "true with several tensor-parallel ranks",
+POLICY: Mapping[KeyPath, str] = {
+    paths.GLOBAL_BATCH: "micro batch x accumulation x data-parallel ranks",
+    paths.MICRO_BATCH: "largest that fits and divides the global batch",
+    paths.ACCUMULATION: "global batch / (micro batch x data-parallel ranks)",
+    paths.SEQUENCE_PARALLEL: "1 if the model fits without offload, else " + _FASTEST,
+    paths.GRADIENT_CLIPPING: "max_grad_norm of the training run, else 1.0",
+    paths.COMMUNICATION_DTYPE: "training precision",
+    paths.SEQUENCE_COMMUNICATION_DTYPE: "training precision",
+    paths.FP16_ENABLED: "precision of the training run; else on if the GPU does not support bf16",
+    paths.BF16_ENABLED: "precision of the training run; else on if the GPU supports bf16",
+    paths.OPTIMIZER_TYPE: "AdamW",
+    paths.LEARNING_RATE: "peak of the schedule, else learning rate of the training run",
+    paths.OPTIMIZER_PARAMS / "betas": "betas of the training run, else the optimizer's default",
+    paths.OPTIMIZER_PARAMS / "eps": "epsilon of the run, else the optimizer's default",
+    paths.OPTIMIZER_PARAMS / "weight_decay": "weight decay of the training run, else 0",
+    paths.SCHEDULER_TYPE: "WarmupDecayLR if the number of training steps is known, else WarmupLR",
+    paths.MIN_LR: "0",
+    paths.MAX_LR: "learning rate",
+    paths.WARMUP_STEPS: "warmup steps of the run, else 1000 (at most a tenth)",
+    paths.TOTAL_STEPS: "training steps",
+    paths.STAGE: _FASTEST,
+    paths.OPTIMIZER_DEVICE: _FASTEST,
+    paths.PARAM_DEVICE: _FASTEST,
+    paths.OVERLAP_COMM: "true at stages 1 to 3 with several ranks, else false",
+    paths.REDUCE_BUCKET: "hidden_size^2, capped by the 4.5x rule",
+    paths.GATHER_BUCKET: "hidden_size^2, capped by the 4.5x rule",
+    paths.PREFETCH_BUCKET: "9 x hidden_size^2 // 10",
+    paths.PERSISTENCE_THRESHOLD: "10 x hidden_size",
+    paths.SUB_GROUP_SIZE: "1e8 with optimizer offload to NVMe, else 1e9",
+    paths.GRAD_ACCUM_DTYPE: "fp32 with bf16, else the dtype of the model",
+    paths.ACTIVATION_CHECKPOINTING
+    / "partition_activations": "true with several tensor-parallel ranks",
 }
-"""By path; other keys get their default."""
+"""Other keys get their default."""

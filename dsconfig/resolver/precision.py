@@ -5,14 +5,14 @@ from typing import Any
 from dsconfig.facts import DeviceFacts
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
+from dsconfig.schema.paths import BF16_ENABLED, FP16_ENABLED
 
-BF16, FP16 = "bf16.enabled", "fp16.enabled"
-_PATHS = {"bf16": BF16, "fp16": FP16}
+_PATHS = {"bf16": BF16_ENABLED, "fp16": FP16_ENABLED}
 
 
 def fill(draft: Draft) -> None:
     """Resolve ``bf16.enabled`` and ``fp16.enabled``; add the block of the chosen precision."""
-    open_switches = [path for path in (BF16, FP16) if draft.is_auto(path)]
+    open_switches = [path for path in _PATHS.values() if draft.is_auto(path)]
     if not open_switches:
         return
     chosen, source, rule, inputs = _choice(draft)
@@ -30,7 +30,7 @@ def fill(draft: Draft) -> None:
     if chosen == "fp16" and model is not None and model.trained_in == "bfloat16":
         draft.report(
             "DSC350",
-            FP16,
+            FP16_ENABLED,
             f"{model.name} was trained in bf16; in fp16 its activations may overflow, which "
             "causes skipped steps and a falling loss scale",
             "use a GPU with bf16 (a100, h100, l4 ...), or train in fp32",

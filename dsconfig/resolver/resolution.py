@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dsconfig.runtimes.effective import Effective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """A value that was filled in or derived.
 

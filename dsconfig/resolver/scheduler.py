@@ -5,42 +5,40 @@ from math import ceil
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.optimizer import PEAKS, learning_rate
 from dsconfig.resolver.resolution import Source
-from dsconfig.schema import find
-
-TYPE, PARAMS = "scheduler.type", "scheduler.params"
+from dsconfig.schema import find, paths
 
 
 def fill(draft: Draft) -> None:
     """Resolve the scheduler block."""
     total = draft.facts.training.total_steps if draft.facts.training else None
     _type(draft, total)
-    if draft.is_auto(PARAMS):
+    if draft.is_auto(paths.SCHEDULER_PARAMS):
         keys = ["warmup_min_lr", "warmup_max_lr", "warmup_num_steps"]
-        decays = draft.value(TYPE) == "WarmupDecayLR"
+        decays = draft.value(paths.SCHEDULER_TYPE) == "WarmupDecayLR"
         keys += ["total_num_steps"] if decays else []
         draft.config["scheduler"]["params"] = dict.fromkeys(keys, "auto")
-    if draft.is_auto(f"{PARAMS}.warmup_min_lr"):
-        draft.set(f"{PARAMS}.warmup_min_lr", 0, Source.DEFAULT, "warmup starts at 0")
+    if draft.is_auto(paths.MIN_LR):
+        draft.set(paths.MIN_LR, 0, Source.DEFAULT, "warmup starts at 0")
     _rates(draft)
     _total(draft, total)
     _warmup(draft, total)
 
 
 def _type(draft: Draft, total: int | None) -> None:
-    if not draft.is_auto(TYPE):
+    if not draft.is_auto(paths.SCHEDULER_TYPE):
         return
     if total is None:
         rule = "total steps unknown: constant learning rate after warmup"
-        draft.set(TYPE, "WarmupLR", Source.DEFAULT, rule)
+        draft.set(paths.SCHEDULER_TYPE, "WarmupLR", Source.DEFAULT, rule)
     else:
         rule = "total steps known: linear decay to zero"
-        draft.set(TYPE, "WarmupDecayLR", Source.TRAINING, rule, total_steps=total)
+        draft.set(paths.SCHEDULER_TYPE, "WarmupDecayLR", Source.TRAINING, rule, total_steps=total)
 
 
 def _rates(draft: Draft) -> None:
     rate = learning_rate(draft)
     for name in PEAKS:
-        path = f"{PARAMS}.{name}"
+        path = paths.SCHEDULER_PARAMS / name
         if not draft.is_auto(path):
             continue
         if rate is None:
@@ -56,7 +54,7 @@ def _rates(draft: Draft) -> None:
 
 
 def _total(draft: Draft, total: int | None) -> None:
-    path = f"{PARAMS}.total_num_steps"
+    path = paths.TOTAL_STEPS
     if not draft.is_auto(path):
         return
     if total is None:
@@ -71,14 +69,14 @@ def _total(draft: Draft, total: int | None) -> None:
 
 
 def _warmup(draft: Draft, total: int | None) -> None:
-    path = f"{PARAMS}.warmup_num_steps"
+    path = paths.WARMUP_STEPS
     if not draft.is_auto(path):
         return
-    written = draft.value(f"{PARAMS}.total_num_steps")
+    written = draft.value(paths.TOTAL_STEPS)
     total = written if isinstance(written, int) and not isinstance(written, bool) else total
     given = draft.facts.training.warmup_steps if draft.facts.training else None
     if given is None:
-        known = find(path.split("."))
+        known = find(path)
         usual: int = known.default if known else 0
         steps = usual if total is None else max(1, min(usual, total // 10))
         rule = f"DeepSpeed's default of {usual}, at most a tenth of the run"

@@ -3,23 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dsconfig.batch import GLOBAL, MICRO, STEPS
 from dsconfig.cost import buckets, search_space
 from dsconfig.facts import Facts
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.triple import known_members
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.effective import effective
+from dsconfig.schema import paths
 from dsconfig.source.pointer import is_block
 
-BLOCK = "zero_optimization"
-STAGE = f"{BLOCK}.stage"
-OPTIMIZER = f"{BLOCK}.offload_optimizer.device"
-PARAMETERS = f"{BLOCK}.offload_param.device"
 ARRANGEMENT = {
-    STAGE: search_space.STAGE,
-    OPTIMIZER: search_space.OPTIMIZER,
-    PARAMETERS: search_space.PARAMETERS,
+    paths.STAGE: search_space.STAGE,
+    paths.OPTIMIZER_DEVICE: search_space.OPTIMIZER,
+    paths.PARAM_DEVICE: search_space.PARAMETERS,
 }
 """Names in the search space, by path."""
 
@@ -40,7 +36,7 @@ def space(draft: Draft, facts: Facts | None = None) -> Space | None:
         base = effective(_without_auto(draft.config), facts, version=draft.runtime.version)
     except (ValueError, TypeError, OverflowError):
         return None
-    sizes = {name for name in buckets.KEYS if draft.is_auto(f"{BLOCK}.{name}")}
+    sizes = {name for name in buckets.KEYS if draft.is_auto(paths.ZERO / name)}
     arranged = {name for path, name in ARRANGEMENT.items() if draft.is_auto(path)}
     known = {path: member.value for path, member in known_members(draft).items()}
     counts = {path: n for path, n in known.items() if type(n) is int and n > 0}
@@ -50,10 +46,10 @@ def space(draft: Draft, facts: Facts | None = None) -> Space | None:
         runtime=draft.runtime,
         batches=search_space.batches(
             facts.data_parallel or 1,
-            total=counts.get(GLOBAL),
-            micro=counts.get(MICRO),
-            steps=counts.get(STEPS),
-            searched=draft.is_auto(MICRO) or draft.is_auto(STEPS),
+            total=counts.get(paths.GLOBAL_BATCH),
+            micro=counts.get(paths.MICRO_BATCH),
+            steps=counts.get(paths.ACCUMULATION),
+            searched=draft.is_auto(paths.MICRO_BATCH) or draft.is_auto(paths.ACCUMULATION),
         ),
         open=frozenset(sizes | arranged),
     )

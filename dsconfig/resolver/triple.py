@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from dsconfig.batch import GLOBAL, KEYS, MICRO, STEPS
 from dsconfig.facts.training import ASSUMED
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
+from dsconfig.schema.paths import ACCUMULATION, BATCH, GLOBAL_BATCH, MICRO_BATCH, KeyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,21 +16,25 @@ class Known:
     source: Source
 
 
-def known_members(draft: Draft) -> dict[str, Known]:
+def known_members(draft: Draft) -> dict[KeyPath, Known]:
     """Return the members set in the config and, if it leaves some open, in the training run."""
-    known = {path: Known(draft.value(path), Source.CONFIG) for path in KEYS if draft.explicit(path)}
+    known = {
+        path: Known(draft.value(path), Source.CONFIG) for path in BATCH if draft.explicit(path)
+    }
     training = draft.facts.training
     # Something is "auto", or the config does not determine the batch.
-    is_open = any(draft.is_auto(path) for path in KEYS) or not {GLOBAL, MICRO} & known.keys()
+    is_open = (
+        any(draft.is_auto(path) for path in BATCH) or not {GLOBAL_BATCH, MICRO_BATCH} & known.keys()
+    )
     if training is None or not is_open:
         return known
     offered = {
-        GLOBAL: training.global_batch_size,
-        MICRO: training.micro_batch_size,
-        STEPS: training.gradient_accumulation_steps,
+        GLOBAL_BATCH: training.global_batch_size,
+        MICRO_BATCH: training.micro_batch_size,
+        ACCUMULATION: training.gradient_accumulation_steps,
     }
     for path, value in offered.items():
         if value is not None and path not in known:
-            is_assumed = path == STEPS and draft.facts.origins.get("accumulation") == ASSUMED
+            is_assumed = path == ACCUMULATION and draft.facts.origins.get("accumulation") == ASSUMED
             known[path] = Known(value, Source.DEFAULT if is_assumed else Source.TRAINING)
     return known

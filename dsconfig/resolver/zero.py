@@ -12,8 +12,9 @@ from dsconfig.report.sizes import gib
 from dsconfig.resolver import sizing
 from dsconfig.resolver.draft import Draft
 from dsconfig.resolver.resolution import Source
-from dsconfig.resolver.sizing import OPTIMIZER, PARAMETERS, STAGE
 from dsconfig.runtimes.effective import TIER_NAMES, Tier
+from dsconfig.schema import paths
+from dsconfig.schema.paths import KeyPath
 
 
 def fill(draft: Draft) -> None:
@@ -60,7 +61,7 @@ def describe(choice: Choice) -> str:
     )
 
 
-def _report_missing_facts(draft: Draft, open_paths: list[str]) -> None:
+def _report_missing_facts(draft: Draft, open_paths: list[KeyPath]) -> None:
     flags = sizing.missing_flags(draft.facts)
     for path in open_paths:
         draft.missing(
@@ -83,21 +84,23 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
     }
     rule = f"{describe(choice)} is the fastest choice that fits, with the largest micro batch"
     for path, value in (
-        (STAGE, choice.stage),
-        (OPTIMIZER, TIER_NAMES[choice.optimizer]),
-        (PARAMETERS, TIER_NAMES[choice.parameters]),
+        (paths.STAGE, choice.stage),
+        (paths.OPTIMIZER_DEVICE, TIER_NAMES[choice.optimizer]),
+        (paths.PARAM_DEVICE, TIER_NAMES[choice.parameters]),
     ):
         if draft.is_auto(path):
             draft.set(path, value, Source.MEMORY, rule, **inputs)
     host = draft.facts.host
-    for what, tier in (("optimizer", choice.optimizer), ("param", choice.parameters)):
-        path = f"zero_optimization.offload_{what}.nvme_path"
+    for path, tier in (
+        (paths.OPTIMIZER_NVME, choice.optimizer),
+        (paths.PARAM_NVME, choice.parameters),
+    ):
         if tier is Tier.NVME and host is not None and not draft.explicit(path):
             draft.set(path, host.nvme_path, Source.HARDWARE, "NVMe directory of the machine")
     if found.option.host.bytes and (host is None or host.memory_bytes is None):
         draft.report(
             "DSC153",
-            OPTIMIZER,
+            paths.OPTIMIZER_DEVICE,
             f"offload requires {gib(found.host_bytes)} of host memory per node; the available "
             "host memory is not specified",
             "specify --host-memory",
@@ -105,7 +108,7 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
 
 
 def _nothing_fits(
-    draft: Draft, space: Space, open_paths: list[str], refused: Sequence[Candidate]
+    draft: Draft, space: Space, open_paths: list[KeyPath], refused: Sequence[Candidate]
 ) -> None:
     draft.unresolved.update(open_paths)
     if not refused:

@@ -38,8 +38,9 @@ from dsconfig.runtimes.replay import (
     run_replay,
     unknown_ranks,
 )
+from dsconfig.schema import paths
 from dsconfig.schema.auto import BY_ACCELERATE
-from dsconfig.schema.schedules import TOTAL
+from dsconfig.schema.paths import KeyPath
 from dsconfig.schema.version import NEWEST, Version
 
 
@@ -53,7 +54,7 @@ class Accelerate(Runtime):
 
     name = "accelerate"
     release: ClassVar[str] = "1.15"
-    auto_fills: ClassVar[Mapping[str, str]] = BY_ACCELERATE
+    auto_fills: ClassVar[Mapping[KeyPath, str]] = BY_ACCELERATE
     reads_hjson: ClassVar[bool] = False
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: BY_THE_MODEL,
@@ -143,22 +144,21 @@ class Script(NamedTuple):
 def prepare(replay: Replay, script: Script) -> None:
     """Fill in what accelerate fills in, in place. Raises ReplayStop where it raises."""
     config = replay.config
-    with errors_at("tensor_parallel.autotp_size"):
+    with errors_at(paths.AUTOTP_SIZE):
         cast(int, config.get("tensor_parallel", {}).get("autotp_size", 0)) > 1  # noqa: B015 # pyright: ignore[reportUnusedExpression]
     micro = _micro_batch(replay, script)
-    if value(config, STEPS) == AUTO:
+    if config.get(STEPS) == AUTO:
         config[STEPS] = script.accumulation
         source = Source.TRAINING if script.accumulation_is_given else Source.DEFAULT
-        replay.record(STEPS, "the Accelerator's own gradient_accumulation_steps", source)
-    known: dict[str, Any] = {
-        "gradient_clipping": 1.0,
-        "zero_optimization.stage3_gather_16bit_weights_on_model_save": False,
-    }
+        replay.record(
+            paths.ACCUMULATION, "the Accelerator's own gradient_accumulation_steps", source
+        )
+    known: dict[KeyPath, Any] = {paths.GRADIENT_CLIPPING: 1.0, paths.GATHERED_ON_SAVE: False}
     if micro is not None:
-        known[MICRO] = micro
-        with errors_at("train_batch_size", MICRO, STEPS):
-            product = micro * value(config, STEPS) * script.processes // script.sequence_parallel
-        known["train_batch_size"] = product
+        known[paths.MICRO_BATCH] = micro
+        with errors_at(*paths.BATCH):
+            product = micro * config.get(STEPS) * script.processes // script.sequence_parallel
+        known[paths.GLOBAL_BATCH] = product
     _check_optimizer_and_scheduler(replay, script)
     open_keys = [key for key in integrations.BY_WIDTH if is_auto(config, key)]
     if open_keys:
@@ -166,35 +166,35 @@ def prepare(replay: Replay, script: Script) -> None:
         sizes = integrations.sizes_by_width(width)
         known |= dict(zip(integrations.BY_WIDTH, sizes, strict=True))
     if script.optimizer == "dummy":
-        known["optimizer.params.lr"] = script.learning_rate
-        known["optimizer.params.weight_decay"] = script.weight_decay
+        known[paths.LEARNING_RATE] = script.learning_rate
+        known[paths.OPTIMIZER_PARAMS / "weight_decay"] = script.weight_decay
     if script.scheduler == "dummy" and not script.scheduler_is_callable:
-        known["scheduler.params.warmup_min_lr"] = 0
-        known["scheduler.params.warmup_max_lr"] = script.scheduled_lr
-        known["scheduler.params.warmup_num_steps"] = max(1, script.warmup_steps)
+        known[paths.MIN_LR] = 0
+        known[paths.MAX_LR] = script.scheduled_lr
+        known[paths.WARMUP_STEPS] = max(1, script.warmup_steps)
         if script.total_steps is not None:
             ranks = 1 if script.split_batches else script.processes
-            known[TOTAL] = ceil(script.total_steps / ranks)
-    _fill_all(replay, config, known, "")
+            known[paths.TOTAL_STEPS] = ceil(script.total_steps / ranks)
+    _fill_all(replay, config, known, KeyPath())
     if script.sequence_parallel > 1:
         ranks = script.processes // script.sequence_parallel
         config["train_batch_size"] = config[MICRO] * config[STEPS] * ranks
         rule = "micro batch x accumulation x processes / sequence-parallel ranks"
         replay.record(
-            "train_batch_size", rule, Source.DERIVED, sequence_parallel=script.sequence_parallel
+            paths.GLOBAL_BATCH, rule, Source.DERIVED, sequence_parallel=script.sequence_parallel
         )
 
 
 def _micro_batch(replay: Replay, script: Script) -> Any:
-    if not is_auto(replay.config, MICRO):
-        return value(replay.config, MICRO)
+    if replay.config.get(MICRO) != AUTO:
+        return replay.config.get(MICRO)
     if not script.batch_sizes:
         message = "prepare receives no data loader, but the micro batch size is auto"
-        raise ReplayStop("ValueError", message, MICRO, late=True)
+        raise ReplayStop("ValueError", message, paths.MICRO_BATCH, late=True)
     sizes = [size for size in script.batch_sizes if size is not None]
     if len(sizes) < len(script.batch_sizes):
         message = "a data loader passed to prepare has no batch size"
-        raise ReplayStop("ValueError", message, MICRO, late=True)
+        raise ReplayStop("ValueError", message, paths.MICRO_BATCH, late=True)
     if script.split_batches:
         sizes = [size // script.processes for size in sizes]
     chosen = min(sizes) if script.smallest_batch else max(sizes)
@@ -203,12 +203,12 @@ def _micro_batch(replay: Replay, script: Script) -> Any:
         rule += f" (the {'smallest' if script.smallest_batch else 'largest'} of {sizes})"
         replay.remark(
             "DSC756",
-            MICRO,
+            paths.MICRO_BATCH,
             f"the data loaders have batch sizes {sizes}; accelerate trains with {chosen}, even if "
             "that is the evaluation loader's",
             "write the micro batch size in the config, or prepare the evaluation loader separately",
         )
-    replay.record(MICRO, rule, Source.TRAINING)
+    replay.record(paths.MICRO_BATCH, rule, Source.TRAINING)
     return chosen
 
 
@@ -217,33 +217,35 @@ def _check_optimizer_and_scheduler(replay: Replay, script: Script) -> None:
     if script.optimizer is not None:
         if "optimizer" in config and script.optimizer != "dummy":
             message = "both the config and the script define an optimizer"
-            raise ReplayStop("ValueError", message, "optimizer", late=True)
+            raise ReplayStop("ValueError", message, paths.OPTIMIZER, late=True)
         if "optimizer" not in config and script.optimizer == "dummy":
             message = "the script passes a DummyOptim, but the config has no optimizer"
-            raise ReplayStop("ValueError", message, "optimizer", late=True)
+            raise ReplayStop("ValueError", message, paths.OPTIMIZER, late=True)
         if script.optimizer == "torch":
-            config["zero_allow_untested_optimizer"] = True
+            config[paths.UNTESTED_OPTIMIZER.name] = True
             rule = "the script passes its own optimizer"
-            replay.record("zero_allow_untested_optimizer", rule, Source.TRAINING)
+            replay.record(paths.UNTESTED_OPTIMIZER, rule, Source.TRAINING)
     if script.scheduler is not None:
         if "scheduler" in config and script.scheduler != "dummy":
             message = "both the config and the script define a scheduler"
-            raise ReplayStop("ValueError", message, "scheduler", late=True)
+            raise ReplayStop("ValueError", message, paths.SCHEDULER, late=True)
         nothing = "scheduler" not in config and not script.scheduler_is_callable
         if nothing and script.scheduler == "dummy":
             message = "the script passes a DummyScheduler, but the config has no scheduler"
-            raise ReplayStop("ValueError", message, "scheduler", late=True)
+            raise ReplayStop("ValueError", message, paths.SCHEDULER, late=True)
     if script.optimizer == "dummy" and script.scheduler == "torch":
         message = "a DummyOptim requires a DummyScheduler"
-        raise ReplayStop("ValueError", message, "scheduler", late=True)
+        raise ReplayStop("ValueError", message, paths.SCHEDULER, late=True)
 
 
-def _fill_all(replay: Replay, block: dict[str, Any], known: dict[str, Any], prefix: str) -> None:
+def _fill_all(
+    replay: Replay, block: dict[str, Any], known: dict[KeyPath, Any], above: KeyPath
+) -> None:
     """Fill in every scalar "auto" in order; the first without a value is an error."""
     for key, child in block.items():
-        path = f"{prefix}{key}"
+        path = above / key
         if isinstance(child, dict):
-            _fill_all(replay, cast(dict[str, Any], child), known, f"{path}.")
+            _fill_all(replay, cast(dict[str, Any], child), known, path)
             continue
         if not is_auto(replay.config, path):
             continue
@@ -258,15 +260,15 @@ def _fill_all(replay: Replay, block: dict[str, Any], known: dict[str, Any], pref
 _GIVEN = ("from the arguments of prepare", Source.TRAINING)
 _CONSTANT = ("accelerate's default", Source.DEFAULT)
 _RULES = {
-    "train_batch_size": ("micro batch x accumulation x processes", Source.DERIVED),
-    "gradient_clipping": _CONSTANT,
-    "zero_optimization.stage3_gather_16bit_weights_on_model_save": _CONSTANT,
-    "scheduler.params.warmup_min_lr": _CONSTANT,
-    TOTAL: (
+    paths.GLOBAL_BATCH: ("micro batch x accumulation x processes", Source.DERIVED),
+    paths.GRADIENT_CLIPPING: _CONSTANT,
+    paths.GATHERED_ON_SAVE: _CONSTANT,
+    paths.MIN_LR: _CONSTANT,
+    paths.TOTAL_STEPS: (
         "the scheduler's steps divided by the number of processes",
         Source.DERIVED,
     ),
-    "scheduler.params.warmup_num_steps": (
+    paths.WARMUP_STEPS: (
         "the scheduler's warmup steps, not divided; at least 1",
         Source.TRAINING,
     ),
@@ -298,9 +300,9 @@ def _script(
     training, config = facts.training, replay.config
     micro = training.micro_batch_size if training else None
     sizes = runtime.batch_sizes
-    if sizes is None and micro is None and is_auto(config, MICRO):
+    if sizes is None and micro is None and config.get(MICRO) == AUTO:
         message = "the batch size of the data loaders is unknown"
-        raise MissingFact(MICRO, message, "specify --micro-batch", fact="micro_batch")
+        raise MissingFact(paths.MICRO_BATCH, message, "specify --micro-batch", fact="micro_batch")
     if sizes is None:
         sizes = (micro,) if micro is not None else ()
     # The Accelerator reads this variable too, and it overrides its argument.
@@ -309,7 +311,7 @@ def _script(
     try:  # the Accelerator converts the launcher's value, even "auto", to an integer
         accumulation = int(steps or 1)
     except ValueError as error:
-        raise ReplayStop("ValueError", f"{STEPS}: {error}", STEPS) from error
+        raise ReplayStop("ValueError", f"{STEPS}: {error}", paths.ACCUMULATION) from error
     optimizer = runtime.optimizer or ("dummy" if "optimizer" in config else "torch")
     scheduler = runtime.scheduler or ("dummy" if "scheduler" in config else "none")
     rate = training.learning_rate if training else None
@@ -339,23 +341,24 @@ def after_accelerate(replay: Replay, facts: Facts) -> None:
     """Report divided steps, disabled precision and overridden accumulation."""
     training, config = facts.training, replay.config
     processes = facts.world_size or 1
-    if TOTAL in replay.reasons and processes > 1 and training and training.total_steps:
-        written = value(config, TOTAL)
+    if paths.TOTAL_STEPS in replay.reasons and processes > 1 and training and training.total_steps:
+        written = value(config, paths.TOTAL_STEPS)
         replay.remark(
             "DSC752",
-            TOTAL,
+            paths.TOTAL_STEPS,
             f"accelerate divides the {training.total_steps} steps by {processes} processes and "
             f"schedules {written}, but does not divide the warmup steps",
             "write total_num_steps in the config, in optimizer steps",
         )
     precision = training.precision if training else None
-    if precision in ("fp16", "bf16") and value(config, f"{precision}.enabled") is False:
+    switch = paths.HALF_PRECISIONS.get(precision or "")
+    if switch is not None and value(config, switch) is False:
         replay.remark(
             "DSC753",
-            f"{precision}.enabled",
-            f"mixed_precision is {precision}, but the config has {precision}.enabled false, which "
+            switch,
+            f"mixed_precision is {precision}, but the config has {switch} false, which "
             "takes precedence: training runs in fp32",
-            f'set {precision}.enabled to true or "auto"',
+            f'set {switch} to true or "auto"',
         )
     if training and training.gradient_accumulation_steps is not None:
         remark_accumulation(replay, training.gradient_accumulation_steps)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from dsconfig.facts import Facts
 from dsconfig.runtimes.replay import Replay
 from dsconfig.schema.markers import AUTO
+from dsconfig.schema.paths import KeyPath
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.plain import shown
 from dsconfig.source.pointer import dotted, lookup
@@ -109,8 +110,8 @@ class Runtime:
     """True if the program handles "auto" itself; False: our resolver does."""
     must_fit_on: ClassVar[tuple[str, ...]] = ("deepspeed",)
     """Programs whose memory a resolved config must fit in."""
-    auto_fills: ClassVar[Mapping[str, str]] = {}
-    """Description of each value that the program fills in, by dotted path."""
+    auto_fills: ClassVar[Mapping[KeyPath, str]] = {}
+    """Description of each value that the program fills in, by path."""
     supplies_optimizer: ClassVar[bool] = False
     """True if DeepSpeed always receives an optimizer, regardless of the config."""
     precedence: ClassVar[tuple[str, ...]] = ("config",)
@@ -174,9 +175,7 @@ class Runtime:
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
         """Return how "auto" at a path of ``config`` is handled."""
-        return (
-            AutoHandling.FILLED if ".".join(path) in self.auto_fills else AutoHandling.REFUSED_LATE
-        )
+        return AutoHandling.FILLED if path in self.auto_fills else AutoHandling.REFUSED_LATE
 
     def instructions(
         self, edits: Mapping[str, Any], written: Mapping[str, Any]

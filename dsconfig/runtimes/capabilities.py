@@ -19,6 +19,7 @@ from dsconfig.runtimes.base import (
     Instruction,
     Runtime,
 )
+from dsconfig.schema import paths
 from dsconfig.schema.version import OLDEST, Version
 
 AXES: Final = ("sequence", "tensor", "expert", "pipeline")
@@ -33,7 +34,7 @@ POINTERS: Final = {
 ALL_STAGES: Final = (0, 1, 2, 3)
 
 
-GATHERED_ON_SAVE: Final = "/zero_optimization/stage3_gather_16bit_weights_on_model_save"
+GATHERED_ON_SAVE: Final = paths.GATHERED_ON_SAVE.pointer
 """Without it, a model that is sharded or split is not saved completely (DSC403)."""
 
 
@@ -61,7 +62,7 @@ class Support(NamedTuple):
 
 
 _AUTOTP = Support(
-    keys={"/tensor_parallel/autotp_size": None},
+    keys={paths.AUTOTP_SIZE.pointer: None},
     since=Version(0, 16, 4),
     stages=(0, 1, 2),
     later_stages=(Version(0, 19, 4), ALL_STAGES),
@@ -69,7 +70,7 @@ _AUTOTP = Support(
 )
 _AUTOTP_UNDER_ACCELERATE = _AUTOTP._replace(keys={**_AUTOTP.keys, GATHERED_ON_SAVE: True})
 _AUTOEP = Support(
-    keys={"/expert_parallel/enabled": True, "/expert_parallel/autoep_size": None},
+    keys={"/expert_parallel/enabled": True, paths.AUTOEP_SIZE.pointer: None},
     since=Version(0, 19, 2),
 )
 _ULYSSES = (
@@ -183,7 +184,7 @@ TABLE: Mapping[str, Mapping[str, Support]] = {
             keys={"/sequence_parallel_size": None},
             step=Instruction(SCRIPT, "UlyssesSPDataLoaderAdapter(...)"),
         ),
-        "tensor": Support(keys={"/tensor_parallel/autotp_size": None}),
+        "tensor": Support(keys={paths.AUTOTP_SIZE.pointer: None}),
         "expert": Support(keys=_AUTOEP.keys),
         "pipeline": Support("it runs every layer on each rank"),
     },

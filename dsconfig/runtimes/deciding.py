@@ -10,20 +10,21 @@ from dsconfig.facts.training import TrainingFacts
 from dsconfig.runtimes.base import Runtime
 from dsconfig.runtimes.replay import MissingFact, Reason, Replay
 from dsconfig.schema.markers import AUTO
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.pointer import contains, copied, is_block, value_at
 
 Program = Callable[[dict[str, Any], Facts], Replay]
-BY_THE_SCRIPT = (["optimizer"], ["scheduler"])
+BY_THE_SCRIPT = ("optimizer", "scheduler")
 """Blocks that accelerate fills in from what the script passes to it."""
 ANY_VALUES = (1, 1009)
 """Values for a fact that is missing: what is equal with both does not depend on it."""
 
 
 class Decided(NamedTuple):
-    """The values by dotted path that a program changes, with reasons, and the missing facts."""
+    """The values by path that a program changes, with reasons, and the missing facts."""
 
-    values: Mapping[str, Any]
-    reasons: Mapping[str, Reason]
+    values: Mapping[KeyPath, Any]
+    reasons: Mapping[KeyPath, Reason]
     replay: Replay | None = None
     """None if facts are missing."""
     missing: tuple[MissingFact, ...] = ()
@@ -66,12 +67,11 @@ def with_decided(config: object, facts: Facts, runtime: Runtime) -> object:
         return config
     filled = copied(config)
     for path, new in decide(config, facts, runtime.replay).values.items():
-        *blocks, name = path.split(".")
-        if blocks[:1] in BY_THE_SCRIPT and not runtime.compares_arguments:
+        if path[0] in BY_THE_SCRIPT and not runtime.compares_arguments:
             continue
-        place = value_at(filled, blocks)
-        if is_block(place) and place.get(name) == AUTO:
-            place[name] = new
+        place = value_at(filled, path.parent)
+        if is_block(place) and place.get(path.name) == AUTO:
+            place[path.name] = new
     return filled
 
 
@@ -102,15 +102,15 @@ def _with_any_value(fact: str, facts: Facts, value: int = 1) -> Facts:
 
 
 def _changed(config: dict[str, Any], replay: Replay) -> Decided:
-    return Decided(dict(_changes(config, replay.config)), replay.reasons, replay)
+    return Decided(dict(_changes(config, replay.config, KeyPath())), replay.reasons, replay)
 
 
-def _changes(before: Any, after: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path and new value of every changed or added leaf."""
+def _changes(before: Any, after: dict[str, Any], above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the path and new value of every changed or added leaf."""
     olds = before if is_block(before) else {}
     for key, new in after.items():
-        path, old = f"{prefix}{key}", olds.get(key)
+        path, old = above / key, olds.get(key)
         if is_block(new):
-            yield from _changes(old, new, f"{path}.")
+            yield from _changes(old, new, path)
         elif old != new or type(old) is not type(new):
             yield path, new

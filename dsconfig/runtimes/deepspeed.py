@@ -23,7 +23,9 @@ from dsconfig.runtimes.replay import (
     run_replay,
     unknown_ranks,
 )
+from dsconfig.schema import paths
 from dsconfig.schema.catalogue import blocks_in, find
+from dsconfig.schema.paths import KeyPath
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import is_block, value_at
 
@@ -33,13 +35,13 @@ with lazy_imports():
 
 _STOPS_WHILE_READING = frozenset(
     {
-        *((key,) for key in batch.KEYS),
-        ("sequence_parallel_size",),
-        ("optimizer", "params"),
-        ("optimizer", "params", "max_grad_norm"),
+        *paths.BATCH,
+        paths.SEQUENCE_PARALLEL,
+        paths.OPTIMIZER_PARAMS,
+        paths.OPTIMIZER_PARAMS / "max_grad_norm",
     }
 )
-_STOPS_LATER = frozenset({("data_parallel_size",), ("tensor_parallel", "autotp_size")})
+_STOPS_LATER = frozenset({("data_parallel_size",), paths.AUTOTP_SIZE})
 
 
 class DeepSpeed(Runtime):
@@ -75,7 +77,7 @@ class DeepSpeed(Runtime):
 
     def read(self, outcome: Replay, facts: Facts) -> None:
         _convert(outcome, self.version)
-        name = value_at(outcome.config, ("optimizer", "type"), None)
+        name = value_at(outcome.config, paths.OPTIMIZER_TYPE, None)
         own = optimizers.optimizer_type(name.lower()) if isinstance(name, str) else None
         if own is not None and own.is_own_at(self.version):
             outcome.config["optimizer"]["type"] = name.lower()
@@ -118,17 +120,17 @@ def _convert(outcome: Replay, version: Version) -> None:
     found = reading.read(outcome.config, version)
     for path, values in found.values.items():
         _convert_block(outcome, path, values)
-    for path, entry in found.entries.items():
+    for entry in found.entries.values():
         if entry.outcome is reading.Outcome.DROPPED:
-            _delete(outcome.config, path)
+            _delete(outcome.config, entry.path)
     for block, content in list(blocks_in(outcome.config)):
         if content == AUTO and block.nested:
             message = '"auto" instead of a block counts as no block'
-            outcome.record(".".join(block.path), message, Source.DEFAULT)
+            outcome.record(block.path, message, Source.DEFAULT)
             _delete(outcome.config, block.path)
 
 
-def _convert_block(outcome: Replay, path: tuple[str, ...], values: Mapping[str, Any]) -> None:
+def _convert_block(outcome: Replay, path: KeyPath, values: Mapping[str, Any]) -> None:
     """Replace values by those that the models convert to: ``"2"`` and 2.0 become 2."""
     block, place = typed_block(path), value_at(outcome.config, path)
     if not is_block(place) or block is None or not block.owner.history.is_closed_at(NEWEST):
@@ -141,13 +143,13 @@ def _convert_block(outcome: Replay, path: tuple[str, ...], values: Mapping[str, 
         if type(value) is not type(written):
             place[key] = value
             rule = "converted by DeepSpeed's model of the block"
-            outcome.record(".".join((*path, key)), rule, Source.CONFIG)
+            outcome.record(path / key, rule, Source.CONFIG)
 
 
-def _delete(config: dict[str, Any], path: tuple[str, ...]) -> None:
-    place = value_at(config, path[:-1])
+def _delete(config: dict[str, Any], path: KeyPath) -> None:
+    place = value_at(config, path.parent)
     if is_block(place):
-        place.pop(path[-1], None)
+        place.pop(path.name, None)
 
 
 BATCH_KEYS = (*batch.KEYS, "sequence_parallel_size")
@@ -175,28 +177,28 @@ def solve_batch(outcome: Replay, facts: Facts, mpu: bool) -> None:
     if mpu or split.degrees.per_sample > 1:
         ranks = split.data_parallel or ranks
     elif "sequence_parallel_size" in config:
-        with errors_at("sequence_parallel_size"):
+        with errors_at(paths.SEQUENCE_PARALLEL):
             ranks = batch.ranks_sharing(ranks, config["sequence_parallel_size"])
     given = batch.Triple(*(config.get(key) for key in batch.KEYS))
-    with errors_at(*given.given):
+    with errors_at(*(path for path in paths.BATCH if path.name in given.given)):
         solved = given.derived(ranks)
         if solved is None:
             message = "neither train_batch_size nor train_micro_batch_size_per_gpu is set"
-            raise ReplayStop("AssertionError", message, batch.GLOBAL, batch.MICRO)
-        for key, value in zip(batch.KEYS, solved, strict=True):
+            raise ReplayStop("AssertionError", message, paths.GLOBAL_BATCH, paths.MICRO_BATCH)
+        for path, value in zip(paths.BATCH, solved, strict=True):
             if not value > 0:
-                message = f"{key} is {value}; it must be positive"
-                raise ReplayStop("AssertionError", message, key)
+                message = f"{path.name} is {value}; it must be positive"
+                raise ReplayStop("AssertionError", message, path)
         if not solved.holds(ranks):
             total, micro, steps = solved
             message = f"{total} is not {micro} * {steps} * {ranks} (micro * accumulation * ranks)"
-            raise ReplayStop("AssertionError", message, *batch.KEYS)
+            raise ReplayStop("AssertionError", message, *paths.BATCH)
     config.update(zip(batch.KEYS, solved, strict=True))
-    for key in batch.KEYS:
-        if key not in given.given:
-            alone = key == batch.STEPS and len(given.given) == 1
-            rule, source = _BATCH_RULES["alone" if alone else key]
-            outcome.record(key, rule, Source(source), data_parallel=ranks)
+    for path in paths.BATCH:
+        if path.name not in given.given:
+            alone = path == paths.ACCUMULATION and len(given.given) == 1
+            rule, source = _BATCH_RULES["alone" if alone else path.name]
+            outcome.record(path, rule, Source(source), data_parallel=ranks)
 
 
 _BATCH_RULES = {

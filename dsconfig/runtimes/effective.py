@@ -15,8 +15,9 @@ from dsconfig.mesh import Mesh
 from dsconfig.runtimes.degrees import with_executed_degrees
 from dsconfig.runtimes.read_config import MONITORS, overlaps
 from dsconfig.runtimes.settings import ConfigReader, plain, setting
+from dsconfig.schema import paths
 from dsconfig.schema.former_names import with_current_names
-from dsconfig.schema.paths import OFFLOAD_OPTIMIZER, OFFLOAD_PARAM, STAGE
+from dsconfig.schema.paths import KeyPath
 from dsconfig.schema.value_checks import DTYPE_OF_NAME
 from dsconfig.schema.version import NEWEST, Version
 
@@ -65,11 +66,11 @@ class LossScale:
     """DeepSpeed's loss scaling; ``static`` is a fixed scale, None is dynamic."""
 
     static: float | None = None
-    initial_power: int = setting("fp16.initial_scale_power")
-    window: int = setting("fp16.loss_scale_window")
-    hysteresis: int = setting("fp16.hysteresis")
-    consecutive_hysteresis: bool = setting("fp16.consecutive_hysteresis")
-    minimum: float = setting("fp16.min_loss_scale")
+    initial_power: int = setting(paths.FP16 / "initial_scale_power")
+    window: int = setting(paths.FP16 / "loss_scale_window")
+    hysteresis: int = setting(paths.FP16 / "hysteresis")
+    consecutive_hysteresis: bool = setting(paths.FP16 / "consecutive_hysteresis")
+    minimum: float = setting(paths.FP16 / "min_loss_scale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +100,14 @@ class Numerics:
 class Gradients:
     """Averaging, clipping and reduction of gradients."""
 
-    clipping: float = setting("gradient_clipping")
+    clipping: float = setting(paths.GRADIENT_CLIPPING)
     """Maximum global norm; 0 disables clipping."""
-    prescale: bool = setting("prescale_gradients")
-    predivide_factor: float = setting("gradient_predivide_factor")
-    allreduce_op: str = setting("gradient_allreduce_op")
-    managed_accumulation: bool = setting("managed_gradient_accumulation")
-    compute_norm: bool = setting("zero_optimization.compute_grad_norm")
-    sparse: bool = setting("sparse_gradients")
+    prescale: bool = setting(paths.ROOT / "prescale_gradients")
+    predivide_factor: float = setting(paths.ROOT / "gradient_predivide_factor")
+    allreduce_op: str = setting(paths.ROOT / "gradient_allreduce_op")
+    managed_accumulation: bool = setting(paths.ROOT / "managed_gradient_accumulation")
+    compute_norm: bool = setting(paths.ZERO / "compute_grad_norm")
+    sparse: bool = setting(paths.ROOT / "sparse_gradients")
     """Gradients of embeddings are sparse."""
 
 
@@ -116,60 +117,52 @@ class Offload:
 
     tier: Tier
     nvme_path: str | None = None
-    buffer_count: int = setting(f"{OFFLOAD_OPTIMIZER}.buffer_count")
-    pin_memory: bool = setting(f"{OFFLOAD_OPTIMIZER}.pin_memory")
-    buffer_size: int = setting(f"{OFFLOAD_PARAM}.buffer_size")
+    buffer_count: int = setting(paths.OFFLOAD_OPTIMIZER / "buffer_count")
+    pin_memory: bool = setting(paths.OFFLOAD_OPTIMIZER / "pin_memory")
+    buffer_size: int = setting(paths.OFFLOAD_PARAM / "buffer_size")
     """For parameters."""
-    max_in_cpu: int = setting(f"{OFFLOAD_PARAM}.max_in_cpu")
+    max_in_cpu: int = setting(paths.OFFLOAD_PARAM / "max_in_cpu")
     """For parameters."""
-    pipeline_read: bool = setting(f"{OFFLOAD_OPTIMIZER}.pipeline_read")
-    pipeline_write: bool = setting(f"{OFFLOAD_OPTIMIZER}.pipeline_write")
-    ratio: float = setting(f"{OFFLOAD_OPTIMIZER}.ratio")
+    pipeline_read: bool = setting(paths.OFFLOAD_OPTIMIZER / "pipeline_read")
+    pipeline_write: bool = setting(paths.OFFLOAD_OPTIMIZER / "pipeline_write")
+    ratio: float = setting(paths.OFFLOAD_OPTIMIZER / "ratio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileAccess:
     """The aio block: bytes per read or write, requests in flight per thread, threads."""
 
-    block_size: int = setting("aio.block_size")
-    queue_depth: int = setting("aio.queue_depth")
-    intra_op_parallelism: int = setting("aio.intra_op_parallelism")
+    block_size: int = setting(paths.AIO / "block_size")
+    queue_depth: int = setting(paths.AIO / "queue_depth")
+    intra_op_parallelism: int = setting(paths.AIO / "intra_op_parallelism")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zero:
     """The zero_optimization block. Bucket and threshold sizes are elements."""
 
-    stage: int = setting(STAGE)
-    reduce_bucket_size: int = setting("zero_optimization.reduce_bucket_size")
-    allgather_bucket_size: int = setting("zero_optimization.allgather_bucket_size")
+    stage: int = setting(paths.STAGE)
+    reduce_bucket_size: int = setting(paths.REDUCE_BUCKET)
+    allgather_bucket_size: int = setting(paths.GATHER_BUCKET)
     overlap_comm: bool = False
     """Default: on at stage 3, otherwise off."""
-    contiguous_gradients: bool = setting("zero_optimization.contiguous_gradients")
-    ignore_unused_parameters: bool = setting("zero_optimization.ignore_unused_parameters")
-    sub_group_size: int = setting("zero_optimization.sub_group_size")
-    prefetch_bucket_size: int = setting("zero_optimization.stage3_prefetch_bucket_size")
-    param_persistence_threshold: int = setting(
-        "zero_optimization.stage3_param_persistence_threshold"
-    )
-    model_persistence_threshold: int = setting(
-        "zero_optimization.stage3_model_persistence_threshold"
-    )
-    max_live_parameters: int = setting("zero_optimization.stage3_max_live_parameters")
-    max_reuse_distance: int = setting("zero_optimization.stage3_max_reuse_distance")
-    gather_16bit_weights_on_model_save: bool = setting(
-        "zero_optimization.stage3_gather_16bit_weights_on_model_save"
-    )
-    hpz_partition_size: int = setting("zero_optimization.zero_hpz_partition_size")
-    mics_shard_size: int = setting("zero_optimization.mics_shard_size")
-    leaf_module: Mapping[str, Any] | None = setting("zero_optimization.leaf_module", is_block=True)
-    enable_sanity_checks: bool = setting("zero_optimization.enable_sanity_checks")
-    quantized_weights: bool = setting("zero_optimization.zero_quantized_weights")
-    quantized_frozen_weights: bool = setting(
-        "zero_optimization.zero_quantized_nontrainable_weights"
-    )
-    quantized_gradients: bool = setting("zero_optimization.zero_quantized_gradients")
-    memory_efficient_linear: bool = setting("zero_optimization.memory_efficient_linear")
+    contiguous_gradients: bool = setting(paths.ZERO / "contiguous_gradients")
+    ignore_unused_parameters: bool = setting(paths.ZERO / "ignore_unused_parameters")
+    sub_group_size: int = setting(paths.SUB_GROUP_SIZE)
+    prefetch_bucket_size: int = setting(paths.PREFETCH_BUCKET)
+    param_persistence_threshold: int = setting(paths.PERSISTENCE_THRESHOLD)
+    model_persistence_threshold: int = setting(paths.ZERO / "stage3_model_persistence_threshold")
+    max_live_parameters: int = setting(paths.ZERO / "stage3_max_live_parameters")
+    max_reuse_distance: int = setting(paths.ZERO / "stage3_max_reuse_distance")
+    gather_16bit_weights_on_model_save: bool = setting(paths.GATHERED_ON_SAVE)
+    hpz_partition_size: int = setting(paths.ZERO / "zero_hpz_partition_size")
+    mics_shard_size: int = setting(paths.ZERO / "mics_shard_size")
+    leaf_module: Mapping[str, Any] | None = setting(paths.ZERO / "leaf_module", is_block=True)
+    enable_sanity_checks: bool = setting(paths.ZERO / "enable_sanity_checks")
+    quantized_weights: bool = setting(paths.ZERO / "zero_quantized_weights")
+    quantized_frozen_weights: bool = setting(paths.ZERO / "zero_quantized_nontrainable_weights")
+    quantized_gradients: bool = setting(paths.ZERO / "zero_quantized_gradients")
+    memory_efficient_linear: bool = setting(paths.ZERO / "memory_efficient_linear")
     offload_optimizer: Offload | None = None
     offload_param: Offload | None = None
 
@@ -214,16 +207,16 @@ class ActivationCheckpointing:
     """Activation checkpointing; ``enabled`` is true if the config has the block."""
 
     enabled: bool = False
-    partition_activations: bool = setting("activation_checkpointing.partition_activations")
-    cpu_checkpointing: bool = setting("activation_checkpointing.cpu_checkpointing")
+    partition_activations: bool = setting(paths.ACTIVATION_CHECKPOINTING / "partition_activations")
+    cpu_checkpointing: bool = setting(paths.ACTIVATION_CHECKPOINTING / "cpu_checkpointing")
     contiguous_memory_optimization: bool = setting(
-        "activation_checkpointing.contiguous_memory_optimization"
+        paths.ACTIVATION_CHECKPOINTING / "contiguous_memory_optimization"
     )
-    number_checkpoints: int | None = setting("activation_checkpointing.number_checkpoints")
+    number_checkpoints: int | None = setting(paths.ACTIVATION_CHECKPOINTING / "number_checkpoints")
     synchronize_checkpoint_boundary: bool = setting(
-        "activation_checkpointing.synchronize_checkpoint_boundary"
+        paths.ACTIVATION_CHECKPOINTING / "synchronize_checkpoint_boundary"
     )
-    profile: bool = setting("activation_checkpointing.profile")
+    profile: bool = setting(paths.ACTIVATION_CHECKPOINTING / "profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,13 +230,13 @@ class Checkpointing:
 class Reporting:
     """Printing and logging. The mappings are blocks with defaults filled in."""
 
-    steps_per_print: int | None = setting("steps_per_print")
-    wall_clock_breakdown: bool = setting("wall_clock_breakdown")
-    memory_breakdown: bool = setting("memory_breakdown")
-    dump_state: bool = setting("dump_state")
-    log_level: str | None = setting("log_level")
-    throughput: bool = setting("timers.throughput.enabled")
-    throughput_synchronized: bool = setting("timers.throughput.synchronized")
+    steps_per_print: int | None = setting(paths.STEPS_PER_PRINT)
+    wall_clock_breakdown: bool = setting(paths.ROOT / "wall_clock_breakdown")
+    memory_breakdown: bool = setting(paths.ROOT / "memory_breakdown")
+    dump_state: bool = setting(paths.ROOT / "dump_state")
+    log_level: str | None = setting(paths.ROOT / "log_level")
+    throughput: bool = setting(paths.ROOT / "timers" / "throughput" / "enabled")
+    throughput_synchronized: bool = setting(paths.ROOT / "timers" / "throughput" / "synchronized")
     flops_profiler: Mapping[str, Any] | None = None
     comms_logger: Mapping[str, Any] | None = None
     monitors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -270,8 +263,8 @@ class Effective:
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     reporting: Reporting = field(default_factory=Reporting)
     file_access: FileAccess = field(default_factory=FileAccess)
-    disable_python_gc: bool = setting("disable_python_gc")
-    dataloader_drop_last: bool = setting("dataloader_drop_last")
+    disable_python_gc: bool = setting(paths.ROOT / "disable_python_gc")
+    dataloader_drop_last: bool = setting(paths.ROOT / "dataloader_drop_last")
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -302,17 +295,18 @@ def effective(
         numerics=_numerics(read, zero, divides_sequence=divided.degrees.sequence > 1),
         gradients=read.build(
             Gradients,
-            clipping=max(float(read.value("gradient_clipping") or 0), 0.0),
-            allreduce_op=str(read.value("gradient_allreduce_op") or "mean").lower(),
+            clipping=max(float(read.value(paths.GRADIENT_CLIPPING) or 0), 0.0),
+            allreduce_op=str(read.value(paths.ROOT / "gradient_allreduce_op") or "mean").lower(),
         ),
-        optimizer=_named(read, "optimizer"),
-        scheduler=_named(read, "scheduler"),
+        optimizer=_named(read, paths.OPTIMIZER),
+        scheduler=_named(read, paths.SCHEDULER),
         activation_checkpointing=read.build(
-            ActivationCheckpointing, enabled=read.has("activation_checkpointing")
+            ActivationCheckpointing, enabled=read.has(paths.ACTIVATION_CHECKPOINTING)
         ),
         checkpointing=Checkpointing(
-            tag_validation=str(read.value("checkpoint.tag_validation") or "warn").lower(),
-            node_local_storage=several_nodes and read.flag("checkpoint.use_node_local_storage"),
+            tag_validation=str(read.value(paths.CHECKPOINT / "tag_validation") or "warn").lower(),
+            node_local_storage=several_nodes
+            and read.flag(paths.CHECKPOINT / "use_node_local_storage"),
         ),
         reporting=_reporting(read),
         file_access=read.build(FileAccess),
@@ -322,7 +316,7 @@ def effective(
 
 def _batch(read: ConfigReader, facts: Facts) -> Batch | None:
     ranks = facts.data_parallel
-    numbers = {key: read.count(key) if read.has(key) else None for key in batch.KEYS}
+    numbers = {key: read.count(key) if read.has(key) else None for key in paths.BATCH}
     given = batch.Triple(*numbers.values())
     if ranks is None or min((ranks, *given.given.values())) < 1:
         return None
@@ -333,35 +327,36 @@ def _batch(read: ConfigReader, facts: Facts) -> Batch | None:
 
 def _numerics(read: ConfigReader, zero: Zero, *, divides_sequence: bool) -> Numerics:
     precision = Precision.FP32
-    if read.flag("bf16.enabled"):
+    if read.flag(paths.BF16_ENABLED):
         precision = Precision.BF16
-    elif read.flag("fp16.enabled"):
+    elif read.flag(paths.FP16_ENABLED):
         precision = Precision.FP16
     fp16, bf16 = precision is Precision.FP16, precision is Precision.BF16
     narrow_masters = any(
-        read.flag(f"{block}.{block}_master_weights_and_grads") for block in ("bf16", "fp16")
+        read.flag(block / f"{block.name}_master_weights_and_grads")
+        for block in (paths.BF16, paths.FP16)
     )
     master = precision if narrow_masters else Precision.FP32
     autocast = None
-    if read.flag("torch_autocast.enabled"):
-        wanted = _dtype(read, "torch_autocast.dtype", Precision.BF16)
+    if read.flag(paths.AUTOCAST / "enabled"):
+        wanted = _dtype(read, paths.AUTOCAST / "dtype", Precision.BF16)
         autocast = "float16" if wanted is Precision.FP16 else "bfloat16"
-    communicated = "communication_data_type"
-    if divides_sequence and read.has(f"seq_parallel_{communicated}"):
-        communicated = f"seq_parallel_{communicated}"
-    kept = read.value("data_types.keep_in_fp32_modules")
+    communicated = paths.COMMUNICATION_DTYPE
+    if divides_sequence and read.has(paths.SEQUENCE_COMMUNICATION_DTYPE):
+        communicated = paths.SEQUENCE_COMMUNICATION_DTYPE
+    kept = read.value(paths.DATA_TYPES / "keep_in_fp32_modules")
     return Numerics(
         precision=precision,
         autocast=autocast,
-        fp16_auto_cast=fp16 and read.flag("fp16.auto_cast"),
+        fp16_auto_cast=fp16 and read.flag(paths.FP16 / "auto_cast"),
         loss_scale=_loss_scale(read) if fp16 else None,
-        check_grad_overflow=fp16 or (bf16 and read.flag("bf16.check_grad_overflow")),
-        immediate_grad_update=read.flag("bf16.immediate_grad_update"),
-        grad_accum_dtype=_dtype(read, "data_types.grad_accum_dtype", precision),
+        check_grad_overflow=fp16 or (bf16 and read.flag(paths.BF16 / "check_grad_overflow")),
+        immediate_grad_update=read.flag(paths.BF16 / "immediate_grad_update"),
+        grad_accum_dtype=_dtype(read, paths.GRAD_ACCUM_DTYPE, precision),
         communication_dtype=_dtype(read, communicated, precision),
         master_dtype=master,
         state_dtype=_state_dtype(read, zero, master),
-        buffer_dtype=read.value("data_types.buffer_dtype"),
+        buffer_dtype=read.value(paths.DATA_TYPES / "buffer_dtype"),
         fp32_buffers=None if kept in (None, "auto") else tuple(kept),
     )
 
@@ -371,53 +366,52 @@ def _state_dtype(read: ConfigReader, zero: Zero, master: Precision) -> Precision
 
     Elsewhere an optimizer creates them like the weights it updates.
     """
-    if read.flag("bf16.bf16_optimizer_states"):
+    if read.flag(paths.BF16 / "bf16_optimizer_states"):
         return Precision.BF16
     is_on_host = zero.stage > 0 and zero.offload_optimizer is not None
-    is_wide = read.value("optimizer.params.fp32_optimizer_states") is not False
+    is_wide = read.value(paths.OPTIMIZER_PARAMS / "fp32_optimizer_states") is not False
     return Precision.FP32 if is_on_host and is_wide else master
 
 
-def _dtype(read: ConfigReader, path: str, default: Precision) -> Precision:
+def _dtype(read: ConfigReader, path: KeyPath, default: Precision) -> Precision:
     name = _PRECISION_OF.get(str(read.value(path)).lower(), "")
     return Precision(name) if name in tuple(Precision) else default
 
 
 def _loss_scale(read: ConfigReader) -> LossScale:
-    static = float(read.value("fp16.loss_scale") or 0)
+    static = float(read.value(paths.FP16 / "loss_scale") or 0)
     return read.build(LossScale, static=static if static > 0 else None)
 
 
 def _zero(read: ConfigReader) -> Zero:
-    block = "zero_optimization"
-    stage = int(read.value(f"{block}.stage") or 0)
+    stage = int(read.value(paths.STAGE) or 0)
     return read.build(
         Zero,
         stage=stage,
-        overlap_comm=overlaps(read.value(f"{block}.overlap_comm"), stage),
-        offload_optimizer=_offload(read, OFFLOAD_OPTIMIZER),
-        offload_param=_offload(read, OFFLOAD_PARAM),
+        overlap_comm=overlaps(read.value(paths.OVERLAP_COMM), stage),
+        offload_optimizer=_offload(read, paths.OFFLOAD_OPTIMIZER),
+        offload_param=_offload(read, paths.OFFLOAD_PARAM),
     )
 
 
-def _offload(read: ConfigReader, block: str) -> Offload | None:
-    tier = _TIER_BELOW.get(str(read.value(f"{block}.device"))) if read.has(block) else None
+def _offload(read: ConfigReader, block: KeyPath) -> Offload | None:
+    tier = _TIER_BELOW.get(str(read.value(block / "device"))) if read.has(block) else None
     if tier is None:
         return None
-    return read.build(Offload, block, tier=tier, nvme_path=read.value(f"{block}.nvme_path"))
+    return read.build(Offload, block, tier=tier, nvme_path=read.value(block / "nvme_path"))
 
 
-def _named(read: ConfigReader, block: str) -> Named | None:
-    kind = read.value(f"{block}.type")
+def _named(read: ConfigReader, block: KeyPath) -> Named | None:
+    kind = read.value(block / "type")
     if not isinstance(kind, str):
         return None
-    params = read.value(f"{block}.params")
+    params = read.value(block / "params")
     return Named(type=kind, params=params if isinstance(params, dict) else {})  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _reporting(read: ConfigReader) -> Reporting:
     def block(name: str) -> dict[str, Any] | None:
-        return read.block(name) if read.flag(f"{name}.enabled") else None
+        return read.block(name) if read.flag(paths.ROOT / name / "enabled") else None
 
     return read.build(
         Reporting,

@@ -6,11 +6,11 @@ If a block on the path is a string, their code raises a plain AttributeError, as
 from collections.abc import Mapping
 from typing import Any, TypeAlias, cast
 
-from dsconfig.batch import STEPS
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.replay import MissingFact, Replay, ReplayStop, errors_at
-from dsconfig.schema.paths import OPTIMIZER_DEVICE, PARAM_DEVICE, STAGE
+from dsconfig.schema import paths
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.pointer import ABSENT
 
 with lazy_imports():
@@ -21,40 +21,39 @@ SpecifiedModel: TypeAlias = "models.ModelTree | models.ModelOutline | None"
 """The model of a run, if specified."""
 
 
-def node(config: dict[str, Any], path: str) -> tuple[dict[str, Any] | None, str]:
-    """Return the parent block of a key (None if absent) and the key's name."""
-    *blocks, name = path.split(".")
+def block_around(config: dict[str, Any], path: KeyPath) -> dict[str, Any] | None:
+    """Return the block of a key; None if absent."""
     place: Any = config
-    for block in blocks:
+    for block in path.parent:
         with errors_at():
             place = place.get(block)
         if place is None:
-            return None, name
-    return place, name
+            return None
+    return place
 
 
-def value(config: dict[str, Any], path: str, default: Any = None) -> Any:
-    place, name = node(config, path)
+def value(config: dict[str, Any], path: KeyPath, default: Any = None) -> Any:
+    place = block_around(config, path)
     if place is None:
         return default
     with errors_at():
-        return place.get(name, default)
+        return place.get(path.name, default)
 
 
-def is_auto(config: dict[str, Any], path: str) -> bool:
+def is_auto(config: dict[str, Any], path: KeyPath) -> bool:
     found = value(config, path)
     return found is not None and found == AUTO
 
 
-def replace_auto(config: dict[str, Any], path: str, wanted: Any) -> bool:
+def replace_auto(config: dict[str, Any], path: KeyPath, wanted: Any) -> bool:
     """Replace "auto"; return False for any other value or none."""
-    place, name = node(config, path)
+    place = block_around(config, path)
     if place is None:
         return False
     with errors_at():
-        if place.get(name) != AUTO:
+        if place.get(path.name) != AUTO:
             return False
-    place[name] = wanted
+    place[path.name] = wanted
     return True
 
 
@@ -63,18 +62,14 @@ def stage_of(config: dict[str, Any]) -> Any:
 
     At stages 2 and 3 they read the offload devices as well, and fail if a block is a string.
     """
-    stage = value(config, STAGE, -1)
+    stage = value(config, paths.STAGE, -1)
     if stage in (2, 3):
-        value(config, OPTIMIZER_DEVICE)
-        value(config, PARAM_DEVICE)
+        value(config, paths.OPTIMIZER_DEVICE)
+        value(config, paths.PARAM_DEVICE)
     return stage
 
 
-BY_WIDTH = (
-    "zero_optimization.reduce_bucket_size",
-    "zero_optimization.stage3_prefetch_bucket_size",
-    "zero_optimization.stage3_param_persistence_threshold",
-)
+BY_WIDTH = (paths.REDUCE_BUCKET, paths.PREFETCH_BUCKET, paths.PERSISTENCE_THRESHOLD)
 """The keys sized by it, in the order in which both programs handle them."""
 
 
@@ -84,7 +79,7 @@ def sizes_by_width(width: Any) -> tuple[Any, Any, Any]:
         return width * width, int(0.9 * width * width), 10 * width
 
 
-def width_for_transformers(model: SpecifiedModel, open_keys: list[str]) -> Any:
+def width_for_transformers(model: SpecifiedModel, open_keys: list[KeyPath]) -> Any:
     """Return hidden_size or the largest of hidden_sizes, then the same of text_config."""
     config = _config(model, open_keys)
     text = config.get("text_config") if config is not None else None
@@ -96,7 +91,7 @@ def width_for_transformers(model: SpecifiedModel, open_keys: list[str]) -> Any:
     return width
 
 
-def width_for_accelerate(model: SpecifiedModel, open_keys: list[str]) -> Any:
+def width_for_accelerate(model: SpecifiedModel, open_keys: list[KeyPath]) -> Any:
     """Return hidden_size or the largest of hidden_sizes, at the top level only."""
     config = _config(model, open_keys)
     if config is None:
@@ -122,7 +117,7 @@ def _width_in(*configs: Any) -> Any:
     return ABSENT
 
 
-def _config(model: SpecifiedModel, open_keys: list[str]) -> Mapping[str, Any] | None:
+def _config(model: SpecifiedModel, open_keys: list[KeyPath]) -> Mapping[str, Any] | None:
     if model is None:
         raise MissingFact(
             open_keys[0],
@@ -140,7 +135,7 @@ def _config(model: SpecifiedModel, open_keys: list[str]) -> Mapping[str, Any] | 
     return model.config
 
 
-def _require_known_width(config: Mapping[str, Any] | None, open_keys: list[str]) -> None:
+def _require_known_width(config: Mapping[str, Any] | None, open_keys: list[KeyPath]) -> None:
     """Raise MissingFact if the class may provide the width that the config.json lacks."""
     if config is not None and not hf_attributes.is_known(config):
         kind = config.get("model_type")
@@ -158,11 +153,11 @@ def _widest(sizes: Any) -> Any:
 
 
 def remark_accumulation(replay: Replay, given: int) -> None:
-    written = value(replay.config, STEPS)
+    written = value(replay.config, paths.ACCUMULATION)
     if written != given:
         replay.remark(
             "DSC756",
-            STEPS,
+            paths.ACCUMULATION,
             f"the run specifies {given} accumulation steps, but DeepSpeed receives {written}",
             'write "gradient_accumulation_steps": "auto"',
         )

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dsconfig.batch import STEPS
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes.base import Overrides
 from dsconfig.runtimes.integrations import replace_auto, stage_of
 from dsconfig.runtimes.replay import Replay, ReplayStop, Source, errors_at
+from dsconfig.schema import paths
 
 with lazy_imports():
     from dsconfig.source import override, plugin_settings
@@ -66,12 +68,12 @@ class Plugin:
         """Complete the config of a file in place: fill in, add, refuse."""
         config = replay.config
         stage_of(config)
-        if "gradient_accumulation_steps" not in config:
-            config["gradient_accumulation_steps"] = 1
-            replay.record("gradient_accumulation_steps", "accelerate's default", Source.DEFAULT)
-        if "zero_optimization" not in config:
+        if STEPS not in config:
+            config[STEPS] = 1
+            replay.record(paths.ACCUMULATION, "accelerate's default", Source.DEFAULT)
+        if paths.ZERO.name not in config:
             message = "the config has no zero_optimization block, which accelerate requires"
-            raise ReplayStop("ValueError", message, "zero_optimization")
+            raise ReplayStop("ValueError", message, paths.ZERO)
         listed = self.environment.get("ACCELERATE_CONFIG_DS_FIELDS", "").split(",")
         clashing = [name for name in listed if name in REFUSED_WITH_A_FILE]
         if clashing:
@@ -87,7 +89,7 @@ class Plugin:
         stage_of(config)
         config["steps_per_print"] = float("inf")
         rule = "accelerate disables DeepSpeed's own log"
-        replay.record("steps_per_print", rule, Source.DEFAULT)
+        replay.record(paths.STEPS_PER_PRINT, rule, Source.DEFAULT)
 
 
 def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> None:
@@ -97,31 +99,32 @@ def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> No
     if chosen is not None and chosen not in config:
         config[chosen] = plugin_settings.switched_on(chosen)
         rule = f"mixed_precision is {mixed} and there was no block"
-        replay.record(f"{chosen}.enabled", rule, Source.TRAINING, block_was_absent=True)
+        replay.record(paths.HALF_PRECISIONS[chosen], rule, Source.TRAINING, block_was_absent=True)
     if chosen is not None:
         other = "bf16" if mixed == "fp16" else "fp16"
-        with errors_at(other):
+        with errors_at(paths.ROOT / other):
             clash = str(config.get(other, {}).get("enabled", "False")).lower() == "true"
         if clash:
             message = f"mixed_precision is {mixed}, but {other} is on in the config"
-            raise ReplayStop("ValueError", message, f"{other}.enabled")
-    for dtype in ("fp16", "bf16"):
+            raise ReplayStop("ValueError", message, paths.HALF_PRECISIONS[other])
+    for path in (paths.FP16_ENABLED, paths.BF16_ENABLED):
+        dtype = path[0]
         if dtype not in config:
             config[dtype] = {"enabled": False}
-            replay.record(f"{dtype}.enabled", f"mixed_precision is {mixed}", Source.TRAINING)
-        if replace_auto(config, f"{dtype}.enabled", dtype == chosen):
-            replay.record(f"{dtype}.enabled", f"mixed_precision is {mixed}", Source.TRAINING)
+            replay.record(path, f"mixed_precision is {mixed}", Source.TRAINING)
+        if replace_auto(config, path, dtype == chosen):
+            replay.record(path, f"mixed_precision is {mixed}", Source.TRAINING)
     if rocm and chosen == "bf16" and "communication_data_type" not in config:
         config["communication_data_type"] = "fp32"
         rule = "bf16 sums can overflow silently on ROCm"
-        replay.record("communication_data_type", rule, Source.HARDWARE)
+        replay.record(paths.COMMUNICATION_DTYPE, rule, Source.HARDWARE)
 
 
 def launch_environment(launch: Mapping[str, Any], *, with_file: bool) -> dict[str, str]:
     """Return the variables that ``accelerate launch`` sets from its config file."""
     found = plugin_settings.exported(launch)
     mixed: Any = plugin_settings.mixed_precision(launch)
-    with errors_at("mixed_precision"):
+    with errors_at(paths.ROOT / MIXED):
         found["ACCELERATE_MIXED_PRECISION"] = "no" if mixed is None else mixed.lower()
     if with_file and launch.get("deepspeed_config"):
         fields = [

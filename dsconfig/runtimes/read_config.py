@@ -9,19 +9,19 @@ from dsconfig.runtimes.base import AUTO
 from dsconfig.runtimes.reading import Reading, read
 from dsconfig.schema import former_names
 from dsconfig.schema.catalogue import Key, block_at, field_of, keys_in
+from dsconfig.schema.paths import ROOT, STAGE, ZERO, KeyPath
 from dsconfig.schema.value_checks import ValueCheck
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, is_block, is_list, value_at
 
-ZERO = ("zero_optimization",)
 MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
 
 @cache
-def _field(block: tuple[str, ...], name: str) -> Key:
+def _field(block: KeyPath, name: str) -> Key:
     around = block_at(block)
     known = field_of(around, name) if around is not None else None
-    assert known is not None, f"{'.'.join((*block, name))} is a key of the schema"
+    assert known is not None, f"{block / name} is a key of the schema"
     return known
 
 
@@ -70,22 +70,22 @@ class ReadConfig:
         value = self.get(*path)
         return value if is_block(value) else {}
 
-    def in_force(self, block: tuple[str, ...], name: str) -> Any:
+    def in_force(self, block: KeyPath, name: str) -> Any:
         """Return a field of a typed block: the converted value, or the default."""
         default = self._default(block, name)
         value: Any = self.reading.values.get(block, {}).get(name, default)
         return value if _is_like(value, default) else default
 
-    def is_on(self, block: tuple[str, ...], switch: str) -> bool:
+    def is_on(self, block: KeyPath, switch: str) -> bool:
         """Return whether a switch of a typed block is on; off if the block is absent."""
         return self.has(*block) and bool(self.in_force(block, switch))
 
-    def written(self, block: tuple[str, ...], name: str) -> bool:
+    def written(self, block: KeyPath, name: str) -> bool:
         """Return whether a typed field is set, under any of its names, to a valid value."""
         value: Any = self.reading.values.get(block, {}).get(name, ABSENT)
         return value is not ABSENT and _is_like(value, self._default(block, name))
 
-    def _default(self, block: tuple[str, ...], name: str) -> Any:
+    def _default(self, block: KeyPath, name: str) -> Any:
         return _field(block, name).default_at(self.version)
 
     def items(self, *path: str) -> list[Any]:
@@ -108,19 +108,19 @@ class ReadConfig:
     @cached_property
     def stage(self) -> int:
         """The effective ZeRO stage; 0 if unset or invalid."""
-        block = self.config.get("zero_optimization")
+        block = self.config.get(ZERO.name)
         if isinstance(block, bool):
             return int(block)
-        value = self.in_force(ZERO, "stage")
+        value = self.in_force(ZERO, STAGE.name)
         return int(value) if value in (0, 1, 2, 3) else 0
 
     @cached_property
     def stage_is_known(self) -> bool:
         """False if the stage is "auto" or invalid."""
-        block = self.get("zero_optimization")
+        block = self.get(*ZERO)
         if not is_block(block):
             return not isinstance(block, str)
-        return "stage" not in block or self.written(ZERO, "stage")
+        return STAGE.name not in block or self.written(ZERO, STAGE.name)
 
     @cached_property
     def fp16(self) -> bool:
@@ -138,12 +138,12 @@ class ReadConfig:
     def _enabled(self, block: str) -> bool:
         """Return a precision switch; its truth value if the release does not check it."""
         if self.since("0.17.1"):
-            return self.is_on((block,), "enabled")
+            return self.is_on(ROOT / block, "enabled")
         return bool(self.block(block).get("enabled", False))
 
     def offload(self, which: str) -> str:
         """Return the device of ``offload_param`` or ``offload_optimizer``: none, cpu or nvme."""
-        path = (*ZERO, which)
+        path = ZERO / which
         if self.has(*path) and _field(ZERO, which).read_at(self.version):
             return self.in_force(path, "device") or "none"
         return "cpu" if self.in_force(ZERO, former_names.SWITCHES[which]) else "none"
@@ -153,17 +153,17 @@ class ReadConfig:
         return overlaps(self.in_force(ZERO, "overlap_comm"), self.stage)
 
     @cached_property
-    def keys(self) -> tuple[tuple[tuple[str, ...], Key], ...]:
+    def keys(self) -> tuple[tuple[KeyPath, Key], ...]:
         """Declared keys in the config, by path as written."""
         return tuple(keys_in(self.config))
 
     @cached_property
-    def removed(self) -> Mapping[tuple[str, ...], Key]:
+    def removed(self) -> Mapping[KeyPath, Key]:
         """Keys that some release refuses by name."""
         return {path: key for path, key in self.keys if key.declared.refused}
 
     @cached_property
-    def failed_check(self) -> Mapping[tuple[str, ...], ValueCheck]:
+    def failed_check(self) -> Mapping[KeyPath, ValueCheck]:
         """Failed checks of values that DeepSpeed reads explicitly."""
         found = ((path, key.failed_check(self.get(*path), self.version)) for path, key in self.keys)
         return {path: wanted for path, wanted in found if wanted is not None}

@@ -9,6 +9,7 @@ from dsconfig.schema import former_names
 from dsconfig.schema.catalogue import BlockKey, Key, block_at, blocks_in, field_of
 from dsconfig.schema.declare import ReadAs
 from dsconfig.schema.markers import AUTO
+from dsconfig.schema.paths import BFLOAT16, ZERO, KeyPath
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import is_block
 
@@ -40,7 +41,7 @@ PASSED = frozenset({Outcome.TAKEN, Outcome.CONVERTED, Outcome.DROPPED, Outcome.S
 class Entry(NamedTuple):
     """A key that was not taken as is. ``value`` is the result."""
 
-    path: tuple[str, ...]
+    path: KeyPath
     outcome: Outcome
     field: Key | None = None
     value: Any = None
@@ -53,10 +54,10 @@ class Entry(NamedTuple):
 class Reading(NamedTuple):
     """``values`` are the fields that were set, by block, under their model names."""
 
-    entries: Mapping[tuple[str, ...], Entry]
-    values: Mapping[tuple[str, ...], Mapping[str, Any]]
+    entries: Mapping[KeyPath, Entry]
+    values: Mapping[KeyPath, Mapping[str, Any]]
 
-    def at(self, path: tuple[str, ...]) -> Entry | None:
+    def at(self, path: KeyPath) -> Entry | None:
         return self.entries.get(path)
 
 
@@ -79,10 +80,10 @@ def field_in(block: BlockKey, name: str) -> Key | None:
 
 def read(config: Mapping[str, Any], version: Version) -> Reading:
     """Apply the typed blocks of a release to a config."""
-    entries: dict[tuple[str, ...], Entry] = {}
-    values: dict[tuple[str, ...], dict[str, Any]] = {}
+    entries: dict[KeyPath, Entry] = {}
+    values: dict[KeyPath, dict[str, Any]] = {}
     for block, content in blocks_in(config):
-        is_shadowed = block.path == ("bfloat16",) and former_names.bf16_block(config) != "bfloat16"
+        is_shadowed = block.path == BFLOAT16 and former_names.bf16_block(config) != "bfloat16"
         if not _is_typed(block) or is_shadowed or (content == AUTO and block.nested):
             continue
         if block.owner.history.is_closed_at(version):
@@ -98,11 +99,11 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
 
 
 def _read_block(
-    block: BlockKey, content: Any, version: Version, entries: dict[tuple[str, ...], Entry]
+    block: BlockKey, content: Any, version: Version, entries: dict[KeyPath, Entry]
 ) -> dict[str, Any]:
     if not is_block(content):
         allowed = (content is None and block.key.takes_null) or (
-            isinstance(content, bool) and block.path == ("zero_optimization",)
+            isinstance(content, bool) and block.path == ZERO
         )
         if not allowed:
             entries[block.path] = Entry(block.path, Outcome.NOT_A_BLOCK)
@@ -110,7 +111,7 @@ def _read_block(
     values: dict[str, Any] = {}
     keep_auto = bool(content.get("strict", False))
     for key, value in content.items():
-        entry = _read_key(block, (*block.path, key), value, version, keep_auto)
+        entry = _read_key(block, block.path / key, value, version, keep_auto)
         if entry.outcome is not Outcome.TAKEN:
             entries[entry.path] = entry
         if entry.outcome in (Outcome.TAKEN, Outcome.CONVERTED) and entry.field is not None:
@@ -120,7 +121,7 @@ def _read_block(
 
 
 def _read_key(
-    block: BlockKey, path: tuple[str, ...], value: Any, version: Version, keep_auto: bool
+    block: BlockKey, path: KeyPath, value: Any, version: Version, keep_auto: bool
 ) -> Entry:
     key = path[-1]
     if key == "strict":
@@ -146,7 +147,7 @@ def _read_key(
     return _read_value(known, path, value, version)
 
 
-def _read_value(known: Key, path: tuple[str, ...], value: Any, version: Version) -> Entry:
+def _read_value(known: Key, path: KeyPath, value: Any, version: Version) -> Entry:
     try:
         converted = convert(known.kind, value, version, known.choices)
     except Refused:
@@ -160,16 +161,14 @@ def _read_value(known: Key, path: tuple[str, ...], value: Any, version: Version)
     return Entry(path, Outcome.TAKEN if same else Outcome.CONVERTED, known, converted)
 
 
-def _mark_twice(
-    block: BlockKey, content: Mapping[str, Any], entries: dict[tuple[str, ...], Entry]
-) -> None:
+def _mark_twice(block: BlockKey, content: Mapping[str, Any], entries: dict[KeyPath, Entry]) -> None:
     for key in content:
         known = field_in(block, key)
         if known is None or key == known.name or known.name not in content:
             continue
-        both = [entries.get((*block.path, name)) for name in (key, known.name)]
+        both = [entries.get(block.path / name) for name in (key, known.name)]
         if not any(entry is not None and entry.outcome is Outcome.DROPPED for entry in both):
-            path = (*block.path, key)
+            path = block.path / key
             entries[path] = Entry(path, Outcome.TWICE, known)
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from dsconfig.schema.paths import ROOT, KeyPath
+
 
 class Source(StrEnum):
     """Origin of the value that replaces "auto"."""
@@ -20,11 +22,11 @@ class Source(StrEnum):
 
 
 class Failure(NamedTuple):
-    """An error of the program: exception class (empty: unknown), message and dotted keys."""
+    """An error of the program: exception class (empty: unknown), message and keys."""
 
     exception: str
     message: str
-    paths: tuple[str, ...] = ()
+    paths: tuple[KeyPath, ...] = ()
     late: bool = False
     """True if raised after parsing: during initialization or in a step."""
     launch_keys: tuple[str, ...] = ()
@@ -38,11 +40,11 @@ class Failure(NamedTuple):
         does = f"raises {self.exception}" if self.exception else "stops"
         return f"{does}: {self.message}"
 
-    def by_path(self) -> dict[str, "Failure"]:
-        """Return the failure of each key, with its part of the message; "" if it names no key."""
+    def by_path(self) -> dict[KeyPath, "Failure"]:
+        """Return the failure of each key, or of the root, with its part of the message."""
         messages = self.parts or (self.message,) * len(self.paths)
         if not self.paths:
-            return {"": self}
+            return {ROOT: self}
         return {
             path: self._replace(message=message, paths=(path,), parts=())
             for path, message in zip(self.paths, messages, strict=True)
@@ -53,7 +55,7 @@ class Remark(NamedTuple):
     """Behavior that surprises users but raises no error. ``code`` is DSC7xx."""
 
     code: str
-    path: str
+    path: KeyPath
     message: str
     help: str
 
@@ -76,19 +78,19 @@ class Replay:
     failure_after: Failure | None = None
     """Error of DeepSpeed, to which the config is passed on."""
     remarks: list[Remark] = field(default_factory=list[Remark])
-    reasons: dict[str, Reason] = field(default_factory=dict[str, Reason])
-    """Reason for each value set, by dotted path."""
+    reasons: dict[KeyPath, Reason] = field(default_factory=dict[KeyPath, Reason])
+    """Reason for each value set, by path."""
 
-    def remark(self, code: str, path: str, message: str, help: str) -> None:
+    def remark(self, code: str, path: KeyPath, message: str, help: str) -> None:
         remark = Remark(code, path, message, help)
         if remark not in self.remarks:
             self.remarks.append(remark)
 
     def record(
-        self, path: str, rule: str, source: Source, *, block_was_absent: bool = False, **inputs: Any
+        self, at: KeyPath, rule: str, by: Source, *, block_was_absent: bool = False, **inputs: Any
     ) -> None:
         """Record the reason for a value and its source."""
-        self.reasons[path] = Reason(rule, source, inputs, block_was_absent)
+        self.reasons[at] = Reason(rule, by, inputs, block_was_absent)
 
 
 class ReplayStop(Exception):
@@ -98,7 +100,7 @@ class ReplayStop(Exception):
         self,
         exception: str,
         message: str,
-        *paths: str,
+        *paths: KeyPath,
         late: bool = False,
         launch_keys: tuple[str, ...] = (),
         help: str = "",
@@ -116,7 +118,7 @@ class MissingFact(Exception):
     ``fact`` is the argument of ``gather`` that would provide it.
     """
 
-    def __init__(self, path: str, message: str, remedy: str, *, fact: str) -> None:
+    def __init__(self, path: KeyPath, message: str, remedy: str, *, fact: str) -> None:
         super().__init__(message)
         self.path = path
         self.message = message
@@ -126,7 +128,7 @@ class MissingFact(Exception):
 
 def unknown_ranks() -> MissingFact:
     """Return the error of a replay without the number of processes."""
-    return MissingFact("", "the number of processes is unknown", "specify --gpus", fact="gpus")
+    return MissingFact(ROOT, "the number of processes is unknown", "specify --gpus", fact="gpus")
 
 
 # Errors that Python operations on values of the wrong type raise.
@@ -134,7 +136,7 @@ PLAIN_ERRORS = (TypeError, AttributeError, LookupError, ZeroDivisionError, Overf
 
 
 @contextmanager
-def errors_at(*paths: str, late: bool = False) -> Generator[None]:
+def errors_at(*paths: KeyPath, late: bool = False) -> Generator[None]:
     """Turn plain Python errors of the replayed operations into a ReplayStop for the given keys."""
     try:
         yield

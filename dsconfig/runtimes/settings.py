@@ -15,6 +15,7 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.runtimes import coercion
 from dsconfig.schema.key_index import name_in_block
 from dsconfig.schema.markers import AUTO
+from dsconfig.schema.paths import ROOT, KeyPath
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import ABSENT, is_block, value_at
 
@@ -29,16 +30,16 @@ else:
     D = TypeVar("D")
 
 
-def setting(path: str, *, is_block: bool = False) -> Any:
+def setting(path: KeyPath, *, is_block: bool = False) -> Any:
     """Declare a field with the value of the key at ``path``; blocks do not count in hashes."""
     default, metadata = partial(default_of, path), {"key": path}
     return field(default_factory=default, hash=False if is_block else None, metadata=metadata)
 
 
 @cache
-def default_of(path: str, version: Version = NEWEST) -> Any:
+def default_of(path: KeyPath, version: Version = NEWEST) -> Any:
     """Return the default of a key at a release."""
-    known = catalogue.key(path)
+    known = catalogue.find(path)
     return None if known is None else plain(known.default_at(version))
 
 
@@ -89,21 +90,20 @@ class ConfigReader:
         self.config = config
         self._version = version
 
-    def _written(self, path: str) -> Any:
-        *blocks, _ = path.split(".")
-        block = value_at(self.config, blocks)
+    def _written(self, path: KeyPath) -> Any:
+        block = value_at(self.config, path.parent)
         return block.get(name_in_block(path, block), ABSENT) if is_block(block) else ABSENT
 
-    def has(self, path: str) -> bool:
+    def has(self, path: KeyPath) -> bool:
         """Return whether the file sets a value other than null."""
         return self._written(path) not in (ABSENT, None)
 
-    def value(self, path: str) -> Any:
+    def value(self, path: KeyPath) -> Any:
         """Return the value under any of its names, or the default."""
         written = self._written(path)
         if written in (ABSENT, None):
             return default_of(path, self._version)
-        known = catalogue.key(path)
+        known = catalogue.find(path)
         if known is None or not isinstance(written, str):
             return written
         if written == AUTO and known.shape.auto and known.auto_filled_by:
@@ -115,28 +115,27 @@ class ConfigReader:
         except coercion.Refused:
             return written
 
-    def flag(self, path: str) -> bool:
+    def flag(self, path: KeyPath) -> bool:
         """Return a switch; off if the file does not have the block, regardless of its default."""
-        block, _, inside = path.partition(".")
-        return (self.has(block) or not inside) and _switch(self.value(path))
+        return (not path.parent or self.has(path.parent)) and _switch(self.value(path))
 
-    def count(self, path: str) -> int | None:
+    def count(self, path: KeyPath) -> int | None:
         """Return an integer, or None."""
         return _count(self.value(path))
 
-    def build(self, kind: type[D], at: str | None = None, **given: Any) -> D:
+    def build(self, kind: type[D], at: KeyPath | None = None, **given: Any) -> D:
         """Fill a dataclass of settings; ``given`` are fields that depend on several keys.
 
         ``at``: block to read instead of the one in the field declarations.
         """
         values = dict(given)
         for each in fields(kind):
-            path: str | None = each.metadata.get("key")
+            path: KeyPath | None = each.metadata.get("key")
             if path is None or each.name in given:
                 continue
             if at is not None:
-                path = f"{at}.{path.rpartition('.')[2]}"
-                if catalogue.key(path) is None:
+                path = at / path.name
+                if catalogue.find(path) is None:
                     continue
             convert = _CONVERTED.get(each.type)
             value = self.value(path)
@@ -145,8 +144,8 @@ class ConfigReader:
 
     def block(self, name: str) -> dict[str, Any]:
         """Return a block with defaults filled in; nested blocks as written."""
-        parent = catalogue.key(name)
+        parent = catalogue.find((name,))
         assert parent is not None, f"{name} is a block of the schema"
         inside = catalogue.named(catalogue.blocks_of(parent.shape), parent).values()
-        filled = {known.name: self.value(known.path) for known in inside}
-        return self._written(name) | filled
+        filled = {known.name: self.value(known.key_path) for known in inside}
+        return self._written(ROOT / name) | filled

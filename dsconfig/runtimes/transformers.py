@@ -30,8 +30,8 @@ from dsconfig.runtimes.capabilities import steps_of
 from dsconfig.runtimes.deepspeed import auto_handling
 from dsconfig.runtimes.integrations import (
     SpecifiedModel,
+    block_around,
     is_auto,
-    node,
     remark_accumulation,
     stage_of,
     value,
@@ -47,9 +47,9 @@ from dsconfig.runtimes.replay import (
     run_replay,
     unknown_ranks,
 )
-from dsconfig.schema import catalogue
+from dsconfig.schema import catalogue, paths
 from dsconfig.schema.auto import BY_ACCELERATE, BY_TRANSFORMERS
-from dsconfig.schema.schedules import TOTAL
+from dsconfig.schema.paths import KeyPath
 from dsconfig.schema.version import NEWEST, Version
 
 with lazy_imports():
@@ -67,7 +67,7 @@ class Transformers(Runtime):
     name = "transformers"
     release: ClassVar[str] = "5.23"
     # The Trainer calls accelerate, which fills in more and refuses every other "auto".
-    auto_fills: ClassVar[Mapping[str, str]] = {**BY_ACCELERATE, **BY_TRANSFORMERS}
+    auto_fills: ClassVar[Mapping[KeyPath, str]] = {**BY_ACCELERATE, **BY_TRANSFORMERS}
     reads_hjson: ClassVar[bool] = False
     set_elsewhere: ClassVar[Mapping[str, Instruction]] = {
         RECOMPUTATION: Instruction(ARGUMENTS, "gradient_checkpointing=True"),
@@ -121,7 +121,7 @@ class Transformers(Runtime):
         return other
 
     def on_auto(self, path: tuple[str, ...], config: Mapping[str, Any]) -> AutoHandling:
-        if self.entry == "config" and ".".join(path) not in BY_TRANSFORMERS:
+        if self.entry == "config" and path not in BY_TRANSFORMERS:
             return auto_handling(path, config, self.version)
         return super().on_auto(path, config)
 
@@ -129,10 +129,6 @@ class Transformers(Runtime):
         if self.entry == "config":
             return run_replay(config, config_alone, facts)
         return run_replay(config, trainer, facts, self)
-
-
-MIN_LR, MAX_LR = "scheduler.params.warmup_min_lr", "scheduler.params.warmup_max_lr"
-WARMUP = "scheduler.params.warmup_num_steps"
 
 
 class Arguments(NamedTuple):
@@ -155,14 +151,14 @@ class Arguments(NamedTuple):
         """None if no argument sets it."""
         return "fp16" if self.values["fp16"] else "bf16" if self.values["bf16"] else None
 
-    def warmup(self, path: str) -> int:
+    def warmup(self, path: KeyPath) -> int:
         """Return the warmup steps; a value below 1 is a fraction of the run."""
         given = self.values["warmup_steps"]
         if given >= 1:
             return int(given)
         return ceil(self.total(path) * given) if given else 0
 
-    def total(self, path: str) -> int:
+    def total(self, path: KeyPath) -> int:
         if self.steps is None:
             raise MissingFact(
                 path,
@@ -220,7 +216,7 @@ _AGREE = 'write "auto" for the key, or set the same value in TrainingArguments'
 class Mismatch(NamedTuple):
     """A value ``written`` in the config that differs from ``wanted``, a TrainingArgument."""
 
-    path: str
+    path: KeyPath
     written: Any
     argument: str
     wanted: Any
@@ -240,7 +236,7 @@ class TrainerFill:
         self.replay = replay
         self.config = replay.config
         self.stage: Any = stage_of(self.config)
-        self.mismatches: dict[str, Mismatch] = {}
+        self.mismatches: dict[KeyPath, Mismatch] = {}
         self.with_defaults = with_defaults
         self.given: frozenset[str] = frozenset()
 
@@ -254,34 +250,40 @@ class TrainerFill:
         )
         product = args.world_size * micro * steps
         strict = not batch_search
-        self._fill("train_micro_batch_size_per_gpu", micro, "per_device_train_batch_size", strict)
-        self._fill("gradient_accumulation_steps", steps, "gradient_accumulation_steps")
+        self._fill(paths.MICRO_BATCH, micro, "per_device_train_batch_size", strict)
+        self._fill(paths.ACCUMULATION, steps, "gradient_accumulation_steps")
         factors = {"per_device_train_batch_size", "gradient_accumulation_steps"}
         is_known = self.with_defaults or factors <= self.given
-        self._fill("train_batch_size", product, _GLOBAL_BATCH, strict and is_known)
-        self._fill("gradient_clipping", args.values["max_grad_norm"], "max_grad_norm")
-        self._fill("optimizer.params.lr", args.values["learning_rate"], "learning_rate")
+        self._fill(paths.GLOBAL_BATCH, product, _GLOBAL_BATCH, strict and is_known)
+        self._fill(paths.GRADIENT_CLIPPING, args.values["max_grad_norm"], "max_grad_norm")
+        self._fill(paths.LEARNING_RATE, args.values["learning_rate"], "learning_rate")
         betas = [args.values["adam_beta1"], args.values["adam_beta2"]]
-        self._fill("optimizer.params.betas", betas, "adam_beta1+adam_beta2")
-        self._fill("optimizer.params.eps", args.values["adam_epsilon"], "adam_epsilon")
-        self._fill("optimizer.params.weight_decay", args.values["weight_decay"], "weight_decay")
-        self._fill(MIN_LR, 0, "", must_match=False)
-        self._fill(MAX_LR, args.values["learning_rate"], "learning_rate")
+        self._fill(paths.OPTIMIZER_PARAMS / "betas", betas, "adam_beta1+adam_beta2")
+        self._fill(paths.OPTIMIZER_PARAMS / "eps", args.values["adam_epsilon"], "adam_epsilon")
+        self._fill(
+            paths.OPTIMIZER_PARAMS / "weight_decay", args.values["weight_decay"], "weight_decay"
+        )
+        self._fill(paths.MIN_LR, 0, "", must_match=False)
+        self._fill(paths.MAX_LR, args.values["learning_rate"], "learning_rate")
         if args.values["save_on_each_node"]:
             self.config["checkpoint"] = self.config.get("checkpoint", {})
             self.config["checkpoint"]["use_node_local_storage"] = args.values["save_on_each_node"]
             rule = "save_on_each_node of TrainingArguments"
-            self.replay.record("checkpoint.use_node_local_storage", rule, Source.TRAINING)
-        for dtype in ("fp16", "bf16"):
-            self._fill(f"{dtype}.enabled", args.switch(dtype), f"{dtype}|{dtype}_full_eval")
+            path = paths.CHECKPOINT / "use_node_local_storage"
+            self.replay.record(path, rule, Source.TRAINING)
+        for switch in (paths.FP16_ENABLED, paths.BF16_ENABLED):
+            dtype = switch[0]
+            self._fill(switch, args.switch(dtype), f"{dtype}|{dtype}_full_eval")
 
     def finalize(self, args: Arguments, model: SpecifiedModel) -> None:
         """Second pass: bucket sizes and schedule; raise all mismatches together."""
         self._buckets(model)
-        if value(self.config, TOTAL) is not None:
-            self._fill(TOTAL, args.total(TOTAL), "num_training_steps (calculated)")
-        if value(self.config, WARMUP) is not None:
-            self._fill(WARMUP, max(1, args.warmup(WARMUP)), "warmup_steps")
+        if value(self.config, paths.TOTAL_STEPS) is not None:
+            self._fill(
+                paths.TOTAL_STEPS, args.total(paths.TOTAL_STEPS), "num_training_steps (calculated)"
+            )
+        if value(self.config, paths.WARMUP_STEPS) is not None:
+            self._fill(paths.WARMUP_STEPS, max(1, args.warmup(paths.WARMUP_STEPS)), "warmup_steps")
         failure = self.disagreement()
         if failure is not None:
             raise ReplayStop(
@@ -311,18 +313,18 @@ class TrainerFill:
         width = integrations.width_for_transformers(model, open_keys)
         filled = integrations.sizes_by_width(width)
         for key, size in zip(integrations.BY_WIDTH, filled, strict=True):
-            if key.endswith("reduce_bucket_size") or self.stage == 3:
+            if key == paths.REDUCE_BUCKET or self.stage == 3:
                 self._fill(key, size, "", must_match=False)
                 rule = "from the model's hidden_size"
                 self.replay.record(key, rule, Source.MODEL, hidden_size=width)
 
-    def _fill(self, path: str, wanted: Any, argument: str, must_match: bool = True) -> None:
-        place, name = node(self.config, path)
+    def _fill(self, path: KeyPath, wanted: Any, argument: str, must_match: bool = True) -> None:
+        place = block_around(self.config, path)
         if place is None:
             return
         written = value(self.config, path)
         if written == AUTO:
-            place[name] = wanted
+            place[path.name] = wanted
             if argument:
                 self.replay.record(path, _origin(argument, self.given), Source.TRAINING)
             else:
@@ -388,15 +390,15 @@ def trainer(replay: Replay, facts: Facts, runtime: Transformers) -> None:
         set_mixed_precision(replay, mixed, rocm=rocm)
     if args.values["auto_find_batch_size"] and stage_of(replay.config) == 3:
         message = "auto_find_batch_size cannot be used with ZeRO stage 3"
-        raise ReplayStop("ValueError", message, "zero_optimization.stage", late=True)
+        raise ReplayStop("ValueError", message, paths.STAGE, late=True)
     fill.finalize(args, facts.named_model)
-    with errors_at("tensor_parallel.autotp_size"):
+    with errors_at(paths.AUTOTP_SIZE):
         _ = replay.config.get("tensor_parallel", {}).get("autotp_size", 1) > 1
     has_optimizer = "optimizer" in replay.config
     if not has_optimizer:
-        replay.config["zero_allow_untested_optimizer"] = True
+        replay.config[paths.UNTESTED_OPTIMIZER.name] = True
         rule = "the Trainer passes its own optimizer"
-        replay.record("zero_allow_untested_optimizer", rule, Source.TRAINING)
+        replay.record(paths.UNTESTED_OPTIMIZER, rule, Source.TRAINING)
     prepare(
         replay,
         Script(
@@ -428,7 +430,7 @@ def _remark_clipping(replay: Replay, norm: float, clips_at: float) -> None:
     clips = f"clips at its default of {clips_at}" if clips_at else "does not clip by default"
     replay.remark(
         "DSC755",
-        "gradient_clipping",
+        paths.GRADIENT_CLIPPING,
         f"max_grad_norm is {norm}, but the config has no gradient_clipping: DeepSpeed {clips}",
         'write "gradient_clipping": "auto"',
     )
@@ -439,8 +441,8 @@ def after_trainer(replay: Replay, args: Arguments, *, is_plugin_first: bool) -> 
 
     ``is_plugin_first``: accelerate adds the half-precision block before the Trainer reads it.
     """
-    for dtype in () if is_plugin_first else ("fp16", "bf16"):
-        path = f"{dtype}.enabled"
+    for path in () if is_plugin_first else (paths.FP16_ENABLED, paths.BF16_ENABLED):
+        dtype = path[0]
         if args.values[dtype] and path in replay.reasons and replay.reasons[path].block_was_absent:
             replay.remark(
                 "DSC754",

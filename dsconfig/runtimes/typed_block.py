@@ -9,6 +9,7 @@ from dsconfig.runtimes.settings import ConfigReader
 from dsconfig.schema import former_names
 from dsconfig.schema.catalogue import block_at, field_of, key
 from dsconfig.schema.config import DSConfig
+from dsconfig.schema.paths import ROOT, KeyPath
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.pointer import is_block
 
@@ -21,7 +22,7 @@ def block_values(name: str, values: Mapping[str, Any], version: Version = NEWEST
     """
     config = former_names.with_current_names({name: dict(values)})
     ((name, content),) = config.items()
-    found = _fields((name,), content, read(config, version), version)
+    found = _fields(ROOT / name, content, read(config, version), version)
     if "overlap_comm" in found:  # the only default that depends on another field
         found["overlap_comm"] = overlaps(found["overlap_comm"], found["stage"])
     return found
@@ -43,17 +44,17 @@ def config_values(config: Mapping[str, Any], version: Version = NEWEST) -> dict[
         found[name] = (
             block_values(name, content if is_block(content) else {}, version)
             if known.is_block
-            else settings.value(name)
+            else settings.value(known.key_path)
         )
     return found
 
 
 def _fields(
-    path: tuple[str, ...], content: Mapping[str, Any], reading: Reading, version: Version
+    path: KeyPath, content: Mapping[str, Any], reading: Reading, version: Version
 ) -> dict[str, Any]:
     block = block_at(path)
     if block is None:
-        raise ValueError(f"{'.'.join(path)} is not a block of a ds_config")
+        raise ValueError(f"{path} is not a block of a ds_config")
     given, found = reading.values.get(path), dict[str, Any]()
     if given is None:  # not converted by a model of DeepSpeed
         known = {name: field_of(block, name) for name in content}
@@ -63,8 +64,6 @@ def _fields(
         if field is None or not field.read_at(version):
             continue
         value = given.get(field.model_name, field.default_at(version))
-        inside = field.is_block and is_block(value) and block_at((*path, name)) is not None
-        found[field.model_name] = (
-            _fields((*path, name), value, reading, version) if inside else value
-        )
+        inside = field.is_block and is_block(value) and block_at(path / name) is not None
+        found[field.model_name] = _fields(path / name, value, reading, version) if inside else value
     return found

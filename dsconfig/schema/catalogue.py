@@ -15,6 +15,7 @@ from dsconfig.schema.config import DSConfig
 from dsconfig.schema.declare import Block, Declaration, KeyHistory, ReadAs, declaration_of
 from dsconfig.schema.lazy import Lazy, Variants
 from dsconfig.schema.markers import Bounds
+from dsconfig.schema.paths import ROOT, KeyPath
 from dsconfig.schema.shape import Shape, describe, shape_of
 from dsconfig.schema.value_checks import ValueCheck
 from dsconfig.schema.version import Version
@@ -36,7 +37,7 @@ class KeyStatus(StrEnum):
 class Key:
     """A key, derived from the field that declares it.
 
-    ``path``: dotted path; ``*`` is a user-defined name and ``[]`` a list item.
+    ``key_path``: ``*`` is a user-defined name and ``[]`` a list item; ``path`` is the same, dotted.
     ``since``, ``until``: first and last release that read it; ``until`` is None if still read.
     ``checked_since``: first release that rejects a wrong type while parsing.
     ``required_when``: sibling switch that makes it required.
@@ -54,7 +55,7 @@ class Key:
             # ``since`` of these blocks is that of the optimizer type; arguments declare their own.
             history = history._replace(since=str(parent.since), until=None)
         self.name = name
-        self.path = _path(name, parent)
+        self.key_path = _path(name, parent)
         self.doc = field.description or ""
         self.required = field.default is PydanticUndefined
         self.default: Any = None if self.required else field.default
@@ -78,10 +79,14 @@ class Key:
     def __repr__(self) -> str:
         return f"Key({self.path})"
 
+    @cached_property
+    def path(self) -> str:
+        return self.key_path.dotted.replace(".[]", "[]")
+
     @property
     def auto_filled_by(self) -> tuple[str, ...]:
         """Hugging Face programs that replace "auto"."""
-        filled = FILLED.get(self.path)
+        filled = FILLED.get(self.key_path)
         return filled.programs if filled else ()
 
     @cached_property
@@ -196,7 +201,7 @@ def key(path: str, *, of_type: str | None = None) -> Key | None:
     ``[]`` or a number. ``of_type`` selects the optimizer or scheduler whose arguments are meant;
     without it the first one with that argument is used.
     """
-    return find(path.replace("[]", ".[]").split("."), of_type=of_type)
+    return find(KeyPath.parse(path.replace("[]", ".[]")), of_type=of_type)
 
 
 def find(parts: Sequence[str], *, of_type: str | None = None) -> Key | None:
@@ -280,7 +285,7 @@ def _fields_by_name(owner: type[Block]) -> Mapping[str, str]:
 class BlockKey(NamedTuple):
     """A block of a config."""
 
-    path: tuple[str, ...]
+    path: KeyPath
     key: Key
     owner: type[Block]
     nested: bool
@@ -289,19 +294,19 @@ class BlockKey(NamedTuple):
 
 def blocks_in(config: Mapping[str, Any]) -> Iterator[tuple[BlockKey, Any]]:
     """Yield the blocks of a config with their content, outer ones first."""
-    for path, key, owner, content in _keys_below(config, (), DSConfig, None):
+    for path, key, owner, content in _keys_below(config, KeyPath(), DSConfig, None):
         if _is_plain_block(key):
             (inner,) = blocks_of(key.shape)
             nested = inner.history.nested or bool(len(path) > 1 and owner.history.closed)
             yield BlockKey(path, key, inner, nested), content
 
 
-def keys_in(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Key]]:
+def keys_in(config: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Key]]:
     """Yield the declared keys of a config, outer ones first.
 
     Content of user-defined names, lists and arguments is skipped.
     """
-    for path, key, _, _ in _keys_below(config, (), DSConfig, None):
+    for path, key, _, _ in _keys_below(config, KeyPath(), DSConfig, None):
         yield path, key
 
 
@@ -310,16 +315,16 @@ def _is_plain_block(key: Key) -> bool:
 
 
 def _keys_below(
-    config: Mapping[str, Any], path: tuple[str, ...], owner: type[Block], parent: Key | None
-) -> Iterator[tuple[tuple[str, ...], Key, type[Block], Any]]:
+    config: Mapping[str, Any], path: KeyPath, owner: type[Block], parent: Key | None
+) -> Iterator[tuple[KeyPath, Key, type[Block], Any]]:
     for name, content in config.items():
         entry = _named(name, (owner,), parent)
         if entry is None:
             continue
-        yield (*path, name), entry, owner, content
+        yield path / name, entry, owner, content
         if isinstance(content, dict) and _is_plain_block(entry):
             (inner,) = blocks_of(entry.shape)
-            yield from _keys_below(cast(Mapping[str, Any], content), (*path, name), inner, entry)
+            yield from _keys_below(cast(Mapping[str, Any], content), path / name, inner, entry)
 
 
 @lru_cache(maxsize=512)
@@ -336,11 +341,11 @@ def field_of(block: BlockKey, name: str) -> Key | None:
     return _named(name, (block.owner,), block.key)
 
 
-def _path(name: str, parent: Key | None) -> str:
+def _path(name: str, parent: Key | None) -> KeyPath:
     if parent is None:
-        return name
-    step = {"*": ".*", "[]": "[]"}.get(parent.shape.container, "")
-    return f"{parent.path}{step}.{name}"
+        return ROOT / name
+    item = parent.shape.container
+    return (parent.key_path / item if item else parent.key_path) / name
 
 
 def _status(declared: Declaration, history: KeyHistory) -> KeyStatus:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from dsconfig.schema.declare import TRUE_WORDS
+from dsconfig.schema.paths import ZERO
 
-ZERO = "zero_optimization"
 SWITCHES = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
 """Old switch for a block with device cpu, by block name."""
 RENAMED = {"stage3_gather_16bit_weights_on_model_save": "stage3_gather_fp16_weights_on_model_save"}
@@ -22,11 +22,11 @@ def with_current_names(config: Mapping[str, Any]) -> dict[str, Any]:
     renamed = dict(config)
     if bf16_block(config) == "bfloat16":
         renamed["bf16"] = renamed.pop("bfloat16")
-    zero: Any = config.get(ZERO)
+    zero: Any = config.get(ZERO.name)
     if isinstance(zero, bool):  # the form before stages existed
-        renamed[ZERO] = {"stage": int(zero)}
+        renamed[ZERO.name] = {"stage": int(zero)}
     elif isinstance(zero, dict):
-        renamed[ZERO] = inside = dict(cast(Mapping[str, Any], zero))
+        renamed[ZERO.name] = inside = dict(cast(Mapping[str, Any], zero))
         for block, switch in SWITCHES.items():
             value = inside.get(switch)
             on = value.lower() in TRUE_WORDS if isinstance(value, str) else value is True

@@ -10,36 +10,36 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dsconfig.schema.paths import KeyPath
+
 FILE = Path(__file__).with_name("key_index.json")
-KeyPath = tuple[str, ...]
 
 
 def is_live(path: KeyPath) -> bool:
     """Return whether the newest release reads a key at a path; False below user-defined names."""
-    return ".".join(path[:-1]) in _index()["blocks_with"].get(path[-1], ())
+    return path.parent.dotted in _index()["blocks_with"].get(path.name, ())
 
 
 def paths_of(name: str) -> tuple[KeyPath, ...]:
     """Return the paths of keys with a name or alias, except below user-defined names."""
     blocks = _index()["blocks_with"].get(name, ())
-    return tuple((*block.split("."), name) if block else (name,) for block in blocks)
+    return tuple(KeyPath.parse(block) / name for block in blocks)
 
 
-def canonical_path(path: KeyPath) -> KeyPath:
+def canonical_path(path: tuple[str, ...]) -> KeyPath:
     """Return a path with aliases replaced by canonical names."""
-    own: KeyPath = ()
+    own = KeyPath()
     for name in path:
-        own = (*own, _index()["own_names"].get(".".join((*own, name)), name))
+        own /= _index()["own_names"].get((own / name).dotted, name)
     return own
 
 
-def name_in_block(path: str, block: Mapping[str, Any]) -> str:
-    """Return the name that ``block`` uses for the key at a dotted path, or its canonical name."""
-    outer, _, name = path.rpartition(".")
-    if block.get(name) is not None:
-        return name
-    aliases = _aliases().get(f"{outer}.{name}", ())
-    return next((alias for alias in aliases if block.get(alias) is not None), name)
+def name_in_block(path: KeyPath, block: Mapping[str, Any]) -> str:
+    """Return the name that ``block`` uses for the key at a path, or its canonical name."""
+    if block.get(path.name) is not None:
+        return path.name
+    aliases = _aliases().get(path, ())
+    return next((alias for alias in aliases if block.get(alias) is not None), path.name)
 
 
 @cache
@@ -48,11 +48,11 @@ def _index() -> Mapping[str, Mapping[str, Any]]:
 
 
 @cache
-def _aliases() -> Mapping[str, list[str]]:
-    aliases: dict[str, list[str]] = {}
+def _aliases() -> Mapping[KeyPath, list[str]]:
+    aliases: dict[KeyPath, list[str]] = {}
     for written, own in _index()["own_names"].items():
-        block, _, alias = written.rpartition(".")
-        aliases.setdefault(f"{block}.{own}", []).append(alias)
+        alias = KeyPath.parse(written)
+        aliases.setdefault(alias.parent / own, []).append(alias.name)
     return aliases
 
 

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from dsconfig.schema.catalogue import Key, find
-from dsconfig.schema.former_names import ZERO, with_current_names
+from dsconfig.schema.former_names import with_current_names
 from dsconfig.schema.markers import integral
+from dsconfig.schema.paths import OVERLAP_COMM, ROOT, STAGE, ZERO, KeyPath
 from dsconfig.schema.value_checks import DTYPE_OF_NAME
 from dsconfig.schema.version import Version
 
-Path = tuple[str, ...]
 Config = Mapping[str, Any]
-STAGE = (ZERO, "stage")
-SET_BY_STAGE = ((ZERO, "overlap_comm"),)
+SET_BY_STAGE = (OVERLAP_COMM,)
 """Keys whose default depends on the ZeRO stage: true at stage 3."""
 
 
@@ -25,18 +24,18 @@ class Meaning:
     """``settings``: values that the release reads, by path; ``unread``: the other ones."""
 
     version: Version
-    settings: Mapping[Path, Any]
-    unread: Mapping[Path, Any]
+    settings: Mapping[KeyPath, Any]
+    unread: Mapping[KeyPath, Any]
 
-    def has_block(self, path: Path) -> bool:
+    def has_block(self, path: tuple[str, ...]) -> bool:
         """Return whether a block has any settings."""
         return any(setting[: len(path)] == path for setting in self.settings)
 
-    def value(self, path: Path) -> Any:
+    def value(self, path: KeyPath) -> Any:
         """Return the value at a path, or else the release's default (None without one)."""
         if path in self.settings:
             return self.settings[path]
-        key = find(path, of_type=self.settings.get((path[0], "type")))
+        key = find(path, of_type=self.settings.get(ROOT / path[0] / "type"))
         if key is None or (path[0] in ("optimizer", "scheduler") and not self.has_block(path[:1])):
             return None
         default = key.default_at(self.version)
@@ -44,10 +43,10 @@ class Meaning:
             return self.value(STAGE) == 3
         return _normalized(key, default)
 
-    def ignored_at_stage(self, path: Path) -> int | None:
+    def ignored_at_stage(self, path: KeyPath) -> int | None:
         """Return the ZeRO stage if it makes the key at a path ineffective, else None."""
         stage = self.value(STAGE)
-        if path[0] != ZERO or not isinstance(stage, int):
+        if path[:1] != ZERO or not isinstance(stage, int):
             return None
         keys = (find(path[:length]) for length in (2, len(path)))
         limits = [key.declared.stages for key in keys if key is not None and key.declared.stages]
@@ -56,11 +55,11 @@ class Meaning:
 
 def meaning(config: Config, version: Version) -> Meaning:
     """Return the meaning of a config for a release."""
-    settings: dict[Path, Any] = {}
-    unread: dict[Path, Any] = {}
-    below_unread: set[Path] = set()
-    for path, key, value in _walk(with_current_names(config), (), None):
-        if path[:-1] in below_unread:
+    settings: dict[KeyPath, Any] = {}
+    unread: dict[KeyPath, Any] = {}
+    below_unread: set[KeyPath] = set()
+    for path, key, value in _walk(with_current_names(config), ROOT, None):
+        if path.parent in below_unread:
             below_unread.add(path)
         elif key is None or not key.read_at(version):
             unread[path] = value
@@ -71,12 +70,12 @@ def meaning(config: Config, version: Version) -> Meaning:
 
 
 def _walk(
-    mapping: Config, above: Path, of_type: str | None
-) -> Iterator[tuple[Path, Key | None, Any]]:
+    mapping: Config, above: KeyPath, of_type: str | None
+) -> Iterator[tuple[KeyPath, Key | None, Any]]:
     """Yield entries with their keys under canonical names; nothing below unknown keys."""
     for name, value in mapping.items():
-        key = find((*above, name), of_type=of_type)
-        path = (*above, key.name if key is not None and "*" not in key.name else name)
+        key = find(above / name, of_type=of_type)
+        path = above / (key.name if key is not None and "*" not in key.name else name)
         yield path, key, value
         if key is not None and isinstance(value, dict):
             block = cast(Config, value)

@@ -5,9 +5,6 @@ from typing import NamedTuple
 
 from dsconfig.schema.version import Version
 
-TOTAL = "scheduler.params.total_num_steps"
-"""Total steps of the run, known to trainers but not to configs."""
-
 
 class ScheduleType(NamedTuple):
     """Value of ``scheduler.type`` (exact spelling).

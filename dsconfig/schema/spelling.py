@@ -5,8 +5,8 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 
 from dsconfig.schema.key_index import paths_of
+from dsconfig.schema.paths import KeyPath
 
-Path = tuple[str, ...]
 CLOSE = 0.8
 """Minimum similarity (0 to 1) of a suggestion."""
 MOST_PATHS = 3
@@ -50,7 +50,7 @@ def _similarity(wanted: str, candidate: str) -> float:
     return matcher.ratio()
 
 
-def other_paths(path: Path) -> tuple[Path, ...]:
+def other_paths(path: KeyPath) -> tuple[KeyPath, ...]:
     """Return the paths at which the name is a known key, preferring its own block."""
     block = path[:-1]
     paths = [other for other in paths_of(path[-1]) if other != path]
@@ -84,10 +84,10 @@ def has_other_word(name: str, other: str) -> bool:
     )
 
 
-def flattened(path: Path) -> tuple[Path, ...]:
+def flattened(path: KeyPath) -> tuple[KeyPath, ...]:
     """Return the keys that a joined name such as ``fp16_enabled`` may stand for."""
     words = path[-1].split("_")
-    candidates: list[Path] = []
+    candidates: list[KeyPath] = []
     for cut in range(1, len(words)):
         block, name = "_".join(words[:cut]), "_".join(words[cut:])
         candidates += (

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from dsconfig.schema.paths import escape
 from dsconfig.source import findings
 from dsconfig.source.document import (
     Document,
@@ -15,7 +16,6 @@ from dsconfig.source.document import (
     unreadable,
 )
 from dsconfig.source.plain import TOO_MANY_DIGITS
-from dsconfig.source.pointer import escape
 from dsconfig.source.positions import LineIndex, Offsets, Spans
 from dsconfig.source.python_settings import OPERATORS, arguments_in
 

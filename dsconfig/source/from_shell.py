@@ -107,7 +107,7 @@ def _generated(
     if not launch or plugin_settings.block_of(launch).get("deepspeed_config_file"):
         return None
     places = {
-        f"/{path.replace('.', '/')}": script.launch_places[f"/{setting}"]
+        path.pointer: script.launch_places[f"/{setting}"]
         for setting, path in plugin_settings.PATH_OF_SETTING.items()
         if f"/{setting}" in script.launch_places
     }

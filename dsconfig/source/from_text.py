@@ -73,8 +73,8 @@ def document_from_text(
 def _convert_number_words(parsed: Parsed) -> None:
     """Replace strings that matched ``NUMBER_WORD`` by numbers."""
     for pointer, _, _ in parsed.bare_texts:
-        *parents, last = split(pointer)
-        parent = value_at(parsed.value, parents)
+        path = split(pointer)
+        parent, last = value_at(parsed.value, path.parent), path.name
         if is_list(parent) and parent[int(last)] in NUMBER_WORDS:
             parent[int(last)] = float(parent[int(last)])
         elif is_block(parent) and parent[last] in NUMBER_WORDS:

@@ -180,7 +180,7 @@ def _generated(text: str, name: str, root: Node, launch: dict[str, Any]) -> Docu
     places[""] = places.get("/deepspeed_config", places[""])
     for setting, path in plugin_settings.PATH_OF_SETTING.items():
         if f"/deepspeed_config/{setting}" in places:
-            places[f"/{path.replace('.', '/')}"] = places[f"/deepspeed_config/{setting}"]
+            places[path.pointer] = places[f"/deepspeed_config/{setting}"]
     value = plugin_settings.config_of_launch(launch)
     if "/mixed_precision" in places:
         places.update({f"/{block}": places["/mixed_precision"] for block in ("bf16", "fp16")})

@@ -8,9 +8,8 @@ Iterative (nesting uses no stack) and linear in the length of the text.
 import re
 from typing import Any
 
-from dsconfig.source import pointer as pointers
 from dsconfig.source.cursor import Cursor, Frame, Parsed
-from dsconfig.source.pointer import MAX_DEPTH
+from dsconfig.source.pointer import MAX_DEPTH, escape
 from dsconfig.source.tokens import (
     PUNCTUATION,
     WORDS,
@@ -141,7 +140,7 @@ class Parser(Cursor):
             key, text, word = member.groups()
             here = f"{pointer}/{key}"
             if "/" in key or "~" in key:
-                here = f"{pointer}/{pointers.escape(key)}"
+                here = f"{pointer}/{escape(key)}"
             key_start, key_end = member.span(1)
             if key in items:
                 self.out.duplicates.append((here, key_start - 1, key_end + 1))
@@ -216,7 +215,7 @@ class Parser(Cursor):
             return
         here = None
         if frame.pointer is not None:
-            escaped = pointers.escape(key) if "/" in key or "~" in key else key
+            escaped = escape(key) if "/" in key or "~" in key else key
             here = f"{frame.pointer}/{escaped}"
         if not self.colon(key, here):
             return

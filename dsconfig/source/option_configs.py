@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.source.pointer import escape, is_block
+from dsconfig.schema import paths
+from dsconfig.schema.paths import ROOT, KeyPath, escape
+from dsconfig.source.pointer import is_block
 
 with lazy_imports():  # PyYAML, for files of options only
     from dsconfig.source import yaml_numbers
@@ -75,17 +77,17 @@ class _Options:
         found = (self.options.get(name) for name in names.split())
         return next((each for each in found if each is not None and each[1] is not None), None)
 
-    def write(self, path: str, value: Any, names: str = "") -> None:
-        """Write a value of the config at a dotted path; ``names``: the options it is read from."""
-        block, keys = self.config, path.split(".")
-        for key in keys[:-1]:
+    def write(self, path: KeyPath, value: Any, names: str = "") -> None:
+        """Write a value of the config; ``names``: the options it is read from."""
+        block = self.config
+        for key in path.parent:
             block = block.setdefault(key, {})
-        block[keys[-1]] = value
+        block[path.name] = value
         source = self._find(names)
         if source is not None:
-            self.pointers[f"/{'/'.join(keys)}"] = source[0]
+            self.pointers[path.pointer] = source[0]
 
-    def copy(self, path: str, names: str, default: Any = None) -> None:
+    def copy(self, path: KeyPath, names: str, default: Any = None) -> None:
         """Write the value of an option, or its default; nothing without either."""
         value = self.get(names, default)
         if value is not None:
@@ -109,44 +111,44 @@ _GROUPS = ("ds.ring_attn_size ring_attn_size", "ds.tensor_parallel_size ds_tenso
 def _of_openrlhf(options: _Options) -> BuiltConfig:
     write, copy, get = options.write, options.copy, options.get
     if get("train.dynamic_batch_enable use_dynamic_batch"):
-        write("train_micro_batch_size_per_gpu", 1)
-        write("gradient_accumulation_steps", 1)
+        write(paths.MICRO_BATCH, 1)
+        write(paths.ACCUMULATION, 1)
     else:
-        copy("train_micro_batch_size_per_gpu", _MICRO)
+        copy(paths.MICRO_BATCH, _MICRO)
         batch, groups = get(_BATCH, 128), [get(names, 1) for names in _GROUPS]
         if all(type(size) is int for size in (batch, *groups)):
             batch *= groups[0] * groups[1]
-        write("train_batch_size", batch, _BATCH)
-    copy("zero_optimization.stage", "ds.zero_stage zero_stage", 2)
+        write(paths.GLOBAL_BATCH, batch, _BATCH)
+    copy(paths.STAGE, "ds.zero_stage zero_stage", 2)
     adam = "ds.adam_offload adam_offload"
-    write("zero_optimization.offload_optimizer.device", "cpu" if get(adam) else "none", adam)
-    write("zero_optimization.offload_optimizer.pin_memory", True)
-    copy("zero_optimization.zero_hpz_partition_size", "ds.zpg zpg", 1)
+    write(paths.OPTIMIZER_DEVICE, "cpu" if get(adam) else "none", adam)
+    write(paths.OFFLOAD_OPTIMIZER / "pin_memory", True)
+    copy(paths.ZERO / "zero_hpz_partition_size", "ds.zpg zpg", 1)
     overlap = "ds.overlap_comm overlap_comm"
     if get(overlap):
-        write("zero_optimization.overlap_comm", True, overlap)
-        write("zero_optimization.contiguous_gradients", True)
+        write(paths.OVERLAP_COMM, True, overlap)
+        write(paths.ZERO / "contiguous_gradients", True)
     # Releases without param_dtype have --bf16, which is off by default, and no fp16.
     is_off = get(_DTYPE) is None and "zero_stage" in options.options and not get("bf16")
     dtype = "fp32" if is_off else get(_DTYPE, "bf16")
     for block in ("bf16", "fp16"):
-        write(f"{block}.enabled", dtype == block, f"{_DTYPE} bf16")
-    copy("gradient_clipping", "max_norm actor.max_norm", 1.0)
-    copy("data_types.grad_accum_dtype", "ds.grad_accum_dtype grad_accum_dtype")
+        write(paths.HALF_PRECISIONS[block], dtype == block, f"{_DTYPE} bf16")
+    copy(paths.GRADIENT_CLIPPING, "max_norm actor.max_norm", 1.0)
+    copy(paths.GRAD_ACCUM_DTYPE, "ds.grad_accum_dtype grad_accum_dtype")
     _with_adam(options, _RATE, "adam.")
-    copy("compile.deepcompile", "ds.deepcompile deepcompile")
-    copy("checkpoint.load_universal", "ds.use_universal_ckpt use_ds_universal_ckpt")
-    copy("tensor_parallel.autotp_size", _GROUPS[1])
-    write("steps_per_print", 100)
+    copy(ROOT / "compile" / "deepcompile", "ds.deepcompile deepcompile")
+    copy(paths.CHECKPOINT / "load_universal", "ds.use_universal_ckpt use_ds_universal_ckpt")
+    copy(paths.AUTOTP_SIZE, _GROUPS[1])
+    write(paths.STEPS_PER_PRINT, 100)
     return _built("OpenRLHF", options)
 
 
 def _with_adam(options: _Options, rate: str, prefix: str, name: str = "AdamW") -> None:
     """Write the optimizer block; the rate only if the file sets it, as defaults vary."""
-    options.write("optimizer.type", name)
-    options.copy("optimizer.params.lr", rate)
+    options.write(paths.OPTIMIZER_TYPE, name)
+    options.copy(paths.LEARNING_RATE, rate)
     for key in ("betas", "eps", "weight_decay"):
-        options.copy(f"optimizer.params.{key}", f"{prefix}{key} {key}")
+        options.copy(paths.OPTIMIZER_PARAMS / key, f"{prefix}{key} {key}")
 
 
 # --- verl
@@ -182,39 +184,37 @@ def _blocks(
 def _of_verl(options: _Options, optim: _Options, every: _Options) -> BuiltConfig:
     write, copy, get = options.write, options.copy, options.get
     stage, target = get("zero_stage", 2), get("offload", "none")
-    copy(
-        "train_micro_batch_size_per_gpu", "ppo_micro_batch_size_per_gpu micro_batch_size_per_gpu", 1
-    )
+    copy(paths.MICRO_BATCH, "ppo_micro_batch_size_per_gpu micro_batch_size_per_gpu", 1)
     mini, samples = (
         get("ppo_mini_batch_size"),
         every.get("actor_rollout_ref.rollout.n rollout.n", 1),
     )
     if type(mini) is int and type(samples) is int:
         # Of prompts, each with n samples; divided by ranks and micro batch for the accumulation.
-        write("train_batch_size", mini * samples, "ppo_mini_batch_size")
+        write(paths.GLOBAL_BATCH, mini * samples, "ppo_mini_batch_size")
     else:
-        copy("gradient_accumulation_steps", "gradient_accumulation_steps", 1)
-    write("zero_optimization.stage", stage, "zero_stage")
+        copy(paths.ACCUMULATION, "gradient_accumulation_steps", 1)
+    write(paths.STAGE, stage, "zero_stage")
     if type(stage) is int and target in ("cpu", "nvme", "auto"):
         device = "nvme" if target == "nvme" else "cpu"
         for block, least in (("offload_optimizer", 2), ("offload_param", 3)):
             if stage >= least:
-                write(f"zero_optimization.{block}.device", device, "offload")
+                write(paths.ZERO / block / "device", device, "offload")
                 if device == "nvme":
-                    copy(f"zero_optimization.{block}.nvme_path", "offload_dir")
+                    copy(paths.ZERO / block / "nvme_path", "offload_dir")
                 else:
-                    write(f"zero_optimization.{block}.pin_memory", True)
+                    write(paths.ZERO / block / "pin_memory", True)
     if stage == 3:
-        write("zero_optimization.gather_16bit_weights_on_model_save", True)
+        write(paths.ZERO / "gather_16bit_weights_on_model_save", True)
     dtype = "mixed_precision.param_dtype dtype"
     written = str(get(dtype, "bfloat16")).lower()
     for block, names in (("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16", "float16"))):
         if written in names:
-            write(f"{block}.enabled", True, dtype)
+            write(paths.HALF_PRECISIONS[block], True, dtype)
     if optim.options:
         _with_adam(optim, "lr", "", optim.get("optimizer", "AdamW"))
-        optim.copy("gradient_clipping", "clip_grad")
-    copy("gradient_clipping", "grad_clip")
+        optim.copy(paths.GRADIENT_CLIPPING, "clip_grad")
+    copy(paths.GRADIENT_CLIPPING, "grad_clip")
     options.config |= optim.config
     options.pointers |= optim.pointers
     each, nodes = every.get("trainer.n_gpus_per_node"), every.get("trainer.nnodes", 1)

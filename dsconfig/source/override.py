@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source import plain
 from dsconfig.source.document import Document, Span
 from dsconfig.source.pointer import (
     MAX_DEPTH,
-    from_dotted,
     index_of,
     is_block,
     is_list,
@@ -36,7 +36,7 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
         path, equals, text = override.partition("=")
         if not equals or not path.strip():
             raise ValueError(f"--set {_short(override)}: write it as path.to.key=value")
-        pointer = from_dotted(path.strip())
+        pointer = KeyPath.parse(path.strip()).pointer
         try:
             new = parse_value(text)
         except ValueError as error:

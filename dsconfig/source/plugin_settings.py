@@ -9,17 +9,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
+from dsconfig.schema import paths
 from dsconfig.schema.markers import AUTO
+from dsconfig.schema.paths import KeyPath
 
-PATH_OF_SETTING: Mapping[str, str] = {
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "gradient_clipping": "gradient_clipping",
-    "zero_stage": "zero_optimization.stage",
-    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
-    "offload_param_device": "zero_optimization.offload_param.device",
-    "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
-    "offload_optimizer_nvme_path": "zero_optimization.offload_optimizer.nvme_path",
-    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+PATH_OF_SETTING: Mapping[str, KeyPath] = {
+    "gradient_accumulation_steps": paths.ACCUMULATION,
+    "gradient_clipping": paths.GRADIENT_CLIPPING,
+    "zero_stage": paths.STAGE,
+    "offload_optimizer_device": paths.OPTIMIZER_DEVICE,
+    "offload_param_device": paths.PARAM_DEVICE,
+    "offload_param_nvme_path": paths.PARAM_NVME,
+    "offload_optimizer_nvme_path": paths.OPTIMIZER_NVME,
+    "zero3_save_16bit_model": paths.GATHERED_ON_SAVE,
 }
 VARIABLES: Mapping[str, tuple[str, Any]] = {
     "gradient_accumulation_steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", AUTO),
@@ -47,9 +49,7 @@ OTHERS = frozenset(
 )
 """Settings of the block that do not reach a ds_config."""
 SETTING_OF_KEY = {
-    path.rpartition(".")[2]: name
-    for name, path in PATH_OF_SETTING.items()
-    if not name.startswith("offload_")
+    path.name: name for name, path in PATH_OF_SETTING.items() if not name.startswith("offload_")
 }
 """Settings by name of the key that they generate, where the name belongs to one key only."""
 KNOWN = OTHERS | PATH_OF_SETTING.keys()

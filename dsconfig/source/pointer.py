@@ -1,7 +1,10 @@
-"""Paths in plain data: JSON Pointers (RFC 6901) and dotted paths; limits on depth and size."""
+"""Paths in plain data: lookup by path and pointer; limits on depth and size."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard, cast
+
+from dsconfig.schema.paths import KeyPath
+from dsconfig.schema.paths import escape as escape
 
 ABSENT: Any = object()
 """Returned by :func:`value_at` if there is no value."""
@@ -19,30 +22,19 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 def join(*parts: str | int) -> str:
     """Return the pointer of a path: ``join("a", 0)`` is ``/a/0``."""
-    return "".join(f"/{escape(str(part))}" for part in parts)
+    return KeyPath(map(str, parts)).pointer
 
 
-def escape(part: str) -> str:
-    return part.replace("~", "~0").replace("/", "~1")
-
-
-def split(pointer: str) -> tuple[str, ...]:
-    """Split a pointer into its parts. Raises ValueError if it is not a JSON Pointer."""
-    if not pointer:
-        return ()
-    if not pointer.startswith("/"):
+def split(pointer: str) -> KeyPath:
+    """Return the path of a pointer. Raises ValueError if it is not a JSON Pointer."""
+    if pointer and not pointer.startswith("/"):
         raise ValueError(f"{pointer!r} is not a JSON Pointer: it must start with '/'")
-    return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/"))
+    return KeyPath.parse(pointer)
 
 
 def dotted(pointer: str) -> str:
     """Return the dotted path, ``zero_optimization.stage``; ``(root)`` for the root."""
-    return ".".join(split(pointer)) or "(root)"
-
-
-def from_dotted(path: str) -> str:
-    """Return the pointer of a dotted path; a pointer is returned unchanged."""
-    return path if not path or path.startswith("/") else join(*path.split("."))
+    return split(pointer).dotted or "(root)"
 
 
 def lookup(value: Any, pointer: str, default: Any = None) -> Any:
@@ -50,9 +42,9 @@ def lookup(value: Any, pointer: str, default: Any = None) -> Any:
     return value_at(value, split(pointer), default)
 
 
-def value_at(value: Any, path: str | Iterable[str], default: Any = ABSENT) -> Any:
-    """Return the value at a path (dotted or in parts), or ``default``."""
-    for part in path.split(".") if isinstance(path, str) else path:
+def value_at(value: Any, path: tuple[str, ...], default: Any = ABSENT) -> Any:
+    """Return the value at a path, or ``default``."""
+    for part in path:
         if type(value) is dict:  # nearly always, and the checks below are slow
             block = cast("dict[str, Any]", value)
             if part not in block:

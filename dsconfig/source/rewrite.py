@@ -63,9 +63,9 @@ def _differences(before: Any, after: Any, pointer: str) -> Iterator[tuple[str, A
 def _with_value(document: Document, pointer: str, value: Any) -> Document:
     missing: list[str] = []
     while pointer and lookup(document.value, pointer, _MISSING) is _MISSING:
-        *parents, last = split(pointer)
-        pointer = join(*parents)
-        missing.append(last)
+        path = split(pointer)
+        pointer = path.parent.pointer
+        missing.append(path.name)
     outermost = missing.pop() if missing else None
     for name in missing:
         value = {name: value}

@@ -62,8 +62,8 @@ def as_strict_json_reads(document: Document) -> Document:
         return read
     value = copied(document.value)  # may contain overrides
     for pointer, number in _floats(read.value):
-        *parents, last = split(pointer)
-        parent = value_at(value, parents)
+        path = split(pointer)
+        parent, last = value_at(value, path.parent), path.name
         if isinstance(lookup(value, pointer), str):
             parent[int(last) if isinstance(parent, list) else last] = number
     return read._replace(value=value, spans=document.spans)

@@ -11,6 +11,7 @@ import dsconfig
 from dsconfig.checks.registry import rules
 from dsconfig.facts import gather
 from dsconfig.reference.examples import facts_of
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.pointer import copied, is_block, value_at
 
 ARGUMENTS = {
@@ -39,7 +40,7 @@ def cases() -> Iterator[Any]:
             if not is_block(config) or "training_args" in example.facts:
                 continue
             for path in ARGUMENTS:
-                value = value_at(config, path, None)
+                value = value_at(config, KeyPath.parse(path), None)
                 if type(value) in (bool, int, float) and (type(value), path) != FRACTION:
                     yield pytest.param(
                         example, config, path, value, id=f"{rule.code}-{label}-{path}"
@@ -57,8 +58,8 @@ def test_auto_has_the_findings_of_its_value(
     example: Any, config: dict[str, Any], path: str, value: Any
 ) -> None:
     open_config = copied(config)
-    *blocks, name = path.split(".")
-    value_at(open_config, blocks)[name] = "auto"
+    key = KeyPath.parse(path)
+    value_at(open_config, key.parent)[key.name] = "auto"
     arguments = {ARGUMENTS[path]: value}
     assert found(example, open_config, arguments) == found(example, config, arguments)
 

@@ -12,6 +12,7 @@ import dsconfig
 from dsconfig.facts import FactError, gather, hf_attributes
 from dsconfig.runtimes import integrations
 from dsconfig.runtimes.replay import MissingFact, ReplayStop
+from dsconfig.schema.paths import REDUCE_BUCKET
 
 AUTO = {
     "train_batch_size": "auto",
@@ -23,7 +24,7 @@ AUTO = {
         "stage3_param_persistence_threshold": "auto",
     },
 }
-ASKED = ["zero_optimization.reduce_bucket_size"]
+ASKED = [REDUCE_BUCKET]
 
 
 def resolved(config: dict[str, Any], folder: Path, runtime: str = "transformers") -> Any:

@@ -23,7 +23,10 @@ LAYERS = [
     ("resolver",),
     ("planner",),
     ("applicable_fixes",),
-    ("opening", "examination",),
+    (
+        "opening",
+        "examination",
+    ),
     ("reference", "comparison", "failures"),
     ("api", "__init__"),
     ("project",),

@@ -52,7 +52,7 @@ def compared(row: Mapping[str, Any]) -> Case:
     failure = resolution.failure
     if row["outcome"] == "error":
         expected: Any = (row["error"].split(":")[0], sorted(named(row["error"])))
-        got: Any = (failure.exception, sorted(failure.paths)) if failure else ("", [])
+        got: Any = (failure.exception, sorted(map(str, failure.paths))) if failure else ("", [])
         same = got[0] == expected[0] and (not expected[1] or got[1] == expected[1])
         return Case(row["id"], expected, got, same)
     expected = row["output_config"]

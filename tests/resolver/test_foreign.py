@@ -7,6 +7,7 @@ from dsconfig.facts import gather
 from dsconfig.runtimes.accelerate import accelerate
 from dsconfig.runtimes.deepspeed import deepspeed
 from dsconfig.runtimes.transformers import transformers
+from dsconfig.schema.paths import GRADIENT_CLIPPING, MICRO_BATCH
 from dsconfig.source import with_overrides
 from narrowing import not_none
 
@@ -87,8 +88,8 @@ def test_each_trainer_mismatch_is_reported():
     resolution = dsconfig.resolve(config, facts, runtime=transformers(entry="config"))
     failure = not_none(resolution.failure)
     assert failure.exception == "ValueError" and set(failure.paths) == {
-        "train_micro_batch_size_per_gpu",
-        "gradient_clipping",
+        MICRO_BATCH,
+        GRADIENT_CLIPPING,
     }
     (found,) = resolution.refusals
     assert found.code == "DSC703" and "raises a ValueError" in found.message and found.late

@@ -7,7 +7,6 @@ import pytest
 import dsconfig
 from dsconfig.facts import gather
 from dsconfig.runtimes.deepspeed import deepspeed
-from dsconfig.source.pointer import from_dotted
 from runtimes.late_refusals import CASES, Stop, config_of
 from training.ranks import Ranks
 
@@ -20,7 +19,7 @@ def test_replay_stops_at_late_refusal(case: dict[str, Any], stop: Stop) -> None:
         assert failure is None
     else:
         assert failure is not None and failure.exception == stop[0]
-        assert [from_dotted(path) for path in failure.paths] == [stop[1]]
+        assert [path.pointer for path in failure.paths] == [stop[1]]
         assert any(f"raises {stop[0]}" in found.message for found in resolution.refusals)
 
 

@@ -1,8 +1,12 @@
 """Key lookup by path, alias, list item, user-defined name and optimizer type."""
 
+import pickle
 import re
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dsconfig import schema
@@ -15,10 +19,13 @@ from dsconfig.schema import (
     key,
     key_index,
     keys,
+    paths,
     strict_at,
     strict_since,
 )
 from dsconfig.schema.catalogue import blocks_of
+from dsconfig.schema.paths import KeyPath
+from dsconfig.source.pointer import join, split
 
 
 def known(path: str) -> Key:
@@ -161,7 +168,48 @@ def test_key_index_entries_resolve_to_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [("amp",), ("amp", "enabled"), ("overlap_comm",), ("zero_optimization", "grad_hooks")]
+    "path", ["amp", "amp.enabled", "overlap_comm", "zero_optimization.grad_hooks"]
 )
-def test_removed_or_misplaced_key_is_not_live(path: tuple[str, ...]) -> None:
-    assert not key_index.is_live(path)
+def test_removed_or_misplaced_key_is_not_live(path: str) -> None:
+    assert not key_index.is_live(KeyPath.parse(path))
+
+
+NAMES_OF_A_PATH = st.lists(st.text(max_size=6), max_size=4)
+STAGE = paths.ROOT / "zero_optimization" / "stage"
+
+
+def declared(value: Any) -> list[KeyPath]:
+    """Return the paths in a constant of the module."""
+    if isinstance(value, KeyPath):
+        return [value]
+    values: Any = value.values() if isinstance(value, dict) else value
+    return [path for path in values if isinstance(path, KeyPath)]
+
+
+def test_every_named_key_exists() -> None:
+    constants = {name: value for name, value in vars(paths).items() if name.isupper()}
+    found = {name: declared(value) for name, value in constants.items() if name != "ROOT"}
+    assert [name for name, each in found.items() if not each] == []
+    assert [str(path) for each in found.values() for path in each if find(path) is None] == []
+
+
+def test_three_notations_of_a_path() -> None:
+    assert STAGE == ("zero_optimization", "stage")
+    assert (STAGE.dotted, STAGE.pointer) == ("zero_optimization.stage", "/zero_optimization/stage")
+    assert f"{STAGE} is 2" == "zero_optimization.stage is 2"
+    assert (STAGE.parent, STAGE.name) == (("zero_optimization",), "stage")
+    assert paths.ROOT.parent == paths.ROOT and paths.ROOT.pointer == paths.ROOT.dotted == ""
+
+
+def test_both_notations_are_parsed() -> None:
+    assert KeyPath.parse(STAGE.dotted) == KeyPath.parse(STAGE.pointer) == STAGE
+    assert KeyPath.parse("") == paths.ROOT
+
+
+@given(NAMES_OF_A_PATH)
+def test_pointer_and_pickle_keep_every_name(names: list[str]) -> None:
+    path = KeyPath(names)
+    assert KeyPath.parse(path.pointer) == split(join(*names)) == path
+    copy = pickle.loads(pickle.dumps(path))
+    assert copy == path and type(copy) is KeyPath
+    assert hash(path) == hash(tuple(names))

@@ -10,6 +10,7 @@ import dsconfig
 from dsconfig.comparison.upgrades import ChangeKind, new_defaults, upgrade_changes
 from dsconfig.project.pinning import pinned
 from dsconfig.schema.meaning import meaning
+from dsconfig.schema.paths import MAX_LR, KeyPath
 from dsconfig.schema.version import Version
 from dsconfig.source import read
 from dsconfig.source.pointer import value_at
@@ -263,7 +264,7 @@ def test_pinned_file_keeps_its_meaning(run: Run, file: Any) -> None:
     lost = ("seq_parallel_comm_data_type",)
     for path in {*before.settings, *later.settings} - {lost}:
         assert before.value(path) == later.value(path), path
-    assert later.value(("scheduler", "params", "warmup_max_lr")) == 0.001
+    assert later.value(MAX_LR) == 0.001
     assert (
         err
         == "cannot be kept: no longer read: seq_parallel_comm_data_type  (last read by 0.16.4)\n"
@@ -365,7 +366,7 @@ def test_pinned_values_equal_earlier_sources(older: str, written: int) -> None:
         for change in rows[path]["default_changes"]
         if release < Version.parse(change["version"])
     }
-    assert {path: value_at(after, path) for path in before} == before
+    assert {path: value_at(after, KeyPath.parse(path)) for path in before} == before
     assert len(before) == written
 
 

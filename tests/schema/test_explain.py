@@ -10,7 +10,6 @@ from dsconfig.reference.keys import key_as_text
 from dsconfig.resolver.policy import POLICY
 from dsconfig.runtimes import AutoHandling, every_runtime
 from dsconfig.schema import keys
-from dsconfig.source.pointer import from_dotted, split
 
 from .conftest import Run
 
@@ -118,19 +117,18 @@ def test_every_filled_auto_is_documented() -> None:
         if not fills:
             continue
         filled = {
-            key.path
+            key.key_path
             for key in keys()
-            if not key.is_block
-            and runtime.on_auto(tuple(key.path.split(".")), {}) is AutoHandling.FILLED
+            if not key.is_block and runtime.on_auto(key.key_path, {}) is AutoHandling.FILLED
         }
-        declared = {key.path for key in keys() if runtime.name in key.auto_filled_by}
+        declared = {key.key_path for key in keys() if runtime.name in key.auto_filled_by}
         assert filled == set(fills) >= declared, runtime.name
 
 
 def test_policy_keys_exist() -> None:
     from dsconfig.schema import find
 
-    assert [path for path in POLICY if find(split(from_dotted(path))) is None] == []
+    assert [path for path in POLICY if find(path) is None] == []
 
 
 @pytest.mark.parametrize(

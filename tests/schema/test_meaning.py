@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from dsconfig.schema import paths
 from dsconfig.schema.meaning import Meaning, meaning
 from dsconfig.schema.version import NEWEST, Version
 
@@ -66,22 +67,22 @@ class TestDefaults:
         return meaning(config, version)
 
     def test_are_those_of_the_release(self) -> None:
-        assert self.of({}).value(("gradient_clipping",)) == 1
-        assert self.of({}, Version(0, 14, 4)).value(("gradient_clipping",)) == 0
+        assert self.of({}).value(paths.GRADIENT_CLIPPING) == 1
+        assert self.of({}, Version(0, 14, 4)).value(paths.GRADIENT_CLIPPING) == 0
 
     @pytest.mark.parametrize(("stage", "overlap"), [(2, False), (3, True)])
     def test_overlap_follows_the_stage(self, stage: int, overlap: bool) -> None:
         config = self.of({"zero_optimization": {"stage": stage}})
-        assert config.value(("zero_optimization", "overlap_comm")) is overlap
+        assert config.value(paths.OVERLAP_COMM) is overlap
 
     def test_missing_optimizer_has_no_arguments(self) -> None:
-        assert self.of({}).value(("optimizer", "params", "lr")) is None
+        assert self.of({}).value(paths.LEARNING_RATE) is None
         muon = self.of({"optimizer": {"type": "Muon"}})
-        assert muon.value(("optimizer", "params", "lr")) == 0.02
+        assert muon.value(paths.LEARNING_RATE) == 0.02
 
     def test_unknown_path_is_none(self) -> None:
-        assert self.of({}).value(("nothing",)) is None
+        assert self.of({}).value(paths.ROOT / "nothing") is None
 
     def test_lists_are_compared_by_value(self) -> None:
         config = {"optimizer": {"type": "Lion", "params": {"betas": [0.0, 1.0]}}}
-        assert self.of(config).value(("optimizer", "params", "betas")) == [0, 1]
+        assert self.of(config).value(paths.OPTIMIZER_PARAMS / "betas") == [0, 1]

@@ -248,7 +248,7 @@ def test_patch_of_a_supported_release_is_not_newer(monkeypatch: pytest.MonkeyPat
 def test_filled_auto_values_are_counted() -> None:
     trainer = inference.runtime_of("transformers")
     found = inference.filled_by(trainer, json.loads(TRAINER))
-    assert sorted(found) == sorted(
+    assert sorted(map(str, found)) == sorted(
         [
             "bf16.enabled",
             "gradient_clipping",

@@ -8,6 +8,7 @@ from dsconfig.cost.workload import Workload
 from dsconfig.report.sizes import MIB
 from dsconfig.runtimes.effective import Offload, Tier
 from dsconfig.runtimes.settings import default_of
+from dsconfig.schema.paths import AIO
 from dsconfig.source.pointer import value_at
 
 
@@ -42,7 +43,7 @@ def is_swapped(job: Workload) -> bool:
 
     ``min_aio_bytes`` in its swap_tensor/optimizer_utils.py: the larger of 1 MiB and block_size.
     """
-    path = "aio.block_size"
+    path = AIO / "block_size"
     block = int(value_at(job.effective.config, path, default_of(path)))
     group = min(job.owned, job.effective.zero.sub_group_size)
     return group * job.master_width >= max(MIB, block)

@@ -16,8 +16,9 @@ from dsconfig.planner.coverage.rules import OFF, Rule, decide, inert
 from dsconfig.planner.plan import Coverage, Status
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.key_index import canonical_path, is_live
+from dsconfig.schema.paths import KeyPath, escape
 from dsconfig.source.document import OWN_KEYS
-from dsconfig.source.pointer import escape, is_block, lookup, split
+from dsconfig.source.pointer import is_block, lookup, split
 
 RULES: Mapping[str, Rule] = {
     **training.RULES,
@@ -66,7 +67,7 @@ def _is_annotation(path: tuple[str, ...]) -> bool:
     return not path or path[0] in OWN_KEYS or path[-1].startswith(("_", "//"))
 
 
-def _may_refuse(path: tuple[str, ...], value: Any) -> bool:
+def _may_refuse(path: KeyPath, value: Any) -> bool:
     if _is_annotation(path):
         return False
     rule = _rule_at(path)
@@ -106,9 +107,9 @@ def _handling(pointer: str, value: Any, effective: Effective) -> tuple[Status, s
     return case.status, case.by
 
 
-def _rule_at(path: tuple[str, ...]) -> Rule | None:
+def _rule_at(path: KeyPath) -> Rule | None:
     """Return the rule at a path; None for names with a dot, which are not keys."""
-    return None if any("." in name for name in path) else rule_of(".".join(canonical_path(path)))
+    return None if any("." in name for name in path) else rule_of(canonical_path(path).dotted)
 
 
 @lru_cache(maxsize=1024)
