@@ -3,9 +3,14 @@
 Each family module has ``build(sizes: Architecture) -> Part`` and is imported on first use.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.facts.model import Architecture, ModelTree, with_counts
+
+if TYPE_CHECKING:
+    from dsconfig.facts.architectures.parts import Part
 
 HOME_OF_FAMILY = {
     "llama": "llama",
@@ -93,3 +98,11 @@ def model_of(name: str, sizes: Architecture) -> ModelTree | None:
         hidden_size=sizes.hidden_size,
     )
     return with_counts(bare, root)
+
+
+def tower_of(kind: str, config: Mapping[str, Any], width: int) -> "Part | None":
+    """Return the vision tower of a model type, with its projector to ``width``; None without one,
+    or if its layout is unknown."""
+    if "vision_config" not in config:
+        return None
+    return import_module(f"{__name__}.towers").tower_of(kind, config, width)
