@@ -161,8 +161,9 @@ def _with_towers(tree: ModelTree, config: Mapping[str, Any], part: Mapping[str, 
     part_is_whole = bool(_first(config, "hidden_size") and _depth(config))
     tower = architectures.tower_of(str(config.get("model_type")), config, width)
     if tower is not None:
-        tree = _beside(tree, tower.placed())
-        config = {key: value for key, value in config.items() if key != "vision_config"}
+        counted, part_of_tower = tower
+        tree = _beside(tree, part_of_tower.placed())
+        config = {key: value for key, value in config.items() if key != counted}
     nested = (config, *(config[key] for key in _NESTED if is_block(config.get(key))))
     left = {
         key: None

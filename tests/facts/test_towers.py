@@ -31,6 +31,15 @@ _CLIP = {
     "image_size": 56,
     "patch_size": 14,
 }
+_INTERN = {**_CLIP, "image_size": [56, 56], "patch_size": [14, 14]}
+_AUDIO = {
+    "d_model": 64,
+    "encoder_ffn_dim": 172,
+    "encoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "num_mel_bins": 16,
+    "max_source_positions": 30,
+}
 _SIGLIP = {**_CLIP, "model_type": "siglip_vision_model"}
 RECORDED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
@@ -43,6 +52,18 @@ RECORDED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("qwen3_vl_moe", {**_QWEN, "out_hidden_size": 128}, {}),
     ("qwen3_5", {**_QWEN, "out_hidden_size": 128}, {}),
     ("llava", {**_CLIP, "model_type": "clip_vision_model"}, {"model_type": "llama"}),
+    ("llava_next", {**_CLIP, "model_type": "clip_vision_model"}, {"model_type": "llama"}),
+    ("llava_next", _SIGLIP, {"model_type": "llama"}),
+    ("llava_onevision", {**_SIGLIP, "vision_use_head": False}, {"model_type": "qwen2"}),
+    ("idefics3", _CLIP, {"model_type": "llama"}),
+    ("smolvlm", _CLIP, {"model_type": "llama"}),
+    ("internvl", _INTERN, {"model_type": "qwen2"}),
+    (
+        "internvl",
+        {**_INTERN, "norm_type": "rms_norm", "use_qk_norm": True, "attention_bias": True},
+        {"model_type": "qwen2"},
+    ),
+    ("qwen2_audio", _AUDIO, {"model_type": "qwen2"}),
     ("gemma3", {**_SIGLIP, "vision_use_head": False}, {"model_type": "gemma3_text"}),
     ("gemma3", _SIGLIP, {"model_type": "gemma3_text"}),
     ("mistral3", {**_CLIP, "model_type": "pixtral", "head_dim": 16}, {"model_type": "mistral"}),
@@ -113,18 +134,21 @@ def _recorded() -> list[dict[str, Any]]:
         MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as NAMES,
     )
 
+    classes = {**NAMES, "qwen2_audio": "Qwen2AudioForConditionalGeneration"}
+
     found: list[dict[str, Any]] = []
     for kind, vision, more in RECORDED:
+        block = "audio_config" if kind == "qwen2_audio" else "vision_config"
         config = transformers.AutoConfig.for_model(
-            kind, vision_config=vision, text_config={**_TEXT, **more}
+            kind, **{block: vision, "text_config": {**_TEXT, **more}}
         )
-        named = NAMES[kind]
+        named = classes[kind]
         class_ = getattr(transformers, named if isinstance(named, str) else named[0])
         with torch.device("meta"):
             model = class_._from_config(config)
         model.tie_weights()
         parameters = dict(model.named_parameters(remove_duplicate=False))
-        words = ("visual", "vision", "projector")
+        words = ("visual", "vision", "projector", "connector", "newline", "audio_tower")
         found.append(
             {
                 "config": json.loads(config.to_json_string(use_diff=False)),

@@ -100,9 +100,9 @@ def model_of(name: str, sizes: Architecture) -> ModelTree | None:
     return with_counts(bare, root)
 
 
-def tower_of(kind: str, config: Mapping[str, Any], width: int) -> "Part | None":
-    """Return the vision tower of a model type, with its projector to ``width``; None without one,
-    or if its layout is unknown."""
-    if "vision_config" not in config:
+def tower_of(kind: str, config: Mapping[str, Any], width: int) -> "tuple[str, Part] | None":
+    """Return the tower of a model type, with its projector to ``width``, and the block of the
+    config that describes it; None without one, or if its layout is unknown."""
+    if config.keys().isdisjoint(("vision_config", "audio_config")):
         return None
     return import_module(f"{__name__}.towers").tower_of(kind, config, width)

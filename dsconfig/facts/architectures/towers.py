@@ -1,9 +1,10 @@
-"""Vision towers of multimodal models, with their projectors, as in transformers 5.23.
+"""Vision and audio towers of multimodal models, with their projectors, as in transformers 5.23.
 
 ``tests/facts/test_towers.py`` compares each with the real model.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dsconfig.facts.architectures.parts import (
@@ -20,17 +21,20 @@ from dsconfig.source.pointer import is_block, is_list
 Sizes = Mapping[str, Any]
 
 
-def tower_of(kind: str, config: Sizes, width: int) -> Part | None:
-    """Return the vision tower and projector of a model type with a language model of ``width``;
-    None if its layout is unknown."""
-    build, vision = _BUILDERS.get(kind), config.get("vision_config")
-    if build is None or not is_block(vision):
+def tower_of(kind: str, config: Sizes, width: int) -> tuple[str, Part] | None:
+    """Return the tower and projector of a model type with a language model of ``width``, and the
+    block of the config that describes it; None if its layout is unknown."""
+    key = "audio_config" if kind == "qwen2_audio" else "vision_config"
+    build, block = _BUILDERS.get(kind), config.get(key)
+    if build is None or not is_block(block):
         return None
     defaults = _DEFAULTS[kind]
-    sizes = {**defaults, **{key: value for key, value in vision.items() if value is not None}}
+    stated = {name: value for name, value in block.items() if value is not None}
+    sizes = {**defaults, **stated}
     if not all(_is_like(sizes[name], default) for name, default in defaults.items()):
         return None
-    return build(sizes, config, width)
+    part = build(sizes, config, width)
+    return None if part is None else (key, part)
 
 
 def _is_like(value: object, default: object) -> bool:
@@ -57,6 +61,7 @@ _CLIP = {
     "patch_size": 32,
 }
 _SIGLIP = {**_CLIP, "patch_size": 16, "vision_use_head": True}
+_IDEFICS = {**_CLIP, "hidden_size": 1152}
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "qwen2_vl": {**_QWEN, "depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "hidden_size": 3584},
     "qwen2_5_vl": {
@@ -71,6 +76,26 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_vl": _QWEN_3_DEEP,
     "qwen3_vl_moe": _QWEN_3_DEEP,
     "llava": _CLIP,
+    "llava_next": {**_CLIP, "hidden_size": 1024},
+    "llava_onevision": {
+        **_SIGLIP,
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_hidden_layers": 26,
+        "image_size": 384,
+        "patch_size": 14,
+        "vision_use_head": False,
+    },
+    "idefics3": _IDEFICS,
+    "smolvlm": _IDEFICS,
+    "internvl": {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24},
+    "qwen2_audio": {
+        "d_model": 1280,
+        "encoder_ffn_dim": 5120,
+        "encoder_layers": 32,
+        "num_mel_bins": 128,
+        "max_source_positions": 1500,
+    },
     "gemma3": _SIGLIP,
     "paligemma": _SIGLIP,
     "mistral3": {
@@ -216,7 +241,7 @@ def _clip(sizes: Sizes) -> Part:
     return group("vision_tower", "CLIPVisionModel", *parts)
 
 
-def _siglip(sizes: Sizes) -> Part:
+def _siglip(sizes: Sizes, name: str = "vision_tower") -> Part:
     own, side = sizes["hidden_size"], sizes["patch_size"]
     embeddings = group(
         "embeddings",
@@ -226,13 +251,13 @@ def _siglip(sizes: Sizes) -> Part:
     )
     norm = layer_norm("post_layernorm", own)
     parts = embeddings, _clip_layers(sizes), norm, _siglip_head(sizes)
-    return group("vision_tower", "SiglipVisionModel", *parts)
+    return group(name, "SiglipVisionModel", *parts)
 
 
 def _siglip_head(sizes: Sizes) -> Part | None:
     """Return the pooling head, which is built even if its output is unused."""
     own = sizes["hidden_size"]
-    if not sizes["vision_use_head"]:
+    if not sizes.get("vision_use_head", False):
         return None
     packed = TensorFact("in_proj_weight", (3 * own, own)), TensorFact("in_proj_bias", (3 * own,))
     out = linear("out_proj", own, own, bias=True)
@@ -249,12 +274,130 @@ def _projector(*parts: Part, parameters: tuple[TensorFact, ...] = ()) -> Part:
 def _llava(sizes: Sizes, config: Sizes, width: int) -> Part | None:
     if sizes.get("model_type", "clip_vision_model") != "clip_vision_model":
         return None
+    return group("model", "LlavaModel", _clip(sizes), _two_layers(sizes, config, width))
+
+
+def _llava_next(sizes: Sizes, config: Sizes, width: int) -> Part | None:
+    kind = sizes.get("model_type")
+    towers = {"clip_vision_model": _clip, "siglip_vision_model": _siglip}
+    default = "clip_vision_model" if config.get("model_type") == "llava_next" else None
+    build = towers.get(str(kind or default or "siglip_vision_model"))
+    if build is None:
+        return None
+    newline = (TensorFact("image_newline", (width,)),)
+    return Part(
+        "model", "LlavaNextModel", newline, (build(sizes), _two_layers(sizes, config, width))
+    )
+
+
+def _two_layers(sizes: Sizes, config: Sizes, width: int) -> Part:
+    """Return LLaVA's projector, from the states of one or several layers of the tower."""
     taken: object = config.get("vision_feature_layer", -2)
     own = sizes["hidden_size"] * (len(taken) if is_list(taken) else 1)
     bias = config.get("multimodal_projector_bias", True) is not False
     first = linear("linear_1", own, width, bias=bias)
-    projector = _projector(first, linear("linear_2", width, width, bias=bias))
-    return group("model", "LlavaModel", _clip(sizes), projector)
+    return _projector(first, linear("linear_2", width, width, bias=bias))
+
+
+def _idefics3(sizes: Sizes, config: Sizes, width: int) -> Part:
+    merged = sizes["hidden_size"] * config.get("scale_factor", 2) ** 2
+    projection = group("modality_projection", "SimpleMLP", linear("proj", merged, width))
+    connector = group("connector", "Connector", projection)
+    return group("model", "Idefics3Model", _siglip(sizes, "vision_model"), connector)
+
+
+def _internvl(sizes: Sizes, config: Sizes, width: int) -> Part | None:
+    own, side = sizes["hidden_size"], _side(sizes.get("patch_size", 14))
+    image, shrinks = _side(sizes.get("image_size", 448)), config.get("downsample_ratio", 0.5)
+    if not side or not image or type(shrinks) is not float or not 0 < shrinks <= 1:
+        return None
+    if sizes.get("use_mask_token") or sizes.get("use_absolute_position_embeddings") is False:
+        return None
+    is_rms = sizes.get("norm_type") == "rms_norm"
+    norm, bias = rms_norm if is_rms else layer_norm, sizes.get("attention_bias") is True
+    names = ("q_proj", "k_proj", "v_proj")
+    normed = ("q_norm", "k_norm") if sizes.get("use_qk_norm") else ()
+    attention = group(
+        "attention",
+        "Attention",
+        *(linear(name, own, own, bias=bias) for name in names),
+        linear("projection_layer", own, own, bias=True),
+        *(rms_norm(name, own) for name in normed),
+    )
+    block = Part(
+        "",
+        "VisionBlock",
+        (TensorFact("lambda_1", (own,)), TensorFact("lambda_2", (own,))),
+        (
+            attention,
+            _mlp(("fc1", "fc2"), own, sizes["intermediate_size"]),
+            norm("layernorm_before", own),
+            norm("layernorm_after", own),
+        ),
+    )
+    blocks = (replace(block, name=str(at)) for at in range(sizes["num_hidden_layers"]))
+    positions = TensorFact("position_embeddings", (1, (image // side) ** 2 + 1, own))
+    embeddings = Part(
+        "embeddings",
+        "VisionEmbeddings",
+        (TensorFact("cls_token", (1, 1, own)), positions),
+        (
+            group(
+                "patch_embeddings",
+                "PatchEmbeddings",
+                _patches("projection", own, side, side, bias=True),
+            ),
+        ),
+    )
+    pools = sizes.get("use_mean_pooling", True)
+    encoder = group("encoder", "Encoder", group("layer", "ModuleList", *blocks))
+    last = None if pools else layer_norm("layernorm", own)
+    tower = group("vision_tower", "InternVLVisionModel", embeddings, encoder, last)
+    merged = own * int(1 / shrinks) ** 2
+    projector = _projector(
+        layer_norm("layer_norm", merged),
+        linear("linear_1", merged, width, bias=True),
+        linear("linear_2", width, width, bias=True),
+    )
+    return group("model", "InternVLModel", tower, projector)
+
+
+def _side(size: object) -> int:
+    """Return the side of a square, which may be written twice; 0 for anything else."""
+    if is_list(size) and len(size) == 2 and size[0] == size[1]:
+        size = size[0]
+    return size if type(size) is int and 0 < size < 1_000_000 else 0
+
+
+def _qwen2_audio(sizes: Sizes, config: Sizes, width: int) -> Part:
+    own, inner = sizes["d_model"], sizes["encoder_ffn_dim"]
+    biased = {"k_proj": False, "v_proj": True, "q_proj": True, "out_proj": True}
+    attention = (linear(name, own, own, bias=bias) for name, bias in biased.items())
+    layers = _layers(
+        "layers",
+        sizes["encoder_layers"],
+        group("self_attn", "Attention", *attention),
+        layer_norm("self_attn_layer_norm", own),
+        linear("fc1", own, inner, bias=True),
+        linear("fc2", inner, own, bias=True),
+        layer_norm("final_layer_norm", own),
+    )
+    tower = group(
+        "audio_tower",
+        "Qwen2AudioEncoder",
+        _convolution("conv1", sizes["num_mel_bins"], own),
+        _convolution("conv2", own, own),
+        embedding("embed_positions", sizes["max_source_positions"], own),
+        layers,
+        layer_norm("layer_norm", own),
+    )
+    projector = _projector(linear("linear", own, width, bias=True))
+    return group("model", "Qwen2AudioModel", tower, projector)
+
+
+def _convolution(name: str, inputs: int, outputs: int) -> Part:
+    weight, bias = TensorFact("weight", (outputs, inputs, 3)), TensorFact("bias", (outputs,))
+    return Part(name, "Conv1d", (weight, bias))
 
 
 def _gemma3(sizes: Sizes, config: Sizes, width: int) -> Part:
@@ -307,6 +450,10 @@ _BUILDERS: Mapping[str, Callable[[Sizes, Sizes, int], Part | None]] = {
     "qwen2_5_vl": _qwen2_5_vl,
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"), _qwen3_vl),
     "llava": _llava,
+    **dict.fromkeys(("llava_next", "llava_onevision"), _llava_next),
+    **dict.fromkeys(("idefics3", "smolvlm"), _idefics3),
+    "internvl": _internvl,
+    "qwen2_audio": _qwen2_audio,
     "gemma3": _gemma3,
     "paligemma": _paligemma,
     "mistral3": _mistral3,
