@@ -14,7 +14,7 @@ LIMITS = {
     # Candidates of remedies apart from their search, checked changes, applicable fixes, towers.
     "product files": 704,
     # Pairs of remedies with the edits they need, towers of multimodal models.
-    "product code lines": 64_020,
+    "product code lines": 64_150,
     "tracked files": 2_443,
 }
 
