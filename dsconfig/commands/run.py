@@ -145,7 +145,7 @@ def run(
     if address is None or address.rank == 0:
         count = 1 if address is None else address.nodes
         plan, facts = plan_of(file, requested.gpus, count, request, overrides, executor)
-        require_gpus(plan.mesh.world_size // plan.nodes)
+        require_gpus(plan.mesh.world_size // plan.nodes, plan.nodes)
         lines = [_target_line(plan, engine), banner(plan), *_indivisible(plan, requested.least)]
         text = "\n".join(lines)
     else:
@@ -319,13 +319,13 @@ def filled(document: "Document", facts: "Facts") -> "Document":
     return dsconfig.read(dict(resolution.config), name=document.name)
 
 
-def require_gpus(ranks: int) -> None:
+def require_gpus(ranks: int, nodes: int) -> None:
     """Raise UsageError if this machine has GPUs, but fewer than ranks."""
-    gpus = len(machine.local_gpus())
+    gpus, flag = len(machine.local_gpus()), "--gpus" if nodes == 1 else "--nproc-per-node"
     if 0 < gpus < ranks:
         raise UsageError(
-            f"{ranks} ranks require {ranks} GPUs, but this machine has {gpus}: use "
-            f"--nproc-per-node {gpus}, or set CUDA_VISIBLE_DEVICES= to train on the CPU"
+            f"{ranks} ranks require {ranks} GPUs, but this machine has {gpus}: use {flag} {gpus}, "
+            "or set CUDA_VISIBLE_DEVICES= to train on the CPU"
         )
 
 

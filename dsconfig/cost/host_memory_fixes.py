@@ -98,6 +98,9 @@ def _settings(
         share = next((share for share in less if needed(with_ratio(share)) <= available), None)
         if share is not None:
             yield f"{stage}offload_optimizer.ratio to {share:.2f}", with_ratio(share)
+    if parameters is not None and parameters.tier is Tier.HOST and parameters.pin_memory:
+        pageable = replace(zero, offload_param=replace(parameters, pin_memory=False))
+        yield "offload_param.pin_memory to false", replace(effective, zero=pageable)
     small = replace(zero, sub_group_size=min(zero.sub_group_size, SMALL_TILES))
     if zero.optimizer_tier is Tier.NVME and small != zero:
         yield f"sub_group_size to {SMALL_TILES}", replace(effective, zero=small)

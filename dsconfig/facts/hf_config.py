@@ -10,7 +10,7 @@ from typing import Any, cast
 from dsconfig.facts import architectures, hf_attributes, inputs, mixers, mixtures
 from dsconfig.facts.architectures import HOME_OF_FAMILY
 from dsconfig.facts.inputs import FactError
-from dsconfig.facts.model import Architecture, ModelOutline, ModelTree
+from dsconfig.facts.model import Architecture, ModelOutline, ModelTree, ModuleFact, with_counts
 from dsconfig.source.plain import shown
 from dsconfig.source.pointer import is_block, is_list
 
@@ -34,6 +34,22 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 }
 _NESTED = ("text_config", "thinker_config", "decoder", "encoder", "llm_config", "language_config")
 """Parts of a multi-part config that contain the language model, in search order."""
+_TOWERS = frozenset(
+    (
+        *("vision_config", "audio_config", "talker_config", "token2wav_config", "code2wav_config"),
+        *("vq_config", "qformer_config", "perceiver_config", "speech_config", "audio_encoder"),
+        *("audio_encoder_config", "depth_decoder_config", "codec_config", "projector_config"),
+        *("vision_tower_config", "vision_model_config", "sam_config", "detection_config"),
+        *("img_processor", "audio_processor", "visual", "encoder"),
+    )
+)
+"""Blocks of a config that describe parts beside the language model."""
+_TEXT_FAMILIES = {
+    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
+    **dict.fromkeys(("qwen3_vl", "qwen3_vl_text"), "qwen3"),
+    **dict.fromkeys(("qwen3_vl_moe", "qwen3_vl_moe_text"), "qwen3_moe"),
+}
+"""Types whose language model has the layers of another family."""
 MAX_VALUES = 200_000
 """Layers x experts; far above any model, but still fast to count."""
 _EXTRAS = (
@@ -119,8 +135,10 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
     if part is None:
         remedy = "add hidden_size and num_hidden_layers, or specify params="
         raise SizesUnknown("model", f"{name} has no hidden size or number of layers; {remedy}")
+    if "model_type" not in part and config.get("model_type") in _TEXT_FAMILIES:
+        part = {**part, "model_type": config["model_type"]}
     tied = config.get("tie_word_embeddings")
-    if tied is not None and "tie_word_embeddings" not in part:
+    if tied is not None and part is not config:
         part = {**part, "tie_word_embeddings": tied}  # the top-level setting wins
     shape = _sizes(part)
     if not shape.vocab_size:
@@ -132,11 +150,47 @@ def model(config: Mapping[str, Any], name: str = "model") -> ModelTree:
     tree = _counted(name, shape) or _estimated(name, shape, part)
     missing = tuple(_assumed_sizes(part, shape))
     tree = replace(tree, assumed=(*tree.assumed, *missing)) if missing else tree
-    if not (_first(config, "hidden_size") and _depth(config)):
-        note = "only the language model is counted, not the other towers of this config"
-        tree = replace(tree, assumed=(*tree.assumed, note))
+    tree = _with_towers(tree, config, part)
     attributes = MappingProxyType(hf_attributes.attributes(config))
     return replace(tree, config=attributes, trained_in=trained_in, stored_in=trained_in)
+
+
+def _with_towers(tree: ModelTree, config: Mapping[str, Any], part: Mapping[str, Any]) -> ModelTree:
+    """Return the tree with the vision tower, and a note on the parts that are not counted."""
+    width = tree.architecture.hidden_size if tree.architecture is not None else 0
+    part_is_whole = bool(_first(config, "hidden_size") and _depth(config))
+    tower = architectures.tower_of(str(config.get("model_type")), config, width)
+    if tower is not None:
+        counted, part_of_tower = tower
+        tree = _beside(tree, part_of_tower.placed())
+        config = {key: value for key, value in config.items() if key != counted}
+    nested = (config, *(config[key] for key in _NESTED if is_block(config.get(key))))
+    left = {
+        key: None
+        for block in nested
+        for key, value in block.items()
+        if key in _TOWERS and is_block(value) and value is not part
+    }
+    if not left and (tower is not None or part_is_whole):
+        return tree
+    names = f": {', '.join(left)}" if left else " of this config"
+    note = f"only the language model is counted, not the other towers{names}"
+    return replace(tree, assumed=(*tree.assumed, note))
+
+
+def _beside(tree: ModelTree, tower: ModuleFact) -> ModelTree:
+    """Return the tree with another part."""
+    if tree.root is not None:
+        return with_counts(tree, replace(tree.root, children=(*tree.root.children, tower)))
+    own = with_counts(tree, tower)
+    sizes = ("largest_tensor", "largest_module")
+    largest = {name: max(getattr(tree, name) or 0, getattr(own, name) or 0) for name in sizes}
+    return replace(
+        tree,
+        parameters=tree.parameters + own.parameters,
+        trainable=tree.trainable + own.trainable,
+        **largest,
+    )
 
 
 def language_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -170,7 +224,8 @@ def _sizes(config: Mapping[str, Any]) -> Architecture:
     if layers * (mixtures.count(config, mixtures.EXPERTS) or 1) > MAX_VALUES:
         message = "the number of layers and experts is larger than any model has"
         raise SizesUnknown("model", f"{message}; fix the file, or specify params=")
-    family = config.get("model_type") or config.get("architecture")
+    named = config.get("model_type") or config.get("architecture")
+    family = _TEXT_FAMILIES.get(str(named), named)
     mixture = mixtures.mixture_of(config, layers)
     dense = frozenset(mixture.get("dense_blocks", range(layers)))
     blocks = mixers.blocks_of(config, layers, hidden, lambda place: place not in dense)
@@ -246,7 +301,8 @@ def _inner_width(config: Mapping[str, Any]) -> int | None:
 def _is_tied(config: Mapping[str, Any]) -> bool:
     """Return whether head and embedding are tied; files omit the default of their class."""
     message = config.get("tie_word_embeddings", config.get("tie_embedding"))
-    family = config.get("model_type") or config.get("architecture")
+    named = config.get("model_type") or config.get("architecture")
+    family = _TEXT_FAMILIES.get(str(named), named)
     return hf_attributes.ties_by_default(family) if message is None else bool(message)
 
 
@@ -282,7 +338,8 @@ def _assumed_sizes(config: Mapping[str, Any], shape: Architecture) -> Iterator[s
 
 
 def _is_gated(config: Mapping[str, Any]) -> bool:
-    family = str(config.get("model_type"))
+    named = str(config.get("model_type"))
+    family = _TEXT_FAMILIES.get(named, named)
     home = HOME_OF_FAMILY.get(family)
     if family == "nemotron_h":
         return False

@@ -5,8 +5,12 @@ from typing import Any
 import pytest
 
 import dsconfig
+from dsconfig.cost.estimate import TierMemory
+from dsconfig.cost.estimator import estimate_option
+from dsconfig.cost.host_memory_fixes import ways_to_fit
 from dsconfig.facts import gather
 from dsconfig.runtimes.deepspeed import deepspeed
+from narrowing import not_none
 
 NVME = {"device": "nvme", "nvme_path": "/local"}
 CPU = {"device": "cpu"}
@@ -140,3 +144,45 @@ def test_page_locked_tensors_take_the_next_power_of_two(
     (rounding,) = (part for part in host.components if part.name.startswith("rounding"))
     assert rounding.bytes == host.rounding_bytes == host.pinned_bytes - raw
     assert host.peak_bytes >= host.bytes + rounding.bytes
+
+
+@pytest.mark.parametrize("model", ["qwen2.5-32b", "llama-2-7b"])
+def test_page_locked_shards_of_zero_init_stay_in_host_memory(model: str) -> None:
+    """A 32B model was killed at 744 GB, where all other components need 626 GiB."""
+
+    def host(pins: bool, **arguments: object) -> TierMemory:
+        offload = {"device": "cpu", "pin_memory": pins}
+        config = {
+            "train_micro_batch_size_per_gpu": 1,
+            "bf16": {"enabled": True},
+            "zero_optimization": {
+                "stage": 3,
+                "offload_optimizer": {"device": "cpu"},
+                "offload_param": offload,
+            },
+        }
+        facts = gather(model=model, gpus=8, training_args=arguments)
+        effective = not_none(dsconfig.resolve(config, facts, runtime="deepspeed").derive())
+        return estimate_option(effective, facts, runtime="deepspeed").host
+
+    (shards,) = (each for each in host(True).components if each.name == "shards as built")
+    tree = not_none(gather(model=model).model)
+    each = [-(-tensor.elements // 8) * 2 for tensor in not_none(tree.root).unique_parameters()]
+    rounded = sum(1 << (size - 1).bit_length() for size in each if size * 8 > 2 * 100_000)
+    assert abs(shards.bytes - 8 * rounded) < 8 * 2**20
+    assert host(True).peak_bytes - host(False).peak_bytes == shards.bytes
+    # A model that was built without zero.Init is partitioned in the same way.
+    assert shards in host(True, zero_init=False).components
+
+
+def test_pageable_parameters_are_a_way_to_fit() -> None:
+    offload = {"device": "cpu", "pin_memory": True}
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "offload_optimizer": offload, "offload_param": offload},
+    }
+    facts = gather(model="qwen2.5-32b", gpus=8, host_memory="672GiB")
+    effective = not_none(dsconfig.resolve(config, facts, runtime="deepspeed").derive())
+    ways = ways_to_fit(effective, facts, 672 * 2**30)
+    assert any(way.startswith("set offload_param.pin_memory to false") for way in ways)

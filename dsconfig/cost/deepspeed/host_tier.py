@@ -3,7 +3,9 @@
 from dsconfig.cost import categories
 from dsconfig.cost.deepspeed import stage12
 from dsconfig.cost.deepspeed.buckets import Partition
+from dsconfig.cost.deepspeed.coordinator import persistent_weights
 from dsconfig.cost.estimate import Component, Phase
+from dsconfig.cost.hardware import pinned
 from dsconfig.cost.workload import Workload
 from dsconfig.report.sizes import MIB
 from dsconfig.runtimes.effective import Offload, Tier
@@ -125,12 +127,34 @@ def _pool(job: Workload, offload: Offload) -> list[Component]:
     ]
 
 
+def _initial_shards(job: Workload, offload: Offload) -> list[Component]:
+    """Return the page-locked shards that zero.Init makes one by one, also of a model that was built
+    without it (``_partition_param`` of 0.19.8).
+
+    They are copied to the flat buffer and freed, but torch keeps freed page-locked blocks for
+    requests of the same size, and none follows (``CachingHostAllocator``).
+    """
+    if not offload.pin_memory or job.on_cpu:
+        return []
+    kept = persistent_weights(job.weights, job.effective.zero)
+    blocks = [
+        pinned(job.shard_of(weight) * job.width)
+        for index, weight in enumerate(job.weights)
+        if index not in kept
+    ]
+    formula = "compute-dtype bytes of each shard, to the next power of two: freed, not returned"
+    pointer = f"{categories.PARAMETERS}/pin_memory"
+    each = min(blocks, default=0)
+    return [Component("shards as built", sum(blocks), pointer, formula, pinned=True, piece=each)]
+
+
 def parameters_on_host(job: Workload, offload: Offload) -> list[Component]:
     shards = job.held
     if offload.tier is Tier.HOST:
         amount, formula = shards * job.width, "compute-dtype bytes per owned element"
         # Flattened in page-locked memory, whatever ``pin_memory`` is.
-        return [Component("weights", amount, categories.PARAMETERS, formula, pinned=True)]
+        flat = Component("weights", amount, categories.PARAMETERS, formula, pinned=True)
+        return [flat, *_initial_shards(job, offload)]
     pool = offload.buffer_count * offload.buffer_size * job.width
     kept = min(shards, offload.max_in_cpu) * job.width
     formula = "buffer_count x buffer_size x compute-dtype bytes"

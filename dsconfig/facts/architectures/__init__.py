@@ -3,9 +3,14 @@
 Each family module has ``build(sizes: Architecture) -> Part`` and is imported on first use.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dsconfig.facts.model import Architecture, ModelTree, with_counts
+
+if TYPE_CHECKING:
+    from dsconfig.facts.architectures.parts import Part
 
 HOME_OF_FAMILY = {
     "llama": "llama",
@@ -93,3 +98,11 @@ def model_of(name: str, sizes: Architecture) -> ModelTree | None:
         hidden_size=sizes.hidden_size,
     )
     return with_counts(bare, root)
+
+
+def tower_of(kind: str, config: Mapping[str, Any], width: int) -> "tuple[str, Part] | None":
+    """Return the tower of a model type, with its projector to ``width``, and the block of the
+    config that describes it; None without one, or if its layout is unknown."""
+    if config.keys().isdisjoint(("vision_config", "audio_config")):
+        return None
+    return import_module(f"{__name__}.towers").tower_of(kind, config, width)
