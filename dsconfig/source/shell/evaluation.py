@@ -35,6 +35,9 @@ MOST_COMMANDS, MOST_ROUNDS, MOST_INCLUDED = 20_000, 32, 8
 _UNQUOTED = re.compile(r"([:,\[]\s*)\$\{?([A-Za-z_]\w*)\}?(?=\s*[,}\]\n])")
 """A variable that is a value of its own in JSON."""
 _ANY = re.compile(r"\$([A-Za-z_]\w*)")
+_ENTRY = re.compile(r"\[[^\]]+\]=")
+"""An entry of an associative array: ``[key]=value``."""
+_CALCULATED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:([-+*/%]?=)(?!=)(.*)|([-+])\4)\s*", re.DOTALL)
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 _COMPARED: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
@@ -260,6 +263,14 @@ class _Script:
 
     def _assign(self, assignment: Assignment) -> None:
         state, name = self.state, assignment.name
+        if assignment.items is not None and any(
+            map(_ENTRY.match, (i.text for i in assignment.items))
+        ):
+            for raw in assignment.items:
+                key, _, value = raw.text.partition("]=")
+                place = f"{name}[{self.expansion.joined(key[1:]).text}]"
+                state.values[place] = self.expansion.joined(value)
+            return
         if assignment.items is not None:
             items = [word for raw in assignment.items for word in self._words(raw)]
             before = state.arrays.get(name, []) if assignment.appends else []
@@ -267,6 +278,9 @@ class _Script:
             state.values.pop(name, None)
             return
         value = self._value(assignment)
+        if assignment.index is not None and self.expansion.arithmetic(assignment.index) is None:
+            state.values[f"{name}[{self.expansion.joined(assignment.index).text}]"] = value
+            return
         if assignment.index is not None:
             state.arrays.setdefault(name, []).append(Word(*value[:1], 0, 0, value.is_known))
             return
@@ -281,9 +295,13 @@ class _Script:
         """Follow a command that has words; return its status if it is known."""
         name, state = words[0].text, self.state
         arguments = words[1:]
-        match PurePosixPath(name).name:
+        match PurePosixPath(name).name or name:
             case "[" | "test":
                 return _Condition(self._tested(node), self).status()
+            case "let":
+                for word in arguments:
+                    self._calculate(word.text)
+                return None
             case "true" | ":":
                 return True
             case "false":
@@ -401,16 +419,25 @@ class _Script:
             self.state.values[names[-1]] = text
 
     def _write(self, node: Simple, words: list[Word]) -> None:
-        """Record the file that a command writes from a here-document."""
+        """Record the file that a command writes from a here-document, or prints to."""
         target = node.target
         if words[0].text == "tee" and len(words) > 1:
             named = words[-1]
-        elif target is not None and words[0].text == "cat":
+        elif target is not None:
             named = next(iter(self._words(target)), None)
         else:
             return
         heredoc = node.heredoc
-        if named is None or heredoc is None or heredoc.is_string:
+        if named is None:
+            return
+        if words[0].text in ("echo", "printf") and heredoc is None:
+            output = self.expansion.output([node], "")
+            before = self.followed.files.get(named.text) if node.appends else None
+            text = (before.text if before else "") + (output or "")
+            if output is not None and len(text) < 2**16:
+                self.followed.files[named.text] = WrittenFile(text, node.words[0].start, False)
+            return
+        if words[0].text not in ("cat", "tee") or heredoc is None or heredoc.is_string:
             return
         content = heredoc.text
         if not heredoc.is_literal:
@@ -419,6 +446,19 @@ class _Script:
             content = _ANY.sub(r"${\1}", content)
         is_verbatim = content == heredoc.text and not self.file and self.place is None
         self.followed.files[named.text] = WrittenFile(content, heredoc.start, is_verbatim)
+
+    def _calculate(self, text: str) -> int | None:
+        """Follow ``NAME = expression`` and ``NAME++``; return the value of an expression."""
+        assigned = _CALCULATED.fullmatch(text)
+        if assigned is None:
+            return self.expansion.arithmetic(text)
+        name, sign, operand, step = assigned.groups()
+        sign, operand = (step, "1") if step else (sign, operand)
+        written = operand if sign == "=" else f"{name} {sign[0]} ({operand})"
+        value = self.expansion.arithmetic(written)
+        known = Value(f"${name}", is_known=False) if value is None else Value(str(value))
+        self.state.values[name] = known
+        return value
 
     # --- conditions
 
@@ -429,7 +469,7 @@ class _Script:
 
     def _test(self, test: Test) -> bool | None:
         if test.is_arithmetic:
-            value = self.expansion.arithmetic(test.text)
+            value = self._calculate(test.text)
             return None if value is None else bool(value)
         words: list[Value] = []
         at = 0

@@ -286,7 +286,9 @@ class Expansion:
         value = self.variable(name)
         if prefix == "!" and value is not None and value.is_known:
             value = self.variable(value.text)
-        if index and name in self.state.arrays:
+        if index and name not in self.state.arrays:
+            value = self.variable(f"{name}[{self.joined(index).text}]")
+        elif index:
             items, place = self.state.arrays[name], self.arithmetic(index)
             inside = place is not None and -len(items) <= place < len(items)
             value = (
@@ -296,7 +298,10 @@ class Expansion:
             )
         self.depth += 1
         try:
-            return [self._modified(value, rest, written)]
+            found = self._modified(value, rest, written)
+            if rest[:2] == ":=" or rest[:1] == "=":
+                self.state.values[name] = found
+            return [found]
         finally:
             self.depth -= 1
 
