@@ -221,7 +221,7 @@ class _Script:
         if loop.variable:
             items = [word for raw in loop.items for word in self._words(raw)]
             for word in items[:MOST_ROUNDS]:
-                self.state.values[loop.variable] = Value(word.text, word.is_known)
+                self.state.assign(loop.variable, Value(word.text, word.is_known))
                 self._nodes(loop.body)
             return
         if loop.condition and self._nodes(loop.condition) is loop.until:
@@ -273,7 +273,9 @@ class _Script:
             return
         if assignment.items is not None:
             items = [word for raw in assignment.items for word in self._words(raw)]
-            before = state.arrays.get(name, []) if assignment.appends else []
+            first = self.expansion.variable(name)
+            scalar = [] if first is None else [Word(first.text, 0, 0, first.is_known)]
+            before = state.arrays.get(name, scalar) if assignment.appends else []
             state.arrays[name] = [*before, *items][:MOST_COMMANDS]
             state.values.pop(name, None)
             return
@@ -285,9 +287,9 @@ class _Script:
             state.arrays.setdefault(name, []).append(Word(*value[:1], 0, 0, value.is_known))
             return
         if assignment.appends:
-            before = state.values.get(name, Value(""))
+            before = self.expansion.variable(name) or Value("")
             value = Value((before.text + value.text)[: 2**16], before.is_known and value.is_known)
-        state.values[name] = value
+        state.assign(name, value)
         if name in state.exported:
             state.exported[name] = value
 
@@ -330,6 +332,7 @@ class _Script:
             case "unset":
                 for word in arguments:
                     state.values.pop(word.text, None)
+                    state.arrays.pop(word.text, None)
                 return True
             case "source" | ".":
                 return self._include(arguments, state)
@@ -416,7 +419,7 @@ class _Script:
             self.state.arrays[names[-1]] = [Word(part, 0, 0) for part in parts]
             self.state.values.pop(names[-1], None)
         else:
-            self.state.values[names[-1]] = text
+            self.state.assign(names[-1], text)
 
     def _write(self, node: Simple, words: list[Word]) -> None:
         """Record the file that a command writes from a here-document, or prints to."""
@@ -457,7 +460,7 @@ class _Script:
         written = operand if sign == "=" else f"{name} {sign[0]} ({operand})"
         value = self.expansion.arithmetic(written)
         known = Value(f"${name}", is_known=False) if value is None else Value(str(value))
-        self.state.values[name] = known
+        self.state.assign(name, known)
         return value
 
     # --- conditions

@@ -60,6 +60,14 @@ class State:
     folder: str = ""
     has_ended: bool = False
 
+    def assign(self, name: str, value: Value) -> None:
+        """Set a variable; of an array, the first item."""
+        items = self.arrays.get(name)
+        if items is None:
+            self.values[name] = value
+        else:
+            self.arrays[name] = [Word(value.text, 0, 0, value.is_known), *items[1:]]
+
     def copy(self) -> "State":
         """Return a state whose changes do not change this one."""
         return replace(
@@ -300,7 +308,7 @@ class Expansion:
         try:
             found = self._modified(value, rest, written)
             if rest[:2] == ":=" or rest[:1] == "=":
-                self.state.values[name] = found
+                self.state.assign(name, found)
             return [found]
         finally:
             self.depth -= 1
