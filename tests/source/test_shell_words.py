@@ -85,13 +85,13 @@ def commands(draw: st.DrawFn, depth: int = 0) -> str:
     body = draw(commands(depth=depth + 1))
     another = draw(commands(depth=depth + 1))
     compound = [
-        f"if [ -n \"${name}\" ]; then\n  {body}\nelse\n  {another}\nfi",
+        f'if [ -n "${name}" ]; then\n  {body}\nelse\n  {another}\nfi',
         f'if [[ "${name}" == {word}* ]]; then\n  {body}\nfi',
         f"if [ {number} -gt 8 ] && [ ! -z '{word}' ]; then {body}; else {another}; fi",
         f"[[ -z ${name} ]] && {name}={word}",
         f'[ "${name}" = "{word}" ] || {name}={value}',
         f'case "${name}" in\n  {word}|x) {body} ;;\n  *) {another} ;;\nesac',
-        f'for {name} in {value} {word}; do\n  {body}\ndone',
+        f"for {name} in {value} {word}; do\n  {body}\ndone",
         f"run_{name}() {{ local P=$1; {body}; }}\nrun_{name} {value}",
         f"{{ {body}; }}",
         f":  # {name}=comment\n{body}",

@@ -30,8 +30,10 @@ from dsconfig.source.shell.syntax import (
     end_of_word,
 )
 
-MOST_COMMANDS, MOST_ROUNDS, MOST_INCLUDED = 20_000, 32, 8
-"""Limits on commands followed, rounds of a loop, and scripts inside scripts."""
+MOST_COMMANDS, MOST_ROUNDS, MOST_INCLUDED, MOST_STEPS = 20_000, 32, 8, 100_000
+"""Limits on commands followed, rounds of a loop, scripts inside scripts, and steps in all."""
+MOST_FILES = 64
+"""Limit on inclusions in all, also of one script."""
 _UNQUOTED = re.compile(r"([:,\[]\s*)\$\{?([A-Za-z_]\w*)\}?(?=\s*[,}\]\n])")
 """A variable that is a value of its own in JSON."""
 _ANY = re.compile(r"\$([A-Za-z_]\w*)")
@@ -74,6 +76,8 @@ class Followed:
     commands: list[Command] = field(default_factory=list[Command])
     files: dict[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
     included: list[str] = field(default_factory=list[str])
+    steps: int = 0
+    """Commands, conditions and loops that were evaluated."""
 
 
 def commands_of(
@@ -128,8 +132,10 @@ class _Script:
         """Follow commands in order; return the status of the last one."""
         status: bool | None = True
         for node in nodes:
-            if self.state.has_ended or len(self.followed.commands) >= MOST_COMMANDS:
+            commands, steps = len(self.followed.commands), self.followed.steps
+            if self.state.has_ended or commands >= MOST_COMMANDS or steps >= MOST_STEPS:
                 break
+            self.followed.steps += 1
             status = self._node(node)
         return status
 
@@ -387,7 +393,7 @@ class _Script:
         """Follow another script; None if it cannot be read."""
         if not words or not words[0].is_known or self.depth >= MOST_INCLUDED:
             return None
-        text = self.read(words[0].text)
+        text = self.read(words[0].text) if len(self.followed.included) < MOST_FILES else None
         if text is None:
             return None
         self.followed.included.append(words[0].text)

@@ -151,6 +151,8 @@ class Expansion:
         def add(value: Value) -> None:
             nonlocal current
             before = current or Value("")
+            if len(before.text) > LARGEST_VALUE:
+                return
             place = value.place if not before.text else None
             known = before.is_known and value.is_known
             current = Value(before.text + value.text, known, place=place)
