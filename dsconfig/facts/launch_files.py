@@ -282,9 +282,14 @@ def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> _Content |
     elif named is not None and inner is not None:
         keys = _keys_of(named, inner) or {}
         files.append(str(named))
+    configured = _script_beside(path, script)
+    if configured is not None:
+        keys = {**configured[2], **keys}
     found = dialects.of_program(script.program, {**keys, **options})
     recognised = found[0] if found else dialects.of_keys({**keys, **options})
-    recognised = recognised or _generic(script)
+    if configured is not None and recognised in (None, configured[0].base):
+        found = configured[:2]
+    recognised = found[0] if found else recognised or _generic(script)
     if recognised is None:
         return None
     variant = found[1] if found else recognised.variant_of(script.program[-1])
@@ -300,6 +305,14 @@ def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> _Content |
     settings = _accelerate(script, path, files)
     _with_launcher(content, script, settings, path)
     return content._replace(script=script, settings=settings)
+
+
+def _script_beside(path: Path, script: Script) -> tuple[Dialect, str, dict[str, Sourced]] | None:
+    """Return what the Python script that is started configures, if it can be read."""
+    name = script.program[-1]
+    file = _found(path, name) if name.endswith(".py") else None
+    text = None if file is None else _text(file)
+    return None if file is None or text is None else _of_calls(file, text)
 
 
 def _first_python(script: Script) -> str | None:
@@ -380,7 +393,7 @@ def _ranks(content: _Content, path: Path) -> dict[str, Sourced]:
     if script.launcher == "deepspeed" and not found["ranks"]:
         hosts = _hosts(script, path)
         if hosts is not None:
-            found = {"ranks": sum(map(len, hosts.slots.values())), "nodes": len(hosts.slots)}
+            found = {"ranks": sum(map(len, hosts.values())), "nodes": len(hosts)}
     return {name: Sourced(n, origin) for name, n in found.items() if type(n) is int and n > 0}
 
 
@@ -394,15 +407,18 @@ def _started(keys: LaunchedKeys) -> Sourced | None:
     return keys.evaluate(launch["ranks"], inside="ranks")
 
 
-def _hosts(script: Script, path: Path) -> "hostfile.Hosts | None":
+def _hosts(script: Script, path: Path) -> hostfile.Slots | None:
+    """Return the hosts and slots of the hostfile that the launcher reads."""
     named = script.launch_options.get("hostfile")
-    file = _found(path, named) if isinstance(named, str) else None
-    if file is None:
+    if not isinstance(named, str):
         return None
+    file = _found(path, named)
+    text = script.files[named].text if named in script.files else _text(file) if file else None
     options = script.launch_options
     try:
-        return hostfile.hosts(file, options.get("include"), options.get("exclude"))
-    except (OSError, ValueError):
+        hosts = hostfile.parse((text or "").splitlines())
+        return hostfile.select(hosts, options.get("include"), options.get("exclude")) or None
+    except ValueError:
         return None
 
 

@@ -42,7 +42,9 @@ _SLURM = {
     "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
     "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
 }
-_SBATCH = re.compile(r"^#SBATCH\s+--?([\w-]+)(?:[= ]\s*(\S+))?", re.MULTILINE)
+_SBATCH = re.compile(r"^#SBATCH\s+(-.*)", re.MULTILINE)
+_SUBMITTED = re.compile(r"(?:--([a-z-]+)|-([NnG]|np))(?:[= ]\s*|(?=\d))(\S+)")
+"""An option of ``#SBATCH``, ``srun`` or ``mpirun`` and its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +125,18 @@ def option_range(text: str, option: str) -> Range | None:
 
 def _batch_options(text: str) -> dict[str, str]:
     """Return the options of ``#SBATCH`` lines that count nodes, GPUs and tasks."""
-    short = {"N": "nodes", "gres": "gpus-per-node", "n": "ntasks", "G": "gpus"}
     found: dict[str, str] = {}
-    for name, value in _SBATCH.findall(text):
-        number = value.rpartition(":")[2]
+    for line in _SBATCH.findall(text):
+        found |= _counts(line)
+    return found
+
+
+def _counts(line: str) -> dict[str, str]:
+    """Return the options of a line that are counts; ``gpu:a100:4`` counts 4."""
+    short = {"N": "nodes", "gres": "gpus-per-node", "n": "ntasks", "np": "ntasks", "G": "gpus"}
+    found: dict[str, str] = {}
+    for long_name, letter, value in _SUBMITTED.findall(line):
+        name, number = long_name or letter, value.rpartition(":")[2]
         if number.isdigit():
             found[str(short.get(name, name))] = number
     return found
@@ -144,6 +154,8 @@ def _script(
     first = next((at for at, word in enumerate(words) if _is_launcher(word.text)), None)
     if first is None:
         return None
+    if first and _base(words[0].text) in ("srun", "mpirun", "mpiexec"):
+        batch = {**batch, **_counts(" ".join(word.text for word in words[:first]))}
     values = {name: v.text if v.is_known else None for name, v in command.environment.items()}
     names = [word.text for word in words]
     base = _base(names[first])
@@ -319,6 +331,9 @@ def _ranks(launcher: str, options: Mapping[str, Any], batch: Mapping[str, str]) 
     if launcher == "accelerate":
         gpus = _count(options, "num_processes")
         return {name: n for name, n in (("gpus", gpus), ("nodes", nodes)) if n}
+    tasks = _count(batch, "ntasks")
+    if launcher == "python" and tasks and "ntasks-per-node" not in batch:
+        return {"gpus": tasks} | ({"nodes": nodes} if nodes else {})
     each = _count(options, "num_gpus", "nproc_per_node") or _included(options.get("include"))
     if each is None and launcher != "deepspeed":
         each = _count(batch, "gpus-per-node" if launcher == "torchrun" else "ntasks-per-node")

@@ -97,9 +97,10 @@ class Dialect:
             changes = changes or (
                 self.entries.get("defaults", {}).get(key) if table == self.name else None
             )
-            if changes is not None:
-                value = last_since(changes, release)
-                value = changes[0][1] if value is None else value
+            value = None if changes is None else last_since(changes, release)
+            if changes and value is None and changes[0][0] in ("0", _oldest(table)):
+                value = changes[0][1]  # the release is older than those that were read
+            if value is not None:
                 return None if value == NONE else value
         base = self.base
         return base.default(key, self.base_release(release)) if base else None
@@ -187,6 +188,13 @@ def packages() -> tuple[str, ...]:
 def _defaults() -> Mapping[str, Mapping[str, Any]]:
     file = FOLDER / f"{DEFAULTS}.toml"
     return tomllib.loads(file.read_text("utf-8")) if file.exists() else {}
+
+
+@cache
+def _oldest(table: str) -> str:
+    """Return the first release with a key in a table of defaults."""
+    first = {changes[0][0] for changes in _defaults().get(table, {}).values()}
+    return min(first, key=lambda release: numbers_of(release) or (), default="")
 
 
 def of_keys(keys: Collection[str]) -> Dialect | None:

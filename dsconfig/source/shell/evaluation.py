@@ -30,11 +30,16 @@ from dsconfig.source.shell.syntax import (
     end_of_word,
 )
 
-MOST_COMMANDS, MOST_ROUNDS, MOST_INCLUDED = 20_000, 32, 8
-"""Limits on commands followed, rounds of a loop, and scripts inside scripts."""
+MOST_COMMANDS, MOST_ROUNDS, MOST_INCLUDED, MOST_STEPS = 20_000, 32, 8, 100_000
+"""Limits on commands followed, rounds of a loop, scripts inside scripts, and steps in all."""
+MOST_FILES = 64
+"""Limit on inclusions in all, also of one script."""
 _UNQUOTED = re.compile(r"([:,\[]\s*)\$\{?([A-Za-z_]\w*)\}?(?=\s*[,}\]\n])")
 """A variable that is a value of its own in JSON."""
 _ANY = re.compile(r"\$([A-Za-z_]\w*)")
+_ENTRY = re.compile(r"\[[^\]]+\]=")
+"""An entry of an associative array: ``[key]=value``."""
+_CALCULATED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:([-+*/%]?=)(?!=)(.*)|([-+])\4)\s*", re.DOTALL)
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 _COMPARED: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
@@ -71,6 +76,8 @@ class Followed:
     commands: list[Command] = field(default_factory=list[Command])
     files: dict[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
     included: list[str] = field(default_factory=list[str])
+    steps: int = 0
+    """Commands, conditions and loops that were evaluated."""
 
 
 def commands_of(
@@ -125,8 +132,10 @@ class _Script:
         """Follow commands in order; return the status of the last one."""
         status: bool | None = True
         for node in nodes:
-            if self.state.has_ended or len(self.followed.commands) >= MOST_COMMANDS:
+            commands, steps = len(self.followed.commands), self.followed.steps
+            if self.state.has_ended or commands >= MOST_COMMANDS or steps >= MOST_STEPS:
                 break
+            self.followed.steps += 1
             status = self._node(node)
         return status
 
@@ -218,7 +227,7 @@ class _Script:
         if loop.variable:
             items = [word for raw in loop.items for word in self._words(raw)]
             for word in items[:MOST_ROUNDS]:
-                self.state.values[loop.variable] = Value(word.text, word.is_known)
+                self.state.assign(loop.variable, Value(word.text, word.is_known))
                 self._nodes(loop.body)
             return
         if loop.condition and self._nodes(loop.condition) is loop.until:
@@ -260,20 +269,33 @@ class _Script:
 
     def _assign(self, assignment: Assignment) -> None:
         state, name = self.state, assignment.name
+        if assignment.items is not None and any(
+            map(_ENTRY.match, (i.text for i in assignment.items))
+        ):
+            for raw in assignment.items:
+                key, _, value = raw.text.partition("]=")
+                place = f"{name}[{self.expansion.joined(key[1:]).text}]"
+                state.values[place] = self.expansion.joined(value)
+            return
         if assignment.items is not None:
             items = [word for raw in assignment.items for word in self._words(raw)]
-            before = state.arrays.get(name, []) if assignment.appends else []
+            first = self.expansion.variable(name)
+            scalar = [] if first is None else [Word(first.text, 0, 0, first.is_known)]
+            before = state.arrays.get(name, scalar) if assignment.appends else []
             state.arrays[name] = [*before, *items][:MOST_COMMANDS]
             state.values.pop(name, None)
             return
         value = self._value(assignment)
+        if assignment.index is not None and self.expansion.arithmetic(assignment.index) is None:
+            state.values[f"{name}[{self.expansion.joined(assignment.index).text}]"] = value
+            return
         if assignment.index is not None:
             state.arrays.setdefault(name, []).append(Word(*value[:1], 0, 0, value.is_known))
             return
         if assignment.appends:
-            before = state.values.get(name, Value(""))
+            before = self.expansion.variable(name) or Value("")
             value = Value((before.text + value.text)[: 2**16], before.is_known and value.is_known)
-        state.values[name] = value
+        state.assign(name, value)
         if name in state.exported:
             state.exported[name] = value
 
@@ -281,9 +303,13 @@ class _Script:
         """Follow a command that has words; return its status if it is known."""
         name, state = words[0].text, self.state
         arguments = words[1:]
-        match PurePosixPath(name).name:
+        match PurePosixPath(name).name or name:
             case "[" | "test":
                 return _Condition(self._tested(node), self).status()
+            case "let":
+                for word in arguments:
+                    self._calculate(word.text)
+                return None
             case "true" | ":":
                 return True
             case "false":
@@ -312,6 +338,7 @@ class _Script:
             case "unset":
                 for word in arguments:
                     state.values.pop(word.text, None)
+                    state.arrays.pop(word.text, None)
                 return True
             case "source" | ".":
                 return self._include(arguments, state)
@@ -366,7 +393,7 @@ class _Script:
         """Follow another script; None if it cannot be read."""
         if not words or not words[0].is_known or self.depth >= MOST_INCLUDED:
             return None
-        text = self.read(words[0].text)
+        text = self.read(words[0].text) if len(self.followed.included) < MOST_FILES else None
         if text is None:
             return None
         self.followed.included.append(words[0].text)
@@ -398,19 +425,28 @@ class _Script:
             self.state.arrays[names[-1]] = [Word(part, 0, 0) for part in parts]
             self.state.values.pop(names[-1], None)
         else:
-            self.state.values[names[-1]] = text
+            self.state.assign(names[-1], text)
 
     def _write(self, node: Simple, words: list[Word]) -> None:
-        """Record the file that a command writes from a here-document."""
+        """Record the file that a command writes from a here-document, or prints to."""
         target = node.target
         if words[0].text == "tee" and len(words) > 1:
             named = words[-1]
-        elif target is not None and words[0].text == "cat":
+        elif target is not None:
             named = next(iter(self._words(target)), None)
         else:
             return
         heredoc = node.heredoc
-        if named is None or heredoc is None or heredoc.is_string:
+        if named is None:
+            return
+        if words[0].text in ("echo", "printf") and heredoc is None:
+            output = self.expansion.output([node], "")
+            before = self.followed.files.get(named.text) if node.appends else None
+            text = (before.text if before else "") + (output or "")
+            if output is not None and len(text) < 2**16:
+                self.followed.files[named.text] = WrittenFile(text, node.words[0].start, False)
+            return
+        if words[0].text not in ("cat", "tee") or heredoc is None or heredoc.is_string:
             return
         content = heredoc.text
         if not heredoc.is_literal:
@@ -419,6 +455,19 @@ class _Script:
             content = _ANY.sub(r"${\1}", content)
         is_verbatim = content == heredoc.text and not self.file and self.place is None
         self.followed.files[named.text] = WrittenFile(content, heredoc.start, is_verbatim)
+
+    def _calculate(self, text: str) -> int | None:
+        """Follow ``NAME = expression`` and ``NAME++``; return the value of an expression."""
+        assigned = _CALCULATED.fullmatch(text)
+        if assigned is None:
+            return self.expansion.arithmetic(text)
+        name, sign, operand, step = assigned.groups()
+        sign, operand = (step, "1") if step else (sign, operand)
+        written = operand if sign == "=" else f"{name} {sign[0]} ({operand})"
+        value = self.expansion.arithmetic(written)
+        known = Value(f"${name}", is_known=False) if value is None else Value(str(value))
+        self.state.assign(name, known)
+        return value
 
     # --- conditions
 
@@ -429,7 +478,7 @@ class _Script:
 
     def _test(self, test: Test) -> bool | None:
         if test.is_arithmetic:
-            value = self.expansion.arithmetic(test.text)
+            value = self._calculate(test.text)
             return None if value is None else bool(value)
         words: list[Value] = []
         at = 0

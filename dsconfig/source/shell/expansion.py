@@ -60,6 +60,14 @@ class State:
     folder: str = ""
     has_ended: bool = False
 
+    def assign(self, name: str, value: Value) -> None:
+        """Set a variable; of an array, the first item."""
+        items = self.arrays.get(name)
+        if items is None:
+            self.values[name] = value
+        else:
+            self.arrays[name] = [Word(value.text, 0, 0, value.is_known), *items[1:]]
+
     def copy(self) -> "State":
         """Return a state whose changes do not change this one."""
         return replace(
@@ -143,6 +151,8 @@ class Expansion:
         def add(value: Value) -> None:
             nonlocal current
             before = current or Value("")
+            if len(before.text) > LARGEST_VALUE:
+                return
             place = value.place if not before.text else None
             known = before.is_known and value.is_known
             current = Value(before.text + value.text, known, place=place)
@@ -286,7 +296,9 @@ class Expansion:
         value = self.variable(name)
         if prefix == "!" and value is not None and value.is_known:
             value = self.variable(value.text)
-        if index and name in self.state.arrays:
+        if index and name not in self.state.arrays:
+            value = self.variable(f"{name}[{self.joined(index).text}]")
+        elif index:
             items, place = self.state.arrays[name], self.arithmetic(index)
             inside = place is not None and -len(items) <= place < len(items)
             value = (
@@ -296,7 +308,10 @@ class Expansion:
             )
         self.depth += 1
         try:
-            return [self._modified(value, rest, written)]
+            found = self._modified(value, rest, written)
+            if rest[:2] == ":=" or rest[:1] == "=":
+                self.state.assign(name, found)
+            return [found]
         finally:
             self.depth -= 1
 

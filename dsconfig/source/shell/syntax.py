@@ -58,7 +58,8 @@ class Simple:
     assignments: list[Assignment] = field(default_factory=list[Assignment])
     heredoc: Heredoc | None = None
     target: Raw | None = None
-    """The file that its output is written to."""
+    """The file that its output is written to; ``appends``: at its end."""
+    appends: bool = False
     source: Raw | None = None
     """The file that its input is read from."""
 
@@ -216,6 +217,10 @@ class Parser:
         start = self.at + len(opening)
         end = self.text.find(closing, start)
         end = len(self.text) if end < 0 else end
+        while self.text.startswith(")", end + 2) and self.text.count("(", start, end) > (
+            self.text.count(")", start, end)
+        ):
+            end += 1  # ((a / (b * c)))
         self.at = end + len(closing)
         return Test(self.text[start:end], start, is_arithmetic=opening == "((")
 
@@ -333,7 +338,7 @@ class Parser:
         elif sign[0].endswith("<"):
             command.source = word
         elif ">" in sign[0] and "&" not in sign[0][-1:]:
-            command.target = word
+            command.target, command.appends = word, ">>" in sign[0]
 
     def _assignment(self, match: re.Match[str]) -> Assignment:
         name, index, plus = match.groups()
