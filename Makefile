@@ -8,7 +8,7 @@ STAMPS := .stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test test-all test-deep test-plans test-torch mutants bench bench-engine bench-host bench-checkpoint bench-tiers bench-parallel bench-editor gpu releases site lint format generate clean help
+.PHONY: run test test-all test-deep test-plans test-torch mutants bench bench-engine bench-host bench-checkpoint bench-tiers bench-parallel bench-editor gpu releases dialects site lint format generate clean help
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -79,6 +79,9 @@ mutants: $(STAMPS)/setup ## test the suite with 200 mutants of the core
 	test -e runs/mutants/engine || PYTHONPATH=tests $(BIN)/python -m mutation record engine
 	PYTHONPATH=tests $(BIN)/python -m mutation run
 	PYTHONPATH=tests $(BIN)/python -m mutation page
+
+dialects: $(STAMPS)/setup ## extract the defaults of launched programs from their released packages
+	PYTHONPATH=tests $(BIN)/python -m facts.dialect_defaults
 
 bench: $(STAMPS)/interop ## compare start-up and throughput with the alternatives
 	$(INTEROP)/bin/python benchmarks/run.py
