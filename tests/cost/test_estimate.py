@@ -12,7 +12,6 @@ from dsconfig.cost.choices import (
     USUAL,
     Choice,
     config_of,
-    recomputing_selectively,
     usual_config,
     with_choice,
     with_micro_batch,
@@ -29,7 +28,7 @@ from dsconfig.cost.tuning import tune
 from dsconfig.cost.usual import table
 from dsconfig.facts import Facts, TrainingFacts, catalogue, hf_config
 from dsconfig.facts.gathering import gather
-from dsconfig.runtimes.base import SELECTIVE_RECOMPUTATION, runtime_of
+from dsconfig.runtimes.base import LOSS, SELECTIVE_RECOMPUTATION, runtime_of
 from dsconfig.runtimes.effective import Effective, Tier, Zero
 from dsconfig.schema import Key, find
 from dsconfig.tiles import LONGEST_DENSE_MASK
@@ -221,17 +220,17 @@ def test_pairs_are_offered_only_if_better_than_single_changes() -> None:
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_applied_change_needs_the_estimated_memory(stage: int) -> None:
-    here = facts(model="llama-3.2-1b", device_memory="8GB", device=None, micro_batch=4)
+    memory = {2: "8GB", 3: "5GB"}[stage]
+    here = facts(model="llama-3.2-1b", device_memory=memory, device=None, micro_batch=4)
     config = with_micro_batch(usual_config(here, Choice(stage=stage)), 4, 1)
     changes = cheapest_changes(config, here, count=50)
-    assert len(changes) > 4
+    assert changes
     for change in changes:
         config_file = config_of(config)
         config_file.pop("train_batch_size", None)
-        changed = here
+        changed = change.facts  # with what is set outside the config
         for pointer, value in change.edits.items():
-            if pointer == SELECTIVE_RECOMPUTATION:
-                changed = recomputing_selectively(here)
+            if pointer in (LOSS, SELECTIVE_RECOMPUTATION) or pointer.startswith("/degrees/"):
                 continue
             *blocks, name = pointer.split("/")[1:]
             parent = config_file

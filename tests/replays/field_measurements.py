@@ -76,10 +76,13 @@ def read(option: Option, quantity: str) -> int:
             if component.name == part and Phase(phase) in component.phases
         )
     if name == "host-no-moments":
+        # Growth after the parameters are partitioned.
+        before = ("model as built", "shards as built")
+        later = ("optimizer state", "optimizer temporaries")
         return sum(
             component.bytes
             for component in option.host.components
-            if component.name not in ("optimizer state", "optimizer temporaries", "model as built")
+            if component.name not in before + later
         )
     return {
         "peak": device.peak_bytes,
