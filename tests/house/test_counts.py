@@ -12,8 +12,7 @@ SOURCES = ("dsconfig", "engine/dsengine")
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
     "product files": 700,
-    # The keys that code names are constants, and paths have a class.
-    "product code lines": 63_440,
+    "product code lines": 63_381,
     "tracked files": 2_436,
 }
 
