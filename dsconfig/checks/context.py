@@ -1,7 +1,7 @@
 """The config under test: its values as DeepSpeed reads them, the facts and the programs."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +12,17 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import UNDIVIDED
 from dsconfig.report import Effect
 from dsconfig.runtimes.base import ARGUMENTS, AUTO, AutoHandling, Runtime
-from dsconfig.runtimes.read_config import ReadConfig
+from dsconfig.runtimes.config_view import ConfigView
 from dsconfig.runtimes.reading import read
 from dsconfig.schema import ErrorKind, SchemaError, errors
 from dsconfig.schema.key_index import is_live
 from dsconfig.schema.paths import ROOT, KeyPath
 from dsconfig.schema.version import NEWEST, Version
 from dsconfig.source.document import Document
-from dsconfig.source.pointer import is_block, value_at
+from dsconfig.source.pointer import value_at, walk
 
 with lazy_imports():
     from dsconfig.facts import yaml_text
-    from dsconfig.runtimes import deciding
     from dsconfig.schema import optimizers, spelling
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ MOST_COMPARED = 200
 different kind of file, and each comparison may take half a millisecond."""
 
 
-class Context(ReadConfig):
+class Context(ConfigView):
     """The input of the rules. Every method works for a broken config as well."""
 
     def __init__(
@@ -56,13 +55,9 @@ class Context(ReadConfig):
         runtimes: tuple[Runtime, ...],
         version: Version,
     ) -> None:
-        values: object = document.value
-        if len(runtimes) == 1 and runtimes[0].auto_fills:
-            values = deciding.with_decided(values, facts, runtimes[0])
-        super().__init__(values, version, facts)
+        program = runtimes[0] if len(runtimes) == 1 else None
+        super().__init__(document.value, facts, version, program)
         self.document = document
-        self.as_written: dict[str, Any] = document.value if is_block(document.value) else {}
-        """The values of the file, also where the facts decide what "auto" becomes."""
         self.runtimes = runtimes
         self._compared = 0
         self.is_refused = False
@@ -252,11 +247,4 @@ class Context(ReadConfig):
     @cached_property
     def paths(self) -> tuple[KeyPath, ...]:
         """Path of every key, outer keys first."""
-        return tuple(_paths_in(self.as_written, ROOT))
-
-
-def _paths_in(block: dict[str, Any], outer: KeyPath) -> Iterator[KeyPath]:
-    for name, value in block.items():
-        yield outer / name
-        if is_block(value):
-            yield from _paths_in(value, outer / name)
+        return tuple(path for path, _ in walk(self.as_written))

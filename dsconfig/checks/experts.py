@@ -11,7 +11,8 @@ from dsconfig.report import Effect
 from dsconfig.schema import paths
 from dsconfig.source.pointer import split
 
-EP = paths.ROOT / "expert_parallel"
+EP, COMPILE = paths.ROOT / "expert_parallel", paths.ROOT / "compile"
+QUANTIZED, HPZ = "zero_quantized_gradients", "zero_hpz_partition_size"
 
 
 @refusal("DSC465", triggers="expert_parallel", stops="engine ValueError")
@@ -105,23 +106,11 @@ def _with_others(config: Context, tp: int) -> Iterator[Finding]:
     offloaded = "none" not in (config.offload("offload_param"), config.offload("offload_optimizer"))
     stage3 = config.stage == 3
     faults = (
-        (
-            paths.ROOT / "compile" / "deepcompile",
-            tp > 1 and config.is_on(paths.ROOT / "compile", "deepcompile"),
-        ),
+        (COMPILE / "deepcompile", tp > 1 and config.is_on(COMPILE, "deepcompile")),
         (paths.OFFLOAD_OPTIMIZER, tp > 1 and offloaded),
-        (
-            paths.ZERO / "zero_quantized_gradients",
-            stage3 and config.in_force(paths.ZERO, "zero_quantized_gradients"),
-        ),
-        (
-            paths.ZERO / "zero_hpz_partition_size",
-            stage3 and config.in_force(paths.ZERO, "zero_hpz_partition_size") > 1,
-        ),
-        (
-            paths.SEQUENCE_PARALLEL,
-            stage3 and (config.number("sequence_parallel_size") or 1) > 1,
-        ),
+        (paths.ZERO / QUANTIZED, stage3 and config.in_force(paths.ZERO, QUANTIZED)),
+        (paths.ZERO / HPZ, stage3 and config.in_force(paths.ZERO, HPZ) > 1),
+        (paths.SEQUENCE_PARALLEL, stage3 and (config.number("sequence_parallel_size") or 1) > 1),
     )
     for path, wrong in faults:
         if wrong:

@@ -18,7 +18,7 @@ from dsconfig.facts import Facts
 from dsconfig.report import Effect
 from dsconfig.runtimes import deepspeed
 from dsconfig.runtimes.base import AUTO, Runtime
-from dsconfig.runtimes.read_config import MONITORS
+from dsconfig.runtimes.config_view import MONITORS
 from dsconfig.runtimes.reading import Outcome
 from dsconfig.runtimes.replay import Failure, Replay
 from dsconfig.schema.paths import KeyPath

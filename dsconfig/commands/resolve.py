@@ -22,8 +22,8 @@ from dsconfig.project.errors import UsageError, usage
 from dsconfig.report import FileReport, Report, Severity
 from dsconfig.report.writers import one_line
 from dsconfig.runtimes.base import AUTO
-from dsconfig.schema.paths import ROOT, STEPS_PER_PRINT, KeyPath
-from dsconfig.source.pointer import ABSENT, dotted, is_block, is_list, lookup, value_at
+from dsconfig.schema.paths import STEPS_PER_PRINT, KeyPath
+from dsconfig.source.pointer import ABSENT, dotted, is_block, is_list, lookup, value_at, walk
 
 with lazy_imports():
     from dsconfig.commands import fact_notes, ledger_table
@@ -126,14 +126,12 @@ def _is_settled(result: "Resolution") -> bool:
     return not any(found.code in examination.UNRESOLVED for found in result.diagnostics)
 
 
-def not_finite(config: dict[str, Any], above: KeyPath = ROOT) -> Iterator[tuple[KeyPath, float]]:
+def not_finite(config: dict[str, Any]) -> Iterator[tuple[KeyPath, float]]:
     """Yield the path and the value of each number that is infinite or NaN."""
-    for name, value in config.items():
-        if is_block(value):
-            yield from not_finite(value, above / name)
+    for path, value in walk(config):
         for each in value if is_list(value) else (value,):
             if isinstance(each, float) and not isfinite(each):
-                yield above / name, each
+                yield path, each
 
 
 def pointer_of(result: "Resolution", name: str) -> str:

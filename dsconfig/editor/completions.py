@@ -12,8 +12,9 @@ from dsconfig.runtimes.base import AUTO, AutoHandling
 from dsconfig.schema import Key, find
 from dsconfig.schema.catalogue import blocks_of, live_names, named
 from dsconfig.schema.config import DSConfig
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.document import Format
-from dsconfig.source.pointer import is_block, join, value_at
+from dsconfig.source.pointer import is_block, value_at
 
 
 class CompletionKind(StrEnum):
@@ -55,7 +56,7 @@ def _keys(file: OpenFile, gap: Gap) -> Iterator[Completion]:
         parent = find(gap.path)
         if parent is None or not parent.is_block:
             return
-        owners = blocks_of(parent.shape, file.type_at(join(*gap.path)))
+        owners = blocks_of(parent.shape, file.type_at(KeyPath(gap.path).pointer))
     block = value_at(file.document.value, gap.path, default=None)
     present = set(block) if is_block(block) else set[str]()
     version = file.program.version
@@ -80,7 +81,7 @@ def _key(key: Key, file: OpenFile, gap: Gap) -> Completion:
 
 
 def _values(file: OpenFile, gap: Gap) -> Iterator[Completion]:
-    key = find(gap.path, of_type=file.type_at(join(*gap.path)))
+    key = find(gap.path, of_type=file.type_at(KeyPath(gap.path).pointer))
     if key is None or key.is_block:
         return
     for value, detail in _possible(key, file):

@@ -7,8 +7,8 @@ from dsconfig.examination import MISSING_FACT
 from dsconfig.report import Report
 from dsconfig.resolver import draft
 from dsconfig.runtimes.base import AUTO, AutoHandling
-from dsconfig.schema.paths import STAGE
-from dsconfig.source.pointer import copied, dotted, is_block, split, value_at
+from dsconfig.schema.paths import STAGE, KeyPath
+from dsconfig.source.pointer import copied, is_block, split, value_at
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -56,45 +56,43 @@ def _repaired(document: "Document", errors: Report, facts: "Facts", program: "Ru
     if effective is not None and effective.batch is not None:
         return Concrete(errors, effective)
     own = (error.pointer for error in errors.errors if error.file is None)
-    pointers = [pointer.removesuffix("/type") for pointer in own if pointer]
-    reduced = document._replace(value=_without(document.value, pointers, program))
+    rejected = [split(pointer.removesuffix("/type")) for pointer in own if pointer]
+    reduced = document._replace(value=_without(document.value, rejected, program))
     result = examination.resolution(reduced, facts, program)
     effective = result.effective or result.derive() or effective
-    still_open: list[str] = []
+    still_open: list[KeyPath] = []
     if effective is None:  # facts are missing: DeepSpeed's defaults for what is still "auto"
-        still_open = [path.pointer for path in draft.auto_paths(reduced.value)]
+        still_open = draft.auto_paths(reduced.value)
         reduced = reduced._replace(value=_deleted(reduced.value, still_open))
         effective = examination.resolution(reduced, facts, program).derive()
     if effective is None:
         return Concrete(errors)
     notes: list[str] = []
-    if pointers:
-        names = ", ".join(dict.fromkeys(map(dotted, pointers)))
+    if rejected:
+        names = ", ".join(dict.fromkeys(map(str, rejected)))
         notes.append(f"estimated without the rejected values of {names}")
     if still_open:
-        names = ", ".join(map(dotted, still_open))
+        names = ", ".join(map(str, still_open))
         default = "estimated with the default of DeepSpeed for"
         notes.append(f'{default} {names} ("auto" is not resolved)')
     return Concrete(errors, effective, tuple(notes))
 
 
-def _without(config: dict[str, Any], pointers: list[str], program: "Runtime") -> dict[str, Any]:
-    """Return a copy of a config with "auto", or without an entry, at each of ``pointers``."""
-    filled = [at for at in pointers if program.on_auto(split(at), config) is AutoHandling.FILLED]
-    reduced = _deleted(config, [pointer for pointer in pointers if pointer not in filled])
-    for pointer in filled:
-        path = split(pointer)
+def _without(config: dict[str, Any], keys: list[KeyPath], program: "Runtime") -> dict[str, Any]:
+    """Return a copy of a config with "auto", or without an entry, at each key."""
+    filled = [path for path in keys if program.on_auto(path, config) is AutoHandling.FILLED]
+    reduced = _deleted(config, [path for path in keys if path not in filled])
+    for path in filled:
         block = value_at(reduced, path.parent)
         if is_block(block):
             block[path.name] = AUTO
     return reduced
 
 
-def _deleted(config: dict[str, Any], pointers: list[str]) -> dict[str, Any]:
-    """Return a copy of a config without the entries at ``pointers``."""
+def _deleted(config: dict[str, Any], keys: list[KeyPath]) -> dict[str, Any]:
+    """Return a copy of a config without the entries of ``keys``."""
     reduced = copied(config)
-    for pointer in pointers:
-        path = split(pointer)
+    for path in keys:
         block = value_at(reduced, path.parent)
         if is_block(block):
             block.pop(path.name, None)

@@ -32,7 +32,7 @@ from dsconfig.schema import AUTO, find, paths
 from dsconfig.schema.paths import KeyPath
 from dsconfig.source.ignores import REMARKS, SECTION
 from dsconfig.source.plugin_settings import PATH_OF_SETTING, block_of, mixed_precision
-from dsconfig.source.pointer import ABSENT, copied, value_at
+from dsconfig.source.pointer import ABSENT, copied, put, value_at, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +109,17 @@ def with_explicit_settings(config: Mapping[str, Any], facts: Facts) -> dict[str,
             and names[0] in facts.arguments
             and value_at(config, path) not in (ABSENT, AUTO)
         ):
-            _set(config, path, facts.arguments[names[0]])
+            put(config, path, facts.arguments[names[0]])
     settings = block_of(facts.launch)
     for name, path in PATH_OF_SETTING.items():
         if settings.get(name) is not None:
-            _set(config, path, settings[name])
+            put(config, path, settings[name])
     mixed = mixed_precision(facts.launch)
     for block in ("bf16", "fp16") if mixed is not None else ():
-        _set(config, paths.HALF_PRECISIONS[block], mixed == block)
+        put(config, paths.HALF_PRECISIONS[block], mixed == block)
     for conflict in list(disagreements(config, facts)):
         if conflict.left is None:
-            _set(config, conflict.path, _value_of(conflict))
+            put(config, conflict.path, _value_of(conflict))
     return config
 
 
@@ -131,12 +131,6 @@ def _value_of(conflict: Disagreement) -> Any:
     if conflict.right.key == "mixed_precision":
         return conflict.right.value == block
     return conflict.right.value if conflict.right.key.startswith(block) else False
-
-
-def _set(config: dict[str, Any], path: KeyPath, value: Any) -> None:
-    for block in path.parent:
-        config = config.setdefault(block, {})
-    config[path.name] = value
 
 
 def _optimizer(learning_rate: float) -> dict[str, Any]:
@@ -348,19 +342,11 @@ def render(starter: Starter, *, hjson: bool) -> str:
 def _remarks(starter: Starter) -> dict[str, Any]:
     """Return the title and the reason for each value, by dotted path."""
     remarks: dict[str, str] = {"this file": f"{starter.title}; see `dsconfig explain KEY`"}
-    for path, value in _walk(starter.config, paths.ROOT):
-        reason = starter.reasons.get(path.pointer) if path else None
+    for path, value in walk(starter.config):
+        reason = starter.reasons.get(path.pointer)
         if reason and reason not in remarks.values():
             remarks[AUTO if value == AUTO else str(path)] = reason
     return {REMARKS: remarks}
-
-
-def _walk(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield a value and its children, outer ones first, with their paths."""
-    yield path, value
-    if isinstance(value, Mapping):
-        for name, inner in cast(Mapping[str, Any], value).items():
-            yield from _walk(inner, path / name)
 
 
 def _entries(block: Mapping[str, Any], path: KeyPath, reasons: Mapping[str, str]) -> Iterator[str]:

@@ -36,14 +36,14 @@ def fill(draft: Draft) -> None:
 def _well_typed(draft: Draft) -> bool:
     """Report a member of a wrong type, which is not used in arithmetic; write 8.0 as 8."""
     for path in BATCH:
-        value = draft.value(path)
+        value = draft.given(path)
         if value is ABSENT or value is None or value == "auto":
             continue
         if isinstance(value, float) and value.is_integer():
             draft.config[path.name] = int(value) if value >= 1 else value
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            message = f"{path.name} must be a positive integer, not {value!r}"
+            message = f"{path} must be a positive integer, not {value!r}"
             draft.report("DSC251", path, message, "write an integer without quotes")
             return False
     return True
@@ -53,9 +53,7 @@ def _report_missing_ranks(draft: Draft) -> None:
     """Report the missing number of ranks for every member that is "auto"."""
     for path in BATCH:
         if draft.is_auto(path):
-            message = (
-                f"{path.name} depends on the number of data-parallel ranks, which is not specified"
-            )
+            message = f"{path} depends on the number of data-parallel ranks, which is not specified"
             draft.missing(path, message, "specify --gpus")
 
 
@@ -121,7 +119,7 @@ _DERIVED = {
 def _report(draft: Draft, found: Contradiction) -> None:
     given, facts = found.given, draft.facts
     shown = ", ".join(
-        f"{path.name} = {'not set' if value is None else value}"
+        f"{path} = {'not set' if value is None else value}"
         for path, value in zip(BATCH, given, strict=True)
     )
     split = facts.degrees.per_sample

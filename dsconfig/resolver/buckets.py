@@ -20,7 +20,7 @@ _UNSIZED = "DeepSpeed's default, because no model is specified"
 
 def fill(draft: Draft) -> None:
     """Resolve "auto" bucket sizes and ``overlap_comm``."""
-    stage = draft.value(paths.STAGE)
+    stage = draft.given(paths.STAGE)
     if draft.is_auto(paths.OVERLAP_COMM):
         overlapping = isinstance(stage, int) and overlaps(stage, draft.facts)
         reason = "overlaps communication with backward"
@@ -45,9 +45,9 @@ def fill(draft: Draft) -> None:
 
 def _bucket(draft: Draft, path: KeyPath, width: int | None) -> None:
     """Size a bucket by hidden_size, capped by the 4.5x rule."""
-    written = [draft.value(bucket) for bucket in (paths.REDUCE_BUCKET, paths.GATHER_BUCKET)]
+    written = [draft.given(bucket) for bucket in (paths.REDUCE_BUCKET, paths.GATHER_BUCKET)]
     given = [size for size in written if type(size) is int]
-    overlapping = draft.value(paths.OVERLAP_COMM) is not False
+    overlapping = draft.given(paths.OVERLAP_COMM) is not False
     cap = most_elements(draft.facts, given, overlaps=overlapping)
     wanted = by_width(width)[path.name] if width else DEFAULT_BUCKET
     inputs: dict[str, Any] = {"cap": cap}
@@ -66,7 +66,7 @@ def _sub_group(draft: Draft) -> None:
     path = paths.SUB_GROUP_SIZE
     if not draft.is_auto(path):
         return
-    if draft.value(paths.OPTIMIZER_DEVICE) == "nvme":
+    if draft.given(paths.OPTIMIZER_DEVICE) == "nvme":
         rule = "NVMe offload pins four fp32 buffers of this size: 1.6 GB per rank instead of 16 GB"
         draft.set(path, NVME_SUB_GROUP, Source.DERIVED, rule)
     else:

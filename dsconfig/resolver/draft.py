@@ -1,6 +1,6 @@
 """The config during resolution, with ledger and diagnostics."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dsconfig.facts import Facts
@@ -8,32 +8,31 @@ from dsconfig.lazy_imports import lazy_imports
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import LedgerEntry, Source
 from dsconfig.runtimes.base import AUTO, Runtime
+from dsconfig.runtimes.config_view import ConfigView
 from dsconfig.runtimes.replay import Failure
 from dsconfig.schema.key_index import name_in_block
-from dsconfig.schema.paths import ROOT, KeyPath
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source import Document
-from dsconfig.source.pointer import ABSENT, copied, is_block, value_at
+from dsconfig.source.pointer import ABSENT, copied, is_block, walk
 
 with lazy_imports():
     from dsconfig.checks import registry
     from dsconfig.source import strict
 
 
-class Draft:
+class Draft(ConfigView):
     """Copy of the document's values that is resolved step by step.
 
-    Only "auto" and missing values are written; the order of keys is kept, and
-    new keys are appended.
+    Only "auto" and missing values are written; the order of keys is kept, and new keys are
+    appended. Cached properties of the view (``reading``, ``stage``) do not follow changes.
     """
 
     def __init__(self, document: Document, facts: Facts, runtime: Runtime) -> None:
-        self.document = document
-        self.facts = facts
-        self.runtime = runtime
         own = runtime.reads_hjson
-        self.config: dict[str, Any] = (
-            copied(document.value) if own else strict.as_json_reads(document)
-        )
+        values = copied(document.value) if own else strict.as_json_reads(document)
+        super().__init__(values, facts, runtime.version)
+        self.document = document
+        self.runtime = runtime
         self.ledger: list[LedgerEntry] = []
         self.findings: list[Diagnostic] = []
         self.failure: Failure | None = None
@@ -44,28 +43,14 @@ class Draft:
         self.searches: dict[KeyPath, dict[str, Any]] = {}
         """Search results by path."""
 
-    def value(self, path: KeyPath) -> Any:
-        """Return the value at a path, under any name of the key, or ABSENT."""
-        block = value_at(self.config, path.parent)
-        return block.get(name_in_block(path, block), ABSENT) if is_block(block) else ABSENT
-
-    def is_auto(self, path: KeyPath) -> bool:
-        found = self.value(path)
-        return isinstance(found, str) and found == AUTO
-
-    def has(self, path: KeyPath) -> bool:
-        """Return whether a value other than null is set."""
-        found = self.value(path)
-        return found is not ABSENT and found is not None
-
     def explicit(self, path: KeyPath) -> bool:
         """Return whether the config sets a value other than null and "auto"."""
-        return self.has(path) and not self.is_auto(path)
+        return self.is_set(path) and not self.is_auto(path)
 
     def takes(self, path: KeyPath) -> bool:
         """Return whether the parent of a path is a block, null or missing."""
         outer = path.parent
-        return not outer or self.value(outer) in (ABSENT, None) or is_block(self.value(outer))
+        return not outer or self.given(outer) in (ABSENT, None) or is_block(self.given(outer))
 
     def set(self, path: KeyPath, value: Any, source: Source, rule: str, **inputs: Any) -> None:
         """Set a value and record the reason. Missing blocks are created."""
@@ -104,12 +89,6 @@ class Draft:
         self.report("DSC150", path, message, remedy)
 
 
-def auto_paths(config: Mapping[str, Any], above: KeyPath = ROOT) -> Iterator[KeyPath]:
-    """Yield the paths of all "auto" values, in the order of the config."""
-    for key, value in config.items():
-        path = above / key
-        if isinstance(value, str):
-            if value == AUTO:
-                yield path
-        elif is_block(value):
-            yield from auto_paths(value, path)
+def auto_paths(config: Mapping[str, Any]) -> list[KeyPath]:
+    """Return the paths of all "auto" values, in the order of the config."""
+    return [path for path, value in walk(config) if isinstance(value, str) and value == AUTO]

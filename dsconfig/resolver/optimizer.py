@@ -19,7 +19,7 @@ def fill(draft: Draft) -> None:
         draft.set(OPTIMIZER_TYPE, "AdamW", Source.DEFAULT, rule)
     _learning_rate(draft)
     training = draft.facts.training
-    type_ = draft.value(OPTIMIZER_TYPE)
+    type_ = draft.given(OPTIMIZER_TYPE)
     for name, requested in (
         ("betas", training.adam_betas if training else None),
         ("eps", training.adam_epsilon if training else None),
@@ -50,7 +50,7 @@ def _learning_rate(draft: Draft) -> None:
     if not draft.is_auto(path):
         return
     for name in PEAKS:
-        peak = draft.value(SCHEDULER_PARAMS / name)
+        peak = draft.given(SCHEDULER_PARAMS / name)
         if isinstance(peak, int | float) and not isinstance(peak, bool):
             rule = "peak learning rate of the schedule, which replaces the optimizer's"
             draft.set(path, peak, Source.CONFIG, rule, **{name: peak})
@@ -70,7 +70,7 @@ def _learning_rate(draft: Draft) -> None:
 
 def learning_rate(draft: Draft) -> float | None:
     """Return the learning rate of the config, or else of the training run."""
-    written = draft.value(LEARNING_RATE)
+    written = draft.given(LEARNING_RATE)
     if isinstance(written, int | float) and not isinstance(written, bool):
         return written
     return draft.facts.training.learning_rate if draft.facts.training else None

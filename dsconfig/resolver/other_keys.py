@@ -16,7 +16,7 @@ with lazy_imports():
 def fill(draft: Draft) -> None:
     """Resolve the remaining "auto" values; report those without rule and default."""
     reported = {found.pointer for found in draft.findings}
-    for path in list(auto_paths(draft.config)):
+    for path in auto_paths(draft.config):
         # Problems of the batch triple are reported at one of its keys.
         if path in paths.BATCH or path in draft.unresolved or path.pointer in reported:
             continue
@@ -87,9 +87,8 @@ def _default(draft: Draft, path: KeyPath) -> None:
 
 def half_precision(draft: Draft) -> str | None:
     """Return ``bf16`` or ``fp16`` if enabled, else None."""
-    return next(
-        (name for name, path in paths.HALF_PRECISIONS.items() if draft.value(path) is True), None
-    )
+    switches = reversed(paths.HALF_PRECISIONS.items())  # bf16 first
+    return next((name for name, path in switches if draft.given(path) is True), None)
 
 
 _RULES = {

@@ -68,7 +68,7 @@ def _expand(draft: Draft) -> None:
     """Replace each "auto" block by its keys, outer blocks first."""
     for path, keys in AUTO_BLOCKS.items():
         if draft.is_auto(path):
-            place = draft.value(path.parent) if path.parent else draft.config
+            place = draft.given(path.parent) if path.parent else draft.config
             place[path.name] = dict(keys)
 
 

@@ -24,7 +24,7 @@ def fill(draft: Draft) -> None:
         )
         return
     for name, path in _PATHS.items():
-        if draft.is_auto(path) or (name == chosen and not draft.has(path) and draft.takes(path)):
+        if draft.is_auto(path) or (name == chosen and not draft.is_set(path) and draft.takes(path)):
             draft.set(path, name == chosen, source, rule, **inputs)
     model = draft.facts.model
     if chosen == "fp16" and model is not None and model.trained_in == "bfloat16":
@@ -38,12 +38,12 @@ def fill(draft: Draft) -> None:
 
 
 def _choice(draft: Draft) -> tuple[str | None, Source, str, dict[str, Any]]:
-    explicit = next((name for name, path in _PATHS.items() if draft.value(path) is True), None)
+    explicit = next((name for name, path in _PATHS.items() if draft.given(path) is True), None)
     if explicit is not None:
         rule = f"{explicit}.enabled is true in the config, and bf16 and fp16 are mutually exclusive"
         return explicit, Source.CONFIG, rule, {}
     forbidden = [
-        name for name, path in _PATHS.items() if draft.value(path) is False or not draft.takes(path)
+        name for name, path in _PATHS.items() if draft.given(path) is False or not draft.takes(path)
     ]
     requested = draft.facts.training.precision if draft.facts.training else None
     if requested is not None:

@@ -14,7 +14,7 @@ def fill(draft: Draft) -> None:
     _type(draft, total)
     if draft.is_auto(paths.SCHEDULER_PARAMS):
         keys = ["warmup_min_lr", "warmup_max_lr", "warmup_num_steps"]
-        decays = draft.value(paths.SCHEDULER_TYPE) == "WarmupDecayLR"
+        decays = draft.given(paths.SCHEDULER_TYPE) == "WarmupDecayLR"
         keys += ["total_num_steps"] if decays else []
         draft.config["scheduler"]["params"] = dict.fromkeys(keys, "auto")
     if draft.is_auto(paths.MIN_LR):
@@ -72,7 +72,7 @@ def _warmup(draft: Draft, total: int | None) -> None:
     path = paths.WARMUP_STEPS
     if not draft.is_auto(path):
         return
-    written = draft.value(paths.TOTAL_STEPS)
+    written = draft.given(paths.TOTAL_STEPS)
     total = written if isinstance(written, int) and not isinstance(written, bool) else total
     given = draft.facts.training.warmup_steps if draft.facts.training else None
     if given is None:

@@ -18,14 +18,11 @@ class Known:
 
 def known_members(draft: Draft) -> dict[KeyPath, Known]:
     """Return the members set in the config and, if it leaves some open, in the training run."""
-    known = {
-        path: Known(draft.value(path), Source.CONFIG) for path in BATCH if draft.explicit(path)
-    }
+    written = filter(draft.explicit, BATCH)
+    known = {path: Known(draft.given(path), Source.CONFIG) for path in written}
     training = draft.facts.training
     # Something is "auto", or the config does not determine the batch.
-    is_open = (
-        any(draft.is_auto(path) for path in BATCH) or not {GLOBAL_BATCH, MICRO_BATCH} & known.keys()
-    )
+    is_open = any(map(draft.is_auto, BATCH)) or not {GLOBAL_BATCH, MICRO_BATCH} & known.keys()
     if training is None or not is_open:
         return known
     offered = {

@@ -91,10 +91,8 @@ def _write(draft: Draft, found: Candidate, passed: Sequence[Candidate]) -> None:
         if draft.is_auto(path):
             draft.set(path, value, Source.MEMORY, rule, **inputs)
     host = draft.facts.host
-    for path, tier in (
-        (paths.OPTIMIZER_NVME, choice.optimizer),
-        (paths.PARAM_NVME, choice.parameters),
-    ):
+    tiers = {paths.OPTIMIZER_NVME: choice.optimizer, paths.PARAM_NVME: choice.parameters}
+    for path, tier in tiers.items():
         if tier is Tier.NVME and host is not None and not draft.explicit(path):
             draft.set(path, host.nvme_path, Source.HARDWARE, "NVMe directory of the machine")
     if found.option.host.bytes and (host is None or host.memory_bytes is None):

@@ -6,7 +6,7 @@ dsengine, deepspeed, transformers, accelerate
                        one program each: its settings, and what it fills in
 plugin, integrations   accelerate's DeepSpeedPlugin, and lookups of both Hugging Face programs
 reading, coercion      DeepSpeed's typed blocks, and how their values are converted
-read_config            a config as DeepSpeed reads it, and failed checks of single keys
+config_view            the view of a config: written, read by DeepSpeed, decided by facts
 built                  the optimizer and the scheduler that DeepSpeed builds
 settings, effective    typed settings with a release's defaults; a config without open values
 """

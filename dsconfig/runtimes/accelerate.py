@@ -150,9 +150,8 @@ def prepare(replay: Replay, script: Script) -> None:
     if config.get(STEPS) == AUTO:
         config[STEPS] = script.accumulation
         source = Source.TRAINING if script.accumulation_is_given else Source.DEFAULT
-        replay.record(
-            paths.ACCUMULATION, "the Accelerator's own gradient_accumulation_steps", source
-        )
+        rule = "the Accelerator's own gradient_accumulation_steps"
+        replay.record(paths.ACCUMULATION, rule, source)
     known: dict[KeyPath, Any] = {paths.GRADIENT_CLIPPING: 1.0, paths.GATHERED_ON_SAVE: False}
     if micro is not None:
         known[paths.MICRO_BATCH] = micro

@@ -12,9 +12,9 @@ from typing import Any
 from dsconfig import batch
 from dsconfig.facts import Facts
 from dsconfig.mesh import Mesh
+from dsconfig.runtimes.config_view import MONITORS, ConfigView, overlaps
 from dsconfig.runtimes.degrees import with_executed_degrees
-from dsconfig.runtimes.read_config import MONITORS, overlaps
-from dsconfig.runtimes.settings import ConfigReader, plain, setting
+from dsconfig.runtimes.settings import plain, setting
 from dsconfig.schema import paths
 from dsconfig.schema.former_names import with_current_names
 from dsconfig.schema.paths import KeyPath
@@ -283,7 +283,7 @@ def effective(
     ValueError with the key if a value is still "auto".
     """
     written, facts = plain(config), facts or Facts()
-    read = ConfigReader(with_current_names(written), version)
+    read = ConfigView(with_current_names(written), facts, version)
     zero = _zero(read)
     several_nodes = (facts.nodes or 1) > 1
     # The ranks that DeepSpeed divides the batch by; autotp_size does not count.
@@ -301,7 +301,7 @@ def effective(
         optimizer=_named(read, paths.OPTIMIZER),
         scheduler=_named(read, paths.SCHEDULER),
         activation_checkpointing=read.build(
-            ActivationCheckpointing, enabled=read.has(paths.ACTIVATION_CHECKPOINTING)
+            ActivationCheckpointing, enabled=read.is_set(paths.ACTIVATION_CHECKPOINTING)
         ),
         checkpointing=Checkpointing(
             tag_validation=str(read.value(paths.CHECKPOINT / "tag_validation") or "warn").lower(),
@@ -314,9 +314,9 @@ def effective(
     )
 
 
-def _batch(read: ConfigReader, facts: Facts) -> Batch | None:
+def _batch(read: ConfigView, facts: Facts) -> Batch | None:
     ranks = facts.data_parallel
-    numbers = {key: read.count(key) if read.has(key) else None for key in paths.BATCH}
+    numbers = {key: read.count(key) if read.is_set(key) else None for key in paths.BATCH}
     given = batch.Triple(*numbers.values())
     if ranks is None or min((ranks, *given.given.values())) < 1:
         return None
@@ -325,7 +325,7 @@ def _batch(read: ConfigReader, facts: Facts) -> Batch | None:
     return Batch(**solved._asdict(), data_parallel=ranks) if settled else None
 
 
-def _numerics(read: ConfigReader, zero: Zero, *, divides_sequence: bool) -> Numerics:
+def _numerics(read: ConfigView, zero: Zero, *, divides_sequence: bool) -> Numerics:
     precision = Precision.FP32
     if read.flag(paths.BF16_ENABLED):
         precision = Precision.BF16
@@ -342,7 +342,7 @@ def _numerics(read: ConfigReader, zero: Zero, *, divides_sequence: bool) -> Nume
         wanted = _dtype(read, paths.AUTOCAST / "dtype", Precision.BF16)
         autocast = "float16" if wanted is Precision.FP16 else "bfloat16"
     communicated = paths.COMMUNICATION_DTYPE
-    if divides_sequence and read.has(paths.SEQUENCE_COMMUNICATION_DTYPE):
+    if divides_sequence and read.is_set(paths.SEQUENCE_COMMUNICATION_DTYPE):
         communicated = paths.SEQUENCE_COMMUNICATION_DTYPE
     kept = read.value(paths.DATA_TYPES / "keep_in_fp32_modules")
     return Numerics(
@@ -361,7 +361,7 @@ def _numerics(read: ConfigReader, zero: Zero, *, divides_sequence: bool) -> Nume
     )
 
 
-def _state_dtype(read: ConfigReader, zero: Zero, master: Precision) -> Precision:
+def _state_dtype(read: ConfigView, zero: Zero, master: Precision) -> Precision:
     """Return the dtype of the optimizer's states: on the host they are fp32 unless set otherwise.
 
     Elsewhere an optimizer creates them like the weights it updates.
@@ -373,17 +373,17 @@ def _state_dtype(read: ConfigReader, zero: Zero, master: Precision) -> Precision
     return Precision.FP32 if is_on_host and is_wide else master
 
 
-def _dtype(read: ConfigReader, path: KeyPath, default: Precision) -> Precision:
+def _dtype(read: ConfigView, path: KeyPath, default: Precision) -> Precision:
     name = _PRECISION_OF.get(str(read.value(path)).lower(), "")
     return Precision(name) if name in tuple(Precision) else default
 
 
-def _loss_scale(read: ConfigReader) -> LossScale:
+def _loss_scale(read: ConfigView) -> LossScale:
     static = float(read.value(paths.FP16 / "loss_scale") or 0)
     return read.build(LossScale, static=static if static > 0 else None)
 
 
-def _zero(read: ConfigReader) -> Zero:
+def _zero(read: ConfigView) -> Zero:
     stage = int(read.value(paths.STAGE) or 0)
     return read.build(
         Zero,
@@ -394,14 +394,14 @@ def _zero(read: ConfigReader) -> Zero:
     )
 
 
-def _offload(read: ConfigReader, block: KeyPath) -> Offload | None:
-    tier = _TIER_BELOW.get(str(read.value(block / "device"))) if read.has(block) else None
+def _offload(read: ConfigView, block: KeyPath) -> Offload | None:
+    tier = _TIER_BELOW.get(str(read.value(block / "device"))) if read.is_set(block) else None
     if tier is None:
         return None
     return read.build(Offload, block, tier=tier, nvme_path=read.value(block / "nvme_path"))
 
 
-def _named(read: ConfigReader, block: KeyPath) -> Named | None:
+def _named(read: ConfigView, block: KeyPath) -> Named | None:
     kind = read.value(block / "type")
     if not isinstance(kind, str):
         return None
@@ -409,9 +409,9 @@ def _named(read: ConfigReader, block: KeyPath) -> Named | None:
     return Named(type=kind, params=params if isinstance(params, dict) else {})  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _reporting(read: ConfigReader) -> Reporting:
+def _reporting(read: ConfigView) -> Reporting:
     def block(name: str) -> dict[str, Any] | None:
-        return read.block(name) if read.flag(paths.ROOT / name / "enabled") else None
+        return read.filled(name) if read.flag(paths.ROOT / name / "enabled") else None
 
     return read.build(
         Reporting,

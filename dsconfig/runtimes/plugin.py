@@ -107,8 +107,7 @@ def set_mixed_precision(replay: Replay, mixed: str, *, rocm: bool = False) -> No
         if clash:
             message = f"mixed_precision is {mixed}, but {other} is on in the config"
             raise ReplayStop("ValueError", message, paths.HALF_PRECISIONS[other])
-    for path in (paths.FP16_ENABLED, paths.BF16_ENABLED):
-        dtype = path[0]
+    for dtype, path in paths.HALF_PRECISIONS.items():
         if dtype not in config:
             config[dtype] = {"enabled": False}
             replay.record(path, f"mixed_precision is {mixed}", Source.TRAINING)

@@ -9,7 +9,7 @@ from dsconfig.schema import former_names
 from dsconfig.schema.catalogue import BlockKey, Key, block_at, blocks_in, field_of
 from dsconfig.schema.declare import ReadAs
 from dsconfig.schema.markers import AUTO
-from dsconfig.schema.paths import BFLOAT16, ZERO, KeyPath
+from dsconfig.schema.paths import ZERO, KeyPath
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import is_block
 
@@ -83,7 +83,7 @@ def read(config: Mapping[str, Any], version: Version) -> Reading:
     entries: dict[KeyPath, Entry] = {}
     values: dict[KeyPath, dict[str, Any]] = {}
     for block, content in blocks_in(config):
-        is_shadowed = block.path == BFLOAT16 and former_names.bf16_block(config) != "bfloat16"
+        is_shadowed = block.path == ("bfloat16",) and former_names.bf16_block(config) != "bfloat16"
         if not _is_typed(block) or is_shadowed or (content == AUTO and block.nested):
             continue
         if block.owner.history.is_closed_at(version):

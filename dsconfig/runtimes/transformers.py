@@ -258,11 +258,10 @@ class TrainerFill:
         self._fill(paths.GRADIENT_CLIPPING, args.values["max_grad_norm"], "max_grad_norm")
         self._fill(paths.LEARNING_RATE, args.values["learning_rate"], "learning_rate")
         betas = [args.values["adam_beta1"], args.values["adam_beta2"]]
-        self._fill(paths.OPTIMIZER_PARAMS / "betas", betas, "adam_beta1+adam_beta2")
-        self._fill(paths.OPTIMIZER_PARAMS / "eps", args.values["adam_epsilon"], "adam_epsilon")
-        self._fill(
-            paths.OPTIMIZER_PARAMS / "weight_decay", args.values["weight_decay"], "weight_decay"
-        )
+        params = paths.OPTIMIZER_PARAMS
+        self._fill(params / "betas", betas, "adam_beta1+adam_beta2")
+        self._fill(params / "eps", args.values["adam_epsilon"], "adam_epsilon")
+        self._fill(params / "weight_decay", args.values["weight_decay"], "weight_decay")
         self._fill(paths.MIN_LR, 0, "", must_match=False)
         self._fill(paths.MAX_LR, args.values["learning_rate"], "learning_rate")
         if args.values["save_on_each_node"]:
@@ -271,17 +270,15 @@ class TrainerFill:
             rule = "save_on_each_node of TrainingArguments"
             path = paths.CHECKPOINT / "use_node_local_storage"
             self.replay.record(path, rule, Source.TRAINING)
-        for switch in (paths.FP16_ENABLED, paths.BF16_ENABLED):
-            dtype = switch[0]
+        for dtype, switch in paths.HALF_PRECISIONS.items():
             self._fill(switch, args.switch(dtype), f"{dtype}|{dtype}_full_eval")
 
     def finalize(self, args: Arguments, model: SpecifiedModel) -> None:
         """Second pass: bucket sizes and schedule; raise all mismatches together."""
         self._buckets(model)
         if value(self.config, paths.TOTAL_STEPS) is not None:
-            self._fill(
-                paths.TOTAL_STEPS, args.total(paths.TOTAL_STEPS), "num_training_steps (calculated)"
-            )
+            total = args.total(paths.TOTAL_STEPS)
+            self._fill(paths.TOTAL_STEPS, total, f"num_training_steps{_CALCULATED}")
         if value(self.config, paths.WARMUP_STEPS) is not None:
             self._fill(paths.WARMUP_STEPS, max(1, args.warmup(paths.WARMUP_STEPS)), "warmup_steps")
         failure = self.disagreement()
@@ -441,8 +438,7 @@ def after_trainer(replay: Replay, args: Arguments, *, is_plugin_first: bool) -> 
 
     ``is_plugin_first``: accelerate adds the half-precision block before the Trainer reads it.
     """
-    for path in () if is_plugin_first else (paths.FP16_ENABLED, paths.BF16_ENABLED):
-        dtype = path[0]
+    for dtype, path in () if is_plugin_first else paths.HALF_PRECISIONS.items():
         if args.values[dtype] and path in replay.reasons and replay.reasons[path].block_was_absent:
             replay.remark(
                 "DSC754",

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dsconfig.runtimes.read_config import overlaps
-from dsconfig.runtimes.reading import Reading, read
-from dsconfig.runtimes.settings import ConfigReader
+from dsconfig.facts import Facts
+from dsconfig.runtimes.config_view import ConfigView, overlaps
 from dsconfig.schema import former_names
 from dsconfig.schema.catalogue import block_at, field_of, key
 from dsconfig.schema.config import DSConfig
@@ -22,7 +21,7 @@ def block_values(name: str, values: Mapping[str, Any], version: Version = NEWEST
     """
     config = former_names.with_current_names({name: dict(values)})
     ((name, content),) = config.items()
-    found = _fields(ROOT / name, content, read(config, version), version)
+    found = _fields(ConfigView(config, Facts(), version), ROOT / name, content)
     if "overlap_comm" in found:  # the only default that depends on another field
         found["overlap_comm"] = overlaps(found["overlap_comm"], found["stage"])
     return found
@@ -35,35 +34,29 @@ def config_values(config: Mapping[str, Any], version: Version = NEWEST) -> dict[
     raises ValueError with the key if a value is still "auto".
     """
     written = former_names.with_current_names(config)
-    settings, found = ConfigReader(written, version), dict[str, Any]()
+    view, found = ConfigView(written, Facts(), version), dict[str, Any]()
     for name in DSConfig.model_fields:
         known = key(name)
-        if known is None or not known.read_at(version):
-            continue
-        content = written.get(name)
-        found[name] = (
-            block_values(name, content if is_block(content) else {}, version)
-            if known.is_block
-            else settings.value(known.key_path)
-        )
+        if known is not None and known.read_at(version):
+            inside = known.is_block
+            filled = block_values(name, view.block(name), version) if inside else None
+            found[name] = filled if inside else view.value(known.key_path)
     return found
 
 
-def _fields(
-    path: KeyPath, content: Mapping[str, Any], reading: Reading, version: Version
-) -> dict[str, Any]:
+def _fields(view: ConfigView, path: KeyPath, content: Mapping[str, Any]) -> dict[str, Any]:
     block = block_at(path)
     if block is None:
         raise ValueError(f"{path} is not a block of a ds_config")
-    given, found = reading.values.get(path), dict[str, Any]()
+    given, found = view.reading.values.get(path), dict[str, Any]()
     if given is None:  # not converted by a model of DeepSpeed
         known = {name: field_of(block, name) for name in content}
         given = {each.model_name: content[name] for name, each in known.items() if each}
     for name in block.owner.model_fields:
         field = field_of(block, name)
-        if field is None or not field.read_at(version):
+        if field is None or not field.read_at(view.version):
             continue
-        value = given.get(field.model_name, field.default_at(version))
+        value = given.get(field.model_name, field.default_at(view.version))
         inside = field.is_block and is_block(value) and block_at(path / name) is not None
-        found[field.model_name] = _fields(path / name, value, reading, version) if inside else value
+        found[field.model_name] = _fields(view, path / name, value) if inside else value
     return found

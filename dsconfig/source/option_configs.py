@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.schema import paths
 from dsconfig.schema.paths import ROOT, KeyPath, escape
-from dsconfig.source.pointer import is_block
+from dsconfig.source.pointer import is_block, put
 
 with lazy_imports():  # PyYAML, for files of options only
     from dsconfig.source import yaml_numbers
@@ -79,10 +79,7 @@ class _Options:
 
     def write(self, path: KeyPath, value: Any, names: str = "") -> None:
         """Write a value of the config; ``names``: the options it is read from."""
-        block = self.config
-        for key in path.parent:
-            block = block.setdefault(key, {})
-        block[path.name] = value
+        put(self.config, path, value)
         source = self._find(names)
         if source is not None:
             self.pointers[path.pointer] = source[0]

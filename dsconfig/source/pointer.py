@@ -1,9 +1,9 @@
 """Paths in plain data: lookup by path and pointer; limits on depth and size."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
-from dsconfig.schema.paths import KeyPath
+from dsconfig.schema.paths import ROOT, KeyPath
 from dsconfig.schema.paths import escape as escape
 
 ABSENT: Any = object()
@@ -18,11 +18,6 @@ def is_block(value: object) -> TypeGuard[dict[str, Any]]:
 def is_list(value: object) -> TypeGuard[list[Any]]:
     """Return whether a value is a list."""
     return isinstance(value, list)
-
-
-def join(*parts: str | int) -> str:
-    """Return the pointer of a path: ``join("a", 0)`` is ``/a/0``."""
-    return KeyPath(map(str, parts)).pointer
 
 
 def split(pointer: str) -> KeyPath:
@@ -73,6 +68,21 @@ def index_of(part: str, items: Sequence[Any]) -> int | None:
         return None
     index = int(part)
     return index if index < len(items) else None
+
+
+def walk(block: Mapping[str, Any], above: KeyPath = ROOT) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the path and the value of every key, outer keys first."""
+    for name, value in block.items():
+        yield (path := above / name), value
+        if is_block(value):
+            yield from walk(value, path)
+
+
+def put(block: dict[str, Any], path: KeyPath, value: Any) -> None:
+    """Set the value at a path; missing blocks are created."""
+    for name in path.parent:
+        block = block.setdefault(name, {})
+    block[path.name] = value
 
 
 def contains(value: object, leaf: str) -> bool:

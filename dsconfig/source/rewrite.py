@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dsconfig.schema.paths import escape
 from dsconfig.source.document import Document
 from dsconfig.source.edit import (
     EDITABLE,
@@ -15,7 +16,7 @@ from dsconfig.source.edit import (
 )
 from dsconfig.source.from_text import document_from_text
 from dsconfig.source.layout import Layout
-from dsconfig.source.pointer import is_block, join, lookup, split
+from dsconfig.source.pointer import is_block, lookup, split
 
 _MISSING = object()
 
@@ -57,7 +58,7 @@ def _differences(before: Any, after: Any, pointer: str) -> Iterator[tuple[str, A
             yield pointer, after
         return
     for name, value in after.items():
-        yield from _differences(before.get(name, _MISSING), value, pointer + join(name))
+        yield from _differences(before.get(name, _MISSING), value, f"{pointer}/{escape(name)}")
 
 
 def _with_value(document: Document, pointer: str, value: Any) -> Document:

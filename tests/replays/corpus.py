@@ -13,8 +13,8 @@ from typing import Any
 
 import dsconfig
 from dsconfig import Diagnostic, Effect
+from dsconfig.schema.paths import KeyPath
 from dsconfig.source.override import with_overrides
-from dsconfig.source.pointer import join
 from replays import Case
 from replays._entry_points import resolve_refuses
 
@@ -88,7 +88,7 @@ def _refuses(finding: Diagnostic) -> bool:
 
 def _pointer(path: str) -> str:
     """Return the pointer of a recorded key; ``zero_optimization(bool)`` is the block itself."""
-    return join(*path.removesuffix("(bool)").split("."))
+    return KeyPath.parse(path.removesuffix("(bool)")).pointer
 
 
 def _filling(config: Any, world_size: int | None) -> Iterator[str]:

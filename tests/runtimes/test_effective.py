@@ -1,14 +1,26 @@
-"""Effective settings: final types and the defaults of the version."""
+"""The view of a config, and effective settings: final types and the defaults of the version."""
 
 import json
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dsconfig import Facts
+from dsconfig.facts import gather
+from dsconfig.runtimes.config_view import ConfigView
 from dsconfig.runtimes.effective import Effective, Precision, Tier, effective
-from dsconfig.schema import Version
+from dsconfig.runtimes.transformers import transformers
+from dsconfig.schema import NEWEST, Version
+from dsconfig.schema.paths import (
+    GATHER_BUCKET,
+    GRADIENT_CLIPPING,
+    PREFETCH_BUCKET,
+    REDUCE_BUCKET,
+    STAGE,
+)
+from dsconfig.source.pointer import ABSENT
 
 CLASSIFIER = json.loads((Path(__file__).parents[2] / "examples" / "classifier.json").read_text())
 
@@ -137,3 +149,34 @@ def test_string_values_are_converted_as_in_deepspeed() -> None:
     assert held.zero.optimizer_tier is Tier.HOST
     assert held.gradients.prescale is True
     assert effective(config, version=Version(0, 6, 7)).zero.overlap_comm is True
+
+
+def view(config: dict[str, Any], facts: Facts | None = None, **given: Any) -> ConfigView:
+    return ConfigView(config, facts or Facts(), NEWEST, **given)
+
+
+def test_view_returns_what_is_written_and_what_the_program_reads() -> None:
+    """``"2"`` is converted, and a key that is missing or null has the default."""
+    seen = view({"zero_optimization": {"stage": "2", "reduce_bucket_size": None}})
+    assert (seen.given(STAGE), seen.value(STAGE), seen.stage) == ("2", 2, 2)
+    assert seen.given(REDUCE_BUCKET) is None and not seen.is_set(REDUCE_BUCKET)
+    assert seen.given(GATHER_BUCKET) is ABSENT
+    assert seen.value(REDUCE_BUCKET) == seen.value(GATHER_BUCKET) == 500_000_000
+
+
+def test_view_reads_a_key_under_any_of_its_names() -> None:
+    seen = view({"zero_optimization": {"prefetch_bucket_size": 7}})
+    assert seen.given(PREFETCH_BUCKET) == seen.value(PREFETCH_BUCKET) == 7
+    assert not seen.has(*PREFETCH_BUCKET)
+
+
+def test_view_has_the_value_that_facts_decide_for_auto() -> None:
+    config = {"gradient_clipping": "auto", "zero_optimization": {"stage": 2}}
+    run = gather(gpus=1, training_args={"max_grad_norm": 0.5})
+    decided = view(config, run, program=transformers())
+    assert decided.value(GRADIENT_CLIPPING) == 0.5 and not decided.is_auto(GRADIENT_CLIPPING)
+    assert decided.as_written == config
+    open_view = view(config, run)
+    assert open_view.is_auto(GRADIENT_CLIPPING)
+    with pytest.raises(ValueError, match=r'gradient_clipping is still "auto"'):
+        open_view.value(GRADIENT_CLIPPING)

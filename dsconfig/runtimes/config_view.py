@@ -1,18 +1,34 @@
-"""A config, valid or not, as DeepSpeed reads it at a release."""
+"""The view of a config: what is written, what DeepSpeed reads at a release, what "auto" becomes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import cache, cached_property
-from typing import Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dsconfig.facts import Facts
-from dsconfig.runtimes.base import AUTO
+from dsconfig.lazy_imports import lazy_imports
+from dsconfig.runtimes import coercion
+from dsconfig.runtimes.base import AUTO, Runtime
 from dsconfig.runtimes.reading import Reading, read
+from dsconfig.runtimes.settings import default_of
 from dsconfig.schema import former_names
-from dsconfig.schema.catalogue import Key, block_at, field_of, keys_in
+from dsconfig.schema.catalogue import Key, block_at, blocks_of, field_of, find, keys_in, named
+from dsconfig.schema.key_index import name_in_block
 from dsconfig.schema.paths import ROOT, STAGE, ZERO, KeyPath
 from dsconfig.schema.value_checks import ValueCheck
 from dsconfig.schema.version import Version
 from dsconfig.source.pointer import ABSENT, is_block, is_list, value_at
+
+with lazy_imports():
+    from dsconfig.runtimes import deciding
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    D = TypeVar("D", bound=DataclassInstance)
+else:
+    D = TypeVar("D")
 
 MONITORS = ("tensorboard", "wandb", "comet", "csv_monitor")
 
@@ -41,10 +57,38 @@ def overlaps(given: object, stage: int) -> bool:
     return stage == 3 if given is None else bool(given)
 
 
-class ReadConfig:
-    """Values as written and as converted by the typed blocks of the release."""
+def _switch(value: Any) -> bool:
+    return bool(value) and value != AUTO
 
-    def __init__(self, config: object, version: Version, facts: Facts) -> None:
+
+def _count(value: Any) -> int | None:
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return int(value) if isinstance(value, int | float) else None
+
+
+_CONVERTED: Mapping[Any, Callable[[Any], Any]] = {
+    bool: _switch,
+    int: lambda value: int(value or 0),
+    float: lambda value: float(value or 0),
+    int | None: _count,
+}
+"""Conversions by field type; other values stay as they are."""
+
+
+class ConfigView:
+    """A config, valid or not, with the values that each "auto" gets as far as facts decide them.
+
+    ``program``: replaces "auto" before DeepSpeed reads the config; None if no or several programs.
+    """
+
+    def __init__(
+        self, config: object, facts: Facts, version: Version, program: Runtime | None = None
+    ) -> None:
+        self.as_written: dict[str, Any] = config if is_block(config) else {}
+        """The values of the file, also where the facts decide what "auto" becomes."""
+        if program is not None and program.auto_fills:
+            config = deciding.with_decided(config, facts, program)
         self.config: dict[str, Any] = config if is_block(config) else {}
         self.version = version
         self.facts = facts
@@ -69,6 +113,75 @@ class ReadConfig:
         """Return the block as written; empty if absent."""
         value = self.get(*path)
         return value if is_block(value) else {}
+
+    def given(self, path: KeyPath) -> Any:
+        """Return the value as written under any name of the key, or ABSENT."""
+        block = value_at(self.config, path.parent)
+        return block.get(name_in_block(path, block), ABSENT) if is_block(block) else ABSENT
+
+    def is_set(self, path: KeyPath) -> bool:
+        """Return whether a value other than null is set, under any name of the key."""
+        found = self.given(path)
+        return found is not ABSENT and found is not None
+
+    def is_auto(self, path: KeyPath) -> bool:
+        found = self.given(path)
+        return isinstance(found, str) and found == AUTO
+
+    def value(self, path: KeyPath) -> Any:
+        """Return the value under any name of the key, or the default if it is missing or null.
+
+        For configs without errors: an invalid value is returned as written. Raises ValueError if it
+        is "auto" although the key has a resolver.
+        """
+        given = self.given(path)
+        if given is ABSENT or given is None:
+            return default_of(path, self.version)
+        known = find(path)
+        if known is None or not isinstance(given, str):
+            return given
+        if given == AUTO and known.shape.auto and known.auto_filled_by:
+            raise ValueError(f'{path} is still "auto"; resolve the config first')
+        if not known.checked_at(self.version):
+            return given
+        try:  # DeepSpeed's model converts strings: "2" to 2, "false" to False
+            return coercion.convert(known.kind, given, self.version, known.choices)
+        except coercion.Refused:
+            return given
+
+    def flag(self, path: KeyPath) -> bool:
+        """Return a switch; off if the file does not have the block, regardless of its default."""
+        return (not path.parent or self.is_set(path.parent)) and _switch(self.value(path))
+
+    def count(self, path: KeyPath) -> int | None:
+        """Return an integer, or None."""
+        return _count(self.value(path))
+
+    def build(self, kind: type[D], at: KeyPath | None = None, **given: Any) -> D:
+        """Fill a dataclass of settings; ``given`` are fields that depend on several keys.
+
+        ``at``: block to read instead of the one in the field declarations.
+        """
+        values = dict(given)
+        for each in fields(kind):
+            path: KeyPath | None = each.metadata.get("key")
+            if path is None or each.name in given:
+                continue
+            if at is not None:
+                path = at / path.name
+                if find(path) is None:
+                    continue
+            convert = _CONVERTED.get(each.type)
+            value = self.value(path)
+            values[each.name] = value if convert is None else convert(value)
+        return kind(**values)
+
+    def filled(self, name: str) -> dict[str, Any]:
+        """Return a block with defaults filled in; nested blocks as written."""
+        parent = find((name,))
+        assert parent is not None, f"{name} is a block of the schema"
+        inside = named(blocks_of(parent.shape), parent).values()
+        return self.given(ROOT / name) | {each.name: self.value(each.key_path) for each in inside}
 
     def in_force(self, block: KeyPath, name: str) -> Any:
         """Return a field of a typed block: the converted value, or the default."""
