@@ -83,7 +83,7 @@ def test_table_names_what_it_leaves_out() -> None:
 
 
 def test_nothing_fits_if_the_host_is_too_small() -> None:
-    words = ("--model", "llama-2-7b", "--gpus", "2", "--host-memory", "1GiB")
+    words = ("--model", "llama-2-7b", "--gpus", "2", "--host-memory", "512MiB")
     for device in ((), ("--device", "rtx-4090")):
         text = shown(*words, *device)
         assert "Nothing fits. Closest: stage 3, optimizer + parameters to CPU: needs " in text
