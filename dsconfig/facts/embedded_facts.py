@@ -46,9 +46,11 @@ def complete(facts: Facts, document: Document) -> Facts:
     if not container:
         return facts
     name = document.named_in or document.name
-    launch = None if is_accelerate_config(container) else launches.launch_of(document, facts)
+    launch = launches.launch_of(document, facts)
     if launch is not None:
-        return launches.complete(facts, launch)
+        facts = launches.complete(facts, launch)
+        if not is_accelerate_config(container):
+            return facts
     facts = _with_ranks(facts, container.get(LAUNCH) or {}, name)
     try:
         if is_accelerate_config(container):
