@@ -61,7 +61,7 @@ def test_options_of_a_script_under_accelerate_win_over_its_yaml(
     monkeypatch.chdir(tmp_path)
     facts = embedded_facts.complete(Facts(), dsconfig.read(Path("dpo.sh")))
     training = facts.training
-    assert training is not None and (training.micro_batch, facts.world_size) == (2, 2)
+    assert training is not None and (training.micro_batch_size, facts.world_size) == (2, 2)
 
 
 def facts_of(name: str, variant: str, keys: dict[str, Any]) -> dict[str, Any]:
@@ -133,3 +133,22 @@ def test_work_is_bounded() -> None:
     for count in (100, 200):
         long = "A=x$B\n" * count + command
         assert commands_of(long, "t.sh", lambda _: None).steps == count + 1
+
+
+def programs_table() -> str:
+    """Return the table of programs in ``docs/internals/launch-files.md``."""
+    rows = [
+        "| Program | `--with` | Newest release | Facts | Default values |",
+        "|---|---|---|---|---|",
+    ]
+    for each in dialects.dialects():
+        keys = {key for _, variant in PROGRAMS for key in each.names(variant)}
+        known = [key for key in keys if each.default(key, each.newest) is not None]
+        row = (each.title, each.package, each.newest, len(each.facts()), len(known))
+        rows.append(f"| {' | '.join(map(str, row))} |")
+    return "\n".join(rows)
+
+
+def test_page_lists_the_programs() -> None:
+    page = FOLDER.parents[2] / "docs/internals/launch-files.md"
+    assert programs_table() in page.read_text("utf-8")
