@@ -46,10 +46,12 @@ def complete(facts: Facts, document: Document) -> Facts:
     if not container:
         return facts
     name = document.named_in or document.name
-    is_other = is_accelerate_config(container) or arctic_config.is_arctic(container)
-    launch = None if is_other else launches.launch_of(document, facts)
+    is_arctic = arctic_config.is_arctic(container)
+    launch = None if is_arctic else launches.launch_of(document, facts)
     if launch is not None:
-        return launches.complete(facts, launch)
+        facts = launches.complete(facts, launch)
+        if not is_accelerate_config(container):
+            return facts
     facts = _with_ranks(facts, container.get(LAUNCH) or {}, name)
     try:
         if is_accelerate_config(container):

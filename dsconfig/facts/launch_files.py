@@ -50,6 +50,8 @@ NAMES = (
     *("offload", "ranks", "nodes", "attention", "liger", "packing"),
 )
 """The facts of a launch, in the order in which they are shown."""
+COUNTS = ("lora_rank", "base_bits", "seq_len", "micro_batch", "accumulation", "ranks", "nodes")
+"""Facts that are integers; another value, such as "auto", is not known."""
 
 
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?$|\$\{\{|\{\{.*\}\}$")
@@ -512,7 +514,11 @@ def _facts(keys: LaunchedKeys, document: Document | None) -> dict[str, Sourced]:
     elif document is None and found.get("zero_stage") is None:
         origin = Origin(DERIVED, "no ds_config")
         found["zero_stage"] = Sourced("none", origin)
-    return {name: fact for name, fact in found.items() if fact is not None}
+    return {
+        name: fact
+        for name, fact in found.items()
+        if fact is not None and (name not in COUNTS or type(fact.value) is int)
+    }
 
 
 _OVERRIDING = {"optimizer": paths.OPTIMIZER_TYPE, "lr_scheduler": paths.SCHEDULER_TYPE}

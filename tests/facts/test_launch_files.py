@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from dsconfig.facts import dialects, launch_files
+import dsconfig
+from dsconfig.facts import Facts, dialects, embedded_facts, launch_files
 from dsconfig.facts.launch_facts import FILE, LaunchedKeys, Origin, Sourced
 from dsconfig.source.shell import commands_of, evaluation
 
@@ -32,14 +33,18 @@ def comparable(name: str, value: Any) -> Any:
     return SAME.get(value, value) if name == "optimizer" else value
 
 
+def write(case: dict[str, Any], folder: Path) -> None:
+    for name, text in case["files"].items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case["case"] for case in CASES])
 def test_facts_of_launch_files(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in case["files"].items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+    write(case, tmp_path)
     monkeypatch.chdir(tmp_path)
     package, _, release = case["with"].partition("==")
     launch = launch_files.launch_in(case["entry"], {package: release} if release else {})
@@ -47,6 +52,16 @@ def test_facts_of_launch_files(
     wanted = {name: comparable(name, value) for name, value in case["facts"].items()}
     assert {name: comparable(name, launch.value(name)) for name in wanted} == wanted
     assert not os.path.relpath(launch.files[0], tmp_path).startswith("..")
+
+
+def test_options_of_a_script_under_accelerate_win_over_its_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(next(case for case in CASES if case["case"] == "trl-dpo-accelerate-inline"), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    facts = embedded_facts.complete(Facts(), dsconfig.read(Path("dpo.sh")))
+    training = facts.training
+    assert training is not None and (training.micro_batch_size, facts.world_size) == (2, 2)
 
 
 def facts_of(name: str, variant: str, keys: dict[str, Any]) -> dict[str, Any]:
@@ -118,3 +133,22 @@ def test_work_is_bounded() -> None:
     for count in (100, 200):
         long = "A=x$B\n" * count + command
         assert commands_of(long, "t.sh", lambda _: None).steps == count + 1
+
+
+def programs_table() -> str:
+    """Return the table of programs in ``docs/internals/launch-files.md``."""
+    rows = [
+        "| Program | `--with` | Newest release | Facts | Default values |",
+        "|---|---|---|---|---|",
+    ]
+    for each in dialects.dialects():
+        keys = {key for _, variant in PROGRAMS for key in each.names(variant)}
+        known = [key for key in keys if each.default(key, each.newest) is not None]
+        row = (each.title, each.package, each.newest, len(each.facts()), len(known))
+        rows.append(f"| {' | '.join(map(str, row))} |")
+    return "\n".join(rows)
+
+
+def test_page_lists_the_programs() -> None:
+    page = FOLDER.parents[2] / "docs/internals/launch-files.md"
+    assert programs_table() in page.read_text("utf-8")
