@@ -521,6 +521,7 @@ class _Condition:
         self.words = words
         self.script = script
         self.at = 0
+        self.depth = 0
 
     def status(self) -> bool | None:
         """Return whether the condition holds; None if that is not known."""
@@ -545,15 +546,20 @@ class _Condition:
         return False if False in found else None if None in found else True
 
     def _not(self) -> bool | None:
-        if self._peek() == "!" and len(self.words) > self.at + 1:
-            self.at += 1
-            return _negated(self._not())
-        if self._peek() == "(":
-            self.at += 1
-            inner = self._or()
-            self.at += self._peek() == ")"
-            return inner
-        return self._primary()
+        signs = 0
+        while self._peek() == "!" and len(self.words) > self.at + 1:
+            signs, self.at = signs + 1, self.at + 1
+        status = self._inside() if self._peek() == "(" else self._primary()
+        return _negated(status) if signs % 2 else status
+
+    def _inside(self) -> bool | None:
+        """Return the status of a condition in parentheses; None if they are nested too deeply."""
+        self.at += 1
+        self.depth += 1
+        inner = self._or() if self.depth < MOST_INCLUDED else None
+        self.depth -= 1
+        self.at += self._peek() == ")"
+        return inner
 
     def _primary(self) -> bool | None:
         first = self.words[self.at] if self.at < len(self.words) else Value("")

@@ -12,7 +12,7 @@ from dsconfig.source.shell.syntax import Chain, Group, Node, Parser, Raw, Simple
 
 LARGEST_VALUE, MOST_WORDS = 2**16, 2**12
 """Limits on a variable and an array, which may contain themselves."""
-MOST_NESTED, LONGEST_CUT = 20, 2**12
+MOST_NESTED, LONGEST_CUT = 20, 2**9
 _PARAMETER = re.compile(r"([#!]?)(\w+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
 _SPECIAL = re.compile(r"[$`\\]")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
@@ -352,7 +352,8 @@ class Expansion:
             return Value(written, is_known=False, is_unset=True)
         if not rest or not value.is_known:
             return value
-        return Value(_cut(value.text, rest, self))
+        part = _cut(value.text, rest, self)
+        return Value(written, is_known=False) if part is None else Value(part)
 
     # --- arithmetic and commands
 
@@ -449,8 +450,9 @@ def _closing(text: str, at: int, opening: str, closing: str) -> int:
     return len(text)
 
 
-def _cut(text: str, rest: str, expansion: Expansion) -> str:
-    """Return a text without what a pattern matches, replaced, or in part."""
+def _cut(text: str, rest: str, expansion: Expansion) -> str | None:
+    """Return a text without what a pattern matches, replaced, or in part; None if it is too long
+    to compare each of its parts."""
     sign = rest[0]
     if sign in "#%":
         is_longest = rest[:2] == sign * 2
@@ -458,7 +460,7 @@ def _cut(text: str, rest: str, expansion: Expansion) -> str:
         ascending = is_longest is (sign == "%")
         places = range(len(text) + 1) if ascending else range(len(text), -1, -1)
         if len(text) > LONGEST_CUT:
-            return text
+            return None
         if sign == "#":
             return text[next((n for n in places if pattern.fullmatch(text, 0, n)), 0) :]
         return text[: next((n for n in places if pattern.fullmatch(text, n)), len(text))]

@@ -194,8 +194,7 @@ class Parser:
             self._rest(Simple())
             return Group(body)
         if word == "!":
-            self.at += 1
-            return Chain([("!", self._command())])
+            return self._negated()
         if word == "if":
             return self._if()
         if word == "case":
@@ -212,6 +211,15 @@ class Parser:
             body = self._command()
             return Function(function[1] or function[2], [body])
         return self._simple()
+
+    def _negated(self) -> Node:
+        """Return a command after ``!``; two of them cancel out."""
+        signs = 0
+        while self._word_here() == "!":
+            signs, self.at = signs + 1, self.at + 1
+            self._blanks()
+        command = self._command()
+        return Chain([("!", command)]) if signs % 2 else command
 
     def _test(self, opening: str, closing: str) -> Test:
         start = self.at + len(opening)
