@@ -41,6 +41,7 @@ _ENTRY = re.compile(r"\[[^\]]+\]=")
 """An entry of an associative array: ``[key]=value``."""
 _CALCULATED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:([-+*/%]?=)(?!=)(.*)|([-+])\4)\s*", re.DOTALL)
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
+_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 _COMPARED: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -355,7 +356,7 @@ class _Script:
             self.state.arguments = outer
             self.calls -= 1
             return status
-        if self._follow_shell(words):
+        if self._follow_shell(words) or self._follow_input(node, words):
             return None
         environment = {**state.exported, **prefix}
         command = Command(tuple(words), environment, state.folder, self.is_certain)
@@ -365,7 +366,7 @@ class _Script:
     def _follow_shell(self, words: list[Word]) -> bool:
         """Follow ``bash -c 'commands'`` and ``bash FILE``, also after other programs."""
         for at, word in enumerate(words):
-            if PurePosixPath(word.text).name not in _SHELLS:
+            if PurePosixPath(word.text).name not in (*_SHELLS, "sbatch"):
                 continue
             rest = words[at + 1 :]
             while rest and rest[0].text.startswith("-"):
@@ -374,9 +375,23 @@ class _Script:
                     self._nested(rest[1].text, rest[1])
                     return True
                 rest = rest[1:]
-            if rest and rest[0].is_known and rest[0].text.endswith((".sh", ".bash")):
+            if rest and rest[0].is_known and rest[0].text.endswith(_SUFFIXES):
                 return self._include(rest, self.state.copy()) is not None
         return False
+
+    def _follow_input(self, node: Simple, words: list[Word]) -> bool:
+        """Follow a here-document that a shell or ``sbatch`` reads, and ``sbatch --wrap``."""
+        name = PurePosixPath(words[-1].text if words[0].text == "ssh" else words[0].text).name
+        if name != "sbatch" and name not in _SHELLS:
+            return False
+        wrapped = next((word for word in words if word.text.startswith("--wrap=")), None)
+        if wrapped is not None:
+            self._nested(wrapped.text.removeprefix("--wrap="), wrapped)
+        elif node.heredoc is not None and not node.heredoc.is_string:
+            body = node.heredoc.text
+            text = body if node.heredoc.is_literal else self.expansion.heredoc(body)
+            self._nested(text, words[0])
+        return wrapped is not None or node.heredoc is not None
 
     def _nested(self, text: str, place: Word) -> None:
         """Follow commands that a word contains."""
