@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from dsconfig.source.shell.conditions import Condition, negated
 from dsconfig.source.shell.expansion import Expansion, State, Value, Word, words_of
 from dsconfig.source.shell.syntax import (
     Assignment,
@@ -42,14 +43,6 @@ _ENTRY = re.compile(r"\[[^\]]+\]=")
 _CALCULATED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:([-+*/%]?=)(?!=)(.*)|([-+])\4)\s*", re.DOTALL)
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 _SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
-_COMPARED: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-}
 
 
 class WrittenFile(NamedTuple):
@@ -169,7 +162,7 @@ class _Script:
         status: bool | None = True
         for sign, node in chain.parts:
             if sign == "!":
-                status = _negated(self._node(node))
+                status = negated(self._node(node))
             elif (
                 sign == ""
                 or (sign == "&&" and status is True)
@@ -306,7 +299,7 @@ class _Script:
         arguments = words[1:]
         match PurePosixPath(name).name or name:
             case "[" | "test":
-                return _Condition(self._tested(node), self).status()
+                return Condition(self._tested(node), self.state.values).status()
             case "let":
                 for word in arguments:
                     self._calculate(word.text)
@@ -510,7 +503,7 @@ class _Script:
                 Value(written) if sign else self.expansion.joined(written, empty_if_unset=True)
             )
             at = end
-        return _Condition(words, self).status()
+        return Condition(words, self.state.values).status()
 
 
 def _pass_heredoc_on(pipe: list[Node]) -> None:
@@ -523,93 +516,3 @@ def _pass_heredoc_on(pipe: list[Node]) -> None:
 
 
 _DECLARED = frozenset(("export", "readonly", "local", "declare", "typeset"))
-
-
-def _negated(status: bool | None) -> bool | None:
-    return None if status is None else not status
-
-
-class _Condition:
-    """The words between ``[`` and ``]``: comparisons, joined by and, or, not."""
-
-    def __init__(self, words: "list[Value]", script: _Script) -> None:
-        self.words = words
-        self.script = script
-        self.at = 0
-
-    def status(self) -> bool | None:
-        """Return whether the condition holds; None if that is not known."""
-        return self._or() if self.words else False
-
-    def _peek(self, ahead: int = 0) -> str:
-        place = self.at + ahead
-        return self.words[place].text if place < len(self.words) else ""
-
-    def _or(self) -> bool | None:
-        found = [self._and()]
-        while self._peek() in ("||", "-o"):
-            self.at += 1
-            found.append(self._and())
-        return True if True in found else None if None in found else False
-
-    def _and(self) -> bool | None:
-        found = [self._not()]
-        while self._peek() in ("&&", "-a"):
-            self.at += 1
-            found.append(self._not())
-        return False if False in found else None if None in found else True
-
-    def _not(self) -> bool | None:
-        if self._peek() == "!" and len(self.words) > self.at + 1:
-            self.at += 1
-            return _negated(self._not())
-        if self._peek() == "(":
-            self.at += 1
-            inner = self._or()
-            self.at += self._peek() == ")"
-            return inner
-        return self._primary()
-
-    def _primary(self) -> bool | None:
-        first = self.words[self.at] if self.at < len(self.words) else Value("")
-        if (
-            re.fullmatch(r"-[a-zA-Z]", first.text)
-            and self._peek(1) not in _TWO
-            and len(self.words) > self.at + 1
-        ):
-            value = self.words[self.at + 1]
-            self.at += 2
-            if not value.is_known:
-                return None
-            if first.text in ("-z", "-n"):
-                return bool(value.text) is (first.text == "-n")
-            if first.text == "-v":
-                return value.text in self.script.state.values
-            return None
-        if self._peek(1) in _TWO:
-            sign, second = (
-                self._peek(1),
-                self.words[self.at + 2] if self.at + 2 < len(self.words) else Value(""),
-            )
-            self.at += 3
-            return _compared(first, sign, second)
-        self.at += 1
-        return bool(first.text) if first.is_known else None
-
-
-_TWO = frozenset(("=", "==", "!=", "=~", "<", ">", *_COMPARED))
-
-
-def _compared(first: Value, sign: str, second: Value) -> bool | None:
-    if not (first.is_known and second.is_known):
-        return None
-    if sign in _COMPARED:
-        try:
-            return _COMPARED[sign](int(first.text or 0), int(second.text or 0))
-        except ValueError:
-            return None
-    if sign in ("=", "==", "!="):
-        return fnmatchcase(first.text, second.text) is (sign != "!=")
-    if sign == "=~":
-        return None
-    return first.text < second.text if sign == "<" else first.text > second.text
