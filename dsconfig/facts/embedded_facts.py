@@ -46,7 +46,8 @@ def complete(facts: Facts, document: Document) -> Facts:
     if not container:
         return facts
     name = document.named_in or document.name
-    launch = launches.launch_of(document, facts)
+    is_arctic = arctic_config.is_arctic(container)
+    launch = None if is_arctic else launches.launch_of(document, facts)
     if launch is not None:
         facts = launches.complete(facts, launch)
         if not is_accelerate_config(container):
@@ -55,7 +56,7 @@ def complete(facts: Facts, document: Document) -> Facts:
     try:
         if is_accelerate_config(container):
             return facts if facts.launch else _with_launch(facts, container, name)
-        if arctic_config.is_arctic(container):
+        if is_arctic:
             return _with_options(facts, _arctic_arguments(container))
         built = option_configs.built_config(container)
         if built is not None:
