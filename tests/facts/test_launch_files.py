@@ -1,7 +1,8 @@
 """Launch files of the kinds that people write, with the facts that follow from each.
 
-``tests/oracle/launch``: one case a line, with the text of its files. The facts were derived from
-the source of each program at the release of the case, not from our output.
+``tests/oracle/launch``: one case a line, with the text of its files. The facts of ``shown.jsonl``
+have a place in each program's source. Those of ``cases.jsonl`` were written before our output was
+seen; where the two differed, the program's source at the release decided.
 """
 
 import json
