@@ -56,7 +56,7 @@ def complete(facts: Facts, document: Document) -> Facts:
     try:
         if is_accelerate_config(container):
             return facts if facts.launch else _with_launch(facts, container, name)
-        if arctic_config.is_arctic(container):
+        if is_arctic:
             return _with_options(facts, _arctic_arguments(container))
         built = option_configs.built_config(container)
         if built is not None:

@@ -292,6 +292,9 @@ def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> _Content |
     if configured is not None and recognised in (None, configured[0].base):
         found = configured[:2]
     recognised = found[0] if found else recognised or _generic(script)
+    stated = dialects.of_releases(releases) if recognised in (None, *dialects.bases()) else None
+    if stated is not None and found is None and script.program[-1].endswith(".py"):
+        recognised = stated
     if recognised is None:
         return None
     variant = found[1] if found else recognised.variant_of(script.program[-1])
@@ -326,7 +329,8 @@ def _first_python(script: Script) -> str | None:
 def _generic(script: Script) -> Dialect | None:
     """Return the dialect of a script that no program is known by: that of the Trainer, if it has
     its arguments, or of scripts on accelerate; else None."""
-    of_trainer = (script.options.keys() & TAKEN) - {"deepspeed", "local_rank"}
+    taken = TAKEN | {"model_name_or_path"}
+    of_trainer = (script.options.keys() & taken) - {"deepspeed", "local_rank"}
     if len(of_trainer) > 1:
         return dialects.dialect("transformers")
     return None

@@ -184,6 +184,17 @@ def packages() -> tuple[str, ...]:
     return tuple(each.package for each in dialects() if each.package)
 
 
+def bases() -> tuple[Dialect, ...]:
+    """Return the dialects that others are built on."""
+    return tuple(map(dialect, LAST))
+
+
+def of_releases(releases: Collection[str]) -> Dialect | None:
+    """Return the only program on the Trainer whose release is stated, or None."""
+    found = [each for each in dialects() if each.base is not None and each.package in releases]
+    return found[0] if len(found) == 1 else None
+
+
 @cache
 def _defaults() -> Mapping[str, Mapping[str, Any]]:
     file = FOLDER / f"{DEFAULTS}.toml"

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from dsconfig.source.shell.conditions import Condition, negated
 from dsconfig.source.shell.expansion import Expansion, State, Value, Word, words_of
 from dsconfig.source.shell.syntax import (
     Assignment,
@@ -41,14 +42,7 @@ _ENTRY = re.compile(r"\[[^\]]+\]=")
 """An entry of an associative array: ``[key]=value``."""
 _CALCULATED = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:([-+*/%]?=)(?!=)(.*)|([-+])\4)\s*", re.DOTALL)
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
-_COMPARED: Mapping[str, Callable[[int, int], bool]] = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-}
+_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch")
 
 
 class WrittenFile(NamedTuple):
@@ -168,7 +162,7 @@ class _Script:
         status: bool | None = True
         for sign, node in chain.parts:
             if sign == "!":
-                status = _negated(self._node(node))
+                status = negated(self._node(node))
             elif (
                 sign == ""
                 or (sign == "&&" and status is True)
@@ -305,7 +299,7 @@ class _Script:
         arguments = words[1:]
         match PurePosixPath(name).name or name:
             case "[" | "test":
-                return _Condition(self._tested(node), self).status()
+                return Condition(self._tested(node), self.state.values).status()
             case "let":
                 for word in arguments:
                     self._calculate(word.text)
@@ -355,7 +349,7 @@ class _Script:
             self.state.arguments = outer
             self.calls -= 1
             return status
-        if self._follow_shell(words):
+        if self._follow_shell(words) or self._follow_input(node, words):
             return None
         environment = {**state.exported, **prefix}
         command = Command(tuple(words), environment, state.folder, self.is_certain)
@@ -365,7 +359,7 @@ class _Script:
     def _follow_shell(self, words: list[Word]) -> bool:
         """Follow ``bash -c 'commands'`` and ``bash FILE``, also after other programs."""
         for at, word in enumerate(words):
-            if PurePosixPath(word.text).name not in _SHELLS:
+            if PurePosixPath(word.text).name not in (*_SHELLS, "sbatch"):
                 continue
             rest = words[at + 1 :]
             while rest and rest[0].text.startswith("-"):
@@ -374,9 +368,23 @@ class _Script:
                     self._nested(rest[1].text, rest[1])
                     return True
                 rest = rest[1:]
-            if rest and rest[0].is_known and rest[0].text.endswith((".sh", ".bash")):
+            if rest and rest[0].is_known and rest[0].text.endswith(_SUFFIXES):
                 return self._include(rest, self.state.copy()) is not None
         return False
+
+    def _follow_input(self, node: Simple, words: list[Word]) -> bool:
+        """Follow a here-document that a shell or ``sbatch`` reads, and ``sbatch --wrap``."""
+        name = PurePosixPath(words[-1].text if words[0].text == "ssh" else words[0].text).name
+        if name != "sbatch" and name not in _SHELLS:
+            return False
+        wrapped = next((word for word in words if word.text.startswith("--wrap=")), None)
+        if wrapped is not None:
+            self._nested(wrapped.text.removeprefix("--wrap="), wrapped)
+        elif node.heredoc is not None and not node.heredoc.is_string:
+            body = node.heredoc.text
+            text = body if node.heredoc.is_literal else self.expansion.heredoc(body)
+            self._nested(text, words[0])
+        return wrapped is not None or node.heredoc is not None
 
     def _nested(self, text: str, place: Word) -> None:
         """Follow commands that a word contains."""
@@ -495,7 +503,7 @@ class _Script:
                 Value(written) if sign else self.expansion.joined(written, empty_if_unset=True)
             )
             at = end
-        return _Condition(words, self).status()
+        return Condition(words, self.state.values).status()
 
 
 def _pass_heredoc_on(pipe: list[Node]) -> None:
@@ -508,99 +516,3 @@ def _pass_heredoc_on(pipe: list[Node]) -> None:
 
 
 _DECLARED = frozenset(("export", "readonly", "local", "declare", "typeset"))
-
-
-def _negated(status: bool | None) -> bool | None:
-    return None if status is None else not status
-
-
-class _Condition:
-    """The words between ``[`` and ``]``: comparisons, joined by and, or, not."""
-
-    def __init__(self, words: "list[Value]", script: _Script) -> None:
-        self.words = words
-        self.script = script
-        self.at = 0
-        self.depth = 0
-
-    def status(self) -> bool | None:
-        """Return whether the condition holds; None if that is not known."""
-        return self._or() if self.words else False
-
-    def _peek(self, ahead: int = 0) -> str:
-        place = self.at + ahead
-        return self.words[place].text if place < len(self.words) else ""
-
-    def _or(self) -> bool | None:
-        found = [self._and()]
-        while self._peek() in ("||", "-o"):
-            self.at += 1
-            found.append(self._and())
-        return True if True in found else None if None in found else False
-
-    def _and(self) -> bool | None:
-        found = [self._not()]
-        while self._peek() in ("&&", "-a"):
-            self.at += 1
-            found.append(self._not())
-        return False if False in found else None if None in found else True
-
-    def _not(self) -> bool | None:
-        signs = 0
-        while self._peek() == "!" and len(self.words) > self.at + 1:
-            signs, self.at = signs + 1, self.at + 1
-        status = self._inside() if self._peek() == "(" else self._primary()
-        return _negated(status) if signs % 2 else status
-
-    def _inside(self) -> bool | None:
-        """Return the status of a condition in parentheses; None if they are nested too deeply."""
-        self.at += 1
-        self.depth += 1
-        inner = self._or() if self.depth < MOST_INCLUDED else None
-        self.depth -= 1
-        self.at += self._peek() == ")"
-        return inner
-
-    def _primary(self) -> bool | None:
-        first = self.words[self.at] if self.at < len(self.words) else Value("")
-        if (
-            re.fullmatch(r"-[a-zA-Z]", first.text)
-            and self._peek(1) not in _TWO
-            and len(self.words) > self.at + 1
-        ):
-            value = self.words[self.at + 1]
-            self.at += 2
-            if not value.is_known:
-                return None
-            if first.text in ("-z", "-n"):
-                return bool(value.text) is (first.text == "-n")
-            if first.text == "-v":
-                return value.text in self.script.state.values
-            return None
-        if self._peek(1) in _TWO:
-            sign, second = (
-                self._peek(1),
-                self.words[self.at + 2] if self.at + 2 < len(self.words) else Value(""),
-            )
-            self.at += 3
-            return _compared(first, sign, second)
-        self.at += 1
-        return bool(first.text) if first.is_known else None
-
-
-_TWO = frozenset(("=", "==", "!=", "=~", "<", ">", *_COMPARED))
-
-
-def _compared(first: Value, sign: str, second: Value) -> bool | None:
-    if not (first.is_known and second.is_known):
-        return None
-    if sign in _COMPARED:
-        try:
-            return _COMPARED[sign](int(first.text or 0), int(second.text or 0))
-        except ValueError:
-            return None
-    if sign in ("=", "==", "!="):
-        return fnmatchcase(first.text, second.text) is (sign != "!=")
-    if sign == "=~":
-        return None
-    return first.text < second.text if sign == "<" else first.text > second.text

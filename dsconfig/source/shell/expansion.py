@@ -1,13 +1,14 @@
 """Expand the words of a shell script: quotes, variables, arithmetic and simple substitutions."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from dsconfig.source import expressions
+from dsconfig.source.shell.printers import PRINTERS
 from dsconfig.source.shell.syntax import Chain, Group, Node, Parser, Raw, Simple
 
 LARGEST_VALUE, MOST_WORDS = 2**16, 2**12
@@ -18,7 +19,6 @@ _SPECIAL = re.compile(r"[$`\\]")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _BARE = re.compile(r"\$?\{?([A-Za-z_]\w*|\d+(?=\}))\}?|\$(\d)")
 _ARITHMETIC = re.compile(r"[\d\s+*/%()<>=!&|-]+")
-_DIRECTIVE = re.compile(r"%[sd]")
 _GROUPING = re.compile(r"(?<![!<>=])=(?!=)|\*\*|<<|>>|\+\+|--")
 
 
@@ -107,8 +107,20 @@ class Expansion:
 
     def __init__(self, state: State, read: "Callable[[str], str | None]", depth: int = 0) -> None:
         self.state = state
-        self.read = read
+        self._read = read
         self.depth = depth
+
+    @property
+    def folder(self) -> str:
+        return self.state.folder
+
+    @folder.setter
+    def folder(self, folder: str) -> None:
+        self.state.folder = folder
+
+    def read(self, name: str, /) -> str | None:
+        """Return the text of a file, or None."""
+        return self._read(name)
 
     # --- texts
 
@@ -425,7 +437,7 @@ class Expansion:
         if body is not None:
             inner = replace(self.state.copy(), arguments=[Value(each) for each in arguments])
             return Expansion(inner, self.read, self.depth + 1).output(body, given)
-        printer = _PRINTERS.get(PurePosixPath(name).name)
+        printer = PRINTERS.get(PurePosixPath(name).name)
         return None if printer is None else printer(arguments, given, self)
 
 
@@ -488,116 +500,6 @@ def _cut(text: str, rest: str, expansion: Expansion) -> str | None:
 
 def _pattern(glob: str) -> re.Pattern[str]:
     return re.compile(translate(glob))
-
-
-# --- commands whose output is known
-
-
-def _expr(arguments: list[str], given: str, expansion: Expansion) -> str | None:
-    del given
-    value = expansion.arithmetic(" ".join(arguments).replace("\\*", "*"))
-    return None if value is None else f"{value}\n"
-
-
-def _echo(arguments: list[str], given: str, expansion: Expansion) -> str:
-    del given, expansion
-    while arguments and arguments[0] in ("-n", "-e", "-ne", "-en"):
-        arguments = arguments[1:]
-    return " ".join(arguments) + "\n"
-
-
-def _printf(arguments: list[str], given: str, expansion: Expansion) -> str | None:
-    del given, expansion
-    if not arguments or _DIRECTIVE.sub("", arguments[0]).count("%"):
-        return None
-    form, *values = arguments
-    count = max(len(_DIRECTIVE.findall(form)), 1)
-    pieces: list[str] = []
-    for at in range(0, max(len(values), 1), count):
-        following = iter(values[at : at + count])
-        pieces.append(_DIRECTIVE.sub(lambda _, more=following: next(more, ""), form))
-    return "".join(pieces).replace("\\n", "\n")
-
-
-def _path(of: Callable[[PurePosixPath], object]) -> "Callable[[list[str], str, Expansion], str]":
-    def printed(arguments: list[str], given: str, expansion: Expansion) -> str:
-        del given, expansion
-        named = [each for each in arguments if not each.startswith("-")]
-        return f"{of(PurePosixPath(named[0] if named else '.'))}\n"
-
-    return printed
-
-
-def _pwd(arguments: list[str], given: str, expansion: Expansion) -> str:
-    del arguments, given
-    return f"{expansion.state.folder or '.'}\n"
-
-
-def _cd(arguments: list[str], given: str, expansion: Expansion) -> str:
-    del given
-    if arguments:
-        expansion.state.folder = str(PurePosixPath(expansion.state.folder) / arguments[-1])
-    return ""
-
-
-def _wc(arguments: list[str], given: str, expansion: Expansion) -> str | None:
-    del expansion
-    counts = {"-l": given.count("\n"), "-w": len(given.split())}
-    return f"{counts[arguments[0]]}\n" if len(arguments) == 1 and arguments[0] in counts else None
-
-
-def _tr(arguments: list[str], given: str, expansion: Expansion) -> str | None:
-    del expansion
-    named = [each.replace("\\n", "\n") for each in arguments if not each.startswith("-")]
-    if arguments[:1] == ["-d"] and len(named) == 1:
-        return given.translate({ord(letter): None for letter in named[0]})
-    if len(named) == 2 and len(named[0]) == len(named[1]) == 1:
-        return given.replace(named[0], named[1])
-    return None
-
-
-def _awk(arguments: list[str], given: str, expansion: Expansion) -> str | None:
-    del expansion
-    program = arguments[-1].replace(" ", "") if arguments else ""
-    separator = next((each[2:] for each in arguments if each.startswith("-F")), "")
-    separator = separator or (arguments[1] if arguments[:1] == ["-F"] else "")
-    if program != "{printNF}":
-        return None
-    return "".join(f"{len(line.split(separator or None))}\n" for line in given.splitlines())
-
-
-def _cat(arguments: list[str], given: str, expansion: Expansion) -> str | None:
-    named = [each for each in arguments if not each.startswith("-")]
-    if not named:
-        return given
-    texts = [expansion.read(name) for name in named]
-    return None if None in texts else "".join(text or "" for text in texts)
-
-
-def _seq(arguments: list[str], given: str, expansion: Expansion) -> str | None:
-    del given, expansion
-    if not all(each.isdigit() and len(each) < 5 for each in arguments) or not arguments:
-        return None
-    first = int(arguments[0]) if len(arguments) > 1 else 1
-    return "".join(f"{number}\n" for number in range(first, int(arguments[-1]) + 1))
-
-
-_PRINTERS: "Mapping[str, Callable[[list[str], str, Expansion], str | None]]" = {
-    "expr": _expr,
-    "echo": _echo,
-    "printf": _printf,
-    "dirname": _path(lambda path: path.parent),
-    "basename": _path(lambda path: path.name),
-    "realpath": _path(lambda path: path),
-    "readlink": _path(lambda path: path),
-    "pwd": _pwd,
-    "cd": _cd,
-    "wc": _wc,
-    "tr": _tr,
-    "awk": _awk,
-    "cat": _cat,
-    "seq": _seq,
-}
 
 
 def words_of(raw: Raw, expansion: Expansion, line: int, file: str) -> list[Word]:
