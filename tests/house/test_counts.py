@@ -11,11 +11,12 @@ SOURCES = ("dsconfig", "engine/dsengine")
 
 LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
-    # Launch files: shells and Python read statically, dialects; pairs of remedies, checked changes.
-    "product files": 718,
-    "product code lines": 66_400,
-    # 15 dialects of launched programs, their defaults and tests.
-    "tracked files": 2_475,
+    # Files that people launch: shells and Python read statically, facts with origins. Pairs of
+    # remedies and changes that are checked; towers of multimodal models.
+    "product files": 722,
+    "product code lines": 67_820,
+    # 15 dialects of launched programs, their defaults and cases.
+    "tracked files": 2_488,
 }
 
 
