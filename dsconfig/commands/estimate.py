@@ -44,13 +44,14 @@ with lazy_imports():
         usual,
         workload,
     )
-    from dsconfig.facts import inputs, launch_request, launches, machine, run_log
+    from dsconfig.facts import inputs, launch_request, machine, run_log
     from dsconfig.project import accepted_changes, changes, despite_errors, verdict
     from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
     from dsconfig.cost.estimate import Estimate, Option
     from dsconfig.facts import Facts
+    from dsconfig.facts.launch_files import Launch
     from dsconfig.facts.run_log import RunLog
     from dsconfig.report.render import as_json as machine_form
     from dsconfig.runtimes.effective import Effective
@@ -112,7 +113,7 @@ def estimate(
         facts, assumed = assumed_facts.for_estimate(document, facts, program.runtime)
         for sentence in assumed:
             fact_notes.note(sentence)
-        effective, errors = _checked(extra, document, facts, program)
+        effective, errors = _checked(extra, document, facts, program, launch)
     if extra.fit:
         estimate_limits.print_limits(facts, effective, program, extra.output_format)
         raise typer.Exit(1 if despite_errors.prevents_start(errors) else 0)
@@ -125,17 +126,20 @@ def _checked(
     document: "Document",
     facts: "Facts",
     program: inference.TargetProgram,
+    launch: "Launch | None",
 ) -> "tuple[Effective, Report]":
     """Return the concrete config and the errors of the file, which are printed.
 
     Exits with code 1 if there is no concrete config.
     """
     if not extra.fit:
-        launch = launches.launch_of(document, facts)
-        if launch is not None and facts.model is None:
-            launched.stop(launch, facts.why_no_model, extra.output_format)
-        with usage():
-            workload.require_facts(facts)
+        try:
+            with usage():
+                workload.require_facts(facts)
+        except UsageError as error:
+            if launch is None:
+                raise
+            launched.stop(launch, str(error), extra.output_format)
     errors, effective, remarks = despite_errors.concrete(document, facts, program.runtime)
     for sentence in remarks:
         note(sentence)

@@ -9,11 +9,12 @@ import dsconfig
 from dsconfig.commands import options
 from dsconfig.commands.printing import print_json, print_text
 from dsconfig.lazy_imports import lazy_imports
-from dsconfig.report.render.as_json import FORMAT_VERSION
 
 with lazy_imports():
     from dsconfig.commands import text_table
+    from dsconfig.cost import rendering
     from dsconfig.facts import launch_request, launches
+    from dsconfig.facts.launch_facts import DEFAULT
 
 if TYPE_CHECKING:
     from dsconfig.facts import Facts
@@ -44,7 +45,7 @@ def stop(launch: "Launch", reason: str, output_format: str) -> NoReturn:
     """Print what was read and why there is no answer; exit with code 1."""
     if output_format == "json":
         error = {"severity": "error", "message": reason}
-        data = {"format_version": FORMAT_VERSION, **launch_request.facts_data(launch)}
+        data = {"format_version": rendering.FORMAT_VERSION, **launch_request.facts_data(launch)}
         print_json({**data, "options": [], "diagnostics": [error]})
     else:
         print_read(launch)
@@ -64,18 +65,24 @@ def print_read(launch: "Launch") -> None:
 
 
 def _sentences(launch: "Launch") -> Iterator[str]:
-    """Yield the program, its facts with what decided them, and the files."""
+    """Yield the program, its facts, and which of them are defaults."""
     newest = "" if launch.release_is_stated else " (newest known; --with)"
     yield f"{launch.file}: {launch.program.title} {launch.release}{newest}."
-    facts = [
-        text
+    shown = {
+        name: text
         for name, fact in launch.facts.items()
         if (text := _shown(name, fact.value)) is not None
+    }
+    yield f"{'; '.join(shown.values())}."
+    assumed = [
+        name.replace("_", " ") for name in shown if launch.facts[name].origin.kind == DEFAULT
     ]
-    yield f"{'; '.join(facts)}."
-    assumed = [name for name, fact in launch.facts.items() if fact.origin.kind == "default"]
     if assumed:
         yield f"Defaults: {', '.join(assumed)}."
+
+
+_UNDIVIDED = ("nodes", "sequence_parallel", "tensor_parallel", "lora_dropout")
+"""Facts that are not shown if their value is 0 or 1."""
 
 
 def _shown(name: str, value: Any) -> str | None:
@@ -85,6 +92,8 @@ def _shown(name: str, value: Any) -> str | None:
         return label
     if value is False:
         return None if name in ("liger", "packing") else f"no {label}"
+    if name in _UNDIVIDED and value in (0, 1):
+        return None
     if name == "offload":
         moved = [f"{kind} to {device}" for kind, device in value.items() if device != "none"]
         return f"offload of {' and '.join(moved)}" if moved else None
