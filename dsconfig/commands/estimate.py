@@ -68,7 +68,8 @@ def estimate(
     file: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE]", help="Config file (default: compare the usual configurations)."
+            metavar="[FILE]",
+            help="Config or launch file (default: compare the usual configurations).",
         ),
     ] = None,
     *,

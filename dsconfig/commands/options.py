@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
-ConfigFile = Annotated[str, typer.Argument(metavar="FILE", help="Config file (- for stdin).")]
+ConfigFile = Annotated[
+    str, typer.Argument(metavar="FILE", help="Config or launch file (- for stdin).")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
