@@ -31,6 +31,7 @@ from dsconfig.schema.paths import KeyPath
 from dsconfig.source import (
     Document,
     findings,
+    from_yaml,
     plugin_settings,
     python_settings,
     reading,
@@ -223,7 +224,8 @@ def _keys_of(path: Path, text: str) -> dict[str, Sourced] | None:
     try:
         loader: Any = yaml_numbers.Loader(yaml_numbers.from_json(text))
         root = loader.get_single_node()
-        values = loader.construct_document(root) if root is not None else None
+        is_bounded = root is not None and from_yaml.is_bounded(root)
+        values = loader.construct_document(root) if is_bounded else None
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
     if not is_block(values):
@@ -273,36 +275,19 @@ def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> _Content |
         name: Sourced(UNKNOWN if value is None else value, _line_of(script, name, path))
         for name, value in script.options.items()
     }
-    keys: dict[str, Sourced] = {}
-    file = script.arguments_file or _first_python(script)
-    written = None if file is None else script.files.get(file)
-    named = None if file is None or written else _found(path, file)
-    inner = None if named is None else _text(named)
-    if written is not None:
-        lines_before = text.count("\n", 0, written.start)
-        keys = _keys_of(path, "\n" * lines_before + written.text) or {}
-    elif named is not None and inner is not None:
-        keys = _keys_of(named, inner) or {}
-        files.append(str(named))
+    keys = _of_arguments_file(path, text, script, files)
     configured = _script_beside(path, script)
     if configured is not None:
         keys = {**configured[2], **keys}
-    found = dialects.of_program(script.program, {**keys, **options})
-    recognised = found[0] if found else dialects.of_keys({**keys, **options})
-    if configured is not None and recognised in (None, configured[0].base):
-        found = configured[:2]
-    recognised = found[0] if found else recognised or _generic(script)
-    stated = dialects.of_releases(releases) if recognised in (None, *dialects.bases()) else None
-    if stated is not None and found is None and script.program[-1].endswith(".py"):
-        recognised = stated
-    if recognised is None:
+    found = _recognised(script, {**keys, **options}, configured, releases)
+    if found is None:
         return None
-    variant = found[1] if found else recognised.variant_of(script.program[-1])
-    content = _content(recognised, variant, keys, files)
-    stated = {recognised.renamed(name): value for name, value in _switched(recognised, options)}
+    program, variant = found
+    content = _content(program, variant, keys, files)
+    own = {program.renamed(name): value for name, value in _switched(program, options)}
     from_file = dict(content.keys)
-    content.keys.update(stated)
-    if recognised.file_wins(releases.get(recognised.package) or recognised.newest):
+    content.keys.update(own)
+    if program.file_wins(releases.get(program.package) or program.newest):
         content.keys.update(from_file)
     for name, value in script.environment.items():
         known = UNKNOWN if value is None else value
@@ -310,6 +295,45 @@ def _of_script(path: Path, text: str, releases: Mapping[str, str]) -> _Content |
     settings = _accelerate(script, path, files)
     _with_launcher(content, script, settings, path)
     return content._replace(script=script, settings=settings)
+
+
+def _of_arguments_file(
+    path: Path, text: str, script: Script, files: list[str]
+) -> dict[str, Sourced]:
+    """Return the keys of the file of arguments that a command names, or that its script writes."""
+    file = script.arguments_file or _first_python(script)
+    if file is None:
+        return {}
+    written = script.files.get(file)
+    if written is not None:
+        lines_before = text.count("\n", 0, written.start)
+        return _keys_of(path, "\n" * lines_before + written.text) or {}
+    named = _found(path, file)
+    inner = None if named is None else _text(named)
+    if named is None or inner is None:
+        return {}
+    files.append(str(named))
+    return _keys_of(named, inner) or {}
+
+
+def _recognised(
+    script: Script,
+    keys: Mapping[str, Sourced],
+    configured: tuple[Dialect, str, dict[str, Sourced]] | None,
+    releases: Mapping[str, str],
+) -> tuple[Dialect, str] | None:
+    """Return the program that a command runs, and its variant: by its name, by what a Python script
+    beside it configures, by its keys, or, for another script, the one whose release is given."""
+    found = dialects.of_program(script.program, keys.keys())
+    of_keys = found[0] if found else dialects.of_keys(keys.keys())
+    if configured is not None and of_keys in (None, configured[0].base):
+        return configured[:2]
+    if found is not None:
+        return found
+    program = of_keys or _generic(script)
+    if program in (None, *dialects.bases()) and script.program[-1].endswith(".py"):
+        program = dialects.of_releases(releases) or program
+    return None if program is None else (program, program.variant_of(script.program[-1]))
 
 
 def _script_beside(path: Path, script: Script) -> tuple[Dialect, str, dict[str, Sourced]] | None:

@@ -313,6 +313,11 @@ def _sources(node: Node) -> list[Node]:
     return listed
 
 
+def is_bounded(root: Node) -> bool:
+    """Return whether the aliases below a node end, and expand to at most ``MAX_NODES``."""
+    return not _is_recursive(root, set(), set()) and _size(root, {}) <= MAX_NODES
+
+
 def _is_recursive(node: Node, above: set[int], done: set[int]) -> bool:
     """Return whether an alias refers to a node that contains it."""
     if id(node) in above:

@@ -164,3 +164,24 @@ def test_launch_that_turns_deepspeed_off_is_an_error(tmp_path: Path) -> None:
         script.write_text(f"accelerate launch --config_file acc.yaml {flag}train.py --lr 1e-4\n")
         shown = command_line.run("validate", "run.sh", cwd=tmp_path).stdout
         assert ("turns DeepSpeed off" in shown) is is_off
+
+
+@pytest.mark.parametrize(
+    "aliases",
+    [
+        "a: &x {b: *x}\n",
+        "a0: &a0 {x: 1}\n"
+        + "".join(
+            f"a{i}: &a{i} {{{', '.join(f'k{j}: *a{i - 1}' for j in range(12))}}}\n"
+            for i in range(1, 9)
+        ),
+    ],
+    ids=["recursive", "expanding"],
+)
+def test_aliases_without_end_are_an_error(folder: Path, aliases: str) -> None:
+    path = folder / "axolotl.yaml"
+    path.write_text(aliases + path.read_text())
+    for command in ("validate", "estimate"):
+        done = command_line.run(command, path.name, "--gpus", "2", cwd=folder)
+        assert "alias" in done.stdout + done.stderr and "internal error" not in done.stderr
+        assert done.returncode in (1, 2)
