@@ -593,7 +593,12 @@ def _of_config(
 
 
 def _not_understood(keys: LaunchedKeys) -> Iterator[NotUnderstood]:
-    """Yield the keys that may change the answer but decide no fact."""
+    """Yield the keys that may change the answer but decide no fact, and facts that an estimate does
+    not use: programs divide samples and layers in ways of their own."""
+    for degree in ("sequence_parallel", "tensor_parallel"):
+        fact = keys.fact(degree)
+        if fact is not None and isinstance(fact.value, int) and fact.value > 1:
+            yield NotUnderstood(degree, f"{fact.origin.source}, {fact.value}: not estimated")
     for name, found in keys.keys.items():
         outer = {name[:at] for at, letter in enumerate(name) if letter == "."}
         environment = keys.dialect.launch.get("environment_block")

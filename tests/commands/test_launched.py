@@ -166,6 +166,13 @@ def test_launch_that_turns_deepspeed_off_is_an_error(tmp_path: Path) -> None:
         assert ("turns DeepSpeed off" in shown) is is_off
 
 
+def test_degree_that_is_not_estimated_is_listed(folder: Path) -> None:
+    path = folder / "axolotl.yaml"
+    path.write_text(path.read_text() + "context_parallel_size: 2\n")
+    (listed,) = estimated(folder, path.name, "--gpus", "2")["not_understood"]
+    assert listed["key"] == "sequence_parallel" and "not estimated" in listed["source"]
+
+
 @pytest.mark.parametrize(
     "aliases",
     [
