@@ -109,3 +109,28 @@ def test_every_program_has_the_errors_of_validate_when_resolved(runtime: str) ->
                 if each.severity is dsconfig.Severity.ERROR and each.code != MISSING_FACT
             }
             assert reported == {(each.code, each.pointer) for each in errors}, rule.code
+
+
+CORPUS = sorted((Path(__file__).parents[1] / "oracle" / "corpus").glob("*.json"))
+ARGUMENTS: list[dict[str, object]] = [
+    {"bf16": True, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 8},
+    {"fp16": True, "learning_rate": 3e-4, "max_grad_norm": 0.3, "warmup_steps": 100},
+    {"warmup_ratio": 0.1, "optim": "adafactor", "gradient_checkpointing": True},
+]
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_public_files_have_one_verdict_with_any_arguments(path: Path) -> None:
+    """The errors of ``resolve`` are those of ``validate``, apart from missing facts."""
+    document = dsconfig.read(path)
+    for arguments in ARGUMENTS:
+        facts = dsconfig.gather(gpus=8, model="llama-3.2-1b", training_args=arguments)
+        for program in ("transformers", "accelerate", "deepspeed"):
+            report = dsconfig.validate(document, facts, runtime=program)
+            result = dsconfig.resolve(document, facts, runtime=program)
+            found = {
+                (each.code, each.pointer)
+                for each in result.diagnostics
+                if each.effect is Effect.REFUSED and each.code != MISSING_FACT
+            }
+            assert found == {(each.code, each.pointer) for each in report.refusals}, program
