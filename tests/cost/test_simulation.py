@@ -115,7 +115,7 @@ FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
     [
         pytest.param(2, {"mics_shard_size": 2}, {}, marks=LONG),
         (3, {"mics_shard_size": 2}, {}),
-        pytest.param(2, TILES, {}, marks=LONG),
+        pytest.param(2, {**TILES, "offload_optimizer": {"device": "cpu"}}, {}, marks=LONG),
         (3, TILES, {}),
         pytest.param(2, {"offload_optimizer": OFFLOADED}, FP32_SUMS, marks=LONG),
         (3, {"offload_optimizer": OFFLOADED}, FP32_SUMS),
@@ -127,7 +127,7 @@ FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
     ids=[
         "mics 2",
         "mics 3",
-        "ratio 2",
+        "tiles 2",
         "ratio 3",
         "sums 2",
         "sums 3",
