@@ -69,7 +69,8 @@ class NotUnderstood(NamedTuple):
 class Launch(NamedTuple):
     """What a launch file states.
 
-    ``document``: the ds_config, None without one. ``files``: all files that were read.
+    ``own``: the facts before those of the ds_config take precedence. ``document``: the ds_config,
+    None without one. ``files``: all files that were read.
     """
 
     file: str
@@ -77,6 +78,7 @@ class Launch(NamedTuple):
     release: str
     variant: str
     facts: Mapping[str, Sourced]
+    own: Mapping[str, Sourced]
     keys: Mapping[str, Sourced]
     document: Document | None
     not_understood: tuple[NotUnderstood, ...]
@@ -141,12 +143,14 @@ def launch_in(
         ranks = _started(keys)
         keys.stated = {**keys.stated, **({"ranks": ranks} if ranks else {})}
     document = _config(path, named, keys, content)
+    own = _own_facts(keys)
     return Launch(
         file,
         program,
         release,
         content.variant,
-        _facts(keys, document),
+        _facts(own, document),
+        own,
         content.keys,
         document,
         tuple(_not_understood(keys)),
@@ -533,15 +537,9 @@ def _built(keys: LaunchedKeys) -> dict[str, Any]:
 # --- facts
 
 
-def _facts(keys: LaunchedKeys, document: Document | None) -> dict[str, Sourced]:
-    """Return the known facts, in order; those of the ds_config take precedence where it decides."""
+def _own_facts(keys: LaunchedKeys) -> dict[str, Sourced]:
+    """Return the known facts, in order."""
     found = {name: keys.fact(name) for name in (*NAMES, *keys.expressions)}
-    config: object = None if document is None else document.value
-    if is_block(config) and document is not None:
-        found |= _of_config(config, document, found)
-    elif document is None and found.get("zero_stage") is None:
-        origin = Origin(DERIVED, "no ds_config")
-        found["zero_stage"] = Sourced("none", origin)
     return {
         name: fact
         for name, fact in found.items()
@@ -549,12 +547,23 @@ def _facts(keys: LaunchedKeys, document: Document | None) -> dict[str, Sourced]:
     }
 
 
+def _facts(own: Mapping[str, Sourced], document: Document | None) -> dict[str, Sourced]:
+    """Return the facts, in order; those of the ds_config take precedence where it decides."""
+    found = dict(own)
+    config: object = None if document is None else document.value
+    if is_block(config) and document is not None:
+        found |= _of_config(config, document, own)
+    elif document is None and "zero_stage" not in found:
+        found["zero_stage"] = Sourced("none", Origin(DERIVED, "no ds_config"))
+    return {name: found[name] for name in dict.fromkeys((*NAMES, *found)) if name in found}
+
+
 _OVERRIDING = {"optimizer": paths.OPTIMIZER_TYPE, "lr_scheduler": paths.SCHEDULER_TYPE}
 _SIZES = {"micro_batch": paths.MICRO_BATCH, "accumulation": paths.ACCUMULATION}
 
 
 def _of_config(
-    config: Mapping[str, Any], document: Document, facts: Mapping[str, Sourced | None]
+    config: Mapping[str, Any], document: Document, facts: Mapping[str, Sourced]
 ) -> dict[str, Sourced]:
     """Return the facts that a ds_config decides."""
     at = document.name

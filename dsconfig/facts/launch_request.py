@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dsconfig.facts.facts import Facts
-from dsconfig.facts.launch_facts import FLAG
+from dsconfig.facts.launch_facts import DEFAULT, FLAG
 from dsconfig.facts.launch_files import Launch
 from dsconfig.facts.request import FactsRequest
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
@@ -53,16 +53,15 @@ def _divides(nodes: object, ranks: object) -> bool:
 
 
 def arguments_of(launch: Launch) -> dict[str, Any]:
-    """Return the TrainingArguments of a launch: its facts, and keys of the same names."""
+    """Return the TrainingArguments of a launch: its own facts, and keys of the same names."""
     arguments = {
         name: found.value
         for name, found in launch.keys.items()
         if (name in TAKEN or name in FORMER) and _is_usable(found.value)
     }
-    for fact, name in _TRAINER_NAMES.items():
-        if fact in launch.facts:
-            arguments[name] = launch.facts[fact].value
-    precision = launch.value("precision")
+    stated = {name: fact.value for name, fact in launch.own.items() if _is_stated(name, launch)}
+    arguments |= {name: stated[fact] for fact, name in _TRAINER_NAMES.items() if fact in stated}
+    precision = stated.get("precision")
     for name in ("bf16", "fp16"):
         arguments.pop(name, None)
         if precision in ("bf16", "fp16"):
@@ -70,6 +69,13 @@ def arguments_of(launch: Launch) -> dict[str, Any]:
     for name in ("deepspeed", "output_dir"):
         arguments.pop(name, None)
     return arguments
+
+
+def _is_stated(name: str, launch: Launch) -> bool:
+    """Return whether a fact is an argument: not a default that the ds_config replaces, which the
+    Trainer does not compare with it."""
+    own = launch.own[name]
+    return own.origin.kind != DEFAULT or own == launch.facts.get(name)
 
 
 def _is_usable(value: object) -> bool:

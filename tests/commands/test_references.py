@@ -54,6 +54,21 @@ def test_arguments_of_a_reference_are_those_of_the_config(tmp_path: Path) -> Non
     assert "DSC703" in resolved.stdout and "using the arguments in args.json" in resolved.stderr
 
 
+def test_values_of_the_config_are_not_arguments(tmp_path: Path) -> None:
+    """The Trainer compares the config with its arguments, and not with what the config decides."""
+    config = CONFIG | {
+        "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}},
+        "scheduler": {"type": "WarmupLR", "params": {}},
+    }
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    arguments: dict[str, object] = {"output_dir": "out", "deepspeed": "ds.json"}
+    arguments |= {"per_device_train_batch_size": 2, "num_train_epochs": 1}
+    (tmp_path / "args.json").write_text(json.dumps(arguments | {"bf16": True}))
+    assert "DSC703" not in run(tmp_path, "validate", "ds.json").stdout
+    (tmp_path / "args.json").write_text(json.dumps(arguments))
+    assert "bf16.enabled" in run(tmp_path, "validate", "ds.json").stdout
+
+
 def test_reference_in_an_accelerate_config_on_one_line_is_found(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
     plugin = {
