@@ -72,8 +72,9 @@ def test_peak_is_a_bucket_and_two_tensors(
 @sweep(1, axis=["tensor", "packed", "expert"], stage=range(4))
 def test_peak_of_parts_is_a_bucket_and_two_tensors(ranks: Ranks, stage: int, axis: str) -> None:
     options: dict[str, Any] = {"axis": axis, "stage": stage, "nbytes": 7000}
+    # A thread of gloo may hold a tensor for a moment after its collective.
     for result in ranks.run(f"{JOBS}:peak_of_divided_model", **options):
-        assert result["peak"] <= 7000 + result["largest"] < result["total"]
+        assert result["peak"] <= 7000 + 2 * result["largest"] < result["total"]
 
 
 @pytest.mark.parametrize("stage", [0, 3])
