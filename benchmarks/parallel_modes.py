@@ -242,9 +242,10 @@ def _engine_step(engine: Any) -> Step:
 
 def ours(stage: int) -> Build:
     def build() -> Step:
+        from dsengine.runtime.sequence_parallel import parallel_state_sp
+
         import dsengine
-        from dsengine.deepspeed.runtime.sequence_parallel import parallel_state_sp
-        from dsengine.deepspeed.sequence.layer import DistributedAttention
+        from dsengine.parallel.distributed_attention import DistributedAttention
 
         parallel_state_sp.initialize_sequence_parallel(dist.get_world_size())
         group = parallel_state_sp.get_sequence_parallel_group()

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dsengine.deepspeed.names import REEXPORTS
-from dsengine.deepspeed.paths import module_of
+from dsengine.deepspeed.table import ANY, MODULES, canonical, module_of, places
 
 RECORD = Path(__file__).parent / "oracle" / "deepspeed_public_names.json"
 PACKAGE = "deepspeed"
@@ -231,15 +231,17 @@ def reexports(surface: Surface) -> str:
         implemented = module_of(module) if module else "dsengine"
         if implemented is None:
             continue
-        own = _own_names(implemented)
+        own = _own_names(module, implemented)
         taken = {n: o for n, o in names.items() if n not in own and o != below(module, n)}
         if taken:
             needed[module] = taken
     return json.dumps(needed, indent=1) + "\n"
 
 
-def _own_names(module: str) -> set[str]:
+def _own_names(below: str, module: str) -> set[str]:
     """Return the names that a module of dsengine has by itself."""
+    if canonical(below) in MODULES:
+        return set(places(canonical(below))) - {ANY}
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text("utf-8"))

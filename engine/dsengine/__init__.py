@@ -10,35 +10,25 @@ Names are imported on first use, so that ``import dsengine`` does not import tor
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import dsconfig
 from dsengine.deepspeed.importing import install
 from dsengine.deepspeed.names import missing
-from dsengine.deepspeed.paths import module_of
+from dsengine.deepspeed.table import module_of
 from dsengine.loading import gc_disabled
+from dsengine.release import DEEPSPEED, VERSION
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer as DeepSpeedOptimizer
+
     from dsengine.checkpoints import CheckpointError
     from dsengine.communication.peers import RankFailedError
     from dsengine.communication.start import init_distributed
-    from dsengine.deepspeed import (
-        accelerator,
-        comm,
-        compression,
-        moe,
-        ops,
-        profiling,
-        runtime,
-        utils,
-    )
-    from dsengine.deepspeed.accelerator import get_accelerator
+    from dsengine.deepspeed.accelerators import get_accelerator
     from dsengine.deepspeed.arguments import add_config_arguments
-    from dsengine.deepspeed.runtime import zero
-    from dsengine.deepspeed.runtime.activation_checkpointing import checkpointing
-    from dsengine.deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
-    from dsengine.deepspeed.runtime.config import DeepSpeedConfig
-    from dsengine.deepspeed.tensor_parallel import tp_model_init
-    from dsengine.deepspeed.utils.init_on_device import OnDevice
-    from dsengine.deepspeed.utils.logging import log_dist, logger
+    from dsengine.deepspeed.config import DeepSpeedConfig
+    from dsengine.deepspeed.observing import log_dist, logger
+    from dsengine.deepspeed.parallel import tp_model_init
+    from dsengine.deepspeed.utilities import OnDevice
+    from dsengine.loop import activation_checkpointing as checkpointing
     from dsengine.loop.data import RepeatingLoader
     from dsengine.loop.engine import Engine
     from dsengine.loop.engine import Engine as DeepSpeedEngine
@@ -50,34 +40,41 @@ if TYPE_CHECKING:
     from dsengine.parameters.model_tree import describe
     from dsengine.simulation.dry_run import simulate
 
-DEEPSPEED = "0.19.8"
-"""The DeepSpeed release whose interface this package implements."""
-__version__ = f"{DEEPSPEED}+dsengine.{dsconfig.__version__}"
-"""DeepSpeed's release, for scripts that compare it, and our own after the plus sign."""
+    accelerator: Any
+    comm: Any
+    compression: Any
+    moe: Any
+    ops: Any
+    profiling: Any
+    runtime: Any
+    utils: Any
+    zero: Any
+
+__version__ = VERSION
 __version_major__, __version_minor__, __version_patch__ = map(int, DEEPSPEED.split("."))
 __git_hash__ = __git_branch__ = None
 
 _MODULES = {
     "CheckpointError": "checkpoints",
-    "DeepSpeedConfig": "deepspeed.runtime.config",
+    "DeepSpeedConfig": "deepspeed.config",
     "DeepSpeedConfigError": "loop.planning",
     "DeepSpeedOptimizer": "deepspeed.runtime.base_optimizer",
     "Engine": "loop.engine",
     "Progress": "observation.progress",
-    "OnDevice": "deepspeed.utils.init_on_device",
+    "OnDevice": "deepspeed.utilities",
     "RankFailedError": "communication.peers",
     "RepeatingLoader": "loop.data",
     "add_config_arguments": "deepspeed.arguments",
     "describe": "parameters.model_tree",
-    "get_accelerator": "deepspeed.accelerator",
+    "get_accelerator": "deepspeed.accelerators",
     "init_distributed": "communication.start",
     "initialize": "loop.initialization",
-    "log_dist": "deepspeed.utils.logging",
-    "logger": "deepspeed.utils.logging",
+    "log_dist": "deepspeed.observing",
+    "logger": "deepspeed.observing",
     "measure": "observation.measurement",
     "print_measurement": "observation.measurement",
     "simulate": "simulation.dry_run",
-    "tp_model_init": "deepspeed.tensor_parallel",
+    "tp_model_init": "deepspeed.parallel",
     "version": "deepspeed.git_version_info",
 }
 """By name, the submodule of ``dsengine`` that defines it."""

@@ -194,21 +194,27 @@ def _member(group: dist.ProcessGroup | int | None) -> dist.ProcessGroup:
     return group
 
 
-_current: Topology | None = None
+_topologies: list[Topology] = []
+"""The default, then those of the script and of engines; the last one is current."""
 
 
 def current() -> Topology:
-    """Return the topology of the engine built last; before that, every rank is a replica.
+    """Return the topology of the engine built last; without one, every rank is a replica.
 
     For functions that scripts call without an engine.
     """
-    global _current
-    if _current is None or _current.all_ranks is not all_ranks():
-        _current = Topology(Mesh(replicate=world_size()), "cpu")
-    return _current
+    ranks = all_ranks()
+    _topologies[:] = [topology for topology in _topologies if topology.all_ranks is ranks]
+    if not _topologies:
+        _topologies.append(Topology(Mesh(replicate=world_size()), "cpu"))
+    return _topologies[-1]
 
 
-def set_current(topology: Topology) -> None:
-    """Let ``current`` return ``topology``."""
-    global _current
-    _current = topology
+def make_current(topology: Topology) -> None:
+    """Let ``current`` return ``topology`` until another one is made current or it is released."""
+    _topologies.append(topology)
+
+
+def release_topology(topology: Topology) -> None:
+    """Let ``current`` return the topology before ``topology``, if that is the current one."""
+    _topologies[:] = [each for each in _topologies if each is not topology]

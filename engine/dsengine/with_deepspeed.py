@@ -40,7 +40,7 @@ class _Steps:
         self._backward, engine.backward = engine.backward, self.backward
         self._step, engine.step = engine.step, self.step
         emit_from_rank_0("engine")
-        self._end = EndEvent(engine)
+        self._end = EndEvent(engine, engine.device)
 
     def backward(self, *arguments: Any, **named: Any) -> Any:
         """Run backward; its result is this micro batch's share of the step's loss."""

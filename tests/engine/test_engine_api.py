@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import dsengine
 from dsengine.optimizers import build_optimizer, split_for_muon
 from dsengine.optimizers.lion import Lion
 from sweeps import sweep
@@ -333,3 +334,10 @@ def test_monitors_and_profiler_write_files(ranks: Ranks, tmp_path: Path) -> None
     ]
     assert "flops.txt" in files
     assert "run/Train_Samples_lr.csv" in files
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("model", [object(), "model", 5, [], {}, torch.nn.Linear])
+def test_model_of_another_type_is_refused(model: Any, stage: int) -> None:
+    with pytest.raises(ValueError, match=r"initialize\(model=\.\.\.\) expects a torch.nn.Module"):
+        dsengine.initialize(model=model, config=config(stage))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dsengine.deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+from dsengine.deepspeed.optimizers import DeepSpeedCPUAdam, FusedAdam
 from dsengine.optimizers import adam
 from dsengine.optimizers.binding import is_elementwise
 from dsengine.optimizers.build import build_optimizer

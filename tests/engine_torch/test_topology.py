@@ -114,7 +114,7 @@ def test_host_group_has_the_same_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_current_topology_is_replaced_with_the_process_group() -> None:
     with running(Mesh(tensor=2), 1) as ranks:
-        topology.set_current(ranks)
+        topology.make_current(ranks)
         assert topology.current() is ranks
     with fake_process_group(2, 4, "gloo"):
         assert topology.current().size("samples") == 4

@@ -66,7 +66,7 @@ def step(config: dict[str, Any], workload: dict[str, Any]) -> Row:
             engine.backward(engine(batch))
             engine.step()
             clock.wait()
-    binding = engine._binding
+    binding = engine.binding
     assert isinstance(binding, HostBinding)
     result = {
         "tiles": len(binding.host_tiles),

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 import dsengine
-from dsengine.deepspeed.checkpoint.utils import clone_tensors_for_torch_save
+from dsengine.deepspeed.weights import clone_tensors_for_torch_save
 from training import axes, contract_jobs, models, sequence_jobs
 from training.jobs import window
 

@@ -455,7 +455,7 @@ def muon_with_adam(stage: int) -> dict[str, Any]:
 
     engine = started_with({"lr": 0.001, "muon_lr": 0.05, "momentum": 0.9, "betas": [0.8, 0.9]})
     curve = [window(engine, step) for step in range(4)]
-    names = {id(part): name for name, part in engine._binding.shards.items()}
+    names = {id(part): name for name, part in engine.binding.shards.items()}
     taken: dict[bool, set[str]] = {True: set(), False: set()}
     for group in engine.optimizer.param_groups:
         taken[group["use_muon"]] |= {names[id(p)] for p in group["params"]}
@@ -606,7 +606,8 @@ def offloaded_in_window(settings: dict[str, Any]) -> dict[str, Any]:
     engine.sharding.release()
     live = LiveBytes(engine.device)
     live.start("before")
-    offloaded, states = OffloadedStates(engine.device), offloadable_states(engine)
+    offloaded = OffloadedStates(engine.device)
+    states = offloadable_states(engine.sharding, engine.binding)
     live.enter("away")
     freed = offloaded.offload(states, set(OffloadStateTypeEnum), pin=False)
     live.enter("back")
@@ -623,7 +624,7 @@ def offloaded_in_window(settings: dict[str, Any]) -> dict[str, Any]:
     curve += [_mean((loss.item() + second.item()) / 2), window(engine, 2)]
     live_tensors = {
         local_part(tensor).untyped_storage()._cdata: tensor
-        for tensors in offloadable_states(engine).values()
+        for tensors in offloadable_states(engine.sharding, engine.binding).values()
         for tensor in tensors
     }
     total = sum(local_part(t).untyped_storage().nbytes() for t in live_tensors.values())
@@ -642,12 +643,9 @@ def single_copy_of_shards(settings: dict[str, Any]) -> tuple[int, int]:
     engine = started(settings)
     window(engine, 0)
     offloaded = OffloadedStates(engine.device)
-    first = offloaded.offload(
-        offloadable_states(engine), [OffloadStateTypeEnum.hp_params], pin=False
-    )
-    second = offloaded.offload(
-        offloadable_states(engine), [OffloadStateTypeEnum.lp_params], pin=False
-    )
+    states = offloadable_states(engine.sharding, engine.binding)
+    first = offloaded.offload(states, [OffloadStateTypeEnum.hp_params], pin=False)
+    second = offloaded.offload(states, [OffloadStateTypeEnum.lp_params], pin=False)
     offloaded.restore()
     engine.destroy()
     return first, second

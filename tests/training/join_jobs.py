@@ -35,7 +35,7 @@ def trained(
         else:
             engine.backward(loss)
         engine.step()
-    assert engine.loss_weight == 1.0
+    assert engine._windows.loss_weight == 1.0
     return is_new, _weights(engine)
 
 

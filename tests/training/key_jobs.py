@@ -77,7 +77,7 @@ def _recorded() -> Any:
 
 
 def _built(engine: Any) -> dict[str, Any]:
-    binding, plan = engine._binding, engine.plan
+    binding, plan = engine.binding, engine.plan
     tiles = [len(getattr(binding, name, ())) for name in ("device_tiles", "host_tiles")]
     units = [m for m in engine.module.modules() if isinstance(m, FSDPModule)]
     groups = [group for unit in units for group in parameter_groups(unit)]
@@ -128,7 +128,7 @@ def _trained(engine: Any, infinite_at: int) -> dict[str, Any]:
             failure = f"{type(error).__name__}: {error}"
             break
         norms.append(engine.get_global_grad_norm())
-    states = [state for state in engine._binding.optimizer.state.values() if "exp_avg" in state]
+    states = [state for state in engine.binding.optimizer.state.values() if "exp_avg" in state]
     return {
         "states": sorted({str(state["exp_avg"].dtype) for state in states}),
         "curve": curve,
@@ -198,7 +198,7 @@ def pinned(settings: dict[str, Any], what: str) -> bool:
             policy = offload_policy(of_type(engine.sharding, FullySharded)._offload)
             answer = of_type(policy, CPUOffloadPolicy).pin_memory
         else:
-            pins = of_type(engine._binding, HostBinding).settings.pin_memory
+            pins = of_type(engine.binding, HostBinding).settings.pin_memory
             answer = pins and torch.cuda.is_available()
     engine.destroy()
     return bool(answer)

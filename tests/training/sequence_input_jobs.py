@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from dsengine.runtime.sequence_parallel import parallel_state_sp
 
 import dsengine
-from dsengine.deepspeed.runtime.sequence_parallel import parallel_state_sp
-from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPDataLoaderAdapter
+from dsengine.parallel.loader import SequenceLoader as UlyssesSPDataLoaderAdapter
 from dsengine.parallel.transformers_attention import restore_if_unused
 from training import sequence_jobs
 

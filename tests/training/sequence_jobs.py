@@ -7,15 +7,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from dsengine.runtime.sequence_parallel import parallel_state_sp
 from torch import Tensor, nn
 
 import dsengine
 from dsconfig import tiles
-from dsengine.deepspeed.runtime.sequence_parallel import parallel_state_sp
-from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
-from dsengine.deepspeed.sequence.layer import DistributedAttention
+from dsengine.deepspeed.parallel import UlyssesSPAttentionHF
 from dsengine.optimizers.build import OWN
 from dsengine.parallel import attention, masks
+from dsengine.parallel.distributed_attention import DistributedAttention
 from dsengine.parallel.tiling import TiledFusedLogitsLoss, TiledMLP
 from dsengine.torch_private.tensors import replaced
 

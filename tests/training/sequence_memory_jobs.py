@@ -10,11 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import dsengine
 from dsconfig import Degrees
 from dsconfig.cost.weights import weights_of
-from dsengine.deepspeed.runtime.sequence_parallel.ulysses_sp import (
-    TiledFusedLogitsLoss,
-    UlyssesSPAttentionHF,
-)
+from dsengine.deepspeed.parallel import UlyssesSPAttentionHF
 from dsengine.observation.memory import LiveBytes
+from dsengine.parallel.tiling import TiledFusedLogitsLoss
 from dsengine.parallel.transformers_attention import keep_attention, mark, release_attention
 from dsengine.parameters.model_tree import describe
 from dsengine.torch_private.tensors import local_part

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -15,6 +15,15 @@ from dsengine.checkpoints.errors import CheckpointError, CheckpointMismatchError
 FORMAT = "dsengine-checkpoint"
 FORMAT_VERSION = 1
 _MAX_LISTED = 8
+_DESCRIPTION = {
+    "stage": int,
+    "global_steps": int,
+    "world_size": int,
+    "precision": str,
+    "config": dict[str, Any],
+    "axes": dict[str, int],
+}
+"""Types of entries of ``description``, if it has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +88,49 @@ def read_manifest(directory: Path, *, check_files: bool = True) -> Manifest:
         )
     if raw.get("checksum", ALGORITHM) != ALGORITHM:
         raw["checksums"] = {}  # of an unsupported algorithm
-    fields = {name: raw[name] for name in Manifest.__dataclass_fields__ if name in raw}
-    manifest = Manifest(**fields)
+    manifest = Manifest(**_fields(path, raw))
     if check_files:
         _check_files(directory, manifest)
     return manifest
+
+
+def _fields(path: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a manifest. Raises CheckpointError if one has another type."""
+    kinds = get_type_hints(Manifest)
+    for name in ("tag", "weights"):
+        if name not in raw:
+            raise CheckpointError(f"{path}: the field {name} is missing")
+    _check_types(path, "", raw, kinds)
+    _check_types(path, "description.", raw.get("description", {}), _DESCRIPTION)
+    return {name: raw[name] for name in kinds if name in raw}
+
+
+def _check_types(
+    path: Path, prefix: str, values: Mapping[str, Any], kinds: Mapping[str, Any]
+) -> None:
+    for name, kind in kinds.items():
+        if name in values and not _has_type(values[name], kind):
+            raise CheckpointError(
+                f"{path}: the field {prefix}{name} has the invalid value {values[name]!r:.60}"
+            )
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    """Return whether JSON data has the type that an annotation states."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
+    if origin is dict:
+        return isinstance(value, dict) and all(_has_type(v, inner[1]) for v in value.values())
+    if origin is list:
+        return isinstance(value, list) and all(_has_type(v, inner[0]) for v in value)
+    if origin is tuple:  # a list in JSON
+        return (
+            isinstance(value, list)
+            and len(value) == len(inner)
+            and all(map(_has_type, value, inner))
+        )
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _not_ours(directory: Path) -> str:

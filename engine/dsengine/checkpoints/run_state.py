@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Size
 
-from dsengine import DEEPSPEED
 from dsengine.checkpoints.manifest import Manifest
+from dsengine.release import DEEPSPEED
 
 ADDED = (
     "buffer_names",

@@ -1,21 +1,19 @@
 """Names of DeepSpeed that a module here does not define: found elsewhere, or explained."""
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from types import ModuleType
+from pathlib import Path
 
-from dsengine.deepspeed.paths import FOLDER, PACKAGE, canonical, module_of
 from dsengine.deepspeed.refusals import INSTEAD, refusal
+from dsengine.deepspeed.table import MODULES, PACKAGE, canonical, module_of, public_names
 
-REEXPORTS = FOLDER / "reexports.json"
+REEXPORTS = Path(__file__).parent / "reexports.json"
 """By module, the names that DeepSpeed's module takes from others, with the path of each."""
 _SIMILAR = 0.8
-_ALL = re.compile(r"^__all__ = \[(.*?)\]", re.MULTILINE | re.DOTALL)
 
 
 def missing(module: str, below: str) -> Callable[[str], object]:
@@ -84,24 +82,12 @@ def nearest(path: str) -> str | None:
 def provided() -> Mapping[str, list[str]]:
     """Return the exports and submodules of each module here, by path below ``deepspeed``."""
     found: dict[str, list[str]] = {"": list(vars(import_module(PACKAGE))["__all__"])}
-    for path in sorted(FOLDER.rglob("*.py")):
-        parts = path.relative_to(FOLDER).with_suffix("").parts
-        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if not module or module_of(module) is None:
-            continue
-        names = _ALL.search(path.read_text("utf-8"))
-        found.setdefault(module, []).extend(re.findall(r'"(\w+)"', names[1]) if names else [])
-        above, _, name = module.rpartition(".")
+    for path in MODULES:
+        found.setdefault(path, []).extend(public_names(path))
+        above, _, name = path.rpartition(".")
         found.setdefault(above, []).append(name)
     return found
 
 
 def join(above: str, name: str) -> str:
     return f"{above}.{name}" if above else name
-
-
-def explain_in(module: ModuleType, below: str) -> None:
-    """Let ``module`` find or explain names that it does not define, and those below it."""
-    names = vars(module)
-    names["__getattr__"] = missing(module.__name__, below)
-    names.setdefault("__path__", [])  # so that paths below a file reach the finders

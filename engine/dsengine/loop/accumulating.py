@@ -2,22 +2,35 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from dsengine.loop.generating import GeneratingEngine
-from dsengine.loop.join import Until, joined
+from dsengine.loop.counters import Accumulation, Counters
+from dsengine.loop.join import Join, Until
 from dsengine.loop.misuse import MisuseError
+from dsengine.sharding import Sharding
+from dsengine.topology import Topology
 
 T = TypeVar("T")
 
+_NONE: Any = object()
 
-class AccumulatingEngine(GeneratingEngine):
-    """An engine whose script may set boundaries, postpone reductions and join uneven data."""
 
-    loss_weight = 1.0
+@dataclass(eq=False)
+class Windows:
+    """Lets a script set boundaries, postpone reductions and join uneven data."""
+
+    accumulation: Accumulation
+    counters: Counters
+    sharding: Sharding
+    topology: Topology
+    stage: int
+    loss_weight: float = 1.0
     """Weight of the current batch's loss relative to other ranks'; set by ``join``."""
-    _reduces = True
+    reduces: bool = True
     """False inside ``no_sync`` and ``coalesce_grad_reduction``."""
+    backwards: int = 0
+    """Backwards since the last boundary."""
 
     def join(self, batches: Iterable[T], *, until: Until = "last") -> Iterator[T]:
         """Yield this rank's ``batches`` equally often on every rank, for uneven data.
@@ -31,7 +44,7 @@ class AccumulatingEngine(GeneratingEngine):
         """
         if until not in ("last", "first"):
             raise ValueError(f'join(until={until!r}): expected "last" or "first"')
-        return joined(self, batches, until)
+        return self._joined(batches, until)
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the current micro batch ends an accumulation window."""
@@ -43,7 +56,7 @@ class AccumulatingEngine(GeneratingEngine):
         Raises MisuseError if ``managed_gradient_accumulation`` is false: then each ``step`` ends a
         window.
         """
-        if not self.managed_gradient_accumulation():
+        if not self.accumulation.is_managed:
             raise MisuseError(
                 "set_gradient_accumulation_boundary() conflicts with managed_gradient_accumulation "
                 "false, where every step() ends a window; use one of the two"
@@ -53,10 +66,10 @@ class AccumulatingEngine(GeneratingEngine):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Skip gradient reduction inside; only for stages 0 and 1, which do not shard gradients."""
-        if self.zero_optimization_stage() >= 2:
+        if self.stage >= 2:
             raise MisuseError(
                 "no_sync context manager is incompatible with gradient partitioning logic of ZeRO "
-                f"stage {self.zero_optimization_stage()}: use coalesce_grad_reduction(), which "
+                f"stage {self.stage}: use coalesce_grad_reduction(), which "
                 "reduces once at its end"
             )
         with self._unreduced():
@@ -73,13 +86,35 @@ class AccumulatingEngine(GeneratingEngine):
 
     @contextmanager
     def _unreduced(self) -> Iterator[None]:
-        if not self._reduces:
+        if not self.reduces:
             raise MisuseError(
                 "no_sync context manager reentry is unsupported: no_sync() and "
                 "coalesce_grad_reduction() cannot be nested"
             )
-        self._reduces = False
+        self.reduces = False
         try:
             yield
         finally:
-            self._reduces = True
+            self.reduces = True
+
+    def _joined(self, batches: Iterable[T], until: Until) -> Iterator[T]:
+        ranks = self.topology.size("samples")
+        join = Join(self.counters, self.topology)
+        own, batch = iter(batches), _NONE
+        try:
+            while True:
+                upcoming = next(own, _NONE)
+                with_batch = join.count(upcoming is not _NONE, batch is not _NONE)
+                if with_batch == 0 or (until == "first" and with_batch < ranks):
+                    return
+                self.loss_weight = ranks / with_batch if upcoming is not _NONE else 0.0
+                batch = batch if upcoming is _NONE else upcoming
+                yield batch
+        finally:
+            self.loss_weight = 1.0
+            join.close()
+
+    def restart(self) -> None:
+        """Start the window again, after its gradients were dropped."""
+        self.accumulation.restart_window()
+        self.backwards = 0

@@ -35,14 +35,15 @@ class Accumulation:
         self.steps = steps
         self.forced: bool | None = None
         """Set by the script; applies until it is set again."""
-        self._managed = managed
+        self.is_managed = managed
+        """Whether windows end by counting micro batches; otherwise at each ``step``."""
         self._counters = counters
 
     @property
     def is_boundary(self) -> bool:
         if self.forced is not None:
             return self.forced
-        if not self._managed:
+        if not self.is_managed:
             return True
         return (self._counters.micro_steps + 1) % self.steps == 0
 
@@ -53,10 +54,10 @@ class Accumulation:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the counters and start a new window, because checkpoints contain no gradients."""
         self._counters.load_state_dict(state)
-        if self._managed:
+        if self.is_managed:
             self._counters.micro_steps = self._counters.global_steps * self.steps
 
     def restart_window(self) -> None:
         """Make the next micro batch the first of a window, if windows are counted."""
-        if self._managed and self.forced is None:
+        if self.is_managed and self.forced is None:
             self._counters.micro_steps -= self._counters.micro_steps % self.steps

@@ -12,7 +12,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
+from dsconfig import Plan
+from dsengine.topology import Topology
+
 T = TypeVar("T")
+Collate = Callable[[list[Any]], Any]
 
 
 class _Resumed(Sampler[int]):
@@ -63,7 +67,7 @@ class TrainingLoader:
         drop_last: bool = False,
         num_workers: int = 0,
         pin_memory: bool = False,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Collate | None = None,
         sampler: Sampler[int] | None = None,
     ) -> None:
         full_order: DistributedSampler[Any] | None = None
@@ -129,6 +133,49 @@ class TrainingLoader:
             self.passes, position = self.passes + 1, 0
         self._offset, self._batches = position, 0
         self._resumed.skip = position
+
+
+class Loaders:
+    """Builds this rank's loaders."""
+
+    def __init__(self, plan: Plan, topology: Topology, collate_fn: Collate | None) -> None:
+        self._micro_batch = plan.batch.micro_batch
+        self._drop_last = plan.effective.dataloader_drop_last
+        self._topology = topology
+        self.collate_fn = collate_fn
+        """Default collate function."""
+
+    def deepspeed_io(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        route: str = "train",
+        pin_memory: bool = True,
+        data_sampler: Any = None,
+        collate_fn: Collate | None = None,
+        num_local_io_workers: int | None = None,
+    ) -> TrainingLoader:
+        """Return this rank's loader over ``dataset``.
+
+        ``batch_size``: default the micro batch. ``route``: "train" shuffles; "eval" and "predict"
+        keep the order. A ``data_sampler`` replaces both and yields this rank's samples.
+        ``num_local_io_workers``: default 2 with an accelerator, 0 on CPU, where they would compete
+        with training.
+        """
+        if num_local_io_workers is None:
+            num_local_io_workers = 2 if torch.cuda.is_available() else 0
+        return TrainingLoader(
+            dataset,
+            micro_batch=batch_size or self._micro_batch,
+            rank=self._topology.rank("samples"),
+            world_size=self._topology.size("samples"),
+            shuffle=route not in ("eval", "predict"),
+            drop_last=self._drop_last,
+            num_workers=num_local_io_workers,
+            pin_memory=pin_memory,
+            collate_fn=collate_fn or self.collate_fn,
+            sampler=data_sampler,
+        )
 
 
 class RepeatingLoader(Generic[T]):

@@ -1,111 +1,27 @@
-"""Attributes of DeepSpeed's engine that the engine itself does not need.
+"""The attributes of DeepSpeed's engine that are no method of ours: one table.
 
-Getters of config values are answered from one table, by key. What has no counterpart raises an
-AttributeError that states the alternative, when it is read (unless the model has the attribute) and
-when it is set: a script that sets ``enable_backward_allreduce`` would otherwise train differently
-without notice.
+``TABLE`` has, by name, a getter (a function for a method, a property for an attribute), a constant,
+or a refusal. What has no counterpart raises an AttributeError that states the alternative, when it
+is read (unless the model has the attribute) and when it is set: a script that sets
+``enable_backward_allreduce`` would otherwise train differently without notice.
 """
 
 import gc
 import os
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import IterableDataset
 
-import dsconfig
 from dsengine.communication.devices import get_backend
 from dsengine.optimizers.precision import DTYPES
-from dsengine.topology import Topology
+from dsengine.optimizers.schedules.base import groups_of, learning_rates, momenta
+from dsengine.topology import rank
 
 _ZERO = "zero_optimization"
-GETTERS: Mapping[str, str] = {
-    "aio_config": "aio",
-    "autotp_size": "tensor_parallel.autotp_size",
-    "autotuning_enabled": "autotuning.enabled",
-    "autotuning_end_profile_step": "autotuning.end_profile_step",
-    "autotuning_metric": "autotuning.metric",
-    "autotuning_metric_path": "autotuning.metric_path",
-    "autotuning_model_info_path": "autotuning.model_info_path",
-    "autotuning_profile_model_info": "autotuning.model_info.profile",
-    "autotuning_start_profile_step": "autotuning.start_profile_step",
-    "bf16_master_weights_and_gradients": "bf16.bf16_master_weights_and_grads",
-    "bf16_optimizer_states": "bf16.bf16_optimizer_states",
-    "checkpoint_serialization_enabled": "checkpoint.checkpoint_serialization",
-    "checkpoint_tag_validation_enabled": "checkpoint.tag_validation",
-    "checkpoint_tag_validation_fail": "checkpoint.tag_validation",
-    "checkpoint_writer_enabled": "checkpoint.writer",
-    "compile_autosp": "compile.passes",
-    "compile_autotp": "compile.passes",
-    "compile_zero_optimization_stage": "compile.passes",
-    "cpuadam_cores_perc": f"{_ZERO}.offload_optimizer.cpuadam_cores_perc",
-    "curriculum_learning_enabled": "data_efficiency.data_sampling.curriculum_learning.enabled",
-    "data_efficiency_enabled": "data_efficiency.enabled",
-    "data_sampling_enabled": "data_efficiency.data_sampling.enabled",
-    "dataloader_drop_last": "dataloader_drop_last",
-    "dynamic_loss_scale": "fp16.loss_scale",
-    "dynamic_loss_scale_args": "fp16",
-    "flops_profiler_detailed": "flops_profiler.detailed",
-    "flops_profiler_enabled": "flops_profiler.enabled",
-    "flops_profiler_module_depth": "flops_profiler.module_depth",
-    "flops_profiler_output_file": "flops_profiler.output_file",
-    "flops_profiler_profile_step": "flops_profiler.profile_step",
-    "flops_profiler_recompute_fwd_factor": "flops_profiler.recompute_fwd_factor",
-    "flops_profiler_top_modules": "flops_profiler.top_modules",
-    "fp16_auto_cast": "fp16.auto_cast",
-    "fp16_master_weights_and_gradients": "fp16.fp16_master_weights_and_grads",
-    "gradient_predivide_factor": "gradient_predivide_factor",
-    "initial_dynamic_scale": "fp16.initial_scale_power",
-    "is_deepcompile_enabled": "compile.deepcompile",
-    "is_sanity_checks_enabled": f"{_ZERO}.enable_sanity_checks",
-    "load_universal_checkpoint": "checkpoint.load_universal",
-    "optimizer_legacy_fusion": "optimizer.legacy_fusion",
-    "postscale_gradients": "prescale_gradients",
-    "random_ltd_enabled": "data_efficiency.data_routing.random_ltd.enabled",
-    "super_offload": f"{_ZERO}.offload_optimizer.super_offload",
-    "torch_autocast_dtype": "torch_autocast.dtype",
-    "use_node_local_storage": "checkpoint.use_node_local_storage",
-    "uses_parallelization_pass_only": "compile.passes",
-    "zenflow_config": f"{_ZERO}.zenflow",
-    "zero_allgather_bucket_size": f"{_ZERO}.allgather_bucket_size",
-    "zero_allgather_partitions": f"{_ZERO}.allgather_partitions",
-    "zero_allgather_sequential": f"{_ZERO}.allgather_sequential",
-    "zero_allow_untested_optimizer": "zero_allow_untested_optimizer",
-    "zero_compute_grad_norm": f"{_ZERO}.compute_grad_norm",
-    "zero_contiguous_gradients": f"{_ZERO}.contiguous_gradients",
-    "zero_cpu_offload": f"{_ZERO}.offload_optimizer.device",
-    "zero_elastic_checkpoint": f"{_ZERO}.elastic_checkpoint",
-    "zero_force_ds_cpu_optimizer": "zero_force_ds_cpu_optimizer",
-    "zero_hpz_partition_size": f"{_ZERO}.zero_hpz_partition_size",
-    "zero_ignore_unused_parameters": f"{_ZERO}.ignore_unused_parameters",
-    "zero_legacy_stage1": f"{_ZERO}.legacy_stage1",
-    "zero_load_from_fp32_weights": f"{_ZERO}.load_from_fp32_weights",
-    "zero_log_trace_cache_warnings": f"{_ZERO}.log_trace_cache_warnings",
-    "zero_max_live_parameters": f"{_ZERO}.max_live_parameters",
-    "zero_max_reuse_distance": f"{_ZERO}.max_reuse_distance",
-    "zero_model_persistence_threshold": f"{_ZERO}.model_persistence_threshold",
-    "zero_module_granularity_threshold": f"{_ZERO}.module_granularity_threshold",
-    "zero_multi_rank_bucket_allreduce": f"{_ZERO}.use_multi_rank_bucket_allreduce",
-    "zero_nvme_offload_optimizer": f"{_ZERO}.offload_optimizer.device",
-    "zero_overlap_comm": f"{_ZERO}.overlap_comm",
-    "zero_param_persistence_threshold": f"{_ZERO}.param_persistence_threshold",
-    "zero_parameter_alignment": f"{_ZERO}.parameter_alignment",
-    "zero_partial_offload": f"{_ZERO}.offload_optimizer.ratio",
-    "zero_prefetch_bucket_size": f"{_ZERO}.prefetch_bucket_size",
-    "zero_quantized_gradients": f"{_ZERO}.zero_quantized_gradients",
-    "zero_quantized_nontrainable_weights": f"{_ZERO}.zero_quantized_nontrainable_weights",
-    "zero_quantized_weights": f"{_ZERO}.zero_quantized_weights",
-    "zero_reduce_bucket_size": f"{_ZERO}.reduce_bucket_size",
-    "zero_reduce_scatter": f"{_ZERO}.reduce_scatter",
-    "zero_round_robin_gradients": f"{_ZERO}.round_robin_gradients",
-    "zero_save_muon_momentum_buffer_in_memory": f"{_ZERO}.save_muon_momentum_buffer_in_memory",
-    "zero_sub_group_size": f"{_ZERO}.sub_group_size",
-    "zero_use_cpu_optimizer": f"{_ZERO}.offload_optimizer.device",
-}
-"""Methods that return a value of the config, with its key."""
 
 
 def _has_pass(*names: str) -> Callable[[Any], bool]:
@@ -126,33 +42,120 @@ def _loss_scale_arguments(block: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
-    "autotuning_metric_path": _file_in_working_directory("autotuning_metric.json"),
-    "autotuning_model_info_path": _file_in_working_directory("autotuning_model_info.json"),
-    "autotuning_profile_model_info": bool,
-    "checkpoint_tag_validation_enabled": lambda mode: mode.lower() != "ignore",
-    "checkpoint_tag_validation_fail": lambda mode: mode.lower() == "fail",
-    "checkpoint_writer_enabled": lambda writer: writer is not None,
-    "compile_autosp": _has_pass("autosp"),
-    "compile_autotp": _has_pass("autotp"),
-    "compile_zero_optimization_stage": _has_pass("z1", "z3"),
-    "cpuadam_cores_perc": lambda share: 0.9 if share is None else share,
-    "curriculum_learning_enabled": bool,
-    "data_sampling_enabled": bool,
-    "dynamic_loss_scale": lambda scale: scale == 0,
-    "dynamic_loss_scale_args": _loss_scale_arguments,
-    "initial_dynamic_scale": lambda power: 2**power,
-    "postscale_gradients": lambda prescales: not prescales,
-    "random_ltd_enabled": bool,
-    "super_offload": bool,
-    "torch_autocast_dtype": lambda name: DTYPES.get(str(name).removeprefix("torch.")),
-    "uses_parallelization_pass_only": _has_pass("autosp", "autotp"),
-    "zero_cpu_offload": lambda device: device == "cpu",
-    "zero_nvme_offload_optimizer": lambda device: device == "nvme",
-    "zero_partial_offload": lambda ratio: 1.0 if ratio is None else ratio,
-    "zero_use_cpu_optimizer": lambda device: device in ("cpu", "nvme"),
+GETTERS: Mapping[str, str | tuple[str, Callable[[Any], Any]]] = {
+    "aio_config": "aio",
+    "autotp_size": "tensor_parallel.autotp_size",
+    "autotuning_enabled": "autotuning.enabled",
+    "autotuning_end_profile_step": "autotuning.end_profile_step",
+    "autotuning_metric": "autotuning.metric",
+    "autotuning_metric_path": (
+        "autotuning.metric_path",
+        _file_in_working_directory("autotuning_metric.json"),
+    ),
+    "autotuning_model_info_path": (
+        "autotuning.model_info_path",
+        _file_in_working_directory("autotuning_model_info.json"),
+    ),
+    "autotuning_profile_model_info": ("autotuning.model_info.profile", bool),
+    "autotuning_start_profile_step": "autotuning.start_profile_step",
+    "bf16_master_weights_and_gradients": "bf16.bf16_master_weights_and_grads",
+    "bf16_optimizer_states": "bf16.bf16_optimizer_states",
+    "checkpoint_serialization_enabled": "checkpoint.checkpoint_serialization",
+    "checkpoint_tag_validation_enabled": (
+        "checkpoint.tag_validation",
+        lambda mode: mode.lower() != "ignore",
+    ),
+    "checkpoint_tag_validation_fail": (
+        "checkpoint.tag_validation",
+        lambda mode: mode.lower() == "fail",
+    ),
+    "checkpoint_writer_enabled": ("checkpoint.writer", lambda writer: writer is not None),
+    "compile_autosp": ("compile.passes", _has_pass("autosp")),
+    "compile_autotp": ("compile.passes", _has_pass("autotp")),
+    "compile_zero_optimization_stage": ("compile.passes", _has_pass("z1", "z3")),
+    "cpuadam_cores_perc": (
+        f"{_ZERO}.offload_optimizer.cpuadam_cores_perc",
+        lambda share: 0.9 if share is None else share,
+    ),
+    "curriculum_learning_enabled": (
+        "data_efficiency.data_sampling.curriculum_learning.enabled",
+        bool,
+    ),
+    "data_efficiency_enabled": "data_efficiency.enabled",
+    "data_sampling_enabled": ("data_efficiency.data_sampling.enabled", bool),
+    "dataloader_drop_last": "dataloader_drop_last",
+    "dynamic_loss_scale": ("fp16.loss_scale", lambda scale: scale == 0),
+    "dynamic_loss_scale_args": ("fp16", _loss_scale_arguments),
+    "flops_profiler_detailed": "flops_profiler.detailed",
+    "flops_profiler_enabled": "flops_profiler.enabled",
+    "flops_profiler_module_depth": "flops_profiler.module_depth",
+    "flops_profiler_output_file": "flops_profiler.output_file",
+    "flops_profiler_profile_step": "flops_profiler.profile_step",
+    "flops_profiler_recompute_fwd_factor": "flops_profiler.recompute_fwd_factor",
+    "flops_profiler_top_modules": "flops_profiler.top_modules",
+    "fp16_auto_cast": "fp16.auto_cast",
+    "fp16_master_weights_and_gradients": "fp16.fp16_master_weights_and_grads",
+    "gradient_predivide_factor": "gradient_predivide_factor",
+    "initial_dynamic_scale": ("fp16.initial_scale_power", lambda power: 2**power),
+    "is_deepcompile_enabled": "compile.deepcompile",
+    "is_sanity_checks_enabled": f"{_ZERO}.enable_sanity_checks",
+    "load_universal_checkpoint": "checkpoint.load_universal",
+    "optimizer_legacy_fusion": "optimizer.legacy_fusion",
+    "postscale_gradients": ("prescale_gradients", lambda prescales: not prescales),
+    "random_ltd_enabled": ("data_efficiency.data_routing.random_ltd.enabled", bool),
+    "super_offload": (f"{_ZERO}.offload_optimizer.super_offload", bool),
+    "torch_autocast_dtype": (
+        "torch_autocast.dtype",
+        lambda name: DTYPES.get(str(name).removeprefix("torch.")),
+    ),
+    "use_node_local_storage": "checkpoint.use_node_local_storage",
+    "uses_parallelization_pass_only": ("compile.passes", _has_pass("autosp", "autotp")),
+    "zenflow_config": f"{_ZERO}.zenflow",
+    "zero_allgather_bucket_size": f"{_ZERO}.allgather_bucket_size",
+    "zero_allgather_partitions": f"{_ZERO}.allgather_partitions",
+    "zero_allgather_sequential": f"{_ZERO}.allgather_sequential",
+    "zero_allow_untested_optimizer": "zero_allow_untested_optimizer",
+    "zero_compute_grad_norm": f"{_ZERO}.compute_grad_norm",
+    "zero_contiguous_gradients": f"{_ZERO}.contiguous_gradients",
+    "zero_cpu_offload": (f"{_ZERO}.offload_optimizer.device", lambda device: device == "cpu"),
+    "zero_elastic_checkpoint": f"{_ZERO}.elastic_checkpoint",
+    "zero_force_ds_cpu_optimizer": "zero_force_ds_cpu_optimizer",
+    "zero_hpz_partition_size": f"{_ZERO}.zero_hpz_partition_size",
+    "zero_ignore_unused_parameters": f"{_ZERO}.ignore_unused_parameters",
+    "zero_legacy_stage1": f"{_ZERO}.legacy_stage1",
+    "zero_load_from_fp32_weights": f"{_ZERO}.load_from_fp32_weights",
+    "zero_log_trace_cache_warnings": f"{_ZERO}.log_trace_cache_warnings",
+    "zero_max_live_parameters": f"{_ZERO}.max_live_parameters",
+    "zero_max_reuse_distance": f"{_ZERO}.max_reuse_distance",
+    "zero_model_persistence_threshold": f"{_ZERO}.model_persistence_threshold",
+    "zero_module_granularity_threshold": f"{_ZERO}.module_granularity_threshold",
+    "zero_multi_rank_bucket_allreduce": f"{_ZERO}.use_multi_rank_bucket_allreduce",
+    "zero_nvme_offload_optimizer": (
+        f"{_ZERO}.offload_optimizer.device",
+        lambda device: device == "nvme",
+    ),
+    "zero_overlap_comm": f"{_ZERO}.overlap_comm",
+    "zero_param_persistence_threshold": f"{_ZERO}.param_persistence_threshold",
+    "zero_parameter_alignment": f"{_ZERO}.parameter_alignment",
+    "zero_partial_offload": (
+        f"{_ZERO}.offload_optimizer.ratio",
+        lambda ratio: 1.0 if ratio is None else ratio,
+    ),
+    "zero_prefetch_bucket_size": f"{_ZERO}.prefetch_bucket_size",
+    "zero_quantized_gradients": f"{_ZERO}.zero_quantized_gradients",
+    "zero_quantized_nontrainable_weights": f"{_ZERO}.zero_quantized_nontrainable_weights",
+    "zero_quantized_weights": f"{_ZERO}.zero_quantized_weights",
+    "zero_reduce_bucket_size": f"{_ZERO}.reduce_bucket_size",
+    "zero_reduce_scatter": f"{_ZERO}.reduce_scatter",
+    "zero_round_robin_gradients": f"{_ZERO}.round_robin_gradients",
+    "zero_save_muon_momentum_buffer_in_memory": f"{_ZERO}.save_muon_momentum_buffer_in_memory",
+    "zero_sub_group_size": f"{_ZERO}.sub_group_size",
+    "zero_use_cpu_optimizer": (
+        f"{_ZERO}.offload_optimizer.device",
+        lambda device: device in ("cpu", "nvme"),
+    ),
 }
-"""Getters that do not return the value as it is in the config."""
+"""Methods that return a value of the config: its key, or the key and a conversion."""
 
 _CURRICULUM = "curriculum learning is not supported: pass training_data or your own loader"
 _COMPILE = "DeepCompile is not supported: use compile() or torch.compile"
@@ -237,145 +240,209 @@ INSTEAD: Mapping[str, str] = {
 """Attributes of DeepSpeed's engine that dsengine does not have, and the alternatives."""
 
 
-def refusal(name: str) -> str:
-    """Return the error message for an attribute of INSTEAD."""
-    return f"dsengine does not implement deepspeed.DeepSpeedEngine.{name}: {INSTEAD[name]}"
+class Constant:
+    """An attribute with the same value for every engine; scripts may set it."""
 
+    def __init__(self, value: Any) -> None:
+        self._value = value
 
-def attribute_of_model(model: nn.Module, name: str) -> Any:
-    """Return what an engine that lacks ``name`` returns for it."""
-    try:
-        return getattr(model, name)
-    except AttributeError:
-        if name in INSTEAD:
-            raise AttributeError(refusal(name)) from None
-        raise
+    def __get__(self, engine: object, kind: type | None = None) -> Any:
+        return self._value
 
 
 class Refused:
     """An attribute of INSTEAD, which raises AttributeError when it is read or set."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._message = (
+            f"dsengine does not implement deepspeed.DeepSpeedEngine.{name}: {INSTEAD[name]}"
+        )
 
     def __get__(self, engine: object, kind: type | None = None) -> Any:
-        raise AttributeError(refusal(self._name))
+        raise AttributeError(self._message)
 
     def __set__(self, engine: object, value: object) -> None:
-        raise AttributeError(refusal(self._name))
+        raise AttributeError(self._message)
 
 
-class DeepSpeedAttributes:
-    """The getters of GETTERS, the refusals of INSTEAD, and what needs no table."""
+def _sparse_weights(engine: Any) -> set[str]:
+    """Return the names of weights with sparse gradients: embeddings, with ``sparse_gradients``."""
+    if not engine.plan.effective.gradients.sparse:
+        return set()
+    tables = (nn.Embedding, nn.EmbeddingBag)
+    named = engine.module.named_modules()
+    return {f"{name}.weight" for name, module in named if isinstance(module, tables)}
 
-    dont_change_device = False
-    has_moe_layers = False
-    is_compiled = False
-    is_deepcompile_active = staticmethod(lambda: False)
-    mesh_device = mpu = None
-    optimized_linear_base_weight_sharding = optimized_linear_lora_enabled = False
-    use_ds_comm = False
 
-    module: nn.Module
-    topology: Topology
-    _effective: dsconfig.Effective
-    _reduces: bool
+def _optimizer_name(engine: Any) -> str | None:
+    """Return the config's name for the optimizer, or the class of the one passed in."""
+    named, optimizer = engine.plan.effective.optimizer, engine.optimizer
+    if optimizer is None:
+        return None
+    return named.type.lower() if named is not None else type(optimizer).__name__
 
-    @cached_property
-    def _config_values(self) -> dict[str, Any]:
-        return dsconfig.config_values(self._effective.config)
 
-    @property
-    def gate_modules(self) -> list[Any]:
-        return []
+def _data_types(engine: Any) -> tuple[torch.dtype, torch.dtype]:
+    """Return the dtypes of the model and of accumulated gradients."""
+    numerics = engine.plan.effective.numerics
+    return DTYPES[str(numerics.precision)], DTYPES[str(numerics.grad_accum_dtype)]
 
-    moe_layers = num_experts = gate_modules
 
-    @property
-    def gradient_average(self) -> bool:
-        return self._effective.gradients.allreduce_op == "mean"
+def _block(name: str, field: str) -> Callable[[Any], Any]:
+    """Return a method for ``field`` of the config's block ``name``; None without the block."""
+    return lambda e: getattr(getattr(e.plan.effective, name), field, None)
 
-    @property
-    def communication_data_type(self) -> torch.dtype:
-        """The dtype in which gradients are reduced; set it in the config."""
-        return DTYPES[str(self._effective.numerics.communication_dtype)]
 
-    def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
-        """Return the dtypes of the model and of accumulated gradients."""
-        numerics = self._effective.numerics
-        return DTYPES[str(numerics.precision)], DTYPES[str(numerics.grad_accum_dtype)]
-
-    def collect_python_gc(self) -> int:
-        """Collect garbage, with ``disable_python_gc`` too; return the number of objects."""
-        return gc.collect()
-
-    @property
-    def inside_no_sync_ctxt(self) -> bool:
-        return not self._reduces
-
-    @property
-    def param_names(self) -> dict[Tensor, str]:
-        return {parameter: name for name, parameter in self.module.named_parameters()}
-
+QUERIES: Mapping[str, Any] = {
+    # Counters
+    "global_samples": property(lambda e: e.counters.global_samples),
+    "global_steps": property(lambda e: e.counters.global_steps),
+    "micro_steps": property(lambda e: e.counters.micro_steps),
+    "skipped_steps": property(lambda e: e.counters.skipped_steps),
+    # Optimizer and schedule
+    "basic_optimizer": property(lambda e: e.optimizer),
+    "get_lr": lambda e: learning_rates(e.optimizer),
+    "get_mom": lambda e: momenta(e.optimizer),
+    "get_type": lambda e: [group.get("type") for group in groups_of(e.optimizer)],
+    "optimizer_name": _optimizer_name,
+    "optimizer_params": _block("optimizer", "params"),
+    "scheduler_name": _block("scheduler", "type"),
+    "scheduler_params": _block("scheduler", "params"),
+    "sparse_tensor_module_names": property(_sparse_weights),
+    # Batch
+    "get_batch_info": lambda e: (
+        e.train_batch_size(),
+        e.train_micro_batch_size_per_gpu(),
+        e.gradient_accumulation_steps(),
+    ),
+    "gradient_accumulation_steps": lambda e: e.accumulation.steps,
+    "managed_gradient_accumulation": _block("gradients", "managed_accumulation"),
+    "train_batch_size": lambda e: e.plan.batch.global_batch,
+    "train_micro_batch_size_per_gpu": lambda e: e.plan.batch.micro_batch,
+    # Precision and gradients
+    "bfloat16_enabled": lambda e: e.plan.effective.numerics.precision == "bf16",
+    "communication_data_type": property(
+        lambda e: DTYPES[str(e.plan.effective.numerics.communication_dtype)]
+    ),
+    "cur_scale": property(lambda e: e.loss_scaler.scale),
+    "fp16_enabled": lambda e: e.plan.effective.numerics.precision == "fp16",
+    "get_data_types": _data_types,
+    "gradient_average": property(lambda e: e.plan.effective.gradients.allreduce_op == "mean"),
+    "gradient_clipping": _block("gradients", "clipping"),
+    "inside_no_sync_ctxt": property(lambda e: not e._windows.reduces),
+    "loss_scale": property(lambda e: e.loss_scaler.scale),
+    "torch_autocast_enabled": lambda e: e.plan.effective.numerics.autocast is not None,
+    # ZeRO
+    "is_first_weights_partition_group": lambda e: e.zero_optimization_stage() == 3,
+    "zero_gather_16bit_weights_on_model_save": _block("zero", "gather_16bit_weights_on_model_save"),
+    "zero_offload_optimizer": _block("zero", "offload_optimizer"),
+    "zero_offload_param": _block("zero", "offload_param"),
+    "zero_optimization": lambda e: e.zero_optimization_stage() > 0,
+    "zero_optimization_partition_gradients": lambda e: e.zero_optimization_stage() >= 2,
+    "zero_optimization_partition_weights": lambda e: e.zero_optimization_stage() >= 3,
+    "zero_optimization_stage": _block("zero", "stage"),
+    # Reports
+    "dump_state": _block("reporting", "dump_state"),
+    "log_level": _block("reporting", "log_level"),
+    "memory_breakdown": _block("reporting", "memory_breakdown"),
+    "steps_per_print": _block("reporting", "steps_per_print"),
+    "wall_clock_breakdown": _block("reporting", "wall_clock_breakdown"),
     # Ranks
-
-    @property
-    def dist_backend(self) -> str:
-        return get_backend()
-
-    def get_data_parallel_rank(self) -> int:
-        return self.topology.rank("samples")
-
-    def get_model_parallel_rank(self) -> int:
-        return self.topology.rank("tensor")
-
-    get_tensor_parallel_rank = get_model_parallel_rank
-
-    def get_sequence_parallel_group(self) -> Any:
-        return self.topology.group("sequence")
-
-    seq_parallel_group = property(get_sequence_parallel_group)
-
-    @property
-    def seq_dp_world_size(self) -> int:
-        return self.topology.size("gradients")
-
-    @property
-    def sequence_parallel_size(self) -> int:
-        return self.topology.size("sequence")
-
-    @property
-    def pipeline_parallelism(self) -> bool:
-        return self.topology.size("pipeline") > 1
-
-    def is_first_weights_partition_group(self) -> bool:
-        return self._effective.zero.stage == 3
-
-    # Datasets
-
-    @staticmethod
-    def is_map_style_dataset(dataset: object) -> bool:
-        return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-
-    @staticmethod
-    def is_iterable_style_dataset(dataset: object) -> bool:
-        return isinstance(dataset, IterableDataset)
+    "data_parallel_group": property(lambda e: e.topology.group("samples")),
+    "dist_backend": property(lambda e: get_backend()),
+    "dp_world_size": property(lambda e: e.topology.size("samples")),
+    "get_data_parallel_rank": lambda e: e.topology.rank("samples"),
+    "get_model_parallel_rank": lambda e: e.topology.rank("tensor"),
+    "get_sequence_parallel_group": lambda e: e.topology.group("sequence"),
+    "get_tensor_parallel_rank": lambda e: e.topology.rank("tensor"),
+    "global_rank": property(lambda e: rank()),
+    "local_rank": property(lambda e: int(os.environ.get("LOCAL_RANK", 0))),
+    "mp_world_size": property(lambda e: e.topology.size("tensor")),
+    "pipeline_parallelism": property(lambda e: e.topology.size("pipeline") > 1),
+    "seq_data_parallel_group": property(lambda e: e.topology.group("gradients")),
+    "seq_dp_world_size": property(lambda e: e.topology.size("gradients")),
+    "seq_parallel_group": property(lambda e: e.topology.group("sequence")),
+    "sequence_parallel_size": property(lambda e: e.topology.size("sequence")),
+    "world_size": property(lambda e: e.plan.mesh.world_size),
+    # Model, config and data
+    "collect_python_gc": lambda e: gc.collect(),
+    "config": property(lambda e: dict(e.plan.effective.config)),
+    "gate_modules": property(lambda e: []),
+    "is_iterable_style_dataset": staticmethod(lambda data: isinstance(data, IterableDataset)),
+    "is_map_style_dataset": staticmethod(
+        lambda data: hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    ),
+    "moe_layers": property(lambda e: []),
+    "num_experts": property(lambda e: []),
+    "param_names": property(lambda e: {p: name for name, p in e.module.named_parameters()}),
+    # What no config changes
+    "dont_change_device": Constant(False),
+    "has_moe_layers": Constant(False),
+    "is_compiled": Constant(False),
+    "is_deepcompile_active": staticmethod(lambda: False),
+    "mesh_device": Constant(None),
+    "mpu": Constant(None),
+    "optimized_linear_base_weight_sharding": Constant(False),
+    "optimized_linear_lora_enabled": Constant(False),
+    "use_ds_comm": Constant(False),
+}
+"""What needs an engine. Methods take no arguments."""
 
 
-def _getter(name: str, key: str) -> Callable[[Any], Any]:
-    def get(self: DeepSpeedAttributes) -> Any:
-        value: Any = self._config_values
+def _config_getter(row: str | tuple[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    key, convert = (row, None) if isinstance(row, str) else row
+
+    def get(engine: Any) -> Any:
+        value: Any = engine._config_values
         for part in key.split("."):
             value = None if value is None else value.get(part)
-        convert = CONVERSIONS.get(name)
         return value if convert is None else convert(value)
 
-    get.__name__ = get.__qualname__ = name
     get.__doc__ = f"Return ``{key}`` of the config."
     return get
 
 
-for _name, _key in GETTERS.items():
-    setattr(DeepSpeedAttributes, _name, _getter(_name, _key))
-for _name in INSTEAD:
-    setattr(DeepSpeedAttributes, _name, Refused(_name))
+TABLE: Mapping[str, Any] = {
+    **{name: _config_getter(row) for name, row in GETTERS.items()},
+    **QUERIES,
+    **{name: Refused(name) for name in INSTEAD},
+}
+"""By name, a descriptor."""
+
+for _name, _row in TABLE.items():
+    if isinstance(_row, FunctionType):
+        _row.__name__ = _row.__qualname__ = _name
+    elif isinstance(_row, property):
+        _row.__set_name__(None, _name)  # type: ignore[attr-defined]
+
+
+class EngineType(type):
+    """The class of ``Engine``, on which programs that patch it read and list the table too."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name in TABLE:
+            return TABLE[name].__get__(None, cls)
+        raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+
+    def __dir__(cls) -> list[str]:
+        return [*super().__dir__(), *TABLE]
+
+
+def attribute_of(engine: Any, name: str) -> Any:
+    """Return what an engine that lacks ``name`` returns for it: the table's, or its model's."""
+    row = TABLE.get(name)
+    if row is not None and not isinstance(row, Refused):
+        return row.__get__(engine, type(engine))
+    try:
+        return getattr(engine.module, name)
+    except AttributeError:
+        if row is not None:
+            row.__get__(engine)
+        raise
+
+
+def check_settable(engine: Any, name: str) -> None:
+    """Raise AttributeError for an attribute of the table that scripts cannot set."""
+    row = TABLE.get(name)
+    if isinstance(row, property | Refused):
+        row.__set__(engine, None)

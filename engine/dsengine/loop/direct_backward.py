@@ -12,18 +12,19 @@ logits alive until the garbage collector runs, so hooks drop their output after 
 frees the graph.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from dsengine.communication.peers import record_script_backward
+from dsengine.loop.accumulating import Windows
+from dsengine.optimizers.loss_scale import LossScaler
+from dsengine.sharding import Sharding
 from dsengine.torch_private.tensors import at_end_of_backward, is_functorch_tensor
-
-if TYPE_CHECKING:
-    from dsengine.loop.engine import Engine
 
 
 @dataclass(slots=True, eq=False)
@@ -37,15 +38,22 @@ class _OutputHook:
         return self.watcher.on_gradient(self, gradient)
 
 
+@dataclass(eq=False)
 class DirectBackward:
-    """Installs hooks on the outputs of an engine's forward."""
+    """Installs hooks on the outputs of an engine's forward.
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
-        self._inside_engine = False
-        self._prepared = False
-        self._scaled = False
-        self._fired: list[_OutputHook] = []
+    ``prepare``: called with an output before the first gradient; decides whether to reduce.
+    """
+
+    sharding: Sharding
+    windows: Windows
+    scaler: LossScaler
+    prepare: Callable[[Tensor], None]
+    has_begun: bool = False
+    """Whether a backward started by the script is still running."""
+    _inside_engine: bool = False
+    _scaled: bool = False
+    _fired: list[_OutputHook] = field(default_factory=list[_OutputHook])
 
     @contextmanager
     def in_engine_backward(self, *, frees_graph: bool) -> Iterator[None]:
@@ -68,42 +76,36 @@ class DirectBackward:
     def scale(self, loss: Tensor) -> Tensor:
         """Return ``loss`` multiplied by the loss scale, for a direct backward."""
         self._scaled = True
-        return loss.float() * self._engine.loss_scaler.scale
+        return loss.float() * self.scaler.scale
 
     def on_gradient(self, hook: _OutputHook, gradient: Tensor) -> Tensor | None:
         """Return the gradient to use for an output, None to keep it."""
         if self._inside_engine:
             self._fired.append(hook)
             return None
-        engine = self._engine
-        if not self._prepared and hook.output is not None:
+        if not self.has_begun and hook.output is not None:
             self._prepare(hook.output)
-        factor = engine.loss_weight / engine.gradient_accumulation_steps()
+        factor = self.windows.loss_weight / self.windows.accumulation.steps
         if not self._scaled:
-            factor *= engine.loss_scaler.scale
+            factor *= self.scaler.scale
         return gradient * factor if factor != 1.0 else None
 
     def _prepare(self, output: Tensor) -> None:
-        engine = self._engine
-        if engine.loss_scaler.dynamic and not self._scaled:
+        if self.scaler.dynamic and not self._scaled:
             raise RuntimeError(
                 "Loss scaling is required with a dynamic scale: call engine.backward(loss), or "
                 "engine.scale(loss).backward()"
             )
-        self._prepared = True
-        engine.prepare_backward(output)
+        self.has_begun = True
+        self.prepare(output)
         # FSDP queues its own callback later, and it must run before gradients are complete.
         at_end_of_backward(lambda: at_end_of_backward(self._complete))
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a backward started by the script is still running."""
-        return self._prepared
-
     def reset(self) -> None:
         """Mark the last backward as finished."""
-        self._prepared = self._scaled = False
+        self.has_begun = self._scaled = False
 
     def _complete(self) -> None:
-        self._engine.sharding.after_backward()
+        self.sharding.after_backward()
+        record_script_backward()
         self.reset()

@@ -1,9 +1,10 @@
 """The engine that ``initialize`` returns and a training loop calls."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -11,48 +12,68 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+import dsconfig
 from dsconfig import Plan
+from dsengine.checkpoints.export.iteration import OpenIteration
 from dsengine.communication.exit_watch import reported
-from dsengine.communication.peers import (
-    agree_to_abort,
-    in_phase,
-    require_all_ranks,
-    unregister,
-)
-from dsengine.communication.peers.message import cause_of
-from dsengine.loop import direct_step
-from dsengine.loop.accumulating import AccumulatingEngine
-from dsengine.loop.deepspeed_attributes import attribute_of_model
+from dsengine.communication.peers import in_phase, require_all_ranks, unregister
+from dsengine.loop.accumulating import Windows
+from dsengine.loop.counters import Accumulation, Counters
+from dsengine.loop.data import Collate, Loaders
+from dsengine.loop.deepspeed_attributes import TABLE, EngineType, attribute_of, check_settable
 from dsengine.loop.direct_backward import DirectBackward
+from dsengine.loop.exporting import Exports
+from dsengine.loop.generating import Generation
 from dsengine.loop.misuse import MisuseError
-from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL
-from dsengine.loop.optimizer_compat import publish_state
+from dsengine.loop.offload_states import EVERYTHING, GRADIENTS, MODEL, Offloading
+from dsengine.loop.optimizer_compat import OptimizerAdapter
+from dsengine.loop.passes import Passes
+from dsengine.loop.saving import Checkpoints, Resumed, model_dtype
 from dsengine.loop.stepping import Outcome, Stepper
-from dsengine.observation.printing import print_rank0
 from dsengine.observation.reporter import Reporter
+from dsengine.optimizers import Binding
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.optimizers.precision import Policy
 from dsengine.optimizers.schedules import check_metrics
-from dsengine.parallel.transformers_attention import release_attention
-from dsengine.sharding import Sharding
+from dsengine.optimizers.schedules.base import assign_lr, groups_of
+from dsengine.sharding import Sharding, restore_process
 from dsengine.topology import Topology
-from dsengine.torch_private.groups import issued_collectives
-from dsengine.torch_private.modules import parameter_table
-from dsengine.torch_private.tensors import is_in_backward
+from dsengine.torch_private.modules import MoveAwareModule
 
-if TYPE_CHECKING:
-    from dsengine.loop.data import TrainingLoader
+P = ParamSpec("P")
+R = TypeVar("R")
 
 active_engines: "WeakSet[Engine]" = WeakSet()
 """Engines of this process that are not destroyed."""
 
 
-class Engine(AccumulatingEngine):
+def of_part(
+    part: str, method: Callable[Concatenate[Any, P], R]
+) -> Callable[Concatenate[Any, P], R]:
+    """Return a method of the engine that calls ``method`` of its attribute ``part``."""
+
+    @wraps(method)
+    def call(engine: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return getattr(getattr(engine, part), method.__name__)(*args, **kwargs)
+
+    return call
+
+
+def attribute_of_part(part: str, name: str) -> Any:
+    """Return a property that reads and sets attribute ``name`` of the engine's ``part``."""
+    return property(
+        lambda engine: getattr(getattr(engine, part), name),
+        lambda engine, value: setattr(getattr(engine, part), name, value),
+    )
+
+
+class Engine(MoveAwareModule, metaclass=EngineType):
     """A model with everything that trains it, as planned.
 
     The loop is ``loss = engine(batch)``, ``engine.backward(loss)``, ``engine.step()`` for each
     micro batch; ``step`` handles accumulation, clipping, overflow, the schedule and zeroing
-    gradients. Attributes the engine does not have are looked up in the model.
+    gradients. Attributes the engine does not have are those of ``deepspeed_attributes``, or else
+    the model's.
     """
 
     def __init__(
@@ -65,55 +86,88 @@ class Engine(AccumulatingEngine):
         scaler: LossScaler,
         device: torch.device,
         optimizer: Optimizer | None,
+        binding: Binding,
         lr_scheduler: Any,
+        collate_fn: Collate | None,
     ) -> None:
-        super().__init__(plan, topology, sharding, scaler, device, optimizer, lr_scheduler)
-        effective = plan.effective
-        self._policy = policy
-        self.collate_fn: Callable[[list[Any]], Any] | None = None
-        """Default collate function of loaders."""
-        self._stepper = None
+        super().__init__()
+        effective = self._effective = plan.effective
+        managed, stage = effective.gradients.managed_accumulation, effective.zero.stage
+        self.module = sharding.module
+        self.plan = plan
+        self.topology = topology
+        self.device = device
+        self.sharding = sharding
+        self.optimizer = optimizer
+        self.binding: Binding = binding
+        self.loss_scaler: LossScaler = scaler
+        self.counters: Counters = Counters()
+        self.accumulation: Accumulation = Accumulation(
+            plan.batch.accumulation, managed, self.counters
+        )
+        self._policy: Policy = policy
+        self._iteration: OpenIteration = OpenIteration()
+        self._resumed: Resumed = Resumed(lr_scheduler, scaler, self.accumulation)
+        self._windows: Windows = Windows(
+            self.accumulation, self.counters, sharding, topology, stage
+        )
+        self._offloading: Offloading = Offloading(
+            sharding, binding, device, self._iteration, effective.zero.offload_param is not None
+        )
+        self._checkpoints: Checkpoints = Checkpoints(
+            plan, sharding, binding, self._offloading, self._resumed, self.counters
+        )
+        self._exports: Exports = Exports(
+            sharding, binding, self._offloading, self._iteration, self.counters, model_dtype(plan)
+        )
+        self._generation: Generation = Generation(
+            sharding, topology, self._offloading, self.counters
+        )
+        self._loaders: Loaders = Loaders(plan, topology, collate_fn)
+        self._reporter: Reporter = Reporter(
+            plan, sharding.module, device, self.counters, optimizer, scaler
+        )
+        self._passes: Passes = Passes(
+            sharding,
+            self._windows,
+            self.counters,
+            self._reporter,
+            policy.frozen_without_masters(sharding.module),
+            effective.zero.reduces_every_pass,
+        )
+        self._direct: DirectBackward = DirectBackward(
+            sharding, self._windows, scaler, self._passes.prepare_backward
+        )
+        self._stepper: Stepper | None = None
+        self._adapter: OptimizerAdapter | None = None
         if optimizer is not None:
-            self._stepper = Stepper(topology, sharding, self._binding, scaler, effective, policy)
-            direct_step.install(self, optimizer)
-        self._without_masters = policy.frozen_without_masters(sharding.module)
+            self._stepper = Stepper(topology, sharding, binding, scaler, effective, policy)
+            self._adapter = OptimizerAdapter(
+                optimizer, scaler, self, stage=stage, dtype=policy.compute
+            )
+        self.tput_timer = self._reporter.throughput
         self._step_applied = False
         self._global_grad_norm: float | None = None
-        self._last_pass, self._in_pass = "", False
-        """"forward" or "backward" while it runs and after it has failed, otherwise ""."""
-        self._pass_error = ""
-        """The message of the error that ended it."""
-        self._issued_before: dict[str, int] = {}
-        """By group, the collectives issued before the first forward since a backward, or before the
-        last backward if there has been none."""
-        self._has_forward = False
-        """Whether forward has been called since the last backward."""
-        self._backwards = 0
-        """Backwards since the last boundary."""
         self._is_destroyed = False
-        self._collects_garbage = effective.disable_python_gc
-        if self._collects_garbage:
+        if effective.disable_python_gc:
             gc.disable()
-        self._direct = DirectBackward(self)
-        self._reporter = Reporter(plan, self)
-        self.tput_timer = self._reporter.throughput
-        self._publish_optimizer_state(overflow=False)
         active_engines.add(self)
 
     # The loop
 
     @in_phase("forward")
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self.require_states(MODEL, "forward()")
+        self._offloading.require(MODEL, "forward()")
         if self._failed_pass:
             self._abort_pass(self._failed_pass)
         if self._effective.zero.stage == 3 and torch.is_grad_enabled():
             require_all_ranks()
-        with self._reporter.phase("forward"), self._policy.autocast_context(self.device):
+        phase = self._reporter.phase("forward", trains=self.training)
+        with phase, self._policy.autocast_context(self.device):
             self._reporter.record_inputs(*args, *kwargs.values())
             if self._policy.casts_inputs:
                 args, kwargs = self._policy.cast((args, kwargs))
-            with self._run_pass("forward"):
+            with self._passes.run("forward"):
                 outputs = self.sharding.forward(*args, **kwargs)
         if torch.is_grad_enabled():
             self._direct.watch(outputs)
@@ -128,7 +182,7 @@ class Engine(AccumulatingEngine):
         **kwargs: Any,
     ) -> Tensor:
         """Compute gradients of ``loss``; return ``loss`` divided by the accumulation steps."""
-        self.require_states(GRADIENTS, "backward()")
+        self._offloading.require(GRADIENTS, "backward()")
         if not isinstance(loss, Tensor):
             raise TypeError(f"backward() expects a loss tensor, not {type(loss).__name__}")
         if self._failed_pass == "forward":
@@ -137,94 +191,26 @@ class Engine(AccumulatingEngine):
             loss = loss.full_tensor()
         if scale_wrt_gas and self.accumulation.steps > 1:
             loss = loss / self.accumulation.steps
-        self.prepare_backward(loss)
+        self._passes.prepare_backward(loss)
         inside = self._direct.in_engine_backward(frees_graph=not retain_graph)
-        with inside, self._run_pass("backward"), self._reporter.phase("backward"):
-            scale = self.loss_scaler.scale * self.loss_weight
+        with inside, self._passes.run("backward"), self._reporter.phase("backward"):
+            scale = self.loss_scaler.scale * self._windows.loss_weight
             scaled = loss if scale == 1.0 else loss.float() * scale
             scaled.backward(retain_graph=retain_graph, **kwargs)
             self.sharding.after_backward()
         self._reporter.record_loss(loss)
         return loss
 
-    @contextmanager
-    def _run_pass(self, name: str) -> Iterator[None]:
-        """Record the running pass until it completes.
-
-        Nested passes, such as a recomputation or an engine call in a hook, belong to the outer one;
-        checkpointing ends a recomputation with an exception once it has what it needs.
-        """
-        if self._in_pass or is_in_backward():
-            yield
-            return
-        self._last_pass, self._in_pass = name, True
-        if name == "forward" and not self._has_forward:
-            self._issued_before = issued_collectives()
-            self._has_forward = True
-        try:
-            yield
-        except BaseException as error:
-            self._pass_error = cause_of(error)
-            raise
-        finally:
-            self._in_pass = False
-        self._last_pass = ""
-
     @property
     def _failed_pass(self) -> str:
         """The pass that ended with an error, "" for none."""
-        if self._in_pass or is_in_backward():
-            return ""
-        return "backward" if self._direct.has_begun else self._last_pass
+        if self._direct.has_begun and not self._passes.is_inside:
+            return "backward"
+        return self._passes.failed
 
     def _abort_pass(self, name: str) -> None:
-        """Recover from a failed pass whose error the script has caught.
-
-        After a failed backward the gradients of its window are incomplete: they are dropped and the
-        window restarts. All ranks must abort the same pass, unless it has no collectives. If this
-        fails itself (out of memory), the next forward tries again.
-
-        Raises RankFailedError if other ranks do not abort it.
-        """
-        was_backward = name == "backward"
-        if was_backward or self.sharding.has_forward_collectives:
-            phase = f"{name}() of micro step {self.counters.micro_steps + 1}"
-            cause = self._pass_error or "an error in the script's own backward"
-            before, now = self._issued_before, issued_collectives()
-            agree_to_abort(phase, cause, {name: now[name] - before.get(name, 0) for name in now})
-        self._has_forward = False
-        if was_backward:
-            self.sharding.drop_gradients()
-        self.sharding.abort_pass(in_backward=was_backward)
-        if was_backward:
-            self.sharding.drop_gradients()
-            self.accumulation.restart_window()
-            self._backwards = 0
-            self._reporter.discard_window()
-            print_rank0(
-                "a backward has failed: the gradients of its accumulation window are dropped"
-            )
-        self._last_pass = self._pass_error = ""
+        self._passes.abort(name)
         self._direct.reset()
-
-    def prepare_backward(self, loss: Tensor) -> None:
-        """Decide whether the coming backward of ``loss`` reduces gradients.
-
-        Raises RuntimeError if it would train a parameter without a master.
-        """
-        for name, owner in self._without_masters:
-            parameter = parameter_table(owner).get(name.rpartition(".")[2])
-            if parameter is not None and parameter.requires_grad:
-                raise RuntimeError(
-                    f"{name} was frozen when this engine was built and has no fp32 master: set "
-                    "requires_grad before initialize()"
-                )
-        self._backwards += 1
-        self._issued_before, self._has_forward = issued_collectives(), False
-        reduce = self._reduces and self.is_gradient_accumulation_boundary()
-        if reduce or self._effective.zero.reduces_every_pass:
-            require_all_ranks()
-        self.sharding.before_backward(loss, reduce)
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return ``loss`` times the loss scale (1 outside fp16), for a direct ``backward()``."""
@@ -241,14 +227,14 @@ class Engine(AccumulatingEngine):
         """
         stepper = self._checked_stepper()
         self._step_applied = False
-        if self.is_gradient_accumulation_boundary():
+        if self.accumulation.is_boundary:
             require_all_ranks()
             with self._reporter.phase("step"):
                 check_metrics(self.lr_scheduler, dict(lr_kwargs or {}))
                 self._record_outcome(stepper.step(self.counters.global_steps + 1))
                 self._count_step(dict(lr_kwargs or {}))
             self._reporter.boundary()
-            if self._collects_garbage:
+            if self._effective.disable_python_gc:
                 gc.collect()
         self.counters.micro_steps += 1
 
@@ -270,7 +256,7 @@ class Engine(AccumulatingEngine):
         if stepper.has_gradients():
             self._record_outcome(stepper.step_directly(self.counters.global_steps + 1))
             self._reporter.discard_window()
-            self._backwards = 0
+            self._windows.backwards = 0
 
     @property
     def is_outside_step(self) -> bool:
@@ -281,7 +267,7 @@ class Engine(AccumulatingEngine):
 
     def _checked_stepper(self) -> Stepper:
         """Return what updates the weights. Raises RuntimeError if they cannot be updated now."""
-        self.require_states(EVERYTHING, "step()")
+        self._offloading.require(EVERYTHING, "step()")
         if self._stepper is None:
             raise RuntimeError(
                 "this engine has no optimizer: set `optimizer` in the config or pass one to "
@@ -292,7 +278,7 @@ class Engine(AccumulatingEngine):
                 "step() was called after a failed backward: continue with the next forward, which "
                 "drops the gradients of this accumulation window"
             )
-        if not self._reduces:
+        if not self._windows.reduces:
             raise MisuseError(
                 "It is illegal to call Engine.step() inside no_sync context manager: the gradients "
                 "are not reduced yet"
@@ -302,7 +288,8 @@ class Engine(AccumulatingEngine):
     def _record_outcome(self, outcome: Outcome) -> None:
         self._step_applied = outcome.applied
         self._global_grad_norm = outcome.norm
-        self._publish_optimizer_state(overflow=not outcome.applied)
+        if self._adapter is not None:
+            self._adapter.publish(overflow=not outcome.applied)
 
     def _count_step(self, lr_kwargs: dict[str, Any]) -> None:
         if not self._step_applied:
@@ -311,23 +298,13 @@ class Engine(AccumulatingEngine):
             self.lr_scheduler.step(**lr_kwargs)
         self.counters.global_steps += 1
         self.counters.global_samples += self._samples_of_window()
-        self._backwards = 0
+        self._windows.backwards = 0
 
     def _samples_of_window(self) -> int:
         """Return the samples of a window, or of its micro batches if windows are not counted."""
         if self._effective.gradients.managed_accumulation:
             return self.train_batch_size()
-        return self.train_micro_batch_size_per_gpu() * self.dp_world_size * self._backwards
-
-    def _publish_optimizer_state(self, *, overflow: bool) -> None:
-        if self.optimizer is not None:
-            publish_state(
-                self.optimizer,
-                self.loss_scaler,
-                overflow=overflow,
-                stage=self.zero_optimization_stage(),
-                dtype=self._policy.compute,
-            )
+        return self.train_micro_batch_size_per_gpu() * self.dp_world_size * self._windows.backwards
 
     def allreduce_gradients(self, bucket_size: int | None = None) -> None:
         """Do nothing: ``backward`` reduces gradients at the end of a window."""
@@ -353,7 +330,7 @@ class Engine(AccumulatingEngine):
 
         The fp32 masters are updated too. Raises RuntimeError for keys that do not match.
         """
-        self.require_states(EVERYTHING, "load_state_dict()")
+        self._offloading.require(EVERYTHING, "load_state_dict()")
         prefixed = all(name.startswith("module.") for name in state_dict)
         own = {
             name.removeprefix("module.") if prefixed else name: value
@@ -377,61 +354,72 @@ class Engine(AccumulatingEngine):
 
     @in_phase("destroy", allow_after_failure=True)
     def destroy(self) -> None:
-        """Finish pending writes and release gradients and process groups."""
+        """Finish pending writes; release gradients, process groups and changes of the process."""
         if not self._is_destroyed:
             self._is_destroyed = True
             active_engines.discard(self)
             unregister()
-        release_attention(self.sharding)
+        restore_process(self.sharding, self.topology)
         with reported("destroy()"):
-            self._close_files()
+            self._iteration.end()
+            self._checkpoints.close()
+            self._exports.close()
             self._reporter.close()
-            if self._collects_garbage:
+            collecting = [each._effective.disable_python_gc for each in active_engines]
+            if self._effective.disable_python_gc and not any(collecting):
                 gc.enable()
             self.sharding.drop_gradients()
-            self._binding.close()
+            self.binding.close()
         self._stepper = None
 
-    # The data
+    # Parts
 
-    def deepspeed_io(
-        self,
-        dataset: Any,
-        batch_size: int | None = None,
-        route: str = "train",
-        pin_memory: bool = True,
-        data_sampler: Any = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-        num_local_io_workers: int | None = None,
-    ) -> "TrainingLoader":
-        """Return this rank's loader over ``dataset``.
+    collate_fn = attribute_of_part("_loaders", "collate_fn")
+    lr_scheduler = attribute_of_part("_resumed", "lr_scheduler")
+    training_dataloader = attribute_of_part("_resumed", "training_dataloader")
 
-        ``batch_size``: default the micro batch. ``route``: "train" shuffles; "eval" and "predict"
-        keep the order. A ``data_sampler`` replaces both and yields this rank's samples.
-        ``num_local_io_workers``: default 2 with an accelerator, 0 on CPU, where they would compete
-        with training.
-        """
-        from dsengine.loop.data import TrainingLoader
+    checkpointer = of_part("_checkpoints", Checkpoints.checkpointer)
+    coalesce_grad_reduction = of_part("_windows", Windows.coalesce_grad_reduction)
+    deepspeed_io = of_part("_loaders", Loaders.deepspeed_io)
+    generate = of_part("_generation", Generation.generate)
+    is_gradient_accumulation_boundary = of_part(
+        "_windows", Windows.is_gradient_accumulation_boundary
+    )
+    iter_weights = of_part("_exports", Exports.iter_weights)
+    join = of_part("_windows", Windows.join)
+    load_checkpoint = of_part("_checkpoints", Checkpoints.load_checkpoint)
+    load_pretrained = of_part("_checkpoints", Checkpoints.load_pretrained)
+    no_sync = of_part("_windows", Windows.no_sync)
+    offload_states = of_part("_offloading", Offloading.offload_states)
+    reload_states = of_part("_offloading", Offloading.reload_states)
+    save_16bit_model = save_fp16_model = of_part("_checkpoints", Checkpoints.save_16bit_model)
+    save_checkpoint = of_part("_checkpoints", Checkpoints.save_checkpoint)
+    set_gradient_accumulation_boundary = of_part(
+        "_windows", Windows.set_gradient_accumulation_boundary
+    )
+    weight_metadata = of_part("_exports", Exports.weight_metadata)
+    _consolidated_16bit_state_dict = of_part(
+        "_checkpoints", Checkpoints.consolidated_16bit_state_dict
+    )
+    _zero3_consolidated_16bit_state_dict = _consolidated_16bit_state_dict
 
-        if num_local_io_workers is None:
-            num_local_io_workers = 2 if torch.cuda.is_available() else 0
-        return TrainingLoader(
-            dataset,
-            micro_batch=batch_size or self.train_micro_batch_size_per_gpu(),
-            rank=self.topology.rank("samples"),
-            world_size=self.topology.size("samples"),
-            shuffle=route not in ("eval", "predict"),
-            drop_last=self._effective.dataloader_drop_last,
-            num_workers=num_local_io_workers,
-            pin_memory=pin_memory,
-            collate_fn=collate_fn or self.collate_fn,
-            sampler=data_sampler,
-        )
+    def moving_tensors(self) -> AbstractContextManager[None]:
+        return self._offloading.moving_tensors()
+
+    def set_lr(self, rate: float) -> None:
+        for group in groups_of(self.optimizer):
+            assign_lr(group, rate)
 
     def set_data_post_process_func(self, function: Any) -> None:
         """Pass every training batch through ``function(batch, state)``."""
         if self.training_dataloader is not None:
             self.training_dataloader.post_process_func = function
+
+    # DeepSpeed's other attributes, and the model's
+
+    @cached_property
+    def _config_values(self) -> dict[str, Any]:
+        return dsconfig.config_values(self._effective.config)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -439,4 +427,12 @@ class Engine(AccumulatingEngine):
         except AttributeError:
             if name == "module":
                 raise
-            return attribute_of_model(self.module, name)
+            return attribute_of(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in TABLE:
+            check_settable(self, name)
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *TABLE]

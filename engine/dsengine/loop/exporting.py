@@ -1,7 +1,7 @@
 """Export of full weights from a running engine, for inference engines of RL loops."""
 
-from typing import Any, Literal
-from weakref import ReferenceType, ref
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,14 @@ from dsengine.checkpoints.export.conversion import WeightMetadata
 from dsengine.checkpoints.export.full_weights import exported_dtypes
 from dsengine.checkpoints.export.iteration import (
     DEFAULT_BUCKET_BYTES,
+    OpenIteration,
     WeightExport,
     WeightIterator,
 )
 from dsengine.checkpoints.group import CheckpointGroup
-from dsengine.loop.offload_states import EVERYTHING, MODEL
-from dsengine.loop.saving import SavingEngine, model_dtype
+from dsengine.loop.counters import Counters
+from dsengine.loop.offload_states import EVERYTHING, MODEL, Offloading
+from dsengine.optimizers import Binding
 from dsengine.parameters.names import (
     clean_name,
     named_persistent_buffers,
@@ -25,16 +27,25 @@ from dsengine.parameters.names import (
     own_parameters,
 )
 from dsengine.parameters.quantized import quantization_constants, quantized_layers
+from dsengine.sharding import Sharding
 
 Names = Literal["checkpoint", "module"]
 
 
-class ExportingEngine(SavingEngine):
-    """An engine that passes on its full weights without files."""
+@dataclass(eq=False)
+class Exports:
+    """Passes on full weights without files.
 
-    _export_group: CheckpointGroup | None = None
-    _iteration: tuple[ReferenceType[WeightIterator], list[BaseException]] | None = None
-    """The last iterator, and the error it had when it was dropped."""
+    ``dtype``: the default of exported floating-point tensors; None keeps each one's own.
+    """
+
+    sharding: Sharding
+    binding: Binding
+    offloading: Offloading
+    iteration: OpenIteration
+    counters: Counters
+    dtype: torch.dtype | None
+    _group: CheckpointGroup | None = None
 
     def iter_weights(
         self,
@@ -60,14 +71,11 @@ class ExportingEngine(SavingEngine):
         if bucket_bytes < 1:
             raise ValueError(f"bucket_bytes is {bucket_bytes}: expected at least 1")
         arguments = f"bucket_bytes={bucket_bytes}, dtype={dtype}, lora={lora!r}, names={names!r}"
-        self._end_iteration()
+        self.iteration.end()
         export = self._export(f"iter_weights({arguments})", dtype, lora, names)
-        if self._export_group is None:
-            self._export_group = CheckpointGroup(saves=False)
-        failures: list[BaseException] = []
-        iterator = WeightIterator(export, bucket_bytes, self._export_group, self.counters, failures)
-        self._iteration = ref(iterator), failures
-        return iterator
+        if self._group is None:
+            self._group = CheckpointGroup(saves=False)
+        return self.iteration.begin(export, bucket_bytes, self._group, self.counters)
 
     def weight_metadata(
         self,
@@ -78,19 +86,6 @@ class ExportingEngine(SavingEngine):
     ) -> list[WeightMetadata]:
         """Return (name, dtype, shape) of the tensors of ``iter_weights``. No communication."""
         return self._export("weight_metadata()", dtype, lora, names).metadata
-
-    def require_states(self, states: frozenset[Any], call: str) -> None:
-        super().require_states(states, call)
-        self._end_iteration()
-
-    def _end_iteration(self) -> None:
-        """End an iteration that the script has left; raise its error."""
-        if self._iteration is not None:
-            (iterator, failures), self._iteration = self._iteration, None
-            if (current := iterator()) is not None:
-                current.close()
-            if failures:
-                raise failures[0]
 
     def _export(
         self, call: str, dtype: torch.dtype | None, lora: Lora, names: Names
@@ -103,14 +98,16 @@ class ExportingEngine(SavingEngine):
         ):
             if value not in allowed:
                 raise ValueError(f"{key} is {value!r}: expected {allowed[0]!r} or {allowed[1]!r}")
-        super().require_states(MODEL, call)
-        target = model_dtype(self) if dtype is None else dtype
+        self.offloading.check(MODEL, call)
+        target = self.dtype if dtype is None else dtype
         sources, aliases = self._exported_tensors(call, target)
         if names == "checkpoint" and lora == "merge":
-            _refuse_quantized(self.module)
+            _refuse_quantized(self.sharding.module)
         if names == "module":
             return WeightExport.of(call, sources, target, {}, dict)
-        return WeightExport.of(call, sources, target, aliases, conversion_for(self.module, lora))
+        return WeightExport.of(
+            call, sources, target, aliases, conversion_for(self.sharding.module, lora)
+        )
 
     def _exported_tensors(
         self, call: str, dtype: torch.dtype | None
@@ -120,15 +117,15 @@ class ExportingEngine(SavingEngine):
         A tensor is the parameter itself if it has the requested dtype, otherwise its master.
         """
         self.sharding.release()
-        masters = self.checkpointed_masters()
+        masters = self.binding.checkpoint_masters()
         current = {
             clean_name(f"{prefix}.{name}" if prefix else name): parameter
-            for prefix, module in self.module.named_modules()
+            for prefix, module in self.sharding.module.named_modules()
             for name, parameter in own_parameters(module)
         }
-        shards = dict(named_shards(self.module))
+        shards = dict(named_shards(self.sharding.module))
         sources: dict[str, Tensor] = {}
-        constants = dict(quantization_constants(self.module))
+        constants = dict(quantization_constants(self.sharding.module))
         own = {name: masters.get(name, shard) for name, shard in shards.items()}
         dtypes = exported_dtypes({**own, **constants}, dtype)
         for name, shard in shards.items():
@@ -136,22 +133,20 @@ class ExportingEngine(SavingEngine):
             full = [current[name]] if not isinstance(current[name], DTensor) else []
             sources[name] = next((t for t in (*full, shard) if t.dtype is wanted), master)
             if sources[name] is master and master is not shard:
-                super().require_states(EVERYTHING, call)
-        sources |= {**dict(named_persistent_buffers(self.module)), **constants}
+                self.offloading.check(EVERYTHING, call)
+        sources |= {**dict(named_persistent_buffers(self.sharding.module)), **constants}
         first = {id(shard): name for name, shard in shards.items()}
         aliases = {
             name: first[id(shard)]
-            for name, shard in named_shards(self.module, remove_duplicate=False)
+            for name, shard in named_shards(self.sharding.module, remove_duplicate=False)
             if first[id(shard)] != name
         }
         return {name: tensor.detach() for name, tensor in sources.items()}, aliases
 
-    def _close_files(self) -> None:
-        self._end_iteration()
-        super()._close_files()
-        if self._export_group is not None:
-            self._export_group.close()
-            self._export_group = None
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
 
 def _refuse_quantized(module: nn.Module) -> None:

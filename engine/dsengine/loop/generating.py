@@ -1,18 +1,26 @@
 """Generation with the model that an engine trains."""
 
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
 import torch
 
 from dsengine.communication.peers import in_phase
-from dsengine.loop.deepspeed_attributes import attribute_of_model
-from dsengine.loop.exporting import ExportingEngine
-from dsengine.loop.offload_states import MODEL
+from dsengine.loop.counters import Counters
+from dsengine.loop.offload_states import MODEL, Offloading
+from dsengine.sharding import Sharding
+from dsengine.topology import Topology
 
 
-class GeneratingEngine(ExportingEngine):
-    """An engine whose model generates between training steps."""
+@dataclass(eq=False)
+class Generation:
+    """Lets the model generate between training steps."""
+
+    sharding: Sharding
+    topology: Topology
+    offloading: Offloading
+    counters: Counters
 
     @in_phase("generate")
     def generate(self, *args: Any, gather_once: bool | None = None, **kwargs: Any) -> Any:
@@ -24,10 +32,11 @@ class GeneratingEngine(ExportingEngine):
         of transformers gets ``synced_gpus=True``, so that ranks that generate fewer tokens wait for
         the others. Raises AttributeError if the model cannot generate.
         """
-        self.require_states(MODEL, "generate()")
-        generate = attribute_of_model(self.module, "generate")
+        self.offloading.require(MODEL, "generate()")
+        module: Any = self.sharding.module
+        generate = module.generate
         with torch.no_grad(), self.sharding.gathered(gather_once) as is_complete:
-            if _syncs(self.module):
+            if _syncs(module):
                 shares_experts = self.topology.size("expert") > 1
                 kwargs.setdefault("synced_gpus", shares_experts or not is_complete)
             return generate(*args, **kwargs)

@@ -2,16 +2,15 @@
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dsconfig import Plan, TrainingFacts, launch_env
-from dsengine import __version__
 from dsengine.communication.agreement import check_agreement
 from dsengine.communication.devices import device_of_rank, select_device
 from dsengine.communication.environment import DEFAULT_PORT
@@ -46,9 +45,11 @@ from dsengine.optimizers import (
 from dsengine.optimizers.precision import loss_scaler, policy
 from dsengine.optimizers.schedules import build_schedule
 from dsengine.parameters.model_tree import describe
+from dsengine.release import VERSION
 from dsengine.sharding import Sharding, distribute
 from dsengine.startup import is_replaced
-from dsengine.topology import Topology, rank, set_current
+from dsengine.tiers import bind
+from dsengine.topology import Topology, make_current, rank
 from dsengine.torch_private.optimizers import load_compiler
 
 
@@ -85,12 +86,16 @@ def initialize(
     """
     if model is None:
         raise ArgumentError("initialize() requires a model: pass model=...")
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(
+            f"initialize(model=...) expects a torch.nn.Module, not {type(model).__name__}"
+        )
     if not dist.is_initialized():
         from dsengine.communication.start import init_distributed
 
         init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     if is_replaced():
-        log_replacement(__version__)
+        log_replacement(VERSION)
     load_compiler()
     wait_for_gloo_at_exit()
     watch_exit()
@@ -111,17 +116,21 @@ def initialize(
                 sequence=shared_samples(mpu, mesh_param),
             ),
         )
-        engine = _build(chosen, model, optimizer, model_parameters, lr_scheduler)
-        engine.collate_fn = collate_fn
+        engine = _build(chosen, model, optimizer, model_parameters, lr_scheduler, collate_fn)
         if training_data is not None:
             engine.training_dataloader = engine.deepspeed_io(training_data)
     if rank() == 0:
-        script_logger.info("DeepSpeed info: version=%s", __version__)
+        script_logger.info("DeepSpeed info: version=%s", VERSION)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 
 
 def _build(
-    plan: Plan, model: nn.Module, optimizer: Any, model_parameters: Any, lr_scheduler: Any
+    plan: Plan,
+    model: nn.Module,
+    optimizer: Any,
+    model_parameters: Any,
+    lr_scheduler: Any,
+    collate_fn: Any,
 ) -> Engine:
     parameters = list(model_parameters if model_parameters is not None else _trainable(model))
     if callable(optimizer) and not isinstance(optimizer, Optimizer):
@@ -133,10 +142,13 @@ def _build(
     _refuse_shared(model, replaces=plan.effective.zero.stage > 0 or precision.is_mixed)
     _checkpoint_activations(plan, model)
     topology = Topology(plan.mesh, device.type)
-    set_current(topology)
-    sharding = distribute(model, plan, precision, topology, device)
-    bound = _bound_optimizer(plan, sharding, optimizer, as_groups(parameters))
-    sharding.originals.clear()  # they would keep full parameters alive next to the shards
+    make_current(topology)
+    sharding, originals = distribute(model, plan, precision, topology, device)
+    bound = _bound_optimizer(plan, sharding, originals, optimizer, as_groups(parameters))
+    del originals  # they would keep full parameters alive next to the shards
+    schedule = _scheduler(plan, bound, lr_scheduler)
+    binding = bind(bound, sharding.masters, plan.effective, sharding.host_masters)
+    sharding.store_gradients(binding.offloaded_gradients)
     return Engine(
         plan=plan,
         topology=topology,
@@ -145,7 +157,9 @@ def _build(
         scaler=loss_scaler(plan.effective),
         device=device,
         optimizer=bound,
-        lr_scheduler=_scheduler(plan, bound, lr_scheduler),
+        binding=binding,
+        lr_scheduler=schedule,
+        collate_fn=collate_fn,
     )
 
 
@@ -226,17 +240,21 @@ def _checkpoint_activations(plan: Plan, model: nn.Module) -> None:
 
 
 def _bound_optimizer(
-    plan: Plan, sharding: Sharding, optimizer: Any, groups: list[dict[str, Any]]
+    plan: Plan,
+    sharding: Sharding,
+    originals: Mapping[Tensor, str],
+    optimizer: Any,
+    groups: list[dict[str, Any]],
 ) -> Optimizer | None:
     if optimizer is not None:
-        rebind(optimizer, sharding.originals, sharding.masters, sharding.shard)
+        rebind(optimizer, originals, sharding.masters, sharding.shard)
         return optimizer
     named = plan.effective.optimizer
     if named is None:
         return None
     if is_muon(named.type):
-        groups = split_for_muon(groups, named.params, sharding.originals)
-    masters = masters_of_groups(groups, sharding.originals, sharding.masters)
+        groups = split_for_muon(groups, named.params, originals)
+    masters = masters_of_groups(groups, originals, sharding.masters)
     sparse = plan.effective.gradients.sparse
     offloaded = plan.effective.zero.offload_optimizer is not None
     return build_optimizer(named.type, named.params, masters, fuse=not sparse, offloaded=offloaded)

@@ -3,11 +3,10 @@
 [Note: join]
 Every forward and backward of a sharded model is collective, so before each batch the ranks exchange
 who has one. A rank without data repeats its last batch with loss weight 0; the other ranks' losses
-are weighted up so that a gradient is the mean over the ranks with data (``Engine.loss_weight``).
+are weighted up so that a gradient is the mean over the ranks with data (``Windows.loss_weight``).
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -15,10 +14,7 @@ import torch.distributed as dist
 from dsengine.communication.peers import in_phase
 from dsengine.topology import Topology
 
-T = TypeVar("T")
 Until = Literal["last", "first"]
-
-_NONE: Any = object()
 
 
 class Join:
@@ -50,22 +46,3 @@ class Join:
     def close(self) -> None:
         if self._group is not None:
             dist.destroy_process_group(self._group)
-
-
-def joined(engine: Any, batches: Iterable[T], until: Until) -> Iterator[T]:
-    """Implement ``Engine.join``."""
-    ranks = engine.topology.size("samples")
-    join = Join(engine.counters, engine.topology)
-    own, batch = iter(batches), _NONE
-    try:
-        while True:
-            upcoming = next(own, _NONE)
-            with_batch = join.count(upcoming is not _NONE, batch is not _NONE)
-            if with_batch == 0 or (until == "first" and with_batch < ranks):
-                return
-            engine.loss_weight = ranks / with_batch if upcoming is not _NONE else 0.0
-            batch = batch if upcoming is _NONE else upcoming
-            yield batch
-    finally:
-        engine.loss_weight = 1.0
-        join.close()

@@ -3,12 +3,15 @@
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dsengine.loop.state import EngineState
+from dsengine.checkpoints.export.iteration import OpenIteration
+from dsengine.optimizers import Binding
+from dsengine.sharding import Sharding
 from dsengine.sharding.zero.dtype_view import shard_of
 from dsengine.tiers.offloaded_states import OffloadedStates
 from dsengine.tiers.offloaded_states import OffloadStateTypeEnum as State
@@ -20,9 +23,19 @@ EVERYTHING = frozenset(set(State) - {State.contiguous_grad_buffer})
 """States that a phase needs on the device; reduction buffers are allocated when needed."""
 
 
-class OffloadingEngine(EngineState):
-    """An engine whose states can be offloaded to the host and reloaded."""
+@dataclass(eq=False)
+class Offloading:
+    """Offloads an engine's states to the host and reloads them.
 
+    ``iteration``: over weights, which ends when a phase needs states. ``has_host_parameters``:
+    whether the config offloads parameters already.
+    """
+
+    sharding: Sharding
+    binding: Binding
+    device: torch.device
+    iteration: OpenIteration
+    has_host_parameters: bool
     _offloaded: OffloadedStates | None = None
 
     def offload_states(
@@ -45,7 +58,7 @@ class OffloadingEngine(EngineState):
             return
         if target != "cpu":
             raise ValueError(f"offload_states: device must be 'cpu' or 'none', not {target!r}")
-        if self.zero_offload_param() is not None:
+        if self.has_host_parameters:
             raise ValueError(
                 "offload_states: zero_optimization.offload_param already keeps parameters on the "
                 "host; remove one of the two"
@@ -57,7 +70,9 @@ class OffloadingEngine(EngineState):
         if self.device.type == "cpu":
             self._offloaded.states |= kinds
             return
-        self._offloaded.offload(offloadable_states(self), kinds, pin=pin_memory)
+        self._offloaded.offload(
+            offloadable_states(self.sharding, self.binding), kinds, pin=pin_memory
+        )
         gc.collect()
         torch.cuda.empty_cache()
 
@@ -67,7 +82,15 @@ class OffloadingEngine(EngineState):
         if self._offloaded is not None:
             self._offloaded.restore()
 
-    def require_states(self, states: frozenset[State], call: str) -> None:
+    def require(self, states: frozenset[State], call: str) -> None:
+        """End an open weight iteration; raise RuntimeError if ``states`` are offloaded.
+
+        ``call`` requires them.
+        """
+        self.check(states, call)
+        self.iteration.end()
+
+    def check(self, states: frozenset[State], call: str) -> None:
         """Raise RuntimeError if ``states``, required by ``call``, are offloaded."""
         if not self.sharding.has_model:
             raise RuntimeError(
@@ -81,8 +104,8 @@ class OffloadingEngine(EngineState):
     @contextmanager
     def moving_tensors(self) -> Iterator[None]:
         """Move or cast tensors (``to``, ``cuda``, ``half`` ...), then restore the layout."""
-        self.require_states(EVERYTHING, "moving or casting the model")
-        with self.optimizer_on_shards():
+        self.require(EVERYTHING, "moving or casting the model")
+        with self.binding.as_sharded():
             self.sharding.before_move()
             yield
         self.sharding.restore()
@@ -99,13 +122,13 @@ def _state(name: Any) -> State:
         ) from None
 
 
-def offloadable_states(engine: EngineState) -> dict[State, list[Tensor]]:
+def offloadable_states(sharding: Sharding, binding: Binding) -> dict[State, list[Tensor]]:
     """Return all tensors of each kind of state, on any device."""
-    module, optimizer = engine.module, engine.optimizer
-    masters = [*engine.sharding.masters.values(), *engine.optimizer_parameters()]
+    module, optimizer = sharding.module, binding.optimizer
+    masters = [*sharding.masters.values(), *binding.shards.values()]
     units = units_of(module)
     gradients = [p.grad for p in (*module.parameters(), *masters) if p.grad is not None]
-    gradients += engine.sharding.unreduced_sums()
+    gradients += sharding.unreduced_sums()
     state = optimizer.state if optimizer is not None else {}
     return {
         State.optim_states: [

@@ -1,15 +1,23 @@
-"""Attributes that programs read from DeepSpeed's optimizers, on the one ``initialize`` returns."""
+"""What the optimizer that ``initialize`` returns has in common with DeepSpeed's.
+
+[Note: direct step]
+DeepSpeed's optimizers apply reduced gradients themselves. The torch optimizer that ``initialize``
+returns steps shards, which have gradients only inside a step of the engine; its own ``step`` would
+do nothing. So ``step`` is replaced on the instance: the engine's calls reach the optimizer's own,
+and a script's call updates the weights as ``engine.step()`` does, without counters and schedule.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-from weakref import proxy
+from typing import Any, Protocol
+from weakref import proxy, ref
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from dsengine.loop.misuse import MisuseError
 from dsengine.optimizers.loss_scale import LossScaler
 from dsengine.torch_private.tensors import local_part
 
@@ -56,9 +64,6 @@ class LossScaleView:
     def is_needed(self) -> bool:
         """Whether a script that calls ``loss.backward()`` itself must scale the loss."""
         return self._scaler.dynamic
-
-    def is_of(self, scaler: LossScaler) -> bool:
-        return self._scaler is scaler
 
     @property
     def cur_scale(self) -> float:
@@ -120,36 +125,97 @@ _MASTERS = {
 """DeepSpeed's attribute for the masters, by stage; stage 0 has masters only in 16-bit training."""
 
 
-def publish_state(
-    optimizer: Optimizer, scaler: LossScaler, *, overflow: bool, stage: int, dtype: torch.dtype
-) -> None:
-    """Set DeepSpeed's attributes on ``optimizer`` after a step at ZeRO ``stage``.
+class StepsDirectly(Protocol):
+    """The engine of an optimizer."""
 
-    ``dtype``: the compute dtype.
+    @property
+    def is_outside_step(self) -> bool:
+        """Whether a call of the optimizer's ``step`` comes from the script."""
+        ...
+
+    def step_directly(self) -> None:
+        """Update the weights without counters and schedule."""
+        ...
+
+
+class _Step:
+    """The ``step`` of an engine's optimizer, without strong references to either."""
+
+    def __init__(self, engine: "StepsDirectly", optimizer: Optimizer, previous: Any) -> None:
+        """``previous``: a schedule's replacement of the step; None for the class's own."""
+        self.previous = previous
+        self._optimizer = ref(optimizer)
+        engine_of_optimizer = ref(engine)
+
+        def step(optimizer: Any, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+            owner = engine_of_optimizer()
+            if owner is not None and owner.is_outside_step:
+                if closure is not None or kwargs:
+                    raise MisuseError(
+                        "optimizer.step() takes no closure or other arguments with an engine: call "
+                        "engine.backward(loss), then optimizer.step()"
+                    )
+                return owner.step_directly()
+            if previous is not None:
+                return previous(closure, **kwargs)
+            of_class: Any = type(optimizer).step
+            return of_class(optimizer, closure, **kwargs)
+
+        self.__func__ = step
+        """Schedules of torch wrap this, as that of a bound method."""
+        if hasattr(previous, "_wrapped_by_lr_sched"):
+            self._wrapped_by_lr_sched = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__func__(self._optimizer(), *args, **kwargs)
+
+
+class OptimizerAdapter:
+    """Sets on an optimizer the attributes of DeepSpeed's, and its ``step``: nothing else does.
+
+    ``dtype``: the compute dtype. It replaces the adapter of an earlier engine.
     """
-    low_precision = None if dtype is torch.float32 else dtype
-    attributes: dict[str, Any] = {
-        "zero_stage": stage,
-        "low_precision_dtype": low_precision,
-        "overflow": overflow,
-        "cur_scale": scaler.scale,
-        "loss_scale": scaler.scale,
-    }
-    published = getattr(optimizer, "loss_scaler", None)
-    if not isinstance(published, LossScaleView) or not published.is_of(scaler):
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        scaler: LossScaler,
+        engine: StepsDirectly,
+        *,
+        stage: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self._optimizer = optimizer
+        self._scaler = scaler
+        previous = vars(optimizer).get("step")
+        if isinstance(previous, _Step):
+            previous = previous.previous
+        low_precision = None if dtype is torch.float32 else dtype
         view = LossScaleView(scaler)
-        attributes |= {
+        attributes: dict[str, Any] = {
+            "step": _Step(engine, optimizer, previous),
+            "zero_stage": stage,
+            "low_precision_dtype": low_precision,
             "loss_scaler": view,
             "loss_scale_config": view,
             "dynamic_loss_scale": scaler.dynamic,
             "needs_scaler": view.is_needed,
         }
-    # Set once. DeepSpeed's optimizers wrap torch's; a proxy avoids a reference cycle.
-    once: dict[str, Callable[[], Any]] = {"optimizer": lambda: proxy(optimizer)}
-    if stage > 0 or low_precision is not None:
-        once[_MASTERS[stage]] = lambda: MasterViews(optimizer)
-    if stage == 3:
-        once["parameter_offload"] = ParameterOffload
-    attributes |= {name: make() for name, make in once.items() if not hasattr(optimizer, name)}
-    for name, value in attributes.items():
-        setattr(optimizer, name, value)
+        # Set once. DeepSpeed's optimizers wrap torch's; a proxy avoids a reference cycle.
+        once: dict[str, Callable[[], Any]] = {"optimizer": lambda: proxy(optimizer)}
+        if stage > 0 or low_precision is not None:
+            once[_MASTERS[stage]] = lambda: MasterViews(optimizer)
+        if stage == 3:
+            once["parameter_offload"] = ParameterOffload
+        attributes |= {name: make() for name, make in once.items() if not hasattr(optimizer, name)}
+        self._set(attributes)
+        self.publish(overflow=False)
+
+    def publish(self, *, overflow: bool) -> None:
+        """Show the result of a step."""
+        scale = self._scaler.scale
+        self._set({"overflow": overflow, "cur_scale": scale, "loss_scale": scale})
+
+    def _set(self, attributes: dict[str, Any]) -> None:
+        for name, value in attributes.items():
+            setattr(self._optimizer, name, value)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path as FilePath
 from typing import Any
@@ -9,53 +10,57 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dsconfig import Plan
 from dsengine.checkpoints import Checkpointer, TrainingState
 from dsengine.checkpoints.export import full_state_dict, load_weights, save_weights
 from dsengine.checkpoints.export.save_weights import DEFAULT_FILE_BYTES, SAFETENSORS_NAME
 from dsengine.communication.peers import in_phase
-from dsengine.loop.offload_states import EVERYTHING, OffloadingEngine
+from dsengine.loop.counters import Accumulation, Counters
+from dsengine.loop.offload_states import EVERYTHING, Offloading
 from dsengine.observation.events import emit_from_rank_0
-from dsengine.optimizers.precision import DTYPES
+from dsengine.optimizers import Binding
+from dsengine.optimizers.binding import is_torch_or_own
+from dsengine.optimizers.loss_scale import LossScaler
+from dsengine.optimizers.precision import DTYPES, policy
+from dsengine.sharding import Sharding
 
 Path = str | PathLike[str]
 FILES = "DSENGINE_CHECKPOINTS"
 """Environment variable: the file format of checkpoints, "dsengine" or "deepspeed"."""
 
 
-def training_state(engine: OffloadingEngine) -> TrainingState:
-    """Return everything of an engine that a checkpoint contains.
+@dataclass
+class Resumed:
+    """What a checkpoint contains besides model and optimizer, if it has a state.
 
-    Raises RuntimeError while states are offloaded.
+    Scripts may replace ``lr_scheduler`` and ``training_dataloader``.
     """
-    engine.require_states(EVERYTHING, "saving and loading")
-    parts = {
-        "lr_scheduler": engine.lr_scheduler,
-        "loss_scale": engine.loss_scaler,
-        "counters": engine.accumulation,
-        "data": engine.training_dataloader,
-    }
-    return TrainingState(
-        module=engine.module,
-        optimizer=engine.optimizer,
-        masters=engine.checkpointed_masters(),
-        parts={name: part for name, part in parts.items() if hasattr(part, "load_state_dict")},
-        description={
-            "stage": engine.zero_optimization_stage(),
-            "global_steps": engine.global_steps,
-            "precision": str(engine.plan.effective.numerics.precision),
-            "config": dict(engine.plan.effective.config),
-            "axes": engine.plan.mesh.axes,
-            "coordinates": engine.plan.mesh.coordinates,
-        },
-        load_target=engine.state_load_target,
-        state_dtype=engine.state_dtype,
-        file_backed=engine.states_in_files,
-    )
+
+    lr_scheduler: Any
+    loss_scaler: LossScaler
+    accumulation: Accumulation
+    training_dataloader: Any = None
+
+    def parts(self) -> dict[str, Any]:
+        parts = {
+            "lr_scheduler": self.lr_scheduler,
+            "loss_scale": self.loss_scaler,
+            "counters": self.accumulation,
+            "data": self.training_dataloader,
+        }
+        return {name: part for name, part in parts.items() if hasattr(part, "load_state_dict")}
 
 
-class SavingEngine(OffloadingEngine):
-    """An engine that reads and writes files. All methods are collective."""
+@dataclass(eq=False)
+class Checkpoints:
+    """Reads and writes files. All methods are collective."""
 
+    plan: Plan
+    sharding: Sharding
+    binding: Binding
+    offloading: Offloading
+    resumed: Resumed
+    counters: Counters
     _checkpointer: Checkpointer | None = None
 
     def checkpointer(self) -> Checkpointer:
@@ -85,10 +90,10 @@ class SavingEngine(OffloadingEngine):
         Raises CheckpointError on every rank if one cannot write; existing checkpoints are
         unchanged.
         """
-        name = f"global_step{self.global_steps}" if tag is None else str(tag)
-        with self.optimizer_on_shards():
+        name = f"global_step{self.counters.global_steps}" if tag is None else str(tag)
+        with self.binding.as_sharded():
             self.checkpointer().save(
-                training_state(self),
+                self._state(),
                 save_dir,
                 name,
                 client_state=client_state,
@@ -126,8 +131,8 @@ class SavingEngine(OffloadingEngine):
         }
         root, checkpointer = FilePath(load_dir), self.checkpointer()
         group = checkpointer.group
-        with self.optimizer_on_shards():
-            state = training_state(self)
+        with self.binding.as_sharded():
+            state = self._state()
 
             def load_tag(chosen: str) -> dict[str, Any] | None:
                 from dsengine.checkpoints.deepspeed_layout import (
@@ -158,46 +163,74 @@ class SavingEngine(OffloadingEngine):
         ``stage3_gather_16bit_weights_on_model_save`` must be set; otherwise nothing is written and
         False is returned.
         """
-        if self.zero_optimization_stage() == 3 and not (
-            self.zero_gather_16bit_weights_on_model_save()
-        ):
+        zero = self.plan.effective.zero
+        if zero.stage == 3 and not zero.gather_16bit_weights_on_model_save:
             return False
         save_weights(
-            training_state(self),
+            self._state(),
             save_dir,
             save_filename,
             group=self.checkpointer().group,
-            dtype=model_dtype(self),
+            dtype=model_dtype(self.plan),
             exclude_frozen=exclude_frozen_parameters,
             max_file_bytes=max_file_bytes,
         )
         return True
 
-    save_fp16_model = save_16bit_model
-
     @in_phase("load_pretrained")
     def load_pretrained(self, source: Path, strict: bool = True) -> None:
         """Load Hugging Face safetensors into the model; each rank reads only its shards."""
         group = self.checkpointer().group
-        with self.optimizer_on_shards():
-            load_weights(training_state(self), source, group=group, strict=strict)
+        with self.binding.as_sharded():
+            load_weights(self._state(), source, group=group, strict=strict)
 
     @in_phase("zero3_consolidated_16bit_state_dict")
-    def _zero3_consolidated_16bit_state_dict(
+    def consolidated_16bit_state_dict(
         self, exclude_frozen_parameters: bool = False
     ) -> dict[str, Tensor] | None:
         """Return the full state dict on rank 0, None on other ranks."""
         state = full_state_dict(
-            training_state(self),
-            dtype=model_dtype(self),
+            self._state(),
+            dtype=model_dtype(self.plan),
             exclude_frozen=exclude_frozen_parameters,
         )
         return state or None
 
-    _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
+    def _state(self) -> TrainingState:
+        """Return everything that a checkpoint contains.
 
-    def _close_files(self) -> None:
-        """Finish pending writes; part of ``destroy``."""
+        Raises RuntimeError while states are offloaded.
+        """
+        self.offloading.require(EVERYTHING, "saving and loading")
+        plan, binding, zero = self.plan, self.binding, self.plan.effective.zero
+        return TrainingState(
+            module=self.sharding.module,
+            optimizer=binding.optimizer,
+            masters=binding.checkpoint_masters(),
+            parts=self.resumed.parts(),
+            description={
+                "stage": zero.stage,
+                "global_steps": self.counters.global_steps,
+                "precision": str(plan.effective.numerics.precision),
+                "config": dict(plan.effective.config),
+                "axes": plan.mesh.axes,
+                "coordinates": plan.mesh.coordinates,
+            },
+            load_target=binding.load_target,
+            state_dtype=self._state_dtype,
+            file_backed=zero.optimizer_tier == "nvme",
+        )
+
+    def _state_dtype(self, weight: Tensor, saved: torch.dtype) -> torch.dtype:
+        """Return the dtype in which to load a state of ``weight``, saved as ``saved``.
+
+        Classes of other packages may have states in any dtype: those are loaded as saved.
+        """
+        is_built_in = is_torch_or_own(type(self.binding.optimizer))
+        return policy(self.plan.effective).state_dtype(weight, saved) if is_built_in else saved
+
+    def close(self) -> None:
+        """Finish pending writes."""
         if self._checkpointer is not None:
             self._checkpointer.close()
             self._checkpointer = None
@@ -214,7 +247,7 @@ def requests_deepspeed_files() -> bool:
     return value == "deepspeed"
 
 
-def model_dtype(engine: OffloadingEngine) -> torch.dtype | None:
+def model_dtype(plan: Plan) -> torch.dtype | None:
     """Return the compute dtype; None keeps each tensor's own."""
-    name = str(engine.plan.effective.numerics.precision)
+    name = str(plan.effective.numerics.precision)
     return None if name == "fp32" else DTYPES[name]

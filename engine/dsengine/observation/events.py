@@ -11,21 +11,19 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import finalize
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dsconfig import launch_env
+from dsconfig import Plan, launch_env
 from dsengine.communication.peers.errors import RankFailedError
 from dsengine.communication.peers.message import cause_of
 from dsengine.communication.peers.status import STATUS
 from dsengine.observation.memory import peak_resident
-
-if TYPE_CHECKING:
-    from dsengine.loop.engine import Engine
+from dsengine.optimizers.schedules.base import learning_rates
 
 STEP_INTERVAL = 1.0
 """Minimum seconds between two step events."""
@@ -54,21 +52,23 @@ class StepEvents:
     """Step events of one engine: loss, learning rate, tokens, time, memory."""
 
     @classmethod
-    def of(cls, engine: "Engine") -> "StepEvents | None":
+    def of(cls, plan: Plan, device: torch.device, optimizer: Any) -> "StepEvents | None":
         """Return None if DSCONFIG_EVENTS is not set."""
         if not os.environ.get(launch_env.EVENTS):
             return None
         emit_failures()
-        return cls(engine) if _rank() == 0 else None
+        return cls(plan, device, optimizer) if _rank() == 0 else None
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, plan: Plan, device: torch.device, optimizer: Any) -> None:
+        self._ranks = plan.batch.data_parallel
+        self._device = device
+        self._optimizer = optimizer
         self._losses: list[Tensor] = []
         self._tokens: int | None = 0
         self._steps = 0
         self._since = time.perf_counter()
-        emit("engine", estimated=engine.plan.memory.get("peak_bytes"))
-        self._end = EndEvent(engine)
+        emit("engine", estimated=plan.memory.get("peak_bytes"))
+        self._end = EndEvent(self, device)
 
     def record_inputs(self, arguments: Any) -> None:
         """Count a training micro batch's tokens: the elements of the first 2-D integer tensor."""
@@ -87,24 +87,23 @@ class StepEvents:
     def discard_window(self) -> None:
         self._losses.clear()
 
-    def boundary(self) -> None:
+    def boundary(self, step: int) -> None:
         self._steps += 1
         losses, self._losses = self._losses, []
-        self._end.step, self._end.losses = self._engine.global_steps, losses
-        if self._engine.global_steps > 1 and time.perf_counter() - self._since < STEP_INTERVAL:
+        self._end.step, self._end.losses = step, losses
+        if step > 1 and time.perf_counter() - self._since < STEP_INTERVAL:
             return
-        rates = self._engine.get_lr()
+        rates = learning_rates(self._optimizer)
         loss = float(torch.stack(losses).sum()) if losses else None
         now = time.perf_counter()  # after reading the loss, which synchronizes the device
         # Count tokens once per data-parallel rank.
-        ranks = self._engine.plan.batch.data_parallel
-        tokens = None if self._tokens is None else self._tokens * ranks / (now - self._since)
+        tokens = None if self._tokens is None else self._tokens * self._ranks / (now - self._since)
         emit(
             "step",
-            step=self._engine.global_steps,
+            step=step,
             seconds=(now - self._since) / self._steps,
             tokens_per_second=tokens,
-            memory=peak_bytes(self._engine.device),
+            memory=peak_bytes(self._device),
             loss=loss,
             lr=float(rates[0]) if rates else None,
         )
@@ -118,12 +117,13 @@ class StepEvents:
 class EndEvent:
     """The end event of an engine, emitted once: by ``emit``, on garbage collection or at exit."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, owner: object, device: torch.device | str) -> None:
+        """``owner``: the object that is collected together with the engine."""
         self.step = 0
         self.losses: list[Tensor] = []
         """Of the micro batches of this step."""
-        self._device = engine.device
-        self.emit = finalize(engine, self._emit)  # holds no reference to the engine
+        self._device = device
+        self.emit = finalize(owner, self._emit)  # holds no reference to the owner
 
     def _emit(self) -> None:
         with suppress(Exception):  # the process may be exiting after a failure

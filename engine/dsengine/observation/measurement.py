@@ -81,12 +81,12 @@ def _wrapped_phases(engine: "Engine", during: Callable[[str], Any]) -> Iterator[
         return call
 
     for phase in PHASES:
-        engine.__dict__[phase] = wrap(phase)
+        vars(engine)[phase] = wrap(phase)
     try:
         yield
     finally:
         for phase in PHASES:
-            del engine.__dict__[phase]
+            del vars(engine)[phase]
 
 
 @contextmanager

@@ -2,18 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 import dsconfig
 from dsengine.observation.events import StepEvents
 from dsengine.observation.memory import memory_line
 from dsengine.observation.printing import logger, print_rank0, script_logger
 from dsengine.observation.timers import Throughput, Timers
-
-if TYPE_CHECKING:
-    from dsengine.loop.engine import Engine
+from dsengine.optimizers.loss_scale import LossScaler
+from dsengine.optimizers.schedules.base import learning_rates, momenta
+from dsengine.topology import rank
 
 NOTHING = nullcontext()
 
@@ -21,24 +23,35 @@ NOTHING = nullcontext()
 class Reporter:
     """Observes the phases of an engine. Reports that are not enabled cost nothing."""
 
-    def __init__(self, plan: dsconfig.Plan, engine: "Engine") -> None:
+    def __init__(
+        self,
+        plan: dsconfig.Plan,
+        module: nn.Module,
+        device: torch.device,
+        counters: Any,
+        optimizer: Optimizer | None,
+        scaler: LossScaler,
+    ) -> None:
         settings = plan.effective.reporting
         self._settings = settings
-        self._engine = engine
+        self._device = device
+        self._counters = counters
+        self._optimizer = optimizer
+        self._loss_scale = scaler if plan.effective.numerics.precision == "fp16" else None
         self._shows_throughput = settings.throughput
         self.throughput = Throughput(
             plan.batch.global_batch,
-            engine.device,
+            device,
             synchronized=settings.throughput_synchronized,
         )
         timed = settings.wall_clock_breakdown or settings.flops_profiler is not None
-        self._timers = Timers(engine.device) if timed else None
+        self._timers = Timers(device) if timed else None
         self._flops = self.communication = self._monitors = cast(Any, None)
         self._flops_due = False
         if settings.flops_profiler is not None:
             from dsengine.observation.flops import FlopsProfile
 
-            self._flops = FlopsProfile(settings.flops_profiler, engine.module)
+            self._flops = FlopsProfile(settings.flops_profiler, module)
         if settings.comms_logger is not None:
             from dsengine.observation.communication import CommunicationLog
 
@@ -47,7 +60,7 @@ class Reporter:
             from dsengine.observation.monitors import build_monitors
 
             self._monitors = build_monitors(settings.monitors)
-        self._events = StepEvents.of(engine)
+        self._events = StepEvents.of(plan, device, optimizer)
         self._observes = bool(self._timers or self.communication or settings.memory_breakdown)
         if settings.dump_state:
             print_rank0(f"plan of this run:\n{plan.to_json()}")
@@ -55,25 +68,27 @@ class Reporter:
             for target in (logger, script_logger):
                 target.setLevel(settings.log_level.upper())
 
-    def phase(self, name: str) -> AbstractContextManager[Any]:
-        """Return the context in which the engine runs forward, backward or step."""
-        return self._observed(name) if self._observes else NOTHING
+    def phase(self, name: str, *, trains: bool = False) -> AbstractContextManager[Any]:
+        """Return the context in which the engine runs forward, backward or step.
+
+        ``trains``: whether a forward is in training mode.
+        """
+        return self._observed(name, trains) if self._observes else NOTHING
 
     @contextmanager
-    def _observed(self, name: str) -> Iterator[None]:
+    def _observed(self, name: str, trains: bool) -> Iterator[None]:
         with ExitStack() as stack:
             if self._timers is not None:
                 stack.enter_context(self._timers.phase(name))
             if self.communication is not None:
                 stack.enter_context(self.communication)
-            if self._flops is not None and name == "forward" and self._engine.training:
-                step = self._engine.global_steps + 1
-                if self._flops.is_due(step) and self._engine.global_rank == 0:
-                    stack.enter_context(self._flops.counting())
-                    self._flops_due = True
+            flops = self._flops if trains and rank() == 0 else None
+            if flops is not None and flops.is_due(self._counters.global_steps + 1):
+                stack.enter_context(flops.counting())
+                self._flops_due = True
             yield
         if self._settings.memory_breakdown:
-            print_rank0(memory_line(name, self._engine.device))
+            print_rank0(memory_line(name, self._device))
 
     def record_inputs(self, *arguments: Any) -> None:
         """Record the inputs of a micro batch."""
@@ -92,10 +107,10 @@ class Reporter:
 
     def boundary(self) -> None:
         """Report the optimizer step that was just taken or skipped."""
-        engine = self._engine
+        steps = self._counters.global_steps
         self.throughput.boundary()
         if self._events is not None:
-            self._events.boundary()
+            self._events.boundary(steps)
         times = self._timers.take() if self._timers is not None else {}
         if self._flops_due:
             self._flops_due = False
@@ -104,13 +119,12 @@ class Reporter:
         if self._monitors is not None and self._monitors.enabled:
             self._monitors.write_events(self._monitor_events(times))
         interval = self._settings.steps_per_print
-        if interval and engine.global_steps % interval == 0:
+        if interval and steps % interval == 0:
             self._print(times)
 
     def _print(self, times: dict[str, float]) -> None:
-        engine = self._engine
-        line = f"step={engine.global_steps}, skipped={engine.skipped_steps}"
-        line += f", lr={engine.get_lr()}, mom={engine.get_mom()}"
+        line = f"step={self._counters.global_steps}, skipped={self._counters.skipped_steps}"
+        line += f", lr={learning_rates(self._optimizer)}, mom={momenta(self._optimizer)}"
         rate = self.throughput.avg_samples_per_sec() if self._shows_throughput else 0.0
         print_rank0(f"{line}, samples/s={rate:.1f}" if rate else line)
         if self._settings.wall_clock_breakdown and times:
@@ -122,12 +136,11 @@ class Reporter:
     def _monitor_events(self, times: dict[str, float]) -> list[tuple[str, float, int]]:
         from dsengine.observation.monitors import LEARNING_RATE, LOSS_SCALE, elapsed_tag
 
-        engine = self._engine
-        samples = engine.global_samples
-        rates = engine.get_lr()
+        samples = self._counters.global_samples
+        rates = learning_rates(self._optimizer)
         events = [(LEARNING_RATE, rates[0], samples)] if rates else []
-        if engine.fp16_enabled():
-            events.append((LOSS_SCALE, engine.loss_scale, samples))
+        if self._loss_scale is not None:
+            events.append((LOSS_SCALE, self._loss_scale.scale, samples))
         events += [(elapsed_tag(name), value, samples) for name, value in times.items()]
         return events
 

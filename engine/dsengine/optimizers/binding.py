@@ -152,6 +152,8 @@ class Binding:
 
     REPLICATED_STATES: ClassVar[frozenset[str]] = frozenset()
     """States that are replicated on every rank, whatever their shape."""
+    optimizer: Any
+    """None without one."""
     offloaded_gradients: Any = None
     """Storage of gradients during backward if they are offloaded."""
 
@@ -272,6 +274,7 @@ class NoOptimizerBinding(Binding):
     """The binding without an optimizer: nothing to step or to save."""
 
     def __init__(self, masters: Mapping[str, nn.Parameter]) -> None:
+        self.optimizer = None
         self.masters = masters
         self.shards, self._pairs = {}, []
         self.uses_local_shards = False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from importlib import import_module
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, finalize, ref
 
 import torch
 import torch.distributed as dist
@@ -289,19 +289,33 @@ def _split_dimension(parameter: Tensor, style: str) -> int | None:
 
 
 _losses = ExitStack()
+"""Entered while a model has split logits."""
+_split_logits = WeakSet[nn.Module]()
+"""The models that have them."""
 
 
 def accept_split_logits(model: nn.Module) -> None:
-    """Let losses be computed from logits split along the vocabulary, in this process from now on.
+    """Let losses be computed from logits split along the vocabulary, while ``model`` has them.
 
     The output has them as a DTensor, which cross entropy accepts; scalars are ordinary tensors.
     """
-    _losses.enter_context(loss_parallel())
+    if not set(_split_logits):
+        _losses.enter_context(loss_parallel())
+    _split_logits.add(model)
+    finalize(model, release_split_logits).atexit = False
 
     def scalars_of(_: nn.Module, inputs: Any, output: Any) -> Any:
         return tree_map_only(DTensor, lambda x: x if x.dim() else x.full_tensor(), output)
 
     model.register_forward_hook(scalars_of)
+
+
+def release_split_logits(model: nn.Module | None = None) -> None:
+    """Restore the losses of torch unless other models than ``model`` have split logits."""
+    if model is not None:
+        _split_logits.discard(model)
+    if not set(_split_logits):
+        _losses.close()
 
 
 def _not_a_view(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:

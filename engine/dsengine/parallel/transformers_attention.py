@@ -48,6 +48,8 @@ class _Marked(NamedTuple):
 
 _registrations: dict[str, tuple[_Registration, _Registration]] = {}
 """Attention and mask function by implementation, the last ones registered."""
+_by_engines: set[str] = set()
+"""The implementations that no script has registered; forgotten when they are restored."""
 _users = WeakSet[object]()
 """What divides samples and is still in use."""
 _marked: "dict[int, _Marked]" = {}
@@ -96,6 +98,7 @@ def register(
     padding = _Padding(
         mask_functions[kind], group, ref(model) if is_loaded and disable_in_eval else None
     )
+    _by_engines.discard(kind)
     _registrations[kind] = (
         _Registration(functions, kind, attention, functions[kind]),
         _Registration(mask_functions, kind, padding, mask_functions[kind]),
@@ -124,6 +127,7 @@ def divide_attention(model: nn.Module, plan: Plan, topology: Topology) -> None:
     known = _registrations.get(kind)
     if known is None or not _has_same_ranks(known[0].divided.group, group):
         register(model, kind, group, parts=plan.mesh.tensor)
+        _by_engines.add(kind)
     else:
         refuse_model(model, kind)
         config: Any = model.config
@@ -220,6 +224,9 @@ def restore_if_unused() -> None:
         for registrations in _registrations.values():
             for registration in registrations:
                 registration.undo()
+        for kind in _by_engines:
+            _registrations.pop(kind, None)
+        _by_engines.clear()
 
 
 class _Padding:

@@ -3,17 +3,22 @@
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from dsconfig import Plan
 from dsengine.optimizers.precision import Policy
 from dsengine.parallel.experts import split_experts
 from dsengine.parallel.forwards import watch_forwards
-from dsengine.parallel.tensor import split_layers
-from dsengine.parallel.transformers_attention import being_divided, divide_attention, keep_attention
+from dsengine.parallel.tensor import release_split_logits, split_layers
+from dsengine.parallel.transformers_attention import (
+    being_divided,
+    divide_attention,
+    keep_attention,
+    release_attention,
+)
 from dsengine.parameters.quantized import quantize, quantized_layers
-from dsengine.sharding.base import Sharding
+from dsengine.sharding.base import Sharding, original_names
 from dsengine.sharding.buffers import cast_buffers
 from dsengine.sharding.fully_sharded import FullySharded
 from dsengine.sharding.optimizer_sharded import OptimizerSharded
@@ -23,10 +28,18 @@ from dsengine.sharding.to_device import broadcast_from_first, move_and_broadcast
 from dsengine.sharding.zero.adoption import gather_all, is_partitioned
 from dsengine.sharding.zero.registry import register_model
 from dsengine.sharding.zero.rounded import restore_exact
-from dsengine.topology import Topology
+from dsengine.topology import Topology, release_topology
 from dsengine.torch_private.removal import make_copyable
 
-__all__ = ["SPLITS", "FullySharded", "OptimizerSharded", "Replicated", "Sharding", "distribute"]
+__all__ = [
+    "SPLITS",
+    "FullySharded",
+    "OptimizerSharded",
+    "Replicated",
+    "Sharding",
+    "distribute",
+    "restore_process",
+]
 
 Split = Callable[[nn.Module, Plan, Topology], None]
 SPLITS: Mapping[str, Split | None] = {
@@ -43,8 +56,11 @@ Split layers and experts, split the sequence, select this rank's stage; None: no
 
 def distribute(
     module: nn.Module, plan: Plan, policy: Policy, topology: Topology, device: torch.device
-) -> Sharding:
+) -> tuple[Sharding, dict[Tensor, str]]:
     """Move ``module`` to ``device`` and distribute it as planned.
+
+    Also return the original name of each parameter that a script may hold; keep it no longer than
+    necessary, because it keeps full parameters alive next to the shards.
 
     The steps are those of ``SPLITS``, then sharding. All ranks with the same part of the model get
     the weights of the first of them, or those partitioned by zero.Init. A model of an earlier
@@ -55,9 +71,16 @@ def distribute(
         return _distribute(module, plan, policy, topology, device)
 
 
+def restore_process(sharding: Sharding, topology: Topology) -> None:
+    """Undo what distribution has changed in the process, unless another engine needs it."""
+    release_attention(sharding)
+    release_split_logits(sharding.module)
+    release_topology(topology)
+
+
 def _distribute(
     module: nn.Module, plan: Plan, policy: Policy, topology: Topology, device: torch.device
-) -> Sharding:
+) -> tuple[Sharding, dict[Tensor, str]]:
     replaced = restore_model(module)
     if any(isinstance(submodule, FSDPModule) for submodule in module.modules()):
         raise ValueError(
@@ -74,7 +97,7 @@ def _distribute(
     split = {old: name for name, old in named.items() if parts[name] is not old}
     del named, parts
     _prepare_quantized(module, plan, policy, topology, device)
-    sharding = _shard(module, plan, policy, topology, device)
+    sharding, originals = _shard(module, plan, policy, topology, device)
     for layer in quantized_layers(module):
         layer.refer_to_weight()
     if topology.size("sequence") > 1:
@@ -83,10 +106,10 @@ def _distribute(
     if not isinstance(sharding, Replicated) or topology.size("sequence") > 1:
         make_copyable(module)
     record_distribution(sharding, before)
-    sharding.originals |= split
-    sharding.originals |= {old: sharding.originals[new] for old, new in replaced.items()}
+    originals |= split
+    originals |= {old: originals[new] for old, new in replaced.items()}
     register_model(module, split, sharding.masters)
-    return sharding
+    return sharding, originals
 
 
 def _prepare_quantized(
@@ -127,7 +150,7 @@ def _make_alike(module: nn.Module, topology: Topology) -> None:
 
 def _shard(
     module: nn.Module, plan: Plan, policy: Policy, topology: Topology, device: torch.device
-) -> Sharding:
+) -> tuple[Sharding, dict[Tensor, str]]:
     stage = plan.effective.zero.stage
     for parameter in module.parameters():
         restore_exact(parameter)
@@ -141,7 +164,8 @@ def _shard(
         move_buffers(module, device)
         broadcast_from_first(module.buffers(), gradients)
     cast_buffers(module, policy)
+    originals = original_names(module)
     if replicates:
-        return Replicated(module, plan, policy, gradients)
+        return Replicated(module, plan, policy, gradients), originals
     mechanism = FullySharded if stage == 3 else OptimizerSharded
-    return mechanism(module, plan, policy, topology, device)
+    return mechanism(module, plan, policy, topology, device), originals

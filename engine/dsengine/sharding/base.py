@@ -21,13 +21,17 @@ class LoadResult(NamedTuple):
     unexpected_keys: list[str]
 
 
+def original_names(module: nn.Module) -> dict[Tensor, str]:
+    """Return the name of each parameter of a module that is not distributed yet."""
+    return {parameter: name for name, parameter in module.named_parameters()}
+
+
 class Sharding(ABC):
     """A module distributed over ranks.
 
     ``module``: the user's model; its parameters are as the stage keeps them between steps.
     ``masters``: the parameters that the optimizer updates, by original name, each shared one once.
-    ``originals``: original names by parameter of the undistributed module. ``aliases``: master name
-    by each name of a parameter.
+    ``aliases``: master name by each name of a parameter.
     """
 
     has_forward_collectives: bool = True
@@ -37,11 +41,9 @@ class Sharding(ABC):
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.originals: dict[Tensor, str] = {
-            parameter: name for name, parameter in module.named_parameters()
-        }
+        originals = original_names(module)
         self.aliases: dict[str, str] = {
-            name: self.originals[parameter]
+            name: originals[parameter]
             for name, parameter in module.named_parameters(remove_duplicate=False)
         }
         self.masters: dict[str, nn.Parameter] = {}
@@ -51,6 +53,10 @@ class Sharding(ABC):
         """Reduced gradients offloaded to the optimizer's tier."""
         self.has_model = True
         """False once another ``initialize`` has taken the model over."""
+
+    def store_gradients(self, offloaded: OffloadedGradients | None) -> None:
+        """Use the storage for reduced gradients of the optimizer's tier; it needs the masters."""
+        self.offloaded_gradients = offloaded
 
     @abstractmethod
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -34,7 +34,7 @@ from dsengine.communication.quantized import Part, QuantizedAllGather, Quantized
 from dsengine.optimizers.precision import Policy
 from dsengine.parameters.quantized import quantized_layers
 from dsengine.parameters.shards import is_of_experts, is_split, local_slice_of
-from dsengine.sharding.base import Sharding
+from dsengine.sharding.base import Sharding, original_names
 from dsengine.sharding.direct_use import DirectUse
 from dsengine.sharding.generation import fit
 from dsengine.sharding.indivisible import Indivisible
@@ -112,11 +112,10 @@ class FullySharded(Sharding):
         )
         self._has_sums = False
         """Whether gradients were reduced in this window; a script may set where windows end."""
-        self._defers_reduction = False
+        self._defers_reduction = self._keeps_gathered = False
         self._reduces = True
         self._may_be_gathered = False
         """Whether units may still be gathered from a forward without a backward."""
-        self._keeps_gathered = False
         self._is_stage_3 = zero.stage == 3
         self._quantizes_gradients = self._is_stage_3 and zero.quantized_gradients
         self._offload = zero.offload_param if self._is_stage_3 else None
@@ -146,25 +145,26 @@ class FullySharded(Sharding):
     ) -> list[FSDPModule | None]:
         """Shard the model and set ``masters``; return the head module of each planned unit."""
         module = self.module
-        self._masters = self._host_masters(plan.effective)
+        originals = original_names(module)
+        masters = self._host_masters(plan.effective)
         # While modules have their own classes.
         mark_configured(module, plan.effective.zero.leaf_module or {})
         partitioned = replace_partitioned(module)
-        self._set_dtypes_of_meta(module)
+        self._set_dtypes_of_meta(module, masters)
         self._indivisible = Indivisible(module, averaging, self._topology.group("gradients"))
-        heads = self._shard_units(units)
+        heads = self._shard_units(units, masters)
         reduce_unused_of_leaves(module, self._units())
         if plan.effective.zero.ignore_unused_parameters:
             reduce_unused_of_lists(module, self._units())
-        attach_shards(module, partitioned, self._device, self._masters)
+        attach_shards(module, partitioned, self._device, masters)
         self._indivisible.initialize(module, self._device, self.policy)
-        if self._masters is not None:
-            self.host_masters = self._masters.parts
+        if masters is not None:
+            self.host_masters = masters.parts
         self._move_shards_to_files()
         replicated = self._indivisible.masters
         self.masters = {name: replicated.get(p, p) for name, p in module.named_parameters()}
         self._order = ReductionOrder(self._hooked_shards())
-        register_model(module, self.originals, self.masters)
+        register_model(module, originals, self.masters)
         return heads
 
     def _hooked_shards(self) -> list[nn.Parameter]:
@@ -173,7 +173,9 @@ class FullySharded(Sharding):
             return []
         return [record.shard for record in sharded_parameters_of(self._units())]
 
-    def _shard_units(self, units: Sequence[PlannedUnit]) -> list[FSDPModule | None]:
+    def _shard_units(
+        self, units: Sequence[PlannedUnit], masters: HostMasters | None
+    ) -> list[FSDPModule | None]:
         sharder = UnitSharder(
             self.module,
             self.mesh,
@@ -184,7 +186,7 @@ class FullySharded(Sharding):
             cast_inputs=self.cast_inputs,
             reduce_dtype=self._reduce_dtype,
             offload=self._offload,
-            masters=self._masters,
+            masters=masters,
             ignored=self._indivisible.parameters,
         )
         for leaf, gather in list(leaves_across_units(self.module, units)):
@@ -319,15 +321,15 @@ class FullySharded(Sharding):
             return None
         if offload is None or not policy.copies_weights or policy.wire is not policy.compute:
             return None
-        pin = offload.pin_memory and can_pin()
+        pin, names = offload.pin_memory and can_pin(), original_names(self.module)
         rank, ranks = self._topology.rank("states"), self._topology.size("states")
-        return HostMasters(self.originals, rank, ranks, dtype=policy.compute, pin=pin)
+        return HostMasters(names, rank, ranks, dtype=policy.compute, pin=pin)
 
-    def _set_dtypes_of_meta(self, module: nn.Module) -> None:
+    def _set_dtypes_of_meta(self, module: nn.Module, masters: HostMasters | None) -> None:
         """Give the meta parameters of partitioned ones the dtype of their future shards."""
         for parameter in module.parameters():
             if parameter.is_meta:
-                has_master = self._masters is not None and self._masters.have(parameter)
+                has_master = masters is not None and masters.have(parameter)
                 dtype = self.policy.compute if has_master else self.policy.storage_dtype(parameter)
                 parameter.data = parameter.data.to(dtype)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from dsengine.parallel.tensor import release_split_logits
 from dsengine.parallel.transformers_attention import release_attention
 from dsengine.parameters.names import own_parameters
 from dsengine.parameters.shards import full_tensor_of
@@ -99,6 +100,7 @@ def _restore_model(
     if (sharding := distributed.sharding()) is not None:
         sharding.detach()
         release_attention(sharding)
+        release_split_logits(root)
     names = {module: name for name, module in root.named_modules()}
     ordinary: list[tuple[nn.Module, str, nn.Parameter]] = []
     replaced: dict[Tensor, nn.Parameter] = {}

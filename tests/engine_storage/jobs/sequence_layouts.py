@@ -7,7 +7,10 @@ from torch import Tensor
 
 import dsengine
 from dsengine.checkpoints.errors import CheckpointError
-from dsengine.deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+from dsengine.deepspeed.tensor_fragment import (
+    safe_get_full_fp32_param,
+    safe_get_full_optimizer_state,
+)
 from training import sequence_jobs
 
 STATES = ("exp_avg", "exp_avg_sq")

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 import dsengine
-from dsengine.deepspeed.module_inject.layers import GatherReplacedLayerParams
-from dsengine.deepspeed.utils import (
+from dsengine.deepspeed.parallel import GatherReplacedLayerParams
+from dsengine.deepspeed.tensor_fragment import (
     safe_get_full_fp32_param,
     safe_get_full_grad,
     safe_set_full_fp32_param,

@@ -83,7 +83,7 @@ def optimizer_on_every_tier(folder: str) -> dict[str, Any]:
         for name, (offload, zero) in cases.items():
             engine = started(stage, offload, zero=zero, **precision)
             expected_type = NvmeBinding if "nvme" in name else HostBinding
-            assert type(engine._binding) is expected_type
+            assert type(engine.binding) is expected_type
             if precision:
                 dtypes = {p.dtype for p in engine.sharding.masters.values() if p.requires_grad}
                 result["shards in bf16"] = dtypes == {torch.bfloat16}

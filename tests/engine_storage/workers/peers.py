@@ -245,7 +245,7 @@ def tile_cannot_be_read(folder: str) -> None:
     engine = on_nvme(folder)
     step(engine)
     if is_victim():
-        os.ftruncate(engine._binding._file.descriptor, 0)
+        os.ftruncate(engine.binding._file.descriptor, 0)
     for _ in range(2):
         step(engine)
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from dsconfig import OPTIMIZER_CLASSES, Effective, optimizer_type
-from dsengine import DEEPSPEED
 from dsengine.checkpoints.deepspeed_layout import flat
 from dsengine.checkpoints.deepspeed_layout.full_checkpoint import FullCheckpoint
 from dsengine.checkpoints.deepspeed_layout.pickles import foreign
 from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.optimizer_state import moments_of
+from dsengine.release import DEEPSPEED
 
 _SCALERS = "deepspeed.runtime.fp16.loss_scaler"
 _FRAGMENT = ("deepspeed.utils.tensor_fragment", "fragment_address")

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from dsengine import DEEPSPEED
 from dsengine.checkpoints.deepspeed_layout.files import model_file, optimizer_file
 from dsengine.checkpoints.deepspeed_layout.flat import split_each
 from dsengine.checkpoints.deepspeed_layout.full_checkpoint import FullCheckpoint, own_checkpoint
@@ -30,6 +29,7 @@ from dsengine.checkpoints.errors import CheckpointError
 from dsengine.checkpoints.group import CheckpointGroup
 from dsengine.checkpoints.recovery_scripts import NAMES
 from dsengine.checkpoints.save import Snapshot, publish, write
+from dsengine.release import DEEPSPEED
 
 
 def write_checkpoint(

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
@@ -218,3 +219,28 @@ def _compare(intents: Sequence[_Intent], tensors: int) -> None:
                 "other ranks did not: every rank must iterate to the end, also one that does not "
                 "use the tensors"
             )
+
+
+class OpenIteration:
+    """The last weight iterator of an engine, and the error it had when it was dropped."""
+
+    def __init__(self) -> None:
+        self._last: tuple[ReferenceType[WeightIterator], list[BaseException]] | None = None
+
+    def begin(
+        self, export: WeightExport, bucket_bytes: int, group: CheckpointGroup, counters: Any
+    ) -> WeightIterator:
+        """Return a new iterator."""
+        failures: list[BaseException] = []
+        iterator = WeightIterator(export, bucket_bytes, group, counters, failures)
+        self._last = ref(iterator), failures
+        return iterator
+
+    def end(self) -> None:
+        """End an iteration that the script has left; raise its error."""
+        if self._last is not None:
+            (iterator, failures), self._last = self._last, None
+            if (current := iterator()) is not None:
+                current.close()
+            if failures:
+                raise failures[0]

@@ -70,6 +70,12 @@ def require_all_ranks() -> None:
         raise RankFailedError(_explain(reason))
 
 
+def record_script_backward() -> None:
+    """Record the end of a backward outside of the phases, called by the script."""
+    STATUS.needs_all, STATUS.last = False, "backward"
+    STATUS.reached = max(STATUS.reached, STATUS.progress)
+
+
 def _raise_if_failed() -> None:
     reason = current_failure()
     if reason is not None:

@@ -50,6 +50,21 @@ class Schedule(ABC):
         self.last_batch_iteration = state["last_batch_iteration"]
 
 
+def groups_of(optimizer: Optimizer | None) -> list[dict[str, Any]]:
+    """Return the parameter groups; none without an optimizer."""
+    return [] if optimizer is None else optimizer.param_groups
+
+
+def learning_rates(optimizer: Optimizer | None) -> list[float]:
+    """Return the rate of each parameter group."""
+    return [group["lr"] for group in groups_of(optimizer)]
+
+
+def momenta(optimizer: Optimizer | None) -> list[Any]:
+    """Return the momentum, or the betas, of each parameter group."""
+    return [group.get("betas", group.get("momentum")) for group in groups_of(optimizer)]
+
+
 def assign_lr(group: dict[str, Any], rate: float) -> None:
     """Set the rate of a parameter group; a tensor is updated in place."""
     if isinstance(group["lr"], Tensor):

@@ -33,6 +33,8 @@ class _Finder:
         return self._installed(fullname, path, target) if fullname == _NAME else None
 
     def find_distributions(self, *arguments):
+        if self._finder is not None:  # it is on sys.meta_path itself
+            return iter(())
         finder = self._replacement()
         return iter(()) if finder is None else finder.find_distributions(*arguments)
 
@@ -44,7 +46,7 @@ class _Finder:
             except ImportError as error:
                 self._failure = error
             else:
-                self._finder = sys.modules[_REPLACEMENT].ReplacementFinder()
+                self._finder = sys.modules[_REPLACEMENT].replacing_finder()
         return self._finder
 
     def _installed(self, fullname, path, target):

@@ -1,1 +1,0 @@
-"""The functions of DeepSpeed's checkpoint package that scripts import."""

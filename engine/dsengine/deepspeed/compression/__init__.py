@@ -1,1 +1,0 @@
-"""The two helpers of DeepSpeed's compression library that training scripts import."""

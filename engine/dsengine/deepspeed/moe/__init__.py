@@ -1,5 +1,0 @@
-"""Queries about expert parallelism, which is not supported."""
-
-from dsengine.deepspeed.moe import utils
-
-__all__ = ["utils"]

@@ -1,1 +1,0 @@
-"""The monitors without an engine, for scripts that log by themselves."""

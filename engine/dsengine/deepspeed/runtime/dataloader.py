@@ -1,5 +1,0 @@
-"""Data loaders."""
-
-from dsengine.loop.data import RepeatingLoader
-
-__all__ = ["RepeatingLoader"]

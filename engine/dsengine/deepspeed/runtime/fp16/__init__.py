@@ -1,1 +1,0 @@
-"""Optimizer classes of 16-bit engines without ZeRO."""

@@ -1,1 +1,0 @@
-"""Sequence parallelism for attention of a script, at DeepSpeed's path."""

@@ -1,0 +1,67 @@
+"""Jobs that compare the process before, between and after engines."""
+
+import gc
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+import dsengine
+from dsengine import topology
+from training import sequence_jobs, tensor_jobs
+
+
+def state() -> dict[str, Any]:
+    """Return what engines change in their process."""
+    current = topology.current()
+    handlers: Any = DTensor._op_dispatcher._custom_op_handlers  # pyright: ignore
+    return {
+        "sizes": [current.size(name) for name in ("samples", "tensor", "sequence")],
+        "split losses": torch.ops.aten._log_softmax.default in handlers,
+        "attention": _attention(),
+        "collects garbage": gc.isenabled(),
+    }
+
+
+def _attention() -> Any:
+    try:
+        functions: Any = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
+    except ImportError:
+        return None
+    return str(functions["sdpa"]).partition(" at ")[0]
+
+
+def _split(kind: str, stage: int) -> Any:
+    config = tensor_jobs.config_of(kind, stage, 2)
+    config["disable_python_gc"] = True
+    if kind == "causal":
+        config["tensor_parallel"]["vocab_parallel_lm_head"] = True
+    engine, *_ = dsengine.initialize(model=tensor_jobs.model_of(kind), config=config)
+    return engine
+
+
+def _divided(kind: str, stage: int) -> Any:
+    config = sequence_jobs.settings(stage, 1, "AdamW", 0.5) | {"sequence_parallel_size": 2}
+    model = sequence_jobs.model_of(kind, divided=True)
+    return dsengine.initialize(model=model, config=config)[0]
+
+
+def engines_in_a_row(kind: str, stage: int, divides: str) -> dict[str, Any]:
+    """Train two engines one after the other, then build two and destroy the first one first."""
+    start = _split if divides == "tensor" else _divided
+    before, inside, after = state(), [], []
+    for _ in range(2):
+        engine = start(kind, stage)
+        sequence = engine.topology.size("sequence")
+        engine.backward(tensor_jobs.micro_batch_loss(engine, kind, 0, sequence))
+        engine.step()
+        inside.append(state())
+        engine.destroy()
+        after.append(state())
+    first, second = start(kind, stage), start(kind, stage)
+    first.destroy()
+    inside.append(state())
+    second.destroy()
+    after.append(state())
+    return {"before": before, "inside": inside, "after": after}
