@@ -112,6 +112,8 @@ gpu: $(STAMPS)/setup ## measure on a GPU and write docs/internals/gpu.md
 # RELEASES="transformers==5.24.0 transformers==5.23.0" compares these two.
 releases: $(STAMPS)/interop ## print what new releases of DeepSpeed, transformers and accelerate change
 	PYTHONPATH=tests $(INTEROP)/bin/python -m releases $(RELEASES)
+	PYTHONPATH=tests $(INTEROP)/bin/python -m facts.dialect_defaults --newest
+	PYTHONPATH=tests $(INTEROP)/bin/python -m failures.phrases
 
 site: $(STAMPS)/interop ## build the documentation site in runs/site/public
 	$(INTEROP)/bin/python website/build_site.py

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import dsconfig
-from dsconfig import examination
+from dsconfig import examination, os_errors
 from dsconfig.applicable_fixes import ABOUT_THE_SCRIPT
 from dsconfig.commands import options
+from dsconfig.commands.notes import note
 from dsconfig.commands.printing import print_json, print_text
 from dsconfig.commands.progress import progress
-from dsconfig.commands.text_table import fitted
+from dsconfig.commands.text_table import fitted, paragraph
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project import inference
 from dsconfig.project.errors import UsageError, usage
@@ -29,9 +30,10 @@ from dsconfig.report.render.terminal import look_of, paint
 from dsconfig.report.sizes import GIB, both
 
 with lazy_imports():
-    from dsconfig.commands import log_facts, run_logs
+    from dsconfig.commands import failed_memory, log_facts, run_logs
     from dsconfig.facts import gathering, machine
     from dsconfig.failures import reading
+    from dsconfig.project import search
 
 if TYPE_CHECKING:
     from dsconfig.runtimes.base import Runtime
@@ -41,6 +43,8 @@ PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "safetensors", "
 NEEDED_TORCH = (2, 11)
 PREFIX = 24
 """Columns of state and subject."""
+OUT_OF_MEMORY = "gpu-out-of-memory"
+"""Beginning of the signatures for which an estimate states what does not fit."""
 SMALL_SHARED_MEMORY = GIB
 """Bytes below which data loader workers may die of a bus error."""
 
@@ -151,18 +155,41 @@ def _explain(
     document = None if config is None else options.load(config)
     with usage(), progress("Reading logs"):
         diagnosis = dsconfig.diagnose(*logs, runtime=runtime)
+    if config is None:
+        config = config_beside(logs)
+        document = None if config is None else options.load(config)
+    answer: failed_memory.MemoryAnswer | None = None
     if config is not None and document is not None:
         diagnosis = diagnosis.for_config(config)
         stage = diagnosis.log.stage
         stage = diagnosis.facts["stage"] if stage is None else stage
         name = str(logs[0]) if len(logs) == 1 else "the log"
         log_facts.note_other_stage(stage, name, document.value, document.name)
+        if diagnosis.failures and diagnosis.failures[0].signature.startswith(OUT_OF_MEMORY):
+            answer = failed_memory.of_run(config, document, diagnosis.log, logs[0])
     if is_redacted:
         diagnosis = diagnosis.redacted()
     if output_format == "json":
-        print_json(diagnosis.data)
-    else:
-        run_logs.print_diagnosis(diagnosis)
+        estimate = {} if answer is None else {"estimate": answer.data}
+        print_json({**diagnosis.data, **estimate})
+        return
+    run_logs.print_diagnosis(diagnosis)
+    for number, line in enumerate(answer.lines() if answer is not None else ()):
+        print_text(("" if number else "\n") + paragraph(line) if number < 2 else line)
+
+
+def config_beside(logs: list[Path]) -> str | None:
+    """Return the only config in the folder of the logs, with a note; None without exactly one."""
+    folders = {log if log.is_dir() else log.parent for log in logs if str(log) != "-"}
+    if len(folders) != 1:
+        return None
+    (folder,) = folders
+    beside = (path for path in sorted(folder.iterdir()) if path.suffix in search.SUFFIXES)
+    found = [path for path in beside if os_errors.is_file(path) and search.is_candidate(path)]
+    if len(found) != 1:
+        return None
+    note(f"config: {found[0]}, the only one beside the log")
+    return str(found[0])
 
 
 def machine_checks() -> Iterator[Check]:

@@ -9,12 +9,14 @@ from dsconfig.commands.notes import note
 from dsconfig.commands.text_table import paragraph
 from dsconfig.facts import machine
 from dsconfig.facts.training import TrainingFacts
+from dsconfig.project.verdict import not_fitting
 from dsconfig.report.sizes import counted, gib
 from dsconfig.schema.paths import STAGE
 from dsconfig.schema.version import known_release
 from dsconfig.source.pointer import is_block, value_at
 
 if TYPE_CHECKING:
+    from dsconfig.cost.estimate import Option
     from dsconfig.facts import Facts
     from dsconfig.facts.run_log import RunLog
 
@@ -92,3 +94,13 @@ def _device(log: "RunLog") -> "machine.DeviceFacts | None":
     except ValueError:
         return machine.DeviceFacts(name=log.device, memory_bytes=memory)
     return replace(device, memory_bytes=capacity or device.memory_bytes)
+
+
+def smaller_device(facts: "Facts", option: "Option", log: "RunLog") -> "Facts":
+    """Reduce the device memory by what the run failed to allocate, if the estimate fits."""
+    failure = log.out_of_memory
+    if failure is None or not_fitting(option, facts):
+        return facts
+    device = facts.device or machine.DeviceFacts(name="the GPU")
+    memory = option.device.needed_bytes - failure.tried
+    return replace(facts, device=replace(device, memory_bytes=max(memory, 1)))

@@ -18,6 +18,7 @@ from dsconfig.failures.scanner import Scan, scan
 from dsconfig.failures.signature import Role, signatures
 from dsconfig.failures.text import rank_in_name
 from dsconfig.failures.waiting import Waiting
+from dsconfig.source.file_kinds import SCRIPTS
 
 STDIN = Path("-")
 """Read as a log."""
@@ -25,7 +26,7 @@ MOST_FILES = 10_000
 PEEK = 1 << 16
 """Bytes that show whether a file is a dump, a stack or a log."""
 LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".gz")
-CONFIG_SUFFIXES = (".json", ".jsonc", ".hjson", ".yaml", ".yml", ".py", ".toml")
+CONFIG_SUFFIXES = (".json", ".jsonc", ".hjson", ".yaml", ".yml", ".py", ".toml", *SCRIPTS)
 DEEPEST = 6
 """Levels of folders that are searched for logs."""
 

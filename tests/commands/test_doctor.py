@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import command_line
 from dsconfig.commands import doctor
 from dsconfig.project.errors import UsageError
 from dsconfig.runtimes.transformers import Transformers
@@ -55,3 +56,47 @@ def test_inferred_program_reports_nothing_about_the_script(tmp_path: Path) -> No
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": {"stage": 1}}))
     assert not [found for found in doctor.config_checks(str(path)) if "DSC613" in found.text]
+
+
+OUT_OF_MEMORY = """\
+Traceback (most recent call last):
+  File "/w/site-packages/transformers/trainer.py", line 3700, in training_step
+    self.accelerator.backward(loss)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 11.59 GiB. GPU 0 has a total \
+capacity of 79.15 GiB of which 3.20 GiB is free. Process 1 has 75.93 GiB memory in use. Of the \
+allocated memory 70.10 GiB is allocated by PyTorch, and 4.80 GiB is reserved by PyTorch but \
+unallocated.
+"""
+LAUNCH = (
+    "torchrun --nproc_per_node 4 train.py --model_name_or_path meta-llama/Meta-Llama-3-8B --bf16 "
+    "--max_length 8192 --per_device_train_batch_size 4 --learning_rate 1e-5 --output_dir out "
+    "--deepspeed ds.json\n"
+)
+AUTO = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}
+
+
+@pytest.fixture
+def failed(tmp_path: Path) -> Path:
+    (tmp_path / "train.log").write_text(OUT_OF_MEMORY)
+    (tmp_path / "ds.json").write_text(json.dumps(AUTO | {"bf16": {"enabled": "auto"}}))
+    (tmp_path / "run.sh").write_text(LAUNCH)
+    return tmp_path
+
+
+def test_estimate_explains_an_out_of_memory_error(failed: Path) -> None:
+    form = ("--output-format", "json")
+    data = json.loads(command_line.run("doctor", "train.log", "run.sh", *form, cwd=failed).stdout)
+    estimate = data["estimate"]
+    assert estimate["verdict"].startswith("Does not fit") and "in backward" in estimate["verdict"]
+    assert estimate["largest"][0]["name"] == "activations"
+    assert estimate["remedies"][0]["fits"]
+    named = command_line.run("estimate", "run.sh", "--log", "train.log", *form, cwd=failed)
+    assert json.loads(named.stdout)["remedies"][0] == estimate["remedies"][0]
+
+
+def test_config_beside_a_log_is_used(failed: Path) -> None:
+    done = command_line.run("doctor", "train.log", cwd=failed)
+    assert "config: ds.json, the only one beside the log" in done.stderr
+    assert "the model is unknown: specify --model" in " ".join(done.stdout.split())
+    (failed / "other.json").write_text(json.dumps(AUTO))
+    assert "only one" not in command_line.run("doctor", "train.log", cwd=failed).stderr

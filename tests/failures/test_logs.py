@@ -1,5 +1,6 @@
 """Logs of public threads: the first failure, its line and rank, and what followed from it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import dsconfig
 from dsconfig.failures.signature import signatures
 from failed_runs import Case, cases
+from failures import phrases
 
 CASES = cases()
 FAILED = [case for case in CASES if case.family != "healthy"]
@@ -60,3 +62,9 @@ def test_signatures_are_complete() -> None:
         assert checked or "dsengine" in signature.releases, signature.name
         for url in signature.urls:
             assert url.removeprefix("https://github.com/").count("/") == 3, url
+
+
+def test_phrases_of_packages_were_found_in_their_sources() -> None:
+    recorded = json.loads(phrases.RECORD.read_text("utf-8"))
+    named = {signature.name: file for signature, _, file in phrases.named()}
+    assert {name: place["file"] for name, place in recorded.items()} == named
