@@ -446,10 +446,11 @@ def activations_of(effective: Effective, facts: Facts) -> Activations:
 
 
 def _micro_batch(effective: Effective, facts: Facts) -> int | None:
-    """Return the resolved micro batch; else that of the config, or of the run."""
-    if effective.batch:
-        return effective.batch.micro_batch
+    """Return the sequences of the resolved micro batch; else those of the config, or of the run."""
+    micro = facts.training.micro_batch_size if facts.training else None
     written = effective.config.get("train_micro_batch_size_per_gpu")
-    if isinstance(written, int) and written > 0:
-        return written
-    return facts.training.micro_batch_size if facts.training else None
+    if effective.batch:
+        micro = effective.batch.micro_batch
+    elif isinstance(written, int) and written > 0:
+        micro = written
+    return None if micro is None else micro * facts.companions.sequences_per_sample

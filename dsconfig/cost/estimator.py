@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from dsconfig.cost import hardware
+from dsconfig.cost import companions, hardware
 from dsconfig.cost.activations import (
     CHECKPOINT_INTERVAL,
     Recompute,
@@ -132,7 +132,7 @@ def _option(
     runs = [(job, simulate(job)) for job in jobs]
     job, trace = max(runs, key=lambda run: run[1].peak)
     zero = effective.zero
-    host, nvme = _below_device(job, program)
+    host, nvme = (companions.on_host(each, facts) for each in _below_device(job, program))
     low, high = spread(job, trace)
     device = DeviceMemory(
         components=trace.components(),
@@ -144,6 +144,7 @@ def _option(
         high_bytes=high,
         **(_on_cpu(job, trace, host) if job.on_cpu else _on_gpu(trace, facts)),
     )
+    device = companions.on_device(device, facts)
     gpu = facts.device
     known = [(gpu.name, gpu.memory_bytes)] if gpu and gpu.memory_bytes is not None else []
     return Option(

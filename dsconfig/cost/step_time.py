@@ -81,9 +81,11 @@ def step_time(
     model, ranks, batch = facts.model, facts.world_size, effective.batch
     if model is None or ranks is None or batch is None:
         raise ArgumentError("the step time requires model=, gpus= and the batch size")
-    step = _StepModel(priced(effective, facts), facts, model, batch, program)
+    sequences = facts.companions.sequences_per_sample
+    in_sequences = replace(batch, micro_batch=batch.micro_batch * sequences)
+    step = _StepModel(priced(effective, facts), facts, model, in_sequences, program)
     samples = batch.micro_batch * batch.accumulation * (facts.data_parallel or 1)
-    tokens = samples * step.length
+    tokens = samples * sequences * step.length
     usual, low, high = (
         step.parts(rates(facts, end, runtime=program)) for end in ("usual", "fast", "slow")
     )
@@ -205,7 +207,8 @@ class _StepModel:
         elif self._recompute is Recompute.SELECTIVE:
             flash = style_of(self._effective, self._facts).flash
             recomputed = matrices / 6 if flash else scores / 3
-        return self._tokens * (matrices + scores + recomputed) / self._split
+        copies = self._facts.companions.frozen_copies * (matrices + scores) / 3
+        return self._tokens * (matrices + scores + recomputed + copies) / self._split
 
     def flops_per_token(self) -> tuple[float, float]:
         """Return the FLOPs of the matrices, and of attention scores or scans.
@@ -238,7 +241,8 @@ class _StepModel:
         pipeline stage."""
         shape = self._model.architecture
         layers = (shape.layers if shape else 32) / self._facts.degrees.pipeline
-        return hardware.LAUNCHES_OF_BLOCK * layers * self._passes
+        passes = self._passes + self._facts.companions.frozen_copies
+        return hardware.LAUNCHES_OF_BLOCK * layers * passes
 
     def _host_work(self) -> float:
         """Return the host time of a micro step relative to launching its kernels alone."""

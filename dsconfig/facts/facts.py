@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Companions:
+    """What runs beside the model that is trained, and how many sequences a sample has."""
+
+    frozen_copies: int = 0
+    sequences_per_sample: int = 1
+    inference_share: float = 0.0
+
+
+ALONE = Companions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What is known about the run.
 
@@ -39,6 +51,8 @@ class Facts:
     degrees: Degrees = UNDIVIDED
     node_link_gb_per_second: float | None = None
     """Bandwidth between nodes, per device and direction; None: unknown."""
+    companions: "Companions" = ALONE
+    """What runs beside the model."""
     client_optimizer: str | None = None
     """Class name of an optimizer that the script passes itself."""
     client_scheduler: str | None = None
@@ -72,6 +86,13 @@ class Facts:
         yield "accelerate_config", self.launch and counted(len(self.launch), "setting")
         yield "host_memory", self.host and self.host.memory_bytes and size(self.host.memory_bytes)
         yield "nvme", self.host and self.host.nvme_path
+        beside = self.companions
+        yield "frozen_copies", beside.frozen_copies
+        yield (
+            "sequences_per_sample",
+            max(0, beside.sequences_per_sample - 1) and (beside.sequences_per_sample),
+        )
+        yield "inference_share", beside.inference_share
         yield "client_optimizer", self.client_optimizer
         yield "client_scheduler", self.client_scheduler
         for name in ("tensor", "sequence", "pipeline", "expert"):

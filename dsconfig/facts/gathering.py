@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, cast
 
 from dsconfig import mesh, os_errors
-from dsconfig.facts.facts import Facts
+from dsconfig.facts.facts import Companions, Facts
 from dsconfig.facts.inputs import (
     FactError,
     parse_bytes,
@@ -104,6 +104,8 @@ def _check_names(arguments: Mapping[str, Any]) -> None:
             warnings.warn(f"training_args: {message}", UserWarning, stacklevel=4)
 
 
+MOST_COPIES = 64
+"""Frozen copies, and sequences of a sample."""
 _OWN_TYPES = (ModelTree, DeviceFacts, Path)
 _TEXTS = (
     "nvme",
@@ -176,6 +178,7 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
         outline=model if isinstance(model, ModelOutline) else None,
         base_weights=_base_weights(model, arguments),
         training=run,
+        companions=_companions(arguments),
         client_optimizer=arguments["client_optimizer"],
         client_scheduler=arguments["client_scheduler"],
         releases=MappingProxyType(releases_of(arguments["releases"])),
@@ -183,6 +186,23 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
         node_link_gb_per_second=_node_link(arguments["node_link"], origins),
         origins=MappingProxyType(origins),
         degrees=parallelism.with_sizes(degrees, launch_settings, run, ranks, origins),
+    )
+
+
+def _companions(arguments: Mapping[str, Any]) -> Companions:
+    """Return what runs beside the model. Raises FactError."""
+    copies, sequences = arguments["frozen_copies"], arguments["sequences_per_sample"]
+    share = arguments["inference_share"]
+    if type(copies) is not int or not 0 <= copies <= MOST_COPIES:
+        message = f"{shown(copies)} is not an integer from 0 to {MOST_COPIES}"
+        raise FactError("frozen_copies", message)
+    if type(sequences) is not int or not 1 <= sequences <= MOST_COPIES:
+        message = f"{shown(sequences)} is not an integer from 1 to {MOST_COPIES}"
+        raise FactError("sequences_per_sample", message)
+    if type(share) not in (int, float) or not 0 <= share < 1:
+        raise FactError("inference_share", f"{shown(share)} is not a number from 0 to below 1")
+    return Companions(
+        frozen_copies=copies, sequences_per_sample=sequences, inference_share=float(share)
     )
 
 

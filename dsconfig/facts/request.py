@@ -167,6 +167,29 @@ class FactsRequest:
         str | None,
         Declaration("Quantize the frozen linear layers (QLoRA: 4bit).", placeholder="4bit|8bit"),
     ] = None
+    frozen_copies: Annotated[
+        int,
+        Declaration(
+            "Frozen copies of the model beside it, e.g. 1 for a reference model.", kind=int, least=0
+        ),
+    ] = 0
+    sequences_per_sample: Annotated[
+        int,
+        Declaration(
+            "Sequences of one sample in a forward pass: 2 for pairs (DPO, reward models).",
+            kind=int,
+            least=1,
+        ),
+    ] = 1
+    inference_share: Annotated[
+        float,
+        Declaration(
+            "Share of GPU memory of an inference engine on the same GPUs (vLLM).",
+            kind=float,
+            least=0.0,
+            most=1.0,
+        ),
+    ] = 0.0
     client_optimizer: Annotated[
         str | None, Declaration("Optimizer passed by the script, e.g. AdamW.", placeholder="CLASS")
     ] = None
