@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dsconfig.checks.context import Context
 from dsconfig.checks.registry import TRAINING, rule
 from dsconfig.checks.rule import Finding, every_program, reads_training_arguments
+from dsconfig.facts import Facts
 from dsconfig.facts.embedded_facts import is_accelerate_config
 from dsconfig.facts.trainer_fields import (
     FORMER,
@@ -20,7 +21,7 @@ from dsconfig.runtimes.transformers import Transformers
 from dsconfig.schema.version import Version
 
 with lazy_imports():
-    from dsconfig.facts import yaml_text
+    from dsconfig.facts import dialects, yaml_text
 
 MOST_NAMED = 3
 """Names listed in one note."""
@@ -61,7 +62,7 @@ def training_argument(config: Context) -> Iterator[Finding]:
     holder, program = config.document.container, config.facts.passed_on_by
     is_embedded = bool(holder) and not is_accelerate_config(holder)
     is_embedded = program != TRAINER if program else is_embedded
-    release = config.facts.releases.get("transformers", Transformers.release)
+    release = _release_used(config.facts)
     for name in training.arguments.keys() & FORMER.keys():
         if Version.parse(release) < Version.parse(REMOVED[name]):
             continue
@@ -85,6 +86,16 @@ def training_argument(config: Context) -> Iterator[Finding]:
         return
     yield from _unknown(config, training.arguments)
     yield from _strings(config)
+
+
+def _release_used(facts: Facts) -> str:
+    """Return the release of transformers: as specified, that of the program which is launched, or
+    the newest supported."""
+    release = facts.releases.get("transformers", "")
+    if not release and facts.passed_on_by:
+        program = dialects.dialect(facts.passed_on_by)
+        release = program.base_release(facts.releases.get(program.package) or program.newest)
+    return release or Transformers.release
 
 
 def _unknown(config: Context, arguments: Mapping[str, object]) -> Iterator[Finding]:

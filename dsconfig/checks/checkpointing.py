@@ -46,6 +46,7 @@ def contiguous_activations(config: Context) -> Iterator[Finding]:
     "DSC902",
     triggers="zero_optimization.pipeline_loading_checkpoint",
     stops="checkpoint AssertionError",
+    from_source="fails when a checkpoint is loaded",
 )
 def pipeline_loading_below_stage_3(config: Context) -> Iterator[Finding]:
     """`pipeline_loading_checkpoint` requires ZeRO stage 3

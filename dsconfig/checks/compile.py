@@ -21,7 +21,12 @@ def _passes(config: Context) -> list[str]:
     return config.in_force(COMPILE, "passes") or []
 
 
-@refusal("DSC471", triggers="compile", stops="compile ValueError")
+@refusal(
+    "DSC471",
+    triggers="compile",
+    stops="compile ValueError",
+    from_source="only engine.compile() fails",
+)
 def compile_offload_targets(config: Context) -> Iterator[Finding]:
     """DeepCompile supports one offload target
 
@@ -47,7 +52,12 @@ def compile_offload_targets(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC472", triggers="compile", stops="compile ValueError")
+@refusal(
+    "DSC472",
+    triggers="compile",
+    stops="compile ValueError",
+    from_source="only engine.compile() fails",
+)
 def compile_passes(config: Context) -> Iterator[Finding]:
     """DeepCompile pass `autotp` cannot be combined with others
 
@@ -95,7 +105,12 @@ def _fallback(name: str, reason: str) -> Finding:
     )
 
 
-@refusal("DSC474", triggers="compile", stops="compile ValueError")
+@refusal(
+    "DSC474",
+    triggers="compile",
+    stops="compile ValueError",
+    from_source="only engine.compile() fails",
+)
 def compile_with_experts(config: Context) -> Iterator[Finding]:
     """`autoep_non_moe` cannot be combined with this feature
 

@@ -116,7 +116,12 @@ def random_ltd_incomplete(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC916", triggers="data_efficiency", stops="data AssertionError")
+@refusal(
+    "DSC916",
+    triggers="data_efficiency",
+    stops="data AssertionError",
+    from_source="fails when deepspeed creates the data loader",
+)
 def curriculum_metric_incomplete(config: Context) -> Iterator[Finding]:
     """Curriculum metric is incomplete
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.fault import FaultFinding, fault, lost_steps
+from dsconfig.checks.fault import Evidence, FaultFinding, fault, lost_steps
 from dsconfig.checks.optimizer import built_optimizer
 from dsconfig.report import Effect
 from dsconfig.schema.paths import COMMUNICATION_DTYPE, FP16, ROOT, ZERO
@@ -74,7 +74,7 @@ def large_weight_in_other_dtype(config: Context) -> Iterator[FaultFinding]:
 
 @fault(
     "DSC862",
-    "0.8.0 to 0.19.5",
+    "0.5.8 to 0.19.5",
     "deepspeedai/DeepSpeed#8237",
     "use micro_batch_sizes whose least common multiple is within max_train_batch_size",
     effect=Effect.NOTE,
@@ -111,6 +111,7 @@ def elastic_batch_above_limit(config: Context) -> Iterator[FaultFinding]:
     "use DeepSpeed 0.19.3 or later",
     effect=Effect.NOTE,
     triggers="pipeline",
+    evidence=Evidence.ENDS,
 )
 def pipeline_divides_gradients_again(config: Context) -> Iterator[FaultFinding]:
     """DeepSpeed 0.18.3 to 0.19.2 divide gradients by the micro steps at every pipeline stage

@@ -1,6 +1,7 @@
 """Rules for known bugs of releases: how they are declared and reported."""
 
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from functools import wraps
 from typing import NamedTuple
 
@@ -18,6 +19,14 @@ with lazy_imports():
     from dsconfig.facts import training as runs
 
 DEEPSPEED = "DeepSpeed"
+
+
+class Evidence(StrEnum):
+    """How the range of a bug is known."""
+
+    EVERY = "the faulty lines are in the source of each, and of no other"
+    ENDS = "read in the sources of the first and last release and their neighbors"
+    RUNS = "releases on both sides of each end were run"
 
 
 class FaultFinding(NamedTuple):
@@ -41,6 +50,8 @@ def fault(
     stops: str = "",
     triggers: str = "zero_optimization",
     program: str = DEEPSPEED,
+    evidence: Evidence = Evidence.EVERY,
+    from_source: str = "",
     applies_to: AppliesTo = reaches_deepspeed,
 ) -> Callable[[Fault], Fault]:
     """Register a rule for a bug of the releases in ``span`` (first and last, inclusive).
@@ -70,7 +81,16 @@ def fault(
                 )
 
         also = () if effect is Effect.NOTE else (Effect.NOTE,)
-        rule(code, effect, triggers=triggers, also=also, stops=stops, applies_to=applies_to)(check)
+        rule(
+            code,
+            effect,
+            triggers=triggers,
+            also=also,
+            stops=stops,
+            applies_to=applies_to,
+            from_source=from_source,
+        )(check)
+        EVIDENCE[code] = f"{named} {span} ({evidence})"
         if program == DEEPSPEED:
             RANGES[code] = (start, end)
         return find
@@ -80,6 +100,8 @@ def fault(
 
 RANGES: dict[str, tuple[Version, Version]] = {}
 """First and last release with each bug, by code."""
+EVIDENCE: dict[str, str] = {}
+"""Releases with each bug and how they are known, by code."""
 
 
 def accumulation_steps(config: Context) -> float | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.fault import FaultFinding, fault
+from dsconfig.checks.fault import Evidence, FaultFinding, fault
 from dsconfig.checks.registry import MODEL, TRAINING
 from dsconfig.report import Effect
 from dsconfig.schema.paths import ZERO
@@ -51,6 +51,8 @@ def _reentrant(config: Context) -> bool | None:
     effect=Effect.REFUSED,
     stops="step CheckpointError",
     triggers=TRAINING,
+    evidence=Evidence.ENDS,
+    from_source="needs frozen weights that are recomputed, and a release up to 0.19.2",
 )
 def frozen_weights_recomputed(config: Context) -> Iterator[FaultFinding]:
     """DeepSpeed up to 0.19.2 cannot recompute frozen weights at stage 3 without reentrancy
@@ -80,6 +82,7 @@ def frozen_weights_recomputed(config: Context) -> Iterator[FaultFinding]:
     "use DeepSpeed 0.19.3 or later, or create the adapters with autocast_adapter_dtype=False",
     effect=Effect.NOTE,
     triggers=f"{MODEL} {TRAINING}",
+    evidence=Evidence.ENDS,
 )
 def adapters_gathered_in_another_dtype(config: Context) -> Iterator[FaultFinding]:
     """DeepSpeed 0.19.2 gathers fp32 adapters into 16-bit buffers at stage 3

@@ -44,7 +44,7 @@ def accumulation_lost_at_stage_2(config: Context) -> Iterator[FaultFinding]:
 
 @fault(
     "DSC831",
-    "0.8.0 to 0.15.1",
+    "0.5.9 to 0.15.1",
     "deepspeedai/DeepSpeed#6550",
     "use DeepSpeed 0.19.0 or later, or accumulate gradients without offload",
 )
@@ -203,7 +203,7 @@ def bf16_divided_at_stage_0(config: Context) -> Iterator[FaultFinding]:
 
 @fault(
     "DSC838",
-    "0.8.0 to 0.13.2",
+    "0.6.2 to 0.13.2",
     "deepspeedai/DeepSpeed#5170",
     "use DeepSpeed 0.13.3 or later, or stage 1",
     triggers="bf16 bfloat16",
@@ -295,7 +295,7 @@ def full_bucket_not_reduced(config: Context) -> Iterator[FaultFinding]:
 
 @fault(
     "DSC842",
-    "0.8.0 to 0.19.3",
+    "0.3.0 to 0.19.3",
     "deepspeedai/DeepSpeed#8179",
     "use DeepSpeed 0.19.4 or later, or delete it",
     triggers="scheduler",

@@ -8,7 +8,7 @@ were read in TRL's sources.
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.fault import FaultFinding, fault
+from dsconfig.checks.fault import Evidence, FaultFinding, fault
 from dsconfig.checks.registry import MODEL
 from dsconfig.checks.rule import reads_training_arguments
 from dsconfig.report import Effect
@@ -36,6 +36,7 @@ CONVERTED = frozenset(
     triggers=MODEL,
     program="transformers",
     applies_to=reads_training_arguments,
+    evidence=Evidence.RUNS,
 )
 def experts_not_loaded(config: Context) -> Iterator[FaultFinding]:
     """transformers 5.0.0 and 5.1.0 do not load a mixture of experts at stage 3
@@ -72,6 +73,7 @@ def _has_type(config: Context, *types: str) -> bool:
     triggers=MODEL,
     program="transformers",
     applies_to=reads_training_arguments,
+    evidence=Evidence.RUNS,
 )
 def qwen3_5_not_loaded(config: Context) -> Iterator[FaultFinding]:
     """transformers 5.4.0 to 5.5.4 do not load the language model of Qwen3.5 at stage 3
@@ -99,6 +101,7 @@ def qwen3_5_not_loaded(config: Context) -> Iterator[FaultFinding]:
     triggers=MODEL,
     program="transformers",
     applies_to=reads_training_arguments,
+    evidence=Evidence.RUNS,
 )
 def gemma4_ranges_not_loaded(config: Context) -> Iterator[FaultFinding]:
     """transformers 5.5 does not load the clipping ranges of Gemma 4's encoders at stage 3
@@ -139,6 +142,8 @@ PREFERENCE = frozenset(
     triggers="trl",
     program="trl",
     applies_to=reads_training_arguments,
+    evidence=Evidence.ENDS,
+    from_source="needs TRL releases that are not tested",
 )
 def liger_loss_on_sharded_head(config: Context) -> Iterator[FaultFinding]:
     """TRL 0.17.0 to 1.8.0 fail in Liger's chunked losses at stage 3

@@ -46,7 +46,14 @@ def bucket_larger_than_model(config: Context) -> Iterator[Finding]:
         )
 
 
-@rule("DSC502", Effect.REFUSED, also=(Effect.COSTLY,), triggers=MODEL, stops="zero")
+@rule(
+    "DSC502",
+    Effect.REFUSED,
+    also=(Effect.COSTLY,),
+    triggers=MODEL,
+    stops="zero",
+    from_source="needs a model that fills the memory of a node",
+)
 def host_memory_too_small(config: Context) -> Iterator[Finding]:
     """Offloaded optimizer states exceed host memory
 
@@ -86,7 +93,13 @@ def host_memory_too_small(config: Context) -> Iterator[Finding]:
     )
 
 
-@rule("DSC503", Effect.REFUSED, triggers=MODEL, stops="zero AssertionError")
+@rule(
+    "DSC503",
+    Effect.REFUSED,
+    triggers=MODEL,
+    stops="zero AssertionError",
+    from_source="needs a model of 7 billion parameters, and NVMe",
+)
 def buffer_smaller_than_tensor(config: Context) -> Iterator[Finding]:
     """NVMe `buffer_size` smaller than a parameter shard
 

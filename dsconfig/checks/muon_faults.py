@@ -9,7 +9,7 @@ sources.
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.fault import FaultFinding, fault
+from dsconfig.checks.fault import Evidence, FaultFinding, fault
 from dsconfig.report import Effect
 from dsconfig.schema.paths import OFFLOAD_OPTIMIZER, OPTIMIZER_TYPE, ZERO
 
@@ -133,6 +133,7 @@ def muon_on_embeddings(config: Context) -> Iterator[FaultFinding]:
     "zero.Init",
     effect=Effect.NOTE,
     triggers="optimizer",
+    evidence=Evidence.ENDS,
 )
 def muon_is_adam_under_zero_init(config: Context) -> Iterator[FaultFinding]:
     """DeepSpeed 0.18.9 to 0.19.6 train everything with Adam if Muon's model is built in zero.Init

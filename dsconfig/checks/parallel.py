@@ -67,7 +67,13 @@ def sequence_parallel_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC462", also=(Effect.INERT,), triggers="tensor_parallel", stops="engine AssertionError")
+@refusal(
+    "DSC462",
+    also=(Effect.INERT,),
+    triggers="tensor_parallel",
+    stops="engine AssertionError",
+    from_source="needs 8 ranks",
+)
 def autotp_size(config: Context) -> Iterator[Finding]:
     """Invalid `autotp_size`
 
@@ -106,7 +112,12 @@ def autotp_size(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC476", triggers="tensor_parallel", stops="engine AssertionError")
+@refusal(
+    "DSC476",
+    triggers="tensor_parallel",
+    stops="engine AssertionError",
+    from_source="needs 2 ranks and a release before 0.19.4",
+)
 def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
     """AutoTP at ZeRO stage 3 requires DeepSpeed 0.19.4
 
@@ -129,7 +140,12 @@ def autotp_at_stage_3(config: Context) -> Iterator[Finding]:
         )
 
 
-@refusal("DSC464", triggers="tensor_parallel", stops="engine ValueError")
+@refusal(
+    "DSC464",
+    triggers="tensor_parallel",
+    stops="engine ValueError",
+    from_source="needs 2 ranks",
+)
 def partition_config(config: Context) -> Iterator[Finding]:
     """Invalid layer spec in `partition_config`
 

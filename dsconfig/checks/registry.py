@@ -112,13 +112,15 @@ def rule(
     applies_to: AppliesTo = every_program,
     on_templates: bool = False,
     last: bool = False,
+    from_source: str = "",
 ) -> Callable[[Check], Check]:
     """Register a check under a code, which is never reused.
 
     The rule's name is the function's, with dashes; users write it in ignore lists. ``effect``,
     ``stops`` and ``applies_to`` are defaults for its findings, ``also`` lists the other effects
     they may have. ``stops`` is when the program stops and the exception, as in ``zero ValueError``;
-    ``releases`` is as in ``0.6.0 to 0.6.1``. ``last``: run after all other rules.
+    ``releases`` is as in ``0.6.0 to 0.6.1``. ``last``: run after all other rules. ``from_source``:
+    why no run has shown the refusal.
     """
 
     def register(check: Check) -> Check:
@@ -136,6 +138,7 @@ def rule(
             applies_to=applies_to,
             on_templates=on_templates,
             last=last,
+            from_source=from_source,
         )
         return check
 

@@ -183,6 +183,8 @@ class Rule(NamedTuple):
     """Whether the rule also runs on templates, because it reads keys and not values."""
     last: bool
     """Whether the rule runs after all others, to report only what they do not."""
+    from_source: str
+    """Why no run has shown its refusal, which is read in the source; empty if one has."""
 
     @property
     def late(self) -> bool:

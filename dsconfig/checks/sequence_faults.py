@@ -7,7 +7,7 @@ in the sources of the first and the last release.
 from collections.abc import Iterator
 
 from dsconfig.checks.context import Context
-from dsconfig.checks.fault import FaultFinding, fault
+from dsconfig.checks.fault import Evidence, FaultFinding, fault
 from dsconfig.checks.registry import MODEL
 from dsconfig.cost.divisions import recurrent_layers
 from dsconfig.report import Effect
@@ -33,6 +33,7 @@ def sequence_degree(config: Context) -> int:
     "deepspeedai/DeepSpeed#5248",
     "multiply gradient_clipping by the sequence-parallel degree, or use stage 3",
     triggers="gradient_clipping",
+    evidence=Evidence.ENDS,
 )
 def norm_times_sequence_ranks(config: Context) -> Iterator[FaultFinding]:
     """Gradient norm times the sequence-parallel degree at stages 1 and 2
@@ -68,6 +69,7 @@ WINDOWED = frozenset(("cohere2", "exaone4", "gemma2", "gemma3", "gemma3_text", "
     "huggingface/accelerate#4177",
     'use attn_implementation "flash_attention_2", or a model without windows',
     triggers=f"sequence_parallel_size {MODEL}",
+    evidence=Evidence.ENDS,
 )
 def window_dropped_under_ulysses(config: Context) -> Iterator[FaultFinding]:
     """sdpa ignores sliding windows and packed samples under sequence parallelism
@@ -115,6 +117,7 @@ def _name(config: Context) -> str:
     "huggingface/accelerate#4177",
     "set the sequence-parallel degree to 1",
     triggers=f"sequence_parallel_size {MODEL}",
+    evidence=Evidence.ENDS,
 )
 def recurrent_layers_under_ulysses(config: Context) -> Iterator[FaultFinding]:
     """Recurrent layers restart on every rank under sequence parallelism
@@ -153,6 +156,7 @@ def _partitioned_family(config: Context) -> str | None:
     effect=Effect.REFUSED,
     stops="engine ValueError",
     triggers="tensor_parallel",
+    evidence=Evidence.ENDS,
 )
 def plan_refused_by_autotp(config: Context) -> Iterator[FaultFinding]:
     """AutoTP refuses the tensor-parallel plan of the model
@@ -180,6 +184,7 @@ def plan_refused_by_autotp(config: Context) -> Iterator[FaultFinding]:
     effect=Effect.REFUSED,
     stops="engine AssertionError",
     triggers="tensor_parallel",
+    evidence=Evidence.ENDS,
 )
 def model_without_plan(config: Context) -> Iterator[FaultFinding]:
     """AutoTP does not support the model
@@ -201,6 +206,7 @@ def model_without_plan(config: Context) -> Iterator[FaultFinding]:
     "deepspeedai/DeepSpeed#7298",
     "multiply train_batch_size by autotp_size, or write train_micro_batch_size_per_gpu instead",
     triggers="tensor_parallel",
+    evidence=Evidence.ENDS,
 )
 def batch_counts_tensor_ranks(config: Context) -> Iterator[FaultFinding]:
     """`train_batch_size` counts tensor-parallel ranks

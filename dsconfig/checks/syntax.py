@@ -149,7 +149,7 @@ def template_file(config: Context) -> Iterator[Finding]:
     yield from ()
 
 
-@rule("DSC009", Effect.REFUSED, also=(Effect.NOTE,))
+@rule("DSC009", Effect.REFUSED, also=(Effect.ALTERED, Effect.NOTE))
 def no_config_inside(config: Context) -> Iterator[Finding]:
     """No ds_config in the file
 
@@ -157,7 +157,8 @@ def no_config_inside(config: Context) -> Iterator[Finding]:
     `deepspeed_config_file` (accelerate), `deepspeed`, `deepspeed_config` and `ds_config`, Python
     files for a dict literal with keys of a ds_config. Settings of accelerate's DeepSpeed plugin are
     checked as the config that accelerate generates from them. A `note` for a file that trains
-    without DeepSpeed, or with a config that is part of the trainer.
+    without DeepSpeed, or with a config that is part of the trainer. `altered` for a script whose
+    launcher turns DeepSpeed off (`accelerate launch --multi_gpu`).
 
     with: name="train.yaml"
     bad:
@@ -226,5 +227,26 @@ def malformed_ignore(config: Context) -> Iterator[Finding]:
 
     bad: {"train_batch_size": 8, "$dsconfig": {"ignore": "DSC412"}}
     good: {"train_batch_size": 8, "$dsconfig": {"ignore": ["DSC818"]}}
+    """
+    yield from ()
+
+
+@rule("DSC014", Effect.ALTERED)
+def blank_after_backslash(config: Context) -> Iterator[Finding]:
+    """Blank after the backslash at the end of a line
+
+    In a shell script only a backslash directly before the end of the line continues a command.
+    With a blank between them the shell ends the command there, starts the training without the
+    options that follow, and then reports `--option: command not found`.
+
+    with: name="train.sh"
+    bad:
+        deepspeed train.py --num_train_epochs 1 \\\x20
+          --deepspeed ds.json
+    good:
+        cat > ds.json <<END
+        {"train_batch_size": 8}
+        END
+        deepspeed train.py --deepspeed ds.json
     """
     yield from ()

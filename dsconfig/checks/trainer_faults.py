@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from dsconfig.batch import STEPS
 from dsconfig.checks.context import Context
-from dsconfig.checks.fault import FaultFinding, fault, lost_steps
+from dsconfig.checks.fault import Evidence, FaultFinding, fault, lost_steps
 from dsconfig.checks.rule import fills_auto_for_script, reads_training_arguments
 from dsconfig.report import Effect
 from dsconfig.schema.paths import ROOT
@@ -28,6 +28,7 @@ ALL_MODELS = Version(4, 48, 0)
     triggers="transformers",
     program="transformers",
     applies_to=reads_training_arguments,
+    evidence=Evidence.ENDS,
 )
 def loss_not_divided(config: Context) -> Iterator[FaultFinding]:
     """transformers 4.46.0 and 4.46.1 multiply the loss by the gradient accumulation steps
@@ -53,6 +54,7 @@ def loss_not_divided(config: Context) -> Iterator[FaultFinding]:
     triggers="transformers",
     program="transformers",
     applies_to=reads_training_arguments,
+    evidence=Evidence.ENDS,
 )
 def loss_divided_twice(config: Context) -> Iterator[FaultFinding]:
     """transformers 4.46.2 to 4.48.3 and DeepSpeed both divide the loss by the accumulation steps
@@ -85,6 +87,7 @@ def loss_divided_twice(config: Context) -> Iterator[FaultFinding]:
     triggers="accelerate",
     program="accelerate",
     applies_to=fills_auto_for_script,
+    evidence=Evidence.ENDS,
 )
 def schedule_too_slow(config: Context) -> Iterator[FaultFinding]:
     """accelerate 0.23.0 to 0.25.0 step the script's schedule too rarely
@@ -113,6 +116,8 @@ def schedule_too_slow(config: Context) -> Iterator[FaultFinding]:
     triggers="transformers",
     program="transformers",
     applies_to=reads_training_arguments,
+    evidence=Evidence.ENDS,
+    from_source="needs transformers releases that are not tested",
 )
 def no_sync_with_sharded_gradients(config: Context) -> Iterator[FaultFinding]:
     """transformers 4.46.2 to 4.47.0 call `no_sync`, which DeepSpeed 0.16 and later reject

@@ -224,6 +224,7 @@ def contiguous_gradients_forced(config: Context) -> Iterator[Finding]:
     also=(Effect.INERT,),
     triggers="zero_optimization",
     stops="zero AssertionError",
+    from_source="needs 8 ranks",
 )
 def hpz_group(config: Context) -> Iterator[Finding]:
     """`zero_hpz_partition_size` does not divide the number of ranks

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 
+from dsconfig.checks.fault import EVIDENCE
 from dsconfig.checks.registry import FAMILIES, rules
 from dsconfig.checks.rule import Example, Rule
 from dsconfig.reference.examples import check_example, flags_of
@@ -19,6 +20,7 @@ def page(rule: Rule) -> str:
     effect = rule.effect
     programs = [runtime.name for runtime in every_runtime() if rule.applies_to(runtime)]
     when = ", after reading the config" if rule.late and effect is Effect.REFUSED else ""
+    is_unshown = bool(rule.from_source)
     lines = [
         f"# {rule.code}: {rule.title}",
         "",
@@ -28,6 +30,8 @@ def page(rule: Rule) -> str:
         *(f"- Or: `{other}`, {other.meaning}" for other in rule.also),
         f"- Severity: {_severities(effect, *rule.also)}",
         f"- Checked for: {', '.join(programs)}",
+        *([f"- Refusal: read in the source, not shown by a run: {rule.from_source}"] * is_unshown),
+        *([f"- Releases: {EVIDENCE[rule.code]}"] if rule.code in EVIDENCE else []),
         "",
         "## Bad",
         "",
@@ -111,7 +115,20 @@ def index() -> str:
                 f"| {_link(rule.code)} | {rule.name} | {rule.effect.value} | {rule.title} |"
             )
         lines.append("")
+    lines += [
+        "## Refusals that no run has shown",
+        "",
+        "They are read in the source of the program; a run shows each of the others.",
+        "",
+        "| Code | Why |",
+        "|---|---|",
+    ]
+    lines += [f"| {_link(each.code)} | {each.from_source} |" for each in _unshown()]
     return "\n".join(lines) + "\n"
+
+
+def _unshown() -> list[Rule]:
+    return [rule for rule in rules().values() if rule.from_source]
 
 
 def pages() -> dict[str, str]:

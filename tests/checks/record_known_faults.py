@@ -49,7 +49,7 @@ LINES: Mapping[str, tuple[str, str]] = {
     ),
     "DSC838": (
         ENGINE,
-        r"else:\s+self\.buffered_allreduce_fallback\(elements_per_buffer=bucket_siz",
+        r"BF16_Optimizer.*else:\s+self\.buffered_allreduce_fallback\(elements_per_buffer=bucket_siz",
     ),
     "DSC839": ("runtime/utils.py", r"clip_coef = torch\.max\(tmp_tensor, clip_coef\)"),
     "DSC840": (STAGE_12, r"inf_or_nan \* err \+ inf_or_nan\.logical_not\(\) \* total_norm"),
@@ -89,10 +89,19 @@ LINES: Mapping[str, tuple[str, str]] = {
     ),
     "DSC861": (STAGE_12, r"extra_large_param_to_reduce\[param\.dtype\]"),
     "DSC862": ("elasticity/elasticity.py", r"if base >= max_acceptable_batch_size:\n\s+candidate"),
+    "DSC837": (
+        ENGINE,
+        r"else DDP_BFLOAT16.*if self\.zero_optimization\(\) and "
+        r"hasattr\(self\.optimizer, \"zero_grad\"\)",
+    ),
+    "DSC845": (
+        ENGINE,
+        r"if isinstance\(self\.optimizer, ZeROOptimizer\):\s+loss = self\.optimizer\.scale_if_loss",
+    ),
     "DSC843": ("runtime/lr_schedules.py", r"for group in self\.optimizer\.param_groups\]\[0\]"),
 }
 """File and pattern of the faulty lines by code; other faults cannot be found by a pattern."""
-OLDEST = Version(0, 8, 0)
+OLDEST = Version(0, 3, 0)
 
 
 def releases(clone: str) -> list[Version]:

@@ -5,7 +5,8 @@ import os
 import pytest
 
 import dsconfig
-from dsconfig.checks.fault import RANGES
+from checks.record_known_faults import LINES
+from dsconfig.checks.fault import EVIDENCE, RANGES, Evidence
 from dsconfig.checks.registry import rules
 from dsconfig.reference.examples import check_example
 from dsconfig.schema.version import Version
@@ -30,6 +31,12 @@ def test_fault_is_reported_in_its_range_only(code: str) -> None:
     for version, expected in ((first, True), (last, True), (_after(last), False)):
         found = {each.code for each in check_example(bad._replace(version=str(version)))}
         assert (code in found) == expected, (code, version)
+
+
+def test_every_range_states_how_it_is_known() -> None:
+    by_lines = {code for code in RANGES if str(Evidence.EVERY) in EVIDENCE[code]}
+    assert by_lines == LINES.keys()
+    assert EVIDENCE.keys() >= RANGES.keys()
 
 
 def _after(version: Version) -> Version:
