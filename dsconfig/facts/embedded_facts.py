@@ -15,7 +15,7 @@ from dsconfig.facts.inputs import FactError
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.facts.training import TrainingFacts, training
 from dsconfig.mesh import nodes_for
-from dsconfig.source import arctic_config, option_configs, plugin_settings
+from dsconfig.source import arctic_config, option_configs, plugin_settings, reading
 from dsconfig.source.document import LAUNCH, Document, count_distinctive
 from dsconfig.source.from_yaml import EMBEDDING_KEYS
 from dsconfig.source.pointer import is_block
@@ -41,7 +41,9 @@ OF_TRAINER = frozenset(
 
 
 def complete(facts: Facts, document: Document) -> Facts:
-    """Return the facts, completed from the document's container file; given facts win."""
+    """Return the facts, completed from the file around the ds_config; given facts win."""
+    if not document.container and document.opened:
+        return _with_replaced(facts, document.opened)
     container = document.container
     if not container:
         return facts
@@ -65,6 +67,13 @@ def complete(facts: Facts, document: Document) -> Facts:
         return _with_arguments(facts, container, name) if is_of_trainer(container) else facts
     except FactError:  # an invalid value, which a rule reports, or a file of another program
         return facts
+
+
+def _with_replaced(facts: Facts, file: str) -> Facts:
+    """Return the facts with the settings of an accelerate YAML whose ds_config is replaced."""
+    container = reading.read(file).container
+    is_used = is_accelerate_config(container) and not facts.launch
+    return _with_launch(facts, container, file) if is_used else facts
 
 
 def _with_ranks(facts: Facts, launch: Mapping[str, int], name: str) -> Facts:

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 from dsconfig.facts import dialects
 from dsconfig.facts.dialects import Dialect
 from dsconfig.source import expressions
+from dsconfig.source.python_settings import UNKNOWN
 
-UNKNOWN: Any = object()
-"""The value of a key that only the run knows."""
 FILE, DEFAULT, FLAG, DERIVED = "file", "default", "flag", "derived"
 """Kinds of origins."""
 
@@ -67,6 +66,8 @@ class LaunchedKeys:
     stated: Mapping[str, Sourced] = field(default_factory=dict[str, Sourced])
     script: str = ""
     has_deepspeed: bool = False
+    is_complete: bool = True
+    """Whether all keys were read: else one that was not has no default."""
     _found: dict[str, Sourced | None] = field(default_factory=dict[str, Sourced | None])
     _pending: set[str] = field(default_factory=set[str])
 
@@ -139,7 +140,10 @@ class LaunchedKeys:
         """Return the value of a key: as written, or its default."""
         written = self.keys.get(name)
         if written is not None and (written.value is not None or written.origin.kind == FILE):
-            return written
+            switch = _SWITCHES.get(written.value) if isinstance(written.value, str) else None
+            return written if switch is None else written._replace(value=switch)
+        if not self.is_complete:
+            return Sourced(UNKNOWN, self._default_origin(name))
         value = self.dialect.default(name, self.release, self.variant)
         return None if value is None else Sourced(value, self._default_origin(name))
 
@@ -153,6 +157,8 @@ class LaunchedKeys:
         return Sourced(len(parts), listed.origin) if parts else None
 
 
+_SWITCHES: Mapping[str, bool] = {"yes": True, "no": False}
+"""Texts that programs convert."""
 _SPECIAL: Mapping[str, Callable[[LaunchedKeys], Any]] = {
     "release": lambda launched: Release(launched.release),
     "variant": lambda launched: launched.variant,

@@ -7,7 +7,7 @@ from typing import Any
 
 from dsconfig.facts.facts import Facts
 from dsconfig.facts.launch_facts import DEFAULT, FLAG
-from dsconfig.facts.launch_files import Launch
+from dsconfig.facts.launch_files import FROZEN, Launch
 from dsconfig.facts.request import FactsRequest
 from dsconfig.facts.trainer_fields import FORMER, TAKEN
 from dsconfig.source.pointer import is_list
@@ -35,6 +35,13 @@ def completed(request: FactsRequest, launch: Launch) -> FactsRequest:
     if added["nodes"] is not None and not _divides(added["nodes"], added["gpus"]):
         added["nodes"] = None
     added["seq_len"] = values.get("seq_len")
+    model = values.get("model")
+    copies = [name for name in FROZEN if model is not None and values.get(name) == model]
+    added["frozen_copies"] = len(copies) or None
+    added["sequences_per_sample"] = values.get("sequences_per_sample")
+    share = values.get("engine_memory")
+    takes = isinstance(share, int | float) and 0 < share < 1 and not values.get("engine_sleeps")
+    added["inference_share"] = share if takes else None
     if values.get("lora"):
         added["lora_rank"] = values.get("lora_rank")
         targets = values.get("lora_targets")
@@ -75,7 +82,7 @@ def _is_stated(name: str, launch: Launch) -> bool:
     """Return whether a fact is an argument: not a default that the ds_config replaces, which the
     Trainer does not compare with it."""
     own = launch.own[name]
-    return own.origin.kind != DEFAULT or own == launch.facts.get(name)
+    return own.origin.kind != DEFAULT or own.value == launch.value(name)
 
 
 def _is_usable(value: object) -> bool:

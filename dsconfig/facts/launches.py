@@ -1,20 +1,20 @@
 """Complete documents and facts from launch files, for every command."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import fields, replace
-from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from dsconfig.facts import gathering, launch_files, launch_request
-from dsconfig.facts.facts import Facts
+from dsconfig.facts import dialects, gathering, launch_files, launch_request
+from dsconfig.facts.dialects import Dialect
+from dsconfig.facts.facts import Companions, Facts
 from dsconfig.facts.inputs import FactError
 from dsconfig.facts.launch_facts import FLAG, Origin, Sourced
 from dsconfig.facts.launch_files import Launch
 from dsconfig.facts.model import ModelOutline
 from dsconfig.facts.request import FactsRequest, flag_of
 from dsconfig.facts.training import GATHERED_AS, TrainingFacts
+from dsconfig.report import Diagnostic
 from dsconfig.source import findings
 from dsconfig.source.document import Document
 from dsconfig.source.file_kinds import SCRIPTS
@@ -33,8 +33,15 @@ def launch_of(document: Document, facts: Facts | None = None) -> Launch | None:
     if not is_launch or not name.endswith(SUFFIXES):
         return None
     facts = Facts() if facts is None else facts
-    stated = tuple(sorted(_stated(facts).items()))
-    return _launch(name, _changed(name), tuple(sorted(facts.releases.items())), stated)
+    return launch_files.launch_in(name, facts.releases, _stated(facts))
+
+
+def program_of(document: Document, facts: Facts | None) -> Dialect | None:
+    """Return the program whose launch file a document was read from, if it is known."""
+    if facts is not None and facts.passed_on_by:
+        return dialects.dialect(facts.passed_on_by)
+    launch = launch_of(document, facts)
+    return None if launch is None else launch.program
 
 
 def without_config(document: Document) -> bool:
@@ -49,11 +56,23 @@ def with_config(document: Document) -> Document:
     if not without_config(document):
         return document
     launch = launch_of(document)
+    if launch is not None and launch.document is None and not document.is_unreadable:
+        note = findings.no_config_named(launch.why_no_config)
+        found = (note, *_beside(document))
+        return document._replace(diagnostics=found, is_broken=False, is_unreadable=True)
     if launch is None or launch.document is None or without_config(launch.document):
         return document
     name = document.opened or document.named_in or document.name
     container = {key: found.value for key, found in launch.keys.items()}
-    return launch.document._replace(container=container, named_in=name)
+    found = (*launch.document.diagnostics, *_beside(document))
+    return launch.document._replace(container=container, named_in=name, diagnostics=found)
+
+
+def _beside(document: Document) -> Iterator[Diagnostic]:
+    """Yield the findings about a launch file other than that it has no ds_config."""
+    for found in document.diagnostics:
+        if found.code not in (findings.NO_CONFIG, findings.UNREADABLE):
+            yield found._replace(file=found.file or document.name)
 
 
 def complete(facts: Facts, launch: Launch) -> Facts:
@@ -100,7 +119,7 @@ def _merged(facts: Facts, found: Facts) -> Facts:
     given = {
         each.name: value
         for each in fields(Facts)
-        if each.name not in ("training", "origins", "model", "outline", "releases", "passed_on_by")
+        if each.name not in _MERGED
         and (value := getattr(facts, each.name)) != each.default
         and value not in (None, {})
     }
@@ -111,8 +130,21 @@ def _merged(facts: Facts, found: Facts) -> Facts:
         releases=facts.releases,
         passed_on_by=facts.passed_on_by or found.passed_on_by,
         training=_merged_training(facts.training, found.training),
+        companions=_merged_companions(facts.companions, found.companions),
         origins=MappingProxyType({**found.origins, **facts.origins}),
     )
+
+
+_MERGED = (*("training", "companions", "origins", "model", "outline", "releases", "passed_on_by"),)
+
+
+def _merged_companions(given: Companions, found: Companions) -> Companions:
+    own = {
+        each.name: value
+        for each in fields(Companions)
+        if (value := getattr(given, each.name)) != each.default
+    }
+    return replace(found, **own)
 
 
 def _merged_training(given: TrainingFacts | None, found: TrainingFacts | None) -> Any:
@@ -146,23 +178,3 @@ def _stated(facts: Facts) -> dict[str, Sourced]:
         for name, (value, argument) in values.items()
         if value is not None
     }
-
-
-def _changed(name: str) -> float:
-    """Return when a file was changed, so that its launch is read once."""
-    try:
-        return Path(name).stat().st_mtime
-    except (OSError, ValueError):
-        return 0.0
-
-
-@lru_cache(maxsize=32)
-def _launch(
-    name: str,
-    changed: float,
-    releases: tuple[tuple[str, str], ...],
-    stated: tuple[tuple[str, Sourced], ...],
-) -> Launch | None:
-    del changed
-    found: Mapping[str, Sourced] = dict(stated)
-    return launch_files.launch_in(name, dict(releases), found)

@@ -90,7 +90,10 @@ def evaluate(text: str, value_of: Callable[[str], Any]) -> Any:
     Dotted names are one name. Raises Unknown if a name is, or if the values do not allow an
     operation; InvalidExpression for other text.
     """
-    return _Evaluation(value_of).value(parsed(text))
+    try:
+        return _Evaluation(value_of).value(parsed(text))
+    except RecursionError:
+        raise InvalidExpression(f"{text[:80]!r} is nested too deeply") from None
 
 
 def names_in(text: str) -> list[str]:

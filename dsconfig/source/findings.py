@@ -177,9 +177,9 @@ def template(count: int) -> Diagnostic:
     return Diagnostic("DSC008", "template-file", Effect.NOTE, message, range=START, help=help)
 
 
-def no_config_inside(message: str, help: str) -> Diagnostic:
-    """Return the finding for a YAML or Python file without a ds_config."""
-    return Diagnostic(NO_CONFIG, NO_CONFIG_NAME, Effect.REFUSED, message, range=START, help=help)
+def no_config_inside(message: str, help: str, effect: Effect = Effect.REFUSED) -> Diagnostic:
+    """Return the finding for a file without a ds_config."""
+    return Diagnostic(NO_CONFIG, NO_CONFIG_NAME, effect, message, range=START, help=help)
 
 
 def no_config_named(why: str = "it trains without DeepSpeed", key: str = "deepspeed") -> Diagnostic:
@@ -187,6 +187,24 @@ def no_config_named(why: str = "it trains without DeepSpeed", key: str = "deepsp
     message = f"this file does not name a ds_config: {why}"
     help = f"set {writers.code(key)} to the path of a config, or do not validate this file"
     return Diagnostic(NO_CONFIG, NO_CONFIG_NAME, Effect.NOTE, message, range=START, help=help)
+
+
+def blank_after_backslash(range: Range, file: str | None) -> Diagnostic:
+    """Return the finding for a line of a script that is not continued; ``file`` is the script, if
+    it is not the checked file."""
+    message = (
+        "a blank follows the backslash: the command ends here, and the options on the next lines "
+        "are not passed"
+    )
+    return Diagnostic(
+        "DSC014",
+        "blank-after-backslash",
+        Effect.ALTERED,
+        message,
+        range=range,
+        help="delete the blanks at the end of the line",
+        file=file,
+    )
 
 
 def another_kind(name: str, effect: Effect, help: str) -> Diagnostic:

@@ -5,13 +5,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dsconfig.report import Effect
 from dsconfig.source import findings, from_yaml, option_configs, plugin_settings, shell_script
 from dsconfig.source.document import Document, Format, broken, finish
 from dsconfig.source.from_text import document_from_text
-from dsconfig.source.positions import Offsets, Spans
+from dsconfig.source.positions import LineIndex, Offsets, Spans
 from dsconfig.source.shell_script import Script, WrittenFile
 
 Read = Callable[[Path], Document]
+
+
+_NOT_CONTINUED = re.compile(r"^(?!\s*#).*?(?<!\\)(\\[ \t]++)\r?\n[ \t]*+-", re.MULTILINE)
+"""A backslash and blanks at the end of a line, before a line that begins with an option."""
 
 
 def document_from_shell(text: str, name: str, read: Read) -> Document:
@@ -19,6 +24,16 @@ def document_from_shell(text: str, name: str, read: Read) -> Document:
 
     ``read`` reads a file that the command names.
     """
+    document = _document(text, name, read)
+    places = [found.span(1) for found in _NOT_CONTINUED.finditer(text)]
+    if not places:
+        return document
+    file, lines = None if document.name == name else name, LineIndex(text)
+    ends = (findings.blank_after_backslash(lines.range(*place), file) for place in places)
+    return document._replace(diagnostics=(*document.diagnostics, *ends))
+
+
+def _document(text: str, name: str, read: Read) -> Document:
     script = shell_script.training_command(text)
     if script is None:
         return _without_config(text, name)
@@ -58,7 +73,8 @@ def _turned_off(text: str, name: str, script: Script, option: str) -> Document:
         "not used"
     )
     help = f"remove --{option}, or specify the config if another command uses it"
-    return broken(name, text, Format.SHELL, findings.no_config_inside(message, help))
+    found = findings.no_config_inside(message, help, Effect.ALTERED)
+    return broken(name, text, Format.SHELL, found)
 
 
 def _with_places(

@@ -73,6 +73,9 @@ class _Module:
                     if word.arg is not None
                 }
                 name = _parts(node.func)[-1]
+                if name == "int" and len(node.args) == 1:
+                    number = self.value(node.args[0], depth + 1)
+                    return int(number) if isinstance(number, int | float) else UNKNOWN
                 if self.is_script and name != "dict":
                     return UNKNOWN
                 return own if name == "dict" else {"type": name, **own}
@@ -100,7 +103,8 @@ class _Module:
         left, right = self.value(node.left, depth + 1), self.value(node.right, depth + 1)
         apply = OPERATORS.get(type(node.op))
         numbers = isinstance(left, int | float) and isinstance(right, int | float)
-        if apply is None or not numbers or isinstance(node.op, ast.Pow):
+        is_large = isinstance(node.op, ast.Pow) and numbers and max(abs(left), 1e3 * right) > 1e4
+        if apply is None or not numbers or is_large:
             return UNKNOWN
         try:
             return apply(left, right)
@@ -124,6 +128,11 @@ def _module(tree: ast.Module) -> _Module:
                     module.names[target.id] = node.value
         elif isinstance(node, ast.AnnAssign) and node.value and isinstance(node.target, ast.Name):
             module.names[node.target.id] = node.value
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            before = module.names.get(node.target.id, node.target)
+            module.names[node.target.id] = ast.BinOp(
+                before, node.op, node.value, lineno=node.lineno
+            )
     return module
 
 
@@ -138,15 +147,23 @@ def _tree(text: str) -> ast.Module | None:
 def names_in(text: str) -> dict[str, Setting]:
     """Return the names that a module assigns, those of dicts with dots; {} for invalid Python.
 
-    Of a list of dicts, the last one counts.
+    Of a list of dicts, the last one counts. A dict that another name contains is part of that one.
     """
     tree = _tree(text)
     if tree is None:
         return {}
     module = _module(tree)
     found: dict[str, Setting] = {}
+    parts = {
+        inner.id
+        for node in module.names.values()
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Name)
+    }
     for name, node in module.names.items():
         value = module.value(node)
+        if name in parts and is_block(value):
+            continue
         for dotted, inner in _flat(name, value):
             found[dotted] = Setting(inner, node.lineno)
     return found

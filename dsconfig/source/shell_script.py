@@ -42,6 +42,7 @@ _SLURM = {
     "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
     "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
 }
+_VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*|\$\(")
 _SBATCH = re.compile(r"^#SBATCH\s+(-.*)", re.MULTILINE)
 _SUBMITTED = re.compile(r"(?:--([a-z-]+)|-([NnG]|np))(?:[= ]\s*|(?=\d))(\S+)")
 """An option of ``#SBATCH``, ``srun`` or ``mpirun`` and its value."""
@@ -100,20 +101,25 @@ def _nothing(name: str) -> str | None:
     return None
 
 
-def training_command(text: str, name: str = "", read: Read = _nothing) -> Script | None:
+def training_command(
+    text: str,
+    name: str = "",
+    read: Read = _nothing,
+    is_known: Callable[[Script], bool] = lambda _: True,
+) -> Script | None:
     """Return the first command that passes a ds_config to a program, else the first one that a
-    launcher starts; None without either."""
+    launcher starts; None without either. ``is_known``: whether a command takes precedence."""
     batch = _batch_options(text)
     variables = {
         name: batch[option] for option in _SLURM if option in batch for name in _SLURM[option]
     }
-    followed = commands_of(text, name, read, variables)
-    found: list[Script] = []
-    for command in followed.commands:
-        script = _script(command, batch, followed.files)
-        if script is not None:
-            found.append(script)
-    return min(found, key=lambda script: script.rank, default=None)
+    for is_called in (False, True):  # a script may do nothing without arguments
+        followed = commands_of(text, name, read, variables, is_called=is_called)
+        scripts = (_script(command, batch, followed.files) for command in followed.commands)
+        found = [script for script in scripts if script is not None]
+        if found or "$1" not in text:
+            break
+    return min(found, key=lambda script: (script.rank, not is_known(script)), default=None)
 
 
 def option_range(text: str, option: str) -> Range | None:
@@ -151,6 +157,8 @@ def _script(
     """Return the command of a launcher, of a training program, or of Python that runs a script or
     module; else None."""
     words = _without_submitter(list(command.words))
+    if words and words[0].text in ("echo", "printf"):
+        return None
     first = next((at for at, word in enumerate(words) if _is_launcher(word.text)), None)
     if first is None:
         return None
@@ -211,23 +219,35 @@ def _script(
 
 
 def _without_submitter(words: list[Word]) -> list[Word]:
-    """Return the words after ``--``, if they start a launcher: those before it submit a job."""
-    for at, word in enumerate(words):
-        if word.text == "--" and any(_is_launcher(each.text) for each in words[at + 1 : at + 4]):
-            return words[at + 1 :]
+    """Return the words after ``--``, or the last quoted ``&&`` after it, if they start a launcher:
+    those before it submit a job. ``uv run`` of a script is Python."""
+    ends = [at for at, word in enumerate(words) if word.text == "--"]
+    ends += [at for at, word in enumerate(words) if ends and at > ends[0] and word.text == "&&"]
+    for at in (*reversed(ends), -1):
+        found = words[at + 1 :]
+        is_script = len(found) > 2 and found[2].text.endswith(".py")
+        if is_script and _base(found[0].text) == "uv" and found[1].text == "run":
+            return [found[0]._replace(text="python"), *found[2:]]
+        if at >= 0 and any(_is_launcher(each.text) for each in found[:3]):
+            return found
     return words
 
 
 def _arguments_file(words: list[Word], options: Mapping[str, Any]) -> str | None:
-    """Return the YAML or JSON with arguments: the first word, or ``--config``."""
+    """Return the YAML or JSON with arguments: the first word, or ``--config``; as it is written if
+    only the run knows it."""
     is_first = bool(words) and not words[0].text.startswith("-")
-    named = words[0].text if is_first else options.get("config")
+    named = words[0].text if is_first else options.get("config", "")
+    if named is None:
+        return "$config"
     is_file = isinstance(named, str) and named.endswith((".yaml", ".yml", ".json"))
     return named if is_file else None
 
 
 def _own_ranks(program: str, values: Mapping[str, str | None]) -> dict[str, int]:
     """Return ``gpus`` and ``nodes`` of a program that starts its own ranks."""
+    if not _are_known(values, "NNODES", "NPROC_PER_NODE"):
+        return {}
     nodes, each = _count(values, "NNODES"), _count(values, "NPROC_PER_NODE")
     devices = values.get("CUDA_VISIBLE_DEVICES") or ""
     if each is None and program in _ALL_DEVICES and re.fullmatch(r"[\d,]*\d", devices):
@@ -269,19 +289,24 @@ def _options(words: list[Word]) -> tuple[dict[str, Any], dict[str, Offsets]]:
         if is_option or (sign and re.fullmatch(r"\+*[A-Za-z_][\w.]*", written)):
             name, key = written.lstrip("+").replace("-", "_"), word
             found[name] = value_of(value) if sign else True
-            if not word.is_known:
+            if not _is_known(word):
                 found[name] = None
         elif word.text.startswith("-") and not re.match(r"-[\d.]", word.text):
             name = ""
             continue
         elif name and key is not None:
-            more = value_of(word.text) if word.is_known else None
+            more = value_of(word.text) if _is_known(word) else None
             before = found[name]
             found[name] = more if before is True else before
         if name and key is not None:
             place = (key.start, key.end, word.start, word.end)
             places["/" + name.replace(".", "/")] = place
     return found, places
+
+
+def _is_known(word: Word) -> bool:
+    """Return whether no run decides a word; text of a here-document may contain a variable."""
+    return word.is_known and _VARIABLE.search(word.text) is None
 
 
 def _lines(words: list[Word]) -> dict[str, tuple[int, str]]:
@@ -327,20 +352,32 @@ def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ranks(launcher: str, options: Mapping[str, Any], batch: Mapping[str, str]) -> dict[str, int]:
     """Return ``gpus`` and ``nodes`` as far as they are known."""
-    nodes = _count(options, "num_nodes", "nnodes", "num_machines") or _count(batch, "nodes")
+    if not _are_known(options, *_NODES, *_EACH):
+        return {}
+    nodes = _count(options, *_NODES) or _count(batch, "nodes")
     if launcher == "accelerate":
         gpus = _count(options, "num_processes")
         return {name: n for name, n in (("gpus", gpus), ("nodes", nodes)) if n}
     tasks = _count(batch, "ntasks")
     if launcher == "python" and tasks and "ntasks-per-node" not in batch:
         return {"gpus": tasks} | ({"nodes": nodes} if nodes else {})
-    each = _count(options, "num_gpus", "nproc_per_node") or _included(options.get("include"))
+    each = _count(options, *_EACH) or _included(options.get("include"))
     if each is None and launcher != "deepspeed":
         each = _count(batch, "gpus-per-node" if launcher == "torchrun" else "ntasks-per-node")
     if each is None:
         each = _count(batch, "gpus-per-node") if launcher == "deepspeed" else None
     found = {"gpus": each * (nodes or 1)} if each else {}
     return found | ({"nodes": nodes} if nodes else {})
+
+
+_NODES, _EACH = ("num_nodes", "nnodes", "num_machines"), ("num_gpus", "nproc_per_node")
+
+
+def _are_known(values: Mapping[str, Any], *names: str) -> bool:
+    """Return whether none of these options has a value that only the run knows: a variable, or a
+    range of nodes (``1:4``)."""
+    found = [values[name] for name in names if name in values]
+    return all(value is not None and ":" not in str(value) for value in found)
 
 
 def _count(values: Mapping[str, Any], *names: str) -> int | None:

@@ -1,6 +1,9 @@
 """Write ``defaults.toml``: the defaults of the programs people launch, by release.
 
-    PYTHONPATH=tests python -m facts.dialect_defaults [--sources FOLDER]
+    PYTHONPATH=tests python -m facts.dialect_defaults [--sources FOLDER] [--newest]
+
+``--newest`` writes nothing: it prints the defaults that the newest release of each program changes,
+and exits with 1 if there are any.
 
 Class fields and ``add_argument`` calls are read from the released sources with ``ast``; nothing is
 imported. FOLDER has one folder ``PACKAGE-RELEASE`` per release; what is missing is downloaded
@@ -22,6 +25,7 @@ from typing import Any
 
 import yaml
 
+import releases
 from facts.dialect_names import DIALECTS, FOLDER, flat, names_used
 
 NONE = "none!"
@@ -296,10 +300,47 @@ def history(source: Source, dialect: dict[str, Any], below: Below, folder: Path)
     return {key: changes for key, changes in sorted(found.items()) if changes}
 
 
+def changed(name: str, release: str, folder: Path) -> list[str]:
+    """Return a line for each default of a key that the dialect reads, and that a release changes
+    after the newest known one."""
+    source, dialect = SOURCES[name], DIALECTS[name.partition("/")[0]]
+    known = source.releases.split()[-1]
+    before, after = (
+        defaults(source, each, dialect["aliases"], folder) for each in (known, release)
+    )
+    keys = sorted(names_used(dialect) & (before.keys() | after.keys()))
+    lines = [f"  {key}: {before.get(key)!r} -> {after.get(key)!r}" for key in keys]
+    differs = [before.get(key) != after.get(key) for key in keys]
+    return [line for line, is_other in zip(lines, differs, strict=True) if is_other]
+
+
+def report_newest(folder: Path) -> int:
+    """Print what the newest release of each program changes; return the exit code."""
+    found = 0
+    for package in dict.fromkeys(source.package for source in SOURCES.values()):
+        release = releases.newest(package)
+        tables = [name for name, source in SOURCES.items() if source.package == package]
+        known = max((SOURCES[name].releases.split()[-1] for name in tables), key=_numbers)
+        print(f"{package} {release}, newest known {known}")
+        if _numbers(release) <= _numbers(known):
+            continue
+        for name in tables:
+            lines = changed(name, release, folder)
+            found += len(lines)
+            print(*([f" {name}", *lines] if lines else []), sep="\n", end="\n" * bool(lines))
+    return int(found > 0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sources", type=Path, help="folder of unpacked releases")
-    folder = parser.parse_args().sources or Path(tempfile.mkdtemp())
+    parser.add_argument(
+        "--newest", action="store_true", help="print what the newest releases change"
+    )
+    options = parser.parse_args()
+    folder = options.sources or Path(tempfile.mkdtemp())
+    if options.newest:
+        sys.exit(report_newest(folder))
     lines = ["# Defaults by release, written by tests/facts/dialect_defaults.py.\n"]
     tables: dict[str, Table] = {}
     for name, source in sorted(SOURCES.items(), key=lambda each: each[0] != "transformers"):

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 from facts import dialect_defaults
 from facts.dialect_defaults import Below, Source
 
@@ -96,3 +98,19 @@ def test_yaml_has_dotted_keys_and_no_references(tmp_path: Path) -> None:
         "trainer.actor.strategy": "fsdp",
         "trainer.nodes": 1,
     }
+
+
+def test_changed_default_of_a_newer_release_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = "trl/trainer/model_config.py"
+    for release, rank in (("1.16.0", 16), ("9.0.0", 32)):
+        path = tmp_path / f"trl-{release}" / file
+        path.parent.mkdir(parents=True)
+        path.write_text(f"class ModelConfig:\n    lora_r: int = {rank}\n    unread: int = {rank}\n")
+    source = Source("trl", "1.16.0", (f"{file}:ModelConfig",))
+    monkeypatch.setattr(dialect_defaults, "SOURCES", {"trl": source})
+    for newest, code in (("1.16.0", 0), ("9.0.0", 1)):
+        monkeypatch.setattr(dialect_defaults.releases, "newest", lambda _, found=newest: found)
+        assert dialect_defaults.report_newest(tmp_path) == code
+        assert ("lora_r: 16 -> 32" in capsys.readouterr().out) is bool(code)

@@ -55,9 +55,10 @@ def test_irrelevant_keys_are_sorted_and_not_used(name: str) -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 def test_files_are_complete(name: str) -> None:
     dialect = DIALECTS[name]
-    assert {"title", "package", "newest", "built_on"} <= dialect.keys()
+    assert {"title", "package", "newest", "reader", "built_on"} <= dialect.keys()
     assert LAUNCH | {"environment_block", "deepspeed"} <= dialect["launch"].keys()
     assert dialect["launch"]["style"] in ("hf", "argparse", "hydra", "python", "click")
+    assert dialect["reader"] in ("", "deepspeed", "transformers", "accelerate")
     assert dialect["built_on"] in {"", *DIALECTS}
 
 

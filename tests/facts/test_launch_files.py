@@ -149,3 +149,13 @@ def programs_table() -> str:
 def test_page_lists_the_programs() -> None:
     page = FOLDER.parents[2] / "docs/internals/launch-files.md"
     assert programs_table() in page.read_text("utf-8")
+
+
+def test_file_of_arguments_that_is_missing_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(next(case for case in CASES if case["case"] == "llamafactory-missing-yaml"), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    launch = launch_files.launch_in("m.sh")
+    assert launch is not None
+    assert launch.not_understood[0] == ("gone/away.yaml", "m.sh:1 (not read)")

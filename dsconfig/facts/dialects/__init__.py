@@ -23,7 +23,7 @@ DEFAULTS = "defaults"
 NONE = "none!"
 """A default of None, which TOML does not have."""
 LAST = ("transformers", "accelerate")
-"""Dialects that others are built on: recognised only if no other one is."""
+"""Dialects that others are built on: recognized only if no other one is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +47,13 @@ class Dialect:
         return self.entries["newest"]
 
     @property
+    def reader(self) -> str:
+        """The runtime that reads its ds_config; empty if it is none of them."""
+        return self.entries["reader"]
+
+    @property
     def launch(self) -> Mapping[str, Any]:
-        """How a command line or file is recognised, and where its ds_config is."""
+        """How a command line or file is recognized, and where its ds_config is."""
         return self.entries["launch"]
 
     @property
@@ -76,14 +81,26 @@ class Dialect:
         """Return the expression of each fact, those of the base included."""
         base = self.base
         own = {**(base.facts() if base else {}), **self.entries.get("facts", {})}
-        return {**own, **self.entries.get("variants", {}).get(variant, {}).get("facts", {})}
+        return {**own, **self.variants.get(variant, {}).get("facts", {})}
 
-    def variant_of(self, script: str) -> str:
-        """Return the variant that the name of a script contains; else the name itself."""
+    @property
+    def is_library(self) -> bool:
+        """Return whether other scripts configure its classes."""
+        return "classes" in self.launch
+
+    @property
+    def variants(self) -> Mapping[str, Any]:
+        return self.entries.get("variants", {})
+
+    def variant_of(self, script: str, keys: Collection[str] = ()) -> str:
+        """Return the variant that the name of a script contains, else the first that has one of
+        these keys, else the name itself."""
         stem = Path(script).stem
-        variants: Mapping[str, Any] = self.entries.get("variants", {})
         words = (stem, *stem.split("_"))
-        return next((word for word in words if word in variants), stem)
+        named = next((word for word in words if word in self.variants), None)
+        own = ((name, {*variant.get("keys", ())}) for name, variant in self.variants.items())
+        of_keys = next((name for name, listed in own if listed & {*keys}), None)
+        return named or of_keys or ("" if "$" in stem else stem)
 
     def file_wins(self, release: str) -> bool:
         """Return whether the values of a file of arguments take precedence over options."""
@@ -91,19 +108,32 @@ class Dialect:
         return bool(last_since(changes, release)) or self.launch["config_wins"]
 
     def default(self, key: str, release: str, variant: str = "") -> Any:
-        """Return the default of a key at a release; None if it has none."""
-        for table in (f"{self.name}/{variant}", self.name):
-            changes = _defaults().get(table, {}).get(key)
-            changes = changes or (
-                self.entries.get("defaults", {}).get(key) if table == self.name else None
-            )
-            value = None if changes is None else last_since(changes, release)
-            if changes and value is None and changes[0][0] in ("0", _oldest(table)):
-                value = changes[0][1]  # the release is older than those that were read
-            if value is not None:
-                return None if value == NONE else value
+        """Return the default of a key at a release; None if it has none.
+
+        Without a variant, it is the one that most variants share.
+        """
+        read = [each for each in self.variants if f"{self.name}/{each}" in _defaults()]
+        is_known = "defaults" in self.variants.get(variant, {}) or variant in read
+        tables = [variant] if is_known else read
+        of_variants = [self._default(f"{self.name}/{each}", key, release) for each in tables]
+        value = max(of_variants, key=of_variants.count, default=None)
+        value = value if is_known or of_variants.count(value) > 1 else None
+        value = self._default(self.name, key, release) if value is None else value
+        if value is not None:
+            return None if value == NONE else value
         base = self.base
         return base.default(key, self.base_release(release)) if base else None
+
+    def _default(self, table: str, key: str, release: str) -> Any:
+        """Return the default in one table; ``NONE`` if it is None there."""
+        changes = _defaults().get(table, {}).get(key)
+        if changes is None:
+            of = self.entries if table == self.name else self.variants.get(table.split("/")[1], {})
+            changes = of.get("defaults", {}).get(key)
+        value = None if changes is None else last_since(changes, release)
+        if changes and value is None and changes[0][0] in ("0", _oldest(table)):
+            return changes[0][1]  # the release is older than those that were read
+        return value
 
     def owner(self, key: str, variant: str = "") -> "Dialect":
         """Return the dialect whose program has a default for a key: this one, or its base."""
@@ -125,7 +155,8 @@ class Dialect:
         prefix = f"{key}."
         if key in names or any(name.startswith(prefix) for name in names):
             return True
-        return any(fnmatchcase(key, glob) for glob in self._irrelevant)
+        globs = (*self.variants.get(variant, {}).get("irrelevant", ()), *self._irrelevant)
+        return any(fnmatchcase(key, glob) for glob in globs)
 
     @cache  # noqa: B019 - a dialect lives as long as the process
     def names(self, variant: str = "") -> frozenset[str]:
@@ -208,10 +239,14 @@ def _oldest(table: str) -> str:
     return min(first, key=lambda release: numbers_of(release) or (), default="")
 
 
-def of_keys(keys: Collection[str]) -> Dialect | None:
+def of_keys(
+    keys: Collection[str], releases: Collection[str], *, of_script: bool = False
+) -> Dialect | None:
     """Return the dialect that has most of these keys to itself, at least two, or None.
 
-    A file of the Trainer's arguments and others belongs to the program that knows all of them.
+    Arguments of the Trainer and others belong to the program whose release is stated, else to the
+    one that knows most of them and has a usual key among them; ``of_script``: those of another
+    script, which may use a library.
     """
     names = {*keys}
     counts = [(len(names & {*each.launch["keys"]}), each) for each in dialects()]
@@ -221,9 +256,17 @@ def of_keys(keys: Collection[str]) -> Dialect | None:
     of_base, base = max(counts[-len(LAST) :], key=lambda each: each[0])
     if of_base + count < 2:
         return None
-    unknown = {each.name: sum(not each.understands(key) for key in names) for _, each in counts}
-    all_known = [each for _, each in counts if not unknown[each.name]]
-    return base if not unknown[base.name] or not all_known else all_known[0]
+    usual = {
+        each: own + len(names & {*each.launch.get("common_keys", ())})
+        for own, each in counts[: -len(LAST)]
+        if not of_script or each.is_library
+    }
+    unknown = {each: sum(not each.understands(key) for key in names) for each in (base, *usual)}
+    candidates = (base, *(each for each, number in usual.items() if number))
+    # At equal numbers, a script is its own program, and a file belongs to the more usual one.
+    return of_releases(releases) or min(
+        candidates, key=lambda each: (unknown[each], 0 if of_script else -usual.get(each, 0))
+    )
 
 
 @cache
@@ -246,10 +289,13 @@ def of_program(program: tuple[str, ...], keys: Collection[str]) -> tuple[Dialect
         launch = each.launch
         for command in launch["commands"]:
             if named == command or named.startswith(f"{command} "):
-                return each, last
+                return each, each.variant_of(last, keys)
         if last in launch["modules"]:
             return each, last.rpartition(".")[2]
-        common = launch.get("common_scripts", ()) if len({*keys} & {*launch["keys"]}) > 1 else ()
+        is_usual = {*keys} & {*launch.get("common_keys", ())} or len(
+            {*keys} & {*launch["keys"]}
+        ) > 1
+        common = launch.get("common_scripts", ()) if is_usual else ()
         if any(f"/{last}".endswith(f"/{script}") for script in (*launch["scripts"], *common)):
-            return each, each.variant_of(last)
+            return each, each.variant_of(last, keys)
     return None

@@ -14,7 +14,15 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from dsconfig.source.shell.conditions import Condition, negated
-from dsconfig.source.shell.expansion import Expansion, State, Value, Word, words_of
+from dsconfig.source.shell.expansion import (
+    LARGEST_VALUE,
+    MOST_WORDS,
+    Expansion,
+    State,
+    Value,
+    Word,
+    words_of,
+)
 from dsconfig.source.shell.syntax import (
     Assignment,
     Branches,
@@ -33,6 +41,9 @@ from dsconfig.source.shell.syntax import (
 
 MOST_COMMANDS, MOST_ROUNDS, MOST_INCLUDED, MOST_STEPS = 20_000, 32, 8, 100_000
 """Limits on commands followed, rounds of a loop, scripts inside scripts, and steps in all."""
+COPIED = 64
+"""Variables and items that are copied in the time of one step."""
+MOST_ARGUMENTS = 10
 MOST_FILES = 64
 """Limit on inclusions in all, also of one script."""
 _UNQUOTED = re.compile(r"([:,\[]\s*)\$\{?([A-Za-z_]\w*)\}?(?=\s*[,}\]\n])")
@@ -79,13 +90,18 @@ def commands_of(
     name: str,
     read: Callable[[str], str | None],
     environment: Mapping[str, str] | None = None,
+    *,
+    is_called: bool = False,
 ) -> Followed:
     """Return what a script runs; ``read`` returns the text of a file it names, or None.
 
-    ``environment``: variables that its launcher sets, such as those of Slurm.
+    ``environment``: variables that its launcher sets, such as those of Slurm. ``is_called``: with
+    arguments that are not known, else without any.
     """
     values = {key: Value(value) for key, value in (environment or {}).items()}
     state = State(values=values, exported=dict(values), script=name)
+    if is_called:
+        state.arguments = [Value(f"${n}", is_known=False) for n in range(1, MOST_ARGUMENTS)]
     followed = Followed()
     _Script(text, "", state, read, followed).follow()
     return followed
@@ -205,6 +221,7 @@ class _Script:
     def _apart(self, body: list[Node]) -> State:
         """Follow commands that may not run, in a copy of the state; return it."""
         before, certain = self.state, self.is_certain
+        self.followed.steps += before.size // COPIED
         self.state, self.is_certain = before.copy(), False
         self._nodes(body)
         after, self.state, self.is_certain = self.state, before, certain
@@ -276,7 +293,7 @@ class _Script:
             first = self.expansion.variable(name)
             scalar = [] if first is None else [Word(first.text, 0, 0, first.is_known)]
             before = state.arrays.get(name, scalar) if assignment.appends else []
-            state.arrays[name] = [*before, *items][:MOST_COMMANDS]
+            state.arrays[name] = [*before, *items][:MOST_WORDS]
             state.values.pop(name, None)
             return
         value = self._value(assignment)
@@ -288,7 +305,9 @@ class _Script:
             return
         if assignment.appends:
             before = self.expansion.variable(name) or Value("")
-            value = Value((before.text + value.text)[: 2**16], before.is_known and value.is_known)
+            value = Value(
+                (before.text + value.text)[:LARGEST_VALUE], before.is_known and value.is_known
+            )
         state.assign(name, value)
         if name in state.exported:
             state.exported[name] = value
@@ -451,7 +470,7 @@ class _Script:
             output = self.expansion.output([node], "")
             before = self.followed.files.get(named.text) if node.appends else None
             text = (before.text if before else "") + (output or "")
-            if output is not None and len(text) < 2**16:
+            if output is not None and len(text) < LARGEST_VALUE:
                 self.followed.files[named.text] = WrittenFile(text, node.words[0].start, False)
             return
         if words[0].text not in ("cat", "tee") or heredoc is None or heredoc.is_string:

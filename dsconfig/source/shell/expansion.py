@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import translate
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ LARGEST_VALUE, MOST_WORDS = 2**16, 2**12
 """Limits on a variable and an array, which may contain themselves."""
 MOST_NESTED, LONGEST_CUT = 20, 2**9
 _PARAMETER = re.compile(r"([#!]?)(\w+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
+_ONLY_LIST = re.compile(r"\$(?:[@*]|\{(?:@|\w+\[@\])\})\"")
 _SPECIAL = re.compile(r"[$`\\]")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _BARE = re.compile(r"\$?\{?([A-Za-z_]\w*|\d+(?=\}))\}?|\$(\d)")
@@ -79,9 +81,20 @@ class State:
             arguments=list(self.arguments),
         )
 
+    @property
+    def size(self) -> int:
+        """Return the number of entries that a copy or merge goes through."""
+        return (
+            len(self.values)
+            + len(self.functions)
+            + len(self.exported)
+            + len(self.arguments)
+            + sum(map(len, self.arrays.values()))
+        )
+
     def merge(self, others: "list[State]") -> None:
         """Keep what holds in all of these states; the rest is not known."""
-        first, *more = others
+        first = others[0]
         for name in {name for other in others for name in other.values}:
             known = [other.values.get(name) for other in others]
             value = known[0]
@@ -89,9 +102,8 @@ class State:
             self.values[name] = value if same and value else Value(f"${name}", is_known=False)
         for name in {name for other in others for name in other.arrays}:
             items = [other.arrays.get(name, []) for other in others]
-            kept = list(items[0])
-            while any(each[: len(kept)] != kept for each in items[1:]):
-                kept.pop()
+            same = takewhile(_is_equal, zip(*items, strict=False))
+            kept = [first for first, *_ in same]
             if any(len(each) > len(kept) for each in items):
                 kept.append(Word(f"${{{name}[@]}}", 0, 0, is_known=False))
             self.arrays[name] = kept
@@ -99,7 +111,10 @@ class State:
             name: self.values.get(name, value) for name, value in first.exported.items()
         }
         self.functions |= first.functions
-        del more
+
+
+def _is_equal(items: tuple[Word, ...]) -> bool:
+    return items.count(items[0]) == len(items)
 
 
 class Expansion:
@@ -248,7 +263,7 @@ class Expansion:
 
     def _has_list(self, text: str, at: int) -> bool:
         """Return whether a quoted text is nothing but a list, which may have no item at all."""
-        return re.match(r"\$(?:[@*]|\{(?:@|\w+\[@\])\})\"", text[at:]) is not None
+        return _ONLY_LIST.match(text, at) is not None
 
     # --- variables
 
