@@ -144,7 +144,8 @@ def _added(
 def _complete(facts: "Facts | None", document: "Document") -> "Facts":
     """Return the facts, completed from the YAML file that contains the config."""
     facts = facts_module.Facts() if facts is None else facts
-    return embedded_facts.complete(facts, document) if document.container else facts
+    is_inside = document.container or document.opened
+    return embedded_facts.complete(facts, document) if is_inside else facts
 
 
 def _without_ignored(

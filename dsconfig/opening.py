@@ -22,17 +22,18 @@ def read(
     """Return the document of a ds_config: in a file, or one that the launched program ships or
     builds. Never raises for a user's mistake."""
     document = reading.read(source, name=name)
-    if document.container and isinstance(source, str | os.PathLike):
-        opened = os.fspath(source)
-        document = document if opened == document.name else document._replace(opened=str(opened))
-    if document.is_unreadable or findings.NO_CONFIG in {each.code for each in document.diagnostics}:
-        return launches.with_config(document)
-    return document
+    codes = {each.code for each in document.diagnostics}
+    is_without = document.is_unreadable or findings.NO_CONFIG in codes
+    if (document.container or is_without) and isinstance(source, str | os.PathLike):
+        opened = str(os.fspath(source))
+        is_other = opened != document.name and os_errors.is_file(opened)
+        document = document._replace(opened=opened) if is_other else document
+    return launches.with_config(document) if is_without else document
 
 
 def used(document: Document, facts: "Facts | None") -> Document:
     """Return the config that a run uses: one that TrainingArguments name replaces that of
-    accelerate's YAML."""
+    accelerate's YAML, whose other settings remain (``opened``)."""
     if facts is None or not document.container:
         return document
     named = facts.arguments.get("deepspeed")
@@ -44,5 +45,7 @@ def used(document: Document, facts: "Facts | None") -> Document:
         if os_errors.is_file(path):
             found = reading.read(path)
             is_same = os.path.realpath(path) == os.path.realpath(document.name)
-            return document if is_same or found.is_unreadable else found
+            if is_same or found.is_unreadable:
+                return document
+            return found._replace(opened=document.opened or document.name)
     return document

@@ -1,6 +1,5 @@
 """``dsconfig estimate [FILE]``: memory per GPU, on the host and on NVMe, by component."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,12 +43,12 @@ with lazy_imports():
         usual,
         workload,
     )
-    from dsconfig.facts import inputs, launch_request, machine, run_log
+    from dsconfig.facts import inputs, launch_request, run_log
     from dsconfig.project import accepted_changes, changes, despite_errors, verdict
     from dsconfig.report.render import as_json as machine_form
 
 if TYPE_CHECKING:
-    from dsconfig.cost.estimate import Estimate, Option
+    from dsconfig.cost.estimate import Estimate
     from dsconfig.facts import Facts
     from dsconfig.facts.launch_files import Launch
     from dsconfig.facts.run_log import RunLog
@@ -69,7 +68,9 @@ def estimate(
         str | None,
         typer.Argument(
             metavar="[FILE]",
-            help="Config or launch file (default: compare the usual configurations).",
+            help="Config or launch file, or a directory with one (default: compare the usual "
+            "configurations).",
+            callback=options.file_in,
         ),
     ] = None,
     *,
@@ -264,7 +265,7 @@ def _result(
     if effective is None or document is None:
         return result
     if not result.needs_seq_len and (result.ran_out or not_fitting(result.option, facts)):
-        limit = smaller_device(facts, result.option, log) if log is not None else facts
+        limit = log_facts.smaller_device(facts, result.option, log) if log is not None else facts
         found = accepted_changes.cheapest_changes(effective, limit, program.runtime, document)
         result = result._replace(changes=found, host_fixes=_host_fixes(result))
     if extra.measured is not None:  # the measurement settles the assumptions
@@ -358,13 +359,3 @@ def _changes(result: Result) -> list[dict[str, Any]]:
     if result.document is None:
         return []
     return changes.change_data(result.changes, result.program.runtime, result.document)
-
-
-def smaller_device(facts: "Facts", option: "Option", log: "RunLog") -> "Facts":
-    """Reduce the device memory by what the run failed to allocate, if the estimate fits."""
-    failure = log.out_of_memory
-    if failure is None or not_fitting(option, facts):
-        return facts
-    device = facts.device or machine.DeviceFacts(name="the GPU")
-    memory = option.device.needed_bytes - failure.tried
-    return replace(facts, device=replace(device, memory_bytes=max(memory, 1)))

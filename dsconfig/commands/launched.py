@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-import dsconfig
 from dsconfig.commands import options
 from dsconfig.commands.printing import print_json, print_text
 from dsconfig.lazy_imports import lazy_imports
@@ -32,13 +31,12 @@ def load(
 
     Exits with code 1 if the launch uses none.
     """
-    opened = dsconfig.read(file)
+    opened = options.opened(file)
     launch = launches.launch_of(opened, facts)
     if launch is not None and launches.without_config(opened):
-        found = opened.diagnostics[0].message if opened.is_unreadable else ""
-        reason = found or f"{launch.program.title} is launched without DeepSpeed"
+        reason = opened.diagnostics[0].message if opened.is_unreadable else launch.why_no_config
         stop(launch, reason, output_format)
-    return options.load(file, overrides, facts), launch
+    return options.prepared(opened, file, overrides, facts), launch
 
 
 def stop(launch: "Launch", reason: str, output_format: str) -> NoReturn:
@@ -66,7 +64,7 @@ def print_read(launch: "Launch") -> None:
 
 def _sentences(launch: "Launch") -> Iterator[str]:
     """Yield the program, its facts, and which of them are defaults."""
-    newest = "" if launch.release_is_stated else " (newest known; --with)"
+    newest = "" if launch.release_is_stated else " (newest known; override with --with)"
     yield f"{launch.file}: {launch.program.title} {launch.release}{newest}."
     shown = {
         name: text
@@ -91,7 +89,7 @@ def _shown(name: str, value: Any) -> str | None:
     if value is True:
         return label
     if value is False:
-        return None if name in ("liger", "packing") else f"no {label}"
+        return None if name in ("liger", "packing", "engine_sleeps") else f"no {label}"
     if name in _UNDIVIDED and value in (0, 1):
         return None
     if name == "offload":

@@ -25,10 +25,10 @@ from dsconfig.source.pointer import is_block
 
 with lazy_imports():
     from dsconfig import opening
-    from dsconfig.commands import host_memory
+    from dsconfig.commands import host_memory, text_table
     from dsconfig.facts import embedded_facts, gathering, machine
     from dsconfig.planner import plan as plans
-    from dsconfig.project import settings
+    from dsconfig.project import search, settings
     from dsconfig.source import file_kinds, override
 
 if TYPE_CHECKING:
@@ -36,8 +36,28 @@ if TYPE_CHECKING:
     from dsconfig.source import Document
 
 
+def file_in(context: typer.Context, file: str | None) -> str | None:
+    """Return a file; of a directory the first one in it that launches or configures a run.
+
+    Raises UsageError for a directory without one.
+    """
+    if file is None or context.resilient_parsing or not os_errors.is_folder(file):
+        return file
+    found = [*search.launch_files_in(file)]
+    if not found:
+        raise UsageError(f"{file}: no launch file or config in this directory")
+    others = f"; also found: {', '.join(found[1:])}" if found[1:] else ""
+    note(text_table.paragraph(f"{file}: using {found[0]}{others}"))
+    return found[0]
+
+
 ConfigFile = Annotated[
-    str, typer.Argument(metavar="FILE", help="Config or launch file (- for stdin).")
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Config or launch file, or a directory with one (- for stdin).",
+        callback=file_in,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -114,13 +134,27 @@ FullOrJson = Annotated[str, output_format("full", "json")]
 def load(
     source: str, overrides: list[str] | None = None, facts: "Facts | None" = None
 ) -> "Document":
-    """Read a config and apply overrides. Raises UsageError for an unreadable file.
+    """Read a config and apply overrides. Raises UsageError as :func:`prepared` does.
 
     ``facts`` may name another config, which replaces that of accelerate's YAML.
     """
+    return prepared(opened(source), source, overrides, facts)
+
+
+def opened(source: str) -> "Document":
+    """Read a file, or stdin once. Raises UsageError for a blank name."""
     if not source.strip():
         raise UsageError(f"{source!r} is not a file name; specify a config, or - for stdin")
-    document = dsconfig.read(source)
+    return dsconfig.read(source)
+
+
+def prepared(
+    document: "Document", source: str, overrides: list[str] | None, facts: "Facts | None"
+) -> "Document":
+    """Return the config that a run uses, with overrides applied.
+
+    Raises UsageError for a file that cannot be read and for a plan.
+    """
     codes = (UNREADABLE, NO_CONFIG) if document.is_unreadable else (UNREADABLE,)
     errors = [finding for finding in document.diagnostics if finding.code in codes]
     if errors:
@@ -146,7 +180,8 @@ def parsed(config: dict[str, Any], name: str, overrides: list[str] | None) -> "D
 
 def completed(facts: "Facts", document: "Document") -> "Facts":
     """Return the facts, completed from the YAML file that embeds the config."""
-    return embedded_facts.complete(facts, document) if document.container else facts
+    is_inside = document.container or document.opened
+    return embedded_facts.complete(facts, document) if is_inside else facts
 
 
 def with_this_machine(facts: "Facts", *, ranks: bool = True) -> "Facts":

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 FOUND = 1
 ConfigOrPlan = Annotated[
-    str, typer.Argument(metavar="FILE", help="Config or plan file (- for a config on stdin).")
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Config, launch file or plan, or a directory with one (- for a config on stdin).",
+        callback=options.file_in,
+    ),
 ]
 
 

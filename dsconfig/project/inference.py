@@ -26,7 +26,7 @@ from dsconfig.source.pointer import is_block, value_at
 
 with lazy_imports():
     from dsconfig.checks.rule import fills_auto
-    from dsconfig.facts import embedded_facts
+    from dsconfig.facts import embedded_facts, launches
     from dsconfig.project import settings
     from dsconfig.schema import installed
     from dsconfig.schema import version as versions
@@ -198,13 +198,20 @@ def _infer(
     built = None if document is None else option_configs.built_config(document.container)
     if built is not None:
         return ALONE, f"options of {built.program}"
+    form = "YAML" if source.endswith(YAMLS) else "JSON"
+    form = "script" if source.endswith(SCRIPTS) else form
+    launched = None
+    if document is not None and document.container:
+        launched = launches.program_of(document, facts)
+    if launched is not None and launched.reader:
+        title = "trainer" if launched.reader == launched.name else launched.title
+        return launched.reader, f"the {title} {form}"
     implied = None if facts is None else implied_by(facts)
     if implied is not None:
         return implied
     if document is None:
         return (source and neighbours.program_for(Path(source))) or (ALONE, DEFAULT)
-    container, form = "", "YAML" if source.endswith(YAMLS) else "JSON"
-    form = "script" if source.endswith(SCRIPTS) else form
+    container = ""
     if document.container:
         if embedded_facts.is_accelerate_config(document.container):
             container = ACCELERATE

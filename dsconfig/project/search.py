@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, cast
 from dsconfig import os_errors
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.project.neighbours import YAMLS
+from dsconfig.source.file_kinds import SCRIPTS
 
 with lazy_imports():
     from dsconfig.checks.keys import is_comment
+    from dsconfig.facts import launch_files
     from dsconfig.schema import known_names
     from dsconfig.source import file_kinds, read
     from dsconfig.source.findings import NO_CONFIG
     from dsconfig.source.reading import read_text
 
 if TYPE_CHECKING:
+    from dsconfig.facts.launch_files import Launch
     from dsconfig.source import Document
 
 NAMES = (
@@ -31,6 +34,8 @@ NAMES = (
 """Common names of configs; a file with such a name is checked regardless of its content."""
 SUFFIXES = (".json", ".hjson", ".yaml", ".yml")
 SKIPPED = frozenset(("node_modules", "__pycache__", "site-packages", "build", "dist", "venv"))
+MOST_FILES = 1_000
+"""Files of a directory that are opened to find one that launches a run."""
 MAX_BYTES = 2**20
 """Larger files are not searched by content."""
 CONFIG_KEYS = re.compile(
@@ -51,6 +56,33 @@ def configs_in(directory: str) -> Iterator[str]:
             is_special = os_errors.exists(path) and not os_errors.is_file(path)
             if name.endswith(SUFFIXES) and not is_special and is_candidate(path):
                 yield str(path)
+
+
+def launch_files_in(directory: str) -> list[str]:
+    """Return the files of a directory that launch a run, scripts first, then its configs.
+
+    Folders in it are not searched.
+    """
+    names = sorted(os.listdir(directory))  # noqa: PTH208 - Path.iterdir yields whole paths
+    paths = [Path(directory, name) for name in names[:MOST_FILES] if name[0] != "."]
+    paths = [path for path in paths if os_errors.is_file(path)]
+    suffixes = (*SCRIPTS, *YAMLS, ".py")
+    candidates = sorted(
+        (path for path in paths if path.suffix in suffixes),
+        key=lambda path: path.suffix not in SCRIPTS,
+    )
+    launches = [launch_files.launch_in(str(path)) for path in candidates]
+    found = [launch for launch in launches if launch is not None]
+    named = {os.path.realpath(file) for launch in found for file in _named_by(launch)}
+    configs = (path for path in paths if path.suffix in SUFFIXES and is_candidate(path))
+    listed = dict.fromkeys((*(launch.file for launch in found), *map(str, configs)))
+    return [file for file in listed if os.path.realpath(file) not in named] or [*listed]
+
+
+def _named_by(launch: "Launch") -> Iterator[str]:
+    """Yield the other files that a launch reads."""
+    read = (*launch.files, launch.document.name if launch.document is not None else launch.file)
+    yield from (file for file in read if file != launch.file)
 
 
 def searched_folders(directory: str) -> Iterator[str]:

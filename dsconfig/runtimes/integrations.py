@@ -125,6 +125,13 @@ def _config(model: SpecifiedModel, open_keys: list[KeyPath]) -> Mapping[str, Any
             "specify --model",
             fact="model",
         )
+    if isinstance(model, models.ModelOutline) and not model.config:
+        raise MissingFact(
+            open_keys[0],
+            f"the bucket sizes depend on the hidden_size of {model.name}, which is not known",
+            "specify --model, the path of its config.json",
+            fact="model",
+        )
     if isinstance(model, models.ModelTree) and model.assumed and not model.config:
         raise MissingFact(
             open_keys[0],

@@ -13,10 +13,10 @@ LIMITS = {
     # Lower a number when the count falls. Raise one only with the reason in a comment above it.
     # Files that people launch: shells and Python read statically, facts with origins. Pairs of
     # remedies and changes that are checked; towers of multimodal models.
-    "product files": 722,
-    "product code lines": 67_820,
+    "product files": 663,
+    "product code lines": 67_570,
     # 15 dialects of launched programs, their defaults and cases.
-    "tracked files": 2_488,
+    "tracked files": 2_437,
 }
 
 
