@@ -9,10 +9,11 @@ that covers neither one rank nor all of them in its constructor; those of all ra
 rank creates a group of itself without the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from math import prod
 from typing import Literal
+from weakref import ref
 
 import torch.distributed as dist
 from torch import Tensor
@@ -194,8 +195,9 @@ def _member(group: dist.ProcessGroup | int | None) -> dist.ProcessGroup:
     return group
 
 
-_topologies: list[Topology] = []
-"""The default, then those of the script and of engines; the last one is current."""
+_topologies: list[Callable[[], Topology | None]] = []
+"""The default, then those of the script and, as weak references, of engines; the last is current.
+"""
 
 
 def current() -> Topology:
@@ -204,17 +206,23 @@ def current() -> Topology:
     For functions that scripts call without an engine.
     """
     ranks = all_ranks()
-    _topologies[:] = [topology for topology in _topologies if topology.all_ranks is ranks]
+    alive = [(each, topology) for each in _topologies if (topology := each()) is not None]
+    _topologies[:] = [each for each, topology in alive if topology.all_ranks is ranks]
     if not _topologies:
-        _topologies.append(Topology(Mesh(replicate=world_size()), "cpu"))
-    return _topologies[-1]
+        make_current(Topology(Mesh(replicate=world_size()), "cpu"))
+    topology = _topologies[-1]()
+    assert topology is not None
+    return topology
 
 
-def make_current(topology: Topology) -> None:
-    """Let ``current`` return ``topology`` until another one is made current or it is released."""
-    _topologies.append(topology)
+def make_current(topology: Topology, *, of_engine: bool = False) -> None:
+    """Let ``current`` return ``topology`` until another one is made current; that of an engine
+    until it is released or the engine is gone."""
+    _topologies.append(ref(topology) if of_engine else lambda: topology)
 
 
 def release_topology(topology: Topology) -> None:
-    """Let ``current`` return the topology before ``topology``, if that is the current one."""
-    _topologies[:] = [each for each in _topologies if each is not topology]
+    """Let ``current`` return the topology before that of an engine, if it is the current one."""
+    _topologies[:] = [
+        each for each in _topologies if not (isinstance(each, ref) and each() is topology)
+    ]

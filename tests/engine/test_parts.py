@@ -1,6 +1,7 @@
 """An engine holds parts, and its process is as before once it is destroyed."""
 
 import ast
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,16 @@ def test_attention_of_destroyed_engines_is_that_of_transformers(ranks: Ranks) ->
         assert found["after"] == [found["before"]] * 3
         assert [each["sizes"] for each in found["inside"]] == [[1, 1, 2]] * 3
         assert all(each["attention"] != found["before"]["attention"] for each in found["inside"])
+
+
+@pytest.mark.engine
+def test_replaced_methods_attributes_and_models_are_honored(ranks: Ranks) -> None:
+    for found in ranks.run("training.process_jobs:replaced"):
+        assert found == {"steps": 1, "collates": [tuple, list, list], "is stale": False}
+
+
+def test_star_import_has_submodules_and_no_alias_of_a_type() -> None:
+    names: dict[str, object] = {}
+    exec("from dsengine.ops import *; from dsengine.utils.zero_to_fp32 import *", names)
+    assert "adam" in names and "Path" not in names
+    assert "*" not in dir(import_module("dsengine.runtime.config"))

@@ -3,6 +3,7 @@
 import gc
 from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -65,3 +66,25 @@ def engines_in_a_row(kind: str, stage: int, divides: str) -> dict[str, Any]:
     second.destroy()
     after.append(state())
     return {"before": before, "inside": inside, "after": after}
+
+
+def replaced() -> dict[str, Any]:
+    """Take a model over, replace a method and an attribute of its engine, and destroy that."""
+    model = torch.nn.Linear(8, 8)
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 4,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        "zero_optimization": {"stage": 3},
+    }
+    first, *_ = dsengine.initialize(model=model, config=config)
+    second, *_ = dsengine.initialize(model=model, config=config)
+    second.is_gradient_accumulation_boundary = lambda: True
+    second.backward(second(torch.ones(1, 8, device=second.device)).sum())
+    second.step()
+    second.collate_fn = original = list
+    with mock.patch.object(second, "collate_fn", tuple):
+        patched = second.collate_fn
+    found = {"steps": second.global_steps, "collates": [patched, second.collate_fn, original]}
+    second.destroy()
+    return {**found, "is stale": topology.current() is first.topology}

@@ -58,7 +58,8 @@ class _TableModule(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *places(self.__name__.removeprefix(f"{NAMESPACE}."))]
+        named = places(self.__name__.removeprefix(f"{NAMESPACE}."))
+        return [*super().__dir__(), *(name for name in named if name != ANY)]
 
 
 class _TableLoader(Loader):

@@ -96,10 +96,16 @@ compatible_ops = {name: op.is_compatible() for name, op in ALL_OPS.items()}
 """By kernel name, whether its function is supported."""
 installed_ops = dict.fromkeys(compatible_ops, False)
 """No kernel is prebuilt; ``compatible_ops`` contains what is supported."""
-torch_info = {
-    "version": ".".join(torch.__version__.split(".")[:2]),
-    "cuda_version": torch.version.cuda or "0.0",
-    "nccl_version": ".".join(map(str, _nccl()[:2])),
-    "hip_version": torch.version.hip or "0.0",
-    "bf16_support": not torch.cuda.is_available() or torch.cuda.is_bf16_supported(),
-}
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``torch_info`` when it is read: bf16 support initializes CUDA."""
+    if name != "torch_info":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return {
+        "version": ".".join(torch.__version__.split(".")[:2]),
+        "cuda_version": torch.version.cuda or "0.0",
+        "nccl_version": ".".join(map(str, _nccl()[:2])),
+        "hip_version": torch.version.hip or "0.0",
+        "bf16_support": not torch.cuda.is_available() or torch.cuda.is_bf16_supported(),
+    }

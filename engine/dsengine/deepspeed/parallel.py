@@ -100,9 +100,11 @@ def initialize_sequence_parallel(sequence_parallel_size: int) -> None:
             f"sequence_parallel_size {sequence_parallel_size} does not divide {ranks} ranks: use "
             f"{nearest_degree(sequence_parallel_size, ranks)}"
         )
-    if current().size("sequence") != sequence_parallel_size:
+    topology = current()
+    if topology.size("sequence") != sequence_parallel_size:
         degrees = Degrees(sequence=sequence_parallel_size)
-        make_current(Topology(Mesh.over(ranks, degrees, sharded=True), device_of_rank().type))
+        topology = Topology(Mesh.over(ranks, degrees, sharded=True), device_of_rank().type)
+    make_current(topology)
 
 
 class UlyssesSPAttentionHF:

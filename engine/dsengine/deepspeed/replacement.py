@@ -72,7 +72,8 @@ def replace_deepspeed() -> None:
             f"{imported[0]} is already imported and has found no deepspeed: put "
             "`import dsengine.as_deepspeed` before all other imports, or start with `dsengine`"
         )
-    sys.meta_path.remove(FINDER)
+    if FINDER in sys.meta_path:
+        sys.meta_path.remove(FINDER)
     sys.meta_path.insert(0, replacing_finder())
 
 

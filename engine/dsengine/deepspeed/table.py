@@ -345,7 +345,7 @@ MODULES: Mapping[str, Mapping[str, str]] = {
     },
     "utils.zero_to_fp32": {
         "deepspeed.weights": (
-            "Path convert_zero_checkpoint_to_fp32_state_dict "
+            "convert_zero_checkpoint_to_fp32_state_dict "
             "convert_zero_checkpoint_to_state_dict get_checkpoint_files "
             "get_fp32_state_dict_from_zero_checkpoint get_model_state_file get_model_state_files "
             "get_optim_files load_state_dict_from_zero_checkpoint main"
@@ -402,8 +402,11 @@ def _places(path: str) -> Iterator[tuple[str, Place]]:
 
 
 def public_names(path: str) -> list[str]:
-    """Return the public names of module ``deepspeed.<path>``, without submodules."""
-    return [name for name in places(path) if name != ANY and not name.startswith("_")]
+    """Return the public names of module ``deepspeed.<path>``, and those of modules in it."""
+    below = (name.removeprefix(f"{path}.") for name in MODULES if name.startswith(f"{path}."))
+    modules = (name for name in below if "." not in name)
+    named = (name for name in places(path) if name != ANY)
+    return [name for name in dict.fromkeys((*named, *modules)) if name[0] != "_"]
 
 
 def module_of(name: str) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch
 from torch import Tensor
@@ -60,10 +60,11 @@ def of_part(
 
 
 def attribute_of_part(part: str, name: str) -> Any:
-    """Return a property that reads and sets attribute ``name`` of the engine's ``part``."""
+    """Return a property for attribute ``name`` of the engine's ``part``."""
     return property(
         lambda engine: getattr(getattr(engine, part), name),
         lambda engine, value: setattr(getattr(engine, part), name, value),
+        lambda engine: delattr(getattr(engine, part), name),
     )
 
 
@@ -92,6 +93,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
     ) -> None:
         super().__init__()
         effective = self._effective = plan.effective
+        engine: Any = ref(self)  # no cycle: it ends with its last reference
         managed, stage = effective.gradients.managed_accumulation, effective.zero.stage
         self.module = sharding.module
         self.plan = plan
@@ -134,6 +136,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
             self._reporter,
             policy.frozen_without_masters(sharding.module),
             effective.zero.reduces_every_pass,
+            lambda: bool(engine().is_gradient_accumulation_boundary()),
         )
         self._direct: DirectBackward = DirectBackward(
             sharding, self._windows, scaler, self._passes.prepare_backward
@@ -227,7 +230,7 @@ class Engine(MoveAwareModule, metaclass=EngineType):
         """
         stepper = self._checked_stepper()
         self._step_applied = False
-        if self.accumulation.is_boundary:
+        if self.is_gradient_accumulation_boundary():
             require_all_ranks()
             with self._reporter.phase("step"):
                 check_metrics(self.lr_scheduler, dict(lr_kwargs or {}))

@@ -142,7 +142,7 @@ def _build(
     _refuse_shared(model, replaces=plan.effective.zero.stage > 0 or precision.is_mixed)
     _checkpoint_activations(plan, model)
     topology = Topology(plan.mesh, device.type)
-    make_current(topology)
+    make_current(topology, of_engine=True)
     sharding, originals = distribute(model, plan, precision, topology, device)
     bound = _bound_optimizer(plan, sharding, originals, optimizer, as_groups(parameters))
     del originals  # they would keep full parameters alive next to the shards

@@ -1,6 +1,6 @@
 """The forward and backward passes of an engine, and recovery from one that failed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,7 +23,8 @@ class Passes:
     """Records the running pass, decides whether a backward reduces, and aborts a failed pass.
 
     ``without_masters``: names and modules of frozen parameters that must stay frozen.
-    ``reduces_always``: whether every backward reduces gradients.
+    ``reduces_always``: whether every backward reduces gradients; ``is_boundary``: the method of
+    the engine, which a script may replace.
     """
 
     sharding: Sharding
@@ -32,6 +33,7 @@ class Passes:
     reporter: Reporter
     without_masters: Sequence[tuple[str, nn.Module]]
     reduces_always: bool
+    is_boundary: Callable[[], bool]
     _last: str = ""
     """"forward" or "backward" while it runs and after it has failed, otherwise ""."""
     _is_running: bool = False
@@ -90,7 +92,7 @@ class Passes:
                 )
         self.windows.backwards += 1
         self._issued_before, self._has_forward = issued_collectives(), False
-        reduce = self.windows.reduces and self.windows.is_gradient_accumulation_boundary()
+        reduce = self.windows.reduces and self.is_boundary()
         if reduce or self.reduces_always:
             require_all_ranks()
         self.sharding.before_backward(loss, reduce)

@@ -74,7 +74,8 @@ def distribute(
 def restore_process(sharding: Sharding, topology: Topology) -> None:
     """Undo what distribution has changed in the process, unless another engine needs it."""
     release_attention(sharding)
-    release_split_logits(sharding.module)
+    if sharding.has_model:  # else the model belongs to another engine
+        release_split_logits(sharding.module)
     release_topology(topology)
 
 
@@ -105,7 +106,7 @@ def _distribute(
     watch_forwards(module, topology, device, sharding)
     if not isinstance(sharding, Replicated) or topology.size("sequence") > 1:
         make_copyable(module)
-    record_distribution(sharding, before)
+    record_distribution(sharding, before, topology)
     originals |= split
     originals |= {old: originals[new] for old, new in replaced.items()}
     register_model(module, split, sharding.masters)

@@ -22,6 +22,7 @@ from dsengine.parameters.shards import full_tensor_of
 from dsengine.sharding.base import Sharding
 from dsengine.sharding.zero.partitioned import is_partitioned_parameter
 from dsengine.sharding.zero.registry import master_of, unlink
+from dsengine.topology import Topology, release_topology
 from dsengine.torch_private.modules import parameter_table
 from dsengine.torch_private.removal import Hook, hooks_below, remove_fully_shard
 from dsengine.torch_private.units import ShardedParameter, sharded_parameters_of, units_of
@@ -46,6 +47,7 @@ class _Distributed:
     before: _OriginalState
     hooks: set[Hook]
     sharding: ReferenceType[Sharding]
+    topology: ReferenceType[Topology]
 
 
 _DISTRIBUTED: WeakKeyDictionary[nn.Module, _Distributed] = WeakKeyDictionary()
@@ -69,10 +71,10 @@ def snapshot(root: nn.Module) -> _OriginalState:
     )
 
 
-def record_distribution(sharding: Sharding, before: _OriginalState) -> None:
+def record_distribution(sharding: Sharding, before: _OriginalState, topology: Topology) -> None:
     """Record the model of ``sharding``, just distributed, for ``restore_model``."""
     added = hooks_below(sharding.module) - before.hooks
-    _DISTRIBUTED[sharding.module] = _Distributed(before, added, ref(sharding))
+    _DISTRIBUTED[sharding.module] = _Distributed(before, added, ref(sharding), ref(topology))
 
 
 @torch.no_grad()
@@ -101,6 +103,8 @@ def _restore_model(
         sharding.detach()
         release_attention(sharding)
         release_split_logits(root)
+    if (topology := distributed.topology()) is not None:
+        release_topology(topology)
     names = {module: name for name, module in root.named_modules()}
     ordinary: list[tuple[nn.Module, str, nn.Parameter]] = []
     replaced: dict[Tensor, nn.Parameter] = {}

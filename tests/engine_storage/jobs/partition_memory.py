@@ -43,5 +43,6 @@ def measured() -> dict[str, int]:
         "left": live.at_exit["build"],
         "model": sum(sizes),
         "largest": max(sizes),
+        "smallest": min(sizes),
         "trims": trim.call_count,
     }
