@@ -111,9 +111,8 @@ gpu: $(STAMPS)/setup ## measure on a GPU and write docs/internals/gpu.md
 
 # RELEASES="transformers==5.24.0 transformers==5.23.0" compares these two.
 releases: $(STAMPS)/interop ## print what new releases of DeepSpeed, transformers and accelerate change
-	PYTHONPATH=tests $(INTEROP)/bin/python -m releases $(RELEASES)
-	PYTHONPATH=tests $(INTEROP)/bin/python -m facts.dialect_defaults --newest
-	PYTHONPATH=tests $(INTEROP)/bin/python -m failures.phrases
+	status=0; for part in "releases $(RELEASES)" "facts.dialect_defaults --newest" failures.phrases; do \
+		PYTHONPATH=tests $(INTEROP)/bin/python -m $$part || status=1; done; exit $$status
 
 site: $(STAMPS)/interop ## build the documentation site in runs/site/public
 	$(INTEROP)/bin/python website/build_site.py

@@ -32,7 +32,7 @@ from dsconfig.report.sizes import GIB, both
 with lazy_imports():
     from dsconfig.commands import failed_memory, log_facts, run_logs
     from dsconfig.facts import gathering, machine
-    from dsconfig.failures import reading
+    from dsconfig.failures import reading, text
     from dsconfig.project import search
 
 if TYPE_CHECKING:
@@ -156,8 +156,7 @@ def _explain(
     with usage(), progress("Reading logs"):
         diagnosis = dsconfig.diagnose(*logs, runtime=runtime)
     if config is None:
-        config = config_beside(logs)
-        document = None if config is None else options.load(config)
+        config, document = config_beside(logs)
     answer: failed_memory.MemoryAnswer | None = None
     if config is not None and document is not None:
         diagnosis = diagnosis.for_config(config)
@@ -166,9 +165,10 @@ def _explain(
         name = str(logs[0]) if len(logs) == 1 else "the log"
         log_facts.note_other_stage(stage, name, document.value, document.name)
         if diagnosis.failures and diagnosis.failures[0].signature.startswith(OUT_OF_MEMORY):
-            answer = failed_memory.of_run(config, document, diagnosis.log, logs[0])
+            answer = failed_memory.of_run(config, document, diagnosis.log, logs[0], runtime)
     if is_redacted:
         diagnosis = diagnosis.redacted()
+        answer = answer and answer._replace(verdict=text.redacted(answer.verdict))
     if output_format == "json":
         estimate = {} if answer is None else {"estimate": answer.data}
         print_json({**diagnosis.data, **estimate})
@@ -178,18 +178,23 @@ def _explain(
         print_text(("" if number else "\n") + paragraph(line) if number < 2 else line)
 
 
-def config_beside(logs: list[Path]) -> str | None:
-    """Return the only config in the folder of the logs, with a note; None without exactly one."""
+def config_beside(logs: list[Path]) -> "tuple[str | None, Document | None]":
+    """Return the only config in the folder of the logs, with a note; None without exactly one that
+    can be read."""
     folders = {log if log.is_dir() else log.parent for log in logs if str(log) != "-"}
     if len(folders) != 1:
-        return None
+        return None, None
     (folder,) = folders
-    beside = (path for path in sorted(folder.iterdir()) if path.suffix in search.SUFFIXES)
-    found = [path for path in beside if os_errors.is_file(path) and search.is_candidate(path)]
-    if len(found) != 1:
-        return None
-    note(f"config: {found[0]}, the only one beside the log")
-    return str(found[0])
+    try:
+        beside = [path for path in sorted(folder.iterdir()) if path.suffix in search.SUFFIXES]
+        found = [path for path in beside if os_errors.is_file(path) and search.is_candidate(path)]
+        if len(found) != 1:
+            return None, None
+        document = options.load(str(found[0]))
+    except (OSError, UsageError):
+        return None, None
+    note(f"config: {found[0].name}, the only one beside the log")
+    return str(found[0]), document
 
 
 def machine_checks() -> Iterator[Check]:

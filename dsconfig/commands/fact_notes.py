@@ -45,9 +45,11 @@ def note_unintended_fp32(
 
 
 def note_not_estimated(effective: "Effective", facts: "Facts") -> None:
-    """Print a note for each key whose effect is not estimated."""
+    """Print a note for what is not estimated."""
     for key in estimator.not_estimated(effective, facts):
         note(f"note: {key} is not estimated: the model is not known to have experts")
+    if facts.companions.inference_share and facts.device_bytes is None:
+        note("note: the inference engine is not estimated: its share is of a GPU, see --device")
 
 
 def with_arguments_beside(

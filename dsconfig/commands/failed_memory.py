@@ -9,7 +9,9 @@ from dsconfig.commands import log_facts, options, suggested_changes
 from dsconfig.cost import estimator, workload
 from dsconfig.facts.request import FactsRequest
 from dsconfig.project import accepted_changes, assumed_facts, changes, despite_errors, inference
+from dsconfig.project.errors import UsageError
 from dsconfig.project.verdict import not_fitting, overall
+from dsconfig.report import writers
 from dsconfig.report.sizes import size
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class MemoryAnswer(NamedTuple):
     changes: "tuple[Change, ...]" = ()
     program: "Runtime | None" = None
     document: "Document | None" = None
+    has_activations: bool = True
 
     @property
     def largest(self) -> list[tuple[str, int]]:
@@ -60,34 +63,50 @@ class MemoryAnswer(NamedTuple):
             listed = ", ".join(f"{name} {size(count)}" for name, count in self.largest)
             yield f"Largest: {listed}."
         if self.changes and self.program is not None and self.document is not None:
-            yield from suggested_changes.change_lines(self.changes, self.program, self.document)
+            yield from suggested_changes.change_lines(
+                self.changes, self.program, self.document, activations=self.has_activations
+            )
 
 
-def of_run(config: str, document: "Document", log: "RunLog", logged: Path) -> MemoryAnswer:
-    """Return the estimate of a config with the facts of its log.
+def of_run(
+    config: str, document: "Document", log: "RunLog", logged: Path, runtime: str | None = None
+) -> MemoryAnswer:
+    """Return the estimate of a config with the facts of its log, for a program (default: inferred);
+    what prevents one is its verdict."""
+    try:
+        return _of_run(config, document, log, logged, runtime)
+    except (UsageError, ValueError) as error:
+        return MemoryAnswer(getattr(error, "in_flags", str(error)))
 
-    Raises UsageError for a config that cannot be read.
-    """
+
+def _of_run(
+    config: str, document: "Document", log: "RunLog", logged: Path, runtime: str | None
+) -> MemoryAnswer:
     facts = options.facts_from(FactsRequest(), config)
     facts, _ = log_facts.with_log(facts, log, logged)
     facts = options.completed(facts, document)
     program = inference.target_program(
-        None, log_facts.release(log), document=document, source=config, facts=facts
+        runtime, log_facts.release(log), document=document, source=config, facts=facts
     ).runtime
     facts, _ = assumed_facts.for_estimate(document, facts, program)
     try:
         workload.require_facts(facts)
     except ValueError as error:
         missing = getattr(error, "in_flags", str(error))
-        return MemoryAnswer(f"{missing} (`dsconfig estimate {config} --log {logged} ...`)")
+        command = writers.shell(["dsconfig", "estimate", config, "--log", str(logged)])
+        return MemoryAnswer(f"{missing} ({writers.code(f'{command} ...')})")
     _, effective, _ = despite_errors.concrete(document, facts, program)
     if effective is None:
-        return MemoryAnswer(f"{config} has errors: run `dsconfig validate {config}`")
+        command = writers.shell(["dsconfig", "validate", config])
+        return MemoryAnswer(f"the config has errors: run {writers.code(command)}")
     found = estimator.estimate(effective, facts, runtime=program)
     option = found.options[0]
     if facts.sequence_length is None and not not_fitting(option, facts):
         return MemoryAnswer("activations decide, and the sequence length is not known", option)
     limit = log_facts.smaller_device(facts, option, log)
+    if limit is facts and not not_fitting(option, facts):
+        return MemoryAnswer("fits, so it does not explain the error", option)
     fitting = accepted_changes.cheapest_changes(effective, limit, program, document, count=1)
     verdict = overall(found, facts, is_config=True)
-    return MemoryAnswer(verdict, option, tuple(fitting), program, document)
+    has_activations = facts.sequence_length is not None
+    return MemoryAnswer(verdict, option, tuple(fitting), program, document, has_activations)

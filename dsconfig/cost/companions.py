@@ -1,41 +1,42 @@
 """Memory of what runs beside the model that is trained: frozen copies and an inference engine.
 
-A frozen copy, such as the reference model of DPO, is kept like the weights of the model itself: at
-stage 3 divided over the ranks, and offloaded with them (``prepare_deepspeed`` of TRL 1.16). An
+A frozen copy, such as the reference model of DPO, is kept like the 16-bit weights: at stage 3
+divided over the ranks, and offloaded with the parameters (``prepare_deepspeed`` of TRL 1.16). An
 inference engine on the same GPUs (vLLM) takes its share of the memory before training starts.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from dsconfig.cost.categories import PARAMETERS, STAGE
 from dsconfig.cost.estimate import Component, DeviceMemory, Phase, TierMemory
+from dsconfig.cost.workload import Workload
 from dsconfig.facts.facts import Facts
+from dsconfig.runtimes.effective import Tier
 
-COPIES, ENGINE, WEIGHTS = "frozen copies", "inference engine", "weights"
+COPIES, ENGINE = "frozen copies", "inference engine"
+FORMULA = "compute-dtype bytes per element; divided by the ranks at stage 3"
 
 
-def on_device(memory: DeviceMemory, facts: Facts) -> DeviceMemory:
+def on_device(memory: DeviceMemory, job: Workload, facts: Facts) -> DeviceMemory:
     """Return the memory of a rank's device with what runs beside the model."""
-    beside, phases = facts.companions, tuple(memory.phase_bytes)
-    weights = max((part.bytes for part in memory.components if part.name == WEIGHTS), default=0)
-    engine = int(beside.inference_share * (facts.device_bytes or 0))
+    phases = tuple(memory.phase_bytes)
+    engine = int(facts.companions.inference_share * (facts.device_bytes or 0))
+    copies = _copies(job, facts) if _tier(job) is Tier.DEVICE else 0
     added = (
-        Component(COPIES, beside.frozen_copies * weights, "", "as the weights", phases),
+        Component(COPIES, copies, STAGE, FORMULA, phases),
         Component(ENGINE, engine, "", "share of the GPU's memory", phases),
     )
     added = tuple(part for part in added if part.bytes)
     more = sum(part.bytes for part in added)
     if not more:
         return memory
-
-    def raised(values: "MappingProxyType[Phase, int]") -> "MappingProxyType[Phase, int]":
-        return MappingProxyType({phase: count + more for phase, count in values.items()})
-
     return replace(
         memory,
         components=(*memory.components, *added),
-        phase_bytes=raised(MappingProxyType(dict(memory.phase_bytes))),
-        end_bytes=raised(MappingProxyType(dict(memory.end_bytes))),
+        phase_bytes=_raised(memory.phase_bytes, more),
+        end_bytes=_raised(memory.end_bytes, more),
         peak_bytes=memory.peak_bytes + more,
         reserved_bytes=memory.reserved_bytes + more,
         visible_bytes=memory.visible_bytes + more,
@@ -47,17 +48,30 @@ def on_device(memory: DeviceMemory, facts: Facts) -> DeviceMemory:
     )
 
 
-def on_host(memory: TierMemory, facts: Facts) -> TierMemory:
-    """Return host memory, or NVMe, with the offloaded weights of frozen copies."""
-    weights = next((part for part in memory.components if part.name == WEIGHTS), None)
-    if weights is None or not facts.companions.frozen_copies:
+def in_tier(memory: TierMemory, tier: Tier, job: Workload, facts: Facts) -> TierMemory:
+    """Return the memory of a node's host, or its NVMe, with the copies that are offloaded to it."""
+    more = _copies(job, facts) * job.ranks_per_node if _tier(job) is tier else 0
+    if not more:
         return memory
-    more = facts.companions.frozen_copies * weights.bytes
-    copies = replace(weights, name=COPIES, bytes=more, formula="as the weights")
+    formula = f"{FORMULA}, {job.ranks_per_node} ranks"
     return replace(
         memory,
-        components=(*memory.components, copies),
+        components=(*memory.components, Component(COPIES, more, PARAMETERS, formula)),
         bytes=memory.bytes + more,
         peak_bytes=memory.peak_bytes + more,
-        pinned_bytes=memory.pinned_bytes + (more if weights.pinned else 0),
     )
+
+
+def _copies(job: Workload, facts: Facts) -> int:
+    held = job.held if job.effective.zero.stage == 3 else job.elements
+    return facts.companions.frozen_copies * held * job.width
+
+
+def _tier(job: Workload) -> Tier:
+    """Return where parameters are kept."""
+    zero = job.effective.zero
+    return zero.parameter_tier if zero.stage == 3 else Tier.DEVICE
+
+
+def _raised(values: Mapping[Phase, int], more: int) -> Mapping[Phase, int]:
+    return MappingProxyType({phase: count + more for phase, count in values.items()})

@@ -39,7 +39,7 @@ from dsconfig.runtimes.degrees import (
     with_degrees,
     with_executed_degrees,
 )
-from dsconfig.runtimes.effective import TIER_NAMES, Effective
+from dsconfig.runtimes.effective import TIER_NAMES, Effective, Tier
 from dsconfig.schema.paths import AUTOEP_SIZE
 
 
@@ -132,7 +132,9 @@ def _option(
     runs = [(job, simulate(job)) for job in jobs]
     job, trace = max(runs, key=lambda run: run[1].peak)
     zero = effective.zero
-    host, nvme = (companions.on_host(each, facts) for each in _below_device(job, program))
+    host, nvme = _below_device(job, program)
+    host = companions.in_tier(host, Tier.HOST, job, facts)
+    nvme = companions.in_tier(nvme, Tier.NVME, job, facts)
     low, high = spread(job, trace)
     device = DeviceMemory(
         components=trace.components(),
@@ -144,7 +146,7 @@ def _option(
         high_bytes=high,
         **(_on_cpu(job, trace, host) if job.on_cpu else _on_gpu(trace, facts)),
     )
-    device = companions.on_device(device, facts)
+    device = companions.on_device(device, job, facts)
     gpu = facts.device
     known = [(gpu.name, gpu.memory_bytes)] if gpu and gpu.memory_bytes is not None else []
     return Option(

@@ -18,13 +18,26 @@ if TYPE_CHECKING:
     from dsconfig.facts.training import TrainingFacts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Companions:
-    """What runs beside the model that is trained, and how many sequences a sample has."""
+    """What runs beside the model that is trained, and how many sequences a sample has; None if
+    nobody states it."""
 
-    frozen_copies: int = 0
-    sequences_per_sample: int = 1
-    inference_share: float = 0.0
+    copies: int | None = None
+    sequences: int | None = None
+    share: float | None = None
+
+    @property
+    def frozen_copies(self) -> int:
+        return self.copies or 0
+
+    @property
+    def sequences_per_sample(self) -> int:
+        return self.sequences or 1
+
+    @property
+    def inference_share(self) -> float:
+        return self.share or 0.0
 
 
 ALONE = Companions()
@@ -87,12 +100,9 @@ class Facts:
         yield "host_memory", self.host and self.host.memory_bytes and size(self.host.memory_bytes)
         yield "nvme", self.host and self.host.nvme_path
         beside = self.companions
-        yield "frozen_copies", beside.frozen_copies
-        yield (
-            "sequences_per_sample",
-            max(0, beside.sequences_per_sample - 1) and (beside.sequences_per_sample),
-        )
-        yield "inference_share", beside.inference_share
+        yield "frozen_copies", beside.copies
+        yield "sequences_per_sample", beside.sequences
+        yield "inference_share", beside.share
         yield "client_optimizer", self.client_optimizer
         yield "client_scheduler", self.client_scheduler
         for name in ("tensor", "sequence", "pipeline", "expert"):

@@ -191,19 +191,15 @@ def _facts(arguments: Mapping[str, Any]) -> Facts:
 
 def _companions(arguments: Mapping[str, Any]) -> Companions:
     """Return what runs beside the model. Raises FactError."""
-    copies, sequences = arguments["frozen_copies"], arguments["sequences_per_sample"]
+    for name, least in (("frozen_copies", 0), ("sequences_per_sample", 1)):
+        count = arguments[name]
+        if count is not None and not (type(count) is int and least <= count <= MOST_COPIES):
+            message = f"{shown(count)} is not an integer from {least} to {MOST_COPIES}"
+            raise FactError(name, message)
     share = arguments["inference_share"]
-    if type(copies) is not int or not 0 <= copies <= MOST_COPIES:
-        message = f"{shown(copies)} is not an integer from 0 to {MOST_COPIES}"
-        raise FactError("frozen_copies", message)
-    if type(sequences) is not int or not 1 <= sequences <= MOST_COPIES:
-        message = f"{shown(sequences)} is not an integer from 1 to {MOST_COPIES}"
-        raise FactError("sequences_per_sample", message)
-    if type(share) not in (int, float) or not 0 <= share < 1:
+    if share is not None and not (type(share) in (int, float) and 0 <= share < 1):
         raise FactError("inference_share", f"{shown(share)} is not a number from 0 to below 1")
-    return Companions(
-        frozen_copies=copies, sequences_per_sample=sequences, inference_share=float(share)
-    )
+    return Companions(arguments["frozen_copies"], arguments["sequences_per_sample"], share)
 
 
 def releases_of(specified: Mapping[str, str] | Iterable[str] | None) -> dict[str, str]:

@@ -107,6 +107,8 @@ def launch_in(
         is_complete=content.is_complete,
     )
     named = _named_config(content) or _mentioned(keys)
+    if named is None and not content.is_complete and content.script is not None:
+        named = Sourced(UNKNOWN, Origin(FILE, f"{path}:{content.script.line}"))
     keys.has_deepspeed = named is not None or bool(program.ds_config)
     launcher, own = started_ranks(content, path), _started(keys)
     if own is not None and ("ranks" not in launcher or "ranks_when" in program.launch):

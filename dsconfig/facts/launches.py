@@ -14,7 +14,7 @@ from dsconfig.facts.launch_files import Launch
 from dsconfig.facts.model import ModelOutline
 from dsconfig.facts.request import FactsRequest, flag_of
 from dsconfig.facts.training import GATHERED_AS, TrainingFacts
-from dsconfig.report import Diagnostic
+from dsconfig.report import Diagnostic, Effect
 from dsconfig.source import findings
 from dsconfig.source.document import Document
 from dsconfig.source.file_kinds import SCRIPTS
@@ -56,6 +56,8 @@ def with_config(document: Document) -> Document:
     if not without_config(document):
         return document
     launch = launch_of(document)
+    if any(each.effect is Effect.ALTERED for each in document.diagnostics):
+        return document  # its launcher turns DeepSpeed off
     if launch is not None and launch.document is None and not document.is_unreadable:
         note = findings.no_config_named(launch.why_no_config)
         found = (note, *_beside(document))
@@ -142,7 +144,7 @@ def _merged_companions(given: Companions, found: Companions) -> Companions:
     own = {
         each.name: value
         for each in fields(Companions)
-        if (value := getattr(given, each.name)) != each.default
+        if (value := getattr(given, each.name)) is not None
     }
     return replace(found, **own)
 

@@ -168,28 +168,28 @@ class FactsRequest:
         Declaration("Quantize the frozen linear layers (QLoRA: 4bit).", placeholder="4bit|8bit"),
     ] = None
     frozen_copies: Annotated[
-        int,
+        int | None,
         Declaration(
             "Frozen copies of the model beside it, e.g. 1 for a reference model.", kind=int, least=0
         ),
-    ] = 0
+    ] = None
     sequences_per_sample: Annotated[
-        int,
+        int | None,
         Declaration(
             "Sequences of one sample in a forward pass: 2 for pairs (DPO, reward models).",
             kind=int,
             least=1,
         ),
-    ] = 1
+    ] = None
     inference_share: Annotated[
-        float,
+        float | None,
         Declaration(
             "Share of GPU memory of an inference engine on the same GPUs (vLLM).",
             kind=float,
             least=0.0,
-            most=1.0,
+            most=0.99,
         ),
-    ] = 0.0
+    ] = None
     client_optimizer: Annotated[
         str | None, Declaration("Optimizer passed by the script, e.g. AdamW.", placeholder="CLASS")
     ] = None

@@ -204,7 +204,7 @@ def _infer(
     if document is not None and document.container:
         launched = launches.program_of(document, facts)
     if launched is not None and launched.reader:
-        title = "trainer" if launched.reader == launched.name else launched.title
+        title = "trainer" if launched.name == TRAINER else launched.title
         return launched.reader, f"the {title} {form}"
     implied = None if facts is None else implied_by(facts)
     if implied is not None:

@@ -15,7 +15,7 @@ from dsconfig.source.shell_script import Script, WrittenFile
 Read = Callable[[Path], Document]
 
 
-_NOT_CONTINUED = re.compile(r"^(?!\s*#).*?(?<!\\)(\\[ \t]++)\r?\n[ \t]*+-", re.MULTILINE)
+_NOT_CONTINUED = re.compile(r"^(?![ \t]*+#).*?(?<!\\)(\\[ \t]++)(?=\r?\n[ \t]*+-)", re.MULTILINE)
 """A backslash and blanks at the end of a line, before a line that begins with an option."""
 
 

@@ -14,6 +14,8 @@ from dsconfig.source.pointer import is_block, is_list
 MOST_NODES = 20_000
 """Nodes of a file that are read."""
 DEEPEST = 40
+LARGEST, MOST_POWER = 2**63, 10_000
+"""Limits on a converted number, and on a base (a thousand times an exponent)."""
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda left, right: left + right,
     ast.Sub: lambda left, right: left - right,
@@ -75,7 +77,8 @@ class _Module:
                 name = _parts(node.func)[-1]
                 if name == "int" and len(node.args) == 1:
                     number = self.value(node.args[0], depth + 1)
-                    return int(number) if isinstance(number, int | float) else UNKNOWN
+                    is_number = isinstance(number, int | float) and abs(number) < LARGEST
+                    return int(number) if is_number else UNKNOWN
                 if self.is_script and name != "dict":
                     return UNKNOWN
                 return own if name == "dict" else {"type": name, **own}
@@ -103,7 +106,8 @@ class _Module:
         left, right = self.value(node.left, depth + 1), self.value(node.right, depth + 1)
         apply = OPERATORS.get(type(node.op))
         numbers = isinstance(left, int | float) and isinstance(right, int | float)
-        is_large = isinstance(node.op, ast.Pow) and numbers and max(abs(left), 1e3 * right) > 1e4
+        is_power = isinstance(node.op, ast.Pow)
+        is_large = numbers and is_power and (abs(left) > MOST_POWER or right > MOST_POWER / 1000)
         if apply is None or not numbers or is_large:
             return UNKNOWN
         try:

@@ -185,6 +185,8 @@ def _script(
     arguments = words[program + 1 :]
     own, places = _options(arguments)
     file = _arguments_file(arguments, own)
+    if file is None and base in _TRAINERS and arguments and not arguments[0].is_known:
+        file = arguments[0].text
     if launcher == "python" and not own and file is None:
         return None
     named = next((own[name] for name in CONFIG_OPTIONS if isinstance(own.get(name), str)), None)
@@ -224,12 +226,12 @@ def _without_submitter(words: list[Word]) -> list[Word]:
     ends = [at for at, word in enumerate(words) if word.text == "--"]
     ends += [at for at, word in enumerate(words) if ends and at > ends[0] and word.text == "&&"]
     for at in (*reversed(ends), -1):
-        found = words[at + 1 :]
+        found = words[at + 1 : at + 4]
         is_script = len(found) > 2 and found[2].text.endswith(".py")
         if is_script and _base(found[0].text) == "uv" and found[1].text == "run":
-            return [found[0]._replace(text="python"), *found[2:]]
-        if at >= 0 and any(_is_launcher(each.text) for each in found[:3]):
-            return found
+            return [found[0]._replace(text="python"), *words[at + 3 :]]
+        if at >= 0 and any(_is_launcher(each.text) for each in found):
+            return words[at + 1 :]
     return words
 
 

@@ -172,7 +172,9 @@ def test_launch_that_turns_deepspeed_off_is_an_error(tmp_path: Path) -> None:
     )
     script = tmp_path / "run.sh"
     for flag, is_off in (("--multi_gpu ", True), ("", False)):
-        script.write_text(f"accelerate launch --config_file acc.yaml {flag}train.py --lr 1e-4\n")
+        arguments = "--model_name_or_path m --learning_rate 1e-5 --per_device_train_batch_size 1"
+        command = f"accelerate launch --config_file acc.yaml {flag}train.py {arguments}"
+        script.write_text(f"{command}\n")
         shown = command_line.run("validate", "run.sh", cwd=tmp_path).stdout
         assert ("turns DeepSpeed off" in shown) is is_off
         assert "the program stops" not in shown

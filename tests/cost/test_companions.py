@@ -6,43 +6,51 @@ import pytest
 
 import dsconfig
 from dsconfig.cost import estimator
-from dsconfig.cost.companions import COPIES, ENGINE, WEIGHTS
+from dsconfig.cost.companions import COPIES, ENGINE
 
 AUTO = {"bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 2}
 SHAPE = {"model": "llama-3.2-1b", "gpus": 4, "device": "a100-80gb", "seq_len": 1024}
 
 
-def option(stage: int, *, micro: int = 2, offload: bool = False, **facts: Any) -> Any:
+def option(
+    stage: int, *, micro: int = 2, offload: bool = False, program: str = "deepspeed", **facts: Any
+) -> Any:
     zero: dict[str, Any] = {"stage": stage}
     if offload:
         zero["offload_param"] = {"device": "cpu"}
         zero["offload_optimizer"] = {"device": "cpu"}
     config = AUTO | {"zero_optimization": zero, "train_micro_batch_size_per_gpu": micro}
     gathered = dsconfig.gather(**{**SHAPE, **facts})
-    resolved = dsconfig.resolve(config, gathered, runtime="deepspeed")
+    resolved = dsconfig.resolve(config, gathered, runtime=program)
     assert resolved.effective is not None
-    return estimator.estimate(resolved.effective, gathered, runtime="deepspeed").options[0]
+    return estimator.estimate(resolved.effective, gathered, runtime=program).options[0]
 
 
 def size(parts: Any, name: str) -> int:
     return sum(part.bytes for part in parts if part.name == name)
 
 
+PARAMETERS = 1_235_814_400
+
+
+@pytest.mark.parametrize("program", ["deepspeed", "dsengine"])
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_frozen_copy_is_kept_like_the_weights(stage: int) -> None:
-    alone, beside = option(stage), option(stage, frozen_copies=1)
-    weights = max(part.bytes for part in alone.device.components if part.name == WEIGHTS)
-    assert size(beside.device.components, COPIES) == weights
-    assert beside.device.needed_bytes == alone.device.needed_bytes + weights
-    assert beside.fits[0].headroom_bytes == alone.fits[0].headroom_bytes - weights
+def test_frozen_copy_has_16_bit_weights(stage: int, program: str) -> None:
+    alone, beside = option(stage, program=program), option(stage, program=program, frozen_copies=1)
+    added = size(beside.device.components, COPIES)
+    assert added == 2 * PARAMETERS // (4 if stage == 3 else 1)
+    assert beside.device.needed_bytes == alone.device.needed_bytes + added
+    assert beside.fits[0].headroom_bytes == alone.fits[0].headroom_bytes - added
     assert beside.step.seconds > alone.step.seconds
 
 
-def test_frozen_copy_is_offloaded_with_the_weights() -> None:
-    alone, beside = option(3, offload=True), option(3, offload=True, frozen_copies=2)
-    added = size(beside.host.components, COPIES)
-    assert added == 2 * size(alone.host.components, WEIGHTS) > 0
-    assert beside.host.bytes == alone.host.bytes + added
+@pytest.mark.parametrize("program", ["deepspeed", "dsengine"])
+def test_frozen_copy_is_offloaded_with_the_parameters(program: str) -> None:
+    alone = option(3, offload=True, program=program)
+    beside = option(3, offload=True, program=program, frozen_copies=2)
+    assert size(beside.device.components, COPIES) == 0
+    assert size(beside.host.components, COPIES) == 2 * 2 * PARAMETERS
+    assert beside.host.bytes == alone.host.bytes + 2 * 2 * PARAMETERS
 
 
 def test_pairs_need_the_activations_of_twice_the_micro_batch() -> None:
@@ -62,7 +70,7 @@ def test_inference_engine_takes_its_share_of_the_gpu() -> None:
     ("name", "value"),
     [
         *(("frozen_copies", value) for value in (-1, 65, 1.0, True, "1")),
-        *(("sequences_per_sample", value) for value in (0, 65, None, 2.0)),
+        *(("sequences_per_sample", value) for value in (0, 65, True, 2.0)),
         *(("inference_share", value) for value in (-0.1, 1, float("nan"), "0.5")),
     ],
 )

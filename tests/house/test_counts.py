@@ -14,7 +14,7 @@ LIMITS = {
     # Files that people launch: shells and Python read statically, facts with origins. Pairs of
     # remedies and changes that are checked; towers of multimodal models.
     "product files": 663,
-    "product code lines": 67_570,
+    "product code lines": 67_660,
     # 15 dialects of launched programs, their defaults and cases.
     "tracked files": 2_437,
 }
