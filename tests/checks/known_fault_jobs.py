@@ -6,6 +6,7 @@ Run by ``test_live_faults``, one process per rank, with the release to try first
 Rank 0 prints the results of all ranks, each once, as its last line.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -265,4 +266,5 @@ if __name__ == "__main__":
         results: list[Any] = [None] * deepspeed.comm.get_world_size()
         torch.distributed.all_gather_object(results, JOBS[sys.argv[1]]())
         if deepspeed.comm.get_rank() == 0:
-            print(*sorted(set(results)))
+            print(*sorted(set(results)), flush=True)
+    os._exit(0)  # a thread of gloo that still runs would abort the process
