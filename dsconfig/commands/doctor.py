@@ -32,7 +32,8 @@ from dsconfig.report.sizes import GIB, both
 with lazy_imports():
     from dsconfig.commands import failed_memory, log_facts, run_logs
     from dsconfig.facts import gathering, machine
-    from dsconfig.failures import reading, text
+    from dsconfig.failures import reading
+    from dsconfig.failures import text as log_text
     from dsconfig.project import search
 
 if TYPE_CHECKING:
@@ -162,13 +163,14 @@ def _explain(
         diagnosis = diagnosis.for_config(config)
         stage = diagnosis.log.stage
         stage = diagnosis.facts["stage"] if stage is None else stage
-        name = str(logs[0]) if len(logs) == 1 else "the log"
-        log_facts.note_other_stage(stage, name, document.value, document.name)
+        names = (str(logs[0]) if len(logs) == 1 else "the log", document.name)
+        log_name, config_name = map(log_text.redacted, names) if is_redacted else names
+        log_facts.note_other_stage(stage, log_name, document.value, config_name)
         if diagnosis.failures and diagnosis.failures[0].signature.startswith(OUT_OF_MEMORY):
             answer = failed_memory.of_run(config, document, diagnosis.log, logs[0], runtime)
     if is_redacted:
         diagnosis = diagnosis.redacted()
-        answer = answer and answer._replace(verdict=text.redacted(answer.verdict))
+        answer = answer and answer._replace(is_redacted=True)
     if output_format == "json":
         estimate = {} if answer is None else {"estimate": answer.data}
         print_json({**diagnosis.data, **estimate})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dsconfig.commands import log_facts, options, suggested_changes
 from dsconfig.cost import estimator, workload
 from dsconfig.facts.request import FactsRequest
+from dsconfig.failures.text import redacted_values
 from dsconfig.project import accepted_changes, assumed_facts, changes, despite_errors, inference
 from dsconfig.project.errors import UsageError
 from dsconfig.project.verdict import not_fitting, overall
@@ -34,6 +35,8 @@ class MemoryAnswer(NamedTuple):
     program: "Runtime | None" = None
     document: "Document | None" = None
     has_activations: bool = True
+    is_redacted: bool = False
+    """Without paths and hosts of the config and the log."""
 
     @property
     def largest(self) -> list[tuple[str, int]]:
@@ -53,18 +56,24 @@ class MemoryAnswer(NamedTuple):
         found: list[dict[str, Any]] = []
         if self.program is not None and self.document is not None:
             found = changes.change_data(self.changes, self.program, self.document)
+        found = [{**each, "diff": self._shown(each["diff"])} for each in found]
         parts = [{"name": name, "bytes": count} for name, count in self.largest]
-        return {"verdict": self.verdict, "largest": parts, "remedies": found}
+        return {"verdict": self._shown(self.verdict), "largest": parts, "remedies": found}
+
+    def _shown(self, value: Any) -> Any:
+        return redacted_values(value) if self.is_redacted else value
 
     def lines(self) -> Iterator[str]:
         """Yield the verdict, the largest components, and the changes that make the run fit."""
-        yield f"Estimate: {self.verdict}"
+        yield f"Estimate: {self._shown(self.verdict)}"
         if self.largest:
             listed = ", ".join(f"{name} {size(count)}" for name, count in self.largest)
             yield f"Largest: {listed}."
         if self.changes and self.program is not None and self.document is not None:
-            yield from suggested_changes.change_lines(
-                self.changes, self.program, self.document, activations=self.has_activations
+            yield from self._shown(
+                suggested_changes.change_lines(
+                    self.changes, self.program, self.document, activations=self.has_activations
+                )
             )
 
 
@@ -76,7 +85,7 @@ def of_run(
     try:
         return _of_run(config, document, log, logged, runtime)
     except (UsageError, ValueError) as error:
-        return MemoryAnswer(getattr(error, "in_flags", str(error)))
+        return MemoryAnswer(str(error))
 
 
 def _of_run(
@@ -92,7 +101,7 @@ def _of_run(
     try:
         workload.require_facts(facts)
     except ValueError as error:
-        missing = getattr(error, "in_flags", str(error))
+        missing = str(error)
         command = writers.shell(["dsconfig", "estimate", config, "--log", str(logged)])
         return MemoryAnswer(f"{missing} ({writers.code(f'{command} ...')})")
     _, effective, _ = despite_errors.concrete(document, facts, program)

@@ -7,7 +7,7 @@ divides by 1024 three times. Values that are not printed stay None.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -31,6 +31,8 @@ PHRASES = (
     "SamplesPerSec=",
     "json = {",
     "MaxMemAllocated=",
+    "llocated: ",
+    "llocated=",
     "MiB /",
     "  Off |",
     "  On  |",
@@ -43,7 +45,7 @@ PHRASES = (
 """Each line that is read contains one of these."""
 MAX_BYTES = 512 * MIB
 """Larger input is not a log, or a device that never ends."""
-_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "bytes": 1, "MB": MIB, "GB": GIB}
+_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "bytes": 1, "KB": KIB, "MB": MIB, "GB": GIB}
 _NUMBER = r"(\d{1,15}(?:\.\d+)?)"
 _SIZE = rf"{_NUMBER} (KiB|MiB|GiB|bytes)"
 
@@ -69,6 +71,15 @@ class OutOfMemory:
     allocated: int | None = None
     reserved: int | None = None
     phase: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """GPU memory that rises throughout a log, in bytes."""
+
+    first: int
+    last: int
+    readings: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +110,7 @@ class RunLog:
     releases: Mapping[str, str] = field(default_factory=dict[str, str])
     """Releases of torch and transformers."""
     out_of_memory: OutOfMemory | None = None
+    growth: Growth | None = None
     found: tuple[str, ...] = field(default=())
     """Kinds of lines that were recognized."""
 
@@ -170,6 +182,7 @@ def from_text(text: str) -> RunLog:
         device_memory=min(capacity, default=out_of_memory.capacity if out_of_memory else None),
         releases={name: version for name, version in versions.items() if version},
         out_of_memory=out_of_memory,
+        growth=_growth([*_allocations(text, readings), gpus]),
         found=tuple(kind for kind, is_present in kinds.items() if is_present),
     )
 
@@ -232,6 +245,45 @@ def _readings(lines: list[str]) -> Iterator[MemoryReading]:
             )
         elif title and "CPU Virtual Memory" not in title:
             caption = title
+
+
+_ALLOCATED = re.compile(
+    rf"^(.*?)\b\w{{0,30}}allocated ?[:=] ?{_NUMBER} ?([KMG]i?B)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_PEAK = re.compile(r"max|peak", re.IGNORECASE)
+_DIGITS = re.compile(r"(?<![Rr]ank)(?<![Rr]ank )(?<!GPU)(?<!GPU )\d+(?:\.\d+)?")
+"""Numbers of a line but those of ranks and GPUs."""
+
+
+def _allocations(text: str, readings: Iterable[MemoryReading]) -> Iterable[Sequence[int]]:
+    """Return the allocations at each place of the program, in the order of the log."""
+    found: dict[str, list[int]] = {}
+    for reading in readings:
+        found.setdefault(_DIGITS.sub("", reading.caption), []).append(reading.allocated)
+    for hit in _ALLOCATED.finditer(text):
+        if _PEAK.search(hit[0][-60:]):
+            continue
+        size = int(float(hit[2]) * _UNITS[f"{hit[3][:1].upper()}{hit[3][1:-1].lower()}B"])
+        found.setdefault(_DIGITS.sub("", hit[1]), []).append(size)
+    return found.values()
+
+
+LEAST_GROWTH = 0.05
+"""Of the last reading."""
+
+
+def _growth(places: Iterable[Sequence[int]]) -> Growth | None:
+    """Return the growth at the first place where each third of the readings is above the one
+    before; what a run allocates once, or at some steps, is none."""
+    for sizes in places:
+        third = len(sizes) // 3
+        parts = sizes[:third], sizes[third:-third], sizes[-third:]
+        if third < 2 or sizes[-1] - sizes[0] < LEAST_GROWTH * sizes[-1]:
+            continue
+        if max(parts[0]) < min(parts[1]) and max(parts[1]) < min(parts[2]):
+            return Growth(first=sizes[0], last=sizes[-1], readings=len(sizes))
+    return None
 
 
 _PHASES = (

@@ -10,7 +10,7 @@ from dsconfig.facts import run_log
 from dsconfig.failures import explanation
 from dsconfig.failures.scanner import EXCEPTION, RECOVERED, Match, Scan
 from dsconfig.failures.signature import Role, Signature, compiled, order, programs, remedies_of
-from dsconfig.failures.text import Frame, redacted, shortened
+from dsconfig.failures.text import Frame, redacted_values, shortened
 from dsconfig.report import writers
 
 LONGEST = 300
@@ -19,6 +19,8 @@ MOST_LINES = 12
 """Lines of the message of an unknown exception."""
 NEAR_END = 60
 """Lines before the end of a log in which an unknown exception is what ended the run."""
+LATE = 100
+"""Steps after which memory that is needed in each step would have been missing before."""
 UNKNOWN = "unrecognized-exception"
 _ORDER = {role: place for place, role in enumerate(Role)}
 
@@ -66,21 +68,11 @@ class Failure:
 
     def redacted(self) -> "Failure":
         """Return the failure without paths, hosts, addresses, tokens and mail addresses."""
-        frame = self.frame
-        return replace(
-            self,
-            file=redacted(self.file),
-            cause=redacted(self.cause),
-            remedy=redacted(self.remedy),
-            remedy_parts=tuple(map(redacted, self.remedy_parts)),
-            text=redacted(self.text),
-            frame=frame
-            and frame._replace(
-                file=redacted(frame.file),
-                function=redacted(frame.function),
-                source=redacted(frame.source),
-            ),
-        )
+        return replace(self, **{name: redacted_values(getattr(self, name)) for name in _QUOTED})
+
+
+_QUOTED = ("file", "cause", "remedy", "remedy_parts", "text", "frame")
+"""Fields that quote a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +109,11 @@ class Diagnosis:
 
     def redacted(self) -> "Diagnosis":
         """Return the diagnosis without paths, hosts, tokens and mail addresses of the logs."""
-        files = [file | {"file": redacted(file["file"])} for file in self.facts.get("files", ())]
         return replace(
             self,
             failures=tuple(failure.redacted() for failure in self.failures),
             consequences=tuple(failure.redacted() for failure in self.consequences),
-            facts={**self.facts, "files": files},
+            facts=redacted_values(dict(self.facts)),
         )
 
     def __repr__(self) -> str:
@@ -149,7 +140,10 @@ class Hit:
 
 
 def separate(
-    scans: Sequence[Scan], releases: Mapping[str, str], program: str | None
+    scans: Sequence[Scan],
+    releases: Mapping[str, str],
+    program: str | None,
+    growth: run_log.Growth | None = None,
 ) -> tuple[tuple[Failure, ...], tuple[Failure, ...], list[str]]:
     """Return failures, consequences, and the signatures after which the run continued."""
     clues = {clue for scan in scans for clue in scan.clues}
@@ -157,7 +151,7 @@ def separate(
     by_file = {scan.file: scan for scan in scans}
     hits, unexplained = list[Hit](), [match for scan in scans for match in scan.exceptions]
     for match in (match for scan in scans for match in scan.matches):
-        hit = _hit(match, clues, releases)
+        hit = _hit(match, clues, releases, growth)
         if hit is not None:
             hits.append(hit)
         elif EXCEPTION.match(match.text):
@@ -180,11 +174,22 @@ def separate(
     )
 
 
-def _hit(match: Match, clues: set[str], releases: Mapping[str, str]) -> Hit | None:
+def _hit(
+    match: Match,
+    clues: set[str],
+    releases: Mapping[str, str],
+    growth: run_log.Growth | None,
+) -> Hit | None:
     """Return the first signature whose conditions hold."""
     around = f"{match.text}\n{match.after}"
     figures = explanation.memory_figures(" ".join(around.split()))
-    shown = {explanation.conclusion(figures), "" if match.progress else "first step", ""}
+    shown = {
+        explanation.conclusion(figures),
+        "growth" if growth else "",
+        "later" if match.step >= LATE else "",
+        "" if match.progress else "first step",
+        "",
+    }
     for signature in match.signatures:
         if not clues.issuperset(signature.clues) or not signature.affects(releases):
             continue
@@ -197,6 +202,7 @@ def _hit(match: Match, clues: set[str], releases: Mapping[str, str]) -> Hit | No
         values |= _listed(signature.items, around) if signature.items else {}
         has_figures = "requested" in figures
         values |= explanation.memory_values(figures) if has_figures else {}
+        values |= explanation.course_values(match.step, growth)
         return Hit(match, signature, values, figures if has_figures else {})
     return None
 
@@ -331,9 +337,14 @@ def _is_independent(hit: Hit, first: Hit) -> bool:
     return (
         hit.role is Role.ERROR
         and first.role is Role.ERROR
-        and is_other_rank
-        and not _precedes(first, hit)
+        and ((is_other_rank and not _precedes(first, hit)) or _continued_between(first, hit))
     )
+
+
+def _continued_between(one: Hit, other: Hit) -> bool:
+    """Return whether the run continued after a failure, as it does after a restart."""
+    a, b = one.match, other.match
+    return a.file == b.file and b.progress - a.progress >= RECOVERED
 
 
 def stage_of(clues: Container[str]) -> int | None:
@@ -393,6 +404,8 @@ _FILE = re.compile(r"\bFILE\b")
 _VALUE = re.compile(rf"\{{\w+\}}|{LOG}")
 _UNFILLED = re.compile(r"\{(\w+)\}\. ")
 """A sentence of a remedy for which the log has no value."""
+_ASIDE = re.compile(r" \([^(){}]*\{(\w+)\}[^(){}]*\)")
+"""A parenthesis of a cause with one value, which the log may not have."""
 
 
 def _texts(
@@ -409,6 +422,7 @@ def _texts(
     remedy = next((signature.remedies[word] for word in words if word in signature.remedies), None)
     cause = signature.cause
     if "{" in cause:
+        cause = _ASIDE.sub(lambda found: found[0] if found[1] in hit.values else "", cause)
         cause = cause.format_map(_Values(hit.values))
     remedy = remedy or signature.at_stage.get(str(stage)) or signature.remedy
     values = _Values(hit.values)

@@ -1,9 +1,14 @@
 """Figures of out-of-memory errors, and the report on a failure without a recorded remedy."""
 
 import re
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
+from dsconfig.facts.run_log import Growth
 from dsconfig.failures.text import Frame, shortened
 from dsconfig.report.sizes import GIB, KIB, MIB, both
 from dsconfig.schema import key_index
@@ -27,6 +32,9 @@ _KEY = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)+")
 _PACKAGE = re.compile(
     r"(?:site|dist)-packages/([\w.]{1,80})/|/(deepspeed|transformers|accelerate)/"
 )
+CHECKS = Path(__file__).with_name("checks.txt")
+"""One line per range of releases: the first (``-`` for the oldest known), the last
+(``PACKAGE-RELEASE`` for the newest known), and the keys of what they raise or assert."""
 MOST_KEYS = 6
 LONGEST = 1000
 """Characters of a quoted message."""
@@ -84,6 +92,15 @@ def memory_values(figures: Mapping[str, Any]) -> dict[str, str]:
     return values
 
 
+def course_values(step: int, growth: Growth | None) -> dict[str, str]:
+    """Return how far the run got, and how its memory grew, as text."""
+    values = {"step": f"{step:,}"}
+    if growth is not None:
+        sizes = {"first": both(growth.first), "last": both(growth.last)}
+        values |= {**sizes, "readings": str(growth.readings)}
+    return values
+
+
 def innermost(frames: tuple[Frame, ...]) -> Frame | None:
     """Return the last frame that is not of torch's module calls or decorators."""
     outside = [
@@ -100,6 +117,36 @@ def package_of(frame: Frame | None) -> str:
     return (hit[1] or hit[2]) if hit else ""
 
 
+def check_key(package: str, function: str, source: str) -> str:
+    """Return the key of a raise or assert: of its function and the first line of its source."""
+    text = f"{package} {function} {' '.join(source.split())}"
+    return urlsafe_b64encode(sha256(text.encode()).digest()).decode()[:6]
+
+
+@cache
+def _checks() -> Mapping[str, tuple[str, str]]:
+    """Return the first and the last release of each check, by key."""
+    rows = (line.split() for line in CHECKS.read_text("utf-8").splitlines())
+    return {key: (first, last) for first, last, *keys in rows for key in keys}
+
+
+def _releases_with(package: str, frame: Frame) -> tuple[str, str]:
+    """Return which releases contain the line that stopped, and which do not; empty if unknown."""
+    found = _checks().get(check_key(package, frame.function, frame.source))
+    if found is None:
+        return "", ""
+    first, last = ("" if "-" in bound else bound for bound in found)
+    if not first and not last:
+        return f"; all known releases of {package} contain that line", ""
+    since = f" since {first}" if first else ""
+    until = f" up to {last}" if last else ""
+    other = f"newer than {last}" if last else f"older than {first}"
+    return (
+        f"; {package} contains that line{since}{until}",
+        f"Releases of {package} {other} do not contain that line. ",
+    )
+
+
 def unknown(message: str, frame: Frame | None, releases: Mapping[str, str]) -> tuple[str, str]:
     """Return cause and remedy of a failure without a recorded remedy."""
     package = package_of(frame)
@@ -107,11 +154,12 @@ def unknown(message: str, frame: Frame | None, releases: Mapping[str, str]) -> t
     place = f", {frame.function} ({frame.file}:{frame.line})" if frame and frame.function else ""
     is_check = frame is not None and frame.source.startswith(("assert ", "raise ", "if "))
     condition = f"; the line that stopped: {frame.source}" if frame and is_check else ""
+    known, others = _releases_with(package, frame) if frame and is_check else ("", "")
     keys = keys_in(message + " " + (frame.source if frame else ""))
     listed = f"; config keys that occur in it: {', '.join(keys)}" if keys else ""
     cause = (
         f"unknown, no remedy is recorded: {name}{place} raised "
-        f"{shortened(message, LONGEST)}{condition}{listed}"
+        f"{shortened(message, LONGEST)}{condition}{known}{listed}"
     )
     check = f"Check {', '.join(keys)} in the config (`dsconfig validate FILE`). " if keys else ""
     start = (
@@ -121,8 +169,8 @@ def unknown(message: str, frame: Frame | None, releases: Mapping[str, str]) -> t
         else "Start at the last frame in your own files. "
     )
     return cause, (
-        f"{check}{start}To report it, collect the full traceback of the first rank that failed, "
-        "the config, the command, and the releases of torch, deepspeed, transformers and "
+        f"{check}{others}{start}To report it, collect the full traceback of the first rank that "
+        "failed, the config, the command, and the releases of torch, deepspeed, transformers and "
         "accelerate (ds_report)."
     )
 

@@ -45,7 +45,7 @@ def diagnose(paths: Sequence[str | Path], program: str | None = None) -> Diagnos
     log = run_log.from_text("\n".join(line for scan_ in scans for line in scan_.facts))
     releases = dict(log.releases) | ({"deepspeed": log.release} if log.release else {})
     program = program or program_of(scans)
-    failures, consequences, recovered = separate(scans, releases, program)
+    failures, consequences, recovered = separate(scans, releases, program, log.growth)
     waiting = tuple(waiting_ranks.compare(states))
     if waiting and not any(_is_error(failure) for failure in failures):
         # The stacks explain a timeout.

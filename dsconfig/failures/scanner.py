@@ -11,9 +11,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 from typing import Any, BinaryIO, cast
 
-from dsconfig.facts import run_log
+from dsconfig.facts import progress_bars, run_log
 from dsconfig.failures.signature import Signature, clues, compiled, order, programs, signatures
 from dsconfig.failures.text import (
     ESCAPES,
@@ -91,6 +92,8 @@ class Match:
     """Lines of progress printed before."""
     previous: str
     """The line before, of any process."""
+    step: int
+    """Steps before, at least; 0 if unknown."""
 
 
 @dataclass(slots=True)
@@ -138,6 +141,7 @@ def scan(file: BinaryIO, name: str, rank: int | None) -> Scan:
     result = Scan(name, rank)
     seen: dict[object, int] = {}
     templates = _Templates((*_by_phrase(), b"Error", b"Exception", *_FACTS))
+    progress = _Templates((*PROGRESS, *FINISHED))
     text, done, first = b"", 0, 1
     for block, is_last in _blocks(file):
         text += block
@@ -148,7 +152,7 @@ def scan(file: BinaryIO, name: str, rank: int | None) -> Scan:
                 text = text[: done + LONGEST]
             continue
         region = _Region(text, done, limit, first)
-        found = region.lines_with(templates)
+        found = region.lines_with(templates, progress)
         _search(region, found, result, seen)
         _add_facts(region, found, result)
         if first < SETUP_LINES:
@@ -255,12 +259,7 @@ class _Region:
         self.text, self.start, self.end = text, start, end
         self._known, self._line = start, first + text.count(b"\n", 0, start)
         self._counted, self._progress = start, 0
-        self._counted_phrases = [
-            (phrase, weight)
-            for phrases, weight in ((PROGRESS, 1), (FINISHED, RECOVERED))
-            for phrase in phrases
-            if text.find(phrase, start, end) >= 0
-        ]
+        self._counted_phrases = list[tuple[bytes, int]]()
 
     def line_at(self, offset: int) -> int:
         """Return the line number at an offset; offsets increase from call to call."""
@@ -268,24 +267,29 @@ class _Region:
         self._known = offset
         return self._line
 
-    def lines_with(self, templates: _Templates) -> dict[tuple[int, int], list[bytes]]:
+    def lines_with(
+        self, templates: _Templates, progress: _Templates
+    ) -> dict[tuple[int, int], list[bytes]]:
         """Return the bounds of lines that contain a phrase, and the phrases in each.
 
         Carriage returns end lines too.
         """
         body = self.text[self.start : self.end].replace(b"\r", b"\n")
         stripped = body.translate(None, _NUMERALS).split(b"\n")
-        matched = templates.matched(set(stripped))
+        distinct = set(stripped)
+        present = {phrase for each in progress.matched(distinct).values() for phrase in each}
+        self._counted_phrases = [(each, RECOVERED if each in FINISHED else 1) for each in present]
+        matched = templates.matched(distinct)
         found: dict[tuple[int, int], list[bytes]] = {}
         if not matched:
             return found
-        offset = self.start
-        for line, template in zip(body.split(b"\n"), stripped, strict=True):
-            if template in matched:
-                phrases = [phrase for phrase in matched[template] if phrase in line]
-                if phrases:
-                    found[offset, offset + len(line)] = phrases
-            offset += len(line) + 1
+        lines = body.split(b"\n")
+        lengths = list(accumulate(map(len, lines)))
+        for number in (number for number, each in enumerate(stripped) if each in matched):
+            phrases = [phrase for phrase in matched[stripped[number]] if phrase in lines[number]]
+            if phrases:
+                end = self.start + lengths[number] + number
+                found[end - len(lines[number]), end] = phrases
         return found
 
     def progress_before(self, offset: int) -> int:
@@ -377,11 +381,19 @@ def _add_match(
         after="\n".join(lines)[:MESSAGE],
         progress=place.progress,
         previous=before.rstrip()[-LONGEST:].rpartition("\n")[2],
+        step=max(place.progress, _step(candidates, before + place.raw, host)),
     )
     if match.traceback.is_handled and is_exception:
         return
     (result.matches if candidates else result.exceptions).append(match)
     _add_clues(before + place.raw + after, result)
+
+
+def _step(candidates: Sequence[Signature], before: str, host: str) -> int:
+    """Return the step of the training bar, if it distinguishes the candidates."""
+    if not any(each.figure for each in candidates):
+        return 0
+    return progress_bars.last_step(before.replace(f"{host}: ", "") if host else before)
 
 
 def _wrapped(lines: Sequence[str]) -> tuple[Signature, ...]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 ESCAPES = re.compile(
     rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,512}(?:\x07|\x1b\\)|[@-Z\\-_])"
@@ -117,6 +117,20 @@ def redacted(text: str) -> str:
     for pattern, replacement in _SECRETS:
         text = pattern.sub(lambda hit, word=replacement: word or _file_name(hit[0]), text)
     return text
+
+
+def redacted_values(value: Any) -> Any:
+    """Return a value whose texts, except names of entries, are redacted."""
+    if isinstance(value, dict):
+        named = cast("dict[str, Any]", value)
+        return {name: redacted_values(each) for name, each in named.items()}
+    if isinstance(value, Frame):
+        return Frame(*map(redacted_values, value))
+    if isinstance(value, tuple):
+        return tuple(map(redacted_values, cast("tuple[Any, ...]", value)))
+    if isinstance(value, list):
+        return [redacted_values(each) for each in cast("list[Any]", value)]
+    return redacted(value) if isinstance(value, str) else value
 
 
 def _file_name(path: str) -> str:

@@ -6,19 +6,25 @@ Downloads the newest known release of each package, reads the string constants o
 ``ast``, and prints the signatures whose phrases do not occur in the file that they name; exit
 code 1 if there are any. ``--record`` writes where each was found to
 ``tests/oracle/failures/phrases.json``.
+
+    PYTHONPATH=tests python -m failures.phrases deepspeed==0.19.9[=FOLDER] ...
+
+Adds the checks of a release (each raise and assert) to ``dsconfig/failures/checks.txt``: of the
+package in a folder, or downloaded; releases in their order.
 """
 
 import ast
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import releases
+from dsconfig.failures.explanation import CHECKS, check_key
 from dsconfig.failures.signature import Signature, signatures
 from dsconfig.schema.version import PUBLISHED, Version
 from release_facts import PROGRAMS
@@ -108,7 +114,70 @@ def places() -> dict[str, dict[str, str] | None]:
     return result
 
 
+def checks_in(package: str, folder: Path) -> set[str]:
+    """Return the keys of what a package raises and asserts where a traceback shows the text: the
+    first line of the statement."""
+    return {
+        check_key(package, function, line)
+        for path in folder.rglob("*.py")
+        for function, line in _check_lines(path.read_text("utf-8", "replace"))
+    }
+
+
+def _check_lines(source: str) -> Iterator[tuple[str, str]]:
+    """Yield the function and the first line of each raise and assert."""
+    try:
+        pending: list[tuple[ast.AST, str]] = [(ast.parse(source), "<module>")]
+    except SyntaxError:
+        return
+    lines = source.splitlines()
+    while pending:
+        node, function = pending.pop()
+        if isinstance(node, (ast.Raise, ast.Assert)):
+            line = lines[node.lineno - 1].strip()
+            if not line.endswith("(") and line.count(" "):
+                yield function, line
+        inner = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        name = node.name if inner else function
+        pending += [(child, name) for child in ast.iter_child_nodes(node)]
+
+
+Spans = dict[str, tuple[str, str]]
+"""First and last release of each check, by key, as in ``CHECKS``."""
+
+
+def with_release(spans: Spans, keys: set[str], package: str, release: str) -> Spans:
+    """Return the spans after the next release of a package, which has checks with some keys."""
+    open_ends = {last for _, last in spans.values() if last.startswith(f"{package}-")}
+    before = next(iter(open_ends), "").partition("-")[2]
+    own = {key for key, (_, last) in spans.items() if last in open_ends}
+    ended = {key: (spans[key][0], before) for key in own - keys}
+    start = (release if before else "-", "")
+    added = {key: (spans.get(key, start)[0], f"{package}-{release}") for key in keys}
+    return spans | ended | added
+
+
+def add_checks(arguments: Sequence[str]) -> None:
+    """Add releases, given as ``PACKAGE==RELEASE[=FOLDER]``, to the table."""
+    rows = (line.split() for line in CHECKS.read_text("utf-8").splitlines())
+    spans: Spans = {key: (first, last) for first, last, *keys in rows for key in keys}
+    with TemporaryDirectory() as temporary:
+        for argument in arguments:
+            package, release, *folders = re.split("==?", argument)
+            folder = Path(folders[0]) if folders else None
+            folder = folder or releases.fetch(package, release, Path(temporary))
+            spans = with_release(spans, checks_in(package, folder), package, release)
+    by_span: dict[tuple[str, str], list[str]] = {}
+    for key, span in spans.items():
+        by_span.setdefault(span, []).append(key)
+    lines = (" ".join([*span, *sorted(keys)]) for span, keys in sorted(by_span.items()))
+    CHECKS.write_text("\n".join(lines) + "\n")
+
+
 def main() -> int:
+    if added := [argument for argument in sys.argv[1:] if "==" in argument]:
+        add_checks(added)
+        return 0
     found = places()
     missing = sorted(name for name, place in found.items() if place is None)
     print(*(f"{name}: no phrase is in the file that it names" for name in missing), sep="\n")

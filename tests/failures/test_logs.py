@@ -1,11 +1,13 @@
 """Logs of public threads: the first failure, its line and rank, and what followed from it."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
 import dsconfig
+from dsconfig.failures.explanation import CHECKS
 from dsconfig.failures.signature import signatures
 from failed_runs import Case, cases
 from failures import phrases
@@ -68,3 +70,25 @@ def test_phrases_of_packages_were_found_in_their_sources() -> None:
     recorded = json.loads(phrases.RECORD.read_text("utf-8"))
     named = {signature.name: file for signature, _, file in phrases.named()}
     assert {name: place["file"] for name, place in recorded.items()} == named
+
+
+@pytest.mark.parametrize("package", ["deepspeed", "accelerate"])
+def test_checks_of_the_installed_release_are_recorded(package: str) -> None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{package} is not installed")
+    rows = (line.split() for line in CHECKS.read_text("utf-8").splitlines())
+    newest = {key for _, last, *keys in rows if last.startswith(f"{package}-") for key in keys}
+    assert phrases.checks_in(package, Path(spec.origin).parent) <= newest
+
+
+def test_next_release_ends_and_adds_checks() -> None:
+    spans = phrases.with_release({}, {"old", "kept"}, "deepspeed", "0.1.0")
+    spans |= {"foreign": ("-", "accelerate-1.0.0")}
+    spans = phrases.with_release(spans, {"kept", "new"}, "deepspeed", "0.2.0")
+    assert spans == {
+        "old": ("-", "0.1.0"),
+        "kept": ("-", "deepspeed-0.2.0"),
+        "new": ("0.2.0", "deepspeed-0.2.0"),
+        "foreign": ("-", "accelerate-1.0.0"),
+    }

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -294,3 +295,88 @@ def test_long_line_ends_with_an_ellipsis(tmp_path: Path) -> None:
     assert len(failure.text) == 300
     assert failure.text.endswith("...")
     assert failure.cause.endswith("...")
+
+
+def test_growing_memory_is_distinguished_from_needed_memory(tmp_path: Path) -> None:
+    frame = '  File "/job/train.py", line 9, in forward\n    x\n'
+    oom = f"Traceback (most recent call last):\n{frame}{OOM}"
+
+    def first(sizes: Sequence[float], form: str) -> str:
+        lines = "".join(f"{form.format(size)}\n{{'loss': 1.5}}\n" for size in sizes)
+        return diagnosed(lines + oom, tmp_path).failures[0].signature
+
+    rising = [10.0, 12.5, 15.0, 17.5, 20.0, 22.5]
+    usage = (
+        "[INFO] [utils.py:782:see_memory_usage] after step\n[INFO] MA {0:.2f} GB  Max_MA 30 GB  "
+    )
+    forms = ("memory allocated: {0} GB", "| N/A  61C  P0 |  {0:.0f}000MiB / 81559MiB | 9% |")
+    for form in (*forms, usage + "CA 40 GB  Max_CA 40 GB"):
+        assert first(rising, form) == "gpu-memory-grows"
+        for steady in ([0, 10, 20, 20, 20, 20], rising[:5], rising[::-1], [10, 20] * 5, [20.0] * 9):
+            assert first(steady, form) == "gpu-out-of-memory-forward"
+    assert first(rising, "max allocated: {0} GB") == "gpu-out-of-memory-forward"
+
+
+@pytest.mark.parametrize(
+    ("bar", "name"),
+    [
+        ("  0%|          | 0/1540 [00:00<?, ?it/s]", "forward"),
+        (" 84%|####5 | 4200/5000 [3:10:01<36:12,  2.71s/it]", "later"),
+        ("Map: 84%|####5 | 4200/5000 [00:01<00:01, 2710.0it/s]", "forward"),
+        ("100%|######| 5000/5000 [00:01<00:00, 2710.0it/s]", "forward"),
+    ],
+)
+def test_step_of_a_lack_of_memory_decides(bar: str, name: str, tmp_path: Path) -> None:
+    frame = (
+        'Traceback (most recent call last):\n  File "/job/train.py", line 9, in forward\n    x\n'
+    )
+    (failure,) = diagnosed(f"{bar}{frame}{OOM}", tmp_path).failures
+    assert failure.signature == f"gpu-out-of-memory-{name}"
+    assert name == "forward" or "after 4,200 steps" in failure.cause
+
+
+def test_failure_after_a_restart_is_another_failure(tmp_path: Path) -> None:
+    steps = "{'loss': 1.5, 'epoch': 0.1}\n" * 5
+    log = f"{OOM}{steps}RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    end = "E1112 10:11:14 api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 4132) of binary: x\n"
+    names = [each.signature for each in diagnosed(log + end, tmp_path).failures]
+    assert names == ["gpu-out-of-memory", "illegal-memory-access"]
+    names = [each.signature for each in diagnosed(log.replace(steps, "") + end, tmp_path).failures]
+    assert names == ["gpu-out-of-memory"]
+
+
+def test_unknown_failure_states_the_releases_with_its_line(tmp_path: Path) -> None:
+    source = 'assert sub_module.training, "backward pass is invalid for module in evaluation mode"'
+    place = "site-packages/deepspeed/x.py"
+    for function, cause, remedy in (
+        (
+            "pre_sub_module_backward_function",
+            "contains that line since 0.9.0 up to 0.15.3",
+            "newer than 0.15.3",
+        ),
+        ("another", "", ""),
+    ):
+        frame = f'  File "/{place}", line 9, in {function}\n    {source}\n'
+        log = f"Traceback (most recent call last):\n{frame}AssertionError: x\n"
+        (failure,) = diagnosed(log, tmp_path).failures
+        assert failure.signature == "unrecognized-exception"
+        assert cause in failure.cause and remedy in failure.remedy
+        assert ("contains that line" in failure.cause) == bool(cause)
+
+
+def test_facts_are_redacted(tmp_path: Path) -> None:
+    (tmp_path / "rank0.txt").write_text(
+        'Process 7: python /home/alice/train.py\nThread 7 (idle): "MainThread"\n'
+        "    step (/home/alice/job/train.py:16)\n"
+    )
+    diagnosis = dsconfig.diagnose(tmp_path / "rank0.txt")
+    assert "alice" in str(diagnosis.data)
+    assert "alice" not in str(diagnosis.redacted().data)
+    assert str(tmp_path) not in str(diagnosis.redacted().data)
+
+
+def test_value_that_the_log_lacks_is_left_out(tmp_path: Path) -> None:
+    (failure,) = diagnosed("torch.OutOfMemoryError: CUDA out of mem", tmp_path).failures
+    assert failure.cause == "out of GPU memory"
+    (failure,) = diagnosed(OOM, tmp_path).failures
+    assert failure.cause == "out of GPU memory (2.15 GB (2.00 GiB) requested)"
