@@ -4,8 +4,7 @@ from dataclasses import asdict, replace
 
 from dsconfig.batch import MICRO
 from dsconfig.facts import Facts, ModelTree
-from dsconfig.facts.argument_names import in_arguments
-from dsconfig.facts.inputs import ArgumentError
+from dsconfig.facts.naming import named
 from dsconfig.lazy_imports import lazy_imports
 from dsconfig.mesh import Mesh
 from dsconfig.planner.coverage import coverage
@@ -22,7 +21,7 @@ with lazy_imports():
     from dsconfig.cost import estimator, step_time
 
 
-class PlanError(ArgumentError):
+class PlanError(ValueError):
     """The config cannot be planned; ``diagnostics`` contain the reasons."""
 
     def __init__(self, message: str, diagnostics: tuple[Diagnostic, ...] = ()) -> None:
@@ -40,8 +39,8 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
     effective = _settled(resolution)
     if facts.training is not None and facts.training.master_weights is not None:
         raise PlanError(
-            "master_weights= is for estimates: a plan keeps the master weights of the config; "
-            "remove the argument"
+            f"{named('master_weights')} is for estimates: a plan keeps the master weights of the "
+            "config; remove the argument"
         )
     program = runtime_of(resolution.runtime, resolution.version)
     facts = estimator.facts_in_force(effective, facts, program)
@@ -50,7 +49,7 @@ def make_plan(resolution: Resolution, facts: Facts) -> Plan:
         if problem:
             raise PlanError(
                 f"{problem}; use zero_optimization.stage 3 to shard the model, or another program "
-                "(runtime=)"
+                f"({named('runtime')})"
             )
     plan = Plan(
         runtime=resolution.runtime,
@@ -118,12 +117,16 @@ def _mesh(zero: Zero, facts: Facts) -> Mesh:
 def _settled(resolution: Resolution) -> Effective:
     if resolution.effective is None:
         refusals = resolution.refusals
-        listed = "; ".join(in_arguments(found.cause) for found in refusals)
+        listed = "; ".join(found.cause for found in refusals)
         why = f"the config has errors: {listed}" if refusals else "a value has a wrong type"
         raise PlanError(why, refusals)
     if resolution.effective.batch is None:
         has_micro_batch = type(resolution.config.get(MICRO)) is int
-        step = "specify gpus=" if has_micro_batch else f"set {MICRO}, or specify micro_batch="
+        step = (
+            f"specify {named('gpus')}"
+            if has_micro_batch
+            else f"set {MICRO}, or specify {named('micro_batch')}"
+        )
         raise PlanError(f"the batch is not determined: {step}")
     return resolution.effective
 

@@ -3,32 +3,19 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cache
 from hashlib import sha256
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from dsconfig.features.table import Status
 from dsconfig.mesh import Mesh
 from dsconfig.report import writers
 from dsconfig.report.sizes import counted
 from dsconfig.runtimes.effective import Batch, Effective, Offload, Tier
 
 FORMAT_VERSION = "3.0"
-
-
-class Status(StrEnum):
-    """How a key of the config is handled; the values are those of the JSON form."""
-
-    HONOURED = "honoured"
-    INERT = "inert"
-    REFUSED = "refused"
-
-    @property
-    def label(self) -> str:
-        """The word in text and tables."""
-        return "used" if self is Status.HONOURED else self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ import pytest
 import dsconfig
 from dsconfig import Facts, Status
 from dsconfig.commands.plan_tables import coverage_lines
+from dsconfig.planner.capabilities import live_paths
 from dsconfig.planner.coverage import cover, coverage, rule_of
-from dsconfig.planner.coverage.page import live_paths, page
+from dsconfig.planner.coverage.page import page
 from dsconfig.runtimes.effective import effective
 from dsconfig.schema import Key, keys
 
@@ -181,6 +182,20 @@ def test_unsupported_optimizer_combinations_are_refused(
     status, why = fate(config)["/optimizer/type"]
     assert status is (Status.REFUSED if words else Status.HONOURED)
     assert words in why
+
+
+@pytest.mark.parametrize(
+    ("block", "status"),
+    [
+        ({"tensor_parallel": {"autotp_size": 2}}, Status.REFUSED),
+        ({"expert_parallel": {"enabled": True, "autoep_size": 2}}, Status.REFUSED),
+        ({"expert_parallel": {"enabled": False, "autoep_size": 2}}, Status.HONOURED),
+        ({"tensor_parallel": {"autotp_size": 1}}, Status.HONOURED),
+    ],
+)
+def test_adafactor_is_refused_with_split_weights(block: dict[str, Any], status: Status) -> None:
+    found = fate({"optimizer": {"type": "Adafactor"}, **block})["/optimizer/type"]
+    assert found[0] is status
 
 
 def test_every_leaf_has_a_row() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dsconfig
+from dsconfig.features.table import Status
 from dsconfig.planner.coverage.cover import coverage, may_refuse
-from dsconfig.planner.plan import Status
 
 OPTIMIZERS = st.fixed_dictionaries(
     {"type": st.sampled_from(["AdamW", "Adam", "Lion", "SGD", "Muon", "OneBitAdam", "Lamb"])},

@@ -174,7 +174,7 @@ def test_split_that_engine_lacks_is_refused() -> None:
         if is_executed:
             assert getattr(dsconfig.plan(resolution, world).mesh, axis) == 2
         else:
-            reason = f"{axis}_parallel=: 2 is not executed by dsengine"
+            reason = f"{axis}_parallel=2 is not executed by dsengine"
             with pytest.raises(PlanError, match=reason):
                 dsconfig.plan(resolution, world)
         resolution = dsconfig.resolve(CONFIG | zero, world, runtime="deepspeed")

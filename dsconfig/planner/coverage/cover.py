@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
+from dsconfig.features.table import Status
 from dsconfig.planner.coverage import (
     experts,
     optimizer,
@@ -13,7 +14,7 @@ from dsconfig.planner.coverage import (
     zero,
 )
 from dsconfig.planner.coverage.rules import OFF, Rule, decide, inert
-from dsconfig.planner.plan import Coverage, Status
+from dsconfig.planner.plan import Coverage
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.key_index import canonical_path, is_live
 from dsconfig.schema.paths import KeyPath, escape

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from dsconfig.checks import registry
+from dsconfig.features.table import Status
 from dsconfig.planner.coverage.cover import coverage, may_refuse
-from dsconfig.planner.plan import Status
 from dsconfig.report import Diagnostic
 from dsconfig.resolver.resolution import Resolution
 from dsconfig.runtimes.base import Runtime

@@ -1,11 +1,15 @@
 """Coverage of the optimizer and scheduler blocks."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from dsconfig.facts import Facts
+from dsconfig.features.table import FEATURES
 from dsconfig.planner.coverage.rules import (
     ON,
     OPTIMIZER_OFFLOADED,
     SHARDED,
+    Case,
     Condition,
     Rule,
     honoured,
@@ -14,6 +18,7 @@ from dsconfig.planner.coverage.rules import (
     refused,
 )
 from dsconfig.runtimes.built import engine_takes
+from dsconfig.runtimes.degrees import with_executed_degrees
 from dsconfig.runtimes.effective import Effective
 from dsconfig.schema.optimizers import (
     OPTIMIZER_CLASSES,
@@ -24,60 +29,72 @@ from dsconfig.schema.optimizers import (
 from dsconfig.source.pointer import is_block
 
 
-def _where(test: Callable[[OptimizerType], bool], words: str) -> Condition:
-    """Return a condition on the optimizer type of the config."""
-
-    def holds(value: object, config: Effective) -> bool:
-        found = optimizer_type(str(value))
-        return found is not None and test(found)
-
-    return Condition(words, holds)
-
-
 def _type_of(config: Effective) -> str | None:
     found = optimizer_type(config.optimizer.type) if config.optimizer is not None else None
     return found.name if found is not None else None
 
 
-def _class_where(test: Callable[[OptimizerClass], bool], words: str) -> Condition:
-    """Return a condition on the class that the engine creates."""
-    return _where(
-        lambda found: found.in_engine is not None and test(OPTIMIZER_CLASSES[found.in_engine]),
-        words,
-    )
+def _class_of(found: OptimizerType) -> OptimizerClass:
+    """Return the class that the engine creates; one without properties if there is none."""
+    return OPTIMIZER_CLASSES.get(found.in_engine or "", OptimizerClass(""))
 
 
-ONE_BIT = _where(lambda found: found.until is not None, "for a 1-bit optimizer")
-UNSUPPORTED = _where(lambda found: found.in_engine is None, "for the muP optimizers")
-CLOSURE = _class_where(lambda kind: kind.needs_closure, "for LBFGS")
-SPARSE = _class_where(lambda kind: kind.needs_sparse, "for SparseAdam")
+def _is_divided(value: object, config: Effective) -> bool:
+    degrees = with_executed_degrees(Facts(), config.config).degrees
+    return max(degrees.tensor, degrees.expert) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """Optimizers that a feature refuses, always or under a condition."""
+
+    feature: str
+    kinds: str
+    test: Callable[[OptimizerType], bool]
+    when: Condition | None = None
+
+    def refuses(self, value: object) -> bool:
+        found = optimizer_type(str(value))
+        return found is not None and self.test(found)
+
+    @property
+    def case(self) -> Rule:
+        """The case of ``optimizer.type``."""
+        of_kind = Condition(f"for {self.kinds}", lambda value, config: self.refuses(value))
+        return refused(FEATURES[self.feature], of_kind & self.when if self.when else of_kind)
+
+
+_PARTS = Condition("with autotp_size or autoep_size above 1", _is_divided)
+UNSUPPORTED = (
+    Unsupported("one_bit_optimizers", "a 1-bit optimizer", lambda kind: kind.until is not None),
+    Unsupported("mup_optimizers", "the muP optimizers", lambda kind: kind.in_engine is None),
+    Unsupported("closures", "LBFGS", lambda kind: _class_of(kind).needs_closure),
+    Unsupported("sparse_optimizer", "SparseAdam", lambda k: _class_of(k).needs_sparse, SHARDED),
+    Unsupported(
+        "optimizer_offload_of_matrices",
+        "Adafactor, Lamb and Muon",
+        lambda kind: not _class_of(kind).is_elementwise,
+        OPTIMIZER_OFFLOADED,
+    ),
+    Unsupported("adafactor_of_parts", "Adafactor", lambda kind: kind.name == "Adafactor", _PARTS),
+)
+BUILT = honoured("torch's optimizer of this name, Lamb, Lion, or Muon with Adam")
 ADAMW = Condition("for AdamW", lambda _, config: _type_of(config) == "AdamW")
-NOT_ELEMENTWISE = _class_where(lambda kind: not kind.is_elementwise, "for Adafactor, Lamb and Muon")
+
+
+def cases_of(name: str) -> Rule:
+    """Return the cases of one optimizer."""
+    cases: list[Case] = []
+    for each in UNSUPPORTED:
+        if each.refuses(name):
+            cases += refused(FEATURES[each.feature], each.when)
+            if each.when is None:
+                return tuple(cases)
+    return (*cases, *BUILT)
+
 
 RULES = {
-    "optimizer.type": refused(
-        "1-bit optimizers are not supported; use AdamW",
-        ONE_BIT,
-    )
-    + refused(
-        "torch has no optimizer of this name; pass your own optimizer or use AdamW",
-        UNSUPPORTED,
-    )
-    + refused(
-        "LBFGS evaluates the loss several times per step, which the engine API does not support; "
-        "use AdamW",
-        CLOSURE,
-    )
-    + refused(
-        "SparseAdam requires sparse gradients, but sharded gradients are dense; use stage 0 with "
-        "sparse embeddings, or AdamW",
-        SPARSE & SHARDED,
-    )
-    + refused(
-        "Adafactor, Lamb and Muon do not support optimizer offload; remove it or use AdamW",
-        NOT_ELEMENTWISE & OPTIMIZER_OFFLOADED,
-    )
-    + honoured("torch's optimizer of this name, Lamb, Lion, or Muon with Adam"),
+    "optimizer.type": tuple(case for each in UNSUPPORTED for case in each.case) + BUILT,
     "optimizer.params": honoured("optimizer arguments"),
     "optimizer.legacy_fusion": inert("option of DeepSpeed's fused fp16 wrapper"),
     "optimizer.params.torch_adam": honoured(
@@ -100,11 +117,9 @@ RULES = {
     ),
     "scheduler.type": honoured("DeepSpeed's schedule of this name, else torch's"),
     "scheduler.params": honoured("scheduler arguments"),
-    "scheduler.params.schedulers": refused(
-        "nested schedulers need the optimizer; pass a function of it to initialize as lr_scheduler"
-    ),
+    "scheduler.params.schedulers": refused(FEATURES["nested_schedulers"]),
 } | {
-    f"optimizer.params.{name}": refused("argument of LBFGS, which is not supported; remove the key")
+    f"optimizer.params.{name}": refused(FEATURES["lbfgs_arguments"])
     for name in (
         *("max_iter", "max_eval", "tolerance_grad", "tolerance_change"),
         *("history_size", "line_search_fn"),
@@ -130,14 +145,12 @@ def is_supported(block: object) -> bool:
     """Return whether the engine supports this block whatever the other keys are."""
     if not is_block(block):
         return False
-    kind, params = optimizer_type(str(block.get("type"))), block.get("params", {})
-    if kind is None or kind.in_engine is None or kind.until is not None or not is_block(params):
-        return False
-    built = OPTIMIZER_CLASSES[kind.in_engine]
+    name, params = str(block.get("type")), block.get("params", {})
     return (
-        block.keys() <= {"type", "params"}
-        and built.is_elementwise
-        and not (built.needs_closure or built.needs_sparse)
-        and not any(f"optimizer.params.{name}" in RULES for name in params)
-        and all(engine_takes(str(block["type"]), params, name) for name in params)
+        optimizer_type(name) is not None
+        and cases_of(name) == BUILT
+        and block.keys() <= {"type", "params"}
+        and is_block(params)
+        and not any(f"optimizer.params.{each}" in RULES for each in params)
+        and all(engine_takes(name, params, each) for each in params)
     )

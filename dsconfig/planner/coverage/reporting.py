@@ -1,5 +1,6 @@
 """Coverage of reporting, timing, profiling and checkpointing."""
 
+from dsconfig.features.table import FEATURES
 from dsconfig.planner.coverage.rules import Condition, honoured, inert, off_or_refused, refused
 
 SWITCHED = ("flops_profiler", "tensorboard", "wandb", "comet", "csv_monitor", "comms_logger")
@@ -51,9 +52,7 @@ RULES = {
     + inert("all ranks of a single node share its storage"),
     "checkpoint.parallel_write.pipeline_stage": inert("there is one pipeline stage"),
     "checkpoint.checkpoint_serialization": inert("checkpoints use safetensors and torch's format"),
-    "datastates_ckpt": off_or_refused(
-        "DataStates is not supported; use dsengine's asynchronous save", "DataStates is off"
-    ),
+    "datastates_ckpt": off_or_refused(FEATURES["datastates_ckpt"], "DataStates is off"),
 } | {
     f"{monitor}.{key}": honoured(f"rank 0 reports lr, loss scale and timings to {monitor}")
     for monitor, keys in {
@@ -61,15 +60,8 @@ RULES = {
         "csv_monitor": ("enabled", "output_path", "job_name"),
         "wandb": ("enabled", "group", "team", "project"),
         "comet": (
-            "enabled",
-            "samples_log_interval",
-            "project",
-            "workspace",
-            "api_key",
-            "experiment_name",
-            "experiment_key",
-            "online",
-            "mode",
+            *("enabled", "samples_log_interval", "project", "workspace", "api_key"),
+            *("experiment_name", "experiment_key", "online", "mode"),
         ),
     }.items()
     for key in keys

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dsconfig.planner.plan import Status
+from dsconfig.features.table import Capability, Status
 from dsconfig.runtimes.effective import Effective, Precision, Tier
 
 Test = Callable[[Any, Effective], bool]
@@ -27,9 +27,19 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    status: Status
-    by: str
+    """What dsengine does with a key if a condition holds."""
+
+    capability: Capability
     when: Condition | None = None
+
+    @property
+    def status(self) -> Status:
+        return self.capability.status
+
+    @property
+    def by(self) -> str:
+        """The reason with the alternative, as in a plan."""
+        return self.capability.joined("; ")
 
 
 Rule = tuple[Case, ...]
@@ -37,16 +47,19 @@ Rule = tuple[Case, ...]
 
 
 def honoured(by: str, when: Condition | None = None) -> Rule:
-    return (Case(Status.HONOURED, by, when),)
+    return (Case(Capability(Status.HONOURED, by), when),)
 
 
 def inert(why: str, when: Condition | None = None) -> Rule:
-    return (Case(Status.INERT, why, when),)
+    return (Case(Capability(Status.INERT, why), when),)
 
 
-def refused(why: str, when: Condition | None = None) -> Rule:
-    """Return a refused case; ``why`` ends with the alternative."""
-    return (Case(Status.REFUSED, why, when),)
+def refused(why: str | Capability, when: Condition | None = None) -> Rule:
+    """Return a refused case: a feature's, or ``why; alternative``."""
+    if isinstance(why, str):
+        reason, _, instead = why.partition("; ")
+        why = Capability(Status.REFUSED, reason, instead)
+    return (Case(why, when),)
 
 
 def decide(rule: Rule, value: Any, config: Effective) -> Case:
@@ -94,6 +107,6 @@ def equals(wanted: Any) -> Condition:
     return Condition(f"if {wanted!r}", lambda value, config: value == wanted)
 
 
-def off_or_refused(why: str, off: str = "off") -> Rule:
+def off_or_refused(why: str | Capability, off: str = "off") -> Rule:
     """Return the rule of an unsupported switch: inert if off, else refused."""
     return inert(off, OFF) + refused(why)

@@ -1,5 +1,6 @@
 """Coverage of batch, gradient averaging and precision keys."""
 
+from dsconfig.features.table import DEGREES
 from dsconfig.planner.coverage.rules import (
     BF16,
     OFF,
@@ -36,7 +37,7 @@ _BATCH = {
     "vocabulary_size": inert("used only for a warning in DeepSpeed"),
     "data_parallel_size": inert("the mesh follows from the process group"),
     "sequence_parallel_size": inert("no sequence parallelism", equals(1))
-    + honoured("samples are divided along the sequence over this many ranks"),
+    + honoured(DEGREES["sequence"].reason),
     "seq_parallel_communication_data_type": honoured(
         "dtype of gradient reduction where samples are divided along the sequence, in place of "
         "communication_data_type"
@@ -63,7 +64,7 @@ _MASTER = (
     inert("master weights stay fp32", OFF)
     + refused("states on NVMe are fp32; remove the key", OPTIMIZER_ON_NVME)
     + honoured("the optimizer updates 16-bit weights, and gradients are 16-bit", SHARDED)
-    + refused("16-bit master weights require stage 1, 2 or 3")
+    + refused("16-bit master weights require sharding; set zero_optimization.stage 1, 2 or 3")
 )
 _NAMED: dict[str, Rule] = {
     "fp16.enabled": honoured("16-bit parameters with sharded fp32 master weights"),
@@ -88,7 +89,7 @@ _NAMED: dict[str, Rule] = {
     "bf16.bf16_optimizer_states": inert("states stay fp32", OFF)
     + refused("states on NVMe are fp32; remove the key", OPTIMIZER_ON_NVME)
     + honoured("states are bf16, as the master weights", SHARDED)
-    + refused("bf16 states require stage 1, 2 or 3"),
+    + refused("bf16 states require sharding; set zero_optimization.stage 1, 2 or 3"),
     "torch_autocast.enabled": honoured("forward runs under torch.autocast"),
     "torch_autocast.dtype": honoured(
         "dtype of torch.autocast; float16 scales the loss like torch.amp.GradScaler"

@@ -1,5 +1,6 @@
 """Coverage of zero_optimization, its offload blocks, and aio."""
 
+from dsconfig.features.table import FEATURES
 from dsconfig.planner.coverage.rules import (
     NULL,
     OFF,
@@ -98,7 +99,7 @@ _BLOCK = {
     + _stage_3("frozen weights are gathered as 8-bit integers; shards keep the compute dtype"),
     "zero_quantized_gradients": inert("off", OFF)
     + _stage_3("gradients are sent as 4-bit integers with a scale per block, and summed in fp32"),
-    "zenflow": inert("off", NULL) + refused("ZenFlow is not supported; remove the block"),
+    "zenflow": inert("off", NULL) + refused(FEATURES["zenflow"]),
     "leaf_module": inert("off", NULL)
     + honoured("unused parameters in them get zero gradients", SHARDED)
     + inert("stage 0 skips parameters that no rank used"),
@@ -137,9 +138,7 @@ _TIERS = {
     f"{OFFLOAD_OPTIMIZER}.ratio": inert("all states are offloaded", equals(1.0))
     + honoured("fraction of elements updated on the host", OPTIMIZER_OFFLOADED)
     + inert("no offload"),
-    f"{OFFLOAD_OPTIMIZER}.super_offload": off_or_refused(
-        "SuperOffload is not supported; remove the key"
-    ),
+    f"{OFFLOAD_OPTIMIZER}.super_offload": off_or_refused(FEATURES["super_offload"]),
     f"{OFFLOAD_OPTIMIZER}.cpuadam_cores_perc": inert("read only by SuperOffload"),
     f"{OFFLOAD_PARAM}.device": inert("parameters stay on the GPU", equals("none"))
     + honoured("parameter shards are stored on this device", _STAGE_3)
@@ -156,9 +155,10 @@ _TIERS = {
     "aio.queue_depth": _of_tiles("requests in flight per thread"),
     "aio.intra_op_parallelism": _of_tiles("threads; requests in flight are queue_depth times this"),
     "aio.thread_count": inert("renamed in DeepSpeed 0.16.4 to aio.intra_op_parallelism"),
-    "aio.single_submit": inert("option of libaio, which is not used"),
-    "aio.overlap_events": inert("option of libaio, which is not used"),
-    "aio.use_gds": off_or_refused("GPUDirect Storage is not supported; remove the key"),
+    **dict.fromkeys(
+        ("aio.single_submit", "aio.overlap_events"), inert("option of libaio, not used")
+    ),
+    "aio.use_gds": off_or_refused(FEATURES["gpudirect_storage"]),
 }
 
 _DEPRECATED_PIN = "DeepSpeed ignores it; set pin_memory in the offload block"

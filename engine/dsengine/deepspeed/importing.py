@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from dsconfig.features.deepspeed_names import refusal
 from dsengine.deepspeed import names
-from dsengine.deepspeed.refusals import refusal
 from dsengine.deepspeed.table import (
     ANY,
     MODULES,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from dsengine.deepspeed.refusals import KERNELS
+from dsconfig.features.table import FEATURES
 
 
 class OpBuilder:
@@ -33,7 +33,7 @@ class OpBuilder:
     def load(self, verbose: bool = True) -> Any:
         """Raise NotImplementedError: the optimizers of ``dsengine.ops`` need no kernels."""
         del verbose
-        raise NotImplementedError(f"dsengine has no kernel {self.NAME}: {KERNELS}")
+        raise NotImplementedError(f"{self.NAME}: {FEATURES['kernels'].text}")
 
 
 class FusedAdamBuilder(OpBuilder, name="fused_adam", supported=True): ...

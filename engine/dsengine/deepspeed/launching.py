@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from dsconfig import hostfile
+from dsconfig.features.deepspeed_names import FLAGS
+from dsconfig.features.table import Status
 from dsengine.communication.environment import DEFAULT_PORT
 from dsengine.deepspeed.accelerators import get_accelerator
 from dsengine.deepspeed.observing import logger, set_log_level_from_string
@@ -28,25 +30,7 @@ DEEPSPEED_ENVIRONMENT_NAME = os.environ.get("DS_ENV_FILE", ".deepspeed_env")
 """Where accelerate's multi-node launcher writes the environment of its processes."""
 _ON_ONE_HOST = ("launcher", "launcher_args", "ssh_port", "no_ssh_check")
 """DeepSpeed's flags for reaching other hosts, ignored for one host."""
-_NO_LAUNCHER = "the ranks of one host need no launcher; omit it"
-_LAUNCHERS = {
-    **dict.fromkeys(("openmpi", "mpich", "impi", "mvapich"), _NO_LAUNCHER),
-    "slurm": "`dsconfig run CONFIG --emit slurm -- SCRIPT` prints a job script",
-}
-"""Values of --launcher that are refused, with the alternative; pdsh is the default."""
-_INERT = {
-    "bind_cores_to_rank": "start the launcher under numactl or taskset to bind its ranks",
-    "bind_core_list": "start the launcher under numactl or taskset to bind its ranks",
-}
-"""DeepSpeed's flags without effect, with the alternative."""
-_INSTEAD = {
-    "force_multi": "the ranks of one host are started locally",
-    "autotuning": "dsconfig tune finds a config that fits",
-    "enable_each_rank_log": "torchrun --redirects 3 --log-dir DIR writes a log of each rank",
-    "save_pid": "the process itself is the launcher",
-    "venv_script": "use the Python of that environment",
-}
-"""DeepSpeed's flags that are refused, with the alternative."""
+_REFUSED_OR_INERT = [name for name in FLAGS if " " not in name]
 _SWITCHES = ("no_ssh_check", "force_multi", "bind_cores_to_rank", "save_pid")
 _RANK = "dsengine.deepspeed.rank_command"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -69,7 +53,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no_local_rank", action="store_true", help="do not pass --local_rank")
     parser.add_argument("--log_level", help="debug, info, warning, error or critical")
     parser.add_argument("-q", "--quiet", action="store_true", help="log errors only")
-    for name in (*_ON_ONE_HOST, *_INERT, *_INSTEAD):
+    for name in (*_ON_ONE_HOST, *_REFUSED_OR_INERT):
         kind = "store_true" if name in _SWITCHES else "store"
         parser.add_argument(f"--{name}", action=kind, default=None, help=argparse.SUPPRESS)
     parser.add_argument("user_script")
@@ -162,17 +146,16 @@ def _command(options: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
 
 def _check_flags(options: argparse.Namespace) -> None:
     """Raise ValueError for flags that are refused or contradict each other."""
-    for name, instead in _INSTEAD.items():
-        if vars(options)[name]:
-            raise ValueError(f"--{name} is not supported: {instead}")
     launcher = (options.launcher or "pdsh").lower()
-    if launcher in _LAUNCHERS:
-        raise ValueError(f"--launcher {launcher} is not supported: {_LAUNCHERS[launcher]}")
-    if launcher != "pdsh":
-        raise ValueError(f"--launcher {launcher} is unknown: {_NO_LAUNCHER}")
-    for name, instead in _INERT.items():
-        if vars(options)[name]:
-            logger.warning(f"--{name} has no effect: {instead}")
+    used = [name for name in _REFUSED_OR_INERT if vars(options)[name]]
+    for name in (*used, f"launcher {launcher}"):
+        flag = FLAGS.get(name)
+        if flag is not None and flag.status is Status.REFUSED:
+            raise ValueError(flag.text)
+        if flag is not None:
+            logger.warning(flag.text)
+    if f"launcher {launcher}" not in FLAGS and launcher != "pdsh":
+        raise ValueError(f"--launcher {launcher} is unknown: omit it")
     counted = options.num_nodes >= 0 or options.num_gpus >= 0
     if counted and (options.include or options.exclude):
         raise ValueError("--num_nodes and --num_gpus exclude --include and --exclude")

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from dsengine.deepspeed.refusals import INSTEAD, refusal
+from dsconfig.features.deepspeed_names import NAMES, refusal
 from dsengine.deepspeed.table import MODULES, PACKAGE, canonical, module_of, public_names
 
 REEXPORTS = Path(__file__).parent / "reexports.json"
@@ -43,7 +43,7 @@ def explanation(path: str) -> str:
     above, _, name = path.rpartition(".")
     origin = reexports().get(above, {}).get(name, "")
     reason = refusal(path, origin)
-    if reason is not None and (origin or path in INSTEAD):
+    if reason is not None and (origin or path in NAMES):
         return reason
     private = any(part.startswith("_") for part in path.split("."))
     unknown = (

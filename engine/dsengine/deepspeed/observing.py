@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 import dsconfig
+from dsconfig.features.table import FEATURES
 from dsengine.deepspeed.accelerators import get_accelerator
 from dsengine.observation.flops import FlopsProfile
 from dsengine.observation.printing import configure_script_logger, script_logger
@@ -174,7 +175,7 @@ def get_model_profile(
     Raises ValueError without inputs, and for ``ignore_modules``.
     """
     if ignore_modules is not None:
-        raise ValueError("get_model_profile(ignore_modules=...) is not supported: omit it")
+        raise ValueError(FEATURES["ignored_modules"].text)
     if input_shape is not None:
         like = next(model.parameters(), torch.empty(0))
         args = (torch.zeros(input_shape, dtype=like.dtype, device=like.device),)

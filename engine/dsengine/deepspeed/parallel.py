@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup, get_process_group_ranks
 
 from dsconfig import Degrees, Mesh, nearest_degree
+from dsconfig.features.table import FEATURES
 from dsengine.communication.agreement import check_same_call
 from dsengine.communication.devices import device_of_rank
-from dsengine.deepspeed.refusals import EXPERTS
 from dsengine.loop.planning import request_tensor_degree
 from dsengine.parallel.transformers_attention import register
 from dsengine.sharding.zero.gathered import GatheredParameters
@@ -24,13 +24,10 @@ from dsengine.topology import Topology, all_ranks, current, make_current, world_
 
 
 def initialize(ep_size: int = 1, mpu: object = None) -> None:
-    """Do nothing for expert parallel size 1. Raises ValueError for others."""
+    """Do nothing for size 1: the config divides experts. Raises ValueError for others."""
     del mpu
     if ep_size != 1:
-        raise ValueError(
-            f"groups.initialize(ep_size={ep_size}): expert parallelism is not supported: keep "
-            "experts as ordinary modules with zero_optimization.stage 3"
-        )
+        raise ValueError(f"groups.initialize(ep_size={ep_size}): {FEATURES['moe_layers'].text}")
 
 
 def get_data_parallel_group() -> dist.ProcessGroup:
@@ -161,7 +158,7 @@ def has_moe_layers(module: Any) -> tuple[bool, int]:
 def split_params_into_different_moe_groups_for_optimizer(
     param_groups: Any, max_group_size: float | None = None
 ) -> list[dict[str, Any]]:
-    """Return the groups as a list: without expert parallelism nothing is split.
+    """Return the groups as a list: dsengine has no MoE layers to split them for.
 
     Raises NotImplementedError for parameters that are marked as expert-parallel.
     """
@@ -170,7 +167,7 @@ def split_params_into_different_moe_groups_for_optimizer(
         [param_groups] if isinstance(param_groups, dict) else list(param_groups)
     )
     if any(is_moe_param(param) for group in groups for param in group["params"]):
-        raise NotImplementedError(EXPERTS)
+        raise NotImplementedError(FEATURES["moe_layers"].text)
     return groups
 
 

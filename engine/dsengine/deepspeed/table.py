@@ -1,6 +1,6 @@
 """DeepSpeed's modules, and where the names in them live.
 
-``refusals`` has the names that live nowhere, and why.
+``dsconfig.features`` has the names that live nowhere, and why.
 """
 
 from collections.abc import Iterator, Mapping

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
-from dsengine.checkpoints.deepspeed_layout import read_full
 from dsengine.checkpoints.deepspeed_layout.files import MODEL_FILES, OPTIMIZER_FILES, model_file
-from dsengine.checkpoints.export import write_weights
-from dsengine.checkpoints.export.save_weights import SAFETENSORS_NAME
+from dsengine.checkpoints.deepspeed_layout.read import read_full
+from dsengine.checkpoints.export.full_weights import SAFETENSORS_NAME, write_weights
 from dsengine.optimizers.precision import DTYPES
 from dsengine.parameters.shards import full_tensor_of, is_shard
 from dsengine.sharding.restoration import restore_model

@@ -10,6 +10,7 @@ there is no mask, and the kernel's own causal mode is used.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask
 
+from dsconfig.features.table import FEATURES
 from dsengine.parallel.all_to_all import all_gather, split_heads, split_sequence
 from dsengine.parallel.masks import SequenceMasks, attend_in_blocks
 from dsengine.torch_private.tensors import version_of
@@ -25,6 +27,7 @@ OF_ONE_RANK = ("position_bias", "s_aux", "cu_seq_lens_q", "cu_seq_lens_k")
 """Tensors of heads or tokens that transformers' attention uses besides the mask and positions."""
 
 
+@dataclass(eq=False)
 class SequenceAttention:
     """An attention function of transformers for ranks that each have a part of the sequence.
 
@@ -33,24 +36,25 @@ class SequenceAttention:
     are repeated. ``is_whole``: whether a module has whole sequences; they are left alone.
     """
 
-    def __init__(
-        self,
-        attention: Callable[..., Any],
-        kind: str,
-        group: dist.ProcessGroup,
-        is_whole: Callable[[nn.Module], bool],
-        *,
-        disable_in_eval: bool = False,
-    ) -> None:
-        self.attention = attention
-        self.kind = kind
-        self.group = group
-        self.disable_in_eval = disable_in_eval
-        self.is_whole = is_whole
-        self.served: set[nn.Module] | None = None
-        """Modules that have called it, while these are observed."""
-        self.whole_positions = _Gathered(group)
-        self._masks = SequenceMasks()
+    attention: Callable[..., Any]
+    kind: str
+    group: dist.ProcessGroup
+    is_whole: Callable[[nn.Module], bool]
+    disable_in_eval: bool = False
+    _served: set[nn.Module] | None = field(init=False, default=None)
+    """Modules that have called it, while these are observed."""
+    _masks: SequenceMasks = field(init=False, default_factory=SequenceMasks)
+
+    def __post_init__(self) -> None:
+        self.whole_positions = _Gathered(self.group)
+
+    def observe(self) -> set[nn.Module]:
+        """Return the set to which modules that call it are added, until ``end_observation``."""
+        self._served = set()
+        return self._served
+
+    def end_observation(self) -> None:
+        self._served = None
 
     def __call__(
         self,
@@ -68,8 +72,8 @@ class SequenceAttention:
         """
         if self.is_whole(module) or (self.disable_in_eval and not module.training):
             return self.attention(module, query, key, value, attention_mask, **options)
-        if self.served is not None:
-            self.served.add(module)
+        if self._served is not None:
+            self._served.add(module)
         if key.shape[2] != query.shape[2]:
             raise ValueError(
                 f"{type(module).__name__} attends from {query.shape[2]} tokens of a part to "
@@ -117,8 +121,8 @@ def refuse_undivided(
         values.append("a mask of its own")
     if values:
         raise ValueError(
-            f"{name} passes {' and '.join(values)} to its attention, which sequence parallelism "
-            "does not divide: use sequence_parallel_size 1"
+            f"{name} passes {' and '.join(values)} to its attention: "
+            f"{FEATURES['other_attention_inputs'].text}"
         )
 
 

@@ -162,7 +162,7 @@ class AttentionProof:
 
     def __init__(self, model: nn.Module, attention: SequenceAttention) -> None:
         self._attention, self._ran = attention, set[nn.Module]()
-        self._served = attention.served = set[nn.Module]()
+        self._served = attention.observe()
         self._handles = [
             module.register_forward_pre_hook(self._record) for module in _attention_of(model)
         ]
@@ -172,7 +172,7 @@ class AttentionProof:
             self._ran.add(module)
 
     def close(self) -> None:
-        self._attention.served = None
+        self._attention.end_observation()
         for handle in self._handles:
             handle.remove()
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from dsconfig import Plan, nearest_degree
+from dsconfig.features.table import EXPERT_PRESETS, FEATURES
 from dsengine.parallel.tensor_plan import layers_of_plan
 from dsengine.parameters.names import own_parameters
 
 KEY = "expert_parallel.autoep_size"
-PRESETS = ("mixtral", "qwen3_moe", "qwen3_5_moe", "deepseek_v2", "deepseek_v3", "minimax_m3")
-"""Values of ``preset_model``, all for the same names of layers. Coverage has the same names."""
 _PRESET_LAYERS = r"model\.layers\.\d+\.mlp"
+"""Of every ``preset_model``."""
 DIVIDED = "grouped_gemm"
 """transformers' style of a weight whose first dimension counts experts."""
 _REMEDY = (
@@ -111,10 +111,9 @@ def _matching(model: nn.Module, settings: Mapping[str, Any]) -> Iterator[str]:
     Raises ValueError for an unknown preset or an invalid pattern.
     """
     preset = settings.get("preset_model")
-    if preset and str(preset) not in PRESETS:
+    if preset and preset not in EXPERT_PRESETS:
         raise ValueError(
-            f"expert_parallel.preset_model {preset!r} is not supported: use {', '.join(PRESETS)}, "
-            "write moe_layer_pattern, or remove the key to use the model's plan"
+            f"expert_parallel.preset_model {preset!r}: {FEATURES['expert_presets'].text}"
         )
     written = settings.get("moe_layer_pattern") or _PRESET_LAYERS
     try:

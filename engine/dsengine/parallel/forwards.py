@@ -11,12 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from dsengine.parallel.attention import SequenceAttention
 from dsengine.parallel.contract import ForwardContract, named_arguments
-from dsengine.parallel.divisible import (
-    AttentionProof,
-    depends_on_length,
-    fault_of,
-    mixing_modules,
-)
+from dsengine.parallel.divisible import AttentionProof, depends_on_length, fault_of, mixing_modules
 from dsengine.parallel.transformers_attention import keeps_attention, mark, registered
 from dsengine.topology import Topology
 

@@ -28,9 +28,9 @@ from torch.distributed.tensor.parallel import (
 from torch.utils._pytree import tree_map_only
 
 from dsconfig import Plan, nearest_degree
+from dsconfig.features.table import FAULTY_PLANS, FEATURES
 from dsengine.optimizers.precision import policy
 from dsengine.parallel.tensor_plan import (
-    FAULTY,
     PACKED_GATHERED,
     PER_HEAD,
     RULES,
@@ -50,10 +50,7 @@ OLDEST_TRANSFORMERS = (5, 23)
 """The first release whose plans are for DTensors and name all layers with partial gradients."""
 HEADS = ("lm_head", "embed_out")
 """Names of heads that ``vocab_parallel_lm_head`` splits, as in DeepSpeed."""
-_REMEDY = (
-    f"write the rules {RULES} for its layers (column for those whose outputs are split, row for "
-    "those that follow), or set autotp_size to 1 and use zero_optimization.stage 3"
-)
+_REMEDY = FEATURES["other_styles"].instead
 
 
 class SummedGradients(ParallelStyle):
@@ -379,8 +376,8 @@ def layers_of(model: Any, plan: Plan) -> list[Layer]:
     unknown = sorted({layer.style for layer in layers} - STYLES.keys() - {"replicate"})
     if unknown:
         raise ValueError(
-            f"tensor_parallel.autotp_size {degree}: {source} has the styles {', '.join(unknown)}, "
-            f"which dsengine does not apply: {_REMEDY}"
+            f"tensor_parallel.autotp_size {degree}: {source} has the styles {', '.join(unknown)}: "
+            f"{FEATURES['other_styles'].text}"
         )
     layers = [
         layer
@@ -417,7 +414,7 @@ def _plan_of(model: Any, degree: int) -> Mapping[str, str]:
             f"tensor_parallel.autotp_size {degree}: {type(model).__name__} has no tp_plan: "
             f"{_REMEDY}"
         )
-    if (fault := FAULTY.get(str(getattr(_config(model), "model_type", "")))) is not None:
+    if (fault := FAULTY_PLANS.get(str(getattr(_config(model), "model_type", "")))) is not None:
         raise ValueError(
             f"tensor_parallel.autotp_size {degree}: the tp_plan of {type(model).__name__} {fault}: "
             f"{_REMEDY}"

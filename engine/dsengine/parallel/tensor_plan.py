@@ -74,17 +74,6 @@ UNFIT: Mapping[str, str] = {
 }
 """Why models of transformers 5.23 cannot be split by the preset of their name, and what to do."""
 
-FAULTY: Mapping[str, str] = {
-    "doge": "does not split the parameters of its attention mask",
-    "esmc": "normalizes queries and keys over the heads of one rank",
-    "gemma3n_text": "selects activations by the mean of a rank's part",
-    "glm5_next_text": "splits the output layer of linear attention, but not the layers before",
-    "inkling_text": "splits gate_up_proj, which is two matrices, in one piece",
-    "inkling2_text": "splits gate_up_proj, which is two matrices, in one piece",
-}
-"""What is wrong with plans of transformers 5.23, by model type."""
-
-
 _NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "apertus": ("mlp.act_fn",),
@@ -165,20 +154,12 @@ def layers_of_rules(
 
 
 def rules_of(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the rules of a block ``tensor_parallel`` in order: its own, then the preset's.
-
-    Raises ValueError for an unsupported preset.
-    """
+    """Return the rules of a block ``tensor_parallel`` in order: its own, then the preset's."""
     config = settings.get("partition_config")
     own: list[Mapping[str, Any]] = list((config or {}).get("layer_specs") or ())
     preset = settings.get("preset_model")
     if not preset or (config and not config.get("use_default_specs", True)):
         return own
-    if str(preset).lower() not in PRESETS:
-        raise ValueError(
-            f"tensor_parallel.preset_model {preset!r} is not supported: use "
-            f"{', '.join(PRESETS)}, write layer_specs, or remove the key to use the model's plan"
-        )
     return own + list(PRESETS[str(preset).lower()])
 
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dsconfig import Plan
+from dsconfig.features.table import FEATURES
 from dsengine.parallel.all_to_all import all_gather
 from dsengine.parallel.attention import SequenceAttention
 from dsengine.parallel.distributed_attention import DistributedAttention
@@ -84,10 +85,7 @@ def register(
     if is_loaded:
         refuse_model(model, kind)
     if kind not in SUPPORTED or kind not in functions:
-        raise ValueError(
-            f"core_attn_implementation={kind!r} does not support sequence parallelism: use "
-            "flash_attention_2 or sdpa"
-        )
+        raise ValueError(f"core_attn_implementation={kind!r}: {FEATURES['other_attention'].text}")
     refuse_config(config, group.size(), parts)
     if kind in _registrations:
         for earlier in _registrations[kind]:
